@@ -1,0 +1,141 @@
+/* Every operation a program is made of: operands, shapes, contract, cost. One row a kind in op.c; a device has one
+ * kernel a kind (kernels/ref, kernels/cpu); a kind with a gradient has one rule in src/pass/grad.c.
+ *
+ * Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim, F feed-forward,
+ * V vocabulary, P positions. All tensors are row-major and dense. "act" is the compute type (f32 or bf16): activations,
+ * their gradients and parameters as they are used; gradients of parameters are always f32. Kernels accumulate in f32 or
+ * better and round once, at the end. (opt) operands may be absent: data == NULL.
+ * "+=" on an output: adds to it when attr->accumulate, else overwrites it.
+ *
+ * Every kernel is deterministic: same inputs, same bits, for any number of threads. */
+#ifndef SH_KERNELS_OP_H
+#define SH_KERNELS_OP_H
+
+#include "src/base/dtype.h"
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum sh_op_kind {
+    SH_OP_EMBED,         /* tokens [B,T] i32, wte [V,C], wpe [P,C] (opt)            -> x [B,T,C]                        */
+    SH_OP_EMBED_BWD,     /* dx [B,T,C], tokens [B,T]                                -> dwte [V,C] +=, dwpe [P,C] += (opt) */
+    SH_OP_NORM,          /* x [N,C], w [C], b [C] (opt)                             -> y [N,C], rstd [N] f32, mean [N] f32 (opt: absent for RMSNorm) */
+    SH_OP_NORM_BWD,      /* dy, x [N,C], w [C], rstd [N], mean [N] (opt), dres [N,C] (opt) -> dx = norm' + dres, dw [C] +=, db [C] += (opt) */
+    SH_OP_LINEAR,        /* x [N,I], w, b [O] (opt)                                 -> y [N,O]; w is [O,I], or [I,O] when attr->w_in_out */
+    SH_OP_LINEAR_BWD_X,  /* dy [N,O], w, dres [N,I] (opt)                           -> dx = dy w + dres                 */
+    SH_OP_LINEAR_BWD_W,  /* dy [N,O], x [N,I]                                       -> dw += (shape of w)               */
+    SH_OP_BIAS_BWD,      /* dy [N,O]                                                -> db [O] +=                        */
+    SH_OP_ROPE_TABLE,    /*                                                         -> cs [T,D] f32: cos in [0,D/2), sin in [D/2,D) */
+    SH_OP_ROPE,          /* qkv [B,T,(H+2K)D], cs [T,D]                             -> same shape: q and k rotated, v copied; attr->inverse turns back */
+    SH_OP_ATTENTION,     /* qkv [B,T,(H+2K)D], docs [B,T] i32 (opt)                 -> o [B,T,H*D], lse [B,H,T] f32     */
+    SH_OP_ATTENTION_BWD, /* do [B,T,H*D], qkv, o, lse, docs (opt)                   -> dqkv [B,T,(H+2K)D]               */
+    SH_OP_GELU,          /* x [N,F]                                                 -> y [N,F], tanh form               */
+    SH_OP_GELU_BWD,      /* dy, x [N,F]                                             -> dx [N,F]                         */
+    SH_OP_SWIGLU,        /* gu [N,2F] (gate, then up)                               -> h [N,F] = silu(gate) * up        */
+    SH_OP_SWIGLU_BWD,    /* dh [N,F], gu [N,2F]                                     -> dgu [N,2F]                       */
+    SH_OP_ADD,           /* a, b [n]                                                -> y [n]                            */
+    SH_OP_HEAD_LOSS,     /* x [N,C], w [V,C], targets [N] i32                       -> loss [1] f64 +=: sum over rows with target >= 0 */
+    SH_OP_HEAD_LOSS_GRAD,/* x, w, targets                                           -> loss [1] f64 +=, dx [N,C], dw [V,C] +=; gradients of scalars->loss_scale * loss */
+    SH_OP_LOGITS,        /* x [B,T,C], w [V,C]                                      -> logits [B,V] f32 of position scalars->position */
+    SH_OP_CAST,          /* a [n]                                                   -> y [n] of another type            */
+    SH_OP_COPY,          /* a [n]                                                   -> y [n], same type                 */
+    SH_OP_ACCUMULATE,    /* a [n] f32                                               -> y [n] f32: y = y + a             */
+    SH_OP_SUMSQ,         /* a [n] f32                                               -> s [1] f64 +=                     */
+    SH_OP_ADAMW,         /* g [n] f32                                               -> p, m, v [n] f32 in place, c [n] act (opt): p in the compute type */
+
+    SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
+    SH_OP_REDUCE_SCATTER,/* full [size*n] f32                                       -> shard [n]: sum over the axis     */
+    SH_OP_ALL_REDUCE,    /*                                                         -> y [n]: sum over the axis, in place */
+    SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
+    SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
+    SH_OP_KINDS
+};
+
+enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
+
+/* A run of elements of a flat shard with one rule of weight decay. */
+struct sh_decay_run {
+    int64_t begin, end; /* elements of the shard */
+    bool decay;
+};
+
+/* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */
+struct sh_op_attr {
+    float eps;                      /* NORM, NORM_BWD */
+    bool rms;                       /* NORM, NORM_BWD: RMSNorm instead of LayerNorm */
+    bool w_in_out;                  /* LINEAR*: the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
+    bool accumulate;                /* outputs marked += */
+    bool inverse;                   /* ROPE */
+    int heads, kv_heads, head_dim;  /* ROPE, ATTENTION* */
+    float scale;                    /* ATTENTION*: 1/sqrt(D) */
+    double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
+    double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
+    int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
+    int axis;                       /* collectives: enum sh_axis (src/mesh/shape.h) */
+    int waits_for;                  /* WAIT: index of the communication op within its section */
+    int after;                      /* collectives: start only when this communication op is complete; -1: none */
+    int run_first, run_count;       /* ADAMW: its rows in the program's table of decay runs */
+};
+
+/* Numbers that change from step to step, the same for all operations of a section. */
+struct sh_op_scalars {
+    double loss_scale;              /* 1 / unmasked target tokens of the global batch */
+    float lr, beta1, beta2, adam_eps, weight_decay;
+    double beta1_pow, beta2_pow;    /* beta^t for this update t = 1, 2, ... */
+    float grad_scale;               /* clipping: gradients are multiplied by it before the update */
+    int64_t position;               /* LOGITS */
+};
+
+struct sh_operand {
+    void *data;                     /* NULL: absent */
+    enum sh_dtype dtype;
+    int ndim;
+    int64_t dim[SH_MAX_DIMS];
+};
+
+struct sh_op_call {
+    enum sh_op_kind kind;
+    const struct sh_op_attr *attr;
+    const struct sh_op_scalars *scalars;
+    const struct sh_decay_run *runs; /* ADAMW: attr->run_count rows */
+    struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
+    void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
+    int64_t work_bytes;
+};
+
+/* A kernel runs one call to its end. It trusts the shapes (the check pass has checked them) and allocates nothing. */
+typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
+
+/* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and only for those. */
+struct sh_kernel_table {
+    const char *name;
+    sh_kernel run[SH_OP_KINDS];
+    /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
+    int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
+};
+
+extern const struct sh_kernel_table sh_kernels_ref; /* plain loops: what is right */
+extern const struct sh_kernel_table sh_kernels_cpu; /* threads, vector code, CBLAS, oneDNN */
+
+struct sh_op_cost {
+    double flops; /* multiply-adds counted as two */
+    double bytes; /* read + written once each: the floor of memory traffic */
+};
+
+struct sh_op_info {
+    const char *name;
+    int n_in, n_out;          /* operands, optional ones included */
+    unsigned opt_in, opt_out; /* bit i: operand i may be absent */
+    unsigned rw_out;          /* bit i: output i is also read (its earlier value counts) whatever attr->accumulate says */
+    int inplace_in, inplace_out; /* output inplace_out may take the storage of input inplace_in when that dies here; -1: no */
+    bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
+    bool marker;              /* WAIT, RELEASE */
+};
+
+const struct sh_op_info *sh_op_info(enum sh_op_kind kind);
+
+/* Operations and bytes of one call (shapes and attr set). */
+struct sh_op_cost sh_op_cost(const struct sh_op_call *call);
+
+#endif

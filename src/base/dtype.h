@@ -1,0 +1,43 @@
+/* Element types of tensors, and bf16 in plain C. Local, no state. */
+#ifndef SH_BASE_DTYPE_H
+#define SH_BASE_DTYPE_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum sh_dtype { SH_F32, SH_BF16, SH_F64, SH_I32, SH_I64, SH_DTYPES };
+
+typedef uint16_t sh_bf16;
+
+static inline int sh_dtype_bytes(enum sh_dtype t)
+{
+    static const int bytes[SH_DTYPES] = {[SH_F32] = 4, [SH_BF16] = 2, [SH_F64] = 8, [SH_I32] = 4, [SH_I64] = 8};
+    return bytes[t];
+}
+
+static inline const char *sh_dtype_name(enum sh_dtype t)
+{
+    static const char *const name[SH_DTYPES] = {
+        [SH_F32] = "f32", [SH_BF16] = "bf16", [SH_F64] = "f64", [SH_I32] = "i32", [SH_I64] = "i64"};
+    return name[t];
+}
+
+static inline float sh_bf16_to_f32(sh_bf16 h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Round to nearest even; NaN stays NaN (its quiet bit is set so that truncation cannot make it an infinity). */
+static inline sh_bf16 sh_f32_to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (sh_bf16)((u >> 16) | 0x40u);
+    return (sh_bf16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+#endif

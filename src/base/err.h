@@ -1,0 +1,67 @@
+/* Errors: one return type, one text, one place.
+ *
+ * A function that can fail returns sh_rc: SH_OK or a class, which is also the exit status of the program. It hands results
+ * out through its last parameters and leaves them alone when it fails. Where the failure is found, sh_fail() keeps the
+ * text with its file and line and prints nothing; on the way up SH_TRY() passes it on; main prints it once.
+ * The text is kept per thread. All functions here are local. */
+#ifndef SH_BASE_ERR_H
+#define SH_BASE_ERR_H
+
+#include <stdbool.h>
+
+enum sh_rc {
+    SH_OK = 0,
+    SH_E_USAGE = 2,    /* command line, configuration, mesh against ranks */
+    SH_E_DATA = 3,     /* an input or output file: missing, damaged, full disk */
+    SH_E_MEMORY = 4,   /* does not fit */
+    SH_E_COMM = 5,     /* a peer or a collective */
+    SH_E_NUMERIC = 6,  /* NaN or Inf where the run cannot go on */
+    SH_E_BUG = 70,     /* an invariant of Sherd itself */
+    SH_E_REQUEUE = 75, /* stopped by a signal, saved: start me again */
+};
+typedef enum sh_rc sh_rc __attribute__((warn_unused_result));
+
+/* Keep a failure's text (printf-like) and return its class.
+ *   return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno)); */
+#define sh_fail(class_, ...) sh_fail_at(__FILE__, __LINE__, (class_), __VA_ARGS__)
+sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+/* Put words in front of the text kept last, for context on the way up ("checkpoint x.h5: " + text); returns rc. */
+sh_rc sh_fail_prefix(sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The text kept last in this thread ("" when none), and where it came from ("src/x.c:12"). Valid until the next sh_fail. */
+const char *sh_error_text(void);
+const char *sh_error_place(void);
+void sh_error_clear(void);
+
+/* "usage", "data", ... for messages. */
+const char *sh_rc_name(sh_rc rc);
+
+#define SH_TRY(call)                   \
+    do {                               \
+        sh_rc sh_try_rc_ = (call);     \
+        if (sh_try_rc_ != SH_OK)       \
+            return sh_try_rc_;         \
+    } while (0)
+
+/* The same where something must be freed: sets `rc` and jumps to the label `out`. */
+#define SH_TRY_OUT(call)               \
+    do {                               \
+        rc = (call);                   \
+        if (rc != SH_OK)               \
+            goto out;                  \
+    } while (0)
+
+/* An invariant of Sherd itself; the returned class is SH_E_BUG. */
+#define SH_REQUIRE(cond)                                           \
+    do {                                                           \
+        if (!(cond))                                               \
+            return sh_fail(SH_E_BUG, "invariant broken: %s", #cond); \
+    } while (0)
+
+/* Stop this process and its peers at once: prints one line, runs the hook (MPI_Abort when MPI is up), exits with rc.
+ * For failures inside a training step, where peers wait in collectives; elsewhere return an sh_rc. Does not return. */
+void sh_stop(sh_rc rc) __attribute__((noreturn));
+void sh_stop_hook(void (*hook)(int exit_status));
+
+#endif

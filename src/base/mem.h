@@ -1,0 +1,17 @@
+/* Host memory for small structures. The memory of tensors comes from the arena (device.h), never from here.
+ * These calls do not return NULL: when memory is out they stop the job with SH_E_MEMORY, since nothing sensible
+ * can be done with a table of a few kilobytes that does not fit. All local. */
+#ifndef SH_BASE_MEM_H
+#define SH_BASE_MEM_H
+
+#include <stddef.h>
+
+void *sh_calloc(size_t n, size_t size);             /* zeroed; freed with free() */
+void *sh_realloc(void *old, size_t n, size_t size); /* checked n * size */
+char *sh_strdup(const char *s);
+char *sh_strfmt(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* freed with free() */
+
+/* Make room for one more element in a growing array: if (n == *cap) double it. Returns the possibly moved array. */
+void *sh_grow(void *array, int n, int *cap, size_t size);
+
+#endif

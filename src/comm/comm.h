@@ -1,0 +1,68 @@
+/* Collectives on channels: ordered queues that work beside the computation.
+ *
+ * A channel is a stream of the program on an axis of the mesh, with a communicator of its own, so that channels never
+ * wait for each other. Collectives of one channel run in the order of their start, which is the same on all ranks.
+ * Backends: `self` (one rank: nothing is sent) and `mpi` (a progress thread works the queues off; while a program runs it
+ * is the only caller of MPI). Order: create, { start, wait } ..., destroy. start and wait are called by one thread. */
+#ifndef SH_COMM_COMM_H
+#define SH_COMM_COMM_H
+
+#include "src/base/dtype.h"
+#include "src/base/err.h"
+#include "src/mesh/mesh.h"
+#include "src/program/program.h"
+
+#include <stdint.h>
+
+struct sh_comm;
+
+struct sh_comm_options {
+    double timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing */
+    int history;            /* collectives kept for that report */
+    const char *report_dir; /* where rank-N.flight.txt goes; NULL: standard error only */
+};
+
+struct sh_coll {
+    enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
+                               REDUCE_SCATTER: send [size*count] f32 -> recv [count]; sum in rank order of the axis
+                               ALL_REDUCE: recv [count] in place; sum, same bits on every rank of the axis */
+    enum sh_stream stream;
+    enum sh_axis axis;
+    enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64 */
+    const void *send;
+    void *recv;
+    int64_t count;          /* elements of one rank's part */
+    int64_t after;          /* ticket that must be complete before this one starts; 0: none */
+    const char *label;      /* for reports and traces; must outlive the job */
+};
+
+struct sh_coll_record {     /* what happened, for traces and the flight recorder */
+    int64_t ticket;
+    enum sh_op_kind kind;
+    enum sh_stream stream;
+    enum sh_axis axis;
+    int64_t bytes;          /* of one rank's part */
+    const char *label;
+    int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
+};
+
+/* Chooses `self` for one rank, else `mpi`. Collective. */
+sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
+void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
+const char *sh_comm_name(const struct sh_comm *c);
+
+/* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
+ * Collective over the axis: each rank starts the same ones in the same order. */
+sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
+
+/* Return when the ticket is complete. Local. Errors do not return: a stalled or failed collective stops the job. */
+sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket);
+
+/* The record of a ticket while it is among the newest `history` ones; false: too old. Local. */
+bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *out);
+
+/* What this rank is doing now, for the report of a stall of another rank ("step 12 forward layers.3 attention").
+ * The text must stay valid; cheap (one pointer store). */
+void sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
+
+#endif

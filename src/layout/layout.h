@@ -1,0 +1,31 @@
+/* Who holds which elements. Pure arithmetic, local, no state: the one place behind sharding, checkpoints, import/export.
+ *
+ * A unit is the flat run of the parameters that are gathered together, laid end to end without gaps. It is cut over
+ * `size` ranks in equal chunks of whole SH_LAYOUT_ALIGN elements; the last owners may own less than a chunk, or nothing.
+ * What lies between a rank's last owned element and the end of its chunk is padding: it is zero, is never saved, and
+ * never counts in a norm. */
+#ifndef SH_LAYOUT_LAYOUT_H
+#define SH_LAYOUT_LAYOUT_H
+
+#include <stdint.h>
+
+enum { SH_LAYOUT_ALIGN = 64 }; /* elements: 256 bytes in f32, 128 in bf16 */
+
+struct sh_range {
+    int64_t begin, end; /* half-open; empty when begin == end */
+};
+
+/* Elements of one rank's chunk of a unit of `elems` over `size` ranks (>= 1): ceil(elems / size) rounded up. */
+int64_t sh_layout_chunk(int64_t elems, int size);
+
+/* The elements of the unit that rank `index` of `size` owns, as a range of the unit. */
+struct sh_range sh_layout_owned(int64_t elems, int size, int index);
+
+/* Common part; empty ranges have begin == end == the larger begin. */
+struct sh_range sh_layout_intersect(struct sh_range a, struct sh_range b);
+
+/* Part `index` of `parts` of a range, for replicas that share the writing of what they all hold; parts are aligned to
+ * SH_LAYOUT_ALIGN from range.begin. */
+struct sh_range sh_layout_split(struct sh_range range, int parts, int index);
+
+#endif

@@ -1,0 +1,52 @@
+/* The mesh over MPI: this job's ranks as named axes with a communicator each, and agreement among all of them.
+ * Order: sh_mesh_start (once, before anything else of MPI), sh_mesh_create, ..., sh_mesh_destroy, sh_mesh_stop. */
+#ifndef SH_MESH_MESH_H
+#define SH_MESH_MESH_H
+
+#include "src/base/err.h"
+#include "src/mesh/shape.h"
+
+#include <mpi.h>
+#include <stdbool.h>
+
+/* Start MPI (serialized threads) with what Sherd needs in its environment, and make sh_stop() take the whole job down.
+ * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure.
+ * Collective over the job. */
+sh_rc sh_mesh_start(int *argc, char ***argv);
+void sh_mesh_stop(void); /* MPI_Finalize; collective */
+
+struct sh_mesh {
+    struct sh_mesh_shape shape;
+    int rank, world;
+    int node, n_nodes;            /* this rank's node; nodes in the job */
+    int node_rank, node_size;     /* place and number of ranks on this node, as MPI found it */
+    char host[64];
+    MPI_Comm comm[SH_AXES];       /* one per axis; members in axis order */
+};
+
+/* Ranks on this node / smallest node, before the mesh is known (threads, memory limits). Collective. */
+sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest);
+
+/* Collective over the job. req->ranks_per_node 0: nodes as MPI finds them. Errors: as sh_mesh_shape_make; agreed. */
+sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out);
+void sh_mesh_destroy(struct sh_mesh *mesh); /* collective */
+
+/* All ranks learn the class of the lowest failing rank, SH_OK when none failed. Only that rank keeps its text (with
+ * "rank N: " in front when the job has more than one rank); the others' text is cleared. Collective over the job. */
+sh_rc sh_agree(sh_rc rc);
+
+/* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective. */
+int sh_mesh_report(sh_rc rc);
+
+/* Small host-side helpers, collective over the job, outside of program runs. */
+sh_rc sh_mesh_bcast(void *data, long bytes, int root);
+sh_rc sh_mesh_max(double *values, int n);
+sh_rc sh_mesh_sum_i64(long long *values, int n);
+bool sh_mesh_same(unsigned long long hash); /* true on all ranks when all gave the same value */
+void sh_mesh_barrier(void);
+
+/* Self-test of every axis with known values: gradient = function of the rank; milliseconds. Collective.
+ * Errors: SH_E_COMM naming axis, expected and found. */
+sh_rc sh_mesh_self_test(const struct sh_mesh *mesh);
+
+#endif

@@ -1,0 +1,168 @@
+/* The program: one training step of one rank as an array of operations on named tensors.
+ *
+ * A program is made of sections that run one after the other: the first, middle and last micro-step, the gradient norm,
+ * the update. Passes (src/pass) build it; then it is only read: by the executor, the printer, the planner.
+ *
+ * Order of calls: sh_program_create, model emits (emit.h), passes, read, sh_program_destroy. Everything is local. */
+#ifndef SH_PROGRAM_PROGRAM_H
+#define SH_PROGRAM_PROGRAM_H
+
+#include "kernels/op.h"
+#include "src/base/dtype.h"
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* What memory is for: the rows of the planner's table. */
+enum sh_mem {
+    SH_MEM_PARAM,      /* f32 master parameters: this rank's shard (or all of them) */
+    SH_MEM_COMPUTE,    /* the same in the compute type, kept between steps */
+    SH_MEM_GRAD,       /* f32 gradients kept between micro-steps: shard or full */
+    SH_MEM_OPTIM,      /* exp_avg, exp_avg_sq */
+    SH_MEM_GATHERED,   /* gathered units */
+    SH_MEM_GRAD_FULL,  /* unreduced f32 gradients of units in the backward */
+    SH_MEM_ACT,        /* activations */
+    SH_MEM_ACT_GRAD,   /* their gradients */
+    SH_MEM_WORK,       /* scratch of kernels */
+    SH_MEM_DATA,       /* tokens, targets */
+    SH_MEM_CONST,      /* tables and scalars */
+    SH_MEM_KINDS
+};
+const char *sh_mem_name(enum sh_mem kind);
+
+enum { SH_NAME_MAX = 64, SH_NONE = -1 };
+
+struct sh_tensor {
+    char name[SH_NAME_MAX];
+    enum sh_dtype dtype;
+    int ndim;
+    int64_t dim[SH_MAX_DIMS];
+    enum sh_mem mem;
+    bool persistent;       /* lives between sections and steps; else from its first write to its last use in a section */
+    int base;              /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
+    int64_t base_elems;    /* where the view starts, in elements of its own dtype */
+    int param;             /* model stage: index into params (as a parameter); SH_NONE otherwise */
+    int grad_of;           /* model stage: index into params when this is that parameter's gradient; else SH_NONE */
+    int64_t offset_bytes;  /* in the arena; set by place; for views the view's own place */
+};
+
+enum sh_stream { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS };
+const char *sh_stream_name(enum sh_stream s);
+
+enum sh_phase { SH_PHASE_INIT, SH_PHASE_FORWARD, SH_PHASE_RECOMPUTE, SH_PHASE_BACKWARD, SH_PHASE_UPDATE };
+const char *sh_phase_name(enum sh_phase p);
+
+struct sh_op {
+    enum sh_op_kind kind;
+    struct sh_op_attr attr;
+    int in[SH_OP_MAX_IN];   /* tensor index or SH_NONE */
+    int out[SH_OP_MAX_OUT];
+    int work;               /* scratch tensor or SH_NONE */
+    enum sh_stream stream;
+    enum sh_phase phase;
+    int block;              /* transformer block the operation belongs to; SH_NONE: outside of all */
+    int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
+};
+
+/* Initial value of a parameter. Normal values come from (seed, name, element index), so that every mesh has the same. */
+enum sh_init { SH_INIT_ZERO, SH_INIT_ONE, SH_INIT_NORMAL };
+
+struct sh_param {
+    char name[SH_NAME_MAX];  /* Hugging Face name: "model.layers.0.self_attn.q_proj.weight" */
+    int ndim;
+    int64_t dim[SH_MAX_DIMS];
+    int64_t elems;
+    enum sh_init init;
+    float init_std;
+    bool decay;              /* weight decay applies */
+    int unit;
+    int64_t unit_elems;      /* where it starts in its unit */
+    int tensor, grad;        /* model stage: the tensors that stand for it and for its gradient; SH_NONE */
+};
+
+/* Parameters gathered together. Rows of persistent tensors are filled by the shard pass. */
+struct sh_unit {
+    char name[SH_NAME_MAX];  /* "embed", "layers.3", "head" */
+    int first_param, n_params; /* neighbours in params */
+    int64_t elems;           /* without padding */
+    int64_t chunk;           /* elements of one rank's shard with padding */
+    int master, exp_avg, exp_avg_sq; /* [chunk] f32 */
+    int compute;             /* [chunk] act: what is gathered from; == master when the compute type is f32 */
+    int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
+    int grad_shard;          /* [chunk] f32 */
+    int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
+};
+
+enum sh_section_kind {
+    SH_SECTION_INIT,   /* once: constant tables, the compute copy of the master parameters */
+    SH_SECTION_FIRST,  /* first micro-step; FIRST and LAST in one when there is only one: SH_SECTION_ONLY */
+    SH_SECTION_MIDDLE,
+    SH_SECTION_LAST,
+    SH_SECTION_ONLY,
+    SH_SECTION_NORM,   /* sums loss and squared gradient norm over the ranks */
+    SH_SECTION_UPDATE,
+    SH_SECTION_EVAL,   /* forward only: loss */
+    SH_SECTION_LOGITS, /* forward only: logits of one position */
+    SH_SECTION_KINDS
+};
+const char *sh_section_name(enum sh_section_kind k);
+
+struct sh_section {
+    enum sh_section_kind kind;
+    int first_op, n_ops;
+    int repeat;            /* times a training step runs it; 0: not part of a training step */
+    int64_t peak_bytes;    /* transient bytes; set by place */
+};
+
+struct sh_program {
+    struct sh_tensor *tensors; int n_tensors, cap_tensors;
+    struct sh_op *ops; int n_ops, cap_ops;
+    struct sh_param *params; int n_params, cap_params;
+    struct sh_unit *units; int n_units, cap_units;
+    struct sh_section *sections; int n_sections, cap_sections;
+    struct sh_decay_run *runs; int n_runs, cap_runs;
+    enum sh_dtype act;     /* compute type */
+
+    /* Tensors that the host fills or reads; SH_NONE where the program has none. */
+    int tokens;            /* [B,T] i32 */
+    int targets;           /* [B,T] i32, -1: not counted */
+    int docs;              /* [B,T] i32: first position of the document that the token is in */
+    int loss;              /* [1] f64: sum over this rank's rows; over the world after NORM */
+    int sumsq;             /* [1] f64: squared gradient norm after NORM */
+    int logits;            /* [B,V] f32 */
+
+    int64_t persistent_bytes; /* set by place */
+    int64_t arena_bytes;      /* all of it: the one allocation of a run */
+};
+
+struct sh_program *sh_program_create(enum sh_dtype act);
+void sh_program_destroy(struct sh_program *p);
+
+/* Append; returns the index. Storage of earlier rows may move: keep indices, not pointers. */
+int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
+int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
+int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
+int sh_program_add_unit(struct sh_program *p, const char *name);
+int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
+
+/* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
+struct sh_op sh_op_make(enum sh_op_kind kind);
+struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+int64_t sh_tensor_elems(const struct sh_tensor *t);
+int64_t sh_tensor_bytes(const struct sh_tensor *t);
+/* The tensor that owns the storage, following views. */
+int sh_tensor_root(const struct sh_program *p, int tensor);
+
+const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_section_kind kind); /* NULL: none */
+
+/* Fill in shapes, types and attr of a call; data pointers are base + offset_bytes, NULL when base is NULL. */
+void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call);
+
+/* One line an op: index, stream, phase, kind, outputs with shapes <- inputs, attributes. */
+void sh_program_print(const struct sh_program *p, FILE *out);
+
+#endif
