@@ -1,0 +1,149 @@
+/* The configuration of a run: one table of keys (keys.c), filled from defaults, then a YAML file, then --section.key=value.
+ *
+ * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
+ * type or out of range is an error with file and line (or the argument) and the nearest known name. Words are
+ * torchtitan's and FSDP's where they have one; aliases of the field (ShardingStrategy.FULL_SHARD, zero_stage) are
+ * resolved while loading, so that the resolved configuration has one spelling. All functions are local. */
+#ifndef SH_CONFIG_CONFIG_H
+#define SH_CONFIG_CONFIG_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { SH_CONFIG_PATH_MAX = 1024 };
+
+enum sh_cfg_strategy {
+    SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
+};
+enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
+enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE };
+enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
+enum sh_cfg_grad_sync { SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
+enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
+enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
+enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
+enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
+
+struct sh_config {
+    struct {
+        char dump_folder[SH_CONFIG_PATH_MAX]; /* everything a run writes; default ./outputs */
+        char description[256];
+    } job;
+    struct {                     /* the preset sets all of these; keys given by the user win */
+        char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b */
+        int family;              /* enum sh_cfg_family: llama | gpt2 */
+        int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
+        double norm_eps;
+        double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+        int rope_original_max_len; /* rope_factor 0: no scaling */
+        bool tie_word_embeddings;
+        double init_std;
+    } model;
+    struct {
+        char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
+        int seq_len;
+        int local_batch_size;    /* sequences of one rank in one micro-step */
+        int global_batch_size;   /* sequences of a training step over all ranks; -1: local * ranks, no accumulation */
+        int64_t steps;
+        double max_norm;         /* 0: no clipping */
+        int mixed_precision_param; /* enum sh_cfg_precision: float32 | bfloat16 */
+        int threads;             /* of one rank; 0: cores of the node / ranks on it */
+        int kernels;             /* enum sh_cfg_kernels: cpu | ref */
+        int loss_chunk_rows;     /* 0: chosen so that a chunk of logits is about 16 MiB */
+    } training;
+    struct {
+        int token_type;          /* for files without a header: auto (by vocabulary) | uint16 | uint32 */
+        bool shuffle;
+        bool document_mask;      /* attention does not cross document boundaries */
+        int document_separator;  /* token id that ends a document; -1: none */
+    } data;
+    struct {
+        int sharding_strategy;   /* enum sh_cfg_strategy */
+        int reshard_after_forward; /* 1: as the strategy says; N > 1: over N neighbouring ranks (full_shard, hybrid_shard) */
+        int gradient_sync;       /* enum sh_cfg_grad_sync: every_micro_step | last_micro_step */
+        int forward_prefetch, backward_prefetch; /* units gathered ahead; 0: none */
+        int limit_all_gathers;   /* gathered units alive at once, the one in use included; 0: no limit */
+    } parallelism;
+    struct {
+        int shard;               /* all (0) | node (-1) | N; SH_CONFIG_UNSET: by the strategy */
+        int replicate;           /* auto (-2) | N */
+        int ranks_per_node;      /* 0: found by MPI; N: taken as given (tests, plans) */
+        int ranks;               /* plan only: the number of ranks to plan for; 0: one, or what MPI says */
+    } mesh;
+    struct {
+        double lr, beta1, beta2, eps, weight_decay;
+        bool decay_all;          /* also biases, norms; default: matrices only */
+    } optimizer;
+    struct {
+        int64_t warmup_steps;
+        int decay_type;          /* enum sh_cfg_decay */
+        double decay_ratio;      /* wsd: share of the steps in which the rate falls */
+        double min_lr_factor;
+        int64_t total_steps;     /* 0: training.steps */
+    } lr_scheduler;
+    struct {
+        int mode;                /* enum sh_cfg_recompute: none | full | every_k | selective */
+        int every_k;             /* every_k: each k-th block is recomputed */
+    } activation_checkpoint;
+    struct {
+        bool enable;
+        char folder[SH_CONFIG_PATH_MAX]; /* below dump_folder unless absolute */
+        int64_t interval;        /* steps; the last step is always saved */
+        int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
+        char initial_load_path[SH_CONFIG_PATH_MAX]; /* this file instead of the newest; "" */
+    } checkpoint;
+    struct {
+        bool enable;
+        char dataset_path[SH_CONFIG_PATH_MAX];
+        int64_t freq;            /* steps */
+        int sequences;           /* size of the fixed validation set; 0: all of the file */
+    } validation;
+    struct {
+        int64_t log_freq;        /* steps between lines of progress; metrics.jsonl has every step */
+        bool progress;           /* one-line progress when standard error is a terminal */
+    } metrics;
+    struct {
+        char trace[SH_CONFIG_PATH_MAX]; /* Chrome trace file; "" none; --trace FILE */
+        int64_t trace_first_step, trace_steps;
+    } profiling;
+    struct {
+        bool skip_non_finite;    /* a step with NaN or Inf in loss or gradient norm is skipped; else the run stops */
+        double z_score;          /* skip when the gradient norm is this many deviations above its running mean; 0: off */
+        int window;              /* steps of that mean */
+        int max_skips;           /* in a row; more: SH_E_NUMERIC */
+    } guard;
+    struct {
+        double train_timeout_seconds; /* a collective that takes longer is a stall */
+        int trace_buf_size;      /* collectives kept for the report of a stall */
+    } comm;
+    struct {
+        int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */
+    } memory;
+    struct {
+        uint64_t seed;
+    } debug;
+};
+
+enum { SH_CONFIG_UNSET = INT32_MIN };
+
+/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (without the dashes), then presets and aliases.
+ * On failure *cfg is undefined and the error names file and line, or the argument. */
+sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
+
+/* The same from text in memory (`name` stands for the file in messages): configurations stored in checkpoints. */
+sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, struct sh_config *cfg);
+
+/* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
+sh_rc sh_config_print(const struct sh_config *cfg, char **text);
+
+/* Every key with type, unit, range, default and help, as text, man page (roff) or Markdown. */
+enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
+void sh_config_help(FILE *out, enum sh_config_help form);
+
+/* One line a difference, "section.key: a -> b"; keys under `skip_section` names (NULL-terminated, may be NULL) left out. */
+void sh_config_diff(const struct sh_config *a, const struct sh_config *b, const char *const *skip_section, FILE *out);
+
+#endif
