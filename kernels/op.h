@@ -5,7 +5,7 @@
  * V vocabulary, P positions. All tensors are row-major and dense. "act" is the compute type (f32 or bf16): activations,
  * their gradients and parameters as they are used; gradients of parameters are always f32. Kernels accumulate in f32 or
  * better and round once, at the end. (opt) operands may be absent: data == NULL.
- * "+=" on an output: adds to it when attr->accumulate, else overwrites it.
+ * "+=" on an output: adds to it when its bit is set in attr->accumulate (sh_op_adds()), else overwrites it.
  *
  * Every kernel is deterministic: same inputs, same bits, for any number of threads. */
 #ifndef SH_KERNELS_OP_H
@@ -19,7 +19,7 @@
 
 enum sh_op_kind {
     SH_OP_EMBED,         /* tokens [B,T] i32, wte [V,C], wpe [P,C] (opt)            -> x [B,T,C]                        */
-    SH_OP_EMBED_BWD,     /* dx [B,T,C], tokens [B,T]                                -> dwte [V,C] +=, dwpe [P,C] += (opt) */
+    SH_OP_EMBED_BWD,     /* dx [B,T,C], tokens [B,T]                                -> dwte [V,C] += (opt), dwpe [P,C] += (opt) */
     SH_OP_NORM,          /* x [N,C], w [C], b [C] (opt)                             -> y [N,C], rstd [N] f32, mean [N] f32 (opt: absent for RMSNorm) */
     SH_OP_NORM_BWD,      /* dy, x [N,C], w [C], rstd [N], mean [N] (opt), dres [N,C] (opt) -> dx = norm' + dres, dw [C] +=, db [C] += (opt) */
     SH_OP_LINEAR,        /* x [N,I], w, b [O] (opt)                                 -> y [N,O]; w is [O,I], or [I,O] when attr->w_in_out */
@@ -65,7 +65,7 @@ struct sh_op_attr {
     float eps;                      /* NORM, NORM_BWD */
     bool rms;                       /* NORM, NORM_BWD: RMSNorm instead of LayerNorm */
     bool w_in_out;                  /* LINEAR*: the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
-    bool accumulate;                /* outputs marked += */
+    unsigned accumulate;            /* outputs marked +=: bit i set: out[i] is added to, else overwritten */
     bool inverse;                   /* ROPE */
     int heads, kv_heads, head_dim;  /* ROPE, ATTENTION* */
     float scale;                    /* ATTENTION*: 1/sqrt(D) */
@@ -103,6 +103,11 @@ struct sh_op_call {
     void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;
 };
+
+static inline bool sh_op_adds(const struct sh_op_call *call, int out)
+{
+    return (call->attr->accumulate >> out) & 1u;
+}
 
 /* A kernel runs one call to its end. It trusts the shapes (the check pass has checked them) and allocates nothing. */
 typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);

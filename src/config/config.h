@@ -21,7 +21,7 @@ enum sh_cfg_strategy {
 enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE };
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
-enum sh_cfg_grad_sync { SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
+enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
@@ -63,7 +63,8 @@ struct sh_config {
     struct {
         int sharding_strategy;   /* enum sh_cfg_strategy */
         int reshard_after_forward; /* 1: as the strategy says; N > 1: over N neighbouring ranks (full_shard, hybrid_shard) */
-        int gradient_sync;       /* enum sh_cfg_grad_sync: every_micro_step | last_micro_step */
+        int gradient_sync;       /* enum sh_cfg_grad_sync: auto (every_micro_step where the strategy shards
+                                    gradients, else last) | every_micro_step | last_micro_step */
         int forward_prefetch, backward_prefetch; /* units gathered ahead; 0: none */
         int limit_all_gathers;   /* gathered units alive at once, the one in use included; 0: no limit */
     } parallelism;

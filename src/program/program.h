@@ -43,8 +43,8 @@ struct sh_tensor {
     bool persistent;       /* lives between sections and steps; else from its first write to its last use in a section */
     int base;              /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
     int64_t base_elems;    /* where the view starts, in elements of its own dtype */
-    int param;             /* model stage: index into params (as a parameter); SH_NONE otherwise */
-    int grad_of;           /* model stage: index into params when this is that parameter's gradient; else SH_NONE */
+    int param;             /* the parameter that this tensor is, or the first of the neighbours that it spans; else SH_NONE */
+    int grad_of;           /* the same when this is a gradient of parameters; else SH_NONE */
     int64_t offset_bytes;  /* in the arena; set by place; for views the view's own place */
 };
 
@@ -79,7 +79,6 @@ struct sh_param {
     bool decay;              /* weight decay applies */
     int unit;
     int64_t unit_elems;      /* where it starts in its unit */
-    int tensor, grad;        /* model stage: the tensors that stand for it and for its gradient; SH_NONE */
 };
 
 /* Parameters gathered together. Rows of persistent tensors are filled by the shard pass. */
@@ -144,6 +143,7 @@ void sh_program_destroy(struct sh_program *p);
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
+int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_unit(struct sh_program *p, const char *name);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 

@@ -1,0 +1,43 @@
+#include "src/layout/layout.h"
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+int64_t sh_layout_chunk(int64_t elems, int size)
+{
+    return round_up((elems + size - 1) / size, SH_LAYOUT_ALIGN);
+}
+
+struct sh_range sh_layout_owned(int64_t elems, int size, int index)
+{
+    int64_t chunk = sh_layout_chunk(elems, size);
+    int64_t begin = min64(chunk * index, elems);
+
+    return (struct sh_range){.begin = begin, .end = min64(begin + chunk, elems)};
+}
+
+struct sh_range sh_layout_intersect(struct sh_range a, struct sh_range b)
+{
+    int64_t begin = max64(a.begin, b.begin);
+
+    return (struct sh_range){.begin = begin, .end = max64(begin, min64(a.end, b.end))};
+}
+
+struct sh_range sh_layout_split(struct sh_range range, int parts, int index)
+{
+    struct sh_range part = sh_layout_owned(range.end - range.begin, parts, index);
+
+    return (struct sh_range){.begin = range.begin + part.begin, .end = range.begin + part.end};
+}

@@ -1,0 +1,58 @@
+#include "src/program/program.h"
+
+const char *sh_mem_name(enum sh_mem kind)
+{
+    static const char *const name[SH_MEM_KINDS] = {
+        [SH_MEM_PARAM] = "parameters (f32)",
+        [SH_MEM_COMPUTE] = "parameters (compute copy)",
+        [SH_MEM_GRAD] = "gradients",
+        [SH_MEM_OPTIM] = "optimizer state",
+        [SH_MEM_GATHERED] = "gathered units",
+        [SH_MEM_GRAD_FULL] = "unreduced gradients",
+        [SH_MEM_ACT] = "activations",
+        [SH_MEM_ACT_GRAD] = "activation gradients",
+        [SH_MEM_WORK] = "kernel scratch",
+        [SH_MEM_DATA] = "tokens",
+        [SH_MEM_CONST] = "tables and scalars",
+    };
+    return name[kind];
+}
+
+const char *sh_stream_name(enum sh_stream s)
+{
+    static const char *const name[SH_STREAMS] = {
+        [SH_STREAM_COMPUTE] = "compute",
+        [SH_STREAM_GATHER] = "gather",
+        [SH_STREAM_REDUCE] = "reduce",
+        [SH_STREAM_REPLICATE] = "replicate",
+    };
+    return name[s];
+}
+
+const char *sh_phase_name(enum sh_phase p)
+{
+    static const char *const name[] = {
+        [SH_PHASE_INIT] = "init",
+        [SH_PHASE_FORWARD] = "forward",
+        [SH_PHASE_RECOMPUTE] = "recompute",
+        [SH_PHASE_BACKWARD] = "backward",
+        [SH_PHASE_UPDATE] = "update",
+    };
+    return name[p];
+}
+
+const char *sh_section_name(enum sh_section_kind k)
+{
+    static const char *const name[SH_SECTION_KINDS] = {
+        [SH_SECTION_INIT] = "init",
+        [SH_SECTION_FIRST] = "first micro-step",
+        [SH_SECTION_MIDDLE] = "middle micro-step",
+        [SH_SECTION_LAST] = "last micro-step",
+        [SH_SECTION_ONLY] = "micro-step",
+        [SH_SECTION_NORM] = "norm",
+        [SH_SECTION_UPDATE] = "update",
+        [SH_SECTION_EVAL] = "eval",
+        [SH_SECTION_LOGITS] = "logits",
+    };
+    return name[k];
+}

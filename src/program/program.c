@@ -1,0 +1,149 @@
+#include "src/program/program.h"
+
+#include "src/base/mem.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+struct sh_program *sh_program_create(enum sh_dtype act)
+{
+    struct sh_program *p = sh_calloc(1, sizeof *p);
+
+    p->act = act;
+    p->tokens = p->targets = p->docs = p->loss = p->sumsq = p->logits = SH_NONE;
+    return p;
+}
+
+void sh_program_destroy(struct sh_program *p)
+{
+    if (!p)
+        return;
+    free(p->tensors);
+    free(p->ops);
+    free(p->params);
+    free(p->units);
+    free(p->sections);
+    free(p->runs);
+    free(p);
+}
+
+#define APPEND(array, n, cap, row) ((array) = sh_grow((array), (n), &(cap), sizeof *(array)), (array)[n] = (row), (n)++)
+
+int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t)
+{
+    return APPEND(p->tensors, p->n_tensors, p->cap_tensors, *t);
+}
+
+int sh_program_add_op(struct sh_program *p, const struct sh_op *op)
+{
+    return APPEND(p->ops, p->n_ops, p->cap_ops, *op);
+}
+
+int sh_program_add_param(struct sh_program *p, const struct sh_param *param)
+{
+    return APPEND(p->params, p->n_params, p->cap_params, *param);
+}
+
+int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
+{
+    return APPEND(p->runs, p->n_runs, p->cap_runs, run);
+}
+
+int sh_program_add_unit(struct sh_program *p, const char *name)
+{
+    struct sh_unit u = {.first_param = p->n_params,
+                        .master = SH_NONE, .exp_avg = SH_NONE, .exp_avg_sq = SH_NONE, .compute = SH_NONE,
+                        .full = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
+
+    snprintf(u.name, sizeof u.name, "%s", name);
+    return APPEND(p->units, p->n_units, p->cap_units, u);
+}
+
+int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat)
+{
+    struct sh_section s = {.kind = kind, .first_op = p->n_ops, .repeat = repeat};
+
+    return APPEND(p->sections, p->n_sections, p->cap_sections, s);
+}
+
+struct sh_op sh_op_make(enum sh_op_kind kind)
+{
+    struct sh_op op = {.kind = kind, .work = SH_NONE, .block = SH_NONE, .unit = SH_NONE};
+
+    op.attr.after = SH_NONE;
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        op.in[i] = SH_NONE;
+    for (int i = 0; i < SH_OP_MAX_OUT; i++)
+        op.out[i] = SH_NONE;
+    return op;
+}
+
+struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt, ...)
+{
+    struct sh_tensor t = {.mem = mem, .dtype = dtype, .ndim = ndim, .base = SH_NONE, .param = SH_NONE,
+                          .grad_of = SH_NONE, .offset_bytes = SH_NONE};
+    va_list ap;
+
+    for (int i = 0; i < ndim; i++)
+        t.dim[i] = dim[i];
+    va_start(ap, fmt);
+    vsnprintf(t.name, sizeof t.name, fmt, ap);
+    va_end(ap);
+    return t;
+}
+
+int64_t sh_tensor_elems(const struct sh_tensor *t)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
+int64_t sh_tensor_bytes(const struct sh_tensor *t)
+{
+    return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
+}
+
+int sh_tensor_root(const struct sh_program *p, int tensor)
+{
+    while (p->tensors[tensor].base != SH_NONE)
+        tensor = p->tensors[tensor].base;
+    return tensor;
+}
+
+const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_section_kind kind)
+{
+    for (int i = 0; i < p->n_sections; i++)
+        if (p->sections[i].kind == kind)
+            return &p->sections[i];
+    return NULL;
+}
+
+static void operand(const struct sh_program *p, int tensor, char *base, struct sh_operand *out)
+{
+    const struct sh_tensor *t;
+
+    if (tensor == SH_NONE)
+        return;
+    t = &p->tensors[tensor];
+    out->data = base ? base + t->offset_bytes : NULL;
+    out->dtype = t->dtype;
+    out->ndim = t->ndim;
+    for (int i = 0; i < t->ndim; i++)
+        out->dim[i] = t->dim[i];
+}
+
+void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call)
+{
+    *call = (struct sh_op_call){.kind = op->kind, .attr = &op->attr, .runs = p->runs + op->attr.run_first};
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        operand(p, op->in[i], base, &call->in[i]);
+    for (int i = 0; i < SH_OP_MAX_OUT; i++)
+        operand(p, op->out[i], base, &call->out[i]);
+    if (op->work != SH_NONE) {
+        call->work = base ? base + p->tensors[op->work].offset_bytes : NULL;
+        call->work_bytes = sh_tensor_bytes(&p->tensors[op->work]);
+    }
+}
