@@ -9,7 +9,14 @@
 
 #include <stdbool.h>
 
-enum sh_rc {
+/* Clang can mark the type, so that every ignored code is a warning; GCC marks functions only, hence the Clang build. */
+#ifdef __clang__
+#define SH_RC_MUST_BE_USED __attribute__((warn_unused_result))
+#else
+#define SH_RC_MUST_BE_USED
+#endif
+
+enum SH_RC_MUST_BE_USED sh_rc {
     SH_OK = 0,
     SH_E_USAGE = 2,    /* command line, configuration, mesh against ranks */
     SH_E_DATA = 3,     /* an input or output file: missing, damaged, full disk */
@@ -19,7 +26,7 @@ enum sh_rc {
     SH_E_BUG = 70,     /* an invariant of Sherd itself */
     SH_E_REQUEUE = 75, /* stopped by a signal, saved: start me again */
 };
-typedef enum sh_rc sh_rc __attribute__((warn_unused_result));
+typedef enum sh_rc sh_rc;
 
 /* Keep a failure's text (printf-like) and return its class.
  *   return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno)); */

@@ -1,0 +1,98 @@
+#include "src/base/err.h"
+
+#include "src/base/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TEXT_MAX = 4096, PLACE_MAX = 256 };
+
+static _Thread_local char kept_text[TEXT_MAX];
+static _Thread_local char kept_place[PLACE_MAX];
+static void (*stop_hook)(int exit_status);
+
+/* Out-of-tree builds hand the compiler "../../src/x.c"; the message is about src/x.c. */
+static const char *strip_parents(const char *file)
+{
+    while (strncmp(file, "../", 3) == 0)
+        file += 3;
+    return file;
+}
+
+sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...)
+{
+    char text[TEXT_MAX]; /* the arguments may point into kept_text */
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    memcpy(kept_text, text, sizeof kept_text);
+    snprintf(kept_place, sizeof kept_place, "%s:%d", strip_parents(file), line);
+    return rc;
+}
+
+sh_rc sh_fail_prefix(sh_rc rc, const char *fmt, ...)
+{
+    char text[TEXT_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof text - used, "%s", kept_text);
+    memcpy(kept_text, text, sizeof kept_text);
+    return rc;
+}
+
+const char *sh_error_text(void)
+{
+    return kept_text;
+}
+
+const char *sh_error_place(void)
+{
+    return kept_place;
+}
+
+void sh_error_clear(void)
+{
+    kept_text[0] = '\0';
+    kept_place[0] = '\0';
+}
+
+const char *sh_rc_name(sh_rc rc)
+{
+    switch (rc) {
+    case SH_OK: return "ok";
+    case SH_E_USAGE: return "usage";
+    case SH_E_DATA: return "data";
+    case SH_E_MEMORY: return "memory";
+    case SH_E_COMM: return "communication";
+    case SH_E_NUMERIC: return "numbers";
+    case SH_E_BUG: return "bug";
+    case SH_E_REQUEUE: return "requeue";
+    }
+    return "unknown";
+}
+
+void sh_stop_hook(void (*hook)(int exit_status))
+{
+    stop_hook = hook;
+}
+
+void sh_stop(sh_rc rc)
+{
+    static atomic_flag stopping = ATOMIC_FLAG_INIT;
+    /* When several threads fail at once the first one reports; the others wait for its exit. */
+    while (atomic_flag_test_and_set(&stopping))
+        pause();
+    sh_log_error("%s (%s, from %s)", kept_text, sh_rc_name(rc), kept_place);
+    fflush(stdout);
+    if (stop_hook != NULL)
+        stop_hook((int)rc);
+    /* Not exit(): an exit handler of MPI or of a driver may wait for the very peers that are gone. */
+    _exit((int)rc);
+}

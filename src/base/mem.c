@@ -1,0 +1,65 @@
+#include "src/base/mem.h"
+
+#include "src/base/err.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Noreturn void out_of_memory(size_t n, size_t size)
+{
+    sh_stop(sh_fail(SH_E_MEMORY, "no memory for %zu elements of %zu bytes", n, size));
+}
+
+void *sh_calloc(size_t n, size_t size)
+{
+    void *p = calloc(n > 0 ? n : 1, size > 0 ? size : 1); /* NULL must mean failure only */
+    if (p == NULL)
+        out_of_memory(n, size);
+    return p;
+}
+
+void *sh_realloc(void *old, size_t n, size_t size)
+{
+    if (size > 0 && n > SIZE_MAX / size)
+        out_of_memory(n, size);
+    size_t bytes = n * size;
+    void *p = realloc(old, bytes > 0 ? bytes : 1);
+    if (p == NULL)
+        out_of_memory(n, size);
+    return p;
+}
+
+char *sh_strdup(const char *s)
+{
+    size_t bytes = strlen(s) + 1;
+    return memcpy(sh_calloc(bytes, 1), s, bytes);
+}
+
+char *sh_strfmt(const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int len = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (len < 0)
+        sh_stop(sh_fail(SH_E_BUG, "cannot format \"%s\"", fmt));
+    char *s = sh_calloc((size_t)len + 1, 1);
+    vsnprintf(s, (size_t)len + 1, fmt, again);
+    va_end(again);
+    return s;
+}
+
+void *sh_grow(void *array, int n, int *cap, size_t size)
+{
+    if (n < *cap)
+        return array;
+    if (*cap > INT_MAX / 2)
+        out_of_memory((size_t)n + 1, size);
+    *cap = *cap > 0 ? *cap * 2 : 8;
+    return sh_realloc(array, (size_t)*cap, size);
+}
