@@ -1,0 +1,15 @@
+/* Hashes for comparing, never for secrets. Local, no state; the same on every machine of one byte order. */
+#ifndef SH_BASE_HASH_H
+#define SH_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* XXH3 with 64 bits (seed 0), the checksum of checkpoints and programs: at the speed of memory. */
+uint64_t sh_hash64(const void *data, size_t bytes);
+
+/* A bijection (0 stays 0) in which each bit of x changes about half of the bits of the result; chains as sh_mix64(h ^ next).
+ * Source: the finisher of SplitMix64, Steele, Lea and Flood, OOPSLA 2014. */
+uint64_t sh_mix64(uint64_t x);
+
+#endif

@@ -1,0 +1,10 @@
+#include "src/base/time.h"
+
+#include <time.h>
+
+int64_t sh_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock on Linux */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
