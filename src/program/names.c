@@ -49,6 +49,7 @@ const char *sh_section_name(enum sh_section_kind k)
         [SH_SECTION_MIDDLE] = "middle micro-step",
         [SH_SECTION_LAST] = "last micro-step",
         [SH_SECTION_ONLY] = "micro-step",
+        [SH_SECTION_LOSS] = "loss",
         [SH_SECTION_NORM] = "norm",
         [SH_SECTION_UPDATE] = "update",
         [SH_SECTION_EVAL] = "eval",

@@ -100,7 +100,8 @@ enum sh_section_kind {
     SH_SECTION_MIDDLE,
     SH_SECTION_LAST,
     SH_SECTION_ONLY,
-    SH_SECTION_NORM,   /* sums loss and squared gradient norm over the ranks */
+    SH_SECTION_LOSS,   /* sums the loss over all ranks */
+    SH_SECTION_NORM,   /* squared gradient norm of all owned elements */
     SH_SECTION_UPDATE,
     SH_SECTION_EVAL,   /* forward only: loss */
     SH_SECTION_LOGITS, /* forward only: logits of one position */
@@ -128,7 +129,7 @@ struct sh_program {
     int tokens;            /* [B,T] i32 */
     int targets;           /* [B,T] i32, -1: not counted */
     int docs;              /* [B,T] i32: first position of the document that the token is in */
-    int loss;              /* [1] f64: sum over this rank's rows; over the world after NORM */
+    int loss;              /* [1] f64: sum over this rank's rows; over the world after LOSS */
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
 

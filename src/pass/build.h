@@ -1,0 +1,25 @@
+/* From what is asked for to the program that runs: all passes in their order. Local, pure. */
+#ifndef SH_PASS_BUILD_H
+#define SH_PASS_BUILD_H
+
+#include "src/model/model.h"
+#include "src/pass/pass.h"
+
+struct sh_build {
+    struct sh_model model;
+    struct sh_model_batch batch;  /* out is set by the wish below */
+    enum sh_dtype act;            /* compute type */
+    struct sh_pass_options options;
+    enum sh_recompute recompute;
+    int every_k;
+    bool evaluate;                /* an EVAL section beside the training sections, or alone */
+    bool logits;                  /* a LOGITS section (not together with training) */
+    const struct sh_kernel_table *kernels;
+    int threads;                  /* kernels will run with; their scratch depends on it */
+    int64_t limit_bytes;          /* of the arena; 0: none */
+};
+
+/* Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
+sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);
+
+#endif

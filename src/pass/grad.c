@@ -1,0 +1,260 @@
+/* The backward: one rule for each kind of operation, walked from the last operation to the first.
+ *
+ * A tensor used twice gets two contributions. A rule that can add to what is there (an optional `dres` operand) takes the
+ * earlier one with it; otherwise an ADD is emitted. Gradients of parameters are f32 and add in place. */
+#include "src/base/mem.h"
+#include "src/pass/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct grad {
+    struct sh_program *p;
+    int *of;           /* by storage root of the forward: its gradient so far, or SH_NONE */
+    struct sh_op fwd;  /* the operation whose rule runs */
+    int fwd_index;
+};
+
+static int *slot(struct grad *g, int t)
+{
+    return &g->of[sh_tensor_root(g->p, t)];
+}
+
+/* `grad` seen in the shape of `t`. */
+static int shaped(struct grad *g, int grad, int t)
+{
+    const struct sh_tensor *want = &g->p->tensors[t];
+    struct sh_tensor view = g->p->tensors[grad];
+
+    if (view.ndim == want->ndim && !memcmp(view.dim, want->dim, sizeof view.dim))
+        return grad;
+    view.base = grad;
+    view.base_elems = 0;
+    view.ndim = want->ndim;
+    memcpy(view.dim, want->dim, sizeof view.dim);
+    return sh_program_add_tensor(g->p, &view);
+}
+
+static int fresh(struct grad *g, int t)
+{
+    const struct sh_tensor *of = &g->p->tensors[t];
+    struct sh_tensor d = sh_tensor_make(SH_MEM_ACT_GRAD, g->p->act, of->ndim, of->dim, "d.%.60s", of->name);
+
+    return sh_program_add_tensor(g->p, &d);
+}
+
+static struct sh_op backward_op(const struct grad *g, enum sh_op_kind kind)
+{
+    struct sh_op op = sh_op_make(kind);
+
+    op.attr = g->fwd.attr;
+    op.phase = SH_PHASE_BACKWARD;
+    op.block = g->fwd.block;
+    return op;
+}
+
+/* Gradient of an output of the forward operation; SH_NONE when nothing depends on it. */
+static int upstream(struct grad *g, int out)
+{
+    int t = g->fwd.out[out], d = *slot(g, t);
+
+    return d == SH_NONE ? SH_NONE : shaped(g, d, t);
+}
+
+/* What others have contributed to the gradient of t so far; the caller adds it to its own. */
+static int take(struct grad *g, int t)
+{
+    int d = *slot(g, t);
+
+    *slot(g, t) = SH_NONE;
+    return d == SH_NONE ? SH_NONE : shaped(g, d, t);
+}
+
+static void give(struct grad *g, int t, int d)
+{
+    int earlier = take(g, t);
+
+    if (earlier != SH_NONE) {
+        struct sh_op add = backward_op(g, SH_OP_ADD);
+
+        add.in[0] = earlier;
+        add.in[1] = d;
+        d = add.out[0] = fresh(g, t);
+        sh_program_add_op(g->p, &add);
+    }
+    *slot(g, t) = d;
+}
+
+/* Let output `out` of `op` be the gradient of parameter tensor t: the first one writes, later ones add. */
+static void to_param(struct grad *g, struct sh_op *op, int out, int t)
+{
+    struct sh_tensor d;
+
+    if (t == SH_NONE)
+        return;
+    if (*slot(g, t) != SH_NONE) {
+        op->attr.accumulate |= 1u << out;
+    } else {
+        d = sh_tensor_make(SH_MEM_GRAD_FULL, SH_F32, g->p->tensors[t].ndim, g->p->tensors[t].dim, "d.%.60s",
+                           g->p->tensors[t].name);
+        d.grad_of = g->p->tensors[t].param;
+        *slot(g, t) = sh_program_add_tensor(g->p, &d);
+    }
+    op->out[out] = *slot(g, t);
+}
+
+/* One operation for each table: each then has one output, and starts or adds by itself. */
+static void embed_rule(struct grad *g)
+{
+    int dx = upstream(g, 0);
+
+    for (int table = 0; table < 2; table++) {
+        struct sh_op op = backward_op(g, SH_OP_EMBED_BWD);
+
+        if (g->fwd.in[1 + table] == SH_NONE)
+            continue;
+        op.in[0] = dx;
+        op.in[1] = g->fwd.in[0];
+        to_param(g, &op, table, g->fwd.in[1 + table]);
+        sh_program_add_op(g->p, &op);
+    }
+}
+
+static void norm_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_NORM_BWD);
+    int x = g->fwd.in[0];
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = x;
+    op.in[2] = g->fwd.in[1];
+    op.in[3] = g->fwd.out[1];
+    op.in[4] = g->fwd.out[2];
+    op.in[5] = take(g, x);
+    op.out[0] = fresh(g, x);
+    to_param(g, &op, 1, g->fwd.in[1]);
+    to_param(g, &op, 2, g->fwd.in[2]);
+    sh_program_add_op(g->p, &op);
+    give(g, x, op.out[0]);
+}
+
+/* Weights first: the saved input dies there, before the gradient of the input needs room. */
+static void linear_rule(struct grad *g)
+{
+    struct sh_op w = backward_op(g, SH_OP_LINEAR_BWD_W), x = backward_op(g, SH_OP_LINEAR_BWD_X);
+    int dy = upstream(g, 0);
+
+    if (g->fwd.in[2] != SH_NONE) {
+        struct sh_op b = backward_op(g, SH_OP_BIAS_BWD);
+
+        b.in[0] = dy;
+        to_param(g, &b, 0, g->fwd.in[2]);
+        sh_program_add_op(g->p, &b);
+    }
+    w.in[0] = dy;
+    w.in[1] = g->fwd.in[0];
+    to_param(g, &w, 0, g->fwd.in[1]);
+    sh_program_add_op(g->p, &w);
+    x.in[0] = dy;
+    x.in[1] = g->fwd.in[1];
+    x.in[2] = take(g, g->fwd.in[0]);
+    x.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &x);
+    give(g, g->fwd.in[0], x.out[0]);
+}
+
+static void rope_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_ROPE);
+
+    op.attr.inverse = !g->fwd.attr.inverse;
+    op.in[0] = upstream(g, 0);
+    op.in[1] = g->fwd.in[1];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+static void attention_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_ATTENTION_BWD);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = g->fwd.in[0];
+    op.in[2] = g->fwd.out[0];
+    op.in[3] = g->fwd.out[1];
+    op.in[4] = g->fwd.in[1];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+static void pointwise_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, g->fwd.kind == SH_OP_GELU ? SH_OP_GELU_BWD : SH_OP_SWIGLU_BWD);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = g->fwd.in[0];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+static void add_rule(struct grad *g)
+{
+    int dy = upstream(g, 0);
+
+    give(g, g->fwd.in[0], dy);
+    give(g, g->fwd.in[1], dy);
+}
+
+/* The loss is the end of the forward and the start of the backward, and its own gradient (1 / counted tokens) is known
+ * before the step. So the forward operation itself is made to return the gradients, and no logits are computed twice. */
+static void head_rule(struct grad *g)
+{
+    struct sh_op *op = &g->p->ops[g->fwd_index];
+    struct sh_op with_grad = *op;
+    int x = g->fwd.in[0];
+
+    with_grad.kind = SH_OP_HEAD_LOSS_GRAD;
+    with_grad.phase = SH_PHASE_BACKWARD;
+    with_grad.out[1] = fresh(g, x);
+    to_param(g, &with_grad, 2, g->fwd.in[1]);
+    g->p->ops[g->fwd_index] = with_grad;
+    give(g, x, with_grad.out[1]);
+}
+
+static void (*const rules[SH_OP_KINDS])(struct grad *g) = {
+    [SH_OP_EMBED] = embed_rule,
+    [SH_OP_NORM] = norm_rule,
+    [SH_OP_LINEAR] = linear_rule,
+    [SH_OP_ROPE] = rope_rule,
+    [SH_OP_ATTENTION] = attention_rule,
+    [SH_OP_GELU] = pointwise_rule,
+    [SH_OP_SWIGLU] = pointwise_rule,
+    [SH_OP_ADD] = add_rule,
+    [SH_OP_HEAD_LOSS] = head_rule,
+};
+
+sh_rc sh_pass_grad(struct sh_program *micro)
+{
+    struct grad g = {.p = micro};
+    int n_forward = micro->n_ops, n_of = micro->n_tensors;
+
+    g.of = sh_calloc((size_t)n_of, sizeof *g.of);
+    for (int i = 0; i < n_of; i++)
+        g.of[i] = SH_NONE;
+    for (int i = n_forward - 1; i >= 0; i--) {
+        g.fwd = micro->ops[i];
+        g.fwd_index = i;
+        if (g.fwd.kind == SH_OP_ROPE_TABLE)
+            continue;
+        if (!rules[g.fwd.kind]) {
+            free(g.of);
+            return sh_fail(SH_E_BUG, "operation %d (%s) has no backward rule", i, sh_op_info(g.fwd.kind)->name);
+        }
+        rules[g.fwd.kind](&g);
+    }
+    free(g.of);
+    return SH_OK;
+}

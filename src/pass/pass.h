@@ -1,0 +1,76 @@
+/* The passes that turn a model's forward into the program of a training step. All are pure and local: the same request
+ * gives the same program on every rank, but for the places of a rank's own elements.
+ *
+ *   micro = model's forward          -> grad -> recompute           one micro-step on logical tensors
+ *   out   = shard_state(micro, ...)     units, persistent tensors
+ *           shard_section(micro, ...)   one section each: gathers, releases, reductions around the micro-step
+ *           schedule -> place -> check
+ *
+ * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
+ * left out or tested alone, and the results of a run do not depend on the schedule. */
+#ifndef SH_PASS_PASS_H
+#define SH_PASS_PASS_H
+
+#include "kernels/op.h"
+#include "src/mesh/shape.h"
+#include "src/program/program.h"
+
+/* Append the backward of all operations. One rule a kind (grad.c); gradients of parameters get grad_of. */
+sh_rc sh_pass_grad(struct sh_program *micro);
+
+/* Which activations are kept for the backward; all others are computed again where it needs them.
+ *   none       all are kept
+ *   full       only what crosses the borders of a block
+ *   every_k    full, in each k-th block
+ *   selective  results of matrix products, attention and residual sums; norms, rotations and activations are repeated */
+enum sh_recompute { SH_PASS_KEEP_ALL, SH_PASS_KEEP_BORDERS, SH_PASS_KEEP_EVERY_K, SH_PASS_KEEP_SELECTIVE };
+void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k);
+
+/* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
+struct sh_strategy {
+    bool params_resident;      /* gathered parameters live from update to update (no_shard, shard_optim) */
+    bool keep_after_forward;   /* gathered once per micro-step, kept for the backward (shard_grad_op, hybrid_shard_zero2) */
+    bool sync_last_only;       /* gradients stay unreduced until the last micro-step */
+};
+
+struct sh_pass_options {
+    struct sh_strategy strategy;
+    struct sh_mesh_shape mesh;
+    int micro_steps;           /* per training step */
+    bool training;             /* gradients and optimizer state exist */
+    bool decay_all;            /* weight decay on all parameters, not on matrices only */
+    int forward_prefetch, backward_prefetch; /* units ahead */
+    int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none */
+};
+
+/* Units with their persistent tensors for one rank, into the empty program `out`. */
+void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
+
+/* Append the section `kind`, made from a micro-step whose parameters are those of `out` (its batch may differ: EVAL). */
+void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
+                           int repeat, struct sh_program *out);
+
+/* Append INIT (constant tables, compute copies of the parameters), LOSS, NORM, UPDATE. */
+void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
+void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out);
+void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out);
+void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
+
+/* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
+void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
+
+/* Scratch of kernels, lifetimes, offsets in the arena. Errors: SH_E_MEMORY when arena_bytes > limit_bytes (0: no limit),
+ * with the table of what takes it. */
+sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes);
+
+/* What must hold in any program: each read has a write before it, each collective one wait, each gathered unit a release,
+ * no two living tensors share memory, views lie inside their base. Errors: SH_E_BUG with section and operation. */
+sh_rc sh_pass_check(const struct sh_program *p);
+
+/* A number that is the same on all ranks when they meet the same collectives in the same order. */
+uint64_t sh_pass_hash(const struct sh_program *p);
+
+/* Live bytes per kind of memory at the peak of the whole program, persistent ones included. */
+void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
+
+#endif

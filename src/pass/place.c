@@ -1,0 +1,216 @@
+/* Lifetimes to offsets: one arena, known before the first byte is allocated.
+ *
+ * Persistent tensors lie at the front, in order. Behind them each section has the rest of the arena to itself: its tensors
+ * are placed largest first at the lowest offset that no tensor alive at the same time takes. An output that may overwrite
+ * a dying input shares its storage. */
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/pass/lifetime.h"
+#include "src/pass/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct block {
+    int root;
+    int64_t bytes, offset;
+    struct sh_life life;
+};
+
+struct place {
+    struct sh_program *p;
+    struct sh_life *life; /* [tensors] */
+    int *shares;          /* [tensors] root whose storage this root takes, SH_NONE */
+    struct block *blocks;
+    int n_blocks;
+};
+
+static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
+{
+    for (int i = 0; i < p->n_ops && kernels->work_bytes; i++) {
+        struct sh_op_call call;
+        struct sh_tensor t;
+        int64_t bytes;
+
+        if (!kernels->run[p->ops[i].kind])
+            continue;
+        sh_program_call(p, &p->ops[i], NULL, &call);
+        bytes = (kernels->work_bytes(&call, threads) + 3) / 4;
+        if (!bytes)
+            continue;
+        t = sh_tensor_make(SH_MEM_WORK, SH_F32, 1, &bytes, "scratch");
+        p->ops[i].work = sh_program_add_tensor(p, &t);
+    }
+}
+
+static void place_persistent(struct sh_program *p)
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < p->n_tensors; i++) {
+        struct sh_tensor *t = &p->tensors[i];
+
+        if (!t->persistent || t->base != SH_NONE)
+            continue;
+        t->offset_bytes = end;
+        end += sh_lifetime_bytes(t);
+    }
+    p->persistent_bytes = end;
+}
+
+static int storage(const struct place *pl, int root)
+{
+    while (pl->shares[root] != SH_NONE)
+        root = pl->shares[root];
+    return root;
+}
+
+static void share_storage(struct place *pl, const struct sh_section *section)
+{
+    for (int i = 0; i < section->n_ops; i++) {
+        int in, out;
+
+        if (sh_lifetime_inplace(pl->p, section, pl->life, i, &in, &out))
+            pl->shares[out] = in;
+    }
+}
+
+static void collect_blocks(struct place *pl)
+{
+    int *at = sh_calloc((size_t)pl->p->n_tensors + 1, sizeof *at);
+
+    pl->n_blocks = 0;
+    for (int t = 0; t < pl->p->n_tensors; t++)
+        if (pl->life[t].first != SH_NONE && pl->shares[t] == SH_NONE) {
+            at[t] = pl->n_blocks;
+            pl->blocks[pl->n_blocks++] =
+                (struct block){.root = t, .bytes = sh_lifetime_bytes(&pl->p->tensors[t]), .life = pl->life[t]};
+        }
+    for (int t = 0; t < pl->p->n_tensors; t++)
+        if (pl->shares[t] != SH_NONE) {
+            struct sh_life *life = &pl->blocks[at[storage(pl, t)]].life;
+
+            life->last = life->last > pl->life[t].last ? life->last : pl->life[t].last;
+        }
+    free(at);
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    const struct block *x = a, *y = b;
+
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return x->root - y->root;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct block *const *x = a, *const *y = b;
+
+    return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
+}
+
+/* Lowest offset free of everything placed so far that is alive together with b. */
+static int64_t lowest_free(const struct place *pl, const struct block *b, int placed, const struct block **near)
+{
+    int64_t at = 0;
+    int n = 0;
+
+    for (int i = 0; i < placed; i++) {
+        const struct block *o = &pl->blocks[i];
+
+        if (o->life.first <= b->life.last && b->life.first <= o->life.last)
+            near[n++] = o;
+    }
+    qsort(near, (size_t)n, sizeof *near, by_offset);
+    for (int i = 0; i < n && near[i]->offset < at + b->bytes; i++)
+        if (near[i]->offset + near[i]->bytes > at)
+            at = near[i]->offset + near[i]->bytes;
+    return at;
+}
+
+static int64_t assign_offsets(struct place *pl)
+{
+    const struct block **near = sh_calloc((size_t)pl->n_blocks + 1, sizeof *near);
+    int64_t end = 0;
+
+    qsort(pl->blocks, (size_t)pl->n_blocks, sizeof *pl->blocks, larger_first);
+    for (int i = 0; i < pl->n_blocks; i++) {
+        struct block *b = &pl->blocks[i];
+
+        b->offset = lowest_free(pl, b, i, near);
+        end = b->offset + b->bytes > end ? b->offset + b->bytes : end;
+    }
+    free(near);
+    return end;
+}
+
+static void place_section(struct place *pl, struct sh_section *section)
+{
+    struct sh_program *p = pl->p;
+
+    sh_lifetime_of_section(p, section, pl->life);
+    for (int t = 0; t < p->n_tensors; t++)
+        pl->shares[t] = SH_NONE;
+    share_storage(pl, section);
+    collect_blocks(pl);
+    section->peak_bytes = assign_offsets(pl);
+    for (int i = 0; i < pl->n_blocks; i++)
+        p->tensors[pl->blocks[i].root].offset_bytes = p->persistent_bytes + pl->blocks[i].offset;
+    for (int t = 0; t < p->n_tensors; t++)
+        if (pl->shares[t] != SH_NONE)
+            p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
+    if (p->persistent_bytes + section->peak_bytes > p->arena_bytes)
+        p->arena_bytes = p->persistent_bytes + section->peak_bytes;
+}
+
+static void place_views(struct sh_program *p)
+{
+    for (int i = 0; i < p->n_tensors; i++) {
+        int64_t offset = 0;
+        int t = i;
+
+        for (; p->tensors[t].base != SH_NONE; t = p->tensors[t].base)
+            offset += p->tensors[t].base_elems * sh_dtype_bytes(p->tensors[t].dtype);
+        p->tensors[i].offset_bytes = p->tensors[t].offset_bytes + offset;
+    }
+}
+
+static sh_rc within_limit(const struct sh_program *p, int64_t limit)
+{
+    int64_t bytes[SH_MEM_KINDS];
+    char text[768] = "", a[SH_STR_SHORT], b[SH_STR_SHORT];
+    size_t n = 0;
+
+    if (!limit || p->arena_bytes <= limit)
+        return SH_OK;
+    sh_pass_memory(p, bytes);
+    for (int i = 0; i < SH_MEM_KINDS; i++)
+        if (bytes[i] * 100 >= p->arena_bytes)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", n ? ", " : "", sh_mem_name(i),
+                                  sh_str_bytes(bytes[i], a));
+    return sh_fail(SH_E_MEMORY,
+                   "the plan needs %s a rank, more than memory.limit_bytes = %s (%s); use more ranks, full_shard, "
+                   "activation_checkpoint.mode=full or a smaller training.local_batch_size",
+                   sh_str_bytes(p->arena_bytes, a), sh_str_bytes(limit, b), text);
+}
+
+sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes)
+{
+    struct place pl = {.p = p};
+
+    add_scratch(p, kernels, threads);
+    place_persistent(p);
+    p->arena_bytes = p->persistent_bytes;
+    pl.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.life);
+    pl.shares = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.shares);
+    pl.blocks = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.blocks);
+    for (int i = 0; i < p->n_sections; i++)
+        place_section(&pl, &p->sections[i]);
+    place_views(p);
+    free(pl.life);
+    free(pl.shares);
+    free(pl.blocks);
+    return within_limit(p, limit_bytes);
+}

@@ -1,0 +1,139 @@
+/* Activation checkpointing: an activation that is not kept is computed again, by the same operation on the same inputs and
+ * so with the same bits, right before the backward operation that asks for it. What the backward never asks for is never
+ * repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
+#include "src/base/mem.h"
+#include "src/pass/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct recompute {
+    struct sh_program *p;
+    enum sh_recompute mode;
+    int every_k;
+    struct sh_op *old;   /* the operations as they were */
+    int n_old;
+    int n_tensors;       /* before any copy was made */
+    int *producer;       /* [n_tensors] by storage root: forward operation that writes it, SH_NONE */
+    bool *crosses;       /* [n_tensors] by storage root: read by the forward of another block */
+    int *copy;           /* [n_tensors] its second computation, SH_NONE */
+};
+
+static bool is_forward(const struct sh_op *op)
+{
+    return op->phase == SH_PHASE_FORWARD;
+}
+
+static void find_producers(struct recompute *r)
+{
+    for (int i = 0; i < r->n_old; i++)
+        for (int k = 0; k < SH_OP_MAX_OUT && is_forward(&r->old[i]); k++)
+            if (r->old[i].out[k] != SH_NONE)
+                r->producer[sh_tensor_root(r->p, r->old[i].out[k])] = i;
+}
+
+static void find_crossings(struct recompute *r)
+{
+    for (int i = 0; i < r->n_old; i++) {
+        for (int k = 0; k < SH_OP_MAX_IN; k++) {
+            int t = r->old[i].in[k], root = t == SH_NONE ? SH_NONE : sh_tensor_root(r->p, t);
+
+            if (root != SH_NONE && r->producer[root] != SH_NONE && (is_forward(&r->old[i]) || r->old[i].block == SH_NONE) &&
+                r->old[r->producer[root]].block != r->old[i].block)
+                r->crosses[root] = true;
+        }
+    }
+}
+
+static bool kept_kind(enum sh_op_kind kind)
+{
+    return kind == SH_OP_LINEAR || kind == SH_OP_ATTENTION || kind == SH_OP_ADD;
+}
+
+static bool dropped(const struct recompute *r, int root)
+{
+    const struct sh_op *op;
+
+    if (root >= r->n_tensors || r->producer[root] == SH_NONE || r->crosses[root])
+        return false;
+    op = &r->old[r->producer[root]];
+    if (op->block == SH_NONE)
+        return false;
+    switch (r->mode) {
+    case SH_PASS_KEEP_ALL: return false;
+    case SH_PASS_KEEP_BORDERS: return true;
+    case SH_PASS_KEEP_EVERY_K: return op->block % r->every_k == 0;
+    case SH_PASS_KEEP_SELECTIVE: return !kept_kind(op->kind);
+    }
+    return false;
+}
+
+static int copy_tensor(struct recompute *r, int t)
+{
+    struct sh_tensor c = r->p->tensors[t];
+
+    if (c.base != SH_NONE)
+        c.base = copy_tensor(r, c.base);
+    else if (r->copy[t] != SH_NONE)
+        return r->copy[t];
+    t = sh_program_add_tensor(r->p, &c);
+    return t;
+}
+
+/* The tensor to read for t in the backward: itself when it was kept, else its copy, computed first when it is not yet. */
+static int available(struct recompute *r, int t)
+{
+    int root = sh_tensor_root(r->p, t);
+    struct sh_op again;
+
+    if (!dropped(r, root))
+        return t;
+    if (r->copy[root] == SH_NONE) {
+        again = r->old[r->producer[root]];
+        again.phase = SH_PHASE_RECOMPUTE;
+        for (int k = 0; k < SH_OP_MAX_IN; k++)
+            if (again.in[k] != SH_NONE)
+                again.in[k] = available(r, again.in[k]);
+        for (int k = 0; k < SH_OP_MAX_OUT; k++)
+            if (again.out[k] != SH_NONE)
+                again.out[k] = r->copy[again.out[k]] = copy_tensor(r, again.out[k]);
+        sh_program_add_op(r->p, &again);
+    }
+    return copy_tensor(r, t);
+}
+
+static void rewrite(struct recompute *r)
+{
+    r->p->n_ops = 0;
+    for (int i = 0; i < r->n_old; i++) {
+        struct sh_op op = r->old[i];
+
+        for (int k = 0; k < SH_OP_MAX_IN && op.phase == SH_PHASE_BACKWARD; k++)
+            if (op.in[k] != SH_NONE)
+                op.in[k] = available(r, op.in[k]);
+        sh_program_add_op(r->p, &op);
+    }
+}
+
+void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k)
+{
+    size_t n = (size_t)micro->n_tensors;
+    struct recompute r = {.p = micro, .mode = mode, .every_k = every_k, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
+
+    if (mode == SH_PASS_KEEP_ALL)
+        return;
+    r.old = sh_calloc((size_t)micro->n_ops, sizeof *r.old);
+    memcpy(r.old, micro->ops, (size_t)micro->n_ops * sizeof *r.old);
+    r.producer = sh_calloc(n, sizeof *r.producer);
+    r.copy = sh_calloc(n, sizeof *r.copy);
+    r.crosses = sh_calloc(n, sizeof *r.crosses);
+    for (size_t i = 0; i < n; i++)
+        r.producer[i] = r.copy[i] = SH_NONE;
+    find_producers(&r);
+    find_crossings(&r);
+    rewrite(&r);
+    free(r.old);
+    free(r.producer);
+    free(r.copy);
+    free(r.crosses);
+}

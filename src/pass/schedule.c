@@ -1,0 +1,184 @@
+/* Overlap, by moving operations within a section. Nothing is added or dropped, so the numbers of a run do not change.
+ *
+ * Gathers move up: the gather of an interval starts when the unit `prefetch` intervals before it is complete, as far as
+ * the limit of gathered units alive allows. Waits for reductions move down: that of one unit stands before the start of
+ * the next one's, so that a reduction runs beside one unit's backward and two unreduced gradients are alive at most.
+ * What follows a wait (adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those of the
+ * update's gathers, go to the end of the section. */
+#include "src/base/mem.h"
+#include "src/pass/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct list {
+    int *op; /* indices of the section's operations as they were */
+    int n;
+};
+
+struct schedule {
+    const struct sh_pass_options *opt;
+    const struct sh_op *old; /* the section as it was */
+    int n;
+    enum sh_section_kind kind;
+};
+
+static void push(struct list *l, int op)
+{
+    l->op[l->n++] = op;
+}
+
+static void append(struct list *to, struct list *from)
+{
+    for (int i = 0; i < from->n; i++)
+        push(to, from->op[i]);
+    from->n = 0;
+}
+
+static struct list list_for(int n)
+{
+    return (struct list){.op = sh_calloc((size_t)n + 1, sizeof(int))};
+}
+
+/* The collective that operation i waits for, SH_OP_KINDS when i is no wait. */
+static enum sh_op_kind waited_kind(const struct schedule *s, int i)
+{
+    return s->old[i].kind == SH_OP_WAIT ? s->old[s->old[i].attr.waits_for].kind : SH_OP_KINDS;
+}
+
+static bool is_grad_sum(const struct schedule *s, int i)
+{
+    return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
+}
+
+/* Move waits down. `tail` is what must follow the newest reduce_scatter; `end` what may wait for the section's end. */
+static void delay_waits(const struct schedule *s, struct list *out)
+{
+    struct list tail = list_for(s->n), end = list_for(s->n);
+
+    for (int i = 0; i < s->n; i++) {
+        enum sh_op_kind waited = waited_kind(s, i);
+        bool of_unit = s->old[i].unit != SH_NONE;
+
+        if (s->old[i].kind == SH_OP_REDUCE_SCATTER) {
+            append(out, &tail);
+            push(out, i);
+        } else if (waited == SH_OP_REDUCE_SCATTER || s->old[i].kind == SH_OP_ACCUMULATE) {
+            push(&tail, i);
+        } else if (is_grad_sum(s, i) && s->old[i].attr.after == SH_NONE) {
+            push(tail.n ? &tail : out, i);
+        } else if (of_unit && (waited == SH_OP_ALL_REDUCE || (waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE))) {
+            push(&end, i);
+        } else {
+            push(out, i);
+        }
+    }
+    append(out, &tail);
+    append(out, &end);
+    free(tail.op);
+    free(end.op);
+}
+
+struct prefetch {
+    const struct schedule *s;
+    struct list *out;
+    struct list gathers;  /* in their order */
+    int started, waited;  /* gathers so far */
+    int alive;
+};
+
+static int distance(const struct prefetch *f, int gather)
+{
+    const struct sh_pass_options *opt = f->s->opt;
+
+    return f->s->old[gather].phase == SH_PHASE_FORWARD ? opt->forward_prefetch : opt->backward_prefetch;
+}
+
+static void start_next(struct prefetch *f)
+{
+    push(f->out, f->gathers.op[f->started++]);
+    f->alive++;
+}
+
+/* Start what may start here: at most `distance` ahead of the newest complete gather, within the limit. */
+static void start_ahead(struct prefetch *f)
+{
+    int limit = f->s->opt->gathers_alive;
+
+    while (f->started < f->gathers.n && f->started < f->waited + distance(f, f->gathers.op[f->started]) &&
+           (!limit || f->alive < limit))
+        start_next(f);
+}
+
+static void advance_gathers(const struct schedule *s, const struct list *in, struct list *out)
+{
+    struct prefetch f = {.s = s, .out = out, .gathers = list_for(s->n)};
+
+    for (int i = 0; i < in->n; i++)
+        if (s->old[in->op[i]].kind == SH_OP_ALL_GATHER)
+            push(&f.gathers, in->op[i]);
+    for (int i = 0; i < in->n; i++) {
+        const struct sh_op *op = &s->old[in->op[i]];
+
+        if (op->kind == SH_OP_ALL_GATHER) {
+            while (f.started <= f.waited)
+                start_next(&f);
+            continue;
+        }
+        push(out, in->op[i]);
+        if (waited_kind(s, in->op[i]) == SH_OP_ALL_GATHER)
+            f.waited++;
+        if (op->kind == SH_OP_RELEASE)
+            f.alive--;
+        if (op->kind == SH_OP_RELEASE || op->kind == SH_OP_WAIT)
+            start_ahead(&f);
+    }
+    free(f.gathers.op);
+}
+
+/* Put the operations in their new order; indices of collectives within the section follow. */
+static void apply(struct sh_op *ops, const struct sh_op *old, const struct list *order)
+{
+    int *place = sh_calloc((size_t)order->n + 1, sizeof *place);
+
+    for (int i = 0; i < order->n; i++)
+        place[order->op[i]] = i;
+    for (int i = 0; i < order->n; i++) {
+        ops[i] = old[order->op[i]];
+        if (ops[i].kind == SH_OP_WAIT)
+            ops[i].attr.waits_for = place[ops[i].attr.waits_for];
+        if (ops[i].attr.after != SH_NONE)
+            ops[i].attr.after = place[ops[i].attr.after];
+    }
+    free(place);
+}
+
+static bool is_micro_step(enum sh_section_kind k)
+{
+    return k != SH_SECTION_INIT && k != SH_SECTION_LOSS && k != SH_SECTION_NORM && k != SH_SECTION_UPDATE;
+}
+
+static void schedule_section(const struct sh_pass_options *opt, struct sh_program *p, const struct sh_section *section)
+{
+    struct sh_op *ops = p->ops + section->first_op;
+    struct sh_op *old = sh_calloc((size_t)section->n_ops + 1, sizeof *old);
+    struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .kind = section->kind};
+    struct list delayed = list_for(s.n), order = list_for(s.n);
+
+    memcpy(old, ops, (size_t)s.n * sizeof *old);
+    delay_waits(&s, &delayed);
+    if (is_micro_step(section->kind))
+        advance_gathers(&s, &delayed, &order);
+    else
+        append(&order, &delayed);
+    apply(ops, old, &order);
+    free(delayed.op);
+    free(order.op);
+    free(old);
+}
+
+void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    for (int i = 0; i < p->n_sections; i++)
+        schedule_section(opt, p, &p->sections[i]);
+}

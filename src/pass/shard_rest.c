@@ -1,0 +1,147 @@
+/* The sections around the micro-steps: init, sums over the ranks, update. */
+#include "src/layout/layout.h"
+#include "src/pass/shard.h"
+
+void sh_shard_op(struct sh_program *p, struct sh_op op)
+{
+    sh_program_add_op(p, &op);
+    p->sections[p->n_sections - 1].n_ops++;
+}
+
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit, int in,
+                        int out, int after, enum sh_phase phase)
+{
+    struct sh_op op = sh_op_make(kind), wait = sh_op_make(SH_OP_WAIT);
+    int index = p->sections[p->n_sections - 1].n_ops;
+
+    op.stream = stream;
+    op.attr.axis = axis;
+    op.attr.after = after;
+    op.in[0] = in;
+    op.out[0] = out;
+    op.unit = wait.unit = unit;
+    op.phase = wait.phase = phase;
+    sh_shard_op(p, op);
+    wait.attr.waits_for = index;
+    sh_shard_op(p, wait);
+    return index;
+}
+
+/* A full copy that lives between steps: its chunks come from all ranks. */
+static void gather_resident(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
+{
+    const struct sh_unit *u = &p->units[unit];
+
+    if (u->full != SH_NONE && opt->mesh.size[SH_AXIS_SHARD] > 1)
+        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, SH_AXIS_SHARD, unit, u->compute, u->full, SH_NONE, phase);
+}
+
+static void copy_constants(const struct sh_program *micro, struct sh_program *p)
+{
+    for (int i = 0; i < micro->n_ops; i++) {
+        struct sh_op op = micro->ops[i];
+
+        if (op.phase != SH_PHASE_INIT)
+            continue;
+        op.out[0] = sh_program_add_tensor(p, &micro->tensors[op.out[0]]);
+        sh_shard_op(p, op);
+    }
+}
+
+void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_INIT, 0);
+    copy_constants(micro, out);
+    for (int i = 0; i < out->n_units; i++) {
+        if (out->act != SH_F32) {
+            struct sh_op cast = sh_op_make(SH_OP_CAST);
+
+            cast.in[0] = out->units[i].master;
+            cast.out[0] = out->units[i].compute;
+            cast.unit = i;
+            sh_shard_op(out, cast);
+        }
+        gather_resident(opt, out, i, SH_PHASE_INIT);
+    }
+}
+
+static void sum_over(struct sh_program *p, int scalar, enum sh_axis axis, const struct sh_pass_options *opt)
+{
+    if (opt->mesh.size[axis] > 1)
+        sh_shard_collective(p, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, axis, SH_NONE, SH_NONE, scalar, SH_NONE,
+                            SH_PHASE_UPDATE);
+}
+
+void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
+    sum_over(out, out->loss, SH_AXIS_WORLD, opt);
+}
+
+static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
+{
+    *owned = sh_layout_owned(u->elems, opt->mesh.size[SH_AXIS_SHARD], opt->mesh.index[SH_AXIS_SHARD]);
+    return owned->end - owned->begin;
+}
+
+/* Owned elements only, over the shard axis only: padding and replicas do not count. */
+void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_NORM, 1);
+    for (int i = 0; i < out->n_units; i++) {
+        struct sh_op op = sh_op_make(SH_OP_SUMSQ);
+        struct sh_range owned;
+        int64_t n = owned_elems(opt, &out->units[i], &owned);
+
+        op.in[0] = sh_shard_view(out, out->units[i].grad_shard, 0, 1, &n, out->units[i].name);
+        op.out[0] = out->sumsq;
+        op.attr.accumulate = i > 0;
+        op.phase = SH_PHASE_UPDATE;
+        op.unit = i;
+        sh_shard_op(out, op);
+    }
+    sum_over(out, out->sumsq, SH_AXIS_SHARD, opt);
+}
+
+/* Runs of equal weight decay in the rank's chunk; neighbours of one kind become one run. */
+static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
+{
+    const struct sh_unit *u = &p->units[unit];
+    struct sh_range owned;
+
+    owned_elems(opt, u, &owned);
+    op->attr.run_first = p->n_runs;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+        struct sh_range mine = sh_layout_intersect(owned, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+        struct sh_decay_run run = {mine.begin - owned.begin, mine.end - owned.begin, param->decay || opt->decay_all};
+
+        if (mine.begin == mine.end)
+            continue;
+        if (p->n_runs > op->attr.run_first && p->runs[p->n_runs - 1].decay == run.decay)
+            p->runs[p->n_runs - 1].end = run.end;
+        else
+            sh_program_add_run(p, run);
+    }
+    op->attr.run_count = p->n_runs - op->attr.run_first;
+}
+
+void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_UPDATE, 1);
+    for (int i = 0; i < out->n_units; i++) {
+        const struct sh_unit *u = &out->units[i];
+        struct sh_op op = sh_op_make(SH_OP_ADAMW);
+
+        op.in[0] = u->grad_shard;
+        op.out[0] = u->master;
+        op.out[1] = u->exp_avg;
+        op.out[2] = u->exp_avg_sq;
+        op.out[3] = u->compute != u->master ? u->compute : SH_NONE;
+        op.phase = SH_PHASE_UPDATE;
+        op.unit = i;
+        add_runs(opt, out, i, &op);
+        sh_shard_op(out, op);
+        gather_resident(opt, out, i, SH_PHASE_UPDATE);
+    }
+}

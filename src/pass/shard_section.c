@@ -1,0 +1,319 @@
+/* Sharding a micro-step: where the logical step names a parameter, the section reads a gathered unit; where it makes a
+ * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
+ *
+ * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used in
+ * between, or all uses of the micro-step when the strategy keeps what it gathered for the backward. */
+#include "src/base/mem.h"
+#include "src/layout/layout.h"
+#include "src/pass/shard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct interval {
+    int unit, first, last; /* operations of the micro-step, inclusive */
+    bool again;            /* the unit was gathered before in this micro-step */
+    bool more;             /* and will be once more */
+    enum sh_axis axis;     /* gathered over: shard, or inner from what the forward left behind */
+};
+
+struct shard {
+    const struct sh_program *micro;
+    const struct sh_pass_options *opt;
+    struct sh_program *out;
+    bool first, last;      /* of the training step; both true outside of training: nothing is accumulated */
+    struct interval *intervals;
+    int n_intervals, cap_intervals;
+    int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
+    int *full;             /* [units] gathered now, SH_NONE */
+    int *secondary;        /* [units] what the backward gathers from (inner axis), SH_NONE */
+    int *grad;             /* [units] flat gradient of this section, SH_NONE */
+    int *last_grad;        /* [units] last operation that writes a gradient of the unit, SH_NONE */
+};
+
+static int shard_size(const struct shard *s)
+{
+    return s->opt->mesh.size[SH_AXIS_SHARD];
+}
+
+static int inner_size(const struct shard *s)
+{
+    return s->opt->mesh.size[SH_AXIS_INNER];
+}
+
+static int micro_root(const struct shard *s, int t)
+{
+    return sh_tensor_root(s->micro, t);
+}
+
+/* The unit of a parameter operand, SH_NONE for other operands. */
+static int unit_of(const struct shard *s, int t)
+{
+    int param = t == SH_NONE ? SH_NONE : s->micro->tensors[micro_root(s, t)].param;
+
+    return param == SH_NONE ? SH_NONE : s->micro->params[param].unit;
+}
+
+static struct interval *newest_of(struct shard *s, int unit)
+{
+    for (int i = s->n_intervals - 1; i >= 0; i--)
+        if (s->intervals[i].unit == unit)
+            return &s->intervals[i];
+    return NULL;
+}
+
+static void use(struct shard *s, int unit, int op)
+{
+    struct interval *open = newest_of(s, unit);
+    bool neighbour = s->n_intervals && open == &s->intervals[s->n_intervals - 1];
+
+    if (open && (neighbour || s->opt->strategy.keep_after_forward)) {
+        open->last = op;
+        return;
+    }
+    if (open)
+        open->more = true;
+    s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
+    s->intervals[s->n_intervals++] = (struct interval){
+        .unit = unit, .first = op, .last = op, .again = open != NULL,
+        .axis = open && inner_size(s) > 1 ? SH_AXIS_INNER : SH_AXIS_SHARD};
+}
+
+static void find_intervals(struct shard *s)
+{
+    for (int i = 0; i < s->micro->n_ops; i++) {
+        for (int k = 0; k < SH_OP_MAX_IN; k++) {
+            int unit = unit_of(s, s->micro->ops[i].in[k]);
+
+            if (unit != SH_NONE && s->out->units[unit].full == SH_NONE)
+                use(s, unit, i);
+        }
+    }
+}
+
+static void find_last_grads(struct shard *s)
+{
+    for (int i = 0; i < s->micro->n_ops; i++)
+        for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+            int t = s->micro->ops[i].out[k], param = t == SH_NONE ? SH_NONE : s->micro->tensors[t].grad_of;
+
+            if (param != SH_NONE)
+                s->last_grad[s->micro->params[param].unit] = i;
+        }
+}
+
+static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, int unit, const char *what)
+{
+    struct sh_tensor t = sh_tensor_make(mem, dtype, 1, &elems, "%.40s.%s", s->out->units[unit].name, what);
+
+    return sh_program_add_tensor(s->out, &t);
+}
+
+static int64_t inner_chunk(const struct shard *s, int unit)
+{
+    return sh_layout_chunk(s->out->units[unit].elems, inner_size(s));
+}
+
+static void open_interval(struct shard *s, const struct interval *v)
+{
+    const struct sh_unit *u = &s->out->units[v->unit];
+    bool inner = v->axis == SH_AXIS_INNER;
+    int64_t elems = u->chunk * shard_size(s), by_inner = inner_chunk(s, v->unit) * inner_size(s);
+    int from = inner ? s->secondary[v->unit] : u->compute;
+
+    elems = elems > by_inner ? elems : by_inner;
+    s->full[v->unit] = flat(s, SH_MEM_GATHERED, s->out->act, elems, v->unit, "gathered");
+    sh_shard_collective(s->out, SH_OP_ALL_GATHER, SH_STREAM_GATHER, v->axis, v->unit, from, s->full[v->unit], SH_NONE,
+                        s->micro->ops[v->first].phase);
+}
+
+/* reshard_after_forward: N: before the gathered unit goes, keep the part that this rank holds among its N neighbours. */
+static void keep_secondary(struct shard *s, const struct interval *v)
+{
+    int64_t chunk = inner_chunk(s, v->unit);
+    struct sh_op copy = sh_op_make(SH_OP_COPY);
+
+    s->secondary[v->unit] = flat(s, SH_MEM_COMPUTE, s->out->act, chunk, v->unit, "secondary");
+    copy.in[0] = sh_shard_view(s->out, s->full[v->unit], chunk * s->opt->mesh.index[SH_AXIS_INNER], 1, &chunk,
+                               s->out->units[v->unit].name);
+    copy.out[0] = s->secondary[v->unit];
+    copy.phase = s->micro->ops[v->last].phase;
+    copy.unit = v->unit;
+    sh_shard_op(s->out, copy);
+}
+
+static void close_interval(struct shard *s, const struct interval *v)
+{
+    struct sh_op release = sh_op_make(SH_OP_RELEASE);
+
+    if (inner_size(s) > 1 && v->more && !v->again)
+        keep_secondary(s, v);
+    release.in[0] = s->full[v->unit];
+    release.unit = v->unit;
+    release.phase = s->micro->ops[v->last].phase;
+    sh_shard_op(s->out, release);
+    s->full[v->unit] = SH_NONE;
+}
+
+/* The part of a flat unit tensor that the micro-step's tensor t (a parameter or its gradient) stands for. */
+static int part(struct shard *s, int unit_tensor, int param, int t)
+{
+    const struct sh_tensor *m = &s->micro->tensors[t];
+
+    return sh_shard_view(s->out, unit_tensor, s->micro->params[param].unit_elems, m->ndim, m->dim, m->name);
+}
+
+static int unit_grad(struct shard *s, int unit)
+{
+    const struct sh_unit *u = &s->out->units[unit];
+
+    if (s->grad[unit] == SH_NONE) {
+        if (shard_size(s) == 1)
+            s->grad[unit] = u->grad_shard;
+        else if (u->grad_full != SH_NONE)
+            s->grad[unit] = u->grad_full;
+        else
+            s->grad[unit] = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
+    }
+    return s->grad[unit];
+}
+
+static int translate(struct shard *s, int t)
+{
+    const struct sh_tensor *m;
+    struct sh_tensor copy;
+    int unit;
+
+    if (t == SH_NONE)
+        return SH_NONE;
+    m = &s->micro->tensors[t];
+    unit = unit_of(s, t);
+    if (unit != SH_NONE)
+        return part(s, s->full[unit] != SH_NONE ? s->full[unit] : s->out->units[unit].full, m->param, t);
+    if (m->grad_of != SH_NONE)
+        return part(s, unit_grad(s, s->micro->params[m->grad_of].unit), m->grad_of, t);
+    if (s->map[t] == SH_NONE) {
+        copy = *m;
+        if (copy.base != SH_NONE)
+            copy.base = translate(s, copy.base);
+        s->map[t] = sh_program_add_tensor(s->out, &copy);
+    }
+    return s->map[t];
+}
+
+/* Later micro-steps add to what is kept: the loss, and gradients that are not reduced in between. */
+static void accumulate(const struct shard *s, const struct sh_op *micro_op, struct sh_op *op)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT && !s->first; k++) {
+        int t = micro_op->out[k];
+
+        if (t == SH_NONE)
+            continue;
+        if (t == s->micro->loss || (s->micro->tensors[t].grad_of != SH_NONE && s->out->tensors[op->out[k]].persistent))
+            op->attr.accumulate |= 1u << k;
+    }
+}
+
+static void reduce(struct shard *s, int unit, enum sh_phase phase)
+{
+    const struct sh_unit *u = &s->out->units[unit];
+    bool now = shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
+    bool direct = s->first || s->opt->strategy.sync_last_only;
+    int shard = u->grad_shard, scattered = SH_NONE, chunk;
+
+    if (now) {
+        chunk = direct ? shard : flat(s, SH_MEM_GRAD, SH_F32, u->chunk, unit, "reduced");
+        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit, s->grad[unit],
+                                        chunk, SH_NONE, phase);
+        if (!direct) {
+            struct sh_op add = sh_op_make(SH_OP_ACCUMULATE);
+
+            add.in[0] = chunk;
+            add.out[0] = shard;
+            add.phase = phase;
+            add.unit = unit;
+            sh_shard_op(s->out, add);
+        }
+    }
+    if (s->last && s->opt->mesh.size[SH_AXIS_REPLICATE] > 1)
+        sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, SH_AXIS_REPLICATE, unit, SH_NONE, shard,
+                            direct ? scattered : SH_NONE, phase);
+}
+
+static void emit(struct shard *s, int index)
+{
+    const struct sh_op *m = &s->micro->ops[index];
+    struct sh_op op = *m;
+
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        op.in[k] = translate(s, m->in[k]);
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        op.out[k] = translate(s, m->out[k]);
+    accumulate(s, m, &op);
+    sh_shard_op(s->out, op);
+}
+
+static void walk(struct shard *s)
+{
+    for (int i = 0; i < s->micro->n_ops; i++) {
+        if (s->micro->ops[i].phase == SH_PHASE_INIT)
+            continue;
+        for (int v = 0; v < s->n_intervals; v++)
+            if (s->intervals[v].first == i)
+                open_interval(s, &s->intervals[v]);
+        emit(s, i);
+        for (int v = 0; v < s->n_intervals; v++)
+            if (s->intervals[v].last == i)
+                close_interval(s, &s->intervals[v]);
+        for (int unit = 0; unit < s->out->n_units; unit++)
+            if (s->last_grad[unit] == i)
+                reduce(s, unit, s->micro->ops[i].phase);
+    }
+}
+
+static int *filled(int n)
+{
+    int *a = sh_calloc((size_t)n + 1, sizeof *a);
+
+    for (int i = 0; i < n; i++)
+        a[i] = SH_NONE;
+    return a;
+}
+
+/* Tensors that outlive the section are those of the program. */
+static void bind(struct shard *s)
+{
+    const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs, s->micro->loss, s->micro->logits};
+    const int to[] = {s->out->tokens, s->out->targets, s->out->docs, s->out->loss, s->out->logits};
+
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++)
+        if (from[i] != SH_NONE)
+            s->map[from[i]] = to[i];
+    for (int t = 0; t < s->micro->n_tensors; t++)
+        for (int o = 0; o < s->out->n_tensors && s->micro->tensors[t].mem == SH_MEM_CONST && s->map[t] == SH_NONE; o++)
+            if (s->out->tensors[o].persistent && s->out->tensors[o].mem == SH_MEM_CONST &&
+                !strcmp(s->out->tensors[o].name, s->micro->tensors[t].name))
+                s->map[t] = o;
+}
+
+void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
+                           int repeat, struct sh_program *out)
+{
+    struct shard s = {.micro = micro, .opt = opt, .out = out,
+                      .first = kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST,
+                      .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
+                      .map = filled(micro->n_tensors), .full = filled(micro->n_units), .secondary = filled(micro->n_units),
+                      .grad = filled(micro->n_units), .last_grad = filled(micro->n_units)};
+
+    sh_program_add_section(out, kind, repeat);
+    bind(&s);
+    find_intervals(&s);
+    find_last_grads(&s);
+    walk(&s);
+    free(s.intervals);
+    free(s.map);
+    free(s.full);
+    free(s.secondary);
+    free(s.grad);
+    free(s.last_grad);
+}

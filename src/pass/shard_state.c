@@ -1,0 +1,85 @@
+/* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
+#include "src/layout/layout.h"
+#include "src/pass/shard.h"
+
+static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, const char *unit, const char *what)
+{
+    struct sh_tensor t = sh_tensor_make(mem, dtype, 1, &elems, "%.40s.%s", unit, what);
+
+    t.persistent = true;
+    return sh_program_add_tensor(p, &t);
+}
+
+int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name)
+{
+    struct sh_tensor v = sh_tensor_make(p->tensors[base].mem, p->tensors[base].dtype, ndim, dim, "%s", name);
+
+    v.persistent = p->tensors[base].persistent;
+    v.base = base;
+    v.base_elems = first;
+    return sh_program_add_tensor(p, &v);
+}
+
+/* Parameters: in f32 the master copy is what the others gather from; in another type a copy in that type is kept beside it.
+ * A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves nothing
+ * twice. Over one rank the chunk is the full copy. */
+static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];
+    bool f32 = p->act == SH_F32, resident = opt->strategy.params_resident && size > 1;
+
+    if (resident) {
+        u->full = keep(p, f32 ? SH_MEM_PARAM : SH_MEM_COMPUTE, p->act, u->chunk * size, u->name, "full");
+        u->compute = sh_shard_view(p, u->full, u->chunk * index, 1, &u->chunk, u->name);
+    }
+    u->master = f32 && resident ? u->compute : keep(p, SH_MEM_PARAM, SH_F32, u->chunk, u->name, "param");
+    if (!resident)
+        u->compute = f32 ? u->master : keep(p, SH_MEM_COMPUTE, p->act, u->chunk, u->name, "compute");
+    if (size == 1)
+        u->full = u->compute;
+}
+
+static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    int size = opt->mesh.size[SH_AXIS_SHARD];
+
+    u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
+    u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
+    u->grad_shard = keep(p, SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
+    if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
+        u->grad_full = keep(p, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
+}
+
+static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
+{
+    struct sh_tensor copy;
+
+    if (t == SH_NONE)
+        return SH_NONE;
+    copy = micro->tensors[t];
+    copy.persistent = true;
+    return sh_program_add_tensor(p, &copy);
+}
+
+void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+{
+    for (int i = 0; i < micro->n_params; i++)
+        sh_program_add_param(out, &micro->params[i]);
+    for (int i = 0; i < micro->n_units; i++) {
+        struct sh_unit u = micro->units[i];
+
+        u.chunk = sh_layout_chunk(u.elems, opt->mesh.size[SH_AXIS_SHARD]);
+        keep_params(opt, out, &u);
+        if (opt->training)
+            keep_training(opt, out, &u);
+        sh_program_add_unit(out, u.name);
+        out->units[i] = u;
+    }
+    out->tokens = keep_like(out, micro, micro->tokens);
+    out->targets = keep_like(out, micro, micro->targets);
+    out->docs = keep_like(out, micro, micro->docs);
+    out->loss = keep_like(out, micro, micro->loss);
+    out->logits = keep_like(out, micro, micro->logits);
+    if (opt->training)
+        out->sumsq = keep(out, SH_MEM_CONST, SH_F64, 1, "gradient", "sumsq");
+}

@@ -1,0 +1,253 @@
+#include "src/program/emit.h"
+
+#include <math.h>
+
+#define DIMS(...) (const int64_t[]){__VA_ARGS__}
+
+static const struct sh_tensor *tensor(const struct sh_emit *e, int t)
+{
+    return &e->p->tensors[t];
+}
+
+static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *what)
+{
+    struct sh_tensor t = e->block == SH_NONE ? sh_tensor_make(mem, dtype, ndim, dim, "%s", what)
+                                             : sh_tensor_make(mem, dtype, ndim, dim, "layers.%d.%s", e->block, what);
+
+    return sh_program_add_tensor(e->p, &t);
+}
+
+static int activation(struct sh_emit *e, int ndim, const int64_t *dim, const char *what)
+{
+    return add_tensor(e, SH_MEM_ACT, e->p->act, ndim, dim, what);
+}
+
+static struct sh_op make_op(const struct sh_emit *e, enum sh_op_kind kind)
+{
+    struct sh_op op = sh_op_make(kind);
+
+    op.phase = SH_PHASE_FORWARD;
+    op.block = e->block;
+    return op;
+}
+
+void sh_emit_unit(struct sh_emit *e, const char *name)
+{
+    sh_program_add_unit(e->p, name);
+}
+
+int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std)
+{
+    struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
+    struct sh_param param = {.ndim = ndim, .elems = 1, .init = init, .init_std = std, .decay = ndim >= 2,
+                             .unit = e->p->n_units - 1, .unit_elems = unit->elems};
+    struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, ndim, dim, "%s", name);
+
+    snprintf(param.name, sizeof param.name, "%s", name);
+    for (int i = 0; i < ndim; i++) {
+        param.dim[i] = dim[i];
+        param.elems *= dim[i];
+    }
+    unit->n_params++;
+    unit->elems += param.elems;
+    t.param = sh_program_add_param(e->p, &param);
+    return sh_program_add_tensor(e->p, &t);
+}
+
+int sh_emit_stack(struct sh_emit *e, int first, int n)
+{
+    int param = tensor(e, first)->param;
+    int64_t rows = 0;
+    struct sh_tensor t;
+
+    for (int i = 0; i < n; i++)
+        rows += e->p->params[param + i].dim[0];
+    t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, 2, DIMS(rows, e->p->params[param].dim[1]), "%s+%d",
+                       e->p->params[param].name, n - 1);
+    t.param = param;
+    return sh_program_add_tensor(e->p, &t);
+}
+
+int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim)
+{
+    struct sh_tensor view = *tensor(e, t);
+
+    view.base = t;
+    view.base_elems = 0;
+    view.ndim = ndim;
+    for (int i = 0; i < ndim; i++)
+        view.dim[i] = dim[i];
+    return sh_program_add_tensor(e->p, &view);
+}
+
+static int view2(struct sh_emit *e, int t)
+{
+    int64_t last = tensor(e, t)->dim[tensor(e, t)->ndim - 1];
+
+    return sh_emit_view(e, t, 2, DIMS((int64_t)e->batch * e->seq, last));
+}
+
+static int view3(struct sh_emit *e, int t)
+{
+    return sh_emit_view(e, t, 3, DIMS(e->batch, e->seq, tensor(e, t)->dim[1]));
+}
+
+void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
+{
+    const int64_t *dim = DIMS(e->batch, e->seq);
+
+    e->p->tokens = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "tokens");
+    if (targets)
+        e->p->targets = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "targets");
+    if (docs)
+        e->p->docs = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "docs");
+}
+
+int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
+{
+    struct sh_op op = make_op(e, SH_OP_EMBED);
+
+    op.in[0] = e->p->tokens;
+    op.in[1] = wte;
+    op.in[2] = wpe;
+    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, tensor(e, wte)->dim[1]), "embedded");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps)
+{
+    struct sh_op op = make_op(e, SH_OP_NORM);
+    int64_t rows = tensor(e, x)->dim[0];
+
+    op.attr.rms = rms;
+    op.attr.eps = eps;
+    op.in[0] = x;
+    op.in[1] = w;
+    op.in[2] = b;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "norm");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "rstd");
+    if (!rms)
+        op.out[2] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "mean");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
+{
+    struct sh_op op = make_op(e, SH_OP_LINEAR);
+    int64_t out = tensor(e, w)->dim[w_in_out ? 1 : 0];
+
+    op.attr.w_in_out = w_in_out;
+    op.in[0] = x;
+    op.in[1] = w;
+    op.in[2] = b;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], out), "linear");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+static int emit_unary(struct sh_emit *e, enum sh_op_kind kind, int x, int64_t columns, const char *what)
+{
+    struct sh_op op = make_op(e, kind);
+
+    op.in[0] = x;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], columns), what);
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_gelu(struct sh_emit *e, int x)
+{
+    return emit_unary(e, SH_OP_GELU, x, tensor(e, x)->dim[1], "gelu");
+}
+
+int sh_emit_swiglu(struct sh_emit *e, int gate_up)
+{
+    return emit_unary(e, SH_OP_SWIGLU, gate_up, tensor(e, gate_up)->dim[1] / 2, "swiglu");
+}
+
+int sh_emit_add(struct sh_emit *e, int a, int b)
+{
+    struct sh_op op = make_op(e, SH_OP_ADD);
+
+    op.in[0] = a;
+    op.in[1] = b;
+    op.out[0] = activation(e, 2, tensor(e, a)->dim, "residual");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
+{
+    op->attr.heads = h->heads;
+    op->attr.kv_heads = h->kv_heads;
+    op->attr.head_dim = h->head_dim;
+    op->attr.scale = 1.0f / sqrtf((float)h->head_dim);
+}
+
+int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
+{
+    struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
+
+    op.phase = SH_PHASE_INIT;
+    op.attr.head_dim = head_dim;
+    op.attr.rope_theta = rope->theta;
+    op.attr.rope_factor = rope->factor;
+    op.attr.rope_low_freq = rope->low_freq;
+    op.attr.rope_high_freq = rope->high_freq;
+    op.attr.rope_original_len = rope->original_len;
+    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, head_dim), "rope");
+    e->p->tensors[op.out[0]].persistent = true;
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h)
+{
+    struct sh_op op = make_op(e, SH_OP_ROPE);
+
+    set_heads(&op, h);
+    op.in[0] = view3(e, qkv);
+    op.in[1] = table;
+    op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "rotated");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
+{
+    struct sh_op op = make_op(e, SH_OP_ATTENTION);
+
+    set_heads(&op, h);
+    op.in[0] = view3(e, qkv);
+    op.in[1] = e->p->docs;
+    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
+{
+    struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
+
+    op.attr.chunk_rows = chunk_rows;
+    op.in[0] = x;
+    op.in[1] = w;
+    op.in[2] = sh_emit_view(e, e->p->targets, 1, DIMS((int64_t)e->batch * e->seq));
+    op.out[0] = e->p->loss = add_tensor(e, SH_MEM_CONST, SH_F64, 1, DIMS(1), "loss");
+    e->p->tensors[e->p->loss].persistent = true;
+    sh_program_add_op(e->p, &op);
+}
+
+void sh_emit_logits(struct sh_emit *e, int x, int w)
+{
+    struct sh_op op = make_op(e, SH_OP_LOGITS);
+
+    op.in[0] = view3(e, x);
+    op.in[1] = w;
+    op.out[0] = e->p->logits = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->batch, tensor(e, w)->dim[0]), "logits");
+    e->p->tensors[e->p->logits].persistent = true;
+    sh_program_add_op(e->p, &op);
+}

@@ -1,0 +1,53 @@
+/* Emitting forward operations: what a model file writes a network with. Local.
+ *
+ * An emitter carries where in the network it is (block) and the batch's shape; each sh_emit_* appends one operation to
+ * the program and returns the tensor that it makes. Parameters are declared in the order in which they lie in memory;
+ * those between two sh_emit_unit() calls are one unit. A model knows no rank, no device and no backward. */
+#ifndef SH_PROGRAM_EMIT_H
+#define SH_PROGRAM_EMIT_H
+
+#include "src/program/program.h"
+
+struct sh_emit {
+    struct sh_program *p;
+    int batch, seq;  /* B and T of one micro-step of one rank */
+    int block;       /* transformer block being emitted, SH_NONE outside */
+};
+
+/* Parameters declared from here on belong to a new unit of this name. */
+void sh_emit_unit(struct sh_emit *e, const char *name);
+
+/* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
+int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std);
+
+/* One matrix [sum of rows, columns] over `n` matrices declared one after the other, `first` being the first of them:
+ * q, k and v as one product. */
+int sh_emit_stack(struct sh_emit *e, int first, int n);
+
+/* The same storage with another shape of as many elements. */
+int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
+
+/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 (when documents are masked). */
+void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
+
+int sh_emit_embed(struct sh_emit *e, int wte, int wpe);                       /* [V,C], [P,C] or SH_NONE -> [N,C] */
+int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps);/* [N,C] -> [N,C] */
+int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);    /* [N,I] -> [N,O] */
+int sh_emit_gelu(struct sh_emit *e, int x);                                   /* [N,F] -> [N,F] */
+int sh_emit_swiglu(struct sh_emit *e, int gate_up);                           /* [N,2F] -> [N,F] */
+int sh_emit_add(struct sh_emit *e, int a, int b);                             /* [N,C] -> [N,C] */
+
+struct sh_emit_heads {
+    int heads, kv_heads, head_dim;
+};
+struct sh_emit_rope {
+    double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
+};
+int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope); /* -> [T,D] f32, once per program */
+int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
+int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);         /* [N,(H+2K)D] -> [N,H*D] */
+
+void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* [N,C], [V,C]: sets p->loss */
+void sh_emit_logits(struct sh_emit *e, int x, int w);                        /* sets p->logits [B,V] f32 */
+
+#endif
