@@ -1,4 +1,4 @@
-/* Token data: memory-mapped files, one integer of state, the same global batches on every mesh.
+/* Token data: files of token ids, one integer of state, the same global batches on every mesh.
  *
  * A file is tokens of one size, with llm.c's header (magic 20240520 version 1: uint16; 20240801 version 7: uint32; 1024
  * bytes) or bare (nanoGPT: uint16, or uint32 when said so). Several files are one stream each; a sample never crosses a
@@ -41,7 +41,8 @@ int64_t sh_data_tokens(const struct sh_data *d);
  *   docs            out [n,T] i32, or NULL: first position of the token's document in the row (a separator belongs to the
  *                   document it ends)
  *   counted         out: targets that count (all of them unless a target is masked)
- * Errors: SH_E_DATA: an id past the vocabulary, with file and position; a file that shrank under the mapping. */
+ * Errors: SH_E_DATA: an id past the vocabulary, with file and position; a file that shrank, or cannot be read any more.
+ *         SH_E_USAGE: docs without a separator. */
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
                    int64_t *counted);
 

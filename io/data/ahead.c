@@ -1,0 +1,130 @@
+#include "io/data/ahead.h"
+
+#include "src/base/mem.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum state { EMPTY, ASKED, FULL, STOPPED };
+
+struct sh_data_ahead {
+    sh_data_fill fill;
+    const void *source;
+    int seq_len;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum state state;            /* under lock; the rest belongs to the thread while ASKED, else to the asker */
+    int64_t first, n, room;      /* room: samples that fit in each array */
+    bool docs;
+    int32_t *rows[3];            /* tokens, targets, docs [room,T] */
+};
+
+static void set_state(struct sh_data_ahead *a, enum state state)
+{
+    pthread_mutex_lock(&a->lock);
+    a->state = state;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Wait while the range is (thread: is not) being asked for; returns the state found. */
+static enum state wait_state(struct sh_data_ahead *a, bool while_asked)
+{
+    pthread_mutex_lock(&a->lock);
+    while (a->state != STOPPED && (a->state == ASKED) == while_asked)
+        pthread_cond_wait(&a->changed, &a->lock);
+    enum state state = a->state;
+    pthread_mutex_unlock(&a->lock);
+    return state;
+}
+
+static void *work(void *arg)
+{
+    struct sh_data_ahead *a = arg;
+    while (wait_state(a, false) != STOPPED) {
+        sh_rc rc = a->fill(a->source, a->first, a->n, a->rows[0], a->rows[1], a->docs ? a->rows[2] : NULL);
+        set_state(a, rc == SH_OK ? FULL : EMPTY);
+    }
+    return NULL;
+}
+
+/* With all signals blocked: they are for the thread that trains. */
+static int create_thread(struct sh_data_ahead *a)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int err = pthread_create(&a->thread, NULL, work, a);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return err;
+}
+
+static void destroy(struct sh_data_ahead *a)
+{
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->lock);
+    for (int i = 0; i < 3; i++)
+        free(a->rows[i]);
+    free(a);
+}
+
+sh_rc sh_data_ahead_start(sh_data_fill fill, const void *source, int seq_len, struct sh_data_ahead **out)
+{
+    struct sh_data_ahead *a = sh_calloc(1, sizeof *a);
+    a->fill = fill;
+    a->source = source;
+    a->seq_len = seq_len;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
+    int err = create_thread(a);
+    if (err != 0) {
+        destroy(a);
+        return sh_fail(SH_E_MEMORY, "start the thread that reads data ahead: %s", strerror(err));
+    }
+    *out = a;
+    return SH_OK;
+}
+
+void sh_data_ahead_stop(struct sh_data_ahead *a)
+{
+    if (!a)
+        return;
+    wait_state(a, true);
+    set_state(a, STOPPED);
+    pthread_join(a->thread, NULL);
+    destroy(a);
+}
+
+static void make_room(struct sh_data_ahead *a, int64_t n)
+{
+    if (n <= a->room)
+        return;
+    for (int i = 0; i < 3; i++)
+        a->rows[i] = sh_realloc(a->rows[i], (size_t)n, (size_t)a->seq_len * sizeof(int32_t));
+    a->room = n;
+}
+
+void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool docs)
+{
+    wait_state(a, true);
+    make_room(a, n);
+    a->first = first;
+    a->n = n;
+    a->docs = docs;
+    set_state(a, ASKED);
+}
+
+bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs)
+{
+    if (wait_state(a, true) != FULL || a->first != first || a->n != n || (docs && !a->docs))
+        return false;
+    size_t bytes = (size_t)n * (size_t)a->seq_len * sizeof(int32_t);
+    memcpy(tokens, a->rows[0], bytes);
+    memcpy(targets, a->rows[1], bytes);
+    if (docs)
+        memcpy(docs, a->rows[2], bytes);
+    return true;
+}

@@ -1,0 +1,27 @@
+/* A thread that reads one range of samples ahead of its use. One asker; stop before the source goes away. Local. */
+#ifndef IO_DATA_AHEAD_H
+#define IO_DATA_AHEAD_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Samples [first, first + n): tokens, targets and docs (may be NULL) out [n,T]. Called in the thread. */
+typedef sh_rc (*sh_data_fill)(const void *source, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
+                              int32_t *docs);
+
+struct sh_data_ahead;
+
+sh_rc sh_data_ahead_start(sh_data_fill fill, const void *source, int seq_len, struct sh_data_ahead **out);
+void sh_data_ahead_stop(struct sh_data_ahead *a);
+
+/* Begin reading; waits for an earlier range that is still being read and forgets it. */
+void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool docs);
+
+/* Copy the range out if it is the one asked for and was read without error; waits for its end. False: read it yourself
+ * (and meet the error, if there was one, in your own thread, where its text is kept). */
+bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
+                        int32_t *docs);
+
+#endif

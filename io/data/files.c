@@ -1,0 +1,192 @@
+#include "io/data/files.h"
+
+#include "io/data/format.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a file that begins like this is. llm.c's other files share the header and would pass as bare tokens. */
+static const struct kind {
+    int32_t magic, version;
+    int token_bytes; /* 0: no tokens for training */
+    const char *what;
+} kinds[] = {
+    {SH_TOKEN_MAGIC_U16, SH_TOKEN_VERSION_U16, 2, "llm.c tokens (uint16)"},
+    {SH_TOKEN_MAGIC_U32, SH_TOKEN_VERSION_U32, 4, "llm.c tokens (uint32)"},
+    {20240522, 0, 0, "an llm.c evaluation set"},
+    {20240326, 0, 0, "an llm.c model"},
+    {20240803, 0, 0, "an llm.c model"},
+    {20240328, 0, 0, "an llm.c tokenizer"},
+    {20240527, 0, 0, "an llm.c training state"},
+};
+
+static const struct kind *find_kind(int32_t magic)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].magic == magic)
+            return &kinds[i];
+    return NULL;
+}
+
+static sh_rc take_header(struct sh_data_file *f, const struct kind *kind, const struct sh_token_header *h, int64_t bytes)
+{
+    if (kind->token_bytes == 0)
+        return sh_fail(SH_E_DATA, "%s is %s (magic %d), not tokens; give a .bin file of tokens", f->path, kind->what,
+                       h->magic);
+    if (h->version != kind->version)
+        return sh_fail(SH_E_DATA, "%s: %s of version %d; only version %d is known", f->path, kind->what, h->version,
+                       kind->version);
+    int64_t expected = SH_TOKEN_HEADER_BYTES + (int64_t)h->tokens * kind->token_bytes;
+    if (h->tokens < 0 || bytes != expected)
+        return sh_fail(SH_E_DATA, "%s: its header says %d tokens, which is %lld bytes, but it has %lld; copy it again", f->path,
+                       h->tokens, (long long)expected, (long long)bytes);
+    f->token_bytes = kind->token_bytes;
+    f->offset = SH_TOKEN_HEADER_BYTES;
+    f->tokens = h->tokens;
+    return SH_OK;
+}
+
+static int bare_token_bytes(const struct sh_data_options *opt)
+{
+    if (opt->type == SH_TOKENS_AUTO)
+        return opt->vocab_size <= 65536 ? 2 : 4;
+    return opt->type == SH_TOKENS_U16 ? 2 : 4;
+}
+
+static sh_rc take_bare(struct sh_data_file *f, const struct sh_data_options *opt, int64_t bytes)
+{
+    f->token_bytes = bare_token_bytes(opt);
+    f->offset = 0;
+    f->tokens = bytes / f->token_bytes;
+    if (bytes % f->token_bytes != 0)
+        return sh_fail(SH_E_DATA, "%s has no known header and its %lld bytes are not a multiple of %d, the size of a token; "
+                       "set data.token_type or tokenize it again", f->path, (long long)bytes, f->token_bytes);
+    return SH_OK;
+}
+
+static sh_rc read_layout(struct sh_data_file *f, const struct sh_data_options *opt, int64_t bytes)
+{
+    struct sh_token_header h = {0};
+    const struct kind *kind = NULL;
+    if (bytes >= SH_TOKEN_HEADER_BYTES) {
+        SH_TRY(sh_file_read(f->fd, f->path, &h, sizeof h, 0));
+        kind = find_kind(h.magic);
+    }
+    return kind ? take_header(f, kind, &h, bytes) : take_bare(f, opt, bytes);
+}
+
+static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *opt, const char *path)
+{
+    struct sh_data_file *f = &set->file[set->n];
+    int64_t bytes;
+    int fd;
+    SH_TRY(sh_file_open(path, &fd, &bytes));
+    *f = (struct sh_data_file){.path = sh_strdup(path), .fd = fd, .first_window = set->windows};
+    set->n++;
+    SH_TRY(read_layout(f, opt, bytes));
+    if (f->tokens <= opt->seq_len)
+        return sh_fail(SH_E_DATA, "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "
+                       "to another file", path, (long long)f->tokens, opt->seq_len + 1);
+    set->windows += (f->tokens - 1) / opt->seq_len;
+    set->tokens += f->tokens;
+    return SH_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_options *opt)
+{
+    glob_t found;
+    int status = glob(opt->path, GLOB_NOSORT, NULL, &found);
+    if (status == GLOB_NOMATCH)
+        return sh_fail(SH_E_DATA, "no file matches %s; see training.dataset_path", opt->path);
+    if (status != 0)
+        return sh_fail(SH_E_DATA, "looking for %s: the folder cannot be read", opt->path);
+    /* Not glob's own order, which follows the locale: every rank must number the windows alike. */
+    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_name);
+    set->file = sh_calloc(found.gl_pathc, sizeof *set->file);
+    sh_rc rc = SH_OK;
+    for (size_t i = 0; i < found.gl_pathc && rc == SH_OK; i++)
+        rc = open_one(set, opt, found.gl_pathv[i]);
+    globfree(&found);
+    return rc;
+}
+
+sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out)
+{
+    struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size};
+    sh_rc rc;
+    SH_REQUIRE(opt->seq_len > 0 && opt->vocab_size > 0);
+    if (strpbrk(opt->path, "*?[") && access(opt->path, F_OK) != 0) {
+        rc = open_matches(&set, opt);
+    } else {
+        set.file = sh_calloc(1, sizeof *set.file);
+        rc = open_one(&set, opt, opt->path);
+    }
+    if (rc != SH_OK) {
+        sh_data_files_close(&set);
+        return rc;
+    }
+    *out = set;
+    return SH_OK;
+}
+
+void sh_data_files_close(struct sh_data_files *set)
+{
+    for (int i = 0; i < set->n; i++) {
+        close(set->file[i].fd);
+        free(set->file[i].path);
+    }
+    free(set->file);
+    *set = (struct sh_data_files){0};
+}
+
+static const struct sh_data_file *file_of_window(const struct sh_data_files *set, int64_t w)
+{
+    int low = 0, high = set->n;
+    while (high - low > 1) {
+        int mid = low + (high - low) / 2;
+        if (set->file[mid].first_window <= w)
+            low = mid;
+        else
+            high = mid;
+    }
+    return &set->file[low];
+}
+
+/* Widens in place from the end, so that no token is overwritten before it is read. */
+static void widen(int32_t *ids, int n)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        uint16_t narrow;
+        memcpy(&narrow, (char *)ids + 2 * (size_t)i, sizeof narrow);
+        ids[i] = narrow;
+    }
+}
+
+static sh_rc check_ids(const struct sh_data_file *f, const int32_t *ids, int n, int64_t first, int vocab_size)
+{
+    for (int i = 0; i < n; i++)
+        if ((uint32_t)ids[i] >= (uint32_t)vocab_size)
+            return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; tokenize with the model's vocabulary "
+                           "or check data.token_type", f->path, (long long)(first + i), (unsigned)ids[i], vocab_size);
+    return SH_OK;
+}
+
+sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *ids)
+{
+    const struct sh_data_file *f = file_of_window(set, w);
+    int64_t first = (w - f->first_window) * set->seq_len;
+    int n = set->seq_len + 1;
+    SH_TRY(sh_file_read(f->fd, f->path, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
+    if (f->token_bytes == 2)
+        widen(ids, n);
+    return check_ids(f, ids, n, first, set->vocab_size);
+}

@@ -1,0 +1,32 @@
+/* The token files of a data set, and windows of them. Read with pread and not mapped: a file that shrinks or an I/O error
+ * is then an error code, where a mapping would kill the process with SIGBUS. Local; reading changes nothing, so several
+ * threads may read. */
+#ifndef IO_DATA_FILES_H
+#define IO_DATA_FILES_H
+
+#include "io/data/data.h"
+
+struct sh_data_file {
+    char *path;
+    int fd;
+    int token_bytes;      /* 2 or 4 */
+    int64_t offset;       /* bytes before the first token */
+    int64_t tokens;
+    int64_t first_window; /* windows in the files before this one */
+};
+
+struct sh_data_files {
+    struct sh_data_file *file;
+    int n;
+    int seq_len, vocab_size;
+    int64_t windows, tokens; /* of all files */
+};
+
+/* Open all files that opt->path names, in the order of their names, and check headers and sizes. Errors: see sh_data_open. */
+sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out);
+void sh_data_files_close(struct sh_data_files *files);
+
+/* Window w: seq_len + 1 tokens. ids out [seq_len + 1]. Errors: SH_E_DATA. */
+sh_rc sh_data_files_window(const struct sh_data_files *files, int64_t w, int32_t *ids);
+
+#endif

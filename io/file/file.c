@@ -1,0 +1,194 @@
+#include "io/file/file.h"
+
+#include "src/base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Linux moves at most 2 GiB in one call; a smaller piece also keeps a signal's wait short. */
+enum { PIECE_BYTES = 256 << 20 };
+
+static const char *file_kind(mode_t mode)
+{
+    static const struct {
+        mode_t type;
+        const char *name;
+    } kinds[] = {{S_IFDIR, "a directory"}, {S_IFIFO, "a FIFO"}, {S_IFSOCK, "a socket"}, {S_IFCHR, "a device"},
+                 {S_IFBLK, "a device"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if ((mode & S_IFMT) == kinds[i].type)
+            return kinds[i].name;
+    return "of an unknown kind";
+}
+
+static sh_rc check_regular(int fd, const char *path, int64_t *bytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return sh_fail(SH_E_DATA, "stat %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return sh_fail(SH_E_DATA, "%s is %s; a regular file is needed", path, file_kind(st.st_mode));
+    *bytes = st.st_size;
+    return SH_OK;
+}
+
+sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes)
+{
+    /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files. */
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (f < 0)
+        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+    sh_rc rc = check_regular(f, path, bytes);
+    if (rc != SH_OK) {
+        close(f);
+        return rc;
+    }
+    *fd = f;
+    return SH_OK;
+}
+
+static int64_t piece(int64_t bytes)
+{
+    return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+}
+
+sh_rc sh_file_read(int fd, const char *path, void *data, int64_t bytes, int64_t offset)
+{
+    char *to = data;
+    while (bytes > 0) {
+        ssize_t got = pread(fd, to, (size_t)piece(bytes), offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return sh_fail(SH_E_DATA, "read %s at byte %lld: %s", path, (long long)offset, strerror(errno));
+        if (got == 0)
+            return sh_fail(SH_E_DATA, "%s ends at byte %lld, %lld bytes too early; was it cut while in use?", path,
+                           (long long)offset, (long long)bytes);
+        to += got;
+        offset += got;
+        bytes -= got;
+    }
+    return SH_OK;
+}
+
+sh_rc sh_file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t put = pwrite(fd, from, (size_t)piece(bytes), offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return sh_fail(SH_E_DATA, "write %s at byte %lld: %s", path, (long long)offset, strerror(errno));
+        from += put;
+        offset += put;
+        bytes -= put;
+    }
+    return SH_OK;
+}
+
+static uint64_t random_bits(void)
+{
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == (ssize_t)sizeof bits)
+        return bits;
+    /* Early at boot there may be no randomness yet; O_EXCL still refuses a name that exists. */
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 40;
+}
+
+char *sh_file_temp_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    return sh_strfmt("%.*s.%s.%016llx.tmp", (int)(base - path), path, base, (unsigned long long)random_bits());
+}
+
+sh_rc sh_file_create(const char *path, int *fd)
+{
+    int f = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
+    if (f < 0)
+        return sh_fail(SH_E_DATA, "create %s: %s", path, strerror(errno));
+    *fd = f;
+    return SH_OK;
+}
+
+sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes)
+{
+    int err;
+    do
+        err = posix_fallocate(fd, 0, bytes);
+    while (err == EINTR);
+    if (err != 0)
+        return sh_fail(SH_E_DATA, "reserve %lld bytes for %s: %s; make room, or choose another folder",
+                       (long long)bytes, path, strerror(err));
+    return SH_OK;
+}
+
+sh_rc sh_file_sync(int fd, const char *path)
+{
+    /* Never tried twice: after a failed fsync the kernel may have dropped the pages and report success. */
+    if (fsync(fd) != 0)
+        return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
+    return SH_OK;
+}
+
+static sh_rc sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? sh_strfmt("%.*s", (int)(slash - path) + 1, path) : sh_strdup(".");
+    sh_rc rc = SH_OK;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) != 0)
+        rc = sh_fail(SH_E_DATA, "%s is complete, but its name may not survive a power failure: fsync %s: %s", path,
+                     folder, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    free(folder);
+    return rc;
+}
+
+sh_rc sh_file_publish(const char *temp, const char *path)
+{
+    if (rename(temp, path) != 0)
+        return sh_fail(SH_E_DATA, "rename %s to %s: %s", temp, path, strerror(errno));
+    return sync_folder(path);
+}
+
+static sh_rc check_folder(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return sh_fail(SH_E_DATA, "folder %s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return sh_fail(SH_E_DATA, "%s is needed as a folder, but a file has this name", path);
+    return SH_OK;
+}
+
+/* mkdir -p: cuts the path after each part in turn. */
+sh_rc sh_file_make_folder(const char *path)
+{
+    char *part = sh_strdup(path);
+    size_t length = strlen(path);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        part[i] = '\0';
+        if (mkdir(part, 0750) != 0 && errno != EEXIST) {
+            sh_rc rc = sh_fail(SH_E_DATA, "create folder %s: %s", part, strerror(errno));
+            free(part);
+            return rc;
+        }
+        part[i] = path[i];
+    }
+    free(part);
+    return check_folder(path);
+}

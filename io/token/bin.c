@@ -1,0 +1,119 @@
+#include "io/token/bin.h"
+
+#include "io/data/format.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 20 };
+
+struct sh_token_writer {
+    char *path, *temp;
+    int fd;
+    int token_bytes;  /* 2 or 4 */
+    int64_t tokens;   /* put so far */
+    int64_t written;  /* bytes in the file, the header included */
+    size_t buffered;  /* bytes in the buffer */
+    unsigned char buffer[BUFFER_BYTES];
+};
+
+static void destroy(struct sh_token_writer *w)
+{
+    if (w->fd >= 0)
+        close(w->fd);
+    free(w->path);
+    free(w->temp);
+    free(w);
+}
+
+void sh_token_writer_abandon(struct sh_token_writer *w)
+{
+    if (!w)
+        return;
+    unlink(w->temp);
+    destroy(w);
+}
+
+sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_writer **out)
+{
+    struct sh_token_writer *w = sh_calloc(1, sizeof *w);
+    w->path = sh_strdup(path);
+    w->temp = sh_file_temp_name(path);
+    w->fd = -1;
+    w->token_bytes = vocab_size <= 65536 ? 2 : 4;
+    w->written = SH_TOKEN_HEADER_BYTES;
+    sh_rc rc = sh_file_create(w->temp, &w->fd);
+    if (rc != SH_OK) {
+        destroy(w);
+        return rc;
+    }
+    *out = w;
+    return SH_OK;
+}
+
+static sh_rc flush(struct sh_token_writer *w)
+{
+    SH_TRY(sh_file_write(w->fd, w->temp, w->buffer, (int64_t)w->buffered, w->written));
+    w->written += (int64_t)w->buffered;
+    w->buffered = 0;
+    return SH_OK;
+}
+
+sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t n)
+{
+    if (n > (size_t)(SH_TOKEN_COUNT_MAX - w->tokens))
+        return sh_fail(SH_E_DATA, "%s would have more than %d tokens, which its format cannot say; write several files and "
+                       "give training.dataset_path as a pattern", w->path, SH_TOKEN_COUNT_MAX);
+    for (size_t i = 0; i < n; i++) {
+        if (w->buffered == BUFFER_BYTES)
+            SH_TRY(flush(w));
+        /* Little-endian: the low bytes come first. */
+        memcpy(w->buffer + w->buffered, &ids[i], (size_t)w->token_bytes);
+        w->buffered += (size_t)w->token_bytes;
+    }
+    w->tokens += (int64_t)n;
+    return SH_OK;
+}
+
+static sh_rc write_header(struct sh_token_writer *w)
+{
+    bool narrow = w->token_bytes == 2;
+    struct sh_token_header header = {
+        .magic = narrow ? SH_TOKEN_MAGIC_U16 : SH_TOKEN_MAGIC_U32,
+        .version = narrow ? SH_TOKEN_VERSION_U16 : SH_TOKEN_VERSION_U32,
+        .tokens = (int32_t)w->tokens,
+    };
+    unsigned char bytes[SH_TOKEN_HEADER_BYTES] = {0};
+    memcpy(bytes, &header, sizeof header);
+    return sh_file_write(w->fd, w->temp, bytes, sizeof bytes, 0);
+}
+
+sh_rc sh_token_writer_commit(struct sh_token_writer *w)
+{
+    sh_rc rc;
+    SH_TRY_OUT(flush(w));
+    SH_TRY_OUT(write_header(w));
+    SH_TRY_OUT(sh_file_sync(w->fd, w->temp));
+    SH_TRY_OUT(sh_file_publish(w->temp, w->path));
+    destroy(w);
+    return SH_OK;
+out:
+    sh_token_writer_abandon(w);
+    return rc;
+}
+
+sh_rc sh_token_write(const char *path, int vocab_size, const uint32_t *ids, size_t n)
+{
+    struct sh_token_writer *w;
+    SH_TRY(sh_token_writer_open(path, vocab_size, &w));
+    sh_rc rc = sh_token_writer_put(w, ids, n);
+    if (rc != SH_OK) {
+        sh_token_writer_abandon(w);
+        return rc;
+    }
+    return sh_token_writer_commit(w);
+}
