@@ -1,0 +1,245 @@
+#include "tests/op/optest.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ALIGN = 64, GUARD = 64, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF }; /* 0xFF..: NaN in every float type, -1 in integers */
+
+static uint64_t stream;
+
+void optest_seed(uint64_t seed)
+{
+    stream = seed;
+}
+
+/* splitmix64: Steele, Lea, Flood, OOPSLA 2014. */
+static uint64_t next(void)
+{
+    uint64_t z = stream += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The sum of 12 uniform numbers has variance 1: normal enough, and no tail that a tolerance would have to know. */
+double optest_normal(void)
+{
+    double sum = -6;
+    for (int i = 0; i < 12; i++)
+        sum += (double)(next() >> 11) * 0x1p-53;
+    return sum;
+}
+
+int64_t optest_int(int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(next() % (uint64_t)(hi - lo));
+}
+
+int64_t optest_elems(const struct sh_operand *operand)
+{
+    int64_t n = 1;
+    for (int i = 0; i < operand->ndim; i++)
+        n *= operand->dim[i];
+    return n;
+}
+
+static size_t bytes_of(const struct sh_operand *operand)
+{
+    return (size_t)optest_elems(operand) * (size_t)sh_dtype_bytes(operand->dtype);
+}
+
+double optest_get(const struct sh_operand *operand, int64_t i)
+{
+    switch (operand->dtype) {
+    case SH_BF16: return sh_bf16_to_f32(((const sh_bf16 *)operand->data)[i]);
+    case SH_F64: return ((const double *)operand->data)[i];
+    case SH_I32: return ((const int32_t *)operand->data)[i];
+    default: return ((const float *)operand->data)[i];
+    }
+}
+
+void optest_set(const struct sh_operand *operand, int64_t i, double value)
+{
+    switch (operand->dtype) {
+    case SH_BF16: ((sh_bf16 *)operand->data)[i] = sh_f32_to_bf16((float)value); break;
+    case SH_F64: ((double *)operand->data)[i] = value; break;
+    case SH_I32: ((int32_t *)operand->data)[i] = (int32_t)value; break;
+    default: ((float *)operand->data)[i] = (float)value;
+    }
+}
+
+void optest_scale(const struct sh_operand *operand, double factor)
+{
+    for (int64_t i = 0; i < optest_elems(operand); i++)
+        optest_set(operand, i, optest_get(operand, i) * factor);
+}
+
+static struct sh_operand *operand_at(struct optest *t, int slot)
+{
+    return slot < SH_OP_MAX_IN ? &t->call.in[slot] : &t->call.out[slot - SH_OP_MAX_IN];
+}
+
+static void *poisoned(size_t bytes)
+{
+    size_t room = (bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    char *p = aligned_alloc(ALIGN, room);
+    assert_non_null(p);
+    memset(p, POISON_BYTE, bytes);
+    memset(p + bytes, GUARD_BYTE, room - bytes);
+    return p;
+}
+
+static void check_guard(const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < GUARD; i++)
+        assert_int_equal(((const unsigned char *)data)[bytes + i], GUARD_BYTE);
+}
+
+static struct sh_operand *make(struct optest *t, int slot, enum sh_dtype dtype, int ndim, const int64_t *dim)
+{
+    struct sh_operand *o = operand_at(t, slot);
+    *o = (struct sh_operand){.dtype = dtype, .ndim = ndim};
+    memcpy(o->dim, dim, (size_t)ndim * sizeof *dim);
+    o->data = t->owned[slot] = poisoned(bytes_of(o));
+    return o;
+}
+
+static void point_inside(struct optest *t)
+{
+    t->call.attr = &t->attr;
+    t->call.scalars = &t->scalars;
+    t->call.runs = t->runs;
+}
+
+void optest_begin(struct optest *t, enum sh_op_kind kind)
+{
+    *t = (struct optest){.call.kind = kind};
+    point_inside(t);
+}
+
+void optest_end(struct optest *t)
+{
+    for (int slot = 0; slot < SH_OP_MAX_IN + SH_OP_MAX_OUT; slot++)
+        free(t->owned[slot]);
+}
+
+void optest_copy(struct optest *to, const struct optest *from)
+{
+    *to = *from;
+    point_inside(to);
+    for (int slot = 0; slot < SH_OP_MAX_IN + SH_OP_MAX_OUT; slot++) {
+        struct sh_operand *o = operand_at(to, slot), old = *o;
+        to->owned[slot] = NULL;
+        if (old.data)
+            memcpy(make(to, slot, old.dtype, old.ndim, old.dim)->data, old.data, bytes_of(&old));
+    }
+}
+
+void optest_in(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim)
+{
+    struct sh_operand *o = make(t, i, dtype, ndim, dim);
+    for (int64_t k = 0; k < optest_elems(o); k++)
+        optest_set(o, k, dtype == SH_I32 ? 0 : optest_normal());
+}
+
+void optest_in_ints(struct optest *t, int i, int64_t lo, int64_t hi, int ndim, const int64_t *dim)
+{
+    struct sh_operand *o = make(t, i, SH_I32, ndim, dim);
+    for (int64_t k = 0; k < optest_elems(o); k++)
+        optest_set(o, k, (double)optest_int(lo, hi));
+}
+
+void optest_out(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim)
+{
+    make(t, SH_OP_MAX_IN + i, dtype, ndim, dim);
+}
+
+void optest_add_to(struct optest *t, int i)
+{
+    for (int64_t k = 0; k < optest_elems(&t->call.out[i]); k++)
+        optest_set(&t->call.out[i], k, optest_normal());
+    t->attr.accumulate |= 1u << i;
+}
+
+void optest_alias(struct optest *t, int in, int out)
+{
+    free(t->owned[SH_OP_MAX_IN + out]);
+    t->owned[SH_OP_MAX_IN + out] = NULL;
+    t->call.out[out].data = t->call.in[in].data;
+}
+
+void optest_shift(struct optest *t, int elems)
+{
+    for (int slot = 0; slot < SH_OP_MAX_IN + SH_OP_MAX_OUT; slot++) {
+        struct sh_operand *o = operand_at(t, slot);
+        size_t by = (size_t)elems * (size_t)sh_dtype_bytes(o->dtype);
+        if (!t->owned[slot])
+            continue;
+        char *p = poisoned(bytes_of(o) + by);
+        memcpy(p + by, o->data, bytes_of(o));
+        free(t->owned[slot]);
+        t->owned[slot] = p;
+        o->data = p + by;
+    }
+}
+
+static void check_guards(struct optest *t)
+{
+    for (int slot = 0; slot < SH_OP_MAX_IN + SH_OP_MAX_OUT; slot++)
+        if (t->owned[slot])
+            check_guard(operand_at(t, slot)->data, bytes_of(operand_at(t, slot)));
+}
+
+void optest_run(struct optest *t, const struct sh_kernel_table *device, int threads)
+{
+    int64_t bytes = device->work_bytes ? device->work_bytes(&t->call, threads) : 0;
+    t->call.work = poisoned((size_t)bytes);
+    t->call.work_bytes = bytes;
+    omp_set_num_threads(threads);
+    sh_rc rc = device->run[t->call.kind](&t->call);
+    if (rc != SH_OK)
+        fail_msg("%s on %s: %s", sh_op_info(t->call.kind)->name, device->name, sh_error_text());
+    check_guard(t->call.work, (size_t)bytes);
+    free(t->call.work);
+    check_guards(t);
+}
+
+static double type_eps(enum sh_dtype dtype)
+{
+    return dtype == SH_BF16 ? 0x1p-8 : dtype == SH_F64 ? 0x1p-52 : 0x1p-23;
+}
+
+void optest_close(const struct optest *a, const struct optest *b, int i, double terms)
+{
+    optest_within(a, b, i, 0x1p-23 * (terms + 4), 2 * type_eps(a->call.out[i].dtype) + 4 * 0x1p-23);
+}
+
+static bool near(double x, double y, double atol, double rtol)
+{
+    if (isnan(x) || isnan(y))
+        return isnan(x) && isnan(y);
+    return x == y || fabs(x - y) <= atol + rtol * fabs(x);
+}
+
+void optest_within(const struct optest *a, const struct optest *b, int i, double atol, double rtol)
+{
+    const struct sh_operand *x = &a->call.out[i], *y = &b->call.out[i];
+    for (int64_t k = 0; k < optest_elems(x); k++) {
+        double u = optest_get(x, k), v = optest_get(y, k);
+        if (!near(u, v, atol, rtol))
+            fail_msg("%s output %d element %lld: %.9g and %.9g differ by %.3g, bound %.3g", sh_op_info(a->call.kind)->name,
+                     i, (long long)k, u, v, fabs(u - v), atol + rtol * fabs(u));
+    }
+}
+
+void optest_same(const struct optest *a, const struct optest *b, int i)
+{
+    assert_memory_equal(a->call.out[i].data, b->call.out[i].data, bytes_of(&a->call.out[i]));
+}
