@@ -1,5 +1,14 @@
 /* The mesh over MPI: this job's ranks as named axes with a communicator each, and agreement among all of them.
- * Order: sh_mesh_start (once, before anything else of MPI), sh_mesh_create, ..., sh_mesh_destroy, sh_mesh_stop. */
+ * Order: sh_mesh_start (once, before anything else of MPI), sh_mesh_create, ..., sh_mesh_destroy, sh_mesh_stop.
+ *
+ * One thread at a time calls MPI. Once collectives have been started (src/comm) that is the progress thread; every
+ * function here first takes MPI back for the caller, which waits until all started collectives are complete. Code that
+ * calls MPI or parallel HDF5 itself calls sh_mesh_own_mpi() before; MPI is then its own until the next sh_comm_start().
+ *
+ * Exit status: after an agreed error all ranks leave through sh_mesh_stop() with the same status (the class), which
+ * mpirun and srun hand on. Open MPI's mpirun adds lines of its own to any status but 0; `mpirun -q` keeps them back.
+ * A job stopped by sh_stop() ends with the class as well, through MPI_Abort; one whose rank is killed by a signal ends
+ * with what the launcher makes of the signal. */
 #ifndef SH_MESH_MESH_H
 #define SH_MESH_MESH_H
 
@@ -10,10 +19,25 @@
 #include <stdbool.h>
 
 /* Start MPI (serialized threads) with what Sherd needs in its environment, and make sh_stop() take the whole job down.
- * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure.
- * Collective over the job. */
+ * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure; MPI is up even
+ * then, so sh_mesh_stop() follows in any case. Collective over the job. */
 sh_rc sh_mesh_start(int *argc, char ***argv);
 void sh_mesh_stop(void); /* MPI_Finalize; collective */
+
+/* SH_E_USAGE when a launcher's variables (SLURM_STEP_NUM_TASKS, PMI_SIZE, ...) say that more ranks were started than the
+ * one that MPI sees. Part of sh_mesh_start; local. */
+sh_rc sh_mesh_launch_check(int world);
+
+/* The border to MPI: a code other than MPI_SUCCESS becomes SH_E_COMM with the call and MPI's own words. Local.
+ *   SH_MPI(MPI_Bcast(...)); */
+#define SH_MPI(call) SH_TRY(sh_mesh_mpi_check(__FILE__, __LINE__, #call, (call)))
+sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc);
+
+/* Make the calling thread the only caller of MPI (see above). Nothing to do when it is already. Local. */
+void sh_mesh_own_mpi(void);
+
+/* For src/comm: how MPI is taken back; NULL when there is nobody to take it from. */
+void sh_mesh_own_mpi_hook(void (*take)(void *arg), void *arg);
 
 struct sh_mesh {
     struct sh_mesh_shape shape;
@@ -38,7 +62,8 @@ sh_rc sh_agree(sh_rc rc);
 /* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective. */
 int sh_mesh_report(sh_rc rc);
 
-/* Small host-side helpers, collective over the job, outside of program runs. */
+/* Small host-side helpers, collective over the job, outside of program runs. The ones without a return value stop the
+ * job when MPI fails, since peers wait in the same call. */
 sh_rc sh_mesh_bcast(void *data, long bytes, int root);
 sh_rc sh_mesh_max(double *values, int n);
 sh_rc sh_mesh_sum_i64(long long *values, int n);

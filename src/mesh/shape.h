@@ -27,6 +27,9 @@ struct sh_mesh_request {
 /* Local. Errors: SH_E_USAGE naming the numbers that do not fit and what would. */
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out);
 
+/* World rank of the member `index` of this rank's group along an axis, 0 <= index < size[axis]. Local. */
+int sh_mesh_axis_member(const struct sh_mesh_shape *shape, enum sh_axis axis, int index);
+
 /* "shard", "replicate", ... */
 const char *sh_axis_name(enum sh_axis axis);
 

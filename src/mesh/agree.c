@@ -1,0 +1,97 @@
+/* Agreement and small values among all ranks, between program runs. */
+#include "src/mesh/mesh.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+static int world_rank(void)
+{
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+
+static void stop_when_failed(sh_rc rc)
+{
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+static sh_rc reduce_world(void *values, int n, MPI_Datatype type, MPI_Op op)
+{
+    sh_mesh_own_mpi();
+    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, MPI_COMM_WORLD));
+    return SH_OK;
+}
+
+sh_rc sh_agree(sh_rc rc)
+{
+    enum { CLASS_RANGE = 256 };
+    /* The least value is the lowest failing rank's; its class rides along. */
+    long long vote[2] = {LLONG_MAX, rc != SH_OK};
+    if (rc != SH_OK)
+        vote[0] = (long long)world_rank() * CLASS_RANGE + (long long)rc;
+    stop_when_failed(reduce_world(vote, 2, MPI_LONG_LONG, MPI_MIN));
+    if (vote[0] == LLONG_MAX)
+        return SH_OK;
+    bool all_failed = vote[1] == 1;
+    int speaker = (int)(vote[0] / CLASS_RANGE);
+    if (world_rank() != speaker)
+        sh_error_clear();
+    else if (!all_failed)
+        return sh_fail_prefix(rc, "rank %d: ", speaker);
+    return (sh_rc)(vote[0] % CLASS_RANGE);
+}
+
+int sh_mesh_report(sh_rc rc)
+{
+    if (rc == SH_OK)
+        return 0;
+    if (sh_error_text()[0] != '\0')
+        fprintf(stderr, "sherd: error: %s\n", sh_error_text());
+    /* A launcher ends the job at the first rank that leaves with a status; the line must be out by then. */
+    sh_mesh_barrier();
+    return (int)rc;
+}
+
+sh_rc sh_mesh_bcast(void *data, long bytes, int root)
+{
+    enum { PIECE_BYTES = 1 << 30 }; /* counts of MPI are int */
+    sh_mesh_own_mpi();
+    for (long done = 0; done < bytes; done += PIECE_BYTES) {
+        long left = bytes - done;
+        int n = left < PIECE_BYTES ? (int)left : PIECE_BYTES;
+        SH_MPI(MPI_Bcast((char *)data + done, n, MPI_BYTE, root, MPI_COMM_WORLD));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_mesh_max(double *values, int n)
+{
+    return reduce_world(values, n, MPI_DOUBLE, MPI_MAX);
+}
+
+sh_rc sh_mesh_sum_i64(long long *values, int n)
+{
+    return reduce_world(values, n, MPI_LONG_LONG, MPI_SUM);
+}
+
+bool sh_mesh_same(unsigned long long hash)
+{
+    /* Equal when least and greatest are: the greatest is the complement of the complements' least. */
+    unsigned long long ends[2] = {hash, ~hash};
+    stop_when_failed(reduce_world(ends, 2, MPI_UNSIGNED_LONG_LONG, MPI_MIN));
+    return ends[0] == ~ends[1];
+}
+
+static sh_rc barrier(void)
+{
+    sh_mesh_own_mpi();
+    SH_MPI(MPI_Barrier(MPI_COMM_WORLD));
+    return SH_OK;
+}
+
+void sh_mesh_barrier(void)
+{
+    stop_when_failed(barrier());
+}

@@ -1,0 +1,121 @@
+#include "src/mesh/mesh.h"
+
+#include "src/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct nodes {
+    int rank, size, smallest; /* place on this node, ranks on it, ranks on the smallest node */
+    int index, count;         /* which node, of how many; in the order of their lowest ranks */
+};
+
+static sh_rc find_nodes_in(MPI_Comm node, struct nodes *out)
+{
+    struct nodes n = {0};
+    SH_MPI(MPI_Comm_rank(node, &n.rank));
+    SH_MPI(MPI_Comm_size(node, &n.size));
+    SH_MPI(MPI_Allreduce(&n.size, &n.smallest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+    int leader = n.rank == 0;
+    SH_MPI(MPI_Allreduce(&leader, &n.count, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+    SH_MPI(MPI_Scan(&leader, &n.index, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+    n.index--; /* leaders before this one; only the leader's own figure counts */
+    SH_MPI(MPI_Bcast(&n.index, 1, MPI_INT, 0, node));
+    *out = n;
+    return SH_OK;
+}
+
+static sh_rc find_nodes(struct nodes *out)
+{
+    MPI_Comm node;
+    sh_mesh_own_mpi();
+    SH_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    sh_rc rc = find_nodes_in(node, out);
+    MPI_Comm_free(&node);
+    return rc;
+}
+
+sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest)
+{
+    struct nodes n;
+    SH_TRY(find_nodes(&n));
+    *node_rank = n.rank;
+    *node_size = n.size;
+    *smallest = n.smallest;
+    return SH_OK;
+}
+
+static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MPI_Comm *out)
+{
+    MPI_Group group;
+    SH_MPI(MPI_Group_incl(world, n, ranks, &group));
+    int mpi_rc = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, out);
+    MPI_Group_free(&group);
+    SH_MPI(mpi_rc);
+    SH_MPI(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN));
+    return SH_OK;
+}
+
+/* MPI_Comm_create_group and not MPI_Comm_split: only the members talk, so that it stays cheap at any job size. */
+static sh_rc create_axes(struct sh_mesh *mesh)
+{
+    sh_rc rc = SH_OK;
+    MPI_Group world;
+    SH_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+    int *ranks = sh_calloc((size_t)mesh->world, sizeof *ranks);
+    for (int axis = 0; axis < SH_AXES; axis++) {
+        int n = mesh->shape.size[axis];
+        for (int i = 0; i < n; i++)
+            ranks[i] = sh_mesh_axis_member(&mesh->shape, (enum sh_axis)axis, i);
+        SH_TRY_OUT(comm_of_group(world, ranks, n, axis, &mesh->comm[axis]));
+    }
+out:
+    free(ranks);
+    MPI_Group_free(&world);
+    return rc;
+}
+
+static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
+{
+    struct nodes n;
+    struct sh_mesh_request full = *req;
+    SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &mesh->rank));
+    SH_MPI(MPI_Comm_size(MPI_COMM_WORLD, &mesh->world));
+    SH_TRY(find_nodes(&n));
+    mesh->node = n.index;
+    mesh->n_nodes = n.count;
+    mesh->node_rank = n.rank;
+    mesh->node_size = n.size;
+    if (gethostname(mesh->host, sizeof mesh->host - 1) != 0)
+        snprintf(mesh->host, sizeof mesh->host, "unknown");
+    if (full.ranks_per_node == 0)
+        full.ranks_per_node = n.smallest;
+    SH_TRY(sh_agree(sh_mesh_shape_make(&full, mesh->world, mesh->rank, &mesh->shape)));
+    return create_axes(mesh);
+}
+
+sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out)
+{
+    struct sh_mesh *mesh = sh_calloc(1, sizeof *mesh);
+    for (int axis = 0; axis < SH_AXES; axis++)
+        mesh->comm[axis] = MPI_COMM_NULL;
+    sh_rc rc = fill(mesh, req);
+    if (rc != SH_OK) {
+        sh_mesh_destroy(mesh);
+        return rc;
+    }
+    *out = mesh;
+    return SH_OK;
+}
+
+void sh_mesh_destroy(struct sh_mesh *mesh)
+{
+    if (mesh == NULL)
+        return;
+    sh_mesh_own_mpi();
+    for (int axis = 0; axis < SH_AXES; axis++)
+        if (mesh->comm[axis] != MPI_COMM_NULL)
+            MPI_Comm_free(&mesh->comm[axis]);
+    free(mesh);
+}

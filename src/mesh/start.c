@@ -1,0 +1,94 @@
+#include "src/base/log.h"
+#include "src/mesh/mesh.h"
+
+#include <ctype.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ABORT_SECONDS = 5 };
+
+static void (*take_mpi)(void *arg);
+static void *take_mpi_arg;
+
+void sh_mesh_own_mpi_hook(void (*take)(void *arg), void *arg)
+{
+    take_mpi = take;
+    take_mpi_arg = arg;
+}
+
+void sh_mesh_own_mpi(void)
+{
+    if (take_mpi != NULL)
+        take_mpi(take_mpi_arg);
+}
+
+sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc)
+{
+    if (mpi_rc == MPI_SUCCESS)
+        return SH_OK;
+    char why[MPI_MAX_ERROR_STRING] = "unknown error";
+    int len;
+    MPI_Error_string(mpi_rc, why, &len);
+    for (char *c = why; *c != '\0'; c++) /* MPICH answers with a stack of lines; a message is one line */
+        if (isspace((unsigned char)*c))
+            *c = ' ';
+    /* The name of the call is enough; its arguments are our variables. */
+    return sh_fail_at(file, line, SH_E_COMM, "%.*s: %s", (int)strcspn(call, "("), call, why);
+}
+
+/* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm's default action ends
+ * this process then, and the launcher the others. */
+static void abort_job(int exit_status)
+{
+    signal(SIGALRM, SIG_DFL);
+    alarm(ABORT_SECONDS);
+    MPI_Abort(MPI_COMM_WORLD, exit_status);
+}
+
+sh_rc sh_mesh_launch_check(int world)
+{
+    /* In the order of nearness to MPI; the first that is set decides. SLURM_NTASKS is not among them: it is also set in a
+     * batch script that starts one process on purpose. */
+    static const char *const counts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"};
+    if (world > 1)
+        return SH_OK;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const char *value = getenv(counts[i]);
+        if (value == NULL)
+            continue;
+        if (atoi(value) <= 1)
+            return SH_OK;
+        return sh_fail(SH_E_USAGE,
+                       "the launcher started %s ranks (%s), but MPI sees only one: launcher and MPI library do not match; "
+                       "start with the mpirun of the MPI that sherd was built with, or with srun --mpi=pmix or --mpi=pmi2",
+                       value, counts[i]);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_mesh_start(int *argc, char ***argv)
+{
+    /* Open MPI's shared-memory file pointers leave a locked semaphore behind when a job is killed, and the next job that
+     * opens a file of that name hangs. Sherd needs no shared file pointers. */
+    setenv("OMPI_MCA_sharedfp", "^sm", 0);
+    int provided, rank, world;
+    SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+    sh_stop_hook(abort_job);
+    SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    SH_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world));
+    sh_log_set_rank(rank, world);
+    if (provided < MPI_THREAD_SERIALIZED)
+        return sh_fail(SH_E_COMM, "this MPI library lets only one thread call it; sherd needs MPI_THREAD_SERIALIZED");
+    return sh_mesh_launch_check(world);
+}
+
+void sh_mesh_stop(void)
+{
+    sh_mesh_own_mpi();
+    sh_stop_hook(NULL);
+    MPI_Finalize();
+}
