@@ -1,0 +1,68 @@
+# SHERD_HDF5: a parallel HDF5 that was built for the MPI in use. Call SHERD_MPI before.
+#
+# Tried in turn: --with-hdf5=DIR; CC as it is (h5pcc, Cray's cc); pkg-config by the kind of MPI (Debian's names), then by
+# the plain name; h5pcc. Sets hdf5_CPPFLAGS, hdf5_LIBS and a row of the table.
+AC_DEFUN([SHERD_HDF5], [
+AC_ARG_WITH([hdf5], [AS_HELP_STRING([--with-hdf5=auto|DIR], [parallel HDF5 @<:@auto@:>@])], [], [with_hdf5=auto])
+have_hdf5=no
+sherd_hdf5_seen=
+AS_CASE([$with_hdf5],
+    [auto|yes|check], [
+        SHERD_HDF5_TRY([$CC itself], [hdf5_CPPFLAGS=; hdf5_LIBS=])
+        for sherd_module in hdf5-$sherd_mpi_kind hdf5; do
+            AS_IF([$PKG_CONFIG --exists $sherd_module 2>/dev/null], [
+                SHERD_HDF5_TRY([pkg-config $sherd_module], [
+                    hdf5_CPPFLAGS=`$PKG_CONFIG --cflags $sherd_module`
+                    hdf5_LIBS=`$PKG_CONFIG --libs $sherd_module`])])
+        done
+        for sherd_tool in `command -v h5pcc.$sherd_mpi_kind` `command -v h5pcc`; do
+            SHERD_HDF5_TRY([$sherd_tool], [SHERD_SHOWN_FLAGS([hdf5], [$sherd_tool])])
+        done],
+    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5])])],
+    [AC_MSG_ERROR([--with-hdf5=$with_hdf5: say auto or a folder that begins with /; Sherd cannot be built without HDF5])])
+AS_IF([test $have_hdf5 = no], [
+    SHERD_MISSING([no parallel HDF5 for $sherd_mpi_name found (seen:${sherd_hdf5_seen:- nothing})],
+        [libhdf5-$sherd_mpi_kind-dev], [hdf5-$sherd_mpi_kind-devel], [hdf5+mpi ^$sherd_mpi_kind],
+        [--with-hdf5=DIR of one configured with --enable-parallel and the same MPI, or CC=h5pcc])])
+SHERD_MACRO_VALUE([sherd_hdf5_version], [$hdf5_CPPFLAGS $mpi_CPPFLAGS], [hdf5.h],
+    [H5_VERS_MAJOR H5_VERS_MINOR H5_VERS_RELEASE])
+SHERD_RESULT([HDF5], [$sherd_hdf5_version, parallel], [$sherd_hdf5_where])
+AC_SUBST([hdf5_CPPFLAGS])
+AC_SUBST([hdf5_LIBS])
+])
+
+# SHERD_HDF5_TRY(WHERE, FLAGS): FLAGS sets hdf5_CPPFLAGS and hdf5_LIBS; nothing happens once one was found.
+AC_DEFUN([SHERD_HDF5_TRY], [
+AS_IF([test $have_hdf5 = no], [
+    $2
+    AC_MSG_CHECKING([for parallel HDF5 ($1)])
+    SHERD_TRY_LINK([$hdf5_CPPFLAGS $mpi_CPPFLAGS], [$hdf5_LIBS $mpi_LIBS], [#include <hdf5.h>], [H5open();],
+        [SHERD_HDF5_JUDGE], [sherd_verdict="not there"])
+    AC_MSG_RESULT([$sherd_verdict])
+    AS_CASE([$sherd_verdict],
+        [yes], [have_hdf5=yes
+            sherd_hdf5_where="$1"],
+        [not?there], [],
+        [sherd_hdf5_seen="$sherd_hdf5_seen $1 ($sherd_verdict);"])])
+])
+
+# An HDF5 that links may still be serial, or drag in another MPI beside ours, which would crash at the first MPI_Comm that
+# is handed over. The second shows in the libraries that the linked program asks for.
+AC_DEFUN([SHERD_HDF5_JUDGE], [
+sherd_verdict="serial"
+sherd_keep_CPPFLAGS=$CPPFLAGS
+sherd_keep_LIBS=$LIBS
+CPPFLAGS="$CPPFLAGS $hdf5_CPPFLAGS $mpi_CPPFLAGS"
+LIBS="$hdf5_LIBS $mpi_LIBS $LIBS"
+AC_LINK_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
+#include <mpi.h>
+#ifndef H5_HAVE_PARALLEL
+#error serial
+#endif], [MPI_Init(0, 0); return H5Pset_fapl_mpio(H5P_DEFAULT, MPI_COMM_WORLD, MPI_INFO_NULL) < 0;])], [
+    sherd_verdict=yes
+    sherd_mpis=`(ldd conftest$EXEEXT 2>/dev/null) | sed -n 's/^@<:@@<:@:space:@:>@@:>@*\(libmpi@<:@^ @:>@*\.so\.@<:@0-9@:>@*\).*/\1/p' | sort -u |
+        grep -E '^libmpi(ch)?@<:@.@:>@so' | wc -l`
+    AS_IF([test $sherd_mpis -gt 1], [sherd_verdict="built for another MPI"])])
+CPPFLAGS=$sherd_keep_CPPFLAGS
+LIBS=$sherd_keep_LIBS
+])

@@ -1,0 +1,61 @@
+# SHERD_LIB(NAME, DEFAULT, MODULE, HEADER, LIBS, CALL, DEBIAN, RHEL, SPACK, VERSION-MACROS, WITHOUT)
+#
+# One library, found in the same way as every other: --with-NAME=check|yes|no|DIR, where DEFAULT is `yes` for what Sherd
+# cannot do without and `check` for what it can. MODULE is pkg-config's name for it (empty: it has none); HEADER and LIBS
+# are for finding it without pkg-config; CALL is a statement that must link. DEBIAN, RHEL and SPACK are package names for
+# the message; WITHOUT says in the table what is lost without an optional one.
+# Sets NAME_CPPFLAGS, NAME_LIBS, have_NAME=yes|no and a row of the table; defines HAVE_NAME when found.
+AC_DEFUN([SHERD_LIB], [
+AC_ARG_WITH([$1], [AS_HELP_STRING([--with-$1=check|yes|no|DIR], [header $4, $5 @<:@$2@:>@])], [], [with_$1=$2])
+have_$1=no
+SHERD_LIB_PLACE([$1], [$3], [$5])
+AS_IF([test "$with_$1" != no], [
+    AC_MSG_CHECKING([for $1 ($sherd_where)])
+    SHERD_TRY_LINK([$$1_CPPFLAGS], [$$1_LIBS], [SHERD_LIB_INCLUDES
+#include <$4>], [$6], [have_$1=yes])
+    AC_MSG_RESULT([$have_$1])])
+AS_IF([test "$have_$1" = yes], [
+        AC_DEFINE([HAVE_]m4_toupper([$1]), [1], [Define to 1 when $1 is there.])
+        SHERD_MACRO_VALUE([sherd_version], [$$1_CPPFLAGS], [$4], [$10])
+        AS_IF([test -n "$3" && test -z "$10"], [sherd_version=`$PKG_CONFIG --modversion $3 2>/dev/null`])
+        SHERD_RESULT([$1], [${sherd_version:-found}], [$sherd_where])],
+    [$1_CPPFLAGS=
+    $1_LIBS=
+    AS_CASE([$with_$1:$2], [check:*|no:check], [SHERD_RESULT([$1], [no], [$11])],
+        [SHERD_MISSING([$1 is missing or does not link ($4, looked in: ${sherd_where:-nowhere}; see config.log)],
+            [$7], [$8], [$9], [--with-$1=DIR, where DIR has include/ and lib/])])])
+AC_SUBST([$1_CPPFLAGS])
+AC_SUBST([$1_LIBS])
+])
+
+# What some headers (cmocka.h) want to be read before them.
+m4_define([SHERD_LIB_INCLUDES], [#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>])
+
+# SHERD_LIB_PLACE(NAME, MODULE, LIBS): from --with-NAME to NAME_CPPFLAGS, NAME_LIBS and words for where that is.
+AC_DEFUN([SHERD_LIB_PLACE], [
+$1_CPPFLAGS=
+$1_LIBS="$3"
+AS_CASE([$with_$1],
+    [no], [sherd_where="--without-$1"],
+    [yes|check], [
+        AS_IF([test -n "$2" && $PKG_CONFIG --exists "$2" 2>/dev/null], [
+            $1_CPPFLAGS=`$PKG_CONFIG --cflags $2`
+            $1_LIBS=`$PKG_CONFIG --libs $2`
+            sherd_where="pkg-config $2"],
+            [sherd_where="compiler's paths"])],
+    [/*], [
+        SHERD_PREFIX([$1], [$with_$1], [$3])
+        sherd_where=$with_$1],
+    [AC_MSG_ERROR([--with-$1=$with_$1: say check, yes, no or a folder that begins with /])])
+])
+
+# SHERD_PREFIX(NAME, DIR, LIBS): flags for a library below DIR; the path is kept in the program, for such libraries are
+# seldom where the loader looks by itself.
+AC_DEFUN([SHERD_PREFIX], [
+AS_IF([test -d "$2/lib64" && test ! -d "$2/lib"], [sherd_libdir=$2/lib64], [sherd_libdir=$2/lib])
+$1_CPPFLAGS="-I$2/include"
+$1_LIBS="-L$sherd_libdir -Wl,-rpath,$sherd_libdir $3"
+])
