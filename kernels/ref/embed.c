@@ -1,0 +1,60 @@
+/* Token embedding, with learned positions when wpe is there: x[b,t] = wte[tokens[b,t]] + wpe[t]. */
+#include "kernels/ref/ref.h"
+
+sh_rc sh_ref_embed(const struct sh_op_call *call)
+{
+    const struct sh_operand *tokens = &call->in[0], *wte = &call->in[1], *wpe = &call->in[2], *x = &call->out[0];
+    int64_t rows = sh_ref_elems(tokens), T = tokens->dim[1], V = wte->dim[0], C = wte->dim[1];
+
+    for (int64_t n = 0; n < rows; n++) {
+        int64_t token = (int64_t)sh_ref_get(tokens, n);
+        if (token < 0 || token >= V)
+            return sh_fail(SH_E_DATA, "token %lld is outside the vocabulary of %lld: was the data made with another "
+                           "tokenizer?", (long long)token, (long long)V);
+        for (int64_t c = 0; c < C; c++)
+            sh_ref_set(x, n * C + c,
+                       sh_ref_get(wte, token * C + c) + (wpe->data ? sh_ref_get(wpe, n % T * C + c) : 0));
+    }
+    return SH_OK;
+}
+
+/* dwte[v] = sum of dx over the places where token v stands. */
+static void token_gradients(const struct sh_op_call *call)
+{
+    const struct sh_operand *dx = &call->in[0], *tokens = &call->in[1], *dwte = &call->out[0];
+    int64_t rows = sh_ref_elems(tokens), V = dwte->dim[0], C = dwte->dim[1];
+
+    for (int64_t v = 0; v < V; v++) {
+        for (int64_t c = 0; c < C; c++) {
+            double sum = 0;
+            for (int64_t n = 0; n < rows; n++)
+                sum += (int64_t)sh_ref_get(tokens, n) == v ? sh_ref_get(dx, n * C + c) : 0;
+            sh_ref_sum(call, 0, v * C + c, sum);
+        }
+    }
+}
+
+/* dwpe[t] = sum of dx over the batch; positions past T had no part in x. */
+static void position_gradients(const struct sh_op_call *call)
+{
+    const struct sh_operand *dx = &call->in[0], *dwpe = &call->out[1];
+    int64_t B = dx->dim[0], T = dx->dim[1], C = dx->dim[2];
+
+    for (int64_t p = 0; p < dwpe->dim[0]; p++) {
+        for (int64_t c = 0; c < C; c++) {
+            double sum = 0;
+            for (int64_t b = 0; b < B && p < T; b++)
+                sum += sh_ref_get(dx, (b * T + p) * C + c);
+            sh_ref_sum(call, 1, p * C + c, sum);
+        }
+    }
+}
+
+sh_rc sh_ref_embed_bwd(const struct sh_op_call *call)
+{
+    if (call->out[0].data)
+        token_gradients(call);
+    if (call->out[1].data)
+        position_gradients(call);
+    return SH_OK;
+}

@@ -1,0 +1,98 @@
+/* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = log(sum of e^logits) - logits[y].
+ * Rows with a negative target count for nothing and get zero gradients. The loss is a sum; its gradients are those of
+ * scalars->loss_scale times it: with dlogits = (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+struct shape {
+    int64_t N, C, V;
+};
+
+static struct shape shape_of(const struct sh_op_call *call)
+{
+    const struct sh_operand *w = &call->in[1], *targets = &call->in[2];
+    return (struct shape){.N = targets->data ? sh_ref_elems(targets) : 0, .C = w->dim[1], .V = w->dim[0]};
+}
+
+static double logit(const struct sh_op_call *call, struct shape z, int64_t row, int64_t v)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < z.C; c++)
+        sum += sh_ref_get(&call->in[0], row * z.C + c) * sh_ref_get(&call->in[1], v * z.C + c);
+    return sum;
+}
+
+/* Logits of one row in `logits`; returns the log of the sum of their exponentials. */
+static double logits_of(const struct sh_op_call *call, struct shape z, int64_t row, double *logits)
+{
+    double max = -INFINITY, sum = 0;
+
+    for (int64_t v = 0; v < z.V; v++) {
+        logits[v] = logit(call, z, row, v);
+        max = logits[v] > max || isnan(logits[v]) ? logits[v] : max;
+    }
+    for (int64_t v = 0; v < z.V; v++)
+        sum += exp(logits[v] - max);
+    return max + log(sum);
+}
+
+/* dx of one row, and what the row adds to dw. `logits` becomes dlogits. */
+static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, int64_t target, double lse,
+                          double *logits, double *dw)
+{
+    for (int64_t v = 0; v < z.V && target >= 0; v++)
+        logits[v] = (exp(logits[v] - lse) - (v == target)) * call->scalars->loss_scale;
+    for (int64_t c = 0; c < z.C; c++) {
+        double dx = 0;
+        for (int64_t v = 0; v < z.V && target >= 0; v++) {
+            dx += logits[v] * sh_ref_get(&call->in[1], v * z.C + c);
+            dw[v * z.C + c] += logits[v] * sh_ref_get(&call->in[0], row * z.C + c);
+        }
+        sh_ref_set(&call->out[1], row * z.C + c, dx);
+    }
+}
+
+/* Scratch: one row of logits, and dw in double so that the sum over rows rounds once. */
+int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call)
+{
+    int64_t C = call->in[1].dim[1], V = call->in[1].dim[0];
+    return (V + (call->kind == SH_OP_HEAD_LOSS_GRAD ? V * C : 0)) * (int64_t)sizeof(double);
+}
+
+sh_rc sh_ref_head_loss(const struct sh_op_call *call)
+{
+    struct shape z = shape_of(call);
+    bool grad = call->kind == SH_OP_HEAD_LOSS_GRAD;
+    double *logits = call->work, *dw = logits + z.V, loss = 0;
+
+    if (grad)
+        memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
+    for (int64_t n = 0; n < z.N; n++) {
+        int64_t target = (int64_t)sh_ref_get(&call->in[2], n);
+        double lse = 0;
+        if (target >= 0) {
+            lse = logits_of(call, z, n, logits);
+            loss += lse - logits[target];
+        }
+        if (grad)
+            row_gradients(call, z, n, target, lse, logits, dw);
+    }
+    sh_ref_sum(call, 0, 0, loss);
+    for (int64_t i = 0; grad && i < z.V * z.C; i++)
+        sh_ref_sum(call, 2, i, dw[i]);
+    return SH_OK;
+}
+
+/* The logits of one position of every sequence, for generation. */
+sh_rc sh_ref_logits(const struct sh_op_call *call)
+{
+    struct shape z = shape_of(call);
+    int64_t B = call->in[0].dim[0], T = call->in[0].dim[1];
+
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t v = 0; v < z.V; v++)
+            sh_ref_set(&call->out[0], b * z.V + v, logit(call, z, b * T + call->scalars->position, v));
+    return SH_OK;
+}

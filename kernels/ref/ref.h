@@ -1,0 +1,77 @@
+/* The reference kernels: what each operation *is*. Plain loops, one function a kind, forward and backward of a family in
+ * one file. They read any operand as double, compute in double and round once when they store, so that one loop serves
+ * f32 and bf16 (and f64, by which the tests differentiate them). They run on one thread and are slow on purpose: the
+ * other devices are tested against them, and a reader reads them.
+ *
+ * Contract and shapes: kernels/op.h. All local. Errors: SH_E_DATA from embed for a token outside the vocabulary. */
+#ifndef SH_KERNELS_REF_REF_H
+#define SH_KERNELS_REF_REF_H
+
+#include "kernels/op.h"
+
+sh_rc sh_ref_embed(const struct sh_op_call *call);
+sh_rc sh_ref_embed_bwd(const struct sh_op_call *call);
+sh_rc sh_ref_norm(const struct sh_op_call *call);
+sh_rc sh_ref_norm_bwd(const struct sh_op_call *call);
+sh_rc sh_ref_linear(const struct sh_op_call *call);
+sh_rc sh_ref_linear_bwd_x(const struct sh_op_call *call);
+sh_rc sh_ref_linear_bwd_w(const struct sh_op_call *call);
+sh_rc sh_ref_bias_bwd(const struct sh_op_call *call);
+sh_rc sh_ref_rope_table(const struct sh_op_call *call);
+sh_rc sh_ref_rope(const struct sh_op_call *call);
+sh_rc sh_ref_attention(const struct sh_op_call *call);
+sh_rc sh_ref_attention_bwd(const struct sh_op_call *call);
+sh_rc sh_ref_gelu(const struct sh_op_call *call);
+sh_rc sh_ref_gelu_bwd(const struct sh_op_call *call);
+sh_rc sh_ref_swiglu(const struct sh_op_call *call);
+sh_rc sh_ref_swiglu_bwd(const struct sh_op_call *call);
+sh_rc sh_ref_head_loss(const struct sh_op_call *call); /* HEAD_LOSS and HEAD_LOSS_GRAD */
+sh_rc sh_ref_logits(const struct sh_op_call *call);
+sh_rc sh_ref_add(const struct sh_op_call *call);
+sh_rc sh_ref_copy(const struct sh_op_call *call); /* CAST and COPY */
+sh_rc sh_ref_accumulate(const struct sh_op_call *call);
+sh_rc sh_ref_sumsq(const struct sh_op_call *call);
+sh_rc sh_ref_adamw(const struct sh_op_call *call);
+
+int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call);
+int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call);
+
+/* Element i of an operand. */
+static inline double sh_ref_get(const struct sh_operand *t, int64_t i)
+{
+    switch (t->dtype) {
+    case SH_BF16: return sh_bf16_to_f32(((const sh_bf16 *)t->data)[i]);
+    case SH_F64: return ((const double *)t->data)[i];
+    case SH_I32: return ((const int32_t *)t->data)[i];
+    case SH_I64: return (double)((const int64_t *)t->data)[i];
+    default: return ((const float *)t->data)[i];
+    }
+}
+
+static inline void sh_ref_set(const struct sh_operand *t, int64_t i, double value)
+{
+    switch (t->dtype) {
+    case SH_BF16: ((sh_bf16 *)t->data)[i] = sh_f32_to_bf16((float)value); break;
+    case SH_F64: ((double *)t->data)[i] = value; break;
+    case SH_I32: ((int32_t *)t->data)[i] = (int32_t)value; break;
+    case SH_I64: ((int64_t *)t->data)[i] = (int64_t)value; break;
+    default: ((float *)t->data)[i] = (float)value;
+    }
+}
+
+/* Store in output `out`, or add to it where the call says so ("+=" in op.h). */
+static inline void sh_ref_sum(const struct sh_op_call *call, int out, int64_t i, double value)
+{
+    sh_ref_set(&call->out[out], i, sh_op_adds(call, out) ? sh_ref_get(&call->out[out], i) + value : value);
+}
+
+static inline int64_t sh_ref_elems(const struct sh_operand *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
+#endif

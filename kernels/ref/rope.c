@@ -1,0 +1,70 @@
+/* Rotary position embedding (Su et al., arXiv:2104.09864) in Hugging Face's form: element i of the first half of a head
+ * turns with element i + D/2, by an angle that is the position times freq_i = theta^(-2i/D).
+ * Llama 3 stretches the slow frequencies so that a model can read further than it was first trained. */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+/* Waves longer than original_len / low_freq are slowed by `factor`, those shorter than original_len / high_freq are left
+ * alone, and between the two the change is gradual. */
+static double stretch(const struct sh_op_attr *attr, double freq)
+{
+    const double pi = 3.14159265358979323846;
+    double turns = attr->rope_original_len * freq / (2 * pi); /* within the original length */
+
+    if (turns < attr->rope_low_freq)
+        return freq / attr->rope_factor;
+    if (turns > attr->rope_high_freq)
+        return freq;
+    double smooth = (turns - attr->rope_low_freq) / (attr->rope_high_freq - attr->rope_low_freq);
+    return (1 - smooth) * freq / attr->rope_factor + smooth * freq;
+}
+
+sh_rc sh_ref_rope_table(const struct sh_op_call *call)
+{
+    const struct sh_operand *cs = &call->out[0];
+    int64_t T = cs->dim[0], D = cs->dim[1];
+
+    for (int64_t i = 0; i < D / 2; i++) {
+        double freq = pow(call->attr->rope_theta, -2.0 * (double)i / (double)D);
+        if (call->attr->rope_factor != 0)
+            freq = stretch(call->attr, freq);
+        for (int64_t t = 0; t < T; t++) {
+            sh_ref_set(cs, t * D + i, cos((double)t * freq));
+            sh_ref_set(cs, t * D + D / 2 + i, sin((double)t * freq));
+        }
+    }
+    return SH_OK;
+}
+
+/* One head vector at element `at` of x and y, which may be the same tensor: both halves are read before one is written. */
+static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
+{
+    const struct sh_operand *x = &call->in[0], *cs = &call->in[1], *y = &call->out[0];
+    int64_t D = call->attr->head_dim, half = D / 2;
+
+    for (int64_t i = 0; i < half; i++) {
+        double a = sh_ref_get(x, at + i), b = sh_ref_get(x, at + half + i);
+        double c = sh_ref_get(cs, t * D + i), s = sh_ref_get(cs, t * D + half + i);
+        if (call->attr->inverse)
+            s = -s;
+        sh_ref_set(y, at + i, a * c - b * s);
+        sh_ref_set(y, at + half + i, b * c + a * s);
+    }
+}
+
+/* The gradient of a rotation is the rotation back: attr->inverse is the backward. */
+sh_rc sh_ref_rope(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t B = x->dim[0], T = x->dim[1], D = call->attr->head_dim;
+    int64_t turned = call->attr->heads + call->attr->kv_heads, row = (turned + call->attr->kv_heads) * D;
+
+    for (int64_t n = 0; n < B * T; n++) {
+        for (int64_t h = 0; h < turned; h++)
+            rotate(call, n * row + h * D, n % T);
+        for (int64_t i = turned * D; i < row; i++)
+            sh_ref_set(y, n * row + i, sh_ref_get(x, n * row + i));
+    }
+    return SH_OK;
+}
