@@ -1,0 +1,129 @@
+/* Attention, forward. A task is one block of queries of one head; its keys are walked once with a running row maximum
+ * and sum (online softmax). Tasks share nothing that they write. Floor: 4*D operations for each pair (query, key seen);
+ * the tiles on the diagonal are computed whole, so that T=256 does 1.25 times that, T=1024 1.06 times. */
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/row.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* Scratch of one thread. */
+struct scratch {
+    float *q, *k, *v;  /* [Q,D], [K,D], [K,D]: copies of bf16 operands */
+    float *s;          /* [Q,K] */
+    float *o;          /* [Q,D] unscaled output */
+    float *max, *sum;  /* [Q] of the scaled scores; of their exponentials */
+};
+
+static int64_t scratch_elems(int64_t dim)
+{
+    return (2 * SH_ATTN_Q + 2 * SH_ATTN_K) * dim + SH_ATTN_Q * SH_ATTN_K + 2 * SH_ATTN_Q;
+}
+
+static struct scratch cut_scratch(float *p, int64_t dim)
+{
+    struct scratch w = {.q = p};
+    w.k = w.q + SH_ATTN_Q * dim;
+    w.v = w.k + SH_ATTN_K * dim;
+    w.o = w.v + SH_ATTN_K * dim;
+    w.s = w.o + SH_ATTN_Q * dim;
+    w.max = w.s + SH_ATTN_Q * SH_ATTN_K;
+    w.sum = w.max + SH_ATTN_Q;
+    return w;
+}
+
+/* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
+static void take_row(const struct sh_attn *a, struct scratch *w, int64_t i, struct sh_attn_span in, int64_t nk)
+{
+    float *s = w->s + i * SH_ATTN_K;
+    float old = w->max[i], now = old;
+    if (in.lo < in.hi) {
+        float here = sh_cpu_row_max(s + in.lo, in.hi - in.lo) * a->scale;
+        now = here > old ? here : old;
+    }
+    float sum = sh_attn_exp_row(s, nk, in, a->scale, now);
+    if (now != old) {
+        float shrink = expf(old - now);
+        w->sum[i] *= shrink;
+        sh_cpu_row_scale(w->o + i * a->dim, a->dim, shrink);
+        w->max[i] = now;
+    }
+    w->sum[i] += sum;
+}
+
+/* Queries [t, t+nq) of a head against keys [k0, k0+nk). */
+static sh_rc take_tile(const struct sh_attn *a, struct scratch *w, struct sh_attn_view q, int64_t b, int64_t kv_head,
+                       int64_t t, int64_t nq, int64_t k0, int64_t nk)
+{
+    int64_t row = b * a->seq + k0;
+    struct sh_attn_view k = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_k_col(a, kv_head), w->k);
+    struct sh_attn_view v = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_v_col(a, kv_head), w->v);
+
+    SH_TRY(a->f32->tile(&(struct sh_gemm_tile){.m = nq, .n = nk, .k = a->dim, .a = q.data, .lda = q.ld, .b = k.data,
+                                               .ldb = k.ld, .trans_b = true, .c = w->s, .ldc = SH_ATTN_K}, NULL));
+    for (int64_t i = 0; i < nq; i++)
+        take_row(a, w, i, sh_attn_span_of(a, b, t + i, k0, nk), nk);
+    return a->f32->tile(&(struct sh_gemm_tile){.m = nq, .n = a->dim, .k = nk, .a = w->s, .lda = SH_ATTN_K, .b = v.data,
+                                               .ldb = v.ld, .c = w->o, .ldc = a->dim, .add = true}, NULL);
+}
+
+static void put_block(const struct sh_attn *a, const struct scratch *w, const struct sh_op_call *call, int64_t b,
+                      int64_t head, int64_t t, int64_t nq)
+{
+    float *lse = (float *)call->out[1].data + (b * a->heads + head) * a->seq + t;
+    for (int64_t i = 0; i < nq; i++) {
+        sh_cpu_row_scale(w->o + i * a->dim, a->dim, 1.0f / w->sum[i]);
+        lse[i] = w->max[i] + logf(w->sum[i]);
+    }
+    int64_t ld = a->heads * a->dim;
+    void *o = sh_cpu_at(call->out[0].data, a->dtype, (b * a->seq + t) * ld + head * a->dim);
+    sh_cpu_block_store((struct sh_cpu_block){.rows = nq, .cols = a->dim}, o, ld, a->dtype, w->o, a->dim);
+}
+
+static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call, struct scratch *w, int64_t b,
+                          int64_t head, int64_t t)
+{
+    int64_t nq = a->seq - t < SH_ATTN_Q ? a->seq - t : SH_ATTN_Q, end = t + nq;
+    int64_t kv_head = head / (a->heads / a->kv_heads);
+    struct sh_attn_view q = sh_attn_read(a, a->qkv, a->ld, b * a->seq + t, nq, sh_attn_q_col(a, head), w->q);
+
+    memset(w->o, 0, (size_t)(nq * a->dim) * sizeof(float));
+    for (int64_t i = 0; i < nq; i++) {
+        w->max[i] = -INFINITY;
+        w->sum[i] = 0;
+    }
+    for (int64_t k0 = sh_attn_first_key_of(a, b, t, nq); k0 < end; k0 += SH_ATTN_K)
+        SH_TRY(take_tile(a, w, q, b, kv_head, t, nq, k0, end - k0 < SH_ATTN_K ? end - k0 : SH_ATTN_K));
+    put_block(a, w, call, b, head, t, nq);
+    return SH_OK;
+}
+
+int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return threads * sh_cpu_round64(scratch_elems(call->attr->head_dim) * (int64_t)sizeof(float));
+}
+
+sh_rc sh_cpu_attention(const struct sh_op_call *call)
+{
+    struct sh_attn a = sh_attn_of(call, &call->in[0], &call->in[1]);
+    int64_t one_thread = sh_cpu_attention_work_bytes(call, 1);
+    SH_REQUIRE(call->work_bytes >= one_thread * omp_get_max_threads());
+
+    int64_t blocks = (a.seq + SH_ATTN_Q - 1) / SH_ATTN_Q, heads = a.batch * a.heads;
+    struct sh_gemm_failure failure = {0};
+#pragma omp parallel
+    {
+        sh_gemm_serial();
+        struct scratch w = cut_scratch((float *)(void *)((char *)call->work + one_thread * omp_get_thread_num()), a.dim);
+        /* The last blocks see the most keys: they go first, so that no thread is left with one at the end. */
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < blocks * heads; i++) {
+            int64_t t = (blocks - 1 - i / heads) * SH_ATTN_Q, head = i % heads;
+            sh_gemm_note(&failure, attend_block(&a, call, &w, head / a.heads, head % a.heads, t));
+        }
+    }
+    return sh_gemm_failed(&failure);
+}

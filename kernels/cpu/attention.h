@@ -1,0 +1,63 @@
+/* What the forward and the backward of attention share. Neither stores a [T,T] matrix: queries go in blocks of
+ * SH_ATTN_Q rows, keys in blocks of SH_ATTN_K, and one such tile of scores at a time is in scratch, in f32 whatever the
+ * compute type. Query t sees the keys docs[t] <= s <= t; blocks of keys that no query of the block sees are skipped.
+ * Method: FlashAttention-2, Dao 2023 (arXiv:2307.08691). Internal to kernels/cpu; local, no state. */
+#ifndef SH_KERNELS_CPU_ATTENTION_H
+#define SH_KERNELS_CPU_ATTENTION_H
+
+#include "kernels/cpu/gemm_engine.h"
+#include "kernels/op.h"
+
+enum { SH_ATTN_Q = 64, SH_ATTN_K = 128 };
+
+struct sh_attn {
+    int64_t batch, seq, heads, kv_heads, dim;
+    int64_t ld;                      /* (H+2K)D: one packed row of qkv */
+    enum sh_dtype dtype;
+    float scale;
+    const void *qkv;                 /* [B,T,(H+2K)D] */
+    const int32_t *docs;             /* [B,T] or NULL */
+    const struct sh_gemm_engine *f32;
+};
+struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand *qkv, const struct sh_operand *docs);
+
+/* The columns of a packed row at which a query head, and the key and value heads that it uses, begin. */
+static inline int64_t sh_attn_q_col(const struct sh_attn *a, int64_t head)
+{
+    return head * a->dim;
+}
+
+static inline int64_t sh_attn_k_col(const struct sh_attn *a, int64_t kv_head)
+{
+    return (a->heads + kv_head) * a->dim;
+}
+
+static inline int64_t sh_attn_v_col(const struct sh_attn *a, int64_t kv_head)
+{
+    return (a->heads + a->kv_heads + kv_head) * a->dim;
+}
+
+/* An f32 matrix: in the tensor itself when that is f32, else in scratch. */
+struct sh_attn_view {
+    const float *data;
+    int64_t ld;
+};
+
+/* [rows, dim] at row `row` and column `col` of a tensor [.., ld] of the compute type, as f32; scratch [rows*dim]. */
+struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, int64_t ld, int64_t row, int64_t rows,
+                                 int64_t col, float *scratch);
+
+/* The first key that row t of sequence b sees, and the first that any of the rows [t, t+rows) sees. */
+int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t);
+int64_t sh_attn_first_key_of(const struct sh_attn *a, int64_t b, int64_t t, int64_t rows);
+
+/* Keys [lo, hi) of a tile that starts at key k0 and has nk keys, as row t sees them; lo >= hi: none. */
+struct sh_attn_span {
+    int64_t lo, hi;
+};
+struct sh_attn_span sh_attn_span_of(const struct sh_attn *a, int64_t b, int64_t t, int64_t k0, int64_t nk);
+
+/* s[j] = exp(s[j] * scale - shift) in the span, 0 in the rest of [0,n); returns the sum. */
+float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift);
+
+#endif

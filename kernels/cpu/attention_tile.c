@@ -1,0 +1,67 @@
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/row.h"
+
+#include <string.h>
+
+struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand *qkv, const struct sh_operand *docs)
+{
+    const struct sh_op_attr *attr = call->attr;
+    return (struct sh_attn){
+        .batch = qkv->dim[0],
+        .seq = qkv->dim[1],
+        .heads = attr->heads,
+        .kv_heads = attr->kv_heads,
+        .dim = attr->head_dim,
+        .ld = qkv->dim[2],
+        .dtype = qkv->dtype,
+        .scale = attr->scale,
+        .qkv = qkv->data,
+        .docs = docs->data,
+        .f32 = sh_gemm_engine_for(SH_F32),
+    };
+}
+
+struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, int64_t ld, int64_t row, int64_t rows,
+                                 int64_t col, float *scratch)
+{
+    const void *at = sh_cpu_at(tensor, a->dtype, row * ld + col);
+    if (a->dtype == SH_F32)
+        return (struct sh_attn_view){.data = at, .ld = ld};
+    sh_cpu_block_load((struct sh_cpu_block){.rows = rows, .cols = a->dim}, scratch, a->dim, at, ld, a->dtype);
+    return (struct sh_attn_view){.data = scratch, .ld = a->dim};
+}
+
+int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t)
+{
+    return a->docs ? a->docs[b * a->seq + t] : 0;
+}
+
+int64_t sh_attn_first_key_of(const struct sh_attn *a, int64_t b, int64_t t, int64_t rows)
+{
+    int64_t first = t;
+    for (int64_t i = t; i < t + rows; i++) {
+        int64_t key = sh_attn_first_key(a, b, i);
+        first = key < first ? key : first;
+    }
+    return first;
+}
+
+static int64_t clamp(int64_t x, int64_t most)
+{
+    return x < 0 ? 0 : x > most ? most : x;
+}
+
+struct sh_attn_span sh_attn_span_of(const struct sh_attn *a, int64_t b, int64_t t, int64_t k0, int64_t nk)
+{
+    return (struct sh_attn_span){.lo = clamp(sh_attn_first_key(a, b, t) - k0, nk), .hi = clamp(t + 1 - k0, nk)};
+}
+
+float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift)
+{
+    if (in.lo >= in.hi)
+        in.lo = in.hi = n;
+    memset(s, 0, (size_t)in.lo * sizeof *s);
+    memset(s + in.hi, 0, (size_t)(n - in.hi) * sizeof *s);
+    return sh_cpu_row_exp(s + in.lo, in.hi - in.lo, scale, shift);
+}

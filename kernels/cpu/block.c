@@ -1,0 +1,71 @@
+#include "kernels/cpu/block.h"
+
+#include "kernels/cpu/math.h"
+
+#include <string.h>
+
+SH_CLONES static void load_bf16(float *dst, const sh_bf16 *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = sh_bf16_to_f32(src[i]);
+}
+
+SH_CLONES static void store_bf16(sh_bf16 *dst, const float *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = sh_f32_to_bf16(src[i]);
+}
+
+SH_CLONES static void add_f32(float *dst, const float *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] += src[i];
+}
+
+SH_CLONES static void add_bf16(float *dst, const sh_bf16 *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] += sh_bf16_to_f32(src[i]);
+}
+
+static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_t n)
+{
+    if (dtype == SH_BF16)
+        add_bf16(dst, src, n);
+    else
+        add_f32(dst, src, n);
+}
+
+void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype)
+{
+    for (int64_t i = 0; i < b.rows; i++) {
+        const void *row = sh_cpu_at(src, dtype, i * lds);
+        if (dtype == SH_BF16)
+            load_bf16(dst + i * ldd, row, b.cols);
+        else
+            memcpy(dst + i * ldd, row, (size_t)b.cols * sizeof(float));
+    }
+}
+
+void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_dtype dtype, const float *src, int64_t lds)
+{
+    for (int64_t i = 0; i < b.rows; i++) {
+        void *row = sh_cpu_at(dst, dtype, i * ldd);
+        if (dtype == SH_BF16)
+            store_bf16(row, src + i * lds, b.cols);
+        else
+            memcpy(row, src + i * lds, (size_t)b.cols * sizeof(float));
+    }
+}
+
+void sh_cpu_block_add_row(struct sh_cpu_block b, float *dst, int64_t ldd, const void *row, enum sh_dtype dtype)
+{
+    for (int64_t i = 0; i < b.rows; i++)
+        add_one_row(dst + i * ldd, row, dtype, b.cols);
+}
+
+void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype)
+{
+    for (int64_t i = 0; i < b.rows; i++)
+        add_one_row(dst + i * ldd, sh_cpu_at(src, dtype, i * lds), dtype, b.cols);
+}

@@ -1,0 +1,130 @@
+#include "kernels/cpu/gemm.h"
+
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/gemm_engine.h"
+
+#include <omp.h>
+#include <stdio.h>
+
+/* Fewer tiles than this leave threads idle; smaller tiles than MIN_SIDE waste more in packing than idle threads do. */
+enum { ENOUGH_TILES = 16, MIN_SIDE = 128, GRAIN = 64 };
+
+struct plan {
+    int64_t tile_m, tile_n, down, across; /* tiles: down x across */
+};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* The size that cuts n in equal parts of at most `most`, in multiples of the vector units' grain. */
+static int64_t even_part(int64_t n, int64_t most)
+{
+    int64_t part = ceil_div(ceil_div(n, ceil_div(n, most)), GRAIN) * GRAIN;
+    return part < n ? part : n;
+}
+
+static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm *g)
+{
+    struct plan p = {.tile_m = even_part(g->m, most_m), .tile_n = even_part(g->n, most_n)};
+    p.down = ceil_div(g->m, p.tile_m);
+    p.across = ceil_div(g->n, p.tile_n);
+    return p;
+}
+
+static struct plan plan_tiles(const struct sh_gemm *g)
+{
+    int64_t most_m = SH_GEMM_TILE_M, most_n = SH_GEMM_TILE_N;
+    struct plan p = plan_of(most_m, most_n, g);
+    while (p.down * p.across < ENOUGH_TILES) {
+        int64_t *larger = p.tile_n >= p.tile_m ? &most_n : &most_m;
+        int64_t half = (p.tile_n >= p.tile_m ? p.tile_n : p.tile_m) / 2;
+        if (half < MIN_SIDE)
+            break;
+        *larger = half;
+        p = plan_of(most_m, most_n, g);
+    }
+    return p;
+}
+
+/* A tile's sums go straight to an f32 C; a bf16 C gets them from scratch, rounded once after bias and addend. */
+static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, struct plan p, int64_t i, void *work)
+{
+    int64_t row = i % p.down * p.tile_m, col = i / p.down * p.tile_n;
+    struct sh_cpu_block size = {.rows = g->m - row < p.tile_m ? g->m - row : p.tile_m,
+                                .cols = g->n - col < p.tile_n ? g->n - col : p.tile_n};
+    bool direct = g->out_dtype == SH_F32;
+    void *c = sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
+    bool in_place = direct && g->addend == g->c;
+    struct sh_gemm_tile t = {
+        .m = size.rows, .n = size.cols, .k = g->k,
+        .a = sh_cpu_at(g->a, g->in_dtype, g->trans_a ? row : row * g->lda), .lda = g->lda, .trans_a = g->trans_a,
+        .b = sh_cpu_at(g->b, g->in_dtype, g->trans_b ? col * g->ldb : col), .ldb = g->ldb, .trans_b = g->trans_b,
+        .c = direct ? c : work, .ldc = direct ? g->ldc : p.tile_n, .add = in_place,
+    };
+    SH_TRY(e->tile(&t, (char *)work + (direct ? 0 : SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int64_t)sizeof(float))));
+    if (g->bias)
+        sh_cpu_block_add_row(size, t.c, t.ldc, sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype);
+    if (g->addend && !in_place)
+        sh_cpu_block_add(size, t.c, t.ldc, sh_cpu_at(g->addend, g->out_dtype, row * g->ldc + col), g->ldc, g->out_dtype);
+    if (!direct)
+        sh_cpu_block_store(size, c, g->ldc, g->out_dtype, t.c, t.ldc);
+    return SH_OK;
+}
+
+int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads)
+{
+    int64_t sums = out_dtype == SH_F32 ? 0 : SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int64_t)sizeof(float);
+    return threads * sh_cpu_round64(sums + e->work_bytes);
+}
+
+sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)
+{
+    int64_t one_thread = sh_gemm_work_bytes_on(e, g->out_dtype, 1);
+    SH_REQUIRE(work_bytes >= one_thread * omp_get_max_threads());
+
+    struct plan p = plan_tiles(g);
+    struct sh_gemm_failure failure = {0};
+#pragma omp parallel
+    {
+        sh_gemm_serial();
+        char *mine = one_thread ? (char *)work + one_thread * omp_get_thread_num() : NULL;
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < p.down * p.across; i++)
+            sh_gemm_note(&failure, run_tile(e, g, p, i, mine));
+    }
+    return sh_gemm_failed(&failure);
+}
+
+int64_t sh_gemm_work_bytes(enum sh_dtype in_dtype, enum sh_dtype out_dtype, int threads)
+{
+    return sh_gemm_work_bytes_on(sh_gemm_engine_for(in_dtype), out_dtype, threads);
+}
+
+sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes)
+{
+    return sh_gemm_run_on(sh_gemm_engine_for(g->in_dtype), g, work, work_bytes);
+}
+
+void sh_gemm_serial(void)
+{
+    /* Inside a parallel region this sets the number for regions that this thread would open, and for no one else. */
+    omp_set_num_threads(1);
+}
+
+void sh_gemm_note(struct sh_gemm_failure *f, sh_rc rc)
+{
+    if (rc == SH_OK)
+        return;
+#pragma omp critical(sh_gemm_failure)
+    if (f->rc == SH_OK) {
+        f->rc = rc;
+        snprintf(f->text, sizeof f->text, "%s", sh_error_text());
+    }
+}
+
+sh_rc sh_gemm_failed(const struct sh_gemm_failure *f)
+{
+    return f->rc == SH_OK ? SH_OK : sh_fail(f->rc, "%s", f->text);
+}

@@ -1,0 +1,41 @@
+#include "kernels/cpu/gemm_engine.h"
+
+#include "sherd_config.h"
+
+#include <stddef.h>
+
+/* Measured with one thread on the products of a GPT-2 step (bench_kernels), GFLOP/s a core:
+ *                        Zen 5 (avx512_bf16)   Sapphire-Rapids-like (AMX)
+ *   oneDNN 2.6 bf16      370-440               550-950
+ *   oneDNN 2.6 sgemm     190-240               180-200
+ *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
+ *   bf16 widened to f32  nearly the f32 engine's */
+static const struct sh_gemm_engine *const engines[] = {
+#ifdef HAVE_DNNL
+    &sh_gemm_engine_dnnl_bf16,
+    &sh_gemm_engine_dnnl_f32,
+#endif
+    &sh_gemm_engine_widen,
+    &sh_gemm_engine_cblas,
+};
+
+const struct sh_gemm_engine *sh_gemm_engine_at(int i)
+{
+    return i < (int)(sizeof engines / sizeof engines[0]) ? engines[i] : NULL;
+}
+
+static const struct sh_gemm_engine *first_usable(enum sh_dtype in_dtype)
+{
+    for (int i = 0; sh_gemm_engine_at(i); i++)
+        if (engines[i]->in_dtype == in_dtype && engines[i]->usable())
+            return engines[i];
+    return NULL;
+}
+
+const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype)
+{
+    static const struct sh_gemm_engine *chosen[SH_DTYPES];
+    if (!chosen[in_dtype])
+        chosen[in_dtype] = first_usable(in_dtype);
+    return chosen[in_dtype];
+}

@@ -1,0 +1,47 @@
+/* Engines: libraries that multiply one tile on one thread. One row a library and type; adding one is one row and one
+ * file. The first usable row of a type is taken; the rows and what was measured for their order stand in gemm_engine.c. */
+#ifndef SH_KERNELS_CPU_GEMM_ENGINE_H
+#define SH_KERNELS_CPU_GEMM_ENGINE_H
+
+#include "kernels/cpu/gemm.h"
+
+/* C [m,n] f32 = op(A) op(B), or += when add; orders and leading dimensions as in struct sh_gemm. */
+struct sh_gemm_tile {
+    int64_t m, n, k;
+    const void *a;
+    int64_t lda;
+    bool trans_a;
+    const void *b;
+    int64_t ldb;
+    bool trans_b;
+    float *c;
+    int64_t ldc;
+    bool add;
+};
+
+/* A kernel with a parallel loop of its own (attention) calls tile() in it, after sh_gemm_serial(); the f32 engines take
+ * tiles of any size and need no scratch. */
+struct sh_gemm_engine {
+    const char *name;
+    enum sh_dtype in_dtype;
+    bool (*usable)(void);      /* on this CPU; also prepares the library, so called before the first tile */
+    int64_t work_bytes;        /* scratch of one thread; 0 in all f32 engines */
+    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once; at most SH_GEMM_TILE_* large */
+};
+
+extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
+extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen;
+
+/* Engine i of the table, NULL behind the last; the one that sh_gemm_run() takes for a type, always the same. The first
+ * call for a type is outside of parallel regions. */
+const struct sh_gemm_engine *sh_gemm_engine_at(int i);
+const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);
+
+/* The limits of a tile, which bound the scratch. Products with few tiles have smaller ones. */
+enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };
+
+/* sh_gemm_run() and its scratch for a given engine: tests and benchmarks compare engines. */
+int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads);
+sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes);
+
+#endif

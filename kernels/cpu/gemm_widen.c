@@ -1,0 +1,47 @@
+/* bf16 on CPUs without fast bf16 arithmetic: pieces of A and B are converted to f32 and multiplied by the f32 engine,
+ * piece after piece of the inner dimension. Exact products, sums in f32: no less accurate than the bf16 units. */
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/gemm_engine.h"
+
+/* 256 deep, the two pieces (655 KB) stay in the L2 cache. */
+enum { DEPTH = 256 };
+
+static bool widen_usable(void)
+{
+    return sh_gemm_engine_for(SH_F32) != NULL;
+}
+
+/* Piece [begin, begin+depth) of the inner dimension of an operand with `outer` rows or columns; the stored order stays.
+ * inner_rows: the inner dimension counts the stored rows. Returns the piece's leading dimension. */
+static int64_t widen(float *dst, const void *src, int64_t ld, bool inner_rows, int64_t outer, int64_t begin, int64_t depth)
+{
+    struct sh_cpu_block b = {.rows = inner_rows ? depth : outer, .cols = inner_rows ? outer : depth};
+    sh_cpu_block_load(b, dst, b.cols, sh_cpu_at(src, SH_BF16, inner_rows ? begin * ld : begin), ld, SH_BF16);
+    return b.cols;
+}
+
+static sh_rc widen_tile(const struct sh_gemm_tile *t, void *work)
+{
+    const struct sh_gemm_engine *f32 = sh_gemm_engine_for(SH_F32);
+    float *a = work, *b = a + SH_GEMM_TILE_M * DEPTH;
+
+    struct sh_gemm_tile piece = *t;
+    piece.a = a;
+    piece.b = b;
+    for (int64_t k = 0; k < t->k; k += DEPTH) {
+        piece.k = t->k - k < DEPTH ? t->k - k : DEPTH;
+        piece.lda = widen(a, t->a, t->lda, t->trans_a, t->m, k, piece.k);
+        piece.ldb = widen(b, t->b, t->ldb, !t->trans_b, t->n, k, piece.k);
+        piece.add = t->add || k > 0;
+        SH_TRY(f32->tile(&piece, NULL));
+    }
+    return SH_OK;
+}
+
+const struct sh_gemm_engine sh_gemm_engine_widen = {
+    .name = "bf16 widened to f32",
+    .in_dtype = SH_BF16,
+    .usable = widen_usable,
+    .work_bytes = (int64_t)(SH_GEMM_TILE_M + SH_GEMM_TILE_N) * DEPTH * (int64_t)sizeof(float),
+    .tile = widen_tile,
+};

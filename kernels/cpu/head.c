@@ -1,0 +1,211 @@
+/* The head: logits, cross entropy and its gradients, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
+ * exists. Rows are padded in scratch to whole cache lines, since a vocabulary seldom is a multiple of anything.
+ * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w once or twice and reads and writes
+ * dw once, so that chunks of few rows are bound by memory. The chunk changes the order of dw's sums and nothing else. */
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/row.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum { PAD = 32 };
+
+/* One call with its scratch. */
+struct head {
+    const struct sh_op_call *call;
+    const void *x, *w;      /* [N,C], [V,C] of type dtype */
+    const int32_t *targets; /* [N] */
+    enum sh_dtype dtype;
+    int64_t rows, dim, vocab, chunk, ld;
+    double *loss;           /* [chunk] */
+    float *logits;          /* [chunk,ld]; overwritten by their gradients */
+    sh_bf16 *rounded;       /* [chunk,ld] gradients in bf16; unused when dtype is f32 */
+    void *work;             /* of the products */
+    int64_t work_bytes;
+};
+
+static int64_t rows_of(const struct sh_operand *x)
+{
+    int64_t rows = 1;
+    for (int i = 0; i < x->ndim - 1; i++)
+        rows *= x->dim[i];
+    return rows;
+}
+
+/* Shapes, and the sizes of the three pieces of scratch before the products'. */
+static struct head head_of(const struct sh_op_call *call, int64_t piece[3])
+{
+    const struct sh_operand *x = &call->in[0], *w = &call->in[1];
+    struct head h = {.call = call, .x = x->data, .w = w->data, .targets = call->in[2].data, .dtype = x->dtype,
+                     .rows = rows_of(x), .dim = w->dim[1], .vocab = w->dim[0]};
+    h.chunk = call->attr->chunk_rows < h.rows ? call->attr->chunk_rows : h.rows;
+    h.ld = (h.vocab + PAD - 1) / PAD * PAD;
+
+    bool rounds = h.dtype == SH_BF16 && call->kind == SH_OP_HEAD_LOSS_GRAD;
+    piece[0] = sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
+    piece[1] = sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.logits);
+    piece[2] = rounds ? sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.rounded) : 0;
+    return h;
+}
+
+static int64_t products_bytes(enum sh_dtype dtype, int threads)
+{
+    int64_t f32 = sh_gemm_work_bytes(dtype, SH_F32, threads), act = sh_gemm_work_bytes(dtype, dtype, threads);
+    return f32 > act ? f32 : act;
+}
+
+int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
+{
+    enum sh_dtype dtype = call->in[0].dtype;
+    if (call->kind == SH_OP_LOGITS)
+        return sh_gemm_work_bytes(dtype, SH_F32, threads);
+    int64_t piece[3];
+    (void)head_of(call, piece);
+    return piece[0] + piece[1] + piece[2] + products_bytes(dtype, threads);
+}
+
+static sh_rc open_head(const struct sh_op_call *call, struct head *h)
+{
+    SH_REQUIRE(call->work_bytes >= sh_cpu_head_work_bytes(call, omp_get_max_threads()));
+    int64_t piece[3];
+    *h = head_of(call, piece);
+    char *p = call->work;
+    h->loss = (double *)(void *)p;
+    h->logits = (float *)(void *)(p + piece[0]);
+    h->rounded = (sh_bf16 *)(void *)(p + piece[0] + piece[1]);
+    h->work = p + piece[0] + piece[1] + piece[2];
+    h->work_bytes = call->work_bytes - (piece[0] + piece[1] + piece[2]);
+    return SH_OK;
+}
+
+/* logits [n,V] = x [n,C] w' for rows [r, r+n) */
+static sh_rc logits_of(const struct head *h, int64_t r, int64_t n)
+{
+    struct sh_gemm g = {
+        .m = n, .n = h->vocab, .k = h->dim,
+        .in_dtype = h->dtype, .out_dtype = SH_F32,
+        .a = sh_cpu_at(h->x, h->dtype, r * h->dim), .lda = h->dim,
+        .b = h->w, .ldb = h->dim, .trans_b = true,
+        .c = h->logits, .ldc = h->ld,
+    };
+    return sh_gemm_run(&g, h->work, h->work_bytes);
+}
+
+/* Loss of one row of logits, of which exponentials are left, with the sum of those. */
+static double row_loss(float *x, int64_t n, int32_t target, double *sum)
+{
+    float max = sh_cpu_row_max(x, n);
+    double at_target = x[target];
+    *sum = sh_cpu_row_exp(x, n, 1.0f, max);
+    return log(*sum) + (double)max - at_target;
+}
+
+/* The row of exponentials becomes (softmax - onehot) * scale. */
+static void row_gradient(float *x, int64_t n, int32_t target, double sum, double scale)
+{
+    sh_cpu_row_scale(x, n, (float)(scale / sum));
+    x[target] -= (float)scale;
+}
+
+static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
+{
+    float *x = h->logits + i * h->ld;
+    int32_t target = h->targets[r + i];
+    double sum = 0;
+    h->loss[i] = target < 0 ? 0 : row_loss(x, h->vocab, target, &sum);
+    if (!gradient)
+        return;
+    if (target < 0)
+        memset(x, 0, (size_t)h->vocab * sizeof *x);
+    else
+        row_gradient(x, h->vocab, target, sum, h->call->scalars->loss_scale);
+    if (h->dtype == SH_BF16)
+        sh_cpu_block_store((struct sh_cpu_block){.rows = 1, .cols = h->vocab}, h->rounded + i * h->ld, h->ld, SH_BF16, x,
+                           h->ld);
+}
+
+/* Rows [r, r+n): their logits, which become gradients when asked for; returns the loss, summed in row order. */
+static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient, double *loss)
+{
+    SH_TRY(logits_of(h, r, n));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        one_row(h, r, i, gradient);
+    for (int64_t i = 0; i < n; i++)
+        *loss += h->loss[i];
+    return SH_OK;
+}
+
+static void put_loss(const struct sh_op_call *call, double loss)
+{
+    double *out = call->out[0].data;
+    *out = sh_op_adds(call, 0) ? *out + loss : loss;
+}
+
+/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x */
+static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
+{
+    const struct sh_operand *dx = &h->call->out[1], *dw = &h->call->out[2];
+    struct sh_gemm g = {
+        .m = n, .n = h->dim, .k = h->vocab,
+        .in_dtype = h->dtype, .out_dtype = dx->dtype,
+        .a = h->dtype == SH_BF16 ? (void *)h->rounded : (void *)h->logits, .lda = h->ld,
+        .b = h->w, .ldb = h->dim,
+        .c = sh_cpu_at(dx->data, dx->dtype, r * h->dim), .ldc = h->dim,
+    };
+    SH_TRY(sh_gemm_run(&g, h->work, h->work_bytes));
+
+    bool add = r > 0 || sh_op_adds(h->call, 2);
+    g.m = h->vocab;
+    g.k = n;
+    g.trans_a = true;
+    g.b = sh_cpu_at(h->x, h->dtype, r * h->dim);
+    g.out_dtype = dw->dtype;
+    g.c = dw->data;
+    g.addend = add ? dw->data : NULL;
+    return sh_gemm_run(&g, h->work, h->work_bytes);
+}
+
+static sh_rc run_chunks(const struct sh_op_call *call, bool gradient)
+{
+    struct head h;
+    SH_TRY(open_head(call, &h));
+    double loss = 0;
+    for (int64_t r = 0; r < h.rows; r += h.chunk) {
+        int64_t n = h.rows - r < h.chunk ? h.rows - r : h.chunk;
+        SH_TRY(chunk_loss(&h, r, n, gradient, &loss));
+        if (gradient)
+            SH_TRY(chunk_gradients(&h, r, n));
+    }
+    put_loss(call, loss);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_head_loss(const struct sh_op_call *call)
+{
+    return run_chunks(call, false);
+}
+
+sh_rc sh_cpu_head_loss_grad(const struct sh_op_call *call)
+{
+    return run_chunks(call, true);
+}
+
+/* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
+sh_rc sh_cpu_logits(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    int64_t seq = x->dim[1], dim = x->dim[2];
+
+    struct sh_gemm g = {
+        .m = x->dim[0], .n = w->dim[0], .k = dim,
+        .in_dtype = x->dtype, .out_dtype = y->dtype,
+        .a = sh_cpu_at(x->data, x->dtype, call->scalars->position * dim), .lda = seq * dim,
+        .b = w->data, .ldb = dim, .trans_b = true,
+        .c = y->data, .ldc = w->dim[0],
+    };
+    return sh_gemm_run(&g, call->work, call->work_bytes);
+}

@@ -1,0 +1,85 @@
+/* Linear layers: three products on the weight in either order of storage. Floor: 2*N*I*O operations each; figures of
+ * the engines in gemm_engine.c. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+
+#include <stddef.h>
+
+static int64_t last_dim(const struct sh_operand *t)
+{
+    return t->dim[t->ndim - 1];
+}
+
+static int64_t rows_of(const struct sh_operand *t)
+{
+    int64_t rows = 1;
+    for (int i = 0; i < t->ndim - 1; i++)
+        rows *= t->dim[i];
+    return rows;
+}
+
+/* y [N,O] = x [N,I] w' + b */
+sh_rc sh_cpu_linear(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
+    bool w_in_out = call->attr->w_in_out;
+
+    struct sh_gemm g = {
+        .m = rows_of(x), .n = last_dim(y), .k = last_dim(x),
+        .in_dtype = x->dtype, .out_dtype = y->dtype,
+        .a = x->data, .lda = last_dim(x),
+        .b = w->data, .ldb = last_dim(w), .trans_b = !w_in_out,
+        .c = y->data, .ldc = last_dim(y),
+        .bias = b->data,
+    };
+    return sh_gemm_run(&g, call->work, call->work_bytes);
+}
+
+/* dx [N,I] = dy [N,O] w + dres */
+sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
+{
+    const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
+    bool w_in_out = call->attr->w_in_out;
+
+    struct sh_gemm g = {
+        .m = rows_of(dy), .n = last_dim(dx), .k = last_dim(dy),
+        .in_dtype = dy->dtype, .out_dtype = dx->dtype,
+        .a = dy->data, .lda = last_dim(dy),
+        .b = w->data, .ldb = last_dim(w), .trans_b = w_in_out,
+        .c = dx->data, .ldc = last_dim(dx),
+        .addend = dres->data,
+    };
+    return sh_gemm_run(&g, call->work, call->work_bytes);
+}
+
+/* dw [O,I] (+)= dy' x, or dw [I,O] (+)= x' dy */
+sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
+{
+    const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
+    const struct sh_operand *a = call->attr->w_in_out ? x : dy, *b = call->attr->w_in_out ? dy : x;
+
+    struct sh_gemm g = {
+        .m = last_dim(a), .n = last_dim(b), .k = rows_of(dy),
+        .in_dtype = dy->dtype, .out_dtype = dw->dtype,
+        .a = a->data, .lda = last_dim(a), .trans_a = true,
+        .b = b->data, .ldb = last_dim(b),
+        .c = dw->data, .ldc = last_dim(b),
+        .addend = sh_op_adds(call, 0) ? dw->data : NULL,
+    };
+    return sh_gemm_run(&g, call->work, call->work_bytes);
+}
+
+int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return sh_gemm_work_bytes(call->in[0].dtype, call->out[0].dtype, threads);
+}
+
+int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return sh_gemm_work_bytes(call->in[0].dtype, call->out[0].dtype, threads);
+}
+
+int64_t sh_cpu_linear_bwd_w_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return sh_gemm_work_bytes(call->in[0].dtype, call->out[0].dtype, threads);
+}

@@ -1,0 +1,48 @@
+#include "kernels/cpu/row.h"
+
+#include "kernels/cpu/math.h"
+
+enum { LANES = 16 };
+
+/* Lanes by hand: with NaNs in view a compiler may not reorder a running maximum, and Clang then does not vectorise it. */
+SH_CLONES float sh_cpu_row_max(const float *x, int64_t n)
+{
+    float lane[LANES];
+    for (int l = 0; l < LANES; l++)
+        lane[l] = -INFINITY;
+    int64_t whole = n / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = x[j + l] > lane[l] ? x[j + l] : lane[l];
+    for (int64_t j = whole; j < n; j++)
+        lane[0] = x[j] > lane[0] ? x[j] : lane[0];
+    for (int l = 1; l < LANES; l++)
+        lane[0] = lane[l] > lane[0] ? lane[l] : lane[0];
+    return lane[0];
+}
+
+SH_CLONES float sh_cpu_row_exp(float *x, int64_t n, float scale, float shift)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        x[j] = sh_expf(x[j] * scale - shift);
+        sum += x[j];
+    }
+    return sum;
+}
+
+SH_CLONES void sh_cpu_row_scale(float *x, int64_t n, float by)
+{
+    for (int64_t j = 0; j < n; j++)
+        x[j] *= by;
+}
+
+SH_CLONES float sh_cpu_row_dot(const float *x, const float *y, int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++)
+        sum += x[j] * y[j];
+    return sum;
+}

@@ -1,0 +1,20 @@
+/* One row of f32 scores: what softmax needs of it. Vectorised; sums in the order of the vector lanes, the same for any
+ * number of threads. All local, for one thread, no failure. */
+#ifndef SH_KERNELS_CPU_ROW_H
+#define SH_KERNELS_CPU_ROW_H
+
+#include <stdint.h>
+
+/* The largest of x [n]; -Inf when n is 0. NaNs are passed over: they show in the exponentials. */
+float sh_cpu_row_max(const float *x, int64_t n);
+
+/* x[j] = exp(x[j] * scale - shift); returns their sum. */
+float sh_cpu_row_exp(float *x, int64_t n, float scale, float shift);
+
+/* x[j] *= by */
+void sh_cpu_row_scale(float *x, int64_t n, float by);
+
+/* The sum of x[j] * y[j]. */
+float sh_cpu_row_dot(const float *x, const float *y, int64_t n);
+
+#endif
