@@ -15,6 +15,10 @@
 
 enum { SH_CONFIG_PATH_MAX = 1024 };
 
+/* Words of mesh.shard and mesh.replicate, with the numbers of src/mesh/shape.h. */
+enum { SH_CONFIG_MESH_ALL = 0, SH_CONFIG_MESH_NODE = -1, SH_CONFIG_MESH_AUTO = -2 };
+enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
+
 enum sh_cfg_strategy {
     SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
 };
@@ -33,7 +37,8 @@ struct sh_config {
         char description[256];
     } job;
     struct {                     /* the preset sets all of these; keys given by the user win */
-        char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b */
+        char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
+                                    custom: none, every dimension is given */
         int family;              /* enum sh_cfg_family: llama | gpt2 */
         int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
         double norm_eps;
@@ -44,7 +49,7 @@ struct sh_config {
     } model;
     struct {
         char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
-        int seq_len;
+        int seq_len;             /* default: 2048, or model.max_seq_len where that is less */
         int local_batch_size;    /* sequences of one rank in one micro-step */
         int global_batch_size;   /* sequences of a training step over all ranks; -1: local * ranks, no accumulation */
         int64_t steps;
@@ -69,8 +74,8 @@ struct sh_config {
         int limit_all_gathers;   /* gathered units alive at once, the one in use included; 0: no limit */
     } parallelism;
     struct {
-        int shard;               /* all (0) | node (-1) | N; SH_CONFIG_UNSET: by the strategy */
-        int replicate;           /* auto (-2) | N */
+        int shard;               /* all | node | N; SH_CONFIG_UNSET (auto): by the strategy */
+        int replicate;           /* auto | N */
         int ranks_per_node;      /* 0: found by MPI; N: taken as given (tests, plans) */
         int ranks;               /* plan only: the number of ranks to plan for; 0: one, or what MPI says */
     } mesh;
@@ -128,11 +133,13 @@ struct sh_config {
     } debug;
 };
 
-enum { SH_CONFIG_UNSET = INT32_MIN };
-
 /* Defaults, then `path` (NULL: none), then overrides "section.key=value" (without the dashes), then presets and aliases.
- * On failure *cfg is undefined and the error names file and line, or the argument. */
+ * All bytes of *cfg are defined, padding included, so that memcmp compares two of them.
+ * Errors: SH_E_DATA when the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument.
+ * On failure *cfg is as it was. */
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
+
+enum { SH_CONFIG_FILE_MAX = 1 << 20 }; /* bytes of a file or text; a larger one is refused */
 
 /* The same from text in memory (`name` stands for the file in messages): configurations stored in checkpoints. */
 sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, struct sh_config *cfg);
