@@ -1,15 +1,15 @@
 # SHERD_BLAS: a CBLAS for products in fp32: --with-blas=auto|openblas|blis|cblas|DIR.
 #
 # auto takes the first that links, the fast ones before the plain interface (which may be the slow reference library
-# behind it). DIR is a folder with include/cblas.h and lib/libopenblas, libblis or libcblas.
+# behind it). DIR is a folder with include/cblas.h and lib/libopenblas, libblis, libcblas or libblas.
 AC_DEFUN([SHERD_BLAS], [
 AC_ARG_WITH([blas], [AS_HELP_STRING([--with-blas=auto|openblas|blis|cblas|DIR],
     [which library gives cblas_sgemm @<:@auto@:>@])], [], [with_blas=auto])
 have_blas=no
 AS_CASE([$with_blas],
-    [auto|yes], [sherd_blas_names="openblas blis cblas"],
-    [openblas|blis|cblas], [sherd_blas_names=$with_blas],
-    [/*], [sherd_blas_names="openblas blis cblas"],
+    [auto|yes|/*], [sherd_blas_names="openblas blis cblas blas"],
+    [openblas|blis], [sherd_blas_names=$with_blas],
+    [cblas], [sherd_blas_names="cblas blas"],
     [AC_MSG_ERROR([--with-blas=$with_blas: say auto, openblas, blis, cblas or a folder that begins with /])])
 for sherd_blas in $sherd_blas_names; do
     AS_IF([test $have_blas = no], [SHERD_BLAS_TRY])
@@ -28,7 +28,7 @@ blas_LIBS=-l$sherd_blas
 sherd_blas_version=
 sherd_where="compiler's paths"
 AS_CASE([$with_blas], [/*], [
-        SHERD_PREFIX([blas], [$with_blas], [-l$sherd_blas])
+        SHERD_PREFIX([blas], [$with_blas], [-l$sherd_blas], [cblas.h])
         sherd_where=$with_blas],
     [AS_IF([$PKG_CONFIG --exists $sherd_blas 2>/dev/null], [
         blas_CPPFLAGS=`$PKG_CONFIG --cflags $sherd_blas`

@@ -18,11 +18,12 @@ AS_CASE([$with_hdf5],
         for sherd_tool in `command -v h5pcc.$sherd_mpi_kind` `command -v h5pcc`; do
             SHERD_HDF5_TRY([$sherd_tool], [SHERD_SHOWN_FLAGS([hdf5], [$sherd_tool])])
         done],
-    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5])])],
+    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5], [hdf5.h])])],
     [AC_MSG_ERROR([--with-hdf5=$with_hdf5: say auto or a folder that begins with /; Sherd cannot be built without HDF5])])
 AS_IF([test $have_hdf5 = no], [
+    AS_CASE([$sherd_mpi_kind], [other], [sherd_package=mpich], [sherd_package=$sherd_mpi_kind])
     SHERD_MISSING([no parallel HDF5 for $sherd_mpi_name found (seen:${sherd_hdf5_seen:- nothing})],
-        [libhdf5-$sherd_mpi_kind-dev], [hdf5-$sherd_mpi_kind-devel], [hdf5+mpi ^$sherd_mpi_kind],
+        [libhdf5-$sherd_package-dev], [hdf5-$sherd_package-devel], [hdf5+mpi ^$sherd_package],
         [--with-hdf5=DIR of one configured with --enable-parallel and the same MPI, or CC=h5pcc])])
 SHERD_MACRO_VALUE([sherd_hdf5_version], [$hdf5_CPPFLAGS $mpi_CPPFLAGS], [hdf5.h],
     [H5_VERS_MAJOR H5_VERS_MINOR H5_VERS_RELEASE])

@@ -8,7 +8,7 @@
 AC_DEFUN([SHERD_LIB], [
 AC_ARG_WITH([$1], [AS_HELP_STRING([--with-$1=check|yes|no|DIR], [header $4, $5 @<:@$2@:>@])], [], [with_$1=$2])
 have_$1=no
-SHERD_LIB_PLACE([$1], [$3], [$5])
+SHERD_LIB_PLACE([$1], [$3], [$5], [$4])
 AS_IF([test "$with_$1" != no], [
     AC_MSG_CHECKING([for $1 ($sherd_where)])
     SHERD_TRY_LINK([$$1_CPPFLAGS], [$$1_LIBS], [SHERD_LIB_INCLUDES
@@ -34,7 +34,7 @@ m4_define([SHERD_LIB_INCLUDES], [#include <stdarg.h>
 #include <stdint.h>
 #include <setjmp.h>])
 
-# SHERD_LIB_PLACE(NAME, MODULE, LIBS): from --with-NAME to NAME_CPPFLAGS, NAME_LIBS and words for where that is.
+# SHERD_LIB_PLACE(NAME, MODULE, LIBS, HEADER): from --with-NAME to NAME_CPPFLAGS, NAME_LIBS and words for where that is.
 AC_DEFUN([SHERD_LIB_PLACE], [
 $1_CPPFLAGS=
 $1_LIBS="$3"
@@ -47,14 +47,15 @@ AS_CASE([$with_$1],
             sherd_where="pkg-config $2"],
             [sherd_where="compiler's paths"])],
     [/*], [
-        SHERD_PREFIX([$1], [$with_$1], [$3])
+        SHERD_PREFIX([$1], [$with_$1], [$3], [$4])
         sherd_where=$with_$1],
     [AC_MSG_ERROR([--with-$1=$with_$1: say check, yes, no or a folder that begins with /])])
 ])
 
-# SHERD_PREFIX(NAME, DIR, LIBS): flags for a library below DIR; the path is kept in the program, for such libraries are
-# seldom where the loader looks by itself.
+# SHERD_PREFIX(NAME, DIR, LIBS, HEADER): flags for a library below DIR; the path is kept in the program, for such libraries
+# are seldom where the loader looks by itself. A DIR without the header would let the compiler's own paths win unseen.
 AC_DEFUN([SHERD_PREFIX], [
+AS_IF([test ! -f "$2/include/$4"], [AC_MSG_ERROR([--with-$1=$2: there is no $2/include/$4])])
 AS_IF([test -d "$2/lib64" && test ! -d "$2/lib"], [sherd_libdir=$2/lib64], [sherd_libdir=$2/lib])
 $1_CPPFLAGS="-I$2/include"
 $1_LIBS="-L$sherd_libdir -Wl,-rpath,$sherd_libdir $3"
