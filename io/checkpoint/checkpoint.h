@@ -63,6 +63,9 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 /* The newest checkpoint of a folder by the step in its name; *path freed with free(), NULL when there is none. Local. */
 sh_rc sh_ckpt_newest(const char *folder, char **path);
 
+/* The newest one of a step before `step`: what to try next when a checkpoint turns out to be damaged. As above. */
+sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path);
+
 /* Step, tokens, tensors, shapes, sizes, configuration; local, serial. */
 sh_rc sh_ckpt_info(const char *path, FILE *out);
 

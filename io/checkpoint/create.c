@@ -1,0 +1,185 @@
+#include "io/checkpoint/create.h"
+
+#include "io/checkpoint/digest.h"
+#include "io/checkpoint/h5.h"
+
+#include <string.h>
+
+/* One file while it is laid out. Property lists are made once; closing the file closes what hangs on it. */
+struct layout {
+    const char *path;
+    const struct sh_ckpt_index *index;
+    hid_t fcpl, fapl, gcpl, dcpl, file;
+};
+
+/* No time stamps, so that the same state gives the same bytes; links keep the order in which they were made. */
+static sh_rc make_properties(struct layout *l)
+{
+    unsigned order = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
+    SH_H5(l->fcpl = H5Pcreate(H5P_FILE_CREATE), l->path, "property list");
+    SH_H5(l->gcpl = H5Pcreate(H5P_GROUP_CREATE), l->path, "property list");
+    SH_H5(l->dcpl = H5Pcreate(H5P_DATASET_CREATE), l->path, "property list");
+    SH_H5(l->fapl = sh_ckpt_h5_serial_access(), l->path, "property list");
+    SH_H5(H5Pset_obj_track_times(l->fcpl, 0), l->path, "property list");
+    SH_H5(H5Pset_obj_track_times(l->gcpl, 0), l->path, "property list");
+    SH_H5(H5Pset_obj_track_times(l->dcpl, 0), l->path, "property list");
+    SH_H5(H5Pset_link_creation_order(l->fcpl, order), l->path, "property list");
+    SH_H5(H5Pset_link_creation_order(l->gcpl, order), l->path, "property list");
+    SH_H5(H5Pset_layout(l->dcpl, H5D_CONTIGUOUS), l->path, "property list");
+    SH_H5(H5Pset_alloc_time(l->dcpl, H5D_ALLOC_TIME_EARLY), l->path, "property list");
+    SH_H5(H5Pset_fill_time(l->dcpl, H5D_FILL_TIME_NEVER), l->path, "property list");
+    return SH_OK;
+}
+
+/* HDF5 takes space for its own structures in blocks. One block with room for all of them keeps them out from between the
+ * tensors, so that the tensors of a unit are one range of the file. An object header and its link take less than 1 KiB. */
+static sh_rc set_metadata_block(struct layout *l)
+{
+    hsize_t bytes = 65536 + (hsize_t)l->index->n * SH_CKPT_STATES * 1024;
+    SH_H5(H5Pset_meta_block_size(l->fapl, bytes), l->path, "property list");
+    SH_H5(H5Pset_small_data_block_size(l->fapl, 0), l->path, "property list");
+    return SH_OK;
+}
+
+static sh_rc make_group(const struct layout *l, const char *name)
+{
+    hid_t group = H5Gcreate2(l->file, name, H5P_DEFAULT, l->gcpl, H5P_DEFAULT);
+    SH_H5(group, l->path, name);
+    SH_H5(H5Gclose(group), l->path, name);
+    return SH_OK;
+}
+
+static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, int ndim, const hsize_t *dim,
+                          const void *data)
+{
+    hid_t space = ndim ? H5Screate_simple(ndim, dim, NULL) : H5Screate(H5S_SCALAR);
+    SH_H5(space, l->path, name);
+    hid_t set = H5Dcreate2(l->file, name, type, space, H5P_DEFAULT, l->dcpl, H5P_DEFAULT);
+    H5Sclose(space);
+    SH_H5(set, l->path, name);
+    if (data)
+        SH_H5(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), l->path, name);
+    SH_H5(H5Dclose(set), l->path, name);
+    return SH_OK;
+}
+
+static sh_rc set_attribute(const struct layout *l, const char *name, hid_t type, const void *value)
+{
+    hid_t space = H5Screate(H5S_SCALAR);
+    SH_H5(space, l->path, name);
+    hid_t attr = H5Acreate_by_name(l->file, "/meta", name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Sclose(space);
+    SH_H5(attr, l->path, name);
+    SH_H5(H5Awrite(attr, type, value), l->path, name);
+    SH_H5(H5Aclose(attr), l->path, name);
+    return SH_OK;
+}
+
+static hid_t text_type(size_t bytes)
+{
+    hid_t type = H5Tcopy(H5T_C_S1);
+    if (type < 0 || H5Tset_size(type, bytes) < 0 || H5Tset_strpad(type, H5T_STR_NULLPAD) < 0 ||
+        H5Tset_cset(type, H5T_CSET_UTF8) < 0)
+        return H5I_INVALID_HID;
+    return type;
+}
+
+/* An HDF5 string has at least one byte; padding with zeros makes the empty text one zero. */
+static sh_rc make_text(const struct layout *l, const char *name, const char *text)
+{
+    size_t bytes = strlen(text);
+    hid_t type = text_type(bytes ? bytes : 1);
+    SH_H5(type, l->path, name);
+    sh_rc rc = make_dataset(l, name, type, 0, NULL, text);
+    H5Tclose(type);
+    return rc;
+}
+
+static sh_rc set_format(const struct layout *l)
+{
+    hid_t type = text_type(strlen(SH_CKPT_FORMAT));
+    SH_H5(type, l->path, "format");
+    sh_rc rc = set_attribute(l, "format", type, SH_CKPT_FORMAT);
+    H5Tclose(type);
+    return rc;
+}
+
+static sh_rc write_meta(const struct layout *l)
+{
+    const struct sh_ckpt_meta *m = &l->index->meta;
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {
+        {"format_major", SH_CKPT_MAJOR}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step}, {"updates", m->updates},
+        {"samples", m->samples}, {"tokens", m->tokens}, {"block_elems", SH_CKPT_BLOCK_ELEMS},
+    };
+    uint64_t digest = sh_ckpt_index_digest(l->index);
+    SH_TRY(make_group(l, "/meta"));
+    SH_TRY(set_format(l));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        SH_TRY(set_attribute(l, numbers[i].name, H5T_STD_I64LE, &numbers[i].value));
+    SH_TRY(set_attribute(l, "digest", H5T_STD_U64LE, &digest));
+    SH_TRY(make_text(l, "/meta/config", m->config));
+    return make_text(l, "/meta/guard", m->guard);
+}
+
+static sh_rc write_digests(const struct layout *l)
+{
+    static const char *const groups[] = {"/digest", "/digest/optimizer"};
+    hsize_t n = (hsize_t)l->index->n_blocks;
+    for (int g = 0; g < 2; g++)
+        SH_TRY(make_group(l, groups[g]));
+    for (int s = 0; s < SH_CKPT_STATES; s++) {
+        char name[64];
+        snprintf(name, sizeof name, "/digest/%s", sh_ckpt_state_name[s]);
+        SH_TRY(make_dataset(l, name, H5T_STD_U64LE, 1, &n, l->index->digest[s]));
+    }
+    return SH_OK;
+}
+
+static sh_rc make_tensors(const struct layout *l, int state)
+{
+    SH_TRY(make_group(l, sh_ckpt_state_name[state]));
+    for (int64_t i = 0; i < l->index->n; i++) {
+        const struct sh_ckpt_entry *e = &l->index->entry[i];
+        char name[SH_CKPT_NAME_MAX + 32];
+        hsize_t dim[SH_CKPT_DIMS_MAX];
+        for (int d = 0; d < e->ndim; d++)
+            dim[d] = (hsize_t)e->dim[d];
+        snprintf(name, sizeof name, "%s/%s", sh_ckpt_state_name[state], e->name);
+        SH_TRY(make_dataset(l, name, H5T_IEEE_F32LE, e->ndim, dim, NULL));
+    }
+    return SH_OK;
+}
+
+static sh_rc make_all(struct layout *l)
+{
+    SH_TRY(make_properties(l));
+    SH_TRY(set_metadata_block(l));
+    SH_H5(l->file = H5Fcreate(l->path, H5F_ACC_TRUNC, l->fcpl, l->fapl), l->path, "create");
+    SH_TRY(write_meta(l));
+    SH_TRY(write_digests(l));
+    SH_TRY(make_group(l, "/optimizer"));
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        SH_TRY(make_tensors(l, s));
+    return SH_OK;
+}
+
+static sh_rc close_all(struct layout *l, sh_rc rc)
+{
+    const hid_t lists[] = {l->fcpl, l->fapl, l->gcpl, l->dcpl};
+    if (l->file >= 0 && H5Fclose(l->file) < 0 && rc == SH_OK)
+        rc = sh_ckpt_h5_fail(l->path, "close");
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        if (lists[i] >= 0)
+            H5Pclose(lists[i]);
+    return rc;
+}
+
+sh_rc sh_ckpt_create(const char *path, const struct sh_ckpt_index *index)
+{
+    struct layout l = {.path = path, .index = index, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
+    SH_TRY(sh_ckpt_h5_start());
+    return close_all(&l, make_all(&l));
+}

@@ -1,0 +1,55 @@
+#include "io/checkpoint/digest.h"
+
+#include "src/base/hash.h"
+
+#include <string.h>
+
+int64_t sh_ckpt_blocks(int64_t elems)
+{
+    return (elems + SH_CKPT_BLOCK_ELEMS - 1) / SH_CKPT_BLOCK_ELEMS;
+}
+
+uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name)
+{
+    return sh_mix64(sh_mix64(sh_hash64(name, strlen(name)) ^ (uint64_t)step) + (uint64_t)state);
+}
+
+/* The same finisher as sh_mix64, here so that the compiler can keep several elements in flight: a call an element would
+ * make the digest slower than the disk. */
+static inline uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Elements of one block, `at` elements behind its begin. */
+static uint64_t sum_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems)
+{
+    const uint64_t K = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
+    uint64_t place = (uint64_t)(at + 1) * K + sh_mix64(seed ^ (uint64_t)block), sum = 0;
+    for (int64_t i = 0; i < elems; i++) {
+        uint32_t bits;
+        memcpy(&bits, data + i, sizeof bits);
+        sum += mix(bits ^ place);
+        place += K;
+    }
+    return sum;
+}
+
+void sh_ckpt_digest_add(uint64_t seed, const float *data, int64_t begin, int64_t elems, uint64_t *blocks)
+{
+    while (elems > 0) {
+        int64_t block = begin / SH_CKPT_BLOCK_ELEMS, at = begin % SH_CKPT_BLOCK_ELEMS;
+        int64_t n = SH_CKPT_BLOCK_ELEMS - at < elems ? SH_CKPT_BLOCK_ELEMS - at : elems;
+        blocks[block] += sum_part(seed, block, data, at, n);
+        data += n;
+        begin += n;
+        elems -= n;
+    }
+}
+
+uint64_t sh_ckpt_digest_block(uint64_t seed, int64_t block, const float *data, int64_t elems)
+{
+    return sum_part(seed, block, data, 0, elems);
+}

@@ -1,0 +1,30 @@
+/* Digests of tensor data: a sum per block of 2^20 elements that does not depend on who computes which part of it.
+ *
+ *   digest(block) = sum over its elements i of mix(bits(i) ^ ((i - first of block + 1) * K + seed))   mod 2^64
+ *
+ * mix is a bijection, so a change of one element always changes the sum; the place inside the block is mixed in, so swapped
+ * elements are seen; the seed depends on step, state, tensor and block, so a block from elsewhere or from an older file is
+ * seen. Sums of parts of a block add up to the sum of the block: ranks add theirs. Against damage, not against malice.
+ * Local, no state. */
+#ifndef IO_CHECKPOINT_DIGEST_H
+#define IO_CHECKPOINT_DIGEST_H
+
+#include <stdint.h>
+
+enum { SH_CKPT_BLOCK_ELEMS = 1 << 20 };
+
+/* Blocks of a tensor of `elems` elements; the last one may be shorter. */
+int64_t sh_ckpt_blocks(int64_t elems);
+
+/* The seed of all blocks of one tensor in one state. */
+uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name);
+
+/* Add elements [begin, begin + elems) of a tensor to the sums of its blocks.
+ *   data    in  [elems]
+ *   blocks  +=  [sh_ckpt_blocks(elements of the tensor)] */
+void sh_ckpt_digest_add(uint64_t seed, const float *data, int64_t begin, int64_t elems, uint64_t *blocks);
+
+/* The sum of one block (of its first `elems` elements). */
+uint64_t sh_ckpt_digest_block(uint64_t seed, int64_t block, const float *data, int64_t elems);
+
+#endif

@@ -1,0 +1,60 @@
+#include "io/checkpoint/h5.h"
+
+#include <mpi.h>
+#include <stdbool.h>
+
+sh_rc sh_ckpt_h5_start(void)
+{
+    static bool started;
+    if (started)
+        return SH_OK;
+    if (H5open() < 0 || H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0 || H5PLset_loading_state(0) < 0)
+        return sh_fail(SH_E_BUG, "the HDF5 library does not start");
+    started = true;
+    return SH_OK;
+}
+
+/* Upwards from where it happened: the first one is the reason, the rest is who called whom. */
+static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)
+{
+    if (n == 0)
+        *(const char **)text = error->desc;
+    return 0;
+}
+
+sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
+{
+    const char *reason = "no reason given";
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &reason);
+    return sh_fail(SH_E_DATA, "%s: %s: %s", path, words, reason ? reason : "no reason given");
+}
+
+static hid_t common_access(void)
+{
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
+    if (fapl < 0)
+        return fapl;
+    /* The format of 1.10 has checksums over its metadata. Locks are left out because many parallel file systems have
+     * none, and because a file that is being written has a name that nobody else knows. */
+    if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
+        H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG) < 0 || H5Pset_file_locking(fapl, 0, 1) < 0) {
+        H5Pclose(fapl);
+        return H5I_INVALID_HID;
+    }
+    return fapl;
+}
+
+hid_t sh_ckpt_h5_serial_access(void)
+{
+    return common_access();
+}
+
+hid_t sh_ckpt_h5_parallel_access(void)
+{
+    hid_t fapl = common_access();
+    if (fapl >= 0 && H5Pset_fapl_mpio(fapl, MPI_COMM_WORLD, MPI_INFO_NULL) < 0) {
+        H5Pclose(fapl);
+        return H5I_INVALID_HID;
+    }
+    return fapl;
+}

@@ -1,0 +1,32 @@
+/* What the checkpoint's HDF5 calls have in common. hdf5.h is included here and in the .c files that include this. Local
+ * unless said otherwise. */
+#ifndef IO_CHECKPOINT_H5_H
+#define IO_CHECKPOINT_H5_H
+
+#include "src/base/err.h"
+
+#include <hdf5.h>
+
+#define SH_CKPT_FORMAT "sherd-checkpoint"
+enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 0 };
+
+/* Once before other calls, again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever the
+ * environment or a file asks for. */
+sh_rc sh_ckpt_h5_start(void);
+
+/* Fail with "<path>: <words>: <HDF5's innermost reason>". */
+sh_rc sh_ckpt_h5_fail(const char *path, const char *words);
+
+/* A call that returns a negative value on failure. */
+#define SH_H5(call, path, words)                      \
+    do {                                              \
+        if ((call) < 0)                               \
+            return sh_ckpt_h5_fail((path), (words));  \
+    } while (0)
+
+/* Access properties: newest format that 1.10 writes, no file locks, closing a file closes all that is open in it.
+ * Serial, or (collective when used) over all ranks. Closed with H5Pclose. Negative on failure. */
+hid_t sh_ckpt_h5_serial_access(void);
+hid_t sh_ckpt_h5_parallel_access(void);
+
+#endif

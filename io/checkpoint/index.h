@@ -1,0 +1,61 @@
+/* What a checkpoint file holds: meta data, tensors with their places in the file, digests. Made from the caller's set
+ * when saving, read from the file when loading; after that the data is only reached by offset, and only rank 0 ever lets
+ * HDF5 look into a file. */
+#ifndef IO_CHECKPOINT_INDEX_H
+#define IO_CHECKPOINT_INDEX_H
+
+#include "io/checkpoint/checkpoint.h"
+
+enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4 };
+
+struct sh_ckpt_entry {
+    char name[SH_CKPT_NAME_MAX + 1];
+    int32_t ndim;
+    int64_t dim[SH_CKPT_DIMS_MAX];
+    int64_t elems;
+    int64_t first_block;              /* of this tensor in the arrays of digests */
+    int64_t offset[SH_CKPT_STATES];   /* bytes; set when read from a file */
+};
+
+struct sh_ckpt_index {
+    struct sh_ckpt_meta meta;
+    struct sh_ckpt_entry *entry;
+    int64_t n, n_blocks;
+    uint64_t *digest[SH_CKPT_STATES]; /* [n_blocks] each */
+    int64_t file_bytes;               /* set when read from a file */
+};
+
+/* "model", "optimizer/exp_avg", ...: groups of the file. */
+extern const char *const sh_ckpt_state_name[SH_CKPT_STATES];
+
+/* From a set and its meta data; digests zero. Local. Errors: SH_E_BUG: a name or shape that a file cannot have. */
+sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, struct sh_ckpt_index *out);
+void sh_ckpt_index_free(struct sh_ckpt_index *index);
+
+/* Space for n tensors, then (elems set) numbers of the blocks and space for their digests. Local. */
+void sh_ckpt_index_alloc(struct sh_ckpt_index *index, int64_t n);
+void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index);
+
+/* Of the meta data, names, shapes and digests: the part of the file that HDF5's own checksums do not cover. Local. */
+uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index);
+
+/* Place of tensor `name`, or -1. `hint`: where it probably is. Local. */
+int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, int64_t hint);
+
+/* "[50257,768]" into text. Local. */
+const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100]);
+
+/* Rank 0's index to all ranks; the others' is overwritten. Collective. Errors: SH_E_COMM. */
+sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank);
+
+/* Read the index of a file with HDF5, believing nothing. Local.
+ * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, or with anything in it that could reach outside. */
+sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
+
+/* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */
+sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts);
+
+/* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the one of the index. */
+sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);
+
+#endif

@@ -1,0 +1,74 @@
+#include "io/checkpoint/checkpoint.h"
+
+#include "io/checkpoint/h5.h"
+#include "io/checkpoint/index.h"
+
+#include <unistd.h>
+
+sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
+{
+    struct sh_ckpt_index index;
+    SH_TRY(sh_ckpt_index_read(path, &index));
+    *meta = index.meta;
+    index.meta = (struct sh_ckpt_meta){0};
+    sh_ckpt_index_free(&index);
+    return SH_OK;
+}
+
+static int64_t elements(const struct sh_ckpt_index *index)
+{
+    int64_t elems = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        elems += index->entry[i].elems;
+    return elems;
+}
+
+static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
+{
+    const struct sh_ckpt_meta *m = &index->meta;
+    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, SH_CKPT_MAJOR, SH_CKPT_MINOR,
+            (long long)index->file_bytes);
+    fprintf(out, "step %lld, updates %lld, samples %lld, tokens %lld\n", (long long)m->step, (long long)m->updates,
+            (long long)m->samples, (long long)m->tokens);
+    fprintf(out, "%lld tensors, %lld elements; for each:", (long long)index->n, (long long)elements(index));
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        fprintf(out, " %s", sh_ckpt_state_name[s]);
+    fputc('\n', out);
+    for (int64_t i = 0; i < index->n; i++) {
+        const struct sh_ckpt_entry *e = &index->entry[i];
+        char shape[100];
+        fprintf(out, "  %s f32 %s\n", e->name, sh_ckpt_shape_text(e->ndim, e->dim, shape));
+    }
+    fprintf(out, "configuration:\n%s%s", m->config, m->guard[0] ? "guard:\n" : "");
+    fputs(m->guard, out);
+}
+
+sh_rc sh_ckpt_info(const char *path, FILE *out)
+{
+    struct sh_ckpt_index index;
+    SH_TRY(sh_ckpt_index_read(path, &index));
+    print(&index, path, out);
+    sh_ckpt_index_free(&index);
+    return SH_OK;
+}
+
+static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
+{
+    int fd;
+    SH_TRY(sh_ckpt_index_open_data(index, path, &fd));
+    sh_rc rc = sh_ckpt_index_verify(index, fd, path, 0, 1);
+    close(fd);
+    return rc;
+}
+
+sh_rc sh_ckpt_verify(const char *path, FILE *out)
+{
+    struct sh_ckpt_index index;
+    SH_TRY(sh_ckpt_index_read(path, &index));
+    sh_rc rc = verify(&index, path);
+    if (rc == SH_OK)
+        fprintf(out, "%s: step %lld, %lld tensors, %lld blocks: all digests match\n", path, (long long)index.meta.step,
+                (long long)index.n, (long long)index.n_blocks * SH_CKPT_STATES);
+    sh_ckpt_index_free(&index);
+    return rc;
+}

@@ -1,0 +1,92 @@
+#include "io/checkpoint/write.h"
+
+#include "io/checkpoint/h5.h"
+#include "io/checkpoint/index.h"
+
+#include <stdint.h>
+
+/* Elements in one H5Dwrite: 256 MiB, since MPI-IO counts bytes in an int. */
+enum { SLAB_ELEMS = 64 << 20 };
+
+/* A row-major interval of a tensor is not one hyperslab but up to 2 * ndim - 1 of them. This is the largest one that
+ * begins at element `at` and has at most `elems` elements: whole rows of as many inner dims as fit.
+ * Returns its number of elements. */
+static int64_t next_box(const struct sh_ckpt_tensor *t, int64_t at, int64_t elems, hsize_t *start, hsize_t *count)
+{
+    int d = t->ndim - 1;
+    int64_t row = 1; /* elements of one step along dim d */
+    while (d > 0 && at % (row * t->dim[d]) == 0 && elems >= row * t->dim[d])
+        row *= t->dim[d--];
+    int64_t rows = elems / row, left = t->dim[d] - at / row % t->dim[d];
+    for (int k = t->ndim - 1; k >= 0; k--) {
+        start[k] = (hsize_t)(at % t->dim[k]);
+        count[k] = k > d ? (hsize_t)t->dim[k] : 1;
+        at /= t->dim[k];
+    }
+    count[d] = (hsize_t)(rows < left ? rows : left);
+    return (int64_t)count[d] * row;
+}
+
+static sh_rc write_box(hid_t set, hid_t space, const hsize_t *start, const hsize_t *count, const float *data, int64_t elems,
+                       const char *path, const char *name)
+{
+    hsize_t n = (hsize_t)elems;
+    SH_H5(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL), path, name);
+    hid_t memory = H5Screate_simple(1, &n, NULL);
+    SH_H5(memory, path, name);
+    /* The default transfer list: independent. Collective transfers hang the others when one rank meets an error. */
+    herr_t status = H5Dwrite(set, H5T_IEEE_F32LE, memory, space, H5P_DEFAULT, data);
+    H5Sclose(memory);
+    SH_H5(status, path, name);
+    return SH_OK;
+}
+
+static sh_rc write_interval(hid_t set, const struct sh_ckpt_tensor *t, int64_t begin, int64_t elems, const float *data,
+                            const char *path)
+{
+    hid_t space = H5Dget_space(set);
+    sh_rc rc = SH_OK;
+    SH_H5(space, path, t->name);
+    while (elems > 0 && rc == SH_OK) {
+        hsize_t start[4], count[4];
+        int64_t n = next_box(t, begin, elems < SLAB_ELEMS ? elems : SLAB_ELEMS, start, count);
+        rc = write_box(set, space, start, count, data, n, path, t->name);
+        begin += n;
+        data += n;
+        elems -= n;
+    }
+    H5Sclose(space);
+    return rc;
+}
+
+static sh_rc write_piece(hid_t file, const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_piece *piece)
+{
+    const struct sh_ckpt_tensor *t = &set->tensors[piece->tensor];
+    for (int s = 0; s < SH_CKPT_STATES; s++) {
+        char name[SH_CKPT_NAME_MAX + 32];
+        snprintf(name, sizeof name, "%s/%s", sh_ckpt_state_name[s], t->name);
+        hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT);
+        SH_H5(dataset, path, name);
+        sh_rc rc = write_interval(dataset, t, piece->begin, piece->elems, piece->data[s], path);
+        H5Dclose(dataset);
+        SH_TRY(rc);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set)
+{
+    hid_t fapl = sh_ckpt_h5_parallel_access();
+    SH_H5(fapl, path, "MPI-IO driver");
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, fapl);
+    H5Pclose(fapl);
+    SH_H5(file, path, "open for writing by all ranks");
+    sh_rc rc = SH_OK;
+    for (int i = 0; i < set->n_pieces && rc == SH_OK; i++)
+        if (set->pieces[i].elems > 0)
+            rc = write_piece(file, path, set, &set->pieces[i]);
+    /* Closing is collective: a rank that failed takes part too. */
+    if (H5Fclose(file) < 0 && rc == SH_OK)
+        rc = sh_ckpt_h5_fail(path, "close");
+    return rc;
+}

@@ -1,0 +1,11 @@
+/* The tensors' data into a file that sh_ckpt_create has laid out, through HDF5's MPI-IO driver. */
+#ifndef IO_CHECKPOINT_WRITE_H
+#define IO_CHECKPOINT_WRITE_H
+
+#include "io/checkpoint/checkpoint.h"
+
+/* Write this rank's pieces, all states. Collective: opening and closing; the transfers are independent. The result is
+ * local: agree on it. A success proves little, since MPI-IO may lose an error: read back. Errors: SH_E_DATA. */
+sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set);
+
+#endif

@@ -1,0 +1,198 @@
+#include "tests/mpi/ckpt_case.h"
+
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+#include "src/layout/layout.h"
+#include "src/mesh/mesh.h"
+
+#include <dirent.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int test_rank, test_world;
+
+/* Primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
+const struct sh_ckpt_tensor test_tensors[] = {
+    {"wte.weight", 2, {1021, 1031}, 1052651},
+    {"layers.0.norm.weight", 1, {13}, 13},
+    {"layers.0.attn.weight", 2, {127, 64}, 8128},
+    {"layers.0.bias", 1, {1}, 1},
+    {"layers.1.conv.weight", 3, {3, 5, 7}, 105},
+    {"layers.1.deep.weight", 4, {2, 3, 5, 7}, 210},
+    {"layers.1.wide", 2, {1, 65537}, 65537},
+    {"head.weight", 2, {1 << 11, 1 << 9}, 1 << 20},
+};
+const int test_n_tensors = sizeof test_tensors / sizeof test_tensors[0];
+
+void check_that(bool ok, const char *file, int line, const char *what)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "rank %d: %s:%d: failed: %s (last error: %s)\n", test_rank, file, line, what, sh_error_text());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+void check_fails(sh_rc rc, sh_rc expected, const char *says)
+{
+    if (rc != expected)
+        fprintf(stderr, "rank %d: got %d instead of %d\n", test_rank, (int)rc, (int)expected);
+    CHECK(rc == expected);
+    if (says && sh_error_text()[0] && !strstr(sh_error_text(), says)) {
+        fprintf(stderr, "rank %d: \"%s\" does not say \"%s\"\n", test_rank, sh_error_text(), says);
+        CHECK(false);
+    }
+    long long texts = sh_error_text()[0] != '\0';
+    CHECK(sh_mesh_sum_i64(&texts, 1) == SH_OK && texts == 1);
+    sh_error_clear();
+}
+
+/* Any bit pattern, NaN with payloads included: a checkpoint moves bits, not numbers. */
+static uint32_t known_bits(int state, int tensor, int64_t i)
+{
+    return (uint32_t)sh_mix64((uint64_t)i * SH_CKPT_STATES + (uint64_t)state + ((uint64_t)tensor << 48));
+}
+
+static void add_piece(struct sh_ckpt_set *set, int tensor, int64_t begin, int64_t end, bool fill)
+{
+    struct sh_ckpt_piece p = {.tensor = tensor, .begin = begin, .elems = end - begin};
+    for (int s = 0; s < SH_CKPT_STATES; s++) {
+        p.data[s] = malloc((size_t)(end - begin + 1) * 4);
+        memset(p.data[s], 0xa5, (size_t)(end - begin + 1) * 4);
+        for (int64_t i = begin; fill && i < end; i++) {
+            uint32_t bits = known_bits(s, tensor, i);
+            memcpy(p.data[s] + (i - begin), &bits, 4);
+        }
+    }
+    struct sh_ckpt_piece *pieces = (struct sh_ckpt_piece *)set->pieces;
+    pieces = sh_realloc(pieces, (size_t)set->n_pieces + 1, sizeof *pieces);
+    pieces[set->n_pieces++] = p;
+    set->pieces = pieces;
+}
+
+/* The part of all tensors laid end to end that lies in `mine`. */
+static void add_range(struct sh_ckpt_set *set, struct sh_range mine, bool fill)
+{
+    int64_t at = 0;
+    for (int t = 0; t < test_n_tensors; t++) {
+        struct sh_range own = sh_layout_intersect((struct sh_range){at, at + test_tensors[t].elems}, mine);
+        if (own.begin < own.end || t % 3 == 0) /* now and then an empty piece, which is allowed */
+            add_piece(set, t, own.begin < own.end ? own.begin - at : 0, own.begin < own.end ? own.end - at : 0, fill);
+        at += test_tensors[t].elems;
+    }
+}
+
+static void add_crumbs(struct sh_ckpt_set *set, bool fill)
+{
+    int turn = 0;
+    for (int t = 0; t < test_n_tensors; t++) {
+        int64_t elems = test_tensors[t].elems, step = elems / 13 + 1;
+        for (int64_t begin = 0; begin < elems; begin += step, turn++)
+            if ((turn * 7 + turn / 3) % test_world == test_rank)
+                add_piece(set, t, begin, begin + step < elems ? begin + step : elems, fill);
+    }
+}
+
+static struct sh_range own_range(enum ckpt_cut cut)
+{
+    int64_t total = 0;
+    for (int t = 0; t < test_n_tensors; t++)
+        total += test_tensors[t].elems;
+    int owner = cut == CUT_FIRST_RANK ? 0 : test_world - 1;
+    int replicas = cut == CUT_REPLICAS && test_world % 2 == 0 ? 2 : 1, shards = test_world / replicas;
+    if (cut == CUT_EVERYTHING)
+        return (struct sh_range){0, total};
+    if (cut == CUT_FIRST_RANK || cut == CUT_LAST_RANK)
+        return (struct sh_range){0, owner == test_rank ? total : 0};
+    return sh_layout_split(sh_layout_owned(total, shards, test_rank % shards), replicas, test_rank / shards);
+}
+
+struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill)
+{
+    struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
+    if (cut == CUT_CRUMBS)
+        add_crumbs(&set, fill);
+    else
+        add_range(&set, own_range(cut), fill);
+    return set;
+}
+
+void free_set(struct sh_ckpt_set *set)
+{
+    for (int i = 0; i < set->n_pieces; i++)
+        for (int s = 0; s < SH_CKPT_STATES; s++)
+            free(set->pieces[i].data[s]);
+    free((void *)set->pieces);
+    *set = (struct sh_ckpt_set){0};
+}
+
+static long wrong_in_piece(const struct sh_ckpt_piece *p, int state)
+{
+    long wrong = 0;
+    for (int64_t i = 0; i < p->elems; i++) {
+        uint32_t bits;
+        memcpy(&bits, p->data[state] + i, 4);
+        wrong += bits != known_bits(state, p->tensor, p->begin + i);
+    }
+    return wrong;
+}
+
+long wrong_elements(const struct sh_ckpt_set *set)
+{
+    long wrong = 0;
+    for (int i = 0; i < set->n_pieces; i++)
+        for (int s = 0; s < SH_CKPT_STATES; s++)
+            if (set->pieces[i].data[s])
+                wrong += wrong_in_piece(&set->pieces[i], s);
+    return wrong;
+}
+
+struct sh_ckpt_meta test_meta(int64_t step)
+{
+    return (struct sh_ckpt_meta){.step = step, .samples = step * 32, .tokens = step * 32768, .updates = step - 1,
+                                 .config = (char *)"training:\n  steps: 7\n", .guard = (char *)""};
+}
+
+static char folder[] = "/tmp/test_ckpt.XXXXXX";
+
+const char *make_folder(void)
+{
+    CHECK(test_rank != 0 || mkdtemp(folder));
+    CHECK(sh_mesh_bcast(folder, sizeof folder, 0) == SH_OK);
+    return folder;
+}
+
+void remove_folder(void)
+{
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    sh_mesh_barrier();
+    CHECK(test_rank != 0 || system(command) == 0);
+}
+
+int files_in_folder(void)
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n - 2;
+}
+
+unsigned long long file_hash(const char *path, long *bytes)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return 0;
+    fseek(f, 0, SEEK_END);
+    *bytes = ftell(f);
+    rewind(f);
+    unsigned char *all = malloc((size_t)*bytes + 1);
+    size_t got = fread(all, 1, (size_t)*bytes, f);
+    fclose(f);
+    unsigned long long h = sh_hash64(all, got);
+    free(all);
+    return h;
+}

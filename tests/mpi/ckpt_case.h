@@ -1,0 +1,46 @@
+/* A small model whose every element has a known value, cut over the ranks in many ways. For the checkpoint tests. */
+#ifndef TESTS_MPI_CKPT_CASE_H
+#define TESTS_MPI_CKPT_CASE_H
+
+#include "io/checkpoint/checkpoint.h"
+
+enum ckpt_cut {
+    CUT_FIRST_RANK,   /* rank 0 holds all */
+    CUT_LAST_RANK,
+    CUT_FLAT,         /* all tensors end to end, in equal chunks: sharding without replicas */
+    CUT_REPLICAS,     /* the same in 2 x size/2 when the number of ranks is even: replicas share what they all hold */
+    CUT_CRUMBS,       /* many odd pieces of each tensor, dealt in a mixed order; some ranks may get none */
+    CUT_EVERYTHING,   /* every rank all of it: only for loading */
+    CUTS
+};
+
+extern int test_rank, test_world;
+
+/* Stop the whole job with a line when a check fails. */
+#define CHECK(cond) check_that((cond), __FILE__, __LINE__, #cond)
+void check_that(bool ok, const char *file, int line, const char *what);
+
+/* The result that all ranks must have; its text must hold `says` on the rank that has it ("" or NULL: not looked at). */
+void check_fails(sh_rc rc, sh_rc expected, const char *says);
+
+extern const struct sh_ckpt_tensor test_tensors[];
+extern const int test_n_tensors;
+
+/* This rank's pieces for a cut, with memory behind them: known values (fill) or garbage. Freed with free_set. */
+struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill);
+void free_set(struct sh_ckpt_set *set);
+
+/* Elements of the set's pieces that do not have the known value. */
+long wrong_elements(const struct sh_ckpt_set *set);
+
+struct sh_ckpt_meta test_meta(int64_t step);
+
+/* A folder for this run, the same on all ranks; removed with all files in it. Collective. */
+const char *make_folder(void);
+void remove_folder(void);
+int files_in_folder(void); /* any rank; entries but . and .. */
+
+/* Hash and length of a whole file; 0 when it cannot be read. */
+unsigned long long file_hash(const char *path, long *bytes);
+
+#endif

@@ -1,0 +1,163 @@
+/* Saved on any ranks in any cut, the file has the same bytes; loaded on any ranks in any cut, the same values.
+ * test_ckpt REFERENCE: also compare with the file that an earlier run, on other ranks or another MPI, left as REFERENCE
+ * (written when it is missing). */
+#include "tests/mpi/ckpt_case.h"
+
+#include "src/mesh/mesh.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char path[256];
+
+static void load_and_compare(enum ckpt_cut cut)
+{
+    struct sh_ckpt_set set = make_set(cut, false);
+    struct sh_ckpt_meta meta, expected = test_meta(7);
+    CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
+    CHECK(wrong_elements(&set) == 0);
+    CHECK(meta.step == 7 && meta.samples == expected.samples && meta.tokens == expected.tokens);
+    CHECK(meta.updates == expected.updates);
+    CHECK(strcmp(meta.config, expected.config) == 0 && strcmp(meta.guard, "") == 0);
+    sh_ckpt_meta_free(&meta);
+    free_set(&set);
+}
+
+/* Returns the hash of the file. */
+static unsigned long long save(const char *folder, enum ckpt_cut cut)
+{
+    struct sh_ckpt_set set = make_set(cut, true);
+    struct sh_ckpt_meta meta = test_meta(7);
+    int64_t bytes = 0;
+    long found;
+    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    free_set(&set);
+    sh_mesh_barrier();
+    unsigned long long hash = file_hash(path, &found);
+    CHECK(found == bytes);
+    CHECK(files_in_folder() == 1);
+    sh_mesh_barrier();
+    return hash;
+}
+
+static void every_cut(const char *folder)
+{
+    unsigned long long first = save(folder, CUT_FIRST_RANK);
+    for (int cut = CUT_LAST_RANK; cut < CUT_EVERYTHING; cut++) {
+        CHECK(save(folder, (enum ckpt_cut)cut) == first);
+        for (int load = 0; load < CUTS; load++)
+            load_and_compare((enum ckpt_cut)load);
+    }
+}
+
+static void only_some_states(void)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, false);
+    struct sh_ckpt_meta meta;
+    for (int i = 0; i < set.n_pieces; i++) {
+        struct sh_ckpt_piece *p = (struct sh_ckpt_piece *)&set.pieces[i];
+        free(p->data[SH_CKPT_EXP_AVG]);
+        p->data[SH_CKPT_EXP_AVG] = NULL;
+    }
+    CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
+    CHECK(wrong_elements(&set) == 0);
+    sh_ckpt_meta_free(&meta);
+    free_set(&set);
+}
+
+/* What one process can do without a mesh. */
+static void serial_calls(const char *folder)
+{
+    struct sh_ckpt_meta meta;
+    char *newest, *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    CHECK(sh_ckpt_read_meta(path, &meta) == SH_OK && meta.step == 7);
+    sh_ckpt_meta_free(&meta);
+    CHECK(sh_ckpt_info(path, out) == SH_OK && sh_ckpt_verify(path, out) == SH_OK);
+    fclose(out);
+    CHECK(strstr(text, "layers.1.deep.weight f32 [2,3,5,7]") && strstr(text, "all digests match"));
+    free(text);
+    CHECK(sh_ckpt_newest(folder, &newest) == SH_OK && strcmp(newest, path) == 0);
+    free(newest);
+    CHECK(sh_ckpt_newest_before(folder, 7, &newest) == SH_OK && !newest);
+    CHECK(sh_ckpt_newest("/nowhere/at/all", &newest) == SH_OK && !newest);
+}
+
+/* Names are ordered as numbers, and what is unfinished or foreign is not seen. */
+static void newest_by_step(const char *folder)
+{
+    static const char *const names[] = {"step-00000009.h5", "step-00000100.h5", "step-123456789.h5", "step-00000100.h5.bak",
+                                        ".step-99999999.h5.12ab.tmp", "step-9999999999999999999999.h5", "step-5.h5"};
+    char name[300], *newest;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, names[i]);
+        fclose(fopen(name, "w"));
+    }
+    CHECK(sh_ckpt_newest(folder, &newest) == SH_OK && strstr(newest, "/step-123456789.h5"));
+    free(newest);
+    CHECK(sh_ckpt_newest_before(folder, 100, &newest) == SH_OK && strstr(newest, "/step-00000009.h5"));
+    free(newest);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, names[i]);
+        unlink(name);
+    }
+}
+
+/* New folders on the way, and no more rights than wanted when the umask gives all. */
+static void modes(const char *folder)
+{
+    char deep[256], file[300];
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(1);
+    struct stat st;
+    int64_t bytes;
+    mode_t old = umask(0);
+    snprintf(deep, sizeof deep, "%s/a/b", folder);
+    snprintf(file, sizeof file, "%s/step-00000001.h5", deep);
+    CHECK(sh_ckpt_save(deep, &set, &meta, &bytes) == SH_OK);
+    umask(old);
+    CHECK(stat(deep, &st) == 0 && (st.st_mode & 0777) == 0750);
+    CHECK(stat(file, &st) == 0 && (st.st_mode & 0777) == 0640);
+    free_set(&set);
+}
+
+static void compare_with_reference(const char *reference)
+{
+    char command[700];
+    long bytes;
+    if (test_rank != 0)
+        return;
+    if (access(reference, F_OK) != 0) {
+        snprintf(command, sizeof command, "cp '%s' '%s'", path, reference);
+        CHECK(system(command) == 0);
+    }
+    CHECK(file_hash(path, &bytes) == file_hash(reference, &bytes));
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(sh_mesh_start(&argc, &argv) == SH_OK);
+    MPI_Comm_rank(MPI_COMM_WORLD, &test_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &test_world);
+    const char *folder = make_folder();
+    snprintf(path, sizeof path, "%s/step-00000007.h5", folder);
+    every_cut(folder);
+    only_some_states();
+    if (test_rank == 0) {
+        serial_calls(folder);
+        newest_by_step(folder);
+    }
+    sh_mesh_barrier();
+    if (argc > 1)
+        compare_with_reference(argv[1]);
+    modes(folder);
+    remove_folder();
+    if (test_rank == 0)
+        printf("test_ckpt: %d ranks: ok\n", test_world);
+    sh_mesh_stop();
+    return 0;
+}
