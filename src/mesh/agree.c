@@ -4,10 +4,16 @@
 #include <limits.h>
 #include <stdio.h>
 
+void sh_mesh_world(int *rank, int *world)
+{
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, world);
+}
+
 static int world_rank(void)
 {
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int rank, world;
+    sh_mesh_world(&rank, &world);
     return rank;
 }
 

@@ -48,6 +48,9 @@ struct sh_mesh {
     MPI_Comm comm[SH_AXES];       /* one per axis; members in axis order */
 };
 
+/* This rank and the number of ranks of the job. Local. */
+void sh_mesh_world(int *rank, int *world);
+
 /* Ranks on this node / smallest node, before the mesh is known (threads, memory limits). Collective. */
 sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest);
 

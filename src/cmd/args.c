@@ -1,0 +1,139 @@
+#include "src/cmd/cmd.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include "io/checkpoint/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int find_option(const struct sh_cmd *cmd, const char *word, size_t length)
+{
+    for (int i = 0; cmd->options[i].name; i++)
+        if (strlen(cmd->options[i].name) == length && !strncmp(cmd->options[i].name, word, length))
+            return i;
+    return -1;
+}
+
+static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
+{
+    const char *names[SH_CMD_MAX_ARGS], *near;
+    int n = 0;
+
+    for (; cmd->options[n].name; n++)
+        names[n] = cmd->options[n].name;
+    near = sh_str_nearest(word, n, names);
+    return sh_fail(SH_E_USAGE, "sherd %s: no option %s%s%s; see sherd --help", cmd->name, word, near ? "; nearest is " : "",
+                   near ? near : "");
+}
+
+/* "--section.key=value" or "--section.key value" becomes "section.key=value". Moves *i past what it takes. */
+static sh_rc take_override(int argc, char **argv, int *i, struct sh_cmd_args *args)
+{
+    const char *word = argv[*i] + 2;
+
+    if (args->n_overrides == SH_CMD_MAX_ARGS)
+        return sh_fail(SH_E_USAGE, "more than %d --section.key=value arguments", SH_CMD_MAX_ARGS);
+    if (!strchr(word, '=')) {
+        if (++*i >= argc)
+            return sh_fail(SH_E_USAGE, "--%s needs a value: --%s=VALUE", word, word);
+        word = args->joined[args->n_joined++] = sh_strfmt("%s=%s", word, argv[*i]);
+    }
+    args->overrides[args->n_overrides++] = word;
+    return SH_OK;
+}
+
+static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i, struct sh_cmd_args *args)
+{
+    const char *word = argv[*i], *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    int row = find_option(cmd, word, length);
+
+    if (row < 0)
+        return unknown(cmd, word);
+    if (args->values[row])
+        return sh_fail(SH_E_USAGE, "sherd %s: %s is given twice", cmd->name, cmd->options[row].name);
+    if (!cmd->options[row].value) {
+        args->values[row] = "";
+        return equals ? sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name) : SH_OK;
+    }
+    if (!equals && ++*i >= argc)
+        return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);
+    args->values[row] = equals ? equals + 1 : argv[*i];
+    return SH_OK;
+}
+
+static bool is_override(const struct sh_cmd *cmd, const char *word)
+{
+    size_t name = strcspn(word, "=");
+
+    return cmd->config && !strncmp(word, "--", 2) && memchr(word, '.', name) && find_option(cmd, word, name) < 0;
+}
+
+sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cmd_args *args)
+{
+    *args = (struct sh_cmd_args){0};
+    for (int i = 1; i < argc; i++) {
+        if (is_override(cmd, argv[i]))
+            SH_TRY(take_override(argc, argv, &i, args));
+        else if (argv[i][0] == '-' && argv[i][1])
+            SH_TRY(take_option(cmd, argc, argv, &i, args));
+        else if (args->n_positional == SH_CMD_MAX_ARGS)
+            return sh_fail(SH_E_USAGE, "sherd %s: more than %d arguments", cmd->name, SH_CMD_MAX_ARGS);
+        else
+            args->positional[args->n_positional++] = argv[i];
+    }
+    return SH_OK;
+}
+
+void sh_cmd_args_free(struct sh_cmd_args *args)
+{
+    for (int i = 0; i < args->n_joined; i++)
+        free(args->joined[i]);
+}
+
+const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name)
+{
+    return args->values[find_option(cmd, name, strlen(name))];
+}
+
+sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
+                    double none, double *out)
+{
+    const char *text = sh_cmd_option(cmd, args, name);
+    char *end;
+
+    *out = none;
+    if (!text)
+        return SH_OK;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out >= min && *out <= max))
+        return sh_fail(SH_E_USAGE, "sherd %s: %s must be a number from %g to %g, not \"%s\"", cmd->name, name, min, max, text);
+    return SH_OK;
+}
+
+static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
+{
+    struct sh_ckpt_meta meta = {0};
+    char *name = sh_strfmt("%s (its configuration)", checkpoint);
+    sh_rc rc;
+
+    rc = sh_ckpt_read_meta(checkpoint, &meta);
+    if (rc == SH_OK)
+        rc = sh_config_parse_with(meta.config, strlen(meta.config), name, args->n_overrides, args->overrides, cfg);
+    sh_ckpt_meta_free(&meta);
+    free(name);
+    return rc;
+}
+
+sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
+{
+    if (args->n_positional > 1)
+        return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well", args->positional[1]);
+    if (!args->n_positional && checkpoint)
+        return config_of_checkpoint(args, checkpoint, cfg);
+    if (!args->n_positional)
+        return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml; examples/ has one for each model");
+    return sh_config_load(args->positional[0], args->n_overrides, args->overrides, cfg);
+}

@@ -1,0 +1,66 @@
+/* The commands: one row and one file each. */
+#ifndef SH_CMD_CMD_H
+#define SH_CMD_CMD_H
+
+#include "src/base/err.h"
+#include "src/config/config.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { SH_CMD_MAX_ARGS = 64 };
+
+/* An option of a command besides --section.key=value: "--name VALUE" or "--name=VALUE", or a flag. */
+struct sh_cmd_option {
+    const char *name;     /* "--tokens" */
+    const char *value;    /* what it is called in the help, "N"; NULL: a flag */
+    const char *help;
+};
+
+struct sh_cmd {
+    const char *name, *arguments, *summary;
+    const struct sh_cmd_option *options; /* ends with a NULL name */
+    bool config;                         /* takes CONFIG.yaml and --section.key=value */
+    bool mpi;                            /* runs as a job: MPI is up when `run` is called, and the rc is agreed */
+    /* Where `mpi` is set, `run` is collective and must return the same class on all ranks. */
+    sh_rc (*run)(int argc, char **argv);
+};
+
+/* What stood on the command line. */
+struct sh_cmd_args {
+    const char *positional[SH_CMD_MAX_ARGS];
+    int n_positional;
+    const char *overrides[SH_CMD_MAX_ARGS]; /* "section.key=value" */
+    int n_overrides;
+    const char *values[SH_CMD_MAX_ARGS];    /* by row of the options; NULL: not given; "" for a flag */
+    char *joined[SH_CMD_MAX_ARGS];          /* storage of "--section.key value" */
+    int n_joined;
+};
+
+extern const struct sh_cmd sh_commands[];   /* ends with a NULL name */
+const struct sh_cmd *sh_cmd_find(const char *name);
+
+/* argv[0] is the command's name. Errors: SH_E_USAGE with the word that is wrong and the nearest that is right. */
+sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cmd_args *args);
+void sh_cmd_args_free(struct sh_cmd_args *args);
+
+/* The value of an option, NULL when it was not given. */
+const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name);
+/* As a number within [min, max]; `none` when it was not given. */
+sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
+                    double none, double *out);
+
+/* The configuration of the command line: its file, or the one inside the checkpoint when none is named, and the overrides. */
+sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);
+
+void sh_cmd_help(FILE *out, enum sh_config_help form);
+
+sh_rc sh_cmd_train(int argc, char **argv);
+sh_rc sh_cmd_plan(int argc, char **argv);
+sh_rc sh_cmd_tokenize(int argc, char **argv);
+sh_rc sh_cmd_generate(int argc, char **argv);
+sh_rc sh_cmd_eval(int argc, char **argv);
+sh_rc sh_cmd_ckpt(int argc, char **argv);
+sh_rc sh_cmd_help_run(int argc, char **argv);
+
+#endif

@@ -1,0 +1,78 @@
+#include "src/cmd/cmd.h"
+
+#include <string.h>
+
+static void help_text(FILE *out)
+{
+    fputs("Sherd trains language models with fully and hybrid sharded data parallelism over MPI.\n\n"
+          "usage: sherd COMMAND ...\n\n", out);
+    for (const struct sh_cmd *c = sh_commands; c->name; c++) {
+        fprintf(out, "  sherd %s %s%s\n      %s\n", c->name, c->arguments, c->config ? " [--section.key=value ...]" : "", c->summary);
+        for (const struct sh_cmd_option *o = c->options; o->name; o++)
+            fprintf(out, "      %s%s%-*s  %s\n", o->name, o->value ? " " : "",
+                    o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "", o->help);
+    }
+    fputs("\n  sherd --version\n\nExit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd,\n"
+          "75 saved and ready to be started again.\n", out);
+}
+
+static void help_roff(FILE *out)
+{
+    fputs(".TH SHERD 1\n.SH NAME\nsherd \\- train language models with sharded data parallelism over MPI\n.SH SYNOPSIS\n", out);
+    for (const struct sh_cmd *c = sh_commands; c->name; c++)
+        fprintf(out, ".B sherd %s\n%s%s\n.br\n", c->name, c->arguments, c->config ? " [\\-\\-section.key=value ...]" : "");
+    fputs(".SH COMMANDS\n", out);
+    for (const struct sh_cmd *c = sh_commands; c->name; c++) {
+        fprintf(out, ".TP\n.B %s\n%s.\n", c->name, c->summary);
+        for (const struct sh_cmd_option *o = c->options; o->name; o++)
+            fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
+    }
+    fputs(".SH EXIT STATUS\n0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd, 75 saved and ready "
+          "to be started again.\n.SH SEE ALSO\n.BR sherd\\-config (5)\n", out);
+}
+
+static void help_markdown(FILE *out)
+{
+    for (const struct sh_cmd *c = sh_commands; c->name; c++) {
+        fprintf(out, "## `sherd %s %s`\n\n%s.\n\n", c->name, c->arguments, c->summary);
+        for (const struct sh_cmd_option *o = c->options; o->name; o++)
+            fprintf(out, "- `%s%s%s`: %s\n", o->name, o->value ? " " : "", o->value ? o->value : "", o->help);
+        fputs(c->options->name ? "\n" : "", out);
+    }
+}
+
+void sh_cmd_help(FILE *out, enum sh_config_help form)
+{
+    static void (*const forms[])(FILE *) = {[SH_HELP_TEXT] = help_text, [SH_HELP_ROFF] = help_roff,
+                                            [SH_HELP_MARKDOWN] = help_markdown};
+    forms[form](out);
+}
+
+static sh_rc find_form(const char *name, enum sh_config_help *form)
+{
+    static const char *const names[] = {[SH_HELP_TEXT] = "text", [SH_HELP_ROFF] = "roff", [SH_HELP_MARKDOWN] = "markdown"};
+
+    *form = SH_HELP_TEXT;
+    for (int i = 0; name && i <= SH_HELP_MARKDOWN; i++)
+        if (!strcmp(names[i], name)) {
+            *form = (enum sh_config_help)i;
+            return SH_OK;
+        }
+    return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff and markdown", name) : SH_OK;
+}
+
+sh_rc sh_cmd_help_run(int argc, char **argv)
+{
+    const struct sh_cmd *cmd = sh_cmd_find("help");
+    struct sh_cmd_args args;
+    enum sh_config_help form;
+
+    SH_TRY(sh_cmd_parse(cmd, argc, argv, &args));
+    SH_TRY(find_form(sh_cmd_option(cmd, &args, "--format"), &form));
+    if (sh_cmd_option(cmd, &args, "--config"))
+        sh_config_help(stdout, form);
+    else
+        sh_cmd_help(stdout, form);
+    sh_cmd_args_free(&args);
+    return SH_OK;
+}

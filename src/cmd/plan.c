@@ -1,0 +1,196 @@
+#include "src/cmd/cmd.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/pass/build.h"
+#include "src/run/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct plan {
+    struct sh_config cfg;
+    struct sh_mesh_shape mesh;
+    struct sh_build build;
+    struct sh_program *p;
+};
+
+static const char *recompute_name(int mode)
+{
+    static const char *const name[] = {[SH_RECOMPUTE_NONE] = "none", [SH_RECOMPUTE_FULL] = "full",
+                                       [SH_RECOMPUTE_EVERY_K] = "every_k", [SH_RECOMPUTE_SELECTIVE] = "selective"};
+    return name[mode];
+}
+
+static void print_request(const struct plan *l)
+{
+    const struct sh_model *m = &l->build.model;
+    const int *size = l->mesh.size;
+    struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
+    char count[SH_STR_SHORT];
+
+    printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: %s parameters\n",
+           l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_MODEL_GPT2 ? "gpt2" : "llama", m->layers, m->dim,
+           m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
+           sh_str_count(sh_model_params(m), count));
+    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d\n", size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD],
+           l->mesh.index[SH_AXIS_WORLD], size[SH_AXIS_WORLD]);
+    printf("strategy     %s", sh_request_strategy_name(&l->cfg));
+    if (size[SH_AXIS_INNER] > 1)
+        printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
+    printf("; %s; recompute %s\n", l->p->act == SH_BF16 ? "bfloat16 compute, float32 master and reduction" : "float32",
+           recompute_name(l->cfg.activation_checkpoint.mode));
+    printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
+           (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
+           l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s", l->cfg.training.local_batch_size);
+    printf("work         %.4g GFLOP a token (6 x weights in products + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
+           (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
+}
+
+static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
+{
+    return a->elems == b->elems && a->n_params == b->n_params;
+}
+
+/* Neighbouring units of one shape are one line. */
+static void print_units(const struct plan *l)
+{
+    const struct sh_program *p = l->p;
+
+    printf("\n%-24s %10s %16s %16s %14s\n", "units", "tensors", "parameters", "chunk of a rank", "gathered");
+    for (int i = 0, n; i < p->n_units; i += n) {
+        const struct sh_unit *u = &p->units[i];
+        char name[2 * SH_NAME_MAX + 8], bytes[SH_STR_SHORT];
+
+        for (n = 1; i + n < p->n_units && same_shape(u, &p->units[i + n]); n++)
+            ;
+        snprintf(name, sizeof name, n > 1 ? "%s .. %s" : "%s", u->name, p->units[i + n - 1].name);
+        printf("  %-22s %10d %16lld %16lld %14s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
+               sh_str_bytes(u->chunk * l->mesh.size[SH_AXIS_SHARD] * sh_dtype_bytes(p->act), bytes));
+    }
+}
+
+static void print_memory(const struct plan *l)
+{
+    int64_t bytes[SH_MEM_KINDS], sum = 0;
+    char text[SH_STR_SHORT];
+
+    sh_pass_memory(l->p, bytes);
+    printf("\nmemory of this rank at the peak\n");
+    for (int i = 0; i < SH_MEM_KINDS; i++) {
+        sum += bytes[i];
+        if (bytes[i])
+            printf("  %-34s %20lld  %12s\n", sh_mem_name((enum sh_mem)i), (long long)bytes[i], sh_str_bytes(bytes[i], text));
+    }
+    if (l->p->arena_bytes != sum)
+        printf("  %-34s %20lld  %12s\n", "gaps between tensors", (long long)(l->p->arena_bytes - sum),
+               sh_str_bytes(l->p->arena_bytes - sum, text));
+    printf("  %-34s %20lld  %12s\n", "arena: all that is allocated", (long long)l->p->arena_bytes,
+           sh_str_bytes(l->p->arena_bytes, text));
+}
+
+struct traffic {
+    long long calls;
+    double bytes; /* received by this rank */
+};
+
+/* What a rank receives: (size - 1) / size of the whole for a gather or a scatter, twice that for an all-reduce. */
+static double received(const struct plan *l, const struct sh_op *op)
+{
+    int size = l->mesh.size[op->attr.axis];
+    int whole = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
+    double bytes = (double)sh_tensor_bytes(&l->p->tensors[whole]) * (size - 1) / size;
+
+    return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
+}
+
+static void add_section(const struct plan *l, const struct sh_section *s, struct traffic sum[3][SH_AXES])
+{
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        const struct sh_op *op = &l->p->ops[i];
+
+        if (!sh_op_info(op->kind)->comm)
+            continue;
+        sum[op->kind - SH_OP_ALL_GATHER][op->attr.axis].calls += s->repeat;
+        sum[op->kind - SH_OP_ALL_GATHER][op->attr.axis].bytes += s->repeat * received(l, op);
+    }
+}
+
+static void print_collectives(const struct plan *l)
+{
+    struct traffic sum[3][SH_AXES] = {{{0}}};
+    char text[SH_STR_SHORT];
+    int lines = 0;
+
+    for (int i = 0; i < l->p->n_sections; i++)
+        add_section(l, &l->p->sections[i], sum);
+    printf("\ncollectives of a training step, received by this rank\n");
+    for (int k = 0; k < 3; k++)
+        for (int a = 0; a < SH_AXES; a++)
+            if (sum[k][a].calls) {
+                printf("  %-16s %-10s %8lld calls  %12s\n", sh_op_info(SH_OP_ALL_GATHER + k)->name, sh_axis_name(a),
+                       sum[k][a].calls, sh_str_bytes((int64_t)sum[k][a].bytes, text));
+                lines++;
+            }
+    if (!lines)
+        puts("  none: one rank");
+}
+
+static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
+{
+    double ranks, rank;
+
+    SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
+    SH_TRY(sh_cmd_number(cmd, args, "--ranks", 1, 1e7, l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1, &ranks));
+    SH_TRY(sh_cmd_number(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
+    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)ranks,
+                           &l->mesh));
+    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->cfg.training.threads ? l->cfg.training.threads : 1,
+                            l->cfg.memory.limit_bytes, &l->build));
+    return sh_pass_build(&l->build, &l->p);
+}
+
+static void print(const struct plan *l, bool show)
+{
+    print_request(l);
+    print_units(l);
+    print_memory(l);
+    print_collectives(l);
+    if (show) {
+        putchar('\n');
+        sh_program_print(l->p, stdout);
+    }
+}
+
+static sh_rc plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    struct plan l = {0};
+    char *text;
+    sh_rc rc;
+
+    if (sh_cmd_option(cmd, args, "--print-config")) {
+        SH_TRY(sh_cmd_config(args, NULL, &l.cfg));
+        SH_TRY(sh_config_print(&l.cfg, &text));
+        fputs(text, stdout);
+        free(text);
+        return SH_OK;
+    }
+    rc = make(cmd, args, &l);
+    if (l.p)
+        print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
+    sh_program_destroy(l.p);
+    return rc;
+}
+
+sh_rc sh_cmd_plan(int argc, char **argv)
+{
+    const struct sh_cmd *cmd = sh_cmd_find("plan");
+    struct sh_cmd_args args;
+    sh_rc rc = sh_cmd_parse(cmd, argc, argv, &args);
+
+    if (rc == SH_OK)
+        rc = plan(cmd, &args);
+    sh_cmd_args_free(&args);
+    return rc;
+}

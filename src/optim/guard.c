@@ -1,0 +1,68 @@
+#include "src/optim/optim.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { FEWEST = 16 }; /* norms before a deviation means anything */
+
+static void learn(struct sh_guard *g, double norm)
+{
+    double delta = norm - g->mean;
+
+    if (g->seen < g->window)
+        g->seen++;
+    else
+        g->m2 -= g->m2 / (double)g->window;
+    g->mean += delta / (double)g->seen;
+    g->m2 += delta * (norm - g->mean);
+}
+
+static bool is_outlier(const struct sh_guard *g, double norm)
+{
+    double deviation;
+
+    if (g->z_score <= 0 || g->seen < FEWEST)
+        return false;
+    deviation = sqrt(g->m2 / (double)g->seen);
+    return norm - g->mean > g->z_score * deviation && deviation > 0;
+}
+
+sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict)
+{
+    bool finite = isfinite(loss) && isfinite(norm);
+
+    if (!finite && !g->skip_non_finite)
+        return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g; set guard.skip_non_finite=true to skip such steps",
+                       (long long)step, loss, norm);
+    if (finite && !is_outlier(g, norm)) {
+        learn(g, norm);
+        g->skips = 0;
+        *verdict = SH_STEP_GOOD;
+        return SH_OK;
+    }
+    if (++g->skips > g->max_skips)
+        return sh_fail(SH_E_NUMERIC, "step %lld: the %dth step in a row to be skipped (loss %g, gradient norm %g); "
+                       "guard.max_skips is %d", (long long)step, g->skips, loss, norm, g->max_skips);
+    *verdict = finite ? SH_STEP_OUTLIER : SH_STEP_NON_FINITE;
+    return SH_OK;
+}
+
+void sh_guard_save(const struct sh_guard *g, char *text, int size)
+{
+    snprintf(text, (size_t)size, "%lld %a %a %d", (long long)g->seen, g->mean, g->m2, g->skips);
+}
+
+sh_rc sh_guard_load(struct sh_guard *g, const char *text)
+{
+    long long seen;
+    double mean, m2;
+    int skips;
+
+    if (sscanf(text, "%lld %la %la %d", &seen, &mean, &m2, &skips) != 4 || seen < 0 || skips < 0)
+        return sh_fail(SH_E_DATA, "the state of the guard in the checkpoint is not readable: \"%.60s\"", text);
+    g->seen = seen < g->window ? seen : g->window;
+    g->mean = mean;
+    g->m2 = m2;
+    g->skips = skips;
+    return SH_OK;
+}

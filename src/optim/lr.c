@@ -1,0 +1,38 @@
+#include "src/optim/optim.h"
+
+#include <math.h>
+
+/* How far the rate has fallen, 0 at the top and 1 at the bottom, `done` of the way through the decay. */
+static double fallen(enum sh_lr_decay decay, double done)
+{
+    switch (decay) {
+    case SH_LR_CONSTANT: return 0;
+    case SH_LR_COSINE: return 0.5 * (1 - cos(M_PI * done));
+    case SH_LR_LINEAR:
+    case SH_LR_WSD: return done;
+    }
+    return 0;
+}
+
+double sh_lr_at(const struct sh_lr *lr, int64_t step)
+{
+    int64_t start = lr->warmup;
+    double done = 0;
+
+    if (step < lr->warmup)
+        return lr->peak * (double)(step + 1) / (double)lr->warmup;
+    if (lr->decay == SH_LR_WSD)
+        start = lr->total - (int64_t)llround(lr->decay_ratio * (double)lr->total);
+    if (start < lr->warmup)
+        start = lr->warmup;
+    if (step >= lr->total)
+        done = 1;
+    else if (step > start)
+        done = (double)(step - start) / (double)(lr->total - start);
+    return lr->peak * (1 - (1 - lr->min_factor) * fallen(lr->decay, done));
+}
+
+double sh_clip_scale(double norm, double max_norm)
+{
+    return max_norm > 0 && norm > max_norm ? max_norm / norm : 1;
+}

@@ -1,0 +1,48 @@
+/* Around the update: learning rate, clipping, and the guard that skips a step. The update itself is the operation ADAMW.
+ * Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide alike. Local. */
+#ifndef SH_OPTIM_OPTIM_H
+#define SH_OPTIM_OPTIM_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum sh_lr_decay { SH_LR_CONSTANT, SH_LR_LINEAR, SH_LR_COSINE, SH_LR_WSD };
+
+struct sh_lr {
+    double peak, min_factor; /* the rate falls to peak * min_factor */
+    int64_t warmup, total;   /* steps */
+    enum sh_lr_decay decay;
+    double decay_ratio;      /* WSD: share of `total` in which the rate falls */
+};
+
+/* Rate of step 0, 1, ...: (step + 1) / warmup of the peak while warming up, then by kind; constant after `total`.
+ * WSD (warm-up, stable, decay; Hu et al., arXiv:2404.06395): falls linearly over the last decay_ratio * total steps. */
+double sh_lr_at(const struct sh_lr *lr, int64_t step);
+
+/* Factor for the gradients: min(1, max_norm / norm); 1 when max_norm is 0. */
+double sh_clip_scale(double norm, double max_norm);
+
+/* The guard watches loss and gradient norm. */
+struct sh_guard {
+    bool skip_non_finite;
+    double z_score;          /* 0: off */
+    int window, max_skips;
+    /* state */
+    int64_t seen;            /* norms in the mean, at most window */
+    double mean, m2;         /* running mean and sum of squared deviations, older norms fading beyond the window */
+    int skips;               /* in a row */
+};
+
+enum sh_verdict { SH_STEP_GOOD, SH_STEP_NON_FINITE, SH_STEP_OUTLIER };
+
+/* Judge a step and learn from good ones. Errors: SH_E_NUMERIC when the run cannot go on (non-finite and not to be skipped,
+ * or more than max_skips in a row), with what was seen. */
+sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict);
+
+/* State as text for the checkpoint ("seen mean m2 skips", hexadecimal floats) and back; SH_E_DATA when malformed. */
+void sh_guard_save(const struct sh_guard *g, char *text, int size);
+sh_rc sh_guard_load(struct sh_guard *g, const char *text);
+
+#endif

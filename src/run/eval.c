@@ -1,0 +1,58 @@
+#include "src/run/run.h"
+
+#include "src/base/time.h"
+
+#include <string.h>
+
+/* Sequences [first, first + n) of the set; those past its end are masked. */
+static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end, int seq_len, int64_t *counted)
+{
+    int64_t real = first >= end ? 0 : end - first < n ? end - first : n, row;
+
+    *counted = 0;
+    if (real)
+        SH_TRY(sh_data_read(f->data, first, real, f->tokens, f->targets, f->docs, counted));
+    for (row = real * seq_len; row < n * seq_len; row++) {
+        f->tokens[row] = 0;
+        f->targets[row] = -1;
+        if (f->docs)
+            f->docs[row] = 0;
+    }
+    return SH_OK;
+}
+
+static double run_batch(struct sh_run *r, const struct sh_feed *f)
+{
+    double loss;
+
+    sh_feed_put(r, f, 0);
+    sh_exec_run(r->exec, SH_SECTION_EVAL);
+    sh_exec_get(r->exec, r->p->loss, &loss);
+    return loss;
+}
+
+sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out)
+{
+    int64_t each = r->cfg.training.local_batch_size, pass = each * r->mesh->world, all = sh_data_samples(f->data);
+    int64_t begin = sh_now_ns(), counted;
+    long long tokens = 0;
+    double loss = 0;
+
+    if (!sequences || sequences > all)
+        sequences = all;
+    for (int64_t first = 0; first < sequences; first += pass) {
+        sh_rc rc = read_batch(f, first + r->mesh->rank * each, each, sequences, r->cfg.training.seq_len, &counted);
+
+        if (rc != SH_OK)
+            sh_stop(rc);
+        tokens += counted;
+        loss += run_batch(r, f);
+    }
+    sh_exec_put(r->exec, r->p->loss, &loss);
+    sh_exec_run(r->exec, SH_SECTION_LOSS);
+    sh_exec_get(r->exec, r->p->loss, &loss);
+    SH_TRY(sh_mesh_sum_i64(&tokens, 1));
+    *out = (struct sh_eval_result){.loss = loss / (double)tokens, .sequences = sequences, .tokens = tokens,
+                                   .seconds = (double)(sh_now_ns() - begin) / 1e9};
+    return SH_OK;
+}

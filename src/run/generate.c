@@ -1,0 +1,137 @@
+#include "src/run/run.h"
+
+#include "src/base/mem.h"
+#include "src/base/rng.h"
+#include "io/token/token.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double uniform(uint64_t key, int64_t i)
+{
+    uint32_t bits[4];
+
+    sh_philox(key, 0, (uint64_t)i, bits);
+    return ((double)bits[0] + 0.5) / 4294967296.0;
+}
+
+static int likeliest(const float *logits, int n)
+{
+    int best = 0;
+
+    for (int i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+static int descending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+
+    return (x < y) - (x > y);
+}
+
+/* The smallest logit among the top k; ties at it all stay. */
+static float top_k_limit(const float *logits, int n, int k)
+{
+    float *sorted = sh_calloc((size_t)n, sizeof *sorted), limit;
+
+    memcpy(sorted, logits, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, descending);
+    limit = sorted[k - 1];
+    free(sorted);
+    return limit;
+}
+
+static int sample(const float *logits, int n, const struct sh_generate *g, double u)
+{
+    float limit = g->top_k > 0 && g->top_k < n ? top_k_limit(logits, n, g->top_k) : -INFINITY;
+    double most = logits[likeliest(logits, n)], sum = 0;
+    int last = 0;
+
+    for (int i = 0; i < n; i++)
+        if (logits[i] >= limit)
+            sum += exp((logits[i] - most) / g->temperature);
+    u *= sum;
+    for (int i = 0; i < n && u >= 0; i++)
+        if (logits[i] >= limit) {
+            u -= exp((logits[i] - most) / g->temperature);
+            last = i;
+        }
+    return last;
+}
+
+/* The last seq_len tokens of the text so far, at the front of the window; the rest does not matter to a causal model. */
+static int64_t fill_window(struct sh_run *r, const uint32_t *ids, size_t n, int32_t *window)
+{
+    size_t seq = (size_t)r->cfg.training.seq_len, from = n > seq ? n - seq : 0;
+
+    memset(window, 0, seq * sizeof *window);
+    memcpy(window, ids + from, (n - from) * sizeof *ids);
+    sh_exec_put(r->exec, r->p->tokens, window);
+    return (int64_t)(n - from) - 1;
+}
+
+static sh_rc next_token(struct sh_run *r, const struct sh_generate *g, const uint32_t *ids, size_t n, float *logits,
+                        int32_t *window, uint32_t *next)
+{
+    int vocab = r->cfg.model.vocab_size;
+
+    sh_exec_scalars(r->exec)->position = fill_window(r, ids, n, window);
+    sh_exec_run(r->exec, SH_SECTION_LOGITS);
+    sh_exec_get(r->exec, r->p->logits, logits);
+    *next = g->temperature > 0 ? (uint32_t)sample(logits, vocab, g, uniform(g->seed, (int64_t)n))
+                                : (uint32_t)likeliest(logits, vocab);
+    return sh_mesh_bcast(next, sizeof *next, 0);
+}
+
+static sh_rc print_tokens(const struct sh_run *r, const struct sh_token_ops *tok, const uint32_t *ids, size_t n)
+{
+    char *text;
+    size_t bytes;
+
+    if (r->mesh->rank != 0)
+        return SH_OK;
+    SH_TRY(tok->decode(ids, n, &text, &bytes));
+    fwrite(text, 1, bytes, stdout);
+    fflush(stdout);
+    free(text);
+    return SH_OK;
+}
+
+static sh_rc find_tokenizer(const struct sh_run *r, const struct sh_token_ops **tok)
+{
+    SH_TRY(sh_token_find("byte", tok));
+    if ((*tok)->vocab_size != r->cfg.model.vocab_size)
+        return sh_fail(SH_E_USAGE, "generate: the %s tokenizer has %d words, the model has %d; only models of bytes can be sampled",
+                       (*tok)->name, (*tok)->vocab_size, r->cfg.model.vocab_size);
+    return SH_OK;
+}
+
+sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g)
+{
+    size_t bytes = strlen(g->prompt), n = 0, end;
+    uint32_t *ids = sh_calloc(bytes + (size_t)g->tokens + 1, sizeof *ids);
+    int32_t *window = sh_calloc((size_t)r->cfg.training.seq_len, sizeof *window);
+    float *logits = sh_calloc((size_t)r->cfg.model.vocab_size, sizeof *logits);
+    const struct sh_token_ops *tok;
+    sh_rc rc;
+
+    SH_TRY_OUT(find_tokenizer(r, &tok));
+    SH_TRY_OUT(tok->encode((const unsigned char *)g->prompt, bytes, ids, &n));
+    SH_TRY_OUT(print_tokens(r, tok, ids, n));
+    for (end = n + (size_t)g->tokens; n < end; n++) {
+        SH_TRY_OUT(next_token(r, g, ids, n, logits, window, &ids[n]));
+        SH_TRY_OUT(print_tokens(r, tok, &ids[n], 1));
+    }
+    if (r->mesh->rank == 0)
+        putchar('\n');
+out:
+    free(ids);
+    free(window);
+    free(logits);
+    return rc;
+}

@@ -1,0 +1,96 @@
+#include "src/run/run.h"
+
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include <stdlib.h>
+
+static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
+{
+    if (cfg->mesh.ranks && cfg->mesh.ranks != shape->size[SH_AXIS_WORLD])
+        return sh_fail(SH_E_USAGE, "mesh.ranks=%d, but the job has %d ranks; start it with that many or leave mesh.ranks out",
+                       cfg->mesh.ranks, shape->size[SH_AXIS_WORLD]);
+    return SH_OK;
+}
+
+/* Everything that can be refused without touching memory or peers. */
+static sh_rc plan(struct sh_run *r, enum sh_purpose purpose, int ranks_per_node, int node_size, int world, int rank)
+{
+    struct sh_mesh_shape shape;
+    int64_t limit = r->cfg.memory.limit_bytes;
+
+    if (!limit)
+        limit = sh_device_node_memory() / node_size;
+    SH_TRY(sh_request_mesh(&r->cfg, world, rank, ranks_per_node, &shape));
+    SH_TRY(check_ranks(&r->cfg, &shape));
+    SH_TRY(sh_request_build(&r->cfg, &shape, purpose, r->threads, limit, &r->build));
+    return sh_pass_build(&r->build, &r->p);
+}
+
+static sh_rc connect(struct sh_run *r, int ranks_per_node)
+{
+    struct sh_mesh_request req = sh_request_axes(&r->cfg, ranks_per_node);
+    struct sh_comm_options opt = {.timeout_seconds = r->cfg.comm.train_timeout_seconds,
+                                  .history = r->cfg.comm.trace_buf_size, .report_dir = r->folder};
+
+    SH_TRY(sh_mesh_create(&req, &r->mesh));
+    SH_TRY(sh_mesh_self_test(r->mesh));
+    if (!sh_mesh_same(sh_pass_hash(r->p)))
+        return sh_fail(SH_E_BUG, "the ranks have planned different collectives; are all of them the same build with the same "
+                       "configuration?");
+    return sh_comm_create(r->mesh, &opt, &r->comm);
+}
+
+static void announce(const struct sh_run *r)
+{
+    const int *size = r->mesh->shape.size;
+    char arena[SH_STR_SHORT], params[SH_STR_SHORT];
+
+    sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %d thread%s each, %s, arena %s a rank",
+                sh_str_count(sh_model_params(&r->build.model), params), sh_request_strategy_name(&r->cfg),
+                size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], r->threads, r->threads == 1 ? "" : "s",
+                r->p->act == SH_BF16 ? "bfloat16 compute, float32 reduction" : "float32",
+                sh_str_bytes(r->p->arena_bytes, arena));
+}
+
+sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
+{
+    struct sh_run *r = sh_calloc(1, sizeof *r);
+    int node_rank, node_size, smallest, ranks_per_node, world, rank;
+    sh_rc rc;
+
+    *r = (struct sh_run){.cfg = *cfg, .device = sh_request_device(cfg), .folder = sh_strdup(cfg->job.dump_folder)};
+    SH_TRY_OUT(sh_mesh_nodes(&node_rank, &node_size, &smallest));
+    sh_mesh_world(&rank, &world);
+    ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
+    r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(node_size);
+    sh_device_set_threads(r->threads);
+    SH_TRY_OUT(sh_agree(plan(r, purpose, ranks_per_node, node_size, world, rank)));
+    if (purpose == SH_TO_TRAIN)
+        SH_TRY_OUT(sh_agree(rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
+    SH_TRY_OUT(sh_agree(connect(r, ranks_per_node)));
+    SH_TRY_OUT(sh_agree(sh_exec_create(r->p, r->device, r->comm, &r->exec)));
+    announce(r);
+    *out = r;
+    return SH_OK;
+out:
+    sh_run_close(r);
+    return rc;
+}
+
+void sh_run_close(struct sh_run *r)
+{
+    if (!r)
+        return;
+    sh_exec_destroy(r->exec);
+    if (r->comm)
+        sh_comm_destroy(r->comm);
+    if (r->mesh)
+        sh_mesh_destroy(r->mesh);
+    sh_program_destroy(r->p);
+    free(r->folder);
+    free(r->guard);
+    free(r);
+}

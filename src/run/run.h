@@ -1,0 +1,74 @@
+/* A job: configuration, mesh, program, arena and channels together, and what is done with them.
+ * Order: sh_mesh_start (main), sh_run_open, one of train / evaluate / generate, sh_run_close. All collective over the job
+ * unless said otherwise; errors are agreed: all ranks return the same class. */
+#ifndef SH_RUN_RUN_H
+#define SH_RUN_RUN_H
+
+#include "src/comm/comm.h"
+#include "src/config/config.h"
+#include "src/mesh/mesh.h"
+#include "src/run/exec.h"
+#include "src/run/request.h"
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/data/data.h"
+
+struct sh_run {
+    struct sh_config cfg;
+    struct sh_build build;
+    struct sh_program *p;
+    const struct sh_device *device;
+    struct sh_mesh *mesh;
+    struct sh_comm *comm;
+    struct sh_exec *exec;
+    int threads;
+    char *folder;         /* job.dump_folder */
+
+    /* Where training stands; saved with every checkpoint. */
+    int64_t step, samples, tokens, updates;
+    char *guard;          /* state of the guard from the checkpoint, NULL */
+};
+
+/* Mesh, plan, memory, channels, self-test; refuses before anything is allocated what cannot work. */
+sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out);
+void sh_run_close(struct sh_run *r);
+
+/* state.c: parameters and optimizer state. */
+sh_rc sh_run_init_state(struct sh_run *r);                      /* initial values, each rank its own shard */
+sh_rc sh_run_load(struct sh_run *r, const char *path);          /* with the optimizer when the program trains */
+sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *bytes); /* *path freed with free() */
+char *sh_run_checkpoint_folder(const struct sh_run *r);         /* local; freed with free() */
+
+/* feed.c: this rank's part of the global batches. */
+struct sh_feed {
+    struct sh_data *data;
+    int32_t *tokens, *targets, *docs; /* [sequences of a step on this rank, T] */
+    int64_t sequences;                /* of a step on this rank */
+    bool with_docs;
+};
+sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, int64_t sequences, struct sh_feed *f);
+void sh_feed_close(struct sh_feed *f);
+/* Copy micro-step m of what was read into the program's tensors. Local. */
+void sh_feed_put(struct sh_run *r, const struct sh_feed *f, int m);
+
+/* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches. */
+struct sh_eval_result {
+    double loss;
+    int64_t sequences, tokens;
+    double seconds;
+};
+sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out);
+
+sh_rc sh_run_train(struct sh_run *r);
+
+struct sh_generate {
+    const char *prompt;
+    int tokens;
+    double temperature; /* 0: the likeliest token each time */
+    int top_k;          /* 0: all */
+    uint64_t seed;
+};
+/* Continue the prompt on standard output. */
+sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g);
+
+#endif

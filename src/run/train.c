@@ -1,0 +1,350 @@
+#include "src/run/run.h"
+
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/optim/optim.h"
+#include "src/run/tracing.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct train {
+    struct sh_run *r;
+    struct sh_feed feed, validation;
+    struct sh_lr lr;
+    struct sh_guard guard;
+    struct sh_metrics *metrics;   /* rank 0 only, else NULL */
+    struct sh_progress progress;
+    struct sh_tracing tracing;
+    struct sh_model_flops flops;
+    int64_t global_batch;         /* sequences of a step */
+    double checkpoint_seconds;    /* since the last step's metrics */
+    int64_t rss;
+    sh_rc pending;                /* what went wrong on this rank since the ranks last agreed */
+};
+
+static double seconds_since(int64_t begin_ns)
+{
+    return (double)(sh_now_ns() - begin_ns) / 1e9;
+}
+
+static void keep_first(struct train *t, sh_rc rc)
+{
+    if (t->pending == SH_OK)
+        t->pending = rc;
+}
+
+static sh_rc open_metrics(struct train *t)
+{
+    char *path = sh_path_join(t->r->folder, "metrics.jsonl");
+    sh_rc rc = sh_metrics_open(path, &t->metrics);
+
+    free(path);
+    return rc;
+}
+
+static sh_rc save_config(const struct sh_run *r)
+{
+    char *text, *path;
+    sh_rc rc;
+
+    SH_TRY(sh_config_print(&r->cfg, &text));
+    path = sh_path_join(r->folder, "config.yaml");
+    rc = sh_write_file_atomic(path, text, strlen(text));
+    free(text);
+    free(path);
+    return rc;
+}
+
+static sh_rc open_files(struct train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+
+    SH_TRY(sh_feed_open(t->r, cfg->training.dataset_path, cfg->data.shuffle, t->global_batch / t->r->mesh->world, &t->feed));
+    if (cfg->validation.enable)
+        SH_TRY(sh_feed_open(t->r, cfg->validation.dataset_path, false, cfg->training.local_batch_size, &t->validation));
+    if (t->r->mesh->rank != 0)
+        return SH_OK;
+    SH_TRY(save_config(t->r));
+    return open_metrics(t);
+}
+
+static void set_up(struct train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT, [SH_DECAY_LINEAR] = SH_LR_LINEAR,
+                                             [SH_DECAY_COSINE] = SH_LR_COSINE, [SH_DECAY_WSD] = SH_LR_WSD};
+
+    t->global_batch = sh_request_global_batch(cfg, t->r->mesh->world);
+    t->flops = sh_model_flops(&t->r->build.model, cfg->training.seq_len);
+    t->lr = (struct sh_lr){.peak = cfg->optimizer.lr, .min_factor = cfg->lr_scheduler.min_lr_factor,
+                           .warmup = cfg->lr_scheduler.warmup_steps, .decay = decay[cfg->lr_scheduler.decay_type],
+                           .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
+                           .decay_ratio = cfg->lr_scheduler.decay_ratio};
+    t->guard = (struct sh_guard){.skip_non_finite = cfg->guard.skip_non_finite, .z_score = cfg->guard.z_score,
+                                 .window = cfg->guard.window, .max_skips = cfg->guard.max_skips};
+    sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps, cfg->metrics.log_freq);
+}
+
+/* The checkpoint to start from: the one named, or the newest when resuming is wished; *path NULL for a fresh start. */
+static sh_rc find_checkpoint(const struct sh_run *r, char **path)
+{
+    const struct sh_config *cfg = &r->cfg;
+    char *folder;
+    sh_rc rc = SH_OK;
+
+    *path = NULL;
+    if (cfg->checkpoint.initial_load_path[0]) {
+        *path = sh_strdup(cfg->checkpoint.initial_load_path);
+        return SH_OK;
+    }
+    if (cfg->checkpoint.resume == SH_RESUME_NEVER)
+        return SH_OK;
+    folder = sh_run_checkpoint_folder(r);
+    rc = sh_ckpt_newest(folder, path);
+    if (rc == SH_OK && !*path && cfg->checkpoint.resume == SH_RESUME_MUST)
+        rc = sh_fail(SH_E_DATA, "checkpoint.resume=must, but there is no checkpoint in %s", folder);
+    free(folder);
+    return rc;
+}
+
+/* All ranks take what rank 0 has found: a folder may look different from another node for a moment. */
+static sh_rc share_path(const struct sh_run *r, char **path)
+{
+    char buffer[SH_CONFIG_PATH_MAX * 2] = "";
+
+    if (r->mesh->rank == 0 && *path)
+        snprintf(buffer, sizeof buffer, "%s", *path);
+    SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));
+    free(*path);
+    *path = buffer[0] ? sh_strdup(buffer) : NULL;
+    return SH_OK;
+}
+
+static sh_rc start_state(struct train *t)
+{
+    struct sh_run *r = t->r;
+    char *path = NULL;
+    sh_rc rc;
+
+    SH_TRY(sh_agree(r->mesh->rank == 0 ? find_checkpoint(r, &path) : SH_OK));
+    SH_TRY(share_path(r, &path));
+    if (!path)
+        return sh_run_init_state(r);
+    rc = sh_run_load(r, path);
+    if (rc == SH_OK && r->guard[0])
+        rc = sh_agree(sh_guard_load(&t->guard, r->guard));
+    if (rc == SH_OK)
+        sh_log_info("resumed from %s at step %lld", path, (long long)r->step);
+    free(path);
+    return rc;
+}
+
+/* This rank's contiguous part of the global batch that starts at r->samples. */
+static sh_rc read_step(struct train *t, int64_t *counted)
+{
+    struct sh_feed *f = &t->feed;
+    int64_t first = t->r->samples + t->r->mesh->rank * f->sequences;
+
+    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, counted));
+    sh_data_prefetch(f->data, first + t->global_batch, f->sequences, f->with_docs);
+    return SH_OK;
+}
+
+/* Read the batch; the ranks agree that all could (and wrote their logs), and on the divisor of the loss. */
+static sh_rc prepare(struct train *t, long long *tokens)
+{
+    int64_t counted = 0;
+
+    keep_first(t, read_step(t, &counted));
+    SH_TRY(sh_agree(t->pending));
+    *tokens = counted;
+    return sh_mesh_sum_i64(tokens, 1);
+}
+
+static void forward_backward(struct train *t, long long tokens, double *loss, double *norm)
+{
+    struct sh_run *r = t->r;
+    int m = 0;
+
+    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)tokens;
+    for (int s = 0; s < r->p->n_sections; s++) {
+        const struct sh_section *section = &r->p->sections[s];
+
+        if (section->kind < SH_SECTION_FIRST || section->kind > SH_SECTION_ONLY)
+            continue;
+        for (int k = 0; k < section->repeat; k++) {
+            sh_feed_put(r, &t->feed, m++);
+            sh_exec_run(r->exec, section->kind);
+        }
+    }
+    sh_exec_run(r->exec, SH_SECTION_LOSS);
+    sh_exec_run(r->exec, SH_SECTION_NORM);
+    sh_exec_get(r->exec, r->p->loss, loss);
+    sh_exec_get(r->exec, r->p->sumsq, norm);
+    *loss /= (double)tokens;
+    *norm = sqrt(*norm);
+}
+
+static void update(struct train *t, double lr, double norm)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+    struct sh_op_scalars *s = sh_exec_scalars(t->r->exec);
+
+    t->r->updates++;
+    s->lr = (float)lr;
+    s->beta1 = (float)cfg->optimizer.beta1;
+    s->beta2 = (float)cfg->optimizer.beta2;
+    s->adam_eps = (float)cfg->optimizer.eps;
+    s->weight_decay = (float)cfg->optimizer.weight_decay;
+    s->beta1_pow = pow(cfg->optimizer.beta1, (double)t->r->updates);
+    s->beta2_pow = pow(cfg->optimizer.beta2, (double)t->r->updates);
+    s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
+    sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
+}
+
+static bool due(int64_t step, int64_t interval, int64_t last)
+{
+    return step == last || (interval > 0 && step % interval == 0);
+}
+
+static sh_rc measure_rss(struct train *t)
+{
+    double rss = (double)sh_device_peak_rss();
+
+    SH_TRY(sh_mesh_max(&rss, 1));
+    t->rss = (int64_t)rss;
+    return SH_OK;
+}
+
+static void report(struct train *t, struct sh_step_metrics *m)
+{
+    if (!t->metrics)
+        return;
+    keep_first(t, sh_metrics_step(t->metrics, m));
+    if (m->skipped)
+        sh_progress_break(&t->progress);
+    sh_progress_step(&t->progress, m);
+}
+
+static const char *verdict_text(enum sh_verdict v)
+{
+    static const char *const text[] = {[SH_STEP_GOOD] = NULL, [SH_STEP_NON_FINITE] = "loss or gradient norm is not finite",
+                                       [SH_STEP_OUTLIER] = "gradient norm is an outlier"};
+    return text[v];
+}
+
+static sh_rc train_step(struct train *t)
+{
+    struct sh_run *r = t->r;
+    struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step), .flops_causal = t->flops.matmul + t->flops.attention_causal,
+                                .flops_full = t->flops.matmul + t->flops.attention_full, .arena_bytes = r->p->arena_bytes};
+    int64_t begin = sh_now_ns();
+    struct sh_exec_time spent;
+    enum sh_verdict verdict;
+    long long tokens;
+
+    sh_exec_set_step(r->exec, r->step + 1);
+    SH_TRY(prepare(t, &tokens));
+    m.time.data = seconds_since(begin);
+    forward_backward(t, tokens, &m.loss, &m.grad_norm);
+    SH_TRY(sh_agree(sh_guard_judge(&t->guard, r->step + 1, m.loss, m.grad_norm, &verdict)));
+    if (verdict == SH_STEP_GOOD)
+        update(t, m.lr, m.grad_norm);
+    spent = sh_exec_take_time(r->exec);
+    r->step++;
+    r->samples += t->global_batch;
+    r->tokens += tokens;
+    if (due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1)
+        SH_TRY(measure_rss(t));
+    m.step = r->step;
+    m.skipped = verdict_text(verdict);
+    m.tokens = tokens;
+    m.tokens_seen = r->tokens;
+    m.time.step = seconds_since(begin);
+    m.time.compute = spent.compute;
+    m.time.exposed_comm = spent.exposed_comm;
+    m.time.checkpoint = t->checkpoint_seconds;
+    m.tokens_per_second = (double)tokens / m.time.step;
+    m.peak_rss_bytes = t->rss;
+    t->checkpoint_seconds = 0;
+    report(t, &m);
+    return SH_OK;
+}
+
+static sh_rc validate(struct train *t)
+{
+    struct sh_eval_result v;
+
+    SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &v));
+    sh_exec_take_time(t->r->exec);
+    if (!t->metrics)
+        return SH_OK;
+    sh_progress_break(&t->progress);
+    sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss, (long long)v.sequences);
+    keep_first(t, sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds));
+    return SH_OK;
+}
+
+static sh_rc save(struct train *t)
+{
+    int64_t begin = sh_now_ns(), bytes;
+    char guard[128], *path = NULL;
+    double seconds;
+
+    sh_guard_save(&t->guard, guard, sizeof guard);
+    SH_TRY(sh_run_save(t->r, guard, &path, &bytes));
+    seconds = seconds_since(begin);
+    t->checkpoint_seconds += seconds;
+    sh_progress_break(&t->progress);
+    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s)", (long long)t->r->step, path, (double)bytes / 1e6, seconds);
+    if (t->metrics)
+        keep_first(t, sh_metrics_checkpoint(t->metrics, t->r->step, path, bytes, seconds));
+    free(path);
+    return SH_OK;
+}
+
+static sh_rc loop(struct train *t)
+{
+    struct sh_run *r = t->r;
+    const struct sh_config *cfg = &r->cfg;
+
+    if (r->step >= cfg->training.steps)
+        sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
+    if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
+        SH_TRY(save(t));
+    while (r->step < cfg->training.steps) {
+        sh_tracing_before_step(&t->tracing, r);
+        SH_TRY(train_step(t));
+        SH_TRY(sh_tracing_after_step(&t->tracing, r));
+        if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
+            SH_TRY(validate(t));
+        if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
+            SH_TRY(save(t));
+    }
+    return sh_agree(t->pending);
+}
+
+sh_rc sh_run_train(struct sh_run *r)
+{
+    struct train t = {.r = r};
+    sh_rc rc;
+
+    set_up(&t);
+    SH_TRY_OUT(sh_agree(open_files(&t)));
+    SH_TRY_OUT(start_state(&t));
+    SH_TRY_OUT(loop(&t));
+    if (r->mesh->rank == 0)
+        sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step, (long long)r->tokens,
+                    r->folder);
+out:
+    sh_progress_break(&t.progress);
+    sh_tracing_close(&t.tracing, r);
+    sh_metrics_close(t.metrics);
+    sh_feed_close(&t.feed);
+    sh_feed_close(&t.validation);
+    return rc;
+}

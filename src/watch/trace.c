@@ -1,0 +1,106 @@
+#include "src/watch/watch.h"
+
+#include "src/base/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Format: Trace Event Format, the JSON object form; times in microseconds. */
+const char sh_trace_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+const char sh_trace_foot[] = "{}]}\n";
+
+struct event {
+    char name[48], detail[80];
+    int row;
+    int64_t begin_ns, end_ns;
+};
+
+struct row {
+    int row;
+    char name[32];
+};
+
+struct sh_trace {
+    int rank;
+    char host[64];
+    struct event *events; int n_events, cap_events;
+    struct row *rows; int n_rows, cap_rows;
+    char *text;
+    size_t bytes, room;
+};
+
+struct sh_trace *sh_trace_create(int rank, const char *host)
+{
+    struct sh_trace *t = sh_calloc(1, sizeof *t);
+
+    t->rank = rank;
+    snprintf(t->host, sizeof t->host, "%s", host);
+    return t;
+}
+
+void sh_trace_destroy(struct sh_trace *t)
+{
+    if (!t)
+        return;
+    free(t->events);
+    free(t->rows);
+    free(t->text);
+    free(t);
+}
+
+void sh_trace_row(struct sh_trace *t, int row, const char *name)
+{
+    t->rows = sh_grow(t->rows, t->n_rows, &t->cap_rows, sizeof *t->rows);
+    t->rows[t->n_rows].row = row;
+    snprintf(t->rows[t->n_rows++].name, sizeof t->rows->name, "%s", name);
+}
+
+void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns)
+{
+    struct event *e;
+
+    t->events = sh_grow(t->events, t->n_events, &t->cap_events, sizeof *t->events);
+    e = &t->events[t->n_events++];
+    *e = (struct event){.row = row, .begin_ns = begin_ns, .end_ns = end_ns};
+    snprintf(e->name, sizeof e->name, "%s", name);
+    snprintf(e->detail, sizeof e->detail, "%s", detail);
+}
+
+static void add(struct sh_trace *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct sh_trace *t, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (t->room - t->bytes < 512) {
+        t->room = t->room ? 2 * t->room : 1 << 16;
+        t->text = sh_realloc(t->text, t->room, 1);
+    }
+    va_start(ap, fmt);
+    t->bytes += (size_t)vsnprintf(t->text + t->bytes, t->room - t->bytes, fmt, ap);
+    va_end(ap);
+}
+
+const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes)
+{
+    t->bytes = 0;
+    add(t, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}},\n", t->rank, t->rank,
+        t->host);
+    for (int i = 0; i < t->n_rows; i++) {
+        add(t, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", t->rank,
+            t->rows[i].row, t->rows[i].name);
+        add(t, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n", t->rank,
+            t->rows[i].row, t->rows[i].row);
+    }
+    for (int i = 0; i < t->n_events; i++) {
+        const struct event *e = &t->events[i];
+
+        add(t, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"what\":\"%s\"}},\n",
+            e->name, t->rank, e->row, (double)(e->begin_ns - origin_ns) / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
+            e->detail);
+    }
+    *bytes = (int64_t)t->bytes;
+    return t->text;
+}

@@ -1,0 +1,58 @@
+/* Seeing a run: metrics for machines, a line for people, a trace for a viewer. Each is written by one rank unless said;
+ * all functions are local, and a file that cannot be written is an error of the run (SH_E_DATA), not a silent loss. */
+#ifndef SH_WATCH_WATCH_H
+#define SH_WATCH_WATCH_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where the time of a step went, in seconds; what is left of `step` is host work between the sections. */
+struct sh_step_time {
+    double step, compute, exposed_comm, data, checkpoint;
+};
+
+struct sh_step_metrics {
+    int64_t step;            /* steps done, this one included */
+    double loss, grad_norm, lr;
+    const char *skipped;     /* NULL, or why the update was skipped */
+    int64_t tokens;          /* target tokens of this step over all ranks */
+    int64_t tokens_seen;     /* since the start of training */
+    double tokens_per_second;
+    double flops_causal, flops_full; /* per token, forward and backward; attention counted as half or whole square */
+    struct sh_step_time time;
+    int64_t arena_bytes;     /* planned and allocated, of one rank */
+    int64_t peak_rss_bytes;  /* largest over the ranks */
+};
+
+/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. */
+struct sh_metrics;
+sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
+sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
+sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
+sh_rc sh_metrics_checkpoint(struct sh_metrics *m, int64_t step, const char *path, int64_t bytes, double seconds);
+void sh_metrics_close(struct sh_metrics *m);
+
+/* One line on standard error: on a terminal it is written over, elsewhere printed every log_freq steps. */
+struct sh_progress {
+    bool terminal;           /* write over the last line */
+    bool open;               /* such a line is on the screen */
+    int64_t total, log_freq;
+};
+void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_t log_freq);
+void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s);
+void sh_progress_break(struct sh_progress *p); /* before any other line is printed */
+
+/* Chrome trace event file: opens in Perfetto and chrome://tracing. A process a rank, a row a stream. Each rank collects
+ * its events; sh_trace_text() gives them as text, and the caller joins the ranks' texts between head and foot. */
+struct sh_trace;
+struct sh_trace *sh_trace_create(int rank, const char *host);
+void sh_trace_destroy(struct sh_trace *t);
+/* name and detail are copied; row: 0, 1, ... with its name given once by sh_trace_row. */
+void sh_trace_row(struct sh_trace *t, int row, const char *name);
+void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns);
+const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes);
+extern const char sh_trace_head[], sh_trace_foot[];
+
+#endif
