@@ -25,8 +25,7 @@ sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call);
 /* bias.c */
 sh_rc sh_cpu_bias_bwd(const struct sh_op_call *call);
 
-/* rope.c */
-sh_rc sh_cpu_rope_table(const struct sh_op_call *call);
+/* rope.c; the table is kernels/ref's */
 sh_rc sh_cpu_rope(const struct sh_op_call *call);
 
 /* attention.c */
@@ -56,7 +55,7 @@ sh_rc sh_cpu_adamw(const struct sh_op_call *call);
 
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind. */
-int64_t sh_cpu_embed_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads);

@@ -1,0 +1,104 @@
+/* Activations. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12, swiglu 12, swiglu_bwd 20.
+ * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/map.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/stage.h"
+
+static const float two_root_2_pi = 1.5957691216057308f; /* 2 sqrt(2/pi) */
+static const float cubic = 0.044715f;
+
+SH_CLONES static void gelu(float *y, const float *x, const float *none, int64_t n)
+{
+    (void)none;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * sh_sigmoidf(two_root_2_pi * (x[i] + cubic * x[i] * x[i] * x[i]));
+}
+
+SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float s = sh_sigmoidf(two_root_2_pi * (x[i] + cubic * x[i] * x[i] * x[i]));
+        float du = two_root_2_pi * (1.0f + 3 * cubic * x[i] * x[i]);
+        dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * du);
+    }
+}
+
+sh_rc sh_cpu_gelu(const struct sh_op_call *call)
+{
+    sh_cpu_map(&call->out[0], &call->in[0], NULL, gelu);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call)
+{
+    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], gelu_bwd);
+    return SH_OK;
+}
+
+SH_CLONES static void swiglu(float *h, const float *gate, const float *up, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        h[i] = gate[i] * sh_sigmoidf(gate[i]) * up[i];
+}
+
+SH_CLONES static void swiglu_bwd(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float s = sh_sigmoidf(gate[i]);
+        dgate[i] = dh[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+        dup[i] = dh[i] * gate[i] * s;
+    }
+}
+
+/* Elements [f, f + n) of row `row`, F of them. */
+static void swiglu_piece(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const struct sh_operand *gu = &call->in[0], *h = &call->out[0];
+    float gate_room[SH_CPU_PIECE], up_room[SH_CPU_PIECE], h_room[SH_CPU_PIECE];
+    float *to = sh_cpu_stage_out(h, row * F + f, h_room);
+
+    swiglu(to, sh_cpu_stage_in(gu, row * 2 * F + f, n, gate_room), sh_cpu_stage_in(gu, row * 2 * F + F + f, n, up_room), n);
+    sh_cpu_stage_put(h, row * F + f, n, to);
+}
+
+static void swiglu_bwd_piece(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
+    float dh_room[SH_CPU_PIECE], gate_room[SH_CPU_PIECE], up_room[SH_CPU_PIECE];
+    float dgate_room[SH_CPU_PIECE], dup_room[SH_CPU_PIECE];
+    int64_t gate = row * 2 * F + f, up = gate + F;
+    float *dgate = sh_cpu_stage_out(dgu, gate, dgate_room), *dup = sh_cpu_stage_out(dgu, up, dup_room);
+
+    swiglu_bwd(dgate, dup, sh_cpu_stage_in(dh, row * F + f, n, dh_room), sh_cpu_stage_in(gu, gate, n, gate_room),
+               sh_cpu_stage_in(gu, up, n, up_room), n);
+    sh_cpu_stage_put(dgu, gate, n, dgate);
+    sh_cpu_stage_put(dgu, up, n, dup);
+}
+
+typedef void (*row_piece_fn)(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n);
+
+static void over_rows(const struct sh_op_call *call, const struct sh_operand *h, row_piece_fn f)
+{
+    int64_t F = h->dim[h->ndim - 1], pieces = sh_cpu_pieces(F), all = sh_cpu_elems(h) / F * pieces;
+
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < all; p++)
+        f(call, p / pieces, F, p % pieces * SH_CPU_PIECE, sh_cpu_piece_elems(F, p % pieces));
+}
+
+sh_rc sh_cpu_swiglu(const struct sh_op_call *call)
+{
+    over_rows(call, &call->out[0], swiglu_piece);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_swiglu_bwd(const struct sh_op_call *call)
+{
+    over_rows(call, &call->in[0], swiglu_bwd_piece);
+    return SH_OK;
+}

@@ -1,0 +1,109 @@
+/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written; backward: N rows of f32
+ * read and written, and all of dwte once more where it is overwritten, which is by far the most. */
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/stage.h"
+
+#include <string.h>
+
+static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
+{
+    for (int64_t n = 0; n < rows; n++)
+        if (tokens[n] < 0 || tokens[n] >= V)
+            return sh_fail(SH_E_DATA, "token %d is outside the vocabulary of %lld: was the data made with another "
+                           "tokenizer?", tokens[n], (long long)V);
+    return SH_OK;
+}
+
+/* x = wte row + wpe row, in pieces of the row. */
+static void add_rows(const struct sh_op_call *call, int64_t x_at, int64_t wte_at, int64_t wpe_at, int64_t C)
+{
+    const struct sh_operand *wte = &call->in[1], *wpe = &call->in[2], *x = &call->out[0];
+    float sum[SH_CPU_PIECE];
+
+    for (int64_t p = 0; p < sh_cpu_pieces(C); p++) {
+        int64_t at = p * SH_CPU_PIECE;
+        struct sh_cpu_block row = {1, sh_cpu_piece_elems(C, p)};
+        sh_cpu_block_load(row, sum, row.cols, sh_cpu_at(wte->data, wte->dtype, wte_at + at), row.cols, wte->dtype);
+        sh_cpu_block_add(row, sum, row.cols, sh_cpu_at(wpe->data, wpe->dtype, wpe_at + at), row.cols, wpe->dtype);
+        sh_cpu_block_store(row, sh_cpu_at(x->data, x->dtype, x_at + at), row.cols, x->dtype, sum, row.cols);
+    }
+}
+
+sh_rc sh_cpu_embed(const struct sh_op_call *call)
+{
+    const struct sh_operand *wte = &call->in[1], *x = &call->out[0];
+    const int32_t *tokens = call->in[0].data;
+    int64_t rows = sh_cpu_elems(&call->in[0]), T = call->in[0].dim[1], C = wte->dim[1];
+    size_t row_bytes = (size_t)(C * sh_dtype_bytes(wte->dtype));
+
+    SH_TRY(check_tokens(tokens, rows, wte->dim[0]));
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < rows; n++) {
+        if (call->in[2].data)
+            add_rows(call, n * C, tokens[n] * C, n % T * C, C);
+        else
+            memcpy(sh_cpu_at(x->data, x->dtype, n * C), sh_cpu_at(wte->data, wte->dtype, tokens[n] * C), row_bytes);
+    }
+    return SH_OK;
+}
+
+static void clear(float *y, int64_t n)
+{
+    int64_t pieces = sh_cpu_pieces(n);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        memset(y + p * SH_CPU_PIECE, 0, (size_t)sh_cpu_piece_elems(n, p) * sizeof *y);
+}
+
+/* Columns that one thread takes at a time. Each goes through the tokens in order, so that the sum over the places of a
+ * token has one order; a cut by rows would need either locks or a sort. */
+enum { COLUMNS = 64 };
+
+static void token_columns(const struct sh_op_call *call, int64_t c, int64_t n_columns)
+{
+    const struct sh_operand *dx = &call->in[0];
+    const int32_t *tokens = call->in[1].data;
+    int64_t rows = sh_cpu_elems(&call->in[1]), C = dx->dim[dx->ndim - 1];
+    float *dwte = call->out[0].data;
+
+    for (int64_t n = 0; n < rows; n++)
+        sh_cpu_block_add((struct sh_cpu_block){1, n_columns}, dwte + tokens[n] * C + c, C,
+                         sh_cpu_at(dx->data, dx->dtype, n * C + c), C, dx->dtype);
+}
+
+static void token_gradients(const struct sh_op_call *call)
+{
+    int64_t C = call->out[0].dim[1];
+
+    if (!sh_op_adds(call, 0))
+        clear(call->out[0].data, sh_cpu_elems(&call->out[0]));
+#pragma omp parallel for schedule(static)
+    for (int64_t c = 0; c < C; c += COLUMNS)
+        token_columns(call, c, C - c < COLUMNS ? C - c : COLUMNS);
+}
+
+static void position_gradients(const struct sh_op_call *call)
+{
+    const struct sh_operand *dx = &call->in[0];
+    int64_t B = dx->dim[0], T = dx->dim[1], C = dx->dim[2];
+    float *dwpe = call->out[1].data;
+
+    if (!sh_op_adds(call, 1))
+        clear(dwpe, sh_cpu_elems(&call->out[1]));
+#pragma omp parallel for schedule(static)
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t b = 0; b < B; b++)
+            sh_cpu_block_add((struct sh_cpu_block){1, C}, dwpe + t * C, C,
+                             sh_cpu_at(dx->data, dx->dtype, (b * T + t) * C), C, dx->dtype);
+}
+
+sh_rc sh_cpu_embed_bwd(const struct sh_op_call *call)
+{
+    if (call->out[0].data)
+        token_gradients(call);
+    if (call->out[1].data)
+        position_gradients(call);
+    return SH_OK;
+}

@@ -1,0 +1,24 @@
+#include "kernels/cpu/map.h"
+
+#include "kernels/cpu/stage.h"
+
+#include <stddef.h>
+
+static void map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
+                      int64_t at, int64_t n)
+{
+    float a_room[SH_CPU_PIECE], b_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
+    float *to = sh_cpu_stage_out(y, at, y_room);
+
+    f(to, sh_cpu_stage_in(a, at, n, a_room), b ? sh_cpu_stage_in(b, at, n, b_room) : NULL, n);
+    sh_cpu_stage_put(y, at, n, to);
+}
+
+void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f)
+{
+    int64_t n = sh_cpu_elems(y), pieces = sh_cpu_pieces(n);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        map_piece(y, a, b, f, p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+}

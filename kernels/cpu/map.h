@@ -1,0 +1,13 @@
+/* y[i] = f(a[i], b[i]) over whole tensors of any of the types f32 and bf16, by all threads. Local, no failure. */
+#ifndef SH_KERNELS_CPU_MAP_H
+#define SH_KERNELS_CPU_MAP_H
+
+#include "kernels/op.h"
+
+/* The loop over one piece. y may be a or b. b is NULL where the map has one input. */
+typedef void (*sh_cpu_map_fn)(float *y, const float *a, const float *b, int64_t n);
+
+/* y, a and b (NULL: none) have the same number of elements; y may have the storage of a or b if it has its type. */
+void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f);
+
+#endif

@@ -1,0 +1,194 @@
+/* LayerNorm and RMSNorm, a row at a time; a row stays in the L1 or L2 cache while it is passed over again. Bytes an
+ * element, f32 (bf16: half): forward 8, backward 12 and 4 more with dres, and the partial sums of dw and db (fold.h).
+ *
+ * Scratch holds w and b as f32, and for each thread the rows that are converted from and to bf16. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fold.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/stage.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { FLOAT = sizeof(float), FWD_ROWS = 2, BWD_ROWS = 3 };
+
+/* Floats of one row in scratch: rows start on cache lines, so that no two threads write to the same one. */
+static int64_t row_floats(int64_t C)
+{
+    return sh_cpu_round64(C * FLOAT) / FLOAT;
+}
+
+SH_CLONES static float sum(const float *x, int64_t C)
+{
+    float s = 0;
+#pragma omp simd reduction(+ : s)
+    for (int64_t c = 0; c < C; c++)
+        s += x[c];
+    return s;
+}
+
+SH_CLONES static float squares(const float *x, int64_t C, float mean)
+{
+    float s = 0;
+#pragma omp simd reduction(+ : s)
+    for (int64_t c = 0; c < C; c++)
+        s += (x[c] - mean) * (x[c] - mean);
+    return s;
+}
+
+SH_CLONES static void scale(float *y, const float *x, const float *w, const float *b, float mean, float rstd, int64_t C)
+{
+    if (b) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++)
+            y[c] = (x[c] - mean) * rstd * w[c] + b[c];
+    } else {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++)
+            y[c] = (x[c] - mean) * rstd * w[c];
+    }
+}
+
+static void norm_row(const struct sh_op_call *call, int64_t n, int64_t C, const float *w, const float *b, float *room)
+{
+    const struct sh_operand *y = &call->out[0], *mean_out = &call->out[2];
+    const float *x = sh_cpu_stage_in(&call->in[0], n * C, C, room);
+    float *to = sh_cpu_stage_out(y, n * C, room + row_floats(C));
+    float mean = call->attr->rms ? 0 : sum(x, C) / (float)C;
+    float rstd = 1.0f / sqrtf(squares(x, C, mean) / (float)C + call->attr->eps);
+
+    scale(to, x, w, b, mean, rstd, C);
+    sh_cpu_stage_put(y, n * C, C, to);
+    ((float *)call->out[1].data)[n] = rstd;
+    if (mean_out->data)
+        ((float *)mean_out->data)[n] = mean;
+}
+
+int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads)
+{
+    int64_t C = sh_cpu_elems(&call->in[1]);
+    return (2 + (int64_t)threads * FWD_ROWS) * row_floats(C) * FLOAT;
+}
+
+sh_rc sh_cpu_norm(const struct sh_op_call *call)
+{
+    int64_t C = sh_cpu_elems(&call->in[1]), N = sh_cpu_elems(&call->in[0]) / C, step = row_floats(C);
+    float *work = call->work, *rooms = work + 2 * step;
+
+    SH_REQUIRE(call->work_bytes >= sh_cpu_norm_work_bytes(call, omp_get_max_threads()));
+    const float *w = sh_cpu_stage_in(&call->in[1], 0, C, work);
+    const float *b = call->in[2].data ? sh_cpu_stage_in(&call->in[2], 0, C, work + step) : NULL;
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; n++)
+        norm_row(call, n, C, w, b, rooms + omp_get_thread_num() * FWD_ROWS * step);
+    return SH_OK;
+}
+
+/* One row of the backward: xhat = (x - mean) rstd, g = dy w (kernels/ref/norm.c has the formulas). */
+struct row {
+    const float *dy, *x, *w;
+    float mean, rstd, g_mean, gx_mean;
+    int64_t C;
+};
+
+/* The two means that flow back, and what the row adds to dw and db (NULL: not wanted), in one pass. */
+SH_CLONES static void reduce(struct row *r, float *dw, float *db)
+{
+    const float *dy = r->dy, *x = r->x, *w = r->w;
+    float mean = r->mean, rstd = r->rstd, g = 0, gx = 0;
+#pragma omp simd reduction(+ : g, gx)
+    for (int64_t c = 0; c < r->C; c++) {
+        float xhat = (x[c] - mean) * rstd;
+        g += dy[c] * w[c];
+        gx += dy[c] * w[c] * xhat;
+        dw[c] += dy[c] * xhat;
+    }
+    for (int64_t c = 0; db && c < r->C; c++)
+        db[c] += dy[c];
+    r->g_mean = g / (float)r->C;
+    r->gx_mean = gx / (float)r->C;
+}
+
+/* dx may be dres (NULL: none). */
+SH_CLONES static void apply(float *dx, const struct row *r, const float *dres)
+{
+    const float *dy = r->dy, *x = r->x, *w = r->w;
+    float mean = r->mean, rstd = r->rstd, g_mean = r->g_mean, gx_mean = r->gx_mean;
+    if (dres) {
+#pragma omp simd
+        for (int64_t c = 0; c < r->C; c++)
+            dx[c] = rstd * (dy[c] * w[c] - g_mean - (x[c] - mean) * rstd * gx_mean) + dres[c];
+    } else {
+#pragma omp simd
+        for (int64_t c = 0; c < r->C; c++)
+            dx[c] = rstd * (dy[c] * w[c] - g_mean - (x[c] - mean) * rstd * gx_mean);
+    }
+}
+
+static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r, float *dw, float *db, float *room)
+{
+    const struct sh_operand *dres = &call->in[5], *dx = &call->out[0];
+    int64_t step = row_floats(r.C), at = n * r.C;
+    float *to = sh_cpu_stage_out(dx, at, room + 2 * step);
+
+    r.dy = sh_cpu_stage_in(&call->in[0], at, r.C, room);
+    r.x = sh_cpu_stage_in(&call->in[1], at, r.C, room + step);
+    r.rstd = ((const float *)call->in[3].data)[n];
+    r.mean = call->in[4].data ? ((const float *)call->in[4].data)[n] : 0;
+    reduce(&r, dw, db);
+    if (call->attr->rms)
+        r.g_mean = 0;
+    apply(to, &r, dres->data ? sh_cpu_stage_in(dres, at, r.C, room + 2 * step) : NULL);
+    sh_cpu_stage_put(dx, at, r.C, to);
+}
+
+/* Scratch of the backward, in floats from its start: w, the parts of dw, those of db, the rooms of the threads. */
+struct bwd_work {
+    int64_t N, C, step, parts, dw, db, rooms, end;
+    bool has_db;
+};
+
+static struct bwd_work bwd_work_of(const struct sh_op_call *call, int threads)
+{
+    int64_t C = sh_cpu_elems(&call->in[2]), N = sh_cpu_elems(&call->in[1]) / C;
+    struct bwd_work k = {.N = N, .C = C, .step = row_floats(C), .parts = sh_cpu_folds(N), .has_db = call->out[2].ndim > 0};
+
+    k.dw = k.step;
+    k.db = k.dw + k.parts * k.step;
+    k.rooms = k.db + (k.has_db ? k.parts * k.step : 0);
+    k.end = k.rooms + threads * BWD_ROWS * k.step;
+    return k;
+}
+
+int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return bwd_work_of(call, threads).end * FLOAT;
+}
+
+static void norm_bwd_part(const struct sh_op_call *call, const struct bwd_work *k, int64_t part, const float *w)
+{
+    float *work = call->work, *dw = work + k->dw + part * k->step, *room = work + k->rooms;
+    float *db = k->has_db ? work + k->db + part * k->step : NULL;
+
+    memset(dw, 0, (size_t)(k->C * FLOAT));
+    if (db)
+        memset(db, 0, (size_t)(k->C * FLOAT));
+    for (int64_t n = sh_cpu_fold_row(k->N, part); n < sh_cpu_fold_row(k->N, part + 1); n++)
+        norm_bwd_row(call, n, (struct row){.w = w, .C = k->C}, dw, db, room + omp_get_thread_num() * BWD_ROWS * k->step);
+}
+
+sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call)
+{
+    struct bwd_work k = bwd_work_of(call, omp_get_max_threads());
+    float *work = call->work;
+
+    SH_REQUIRE(call->work_bytes >= k.end * FLOAT);
+    const float *w = sh_cpu_stage_in(&call->in[2], 0, k.C, work);
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < k.parts; part++)
+        norm_bwd_part(call, &k, part, w);
+    sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.dw, k.parts, k.step, k.C);
+    if (k.has_db)
+        sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.db, k.parts, k.step, k.C);
+    return SH_OK;
+}

@@ -1,0 +1,53 @@
+/* Rotary embedding of the query and key heads in a packed row; value heads are copied, or left where they are when the
+ * output is the input. Bytes: qkv read and written; in place only the (H+K)/(H+2K) of it that turns. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/stage.h"
+
+/* Heads [0, n) of x, D long each, turned by the angles of one position. y may be x. sign -1 turns back. */
+SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t n, int64_t D, float sign)
+{
+    int64_t half = D / 2;
+
+    for (int64_t h = 0; h < n * D; h += D) {
+#pragma omp simd
+        for (int64_t i = 0; i < half; i++) {
+            float a = x[h + i], b = x[h + half + i], c = cs[i], s = sign * cs[half + i];
+            y[h + i] = a * c - b * s;
+            y[h + half + i] = b * c + a * s;
+        }
+    }
+}
+
+/* The turned heads of one row in groups that fit in a piece. */
+static void rotate_row(const struct sh_op_call *call, int64_t row_at, const float *cs)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t D = call->attr->head_dim, heads = call->attr->heads + call->attr->kv_heads, group = SH_CPU_PIECE / D;
+    float x_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
+
+    for (int64_t h = 0; h < heads; h += group) {
+        int64_t n = heads - h < group ? heads - h : group, at = row_at + h * D;
+        float *to = sh_cpu_stage_out(y, at, y_room);
+        rotate(to, sh_cpu_stage_in(x, at, n * D, x_room), cs, n, D, call->attr->inverse ? -1.0f : 1.0f);
+        sh_cpu_stage_put(y, at, n * D, to);
+    }
+}
+
+sh_rc sh_cpu_rope(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    const float *cs = call->in[1].data;
+    int64_t rows = x->dim[0] * x->dim[1], T = x->dim[1], D = call->attr->head_dim;
+    int64_t turned = (call->attr->heads + call->attr->kv_heads) * D, row = turned + call->attr->kv_heads * D;
+    size_t rest = (size_t)((row - turned) * sh_dtype_bytes(x->dtype));
+
+    SH_REQUIRE(D <= SH_CPU_PIECE);
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < rows; n++) {
+        rotate_row(call, n * row, cs + n % T * D);
+        if (y->data != x->data)
+            memcpy(sh_cpu_at(y->data, y->dtype, n * row + turned), sh_cpu_at(x->data, x->dtype, n * row + turned), rest);
+    }
+    return SH_OK;
+}

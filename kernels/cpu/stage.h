@@ -1,0 +1,62 @@
+/* Tensors of the compute type as f32, piece by piece. A loop is written once, on f32: where the tensor is f32 already it
+ * works in place, else on a piece that is converted in the L1 cache and costs no memory traffic.
+ *
+ *     const float *x = sh_cpu_stage_in(&call->in[0], at, n, x_room);
+ *     float *y = sh_cpu_stage_out(&call->out[0], at, y_room);
+ *     ... y[0..n) from x[0..n) ...
+ *     sh_cpu_stage_put(&call->out[0], at, n, y);
+ *
+ * For one thread, no failure. */
+#ifndef SH_KERNELS_CPU_STAGE_H
+#define SH_KERNELS_CPU_STAGE_H
+
+#include "kernels/cpu/block.h"
+#include "kernels/op.h"
+
+/* Elements of a piece where the caller is free to choose: 4 KiB of f32, so that four of them fit in an L1 cache.
+ * Pieces are also how loops are cut over threads: always at the same elements, however many threads there are. */
+enum { SH_CPU_PIECE = 1024 };
+
+/* Elements [at, at + n) for reading: the tensor's own, or converted into room [n]. */
+static inline const float *sh_cpu_stage_in(const struct sh_operand *t, int64_t at, int64_t n, float *room)
+{
+    if (t->dtype == SH_F32)
+        return (const float *)t->data + at;
+    sh_cpu_block_load((struct sh_cpu_block){1, n}, room, n, sh_cpu_at(t->data, t->dtype, at), n, t->dtype);
+    return room;
+}
+
+/* Where to write the elements from `at` on: the tensor itself, or room. */
+static inline float *sh_cpu_stage_out(const struct sh_operand *t, int64_t at, float *room)
+{
+    return t->dtype == SH_F32 ? (float *)t->data + at : room;
+}
+
+/* Bring what was written there into the tensor. */
+static inline void sh_cpu_stage_put(const struct sh_operand *t, int64_t at, int64_t n, const float *from)
+{
+    if (t->dtype != SH_F32)
+        sh_cpu_block_store((struct sh_cpu_block){1, n}, sh_cpu_at(t->data, t->dtype, at), n, t->dtype, from, n);
+}
+
+static inline int64_t sh_cpu_elems(const struct sh_operand *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
+static inline int64_t sh_cpu_pieces(int64_t n)
+{
+    return (n + SH_CPU_PIECE - 1) / SH_CPU_PIECE;
+}
+
+/* Elements of piece `piece` of n. */
+static inline int64_t sh_cpu_piece_elems(int64_t n, int64_t piece)
+{
+    int64_t left = n - piece * SH_CPU_PIECE;
+    return left < SH_CPU_PIECE ? left : SH_CPU_PIECE;
+}
+
+#endif

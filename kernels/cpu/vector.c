@@ -1,0 +1,96 @@
+/* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, cast 6, copy 8,
+ * accumulate 12, sumsq 4. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/map.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/stage.h"
+
+#include <stddef.h>
+
+SH_CLONES static void add(float *y, const float *a, const float *b, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+sh_rc sh_cpu_add(const struct sh_op_call *call)
+{
+    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], add);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_accumulate(const struct sh_op_call *call)
+{
+    sh_cpu_map(&call->out[0], &call->out[0], &call->in[0], add);
+    return SH_OK;
+}
+
+/* Between f32 and bf16 in either direction; the block functions convert straight from tensor to tensor. */
+static void cast_piece(const struct sh_operand *y, const struct sh_operand *a, int64_t at, int64_t n)
+{
+    struct sh_cpu_block row = {1, n};
+    void *to = sh_cpu_at(y->data, y->dtype, at), *from = sh_cpu_at(a->data, a->dtype, at);
+
+    if (a->dtype == SH_F32)
+        sh_cpu_block_store(row, to, n, y->dtype, from, n);
+    else
+        sh_cpu_block_load(row, to, n, from, n, a->dtype);
+}
+
+sh_rc sh_cpu_cast(const struct sh_op_call *call)
+{
+    const struct sh_operand *a = &call->in[0], *y = &call->out[0];
+    int64_t n = sh_cpu_elems(y), pieces = sh_cpu_pieces(n);
+
+    if (a->dtype != SH_F32 && y->dtype != SH_F32)
+        return sh_fail(SH_E_BUG, "cast from %s to %s", sh_dtype_name(a->dtype), sh_dtype_name(y->dtype));
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        cast_piece(y, a, p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+    return SH_OK;
+}
+
+sh_rc sh_cpu_copy(const struct sh_op_call *call)
+{
+    const struct sh_operand *a = &call->in[0], *y = &call->out[0];
+    int64_t n = sh_cpu_elems(y), pieces = sh_cpu_pieces(n), bytes = sh_dtype_bytes(y->dtype);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        memcpy(sh_cpu_at(y->data, y->dtype, p * SH_CPU_PIECE), sh_cpu_at(a->data, a->dtype, p * SH_CPU_PIECE),
+               (size_t)(sh_cpu_piece_elems(n, p) * bytes));
+    return SH_OK;
+}
+
+SH_CLONES static double sumsq(const float *a, int64_t n)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)a[i];
+    return sum;
+}
+
+/* One sum a piece, so that the order of additions does not depend on the threads. */
+int64_t sh_cpu_sumsq_work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return sh_cpu_pieces(sh_cpu_elems(&call->in[0])) * (int64_t)sizeof(double);
+}
+
+sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
+{
+    const float *a = call->in[0].data;
+    int64_t n = sh_cpu_elems(&call->in[0]), pieces = sh_cpu_pieces(n);
+    double *part = call->work, *s = call->out[0].data, sum = sh_op_adds(call, 0) ? *s : 0;
+
+    SH_REQUIRE(call->work_bytes >= sh_cpu_sumsq_work_bytes(call, 1));
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        part[p] = sumsq(a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+    for (int64_t p = 0; p < pieces; p++)
+        sum += part[p];
+    *s = sum;
+    return SH_OK;
+}

@@ -1,0 +1,360 @@
+/* Every backward rule of the reference kernels against the forward's own differences.
+ *
+ * For L = sum over outputs of g * out with random g, the backward fed with g must give dL/dx, which is
+ * (L(x + h) - L(x - h)) / 2h to within h^2 times a third derivative, and the rounding of L over h. The reference computes
+ * in the type of its operands or better, so the test gives it f64 operands: with h = 2^-16 the first error is about
+ * 3e-10 and the second 1e-16 * 2^16 * |L| = 1e-11 |L|; the bound of 1e-6 leaves room for sums and steep places. */
+#include "tests/op/optest.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const double h = 0x1p-16, bound = 1e-6;
+
+/* L of a forward call: every output that has weights g (NULL: none) counts. */
+static double objective(struct optest *fwd, const struct sh_operand *const g[SH_OP_MAX_OUT])
+{
+    double sum = 0;
+    optest_run(fwd, &sh_kernels_ref, 1);
+    for (int o = 0; o < SH_OP_MAX_OUT; o++)
+        for (int64_t i = 0; g[o] && i < optest_elems(g[o]); i++)
+            sum += optest_get(g[o], i) * optest_get(&fwd->call.out[o], i);
+    return sum;
+}
+
+/* dL/d(input `in` of fwd) against `grad`, element by element. */
+static void check_gradient(struct optest *fwd, const struct sh_operand *const g[SH_OP_MAX_OUT], int in,
+                           const struct sh_operand *grad)
+{
+    const struct sh_operand *x = &fwd->call.in[in];
+    for (int64_t i = 0; i < optest_elems(x); i++) {
+        double old = optest_get(x, i);
+        optest_set(x, i, old + h);
+        double up = objective(fwd, g);
+        optest_set(x, i, old - h);
+        double down = objective(fwd, g);
+        optest_set(x, i, old);
+        double want = (up - down) / (2 * h), got = optest_get(grad, i);
+        if (!(fabs(want - got) <= bound * (1 + fabs(want))))
+            fail_msg("%s: gradient of input %d element %lld is %.9g, differences give %.9g",
+                     sh_op_info(fwd->call.kind)->name, in, (long long)i, got, want);
+    }
+    objective(fwd, g);
+}
+
+/* Let input i of `to` start with the numbers of an operand of another call. */
+static void give(struct optest *to, int i, const struct sh_operand *from)
+{
+    optest_in(to, i, from->dtype, from->ndim, from->dim);
+    memcpy(to->call.in[i].data, from->data, (size_t)(optest_elems(from) * sh_dtype_bytes(from->dtype)));
+}
+
+static void pair_begin(struct optest *fwd, enum sh_op_kind f, struct optest *bwd, enum sh_op_kind b)
+{
+    optest_begin(fwd, f);
+    optest_begin(bwd, b);
+}
+
+static void pair_end(struct optest *fwd, struct optest *bwd)
+{
+    optest_end(fwd);
+    optest_end(bwd);
+}
+
+static void check_norm(bool rms, bool bias, int64_t N, int64_t C)
+{
+    struct optest f, b;
+    pair_begin(&f, SH_OP_NORM, &b, SH_OP_NORM_BWD);
+    f.attr.rms = b.attr.rms = rms;
+    f.attr.eps = b.attr.eps = 1e-2f;
+    optest_in(&f, 0, SH_F64, DIMS(N, C));
+    optest_in(&f, 1, SH_F64, DIMS(C));
+    if (bias)
+        optest_in(&f, 2, SH_F64, DIMS(C));
+    optest_out(&f, 0, SH_F64, DIMS(N, C));
+    optest_out(&f, 1, SH_F64, DIMS(N));
+    if (!rms)
+        optest_out(&f, 2, SH_F64, DIMS(N));
+    optest_run(&f, &sh_kernels_ref, 1);
+
+    optest_in(&b, 0, SH_F64, DIMS(N, C));
+    give(&b, 1, &f.call.in[0]);
+    give(&b, 2, &f.call.in[1]);
+    give(&b, 3, &f.call.out[1]);
+    if (!rms)
+        give(&b, 4, &f.call.out[2]);
+    optest_out(&b, 0, SH_F64, DIMS(N, C));
+    optest_out(&b, 1, SH_F64, DIMS(C));
+    if (bias)
+        optest_out(&b, 2, SH_F64, DIMS(C));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    for (int i = 0; i < 2 + bias; i++)
+        check_gradient(&f, g, i, &b.call.out[i]);
+    pair_end(&f, &b);
+}
+
+static void norm(void **state)
+{
+    (void)state;
+    optest_seed(1);
+    check_norm(false, true, 3, 7);
+    check_norm(false, false, 2, 5);
+    check_norm(true, false, 3, 6);
+    check_norm(true, true, 1, 17);
+}
+
+static void check_linear(bool w_in_out)
+{
+    struct optest f, x, w, b;
+    enum { N = 3, I = 5, O = 4 };
+    pair_begin(&f, SH_OP_LINEAR, &x, SH_OP_LINEAR_BWD_X);
+    pair_begin(&w, SH_OP_LINEAR_BWD_W, &b, SH_OP_BIAS_BWD);
+    f.attr.w_in_out = x.attr.w_in_out = w.attr.w_in_out = w_in_out;
+    optest_in(&f, 0, SH_F64, DIMS(N, I));
+    optest_in(&f, 1, SH_F64, DIMS(w_in_out ? I : O, w_in_out ? O : I));
+    optest_in(&f, 2, SH_F64, DIMS(O));
+    optest_out(&f, 0, SH_F64, DIMS(N, O));
+
+    optest_in(&x, 0, SH_F64, DIMS(N, O));
+    give(&x, 1, &f.call.in[1]);
+    optest_out(&x, 0, SH_F64, DIMS(N, I));
+    give(&w, 0, &x.call.in[0]);
+    give(&w, 1, &f.call.in[0]);
+    optest_out(&w, 0, SH_F64, f.call.in[1].ndim, f.call.in[1].dim);
+    give(&b, 0, &x.call.in[0]);
+    optest_out(&b, 0, SH_F64, DIMS(O));
+    optest_run(&x, &sh_kernels_ref, 1);
+    optest_run(&w, &sh_kernels_ref, 1);
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&x.call.in[0]};
+    check_gradient(&f, g, 0, &x.call.out[0]);
+    check_gradient(&f, g, 1, &w.call.out[0]);
+    check_gradient(&f, g, 2, &b.call.out[0]);
+    pair_end(&f, &x);
+    pair_end(&w, &b);
+}
+
+static void linear(void **state)
+{
+    (void)state;
+    optest_seed(2);
+    check_linear(false);
+    check_linear(true);
+}
+
+/* Embedding: the tables' gradients; token 0 stands twice at least, one token never. */
+static void embed(void **state)
+{
+    (void)state;
+    enum { B = 2, T = 3, V = 5, P = 4, C = 3 };
+    struct optest f, b;
+    optest_seed(3);
+    pair_begin(&f, SH_OP_EMBED, &b, SH_OP_EMBED_BWD);
+    optest_in_ints(&f, 0, 0, V - 1, DIMS(B, T));
+    optest_set(&f.call.in[0], 0, 0);
+    optest_set(&f.call.in[0], 4, 0);
+    optest_in(&f, 1, SH_F64, DIMS(V, C));
+    optest_in(&f, 2, SH_F64, DIMS(P, C));
+    optest_out(&f, 0, SH_F64, DIMS(B, T, C));
+    optest_in(&b, 0, SH_F64, DIMS(B, T, C));
+    give(&b, 1, &f.call.in[0]);
+    optest_out(&b, 0, SH_F64, DIMS(V, C));
+    optest_out(&b, 1, SH_F64, DIMS(P, C));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    check_gradient(&f, g, 1, &b.call.out[0]);
+    check_gradient(&f, g, 2, &b.call.out[1]);
+    pair_end(&f, &b);
+}
+
+static void embed_refuses(void **state)
+{
+    (void)state;
+    struct optest f;
+    optest_begin(&f, SH_OP_EMBED);
+    optest_in_ints(&f, 0, 7, 8, DIMS(1, 2));
+    optest_in(&f, 1, SH_F32, DIMS(7, 3));
+    optest_out(&f, 0, SH_F32, DIMS(1, 2, 3));
+    assert_int_equal(sh_kernels_ref.run[SH_OP_EMBED](&f.call), SH_E_DATA);
+    assert_string_equal(sh_error_text(),
+                        "token 7 is outside the vocabulary of 7: was the data made with another tokenizer?");
+    optest_end(&f);
+}
+
+/* GELU and SwiGLU: y [N, F / width] from x [N, F]. */
+static void check_act(enum sh_op_kind forward, enum sh_op_kind backward, int width)
+{
+    enum { N = 4, F = 10 };
+    struct optest f, b;
+    pair_begin(&f, forward, &b, backward);
+    optest_in(&f, 0, SH_F64, DIMS(N, F));
+    optest_scale(&f.call.in[0], 2);
+    optest_out(&f, 0, SH_F64, DIMS(N, F / width));
+    optest_in(&b, 0, SH_F64, DIMS(N, F / width));
+    give(&b, 1, &f.call.in[0]);
+    optest_out(&b, 0, SH_F64, DIMS(N, F));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    check_gradient(&f, g, 0, &b.call.out[0]);
+    pair_end(&f, &b);
+}
+
+static void act(void **state)
+{
+    (void)state;
+    optest_seed(4);
+    check_act(SH_OP_GELU, SH_OP_GELU_BWD, 1);
+    check_act(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, 2);
+}
+
+static void set_heads(struct optest *t, int heads, int kv_heads, int head_dim)
+{
+    t->attr.heads = heads;
+    t->attr.kv_heads = kv_heads;
+    t->attr.head_dim = head_dim;
+    t->attr.scale = 1 / sqrtf((float)head_dim);
+}
+
+static void rope(void **state)
+{
+    (void)state;
+    enum { B = 2, T = 3, H = 4, K = 2, D = 6, ROW = (H + 2 * K) * D };
+    struct optest f, b;
+    optest_seed(5);
+    pair_begin(&f, SH_OP_ROPE, &b, SH_OP_ROPE);
+    set_heads(&f, H, K, D);
+    set_heads(&b, H, K, D);
+    b.attr.inverse = true;
+    optest_in(&f, 0, SH_F64, DIMS(B, T, ROW));
+    optest_in(&f, 1, SH_F64, DIMS(T, D));
+    optest_out(&f, 0, SH_F64, DIMS(B, T, ROW));
+    optest_in(&b, 0, SH_F64, DIMS(B, T, ROW));
+    give(&b, 1, &f.call.in[1]);
+    optest_out(&b, 0, SH_F64, DIMS(B, T, ROW));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    check_gradient(&f, g, 0, &b.call.out[0]);
+    pair_end(&f, &b);
+}
+
+/* Frequencies by hand: theta 16, D 4 give 1 and 1/4; with original length 8 pi those waves turn 4 times and once, so that
+ * limits of 1.5 and 3 leave the first alone and slow the second by the factor, and limits of 0.5 and 1.5 mix it half. */
+static void rope_table(void **state)
+{
+    (void)state;
+    static const struct {
+        double factor, low, high, freq1;
+    } cases[] = {{0, 0, 0, 0.25}, {8, 1.5, 3, 0.25 / 8}, {8, 0.5, 1.5, 0.5 * 0.25 / 8 + 0.5 * 0.25}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct optest t;
+        optest_begin(&t, SH_OP_ROPE_TABLE);
+        t.attr.rope_theta = 16;
+        t.attr.rope_factor = cases[i].factor;
+        t.attr.rope_low_freq = cases[i].low;
+        t.attr.rope_high_freq = cases[i].high;
+        t.attr.rope_original_len = 8 * acos(-1);
+        optest_out(&t, 0, SH_F32, DIMS(5, 4));
+        optest_run(&t, &sh_kernels_ref, 1);
+        for (int p = 0; p < 5; p++) {
+            const double want[] = {cos(p), cos(p * cases[i].freq1), sin(p), sin(p * cases[i].freq1)};
+            for (int c = 0; c < 4; c++)
+                assert_true(fabs(optest_get(&t.call.out[0], p * 4 + c) - want[c]) < 1e-7);
+        }
+        optest_end(&t);
+    }
+}
+
+static void check_attention(bool docs, int heads, int kv_heads)
+{
+    enum { B = 2, T = 5, D = 4 };
+    int64_t row = (heads + 2 * kv_heads) * D;
+    struct optest f, b;
+    pair_begin(&f, SH_OP_ATTENTION, &b, SH_OP_ATTENTION_BWD);
+    set_heads(&f, heads, kv_heads, D);
+    set_heads(&b, heads, kv_heads, D);
+    optest_in(&f, 0, SH_F64, DIMS(B, T, row));
+    if (docs) {
+        optest_in_ints(&f, 1, 0, 1, DIMS(B, T));
+        for (int t = 3; t < T; t++)
+            optest_set(&f.call.in[1], t, 3);
+    }
+    optest_out(&f, 0, SH_F64, DIMS(B, T, heads * D));
+    optest_out(&f, 1, SH_F64, DIMS(B, heads, T));
+    optest_run(&f, &sh_kernels_ref, 1);
+    optest_in(&b, 0, SH_F64, DIMS(B, T, heads * D));
+    give(&b, 1, &f.call.in[0]);
+    give(&b, 2, &f.call.out[0]);
+    give(&b, 3, &f.call.out[1]);
+    if (docs)
+        give(&b, 4, &f.call.in[1]);
+    optest_out(&b, 0, SH_F64, DIMS(B, T, row));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    check_gradient(&f, g, 0, &b.call.out[0]);
+    pair_end(&f, &b);
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    optest_seed(6);
+    check_attention(false, 2, 2);
+    check_attention(true, 4, 2);
+    check_attention(true, 3, 1);
+}
+
+/* The head's backward gives gradients of loss_scale * loss; a row is masked. */
+static void head(void **state)
+{
+    (void)state;
+    enum { N = 4, C = 3, V = 5 };
+    struct optest f, b;
+    optest_seed(7);
+    pair_begin(&f, SH_OP_HEAD_LOSS, &b, SH_OP_HEAD_LOSS_GRAD);
+    b.scalars.loss_scale = 0.37;
+    f.attr.chunk_rows = b.attr.chunk_rows = 2;
+    optest_in(&f, 0, SH_F64, DIMS(N, C));
+    optest_in(&f, 1, SH_F64, DIMS(V, C));
+    optest_in_ints(&f, 2, 0, V, DIMS(N));
+    optest_set(&f.call.in[2], 1, -1);
+    optest_out(&f, 0, SH_F64, DIMS(1));
+    for (int i = 0; i < 3; i++)
+        give(&b, i, &f.call.in[i]);
+    optest_out(&b, 0, SH_F64, DIMS(1));
+    optest_out(&b, 1, SH_F64, DIMS(N, C));
+    optest_out(&b, 2, SH_F64, DIMS(V, C));
+    optest_run(&f, &sh_kernels_ref, 1);
+    optest_run(&b, &sh_kernels_ref, 1);
+    optest_same(&f, &b, 0);
+    for (int c = 0; c < C; c++)
+        assert_true(optest_get(&b.call.out[1], 1 * C + c) == 0);
+
+    double scale = b.scalars.loss_scale;
+    const struct sh_operand weight = {.data = &scale, .dtype = SH_F64, .ndim = 1, .dim = {1}};
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&weight};
+    check_gradient(&f, g, 0, &b.call.out[1]);
+    check_gradient(&f, g, 1, &b.call.out[2]);
+    pair_end(&f, &b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norm),       cmocka_unit_test(linear), cmocka_unit_test(embed), cmocka_unit_test(embed_refuses),
+        cmocka_unit_test(act),        cmocka_unit_test(rope),   cmocka_unit_test(rope_table),
+        cmocka_unit_test(attention),  cmocka_unit_test(head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
