@@ -121,7 +121,7 @@ static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *ch
 
     rc = sh_ckpt_read_meta(checkpoint, &meta);
     if (rc == SH_OK)
-        rc = sh_config_parse_with(meta.config, strlen(meta.config), name, args->n_overrides, args->overrides, cfg);
+        rc = sh_config_parse(meta.config, strlen(meta.config), name, args->n_overrides, args->overrides, cfg);
     sh_ckpt_meta_free(&meta);
     free(name);
     return rc;

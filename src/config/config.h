@@ -98,6 +98,7 @@ struct sh_config {
         bool enable;
         char folder[SH_CONFIG_PATH_MAX]; /* below dump_folder unless absolute */
         int64_t interval;        /* steps; the last step is always saved */
+        bool create_seed_checkpoint; /* also save the initial values, as step 0 */
         int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* this file instead of the newest; "" */
     } checkpoint;
@@ -142,7 +143,8 @@ sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overr
 enum { SH_CONFIG_FILE_MAX = 1 << 20 }; /* bytes of a file or text; a larger one is refused */
 
 /* The same from text in memory (`name` stands for the file in messages): configurations stored in checkpoints. */
-sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, struct sh_config *cfg);
+sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
+                      struct sh_config *cfg);
 
 /* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text);

@@ -142,7 +142,7 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
 
     if (r->mesh->rank != 0)
         return;
-    if (sh_config_parse(meta->config, strlen(meta->config), path, &then) == SH_OK)
+    if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) == SH_OK)
         sh_config_diff(&then, &r->cfg, skip, stderr);
     sh_error_clear();
 }

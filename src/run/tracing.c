@@ -12,7 +12,7 @@ void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r)
 {
     const struct sh_config *cfg = &r->cfg;
 
-    if (!cfg->profiling.trace[0] || t->trace || r->step + 1 != cfg->profiling.trace_first_step)
+    if (!cfg->profiling.trace[0] || ++t->steps != cfg->profiling.trace_first_step)
         return;
     sh_mesh_barrier();
     t->origin_ns = sh_now_ns();
@@ -45,8 +45,8 @@ static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
 
     for (int rank = 0; rank < n; rank++)
         SH_TRY(sh_agree(r->mesh->rank == rank ? append(t, r, n - 1) : SH_OK));
-    sh_log_info("trace of steps %lld to %lld in %s: open it in ui.perfetto.dev or chrome://tracing",
-                (long long)r->cfg.profiling.trace_first_step, (long long)t->until, r->cfg.profiling.trace);
+    sh_log_info("trace of the steps up to %lld in %s: open it in ui.perfetto.dev or chrome://tracing", (long long)r->step,
+                r->cfg.profiling.trace);
     return SH_OK;
 }
 

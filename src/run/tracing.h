@@ -1,4 +1,5 @@
-/* The trace of some steps of a run: profiling.trace, trace_first_step, trace_steps. The ranks write one file, one after
+/* The trace of some steps of a run: profiling.trace, trace_first_step (counted from the start of this process, so that a
+ * resumed run has one too), trace_steps. The ranks write one file, one after
  * the other; ranks beyond the first SH_TRACED_RANKS are left out, since a viewer shows no more. */
 #ifndef SH_RUN_TRACING_H
 #define SH_RUN_TRACING_H
@@ -10,7 +11,8 @@ enum { SH_TRACED_RANKS = 16 };
 struct sh_tracing {
     struct sh_trace *trace;
     int64_t origin_ns;
-    int64_t until; /* step after which the file is written */
+    int64_t steps; /* begun since the start of this process */
+    int64_t until; /* step of the run after which the file is written */
 };
 
 void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r);
