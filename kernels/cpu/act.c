@@ -16,12 +16,14 @@ SH_CLONES static void gelu(float *y, const float *x, const float *none, int64_t 
         y[i] = x[i] * sh_sigmoidf(two_root_2_pi * (x[i] + cubic * x[i] * x[i] * x[i]));
 }
 
+/* z is x where du matters; past 20 the sigmoid is 0 or 1 and z keeps 0 * du from being 0 * Inf. NaN stays NaN. */
 SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float s = sh_sigmoidf(two_root_2_pi * (x[i] + cubic * x[i] * x[i] * x[i]));
-        float du = two_root_2_pi * (1.0f + 3 * cubic * x[i] * x[i]);
+        float z = x[i] > 20.0f ? 20.0f : x[i] < -20.0f ? -20.0f : x[i];
+        float du = two_root_2_pi * (1.0f + 3 * cubic * z * z);
         dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * du);
     }
 }

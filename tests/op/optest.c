@@ -165,7 +165,8 @@ void optest_add_to(struct optest *t, int i)
 {
     for (int64_t k = 0; k < optest_elems(&t->call.out[i]); k++)
         optest_set(&t->call.out[i], k, optest_normal());
-    t->attr.accumulate |= 1u << i;
+    if (!((sh_op_info(t->call.kind)->rw_out >> i) & 1u))
+        t->attr.accumulate |= 1u << i;
 }
 
 void optest_alias(struct optest *t, int in, int out)

@@ -1,0 +1,102 @@
+/* The table of operations: complete, consistent with the devices' tables, and costs worked out by hand. */
+#include "kernels/op.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void rows_are_complete(void **state)
+{
+    (void)state;
+    for (int k = 0; k < SH_OP_KINDS; k++) {
+        const struct sh_op_info *info = sh_op_info((enum sh_op_kind)k);
+        assert_non_null(info->name);
+        assert_true(info->n_in <= SH_OP_MAX_IN && info->n_out <= SH_OP_MAX_OUT);
+        assert_int_equal(info->opt_in >> info->n_in, 0);
+        assert_int_equal((info->opt_out | info->rw_out) >> info->n_out, 0);
+        assert_true(info->inplace_in < info->n_in && info->inplace_out < info->n_out);
+        assert_int_equal(info->inplace_in < 0, info->inplace_out < 0);
+        for (int other = 0; other < k; other++)
+            assert_string_not_equal(info->name, sh_op_info((enum sh_op_kind)other)->name);
+    }
+}
+
+static void devices_have_all_kernels(void **state)
+{
+    (void)state;
+    const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
+    for (int d = 0; d < 2; d++) {
+        for (int k = 0; k < SH_OP_KINDS; k++) {
+            const struct sh_op_info *info = sh_op_info((enum sh_op_kind)k);
+            assert_int_equal(devices[d]->run[k] == NULL, info->comm || info->marker);
+        }
+    }
+}
+
+static struct sh_operand shape(enum sh_dtype dtype, int ndim, int64_t d0, int64_t d1, int64_t d2)
+{
+    return (struct sh_operand){.dtype = dtype, .ndim = ndim, .dim = {d0, d1, d2}};
+}
+
+static void check_cost(const struct sh_op_call *call, double flops, double bytes)
+{
+    struct sh_op_cost cost = sh_op_cost(call);
+    assert_true(cost.flops == flops);
+    assert_true(cost.bytes == bytes);
+}
+
+static void linear_costs(void **state)
+{
+    (void)state;
+    struct sh_op_attr attr = {0};
+    struct sh_op_call call = {.kind = SH_OP_LINEAR, .attr = &attr,
+        .in = {shape(SH_BF16, 2, 10, 3, 0), shape(SH_BF16, 2, 4, 3, 0)}, .out = {shape(SH_BF16, 2, 10, 4, 0)}};
+    check_cost(&call, 2 * 10 * 3 * 4, 2 * (30 + 12 + 40));
+    call.in[2] = shape(SH_BF16, 1, 4, 0, 0);
+    check_cost(&call, 2 * 10 * 3 * 4 + 40, 2 * (30 + 12 + 4 + 40));
+
+    struct sh_op_call dw = {.kind = SH_OP_LINEAR_BWD_W, .attr = &attr,
+        .in = {shape(SH_F32, 2, 10, 4, 0), shape(SH_F32, 2, 10, 3, 0)}, .out = {shape(SH_F32, 2, 4, 3, 0)}};
+    check_cost(&dw, 2 * 10 * 3 * 4, 4 * (40 + 30 + 12));
+    attr.accumulate = 1;
+    check_cost(&dw, 2 * 10 * 3 * 4, 4 * (40 + 30 + 2 * 12));
+}
+
+/* B 2, T 3, H 4, K 2, D 5: 2*4*6 pairs, each with two products of length 5 forward and five backward. */
+static void attention_costs(void **state)
+{
+    (void)state;
+    struct sh_op_attr attr = {.heads = 4, .kv_heads = 2, .head_dim = 5};
+    struct sh_operand qkv = shape(SH_F32, 3, 2, 3, 40), o = shape(SH_F32, 3, 2, 3, 20), lse = shape(SH_F32, 3, 2, 4, 3);
+    struct sh_op_call fwd = {.kind = SH_OP_ATTENTION, .attr = &attr, .in = {qkv}, .out = {o, lse}};
+    struct sh_op_call bwd = {.kind = SH_OP_ATTENTION_BWD, .attr = &attr, .in = {o, qkv, o, lse}, .out = {qkv}};
+    check_cost(&fwd, 48 * (4 * 5 + 6), 4 * (240 + 120 + 24));
+    check_cost(&bwd, 48 * (10 * 5 + 6), 4 * (120 + 240 + 120 + 24 + 240));
+}
+
+static void other_costs(void **state)
+{
+    (void)state;
+    struct sh_op_attr attr = {0};
+    struct sh_operand n = shape(SH_F32, 1, 100, 0, 0), absent = {0};
+    struct sh_op_call adamw = {.kind = SH_OP_ADAMW, .attr = &attr, .in = {n}, .out = {n, n, n, absent}};
+    struct sh_op_call embed = {.kind = SH_OP_EMBED, .attr = &attr,
+        .in = {shape(SH_I32, 2, 2, 3, 0), shape(SH_F32, 2, 1000, 8, 0), shape(SH_F32, 2, 64, 8, 0)},
+        .out = {shape(SH_F32, 3, 2, 3, 8)}};
+    struct sh_op_call wait = {.kind = SH_OP_WAIT, .attr = &attr};
+    check_cost(&adamw, 15 * 100, 28 * 100);
+    check_cost(&embed, 48, 4 * (6 + 48 + 24 + 48));
+    check_cost(&wait, 0, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_complete), cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
+        cmocka_unit_test(attention_costs),   cmocka_unit_test(other_costs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
