@@ -2,8 +2,16 @@
  *
  * A channel is a stream of the program on an axis of the mesh, with a communicator of its own, so that channels never
  * wait for each other. Collectives of one channel run in the order of their start, which is the same on all ranks.
- * Backends: `self` (one rank: nothing is sent) and `mpi` (a progress thread works the queues off; while a program runs it
- * is the only caller of MPI). Order: create, { start, wait } ..., destroy. start and wait are called by one thread. */
+ * Backends: `self` (one rank: nothing is sent) and `mpi` (a progress thread works the queues off).
+ * Order: create, { start, wait } ..., destroy. start and wait are called by one thread.
+ *
+ * From the first start on the progress thread is the only caller of MPI, until any function of mesh.h takes MPI back
+ * (sh_mesh_own_mpi: waits for all tickets). Code that calls MPI or HDF5 by itself calls sh_mesh_own_mpi() before.
+ *
+ * A collective that takes longer than timeout_seconds stops the job: its ranks are asked what they do, one line names
+ * those that have not entered it and what they say they are doing (sh_comm_note), or "no answer" after two seconds, and
+ * each rank that can writes its newest records to report_dir/rank-N.flight.txt. A rank answers while it computes between
+ * collectives; one that has taken MPI back (a checkpoint, sh_agree) or is itself stopped does not. */
 #ifndef SH_COMM_COMM_H
 #define SH_COMM_COMM_H
 
@@ -46,7 +54,8 @@ struct sh_coll_record {     /* what happened, for traces and the flight recorder
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };
 
-/* Chooses `self` for one rank, else `mpi`. Collective. */
+/* Chooses `self` for one rank, else `mpi`. The mesh and report_dir must outlive it. Collective over the job.
+ * Memory: up to 8 MiB for each stream and axis that carries reductions; at most 16 of them; none grows later. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
@@ -64,5 +73,9 @@ bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *ou
 /* What this rank is doing now, for the report of a stall of another rank ("step 12 forward layers.3 attention").
  * The text must stay valid; cheap (one pointer store). */
 void sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
+
+/* Write the newest records to report_dir/rank-N.flight.txt, for failures that sh_comm does not see itself; nothing
+ * without a report_dir. Best effort: a report that cannot be written is not an error. Local. */
+void sh_comm_write_flight(struct sh_comm *c);
 
 #endif

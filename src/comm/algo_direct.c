@@ -1,0 +1,225 @@
+/* Large collectives by direct exchange: every rank sends each other rank what that one needs, in rounds of bounded size.
+ *
+ *   scatter  each rank gets everyone's share of its own part into staging, and sums in rank order
+ *   gather   each rank gets every other part straight into its place
+ *
+ * reduce_scatter is a scatter, all_gather a gather, all_reduce both, round by round. Bytes sent by a rank: (size-1)/size of
+ * the whole, the least possible, twice that for all_reduce. A ring moves as much, but each of its size-1 steps waits for a
+ * neighbour's thread to wake up, which is what ranks that share cores are slow at. MPI_Ireduce_scatter is not used: it
+ * takes memory as large as the message and sums in an order of its own choice.
+ *
+ * Rounds of one slot follow each other strictly, and the tag names slot and phase; so messages of two rounds in flight
+ * cannot be taken for each other, although ranks may finish them in different order. */
+#include "src/comm/channel.h"
+#include "src/comm/sum.h"
+
+#include <string.h>
+
+enum { GATHER_PART_BYTES = 4 << 20 }; /* no staging there; bounded so that counts fit int and progress is seen */
+
+struct part {
+    char *at;
+    int64_t elems;
+};
+
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static bool scatters(const struct sh_coll *coll)
+{
+    return coll->kind != SH_OP_ALL_GATHER;
+}
+
+/* In an all_reduce the parts of a round lie side by side; in the others each rank has a part of `count` elements, of which
+ * a round takes a stretch. */
+static struct part part_of(const struct sh_channel *ch, int64_t round, int rank)
+{
+    const struct sh_coll *coll = &ch->coll;
+    int64_t n = ch->direct.part_elems;
+    int64_t begin = round * n, end = coll->count, base = rank * coll->count;
+    if (coll->kind == SH_OP_ALL_REDUCE) {
+        begin = (round * ch->size + rank) * n;
+        base = 0;
+    }
+    int64_t left = end > begin ? end - begin : 0;
+    const char *all = coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv;
+    return (struct part){
+        .at = (char *)all + (base + begin) * sh_dtype_bytes(coll->dtype),
+        .elems = left < n ? left : n,
+    };
+}
+
+static int tag_of(const struct sh_direct_round *r)
+{
+    return (int)(r->index % SH_DIRECT_ROUNDS) * 2 + (r->phase == SH_ROUND_GATHER);
+}
+
+static sh_rc send_to(const struct sh_channel *ch, struct sh_direct_round *r, struct part p, int peer)
+{
+    if (p.elems == 0)
+        return SH_OK;
+    int bytes = (int)(p.elems * sh_dtype_bytes(ch->coll.dtype));
+    SH_MPI(MPI_Isend(p.at, bytes, MPI_BYTE, peer, tag_of(r), ch->comm, &r->request[r->n_requests]));
+    r->n_requests++;
+    return SH_OK;
+}
+
+static sh_rc receive_from(const struct sh_channel *ch, struct sh_direct_round *r, struct part p, int peer)
+{
+    if (p.elems == 0)
+        return SH_OK;
+    int bytes = (int)(p.elems * sh_dtype_bytes(ch->coll.dtype));
+    SH_MPI(MPI_Irecv(p.at, bytes, MPI_BYTE, peer, tag_of(r), ch->comm, &r->request[r->n_requests]));
+    r->n_requests++;
+    return SH_OK;
+}
+
+/* Where the share of the peer `distance` places behind lies. */
+static char *stage(const struct sh_channel *ch, const struct sh_direct_round *r, int distance)
+{
+    return r->staging + (distance - 1) * ch->stage_bytes;
+}
+
+/* Peers are taken by their distance, so that not all ranks send to rank 0 first. */
+static int behind(const struct sh_channel *ch, int distance)
+{
+    return (ch->rank - distance + ch->size) % ch->size;
+}
+
+static int ahead(const struct sh_channel *ch, int distance)
+{
+    return (ch->rank + distance) % ch->size;
+}
+
+static sh_rc post_scatter(struct sh_channel *ch, struct sh_direct_round *r)
+{
+    r->phase = SH_ROUND_SCATTER;
+    r->n_requests = 0;
+    struct part mine = part_of(ch, r->index, ch->rank);
+    for (int d = 1; d < ch->size; d++)
+        SH_TRY(receive_from(ch, r, (struct part){stage(ch, r, d), mine.elems}, behind(ch, d)));
+    for (int d = 1; d < ch->size; d++)
+        SH_TRY(send_to(ch, r, part_of(ch, r->index, ahead(ch, d)), ahead(ch, d)));
+    return SH_OK;
+}
+
+static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
+{
+    r->phase = SH_ROUND_GATHER;
+    r->n_requests = 0;
+    struct part mine = part_of(ch, r->index, ch->rank);
+    for (int d = 1; d < ch->size; d++)
+        SH_TRY(receive_from(ch, r, part_of(ch, r->index, behind(ch, d)), behind(ch, d)));
+    for (int d = 1; d < ch->size; d++)
+        SH_TRY(send_to(ch, r, mine, ahead(ch, d)));
+    return SH_OK;
+}
+
+/* The own shard of an all_gather, unless it is there already. */
+static void place_own(struct sh_channel *ch, int64_t round)
+{
+    int size = sh_dtype_bytes(ch->coll.dtype);
+    struct part mine = part_of(ch, round, ch->rank);
+    const char *from = (const char *)ch->coll.send + round * ch->direct.part_elems * size;
+    if (from != mine.at)
+        memcpy(mine.at, from, (size_t)(mine.elems * size));
+}
+
+static void sum_part(struct sh_channel *ch, const struct sh_direct_round *r)
+{
+    const struct sh_coll *coll = &ch->coll;
+    struct part mine = part_of(ch, r->index, ch->rank);
+    char *out = mine.at;
+    if (coll->kind == SH_OP_REDUCE_SCATTER)
+        out = (char *)coll->recv + r->index * ch->direct.part_elems * sh_dtype_bytes(coll->dtype);
+    ch->source[ch->rank] = mine.at;
+    for (int d = 1; d < ch->size; d++)
+        ch->source[behind(ch, d)] = stage(ch, r, d);
+    sh_comm_sum(coll->dtype, out, ch->source, ch->size, mine.elems);
+}
+
+static sh_rc open_next_round(struct sh_channel *ch, struct sh_direct_round *r)
+{
+    if (ch->direct.next == ch->direct.rounds) {
+        r->phase = SH_ROUND_IDLE;
+        return SH_OK;
+    }
+    r->index = ch->direct.next++;
+    if (scatters(&ch->coll))
+        return post_scatter(ch, r);
+    place_own(ch, r->index);
+    return post_gather(ch, r);
+}
+
+static sh_rc end_phase(struct sh_channel *ch, struct sh_direct_round *r)
+{
+    if (r->phase == SH_ROUND_SCATTER) {
+        sum_part(ch, r);
+        if (ch->coll.kind == SH_OP_ALL_REDUCE)
+            return post_gather(ch, r);
+    }
+    return open_next_round(ch, r);
+}
+
+static bool direct_fits(const struct sh_channel *ch, const struct sh_coll *coll)
+{
+    (void)ch;
+    (void)coll;
+    return true;
+}
+
+/* As few rounds as fit, all of the same size but for a rest. */
+static sh_rc direct_begin(struct sh_channel *ch)
+{
+    const struct sh_coll *coll = &ch->coll;
+    struct sh_direct *direct = &ch->direct;
+    int64_t most = (scatters(coll) ? ch->stage_bytes : GATHER_PART_BYTES) / sh_dtype_bytes(coll->dtype);
+    int64_t part = coll->kind == SH_OP_ALL_REDUCE ? div_up(coll->count, ch->size) : coll->count;
+    direct->rounds = div_up(part, most);
+    direct->part_elems = div_up(part, direct->rounds);
+    direct->next = 0;
+    for (int i = 0; i < SH_DIRECT_ROUNDS; i++)
+        SH_TRY(open_next_round(ch, &direct->round[i]));
+    return SH_OK;
+}
+
+/* One request is looked at until it is complete, then the next: each look drives all of MPI, so that nothing is lost
+ * against looking at all of them. */
+static sh_rc drain(struct sh_direct_round *r, bool *moved)
+{
+    int arrived = 1;
+    while (arrived && r->n_requests > 0) {
+        SH_MPI(MPI_Test(&r->request[r->n_requests - 1], &arrived, MPI_STATUS_IGNORE));
+        if (arrived) {
+            r->n_requests--;
+            *moved = true;
+        }
+    }
+    return SH_OK;
+}
+
+static sh_rc direct_step(struct sh_channel *ch, bool *moved, bool *done)
+{
+    *done = true;
+    for (int i = 0; i < SH_DIRECT_ROUNDS; i++) {
+        struct sh_direct_round *r = &ch->direct.round[i];
+        if (r->phase == SH_ROUND_IDLE)
+            continue;
+        SH_TRY(drain(r, moved));
+        if (r->n_requests == 0) {
+            *moved = true;
+            SH_TRY(end_phase(ch, r));
+        }
+        *done = *done && r->phase == SH_ROUND_IDLE;
+    }
+    return SH_OK;
+}
+
+const struct sh_algo sh_algo_direct = {
+    .name = "direct",
+    .fits = direct_fits,
+    .begin = direct_begin,
+    .step = direct_step,
+};

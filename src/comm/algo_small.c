@@ -1,0 +1,79 @@
+/* Collectives where the number of messages is the cost: MPI's own all-gather, and sums made by every rank for itself in
+ * rank order, so that all have the same bits. Also the collectives that need no message at all. */
+#include "src/comm/channel.h"
+#include "src/comm/sum.h"
+
+enum { SMALL_PART_BYTES = 4 << 10 }; /* of one rank */
+
+static int64_t part_bytes(const struct sh_coll *coll)
+{
+    return coll->count * sh_dtype_bytes(coll->dtype);
+}
+
+static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
+{
+    return ch->size == 1 || coll->count == 0;
+}
+
+static sh_rc alone_begin(struct sh_channel *ch)
+{
+    sh_comm_run_alone(&ch->coll);
+    return SH_OK;
+}
+
+static sh_rc alone_step(struct sh_channel *ch, bool *moved, bool *done)
+{
+    (void)ch;
+    *moved = *done = true;
+    return SH_OK;
+}
+
+const struct sh_algo sh_algo_alone = {
+    .name = "alone",
+    .fits = alone_fits,
+    .begin = alone_begin,
+    .step = alone_step,
+};
+
+static bool small_fits(const struct sh_channel *ch, const struct sh_coll *coll)
+{
+    if (coll->kind == SH_OP_REDUCE_SCATTER || part_bytes(coll) > SMALL_PART_BYTES)
+        return false;
+    return coll->kind == SH_OP_ALL_GATHER || part_bytes(coll) * ch->size <= ch->staging_bytes;
+}
+
+static sh_rc small_begin(struct sh_channel *ch)
+{
+    const struct sh_coll *coll = &ch->coll;
+    int bytes = (int)part_bytes(coll);
+    bool reduce = coll->kind == SH_OP_ALL_REDUCE;
+    char *all = reduce ? ch->staging : coll->recv;
+    const void *mine = reduce ? coll->recv : coll->send;
+    if (mine == all + (int64_t)ch->rank * bytes)
+        mine = MPI_IN_PLACE;
+    SH_MPI(MPI_Iallgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ch->comm, &ch->request[0]));
+    return SH_OK;
+}
+
+static sh_rc small_step(struct sh_channel *ch, bool *moved, bool *done)
+{
+    const struct sh_coll *coll = &ch->coll;
+    int arrived = 0;
+    SH_MPI(MPI_Test(&ch->request[0], &arrived, MPI_STATUS_IGNORE));
+    if (!arrived)
+        return SH_OK;
+    *moved = *done = true;
+    if (coll->kind != SH_OP_ALL_REDUCE)
+        return SH_OK;
+    for (int r = 0; r < ch->size; r++)
+        ch->source[r] = ch->staging + r * part_bytes(coll);
+    sh_comm_sum(coll->dtype, coll->recv, ch->source, ch->size, coll->count);
+    return SH_OK;
+}
+
+const struct sh_algo sh_algo_small = {
+    .name = "small",
+    .fits = small_fits,
+    .begin = small_begin,
+    .step = small_step,
+};

@@ -1,0 +1,76 @@
+#include "src/comm/channel.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+enum {
+    STAGING_MAX_BYTES = 8 << 20, /* of a channel, whatever is reduced on it */
+    STAGE_MAX_BYTES = 256 << 10, /* of one source in a round: larger ones leave the second-level cache */
+    STAGE_ALIGN = 64,
+};
+
+/* Staging is for SH_DIRECT_ROUNDS rounds of size - 1 sources. Zeroed pages cost nothing until they are used, so that a
+ * channel that only gathers has none. */
+static void size_staging(struct sh_channel *ch)
+{
+    int64_t sources = (int64_t)SH_DIRECT_ROUNDS * (ch->size - 1);
+    int64_t stage = STAGING_MAX_BYTES / sources / STAGE_ALIGN * STAGE_ALIGN;
+    if (stage > STAGE_MAX_BYTES)
+        stage = STAGE_MAX_BYTES;
+    if (stage < STAGE_ALIGN) /* more than 65536 ranks */
+        stage = STAGE_ALIGN;
+    ch->stage_bytes = stage;
+    ch->staging_bytes = stage * sources;
+    ch->staging = sh_calloc((size_t)ch->staging_bytes, 1);
+}
+
+static void share_out(struct sh_channel *ch)
+{
+    int peers = ch->size - 1;
+    for (int i = 0; i < SH_DIRECT_ROUNDS; i++) {
+        ch->direct.round[i].request = ch->request + (ptrdiff_t)i * 2 * peers;
+        ch->direct.round[i].staging = ch->staging + i * peers * ch->stage_bytes;
+    }
+}
+
+sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_mesh *mesh)
+{
+    *ch = (struct sh_channel){
+        .stream = stream,
+        .axis = axis,
+        .comm = MPI_COMM_NULL,
+        .rank = mesh->shape.index[axis],
+        .size = mesh->shape.size[axis],
+    };
+    if (ch->size == 1)
+        return SH_OK;
+    SH_MPI(MPI_Comm_dup(mesh->comm[axis], &ch->comm));
+    SH_MPI(MPI_Comm_set_errhandler(ch->comm, MPI_ERRORS_RETURN));
+    ch->source = sh_calloc((size_t)ch->size, sizeof *ch->source);
+    ch->request = sh_calloc((size_t)(SH_DIRECT_ROUNDS * 2 * (ch->size - 1)), sizeof *ch->request);
+    size_staging(ch);
+    share_out(ch);
+    return SH_OK;
+}
+
+void sh_channel_close(struct sh_channel *ch)
+{
+    if (ch->size <= 1)
+        return;
+    if (ch->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&ch->comm);
+    free(ch->staging);
+    free(ch->request);
+    free(ch->source);
+}
+
+sh_rc sh_channel_begin(struct sh_channel *ch)
+{
+    static const struct sh_algo *const algos[] = {&sh_algo_alone, &sh_algo_small, &sh_algo_direct};
+    int i = 0;
+    while (!algos[i]->fits(ch, &ch->coll))
+        i++;
+    ch->algo = algos[i];
+    return ch->algo->begin(ch);
+}

@@ -1,0 +1,65 @@
+/* Inside of the mpi backend: a channel (one stream on one axis), and the algorithms that run a collective on it.
+ * Only the progress thread touches a channel, except its queue, which the lock of struct sh_comm guards. */
+#ifndef SH_COMM_CHANNEL_H
+#define SH_COMM_CHANNEL_H
+
+#include "src/comm/backend.h"
+
+enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one is summed while the next one arrives */
+
+/* A stretch of the collective that is exchanged at once. */
+struct sh_direct_round {
+    int64_t index;
+    enum { SH_ROUND_IDLE, SH_ROUND_SCATTER, SH_ROUND_GATHER } phase;
+    MPI_Request *request; /* [2 * (size - 1)] */
+    int n_requests;
+    char *staging;        /* [size - 1][stage_bytes] */
+};
+
+struct sh_direct {
+    int64_t part_elems; /* of one rank in one round */
+    int64_t rounds, next;
+    struct sh_direct_round round[SH_DIRECT_ROUNDS];
+};
+
+struct sh_channel {
+    enum sh_stream stream;
+    enum sh_axis axis;
+    MPI_Comm comm;           /* MPI_COMM_NULL when size == 1 */
+    int rank, size;          /* along the axis */
+
+    int64_t first, last;     /* queue of tickets; first == 0: empty */
+    int64_t entered;         /* collectives started so far, the running one included */
+    int64_t current;         /* ticket of the running one; 0: none */
+
+    struct sh_coll coll;     /* the running one */
+    const struct sh_algo *algo;
+    int64_t stage_bytes;     /* staging of one source in one round */
+    int64_t staging_bytes;
+    char *staging;
+    const void **source;     /* [size]: operands of a sum in rank order */
+    MPI_Request *request;    /* of all rounds */
+    struct sh_direct direct;
+};
+
+/* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */
+struct sh_algo {
+    const char *name;
+    bool (*fits)(const struct sh_channel *ch, const struct sh_coll *coll);
+    sh_rc (*begin)(struct sh_channel *ch);
+    /* Looks once what has arrived and goes on from there; never waits. *moved: anything happened. */
+    sh_rc (*step)(struct sh_channel *ch, bool *moved, bool *done);
+};
+
+extern const struct sh_algo sh_algo_alone;
+extern const struct sh_algo sh_algo_small;
+extern const struct sh_algo sh_algo_direct;
+
+/* Collective over the axis. `axis_comm` is duplicated. */
+sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_mesh *mesh);
+void sh_channel_close(struct sh_channel *ch);
+
+/* Begin / go on with ch->coll. */
+sh_rc sh_channel_begin(struct sh_channel *ch);
+
+#endif

@@ -1,0 +1,119 @@
+#include "src/comm/comm.h"
+
+#include "src/base/mem.h"
+#include "src/comm/backend.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { RING_MIN = 256 }; /* tickets that may be open at once, whatever the history */
+
+static void init_locks(struct sh_comm *c)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* the wall clock may jump */
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work, &attr);
+    pthread_cond_init(&c->done, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+static void free_all(struct sh_comm *c)
+{
+    pthread_cond_destroy(&c->done);
+    pthread_cond_destroy(&c->work);
+    pthread_mutex_destroy(&c->lock);
+    free(c->ring);
+    free(c);
+}
+
+sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out)
+{
+    SH_REQUIRE(opt->timeout_seconds > 0 && opt->history >= 0);
+    struct sh_comm *c = sh_calloc(1, sizeof *c);
+    c->ops = mesh->world == 1 ? &sh_comm_self : &sh_comm_mpi;
+    c->mesh = mesh;
+    c->opt = *opt;
+    c->capacity = opt->history > RING_MIN ? opt->history : RING_MIN;
+    c->ring = sh_calloc((size_t)c->capacity, sizeof *c->ring);
+    c->oldest_open = 1;
+    atomic_init(&c->doing, "starting");
+    init_locks(c);
+    sh_rc rc = c->ops->create(c);
+    if (rc != SH_OK) {
+        free_all(c);
+        return rc;
+    }
+    *out = c;
+    return SH_OK;
+}
+
+static void wait_until_complete(struct sh_comm *c, int64_t ticket)
+{
+    while (!sh_comm_is_complete(c, ticket))
+        pthread_cond_wait(&c->done, &c->lock);
+}
+
+void sh_comm_destroy(struct sh_comm *c)
+{
+    if (c == NULL)
+        return;
+    pthread_mutex_lock(&c->lock);
+    while (c->oldest_open <= c->newest)
+        pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+    c->ops->destroy(c);
+    free_all(c);
+}
+
+const char *sh_comm_name(const struct sh_comm *c)
+{
+    return c->ops->name;
+}
+
+static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
+{
+    SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
+    SH_REQUIRE((unsigned)coll->stream < SH_STREAMS && (unsigned)coll->axis < SH_AXES);
+    SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
+    SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->dtype == SH_F32 || coll->dtype == SH_F64);
+    SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);
+    return SH_OK;
+}
+
+sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket)
+{
+    SH_TRY(check(c, coll));
+    pthread_mutex_lock(&c->lock);
+    wait_until_complete(c, c->newest + 1 - c->capacity); /* whose place the new one takes */
+    *ticket = sh_comm_push(c, coll);
+    c->ops->start(c, *ticket);
+    pthread_mutex_unlock(&c->lock);
+    return SH_OK;
+}
+
+sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket)
+{
+    SH_REQUIRE(ticket > 0 && ticket <= c->newest);
+    pthread_mutex_lock(&c->lock);
+    wait_until_complete(c, ticket);
+    pthread_mutex_unlock(&c->lock);
+    return SH_OK;
+}
+
+bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *out)
+{
+    pthread_mutex_lock(&c->lock);
+    bool known = ticket > 0 && ticket <= c->newest && ticket > c->newest - c->opt.history;
+    if (known)
+        *out = sh_comm_item(c, ticket)->record;
+    pthread_mutex_unlock(&c->lock);
+    return known;
+}
+
+void sh_comm_note(struct sh_comm *c, int64_t step, const char *doing)
+{
+    atomic_store_explicit(&c->step, step, memory_order_relaxed);
+    atomic_store_explicit(&c->doing, doing, memory_order_relaxed);
+}

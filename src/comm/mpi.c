@@ -1,0 +1,100 @@
+/* The mpi backend: a channel for each stream and axis, and one progress thread. */
+#include "src/base/mem.h"
+#include "src/comm/progress.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void take_mpi(void *arg)
+{
+    struct sh_mpi *m = arg;
+    struct sh_comm *c = m->c;
+    pthread_mutex_lock(&c->lock);
+    m->main_owns = true;
+    pthread_cond_signal(&c->work);
+    while (!m->parked)
+        pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Signals are for the main thread: the handlers there ask for a save and an end. */
+static sh_rc start_thread(struct sh_mpi *m)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int err = pthread_create(&m->thread, NULL, sh_progress_main, m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (err != 0)
+        return sh_fail(SH_E_MEMORY, "cannot create the communication thread: %s", strerror(err));
+    return SH_OK;
+}
+
+static sh_rc open_channels(struct sh_mpi *m)
+{
+    for (int s = 0; s < SH_STREAMS; s++)
+        for (int a = 0; a < SH_AXES; a++)
+            SH_TRY(sh_channel_open(&m->channel[s][a], (enum sh_stream)s, (enum sh_axis)a, m->c->mesh));
+    return sh_watch_open(m);
+}
+
+static void free_mpi(struct sh_mpi *m)
+{
+    for (int s = 0; s < SH_STREAMS; s++)
+        for (int a = 0; a < SH_AXES; a++)
+            sh_channel_close(&m->channel[s][a]);
+    free(m);
+}
+
+static sh_rc create(struct sh_comm *c)
+{
+    sh_mesh_own_mpi();
+    struct sh_mpi *m = sh_calloc(1, sizeof *m);
+    m->c = c;
+    m->main_owns = true;
+    m->parked = true;
+    c->backend = m;
+    sh_rc rc = open_channels(m);
+    if (rc == SH_OK)
+        rc = start_thread(m);
+    rc = sh_agree(rc);
+    if (rc != SH_OK) /* the caller ends the program; what MPI holds ends with it */
+        return rc;
+    sh_mesh_own_mpi_hook(take_mpi, m);
+    return SH_OK;
+}
+
+static void destroy(struct sh_comm *c)
+{
+    struct sh_mpi *m = c->backend;
+    pthread_mutex_lock(&c->lock);
+    m->quit = true;
+    pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+    pthread_join(m->thread, NULL);
+    sh_mesh_own_mpi_hook(NULL, NULL);
+    sh_watch_close(m);
+    free_mpi(m);
+}
+
+static void start(struct sh_comm *c, int64_t ticket)
+{
+    struct sh_mpi *m = c->backend;
+    const struct sh_coll *coll = &sh_comm_item(c, ticket)->coll;
+    struct sh_channel *ch = &m->channel[coll->stream][coll->axis];
+    if (ch->first == 0)
+        ch->first = ticket;
+    else
+        sh_comm_item(c, ch->last)->next = ticket;
+    ch->last = ticket;
+    m->main_owns = m->parked = false; /* here and not when the thread wakes up: MPI may be asked back before that */
+    pthread_cond_signal(&c->work);
+}
+
+const struct sh_comm_ops sh_comm_mpi = {
+    .name = "mpi",
+    .create = create,
+    .destroy = destroy,
+    .start = start,
+};

@@ -1,0 +1,131 @@
+#include "src/comm/progress.h"
+
+#include "src/base/time.h"
+
+#include <sched.h>
+#include <time.h>
+
+/* Ranks often share cores with each other and with the threads that compute. A thread that spins takes from them what it
+ * waits for, so it yields for a moment (small collectives complete then) and sleeps after that, longer and longer. */
+enum {
+    YIELD_NS = 30 * 1000,
+    SLEEP_MIN_NS = 20 * 1000,
+    SLEEP_MAX_NS = 200 * 1000,
+    IDLE_NS = 20 * 1000 * 1000, /* between looks for questions of others when nothing is in flight */
+};
+
+static void sleep_until_work(struct sh_comm *c, int64_t ns)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_nsec += (long)ns;
+    at.tv_sec += at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&c->work, &c->lock, &at);
+}
+
+static bool any_open(const struct sh_comm *c)
+{
+    return c->oldest_open <= c->newest;
+}
+
+/* Let go of MPI while nothing is open and the caller wants it. False: the end. With the lock held. */
+static bool park(struct sh_mpi *m)
+{
+    struct sh_comm *c = m->c;
+    while (!any_open(c) && m->main_owns && !m->quit) {
+        m->parked = true;
+        pthread_cond_broadcast(&c->done);
+        pthread_cond_wait(&c->work, &c->lock);
+    }
+    return !m->quit;
+}
+
+/* The head of a queue becomes the running collective of its channel once what it comes after is complete. */
+static bool pick(struct sh_mpi *m, struct sh_channel *ch)
+{
+    struct sh_comm *c = m->c;
+    if (ch->current != 0 || ch->first == 0)
+        return false;
+    struct sh_comm_item *item = sh_comm_item(c, ch->first);
+    if (!sh_comm_is_complete(c, item->coll.after))
+        return false;
+    ch->current = ch->first;
+    ch->first = item->next;
+    ch->entered++;
+    ch->coll = item->coll;
+    item->record.start_ns = sh_now_ns();
+    return true;
+}
+
+static void finish(struct sh_mpi *m, struct sh_channel *ch)
+{
+    pthread_mutex_lock(&m->c->lock);
+    sh_comm_set_complete(m->c, ch->current);
+    pthread_mutex_unlock(&m->c->lock);
+    ch->current = 0;
+}
+
+static sh_rc advance(struct sh_mpi *m, struct sh_channel *ch, bool *moved)
+{
+    pthread_mutex_lock(&m->c->lock);
+    bool fresh = pick(m, ch);
+    pthread_mutex_unlock(&m->c->lock);
+    if (fresh) {
+        *moved = true;
+        SH_TRY(sh_channel_begin(ch));
+    }
+    if (ch->current == 0)
+        return SH_OK;
+    bool done = false;
+    SH_TRY(ch->algo->step(ch, moved, &done));
+    if (done)
+        finish(m, ch);
+    return SH_OK;
+}
+
+static sh_rc advance_all(struct sh_mpi *m, bool *moved)
+{
+    for (int s = 0; s < SH_STREAMS; s++)
+        for (int a = 0; a < SH_AXES; a++)
+            SH_TRY(advance(m, &m->channel[s][a], moved));
+    return sh_stall_look(m);
+}
+
+/* Nothing moved. With the lock held. */
+static void back_off(struct sh_mpi *m)
+{
+    int64_t idle = sh_now_ns() - m->idle_since_ns;
+    if (!any_open(m->c)) {
+        sleep_until_work(m->c, IDLE_NS);
+    } else if (idle < YIELD_NS) {
+        pthread_mutex_unlock(&m->c->lock);
+        sched_yield();
+        pthread_mutex_lock(&m->c->lock);
+    } else {
+        int64_t ns = idle / 4;
+        ns = ns < SLEEP_MIN_NS ? SLEEP_MIN_NS : ns;
+        sleep_until_work(m->c, ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS);
+    }
+}
+
+void *sh_progress_main(void *arg)
+{
+    struct sh_mpi *m = arg;
+    struct sh_comm *c = m->c;
+    pthread_mutex_lock(&c->lock);
+    while (park(m)) {
+        pthread_mutex_unlock(&c->lock);
+        bool moved = false;
+        sh_rc rc = advance_all(m, &moved);
+        if (rc != SH_OK)
+            sh_stop(rc); /* the caller waits, and its peers in collectives: there is nobody to return to */
+        pthread_mutex_lock(&c->lock);
+        if (moved)
+            m->idle_since_ns = sh_now_ns();
+        else
+            back_off(m);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}

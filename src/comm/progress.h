@@ -1,0 +1,69 @@
+/* Inside of the mpi backend: the thread that works the channels off, and the watch over stalls.
+ *
+ * Who calls MPI: while tickets are open, the progress thread only. When none is, it still answers questions of other ranks
+ * (watch), until the caller takes MPI back; `main_owns` asks for it, `parked` says that the thread has let go. The next
+ * start hands MPI over again. So there is never more than one thread in MPI. */
+#ifndef SH_COMM_PROGRESS_H
+#define SH_COMM_PROGRESS_H
+
+#include "src/comm/channel.h"
+
+enum { SH_DOING_MAX = 96, SH_WATCH_HOST_MAX = 32, SH_WATCH_ANSWERS = 16 };
+
+/* Same program on all ranks, so these travel as bytes. */
+struct sh_watch_ask {
+    int32_t stream, axis;
+    int64_t sequence;         /* the collective: the how manieth of its channel */
+};
+
+struct sh_watch_answer {
+    struct sh_watch_ask ask;
+    int64_t entered;          /* collectives of that channel that the rank has entered; NO_ANSWER: none came yet */
+    int64_t step;
+    char doing[SH_DOING_MAX];
+};
+enum { SH_WATCH_NO_ANSWER = -1 };
+
+struct sh_watch {
+    MPI_Comm comm;            /* a copy of the world */
+    char (*host)[SH_WATCH_HOST_MAX]; /* [world] */
+    int64_t next_look_ns, next_flight_ns;
+
+    /* The inquiry into one collective; channel == NULL: none. */
+    struct sh_channel *channel;
+    int64_t ticket, begin_ns;
+    struct sh_watch_ask ask;
+    struct sh_watch_answer *answer; /* [world], by world rank */
+
+    /* Messages on their way; their buffers are theirs until they have left. */
+    MPI_Request *asking;      /* [world] */
+    struct sh_watch_ask *asked;
+    MPI_Request answering[SH_WATCH_ANSWERS];
+    struct sh_watch_answer answered[SH_WATCH_ANSWERS];
+};
+
+struct sh_mpi {
+    struct sh_comm *c;
+    struct sh_channel channel[SH_STREAMS][SH_AXES];
+    struct sh_watch watch;
+    pthread_t thread;
+    bool quit, main_owns, parked; /* under c->lock */
+    int64_t idle_since_ns;        /* of the progress thread: when something moved last */
+};
+
+/* The body of the thread; arg: struct sh_mpi. */
+void *sh_progress_main(void *arg);
+
+/* Messages between the ranks' watches (watch.c). open and close are collective over the job; the others are called by the
+ * progress thread and never wait. */
+sh_rc sh_watch_open(struct sh_mpi *m);
+void sh_watch_close(struct sh_mpi *m);
+sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank);
+sh_rc sh_watch_read(struct sh_mpi *m); /* all that has come; asks are answered and passed to sh_stall_asked() */
+
+/* Look for questions, answers and collectives that take too long; fails when one does (stall.c). Cheap when called often:
+ * it looks every few milliseconds only. */
+sh_rc sh_stall_look(struct sh_mpi *m);
+sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask);
+
+#endif

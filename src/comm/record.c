@@ -1,0 +1,92 @@
+/* The ring of collectives: what is open, what is complete, and the flight recorder's file. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/comm/backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct sh_comm_item *sh_comm_item(struct sh_comm *c, int64_t ticket)
+{
+    return &c->ring[ticket % c->capacity];
+}
+
+int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll)
+{
+    int64_t ticket = ++c->newest;
+    *sh_comm_item(c, ticket) = (struct sh_comm_item){
+        .coll = *coll,
+        .record = {.ticket = ticket,
+                   .kind = coll->kind,
+                   .stream = coll->stream,
+                   .axis = coll->axis,
+                   .bytes = coll->count * sh_dtype_bytes(coll->dtype),
+                   .label = coll->label != NULL ? coll->label : "",
+                   .posted_ns = sh_now_ns()},
+    };
+    return ticket;
+}
+
+bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket)
+{
+    return ticket < c->oldest_open || sh_comm_item(c, ticket)->record.end_ns != 0;
+}
+
+void sh_comm_set_complete(struct sh_comm *c, int64_t ticket)
+{
+    sh_comm_item(c, ticket)->record.end_ns = sh_now_ns();
+    while (c->oldest_open <= c->newest && sh_comm_item(c, c->oldest_open)->record.end_ns != 0)
+        c->oldest_open++;
+    pthread_cond_broadcast(&c->done);
+}
+
+static double ms_before(int64_t now, int64_t then)
+{
+    return (double)(now - then) * 1e-6;
+}
+
+static void print_time(FILE *f, int64_t now, int64_t then)
+{
+    if (then == 0)
+        fprintf(f, " %12s", "-");
+    else
+        fprintf(f, " %12.3f", ms_before(now, then));
+}
+
+static void print_record(FILE *f, int64_t now, const struct sh_coll_record *r)
+{
+    fprintf(f, "%10lld %-14s %-9s %-9s %12lld", (long long)r->ticket, sh_op_info(r->kind)->name,
+            sh_stream_name(r->stream), sh_axis_name(r->axis), (long long)r->bytes);
+    print_time(f, now, r->posted_ns);
+    print_time(f, now, r->start_ns);
+    print_time(f, now, r->end_ns);
+    fprintf(f, "  %s\n", r->label);
+}
+
+static void print_records(struct sh_comm *c, FILE *f)
+{
+    int64_t now = sh_now_ns();
+    int64_t first = c->newest - c->opt.history + 1;
+    fprintf(f, "# rank %d of %d on %s, step %lld, %s\n", c->mesh->rank, c->mesh->world, c->mesh->host,
+            (long long)atomic_load(&c->step), atomic_load(&c->doing));
+    fprintf(f, "# times: milliseconds before this was written; -: not yet; bytes: of one rank's part\n");
+    fprintf(f, "#%9s %-14s %-9s %-9s %12s %12s %12s %12s  %s\n", "ticket", "kind", "stream", "axis", "bytes", "posted",
+            "started", "ended", "label");
+    for (int64_t t = first > 1 ? first : 1; t <= c->newest; t++)
+        print_record(f, now, &sh_comm_item(c, t)->record);
+}
+
+void sh_comm_write_flight(struct sh_comm *c)
+{
+    if (c->opt.report_dir == NULL)
+        return;
+    char *path = sh_strfmt("%s/rank-%d.flight.txt", c->opt.report_dir, c->mesh->rank);
+    FILE *f = fopen(path, "w");
+    free(path);
+    if (f == NULL)
+        return;
+    pthread_mutex_lock(&c->lock);
+    print_records(c, f);
+    pthread_mutex_unlock(&c->lock);
+    fclose(f);
+}

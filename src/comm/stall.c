@@ -1,0 +1,199 @@
+/* The watch over collectives that do not end. The progress thread of a rank that has waited too long asks the ranks of the
+ * axis how far they are. It goes on working meanwhile, so that a job that was only suspended goes on as well.
+ *
+ * Usually several ranks notice at the same time. The lowest of those that are in the collective speaks: the others see by
+ * its answer that it is there, and wait a little longer than it needs. A question makes its receiver inquire at once, so
+ * that it need not wait for its own limit. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/comm/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SECONDS(s) ((int64_t)((s) * 1e9))
+#define LOOK_NS SECONDS(0.01)
+#define FLIGHT_NS SECONDS(1)    /* between two writings of the file, however many ask */
+#define ANSWER_NS SECONDS(2)    /* a rank that lives answers in milliseconds, unless its node swaps */
+#define DEFER_NS SECONDS(1.5)
+enum { MISSING_SHOWN = 8, TELL_TURNS = 20, TELL_TURN_US = 10000 };
+
+static void write_flight(struct sh_mpi *m)
+{
+    if (sh_now_ns() < m->watch.next_flight_ns)
+        return;
+    sh_comm_write_flight(m->c);
+    m->watch.next_flight_ns = sh_now_ns() + FLIGHT_NS;
+}
+
+static int member(const struct sh_mpi *m, const struct sh_channel *ch, int index)
+{
+    return sh_mesh_axis_member(&m->c->mesh->shape, ch->axis, index);
+}
+
+static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
+{
+    struct sh_watch *w = &m->watch;
+    w->channel = ch;
+    w->ticket = ch->current;
+    w->begin_ns = sh_now_ns();
+    w->ask = (struct sh_watch_ask){.stream = (int32_t)ch->stream, .axis = (int32_t)ch->axis, .sequence = ch->entered};
+    for (int i = 0; i < ch->size; i++)
+        w->answer[member(m, ch, i)].entered = SH_WATCH_NO_ANSWER;
+    for (int i = 0; i < ch->size; i++)
+        if (i != ch->rank)
+            SH_TRY(sh_watch_send_ask(m, member(m, ch, i)));
+    return SH_OK;
+}
+
+sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask)
+{
+    struct sh_channel *ch = &m->channel[ask->stream][ask->axis];
+    write_flight(m);
+    bool in_it = ch->current != 0 && ch->entered == ask->sequence;
+    return in_it && m->watch.channel == NULL ? begin(m, ch) : SH_OK;
+}
+
+static int64_t started(struct sh_mpi *m, const struct sh_channel *ch)
+{
+    pthread_mutex_lock(&m->c->lock);
+    int64_t ns = sh_comm_item(m->c, ch->current)->record.start_ns;
+    pthread_mutex_unlock(&m->c->lock);
+    return ns;
+}
+
+static sh_rc find_overdue(struct sh_mpi *m)
+{
+    int64_t before = sh_now_ns() - SECONDS(m->c->opt.timeout_seconds);
+    for (int i = 0; i < SH_STREAMS * SH_AXES; i++) {
+        struct sh_channel *ch = &m->channel[i / SH_AXES][i % SH_AXES];
+        if (ch->current != 0 && started(m, ch) < before)
+            return begin(m, ch);
+    }
+    return SH_OK;
+}
+
+struct findings {
+    int silent, behind; /* ranks without answer; ranks that answered and are not in it */
+    bool lower_in_it;   /* a rank before this one is in it, and will speak */
+};
+
+static struct findings evaluate(const struct sh_mpi *m)
+{
+    const struct sh_watch *w = &m->watch;
+    struct findings f = {0};
+    for (int i = 0; i < w->channel->size; i++) {
+        int64_t entered = w->answer[member(m, w->channel, i)].entered;
+        if (i == w->channel->rank)
+            continue;
+        if (entered == SH_WATCH_NO_ANSWER)
+            f.silent++;
+        else if (entered < w->ask.sequence)
+            f.behind++;
+        else if (i < w->channel->rank)
+            f.lower_in_it = true;
+    }
+    return f;
+}
+
+static void print_missing(const struct sh_mpi *m, FILE *out)
+{
+    const struct sh_watch *w = &m->watch;
+    int shown = 0, more = 0;
+    for (int i = 0; i < w->channel->size; i++) {
+        int rank = member(m, w->channel, i);
+        const struct sh_watch_answer *a = &w->answer[rank];
+        if (i == w->channel->rank || a->entered >= w->ask.sequence)
+            continue;
+        if (shown == MISSING_SHOWN) {
+            more++;
+            continue;
+        }
+        fprintf(out, "%s rank %d on %s (", shown++ > 0 ? "," : "", rank, w->host[rank]);
+        if (a->entered == SH_WATCH_NO_ANSWER)
+            fprintf(out, "no answer)");
+        else
+            fprintf(out, "step %lld, %s)", (long long)a->step, a->doing);
+    }
+    if (more > 0)
+        fprintf(out, " and %d more", more);
+}
+
+static char *describe(struct sh_mpi *m, struct findings f)
+{
+    const struct sh_watch *w = &m->watch;
+    const struct sh_coll *coll = &w->channel->coll;
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL)
+        return sh_strdup("a collective is stalled; no memory to say more");
+    fprintf(out, "%s %s (ticket %lld, stream %s, axis %s of %d ranks) is not complete after %g s; ",
+            sh_op_info(coll->kind)->name, coll->label != NULL ? coll->label : "", (long long)w->ticket,
+            sh_stream_name(coll->stream), sh_axis_name(coll->axis), w->channel->size, m->c->opt.timeout_seconds);
+    if (f.silent + f.behind > 0) {
+        fprintf(out, "not in it:");
+        print_missing(m, out);
+    } else {
+        fprintf(out, "all its ranks are in it: the network between them is broken or too slow");
+    }
+    if (m->c->opt.report_dir != NULL)
+        fprintf(out, "; last collectives of each rank: %s/rank-*.flight.txt", m->c->opt.report_dir);
+    fclose(out);
+    return text;
+}
+
+/* Ask everyone, so that all write their records before the job ends; nobody's answer matters any more. */
+static sh_rc tell_all(struct sh_mpi *m)
+{
+    if (m->c->opt.report_dir == NULL)
+        return SH_OK;
+    for (int r = 0; r < m->c->mesh->world; r++)
+        if (r != m->c->mesh->rank)
+            SH_TRY(sh_watch_send_ask(m, r));
+    for (int i = 0; i < TELL_TURNS; i++) {
+        SH_TRY(sh_watch_read(m));
+        usleep(TELL_TURN_US);
+    }
+    return SH_OK;
+}
+
+static sh_rc report(struct sh_mpi *m, struct findings f)
+{
+    char *text = describe(m, f);
+    write_flight(m);
+    sh_rc told = tell_all(m);
+    (void)told; /* the stall is the news, not that the way to tell of it is broken too */
+    sh_rc rc = sh_fail(SH_E_COMM, "%s", text);
+    free(text);
+    return rc;
+}
+
+static sh_rc judge(struct sh_mpi *m)
+{
+    struct sh_watch *w = &m->watch;
+    if (w->channel->current != w->ticket) { /* it has ended after all */
+        w->channel = NULL;
+        return SH_OK;
+    }
+    int64_t waited = sh_now_ns() - w->begin_ns;
+    struct findings f = evaluate(m);
+    /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. */
+    bool clear = f.silent == 0 && f.behind > 0;
+    if (!clear && waited < ANSWER_NS)
+        return SH_OK;
+    if (f.lower_in_it && waited < ANSWER_NS + DEFER_NS)
+        return SH_OK;
+    return report(m, f);
+}
+
+sh_rc sh_stall_look(struct sh_mpi *m)
+{
+    struct sh_watch *w = &m->watch;
+    if (sh_now_ns() < w->next_look_ns)
+        return SH_OK;
+    w->next_look_ns = sh_now_ns() + LOOK_NS;
+    SH_TRY(sh_watch_read(m));
+    return w->channel == NULL ? find_overdue(m) : judge(m);
+}

@@ -1,0 +1,417 @@
+/* Collectives on channels against plain loops: every kind, type and axis, overlap, order, bits, memory. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/comm/comm.h"
+#include "tests/mpi/mpitest.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct sh_mesh *mesh;
+static struct sh_comm *comm;
+
+static void open_comm(int shard, int inner, int history)
+{
+    struct sh_mesh_request req = test_request(shard, inner);
+    struct sh_comm_options opt = {.timeout_seconds = 60, .history = history};
+    CHECK_OK(sh_mesh_create(&req, &mesh));
+    CHECK_OK(sh_comm_create(mesh, &opt, &comm));
+}
+
+static void close_comm(void)
+{
+    sh_comm_destroy(comm);
+    sh_mesh_destroy(mesh);
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+    return x ^ (x >> 32);
+}
+
+/* Element i of world rank `rank`: of very different sizes, so that each order of summation has bits of its own. */
+static double value(int salt, int rank, int64_t i)
+{
+    uint64_t bits = mix((uint64_t)salt * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i * 104729u + 1);
+    double mantissa = (double)(int64_t)(bits >> 11) / (1 << 30);
+    return bits & 1 ? mantissa : -mantissa * 1e-6;
+}
+
+static void put(enum sh_dtype t, void *at, int64_t i, double v)
+{
+    switch (t) {
+    case SH_F32: ((float *)at)[i] = (float)v; break;
+    case SH_F64: ((double *)at)[i] = v; break;
+    case SH_BF16: ((sh_bf16 *)at)[i] = sh_f32_to_bf16((float)v); break;
+    case SH_I32: ((int32_t *)at)[i] = (int32_t)v; break;
+    default: ((int64_t *)at)[i] = (int64_t)v; break;
+    }
+}
+
+static bool same_element(enum sh_dtype t, const void *a, int64_t i, double expected)
+{
+    char want[8] = {0};
+    size_t size = (size_t)sh_dtype_bytes(t);
+    put(t, want, 0, expected);
+    return memcmp((const char *)a + (size_t)i * size, want, size) == 0;
+}
+
+/* The sum of element i over the axis in rank order, in the type of the reduction. */
+static double sum_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i)
+{
+    int size = mesh->shape.size[axis];
+    float f = (float)value(salt, sh_mesh_axis_member(&mesh->shape, axis, 0), i);
+    double d = value(salt, sh_mesh_axis_member(&mesh->shape, axis, 0), i);
+    for (int r = 1; r < size; r++) {
+        double v = value(salt, sh_mesh_axis_member(&mesh->shape, axis, r), i);
+        f += (float)v;
+        d += v;
+    }
+    return t == SH_F32 ? (double)f : d;
+}
+
+static void *buffer(enum sh_dtype t, int64_t elems)
+{
+    return sh_calloc((size_t)elems, (size_t)sh_dtype_bytes(t));
+}
+
+static void fill(enum sh_dtype t, void *at, int64_t first, int64_t n, int salt)
+{
+    for (int64_t i = 0; i < n; i++)
+        put(t, at, first + i, value(salt, mesh->rank, first + i));
+}
+
+/* One collective with its buffers, from start to check. */
+struct trial {
+    struct sh_coll coll;
+    void *send, *recv;
+    int salt;
+    int64_t ticket;
+};
+
+static int64_t total(const struct sh_coll *c)
+{
+    return c->count * mesh->shape.size[c->axis];
+}
+
+static void prepare(struct trial *t, bool in_place)
+{
+    struct sh_coll *c = &t->coll;
+    int64_t mine = mesh->shape.index[c->axis] * c->count, all = total(c);
+    size_t size = (size_t)sh_dtype_bytes(c->dtype);
+    t->send = t->recv = NULL;
+    if (c->kind == SH_OP_ALL_REDUCE) {
+        t->recv = buffer(c->dtype, c->count);
+        fill(c->dtype, t->recv, 0, c->count, t->salt);
+    } else if (c->kind == SH_OP_REDUCE_SCATTER) {
+        t->send = buffer(c->dtype, all);
+        fill(c->dtype, t->send, 0, all, t->salt);
+        t->recv = in_place ? (char *)t->send + (size_t)mine * size : buffer(c->dtype, c->count);
+    } else {
+        t->recv = buffer(c->dtype, all);
+        t->send = (char *)t->recv + (size_t)mine * size;
+        if (!in_place)
+            t->send = buffer(c->dtype, c->count);
+        fill(c->dtype, in_place ? t->recv : (char *)t->send - (size_t)mine * size, mine, c->count, t->salt);
+    }
+    c->send = t->send;
+    c->recv = t->recv;
+}
+
+static void check_all_gather(const struct trial *t)
+{
+    const struct sh_coll *c = &t->coll;
+    for (int64_t i = 0; i < total(c); i++) {
+        int owner = sh_mesh_axis_member(&mesh->shape, c->axis, (int)(i / c->count));
+        CHECK(same_element(c->dtype, t->recv, i, value(t->salt, owner, i)));
+    }
+}
+
+static void check_result(const struct trial *t)
+{
+    const struct sh_coll *c = &t->coll;
+    int64_t first = c->kind == SH_OP_REDUCE_SCATTER ? mesh->shape.index[c->axis] * c->count : 0;
+    if (c->kind == SH_OP_ALL_GATHER) {
+        check_all_gather(t);
+        return;
+    }
+    for (int64_t i = 0; i < c->count; i++)
+        CHECK(same_element(c->dtype, t->recv, i, sum_of(c->dtype, c->axis, t->salt, first + i)));
+}
+
+/* In place, one of the two buffers lies inside the other and is not freed. */
+static void drop(struct trial *t)
+{
+    int64_t mine = mesh->shape.index[t->coll.axis] * t->coll.count * sh_dtype_bytes(t->coll.dtype);
+    char *send = t->send, *recv = t->recv;
+    if (t->coll.kind == SH_OP_ALL_GATHER && send == recv + mine)
+        send = NULL;
+    else if (t->coll.kind == SH_OP_REDUCE_SCATTER && recv == send + mine)
+        recv = NULL;
+    free(send);
+    free(recv);
+}
+
+static struct trial make_trial(enum sh_op_kind kind, enum sh_axis axis, enum sh_dtype dtype, int64_t count, int salt)
+{
+    return (struct trial){
+        .coll = {.kind = kind, .stream = SH_STREAM_GATHER, .axis = axis, .dtype = dtype, .count = count, .label = "test"},
+        .salt = salt,
+    };
+}
+
+static void run_trial(struct trial t, bool in_place)
+{
+    prepare(&t, in_place);
+    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    check_result(&t);
+    drop(&t);
+}
+
+static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
+
+/* Around the limits of the algorithms: 4 KiB of a part is small, 256 KiB a round. */
+static const int64_t counts[] = {0, 1, 2, 3, 63, 255, 257, 1023, 1024, 1025, 4099, 65537};
+enum { N_KINDS = 3, N_COUNTS = sizeof counts / sizeof counts[0] };
+
+static void run_axis(enum sh_axis axis)
+{
+    for (int k = 0; k < N_KINDS; k++)
+        for (int t = 0; t < SH_DTYPES; t++)
+            for (int n = 0; n < N_COUNTS; n++)
+                for (int in_place = 0; in_place < 2; in_place++)
+                    if (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64)
+                        run_trial(make_trial(kinds[k], axis, (enum sh_dtype)t, counts[n], n + 17 * t), in_place);
+}
+
+static void test_every_kind(void)
+{
+    for (int shard = 1; shard <= test_world(); shard++) {
+        if (test_world() % shard != 0)
+            continue;
+        open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
+        CHECK(strcmp(sh_comm_name(comm), test_world() == 1 ? "self" : "mpi") == 0);
+        for (int axis = 0; axis < SH_AXES; axis++)
+            run_axis((enum sh_axis)axis);
+        close_comm();
+    }
+    test_end("every kind, type, axis and size");
+}
+
+/* A trial of the overlap test: kind, stream and size go round, so that channels are busy at the same time. */
+static struct trial mixed_trial(int i, int64_t previous)
+{
+    static const enum sh_axis axes[] = {SH_AXIS_SHARD, SH_AXIS_REPLICATE, SH_AXIS_WORLD, SH_AXIS_INNER};
+    static const enum sh_stream streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
+    uint64_t dice = mix((uint64_t)i + 99);
+    struct trial t = make_trial(kinds[dice % 3], axes[dice / 3 % 4], SH_F32, (int64_t)(dice / 16 % 3000), i);
+    t.coll.stream = streams[dice / 5 % 3];
+    t.coll.after = dice / 7 % 2 ? previous : 0;
+    if (dice / 11 % 10 == 0)
+        t.coll.count *= 40;
+    return t;
+}
+
+static void check_order(const struct trial *t)
+{
+    struct sh_coll_record mine, before;
+    if (!sh_comm_record(comm, t->ticket, &mine))
+        return;
+    CHECK(mine.ticket == t->ticket && mine.kind == t->coll.kind && mine.bytes == t->coll.count * 4);
+    CHECK(mine.posted_ns <= mine.start_ns && mine.start_ns <= mine.end_ns);
+    if (t->coll.after > 0 && sh_comm_record(comm, t->coll.after, &before))
+        CHECK(before.end_ns != 0 && before.end_ns <= mine.start_ns);
+}
+
+static void run_overlap(int n, bool delays)
+{
+    struct trial *trials = sh_calloc((size_t)n, sizeof *trials);
+    unsigned state = (unsigned)mesh->rank + 1;
+    for (int i = 0; i < n; i++) {
+        trials[i] = mixed_trial(i, i > 0 ? trials[i - 1].ticket : 0);
+        prepare(&trials[i], i % 2);
+        if (delays && rand_r(&state) % 4 == 0)
+            usleep((unsigned)rand_r(&state) % 3000);
+        CHECK_OK(sh_comm_start(comm, &trials[i].coll, &trials[i].ticket));
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        CHECK_OK(sh_comm_wait(comm, trials[i].ticket));
+        check_result(&trials[i]);
+        check_order(&trials[i]);
+        drop(&trials[i]);
+    }
+    free(trials);
+}
+
+static void test_overlap(void)
+{
+    int world = test_world();
+    int shard = world % 2 == 0 ? world / 2 : world;
+    open_comm(shard, shard % 2 == 0 ? shard / 2 : 1, 400);
+    run_overlap(120, false);
+    run_overlap(120, true);
+    close_comm();
+    test_end("overlap, order, delays");
+}
+
+/* More open at once than the ring has places: start must wait, not overwrite. */
+static void test_many(void)
+{
+    enum { MANY = 3000 };
+    open_comm(test_world(), 1, 8);
+    double *values = sh_calloc(MANY, sizeof *values);
+    struct sh_coll_record record;
+    int64_t ticket = 0;
+    for (int i = 0; i < MANY; i++) {
+        values[i] = i + test_rank();
+        struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_WORLD,
+                               .dtype = SH_F64, .recv = &values[i], .count = 1, .label = "scalar"};
+        CHECK_OK(sh_comm_start(comm, &coll, &ticket));
+        CHECK(ticket == i + 1);
+    }
+    CHECK_OK(sh_comm_wait(comm, ticket));
+    int world = test_world();
+    for (int i = 0; i < MANY; i++)
+        CHECK(values[i] == (double)i * world + world * (world - 1) / 2);
+    CHECK(sh_comm_record(comm, MANY, &record) && sh_comm_record(comm, MANY - 7, &record));
+    CHECK(!sh_comm_record(comm, MANY - 8, &record) && !sh_comm_record(comm, MANY + 1, &record));
+    free(values);
+    close_comm();
+    test_end("more collectives than the history holds");
+}
+
+static void test_same_bits(void)
+{
+    enum { N = 50001, RUNS = 20 };
+    open_comm(test_world(), 1, 16);
+    float *first = sh_calloc(N, sizeof *first);
+    unsigned state = (unsigned)test_rank();
+    for (int run = 0; run < RUNS; run++) {
+        struct trial t = make_trial(SH_OP_ALL_REDUCE, SH_AXIS_WORLD, SH_F32, N, 5);
+        prepare(&t, true);
+        usleep((unsigned)rand_r(&state) % 2000);
+        CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+        CHECK_OK(sh_comm_wait(comm, t.ticket));
+        if (run == 0)
+            memcpy(first, t.recv, N * sizeof *first);
+        CHECK(memcmp(first, t.recv, N * sizeof *first) == 0);
+        drop(&t);
+    }
+    free(first);
+    close_comm();
+    test_end("the same bits in 20 runs");
+}
+
+/* The functions of mesh.h take MPI from the progress thread and the next start gives it back. */
+static void test_turns(void)
+{
+    open_comm(test_world(), 1, 16);
+    for (int i = 0; i < 50; i++) {
+        struct trial t = make_trial(SH_OP_ALL_REDUCE, SH_AXIS_WORLD, SH_F32, 2000, i);
+        prepare(&t, true);
+        CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+        long long one = 1;
+        CHECK_OK(sh_mesh_sum_i64(&one, 1)); /* not waited for: taking MPI back does */
+        CHECK(one == test_world());
+        if (i % 3 == 0)
+            MPI_Barrier(MPI_COMM_WORLD); /* still ours */
+        check_result(&t);
+        drop(&t);
+    }
+    close_comm();
+    test_end("taking turns with the main thread");
+}
+
+static long peak_kib(void)
+{
+    long kib = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (f != NULL)
+        fclose(f);
+    return kib;
+}
+
+static double transfer(enum sh_op_kind kind, const float *send, float *recv, int64_t count)
+{
+    struct sh_coll coll = {.kind = kind, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F32,
+                           .send = send, .recv = recv, .count = count, .label = "large"};
+    int64_t ticket, begin = sh_now_ns();
+    CHECK_OK(sh_comm_start(comm, &coll, &ticket));
+    CHECK_OK(sh_comm_wait(comm, ticket));
+    return (double)(sh_now_ns() - begin) * 1e-9;
+}
+
+/* 200 MB a rank; what is taken besides the caller's buffers must not depend on the size. */
+static void test_large(void)
+{
+    int world = test_world();
+    int64_t count = 50000000 / world, all = count * world;
+    open_comm(world, 1, 16);
+    float *full = buffer(SH_F32, all), *part = buffer(SH_F32, count);
+    for (int64_t i = 0; i < all; i++)
+        full[i] = (float)(i % 1000 + test_rank());
+    memset(part, 0, (size_t)count * sizeof *part);
+    int64_t first = test_rank() * count;
+    sh_mesh_barrier();
+    long before = peak_kib();
+    transfer(SH_OP_REDUCE_SCATTER, full, part, count);
+    for (int64_t i = 0; i < count; i++)
+        CHECK(part[i] == (float)((first + i) % 1000 * world + world * (world - 1) / 2));
+    transfer(SH_OP_ALL_GATHER, part, full, count);
+    for (int64_t i = 0; i < all; i++)
+        CHECK(full[i] == (float)(i % 1000 * world + world * (world - 1) / 2));
+    transfer(SH_OP_ALL_REDUCE, NULL, full, all);
+    for (int64_t i = 0; i < all; i++)
+        CHECK(full[i] == (float)(i % 1000 * world + world * (world - 1) / 2) * (float)world);
+    CHECK(peak_kib() - before < 48 * 1024);
+    free(full);
+    free(part);
+    close_comm();
+    test_end("200 MB, bounded memory");
+}
+
+static void test_refused(void)
+{
+    open_comm(test_world(), 1, 16);
+    float x = 0;
+    int64_t ticket = -1;
+    struct sh_coll good = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F32,
+                           .recv = &x, .count = 1, .label = "bad"};
+    struct sh_coll bad[5] = {good, good, good, good, good};
+    bad[0].kind = SH_OP_ADD;
+    bad[1].dtype = SH_BF16;
+    bad[2].count = -1;
+    bad[3].after = 1;
+    bad[4].axis = SH_AXES;
+    for (int i = 0; i < 5; i++)
+        CHECK(sh_comm_start(comm, &bad[i], &ticket) == SH_E_BUG && ticket == -1);
+    CHECK(sh_comm_wait(comm, 1) == SH_E_BUG);
+    sh_error_clear();
+    close_comm();
+    test_end("what is not a collective is refused");
+}
+
+int main(int argc, char **argv)
+{
+    sh_rc rc = sh_mesh_start(&argc, &argv);
+    if (rc == SH_OK) {
+        test_every_kind();
+        test_overlap();
+        test_many();
+        test_same_bits();
+        test_turns();
+        test_large();
+        test_refused();
+    }
+    int status = sh_mesh_report(rc);
+    sh_mesh_stop();
+    return status != 0 ? status : bad_tests > 0;
+}

@@ -1,0 +1,140 @@
+/* The mesh on real ranks: axes, agreement, the small helpers, launchers that do not match. */
+#include "tests/mpi/mpitest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void check_mesh(int shard, int inner)
+{
+    struct sh_mesh *mesh = NULL;
+    struct sh_mesh_request req = test_request(shard, inner);
+    CHECK_OK(sh_mesh_create(&req, &mesh));
+    if (mesh == NULL)
+        return;
+    for (int axis = 0; axis < SH_AXES; axis++) {
+        int rank, size;
+        MPI_Comm_rank(mesh->comm[axis], &rank);
+        MPI_Comm_size(mesh->comm[axis], &size);
+        CHECK(rank == mesh->shape.index[axis] && size == mesh->shape.size[axis]);
+    }
+    CHECK(mesh->world == test_world() && mesh->rank == test_rank());
+    CHECK(mesh->n_nodes == 1 && mesh->node == 0 && mesh->node_size == test_world());
+    CHECK_OK(sh_mesh_self_test(mesh));
+    sh_mesh_destroy(mesh);
+}
+
+static void test_axes(void)
+{
+    for (int shard = 1; shard <= test_world(); shard++)
+        for (int inner = 1; inner <= shard; inner++)
+            if (test_world() % shard == 0 && shard % inner == 0)
+                check_mesh(shard, inner);
+    test_end("axes");
+}
+
+/* Two replicas swapped: every communicator has the right size, and yet the mesh is wrong. */
+static void test_self_test_finds(void)
+{
+    struct sh_mesh *mesh = NULL;
+    struct sh_mesh_request req = test_request(test_world(), 1);
+    CHECK_OK(sh_mesh_create(&req, &mesh));
+    MPI_Comm turned, right = mesh->comm[SH_AXIS_SHARD];
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -test_rank(), &turned);
+    mesh->comm[SH_AXIS_SHARD] = turned;
+    sh_rc rc = sh_mesh_self_test(mesh);
+    CHECK(rc == (test_world() > 1 ? SH_E_COMM : SH_OK));
+    mesh->comm[SH_AXIS_SHARD] = right;
+    MPI_Comm_free(&turned);
+    sh_mesh_destroy(mesh);
+    test_end("self-test finds a wrong axis");
+}
+
+static void test_refused(void)
+{
+    struct sh_mesh *mesh = NULL;
+    struct sh_mesh_request req = {.shard = 5, .replicate = 7, .inner = 1};
+    CHECK(sh_mesh_create(&req, &mesh) == SH_E_USAGE);
+    CHECK(mesh == NULL);
+    CHECK((sh_error_text()[0] != '\0') == (test_rank() == 0)); /* one rank has the text */
+    test_end("a mesh that does not fit");
+}
+
+static void test_agree(void)
+{
+    int last = test_world() - 1;
+    CHECK(sh_agree(SH_OK) == SH_OK);
+    for (int who = 0; who <= last; who++) {
+        sh_error_clear();
+        bool fails = test_rank() >= who;
+        sh_rc mine = fails ? sh_fail(test_rank() == who ? SH_E_DATA : SH_E_MEMORY, "no file") : SH_OK;
+        CHECK(sh_agree(mine) == SH_E_DATA);
+        char expected[64];
+        snprintf(expected, sizeof expected, who == 0 ? "no file" : "rank %d: no file", who);
+        CHECK(strcmp(sh_error_text(), test_rank() == who ? expected : "") == 0);
+    }
+    test_end("agree");
+}
+
+static void test_helpers(void)
+{
+    int world = test_world(), rank = test_rank();
+    char word[16] = "";
+    if (rank == world - 1)
+        strcpy(word, "from the last");
+    CHECK_OK(sh_mesh_bcast(word, sizeof word, world - 1));
+    CHECK(strcmp(word, "from the last") == 0);
+    double most[2] = {rank, -rank};
+    CHECK_OK(sh_mesh_max(most, 2));
+    CHECK(most[0] == world - 1 && most[1] == 0);
+    long long sum = rank;
+    CHECK_OK(sh_mesh_sum_i64(&sum, 1));
+    CHECK(sum == (long long)world * (world - 1) / 2);
+    CHECK(sh_mesh_same(0xfedcba9876543210u));
+    CHECK(sh_mesh_same((unsigned long long)rank) == (world == 1));
+    int node_rank, node_size, smallest;
+    CHECK_OK(sh_mesh_nodes(&node_rank, &node_size, &smallest));
+    CHECK(node_rank == rank && node_size == world && smallest == world);
+    test_end("helpers");
+}
+
+static sh_rc launched_with(const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    sh_rc rc = sh_mesh_launch_check(1);
+    unsetenv(name);
+    return rc;
+}
+
+static void test_launchers(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (int i = 0; i < 4; i++)
+        unsetenv(names[i]); /* the real launcher's */
+    for (int i = 0; i < 4; i++) {
+        CHECK(launched_with(names[i], "4") == SH_E_USAGE);
+        CHECK(launched_with(names[i], "1") == SH_OK);
+    }
+    setenv("SLURM_NTASKS", "8", 1); /* a batch script that starts one process */
+    CHECK(sh_mesh_launch_check(1) == SH_OK);
+    setenv("SLURM_STEP_NUM_TASKS", "4", 1); /* mpirun -n 1 inside a step of 4 */
+    CHECK(launched_with("OMPI_COMM_WORLD_SIZE", "1") == SH_OK);
+    CHECK(sh_mesh_launch_check(4) == SH_OK);
+    sh_error_clear();
+    test_end("launchers that do not match");
+}
+
+int main(int argc, char **argv)
+{
+    sh_rc rc = sh_mesh_start(&argc, &argv);
+    if (rc == SH_OK) {
+        test_axes();
+        test_self_test_finds();
+        test_refused();
+        test_agree();
+        test_helpers();
+        test_launchers();
+    }
+    int status = sh_mesh_report(rc);
+    sh_mesh_stop();
+    return status != 0 ? status : bad_tests > 0;
+}
