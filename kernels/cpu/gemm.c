@@ -8,6 +8,8 @@
 
 /* Fewer tiles than this leave threads idle; smaller tiles than MIN_SIDE waste more in packing than idle threads do. */
 enum { ENOUGH_TILES = 16, MIN_SIDE = 128, GRAIN = 64 };
+/* f32 sums of a tile that goes to a bf16 C: the first part of a thread's scratch; the engine's is behind. */
+enum { SUMS_BYTES = SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int)sizeof(float) };
 
 struct plan {
     int64_t tile_m, tile_n, down, across; /* tiles: down x across */
@@ -48,7 +50,7 @@ static struct plan plan_tiles(const struct sh_gemm *g)
     return p;
 }
 
-/* A tile's sums go straight to an f32 C; a bf16 C gets them from scratch, rounded once after bias and addend. */
+/* A tile's sums go straight to an f32 C; a bf16 C gets them rounded once, after bias and addend. */
 static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, struct plan p, int64_t i, void *work)
 {
     int64_t row = i % p.down * p.tile_m, col = i / p.down * p.tile_n;
@@ -63,7 +65,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
         .b = sh_cpu_at(g->b, g->in_dtype, g->trans_b ? col * g->ldb : col), .ldb = g->ldb, .trans_b = g->trans_b,
         .c = direct ? c : work, .ldc = direct ? g->ldc : p.tile_n, .add = in_place,
     };
-    SH_TRY(e->tile(&t, (char *)work + (direct ? 0 : SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int64_t)sizeof(float))));
+    SH_TRY(e->tile(&t, direct ? work : (char *)work + SUMS_BYTES));
     if (g->bias)
         sh_cpu_block_add_row(size, t.c, t.ldc, sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype);
     if (g->addend && !in_place)
@@ -75,8 +77,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
 
 int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads)
 {
-    int64_t sums = out_dtype == SH_F32 ? 0 : SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int64_t)sizeof(float);
-    return threads * sh_cpu_round64(sums + e->work_bytes);
+    return threads * sh_cpu_round64((out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 
 sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)

@@ -24,7 +24,6 @@ SH_CLONES float sh_cpu_row_max(const float *x, int64_t n)
 SH_CLONES float sh_cpu_row_exp(float *x, int64_t n, float scale, float shift)
 {
     float sum = 0;
-#pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
         x[j] = sh_expf(x[j] * scale - shift);
         sum += x[j];
@@ -41,7 +40,6 @@ SH_CLONES void sh_cpu_row_scale(float *x, int64_t n, float by)
 SH_CLONES float sh_cpu_row_dot(const float *x, const float *y, int64_t n)
 {
     float sum = 0;
-#pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++)
         sum += x[j] * y[j];
     return sum;

@@ -1,5 +1,5 @@
-/* One row of f32 scores: what softmax needs of it. Vectorised; sums in the order of the vector lanes, the same for any
- * number of threads. All local, for one thread, no failure. */
+/* One row of f32 scores: what softmax needs of it. The kernel flags (-fassociative-math) vectorise it; sums are in the
+ * order of the vector's lanes, whatever the number of threads. All local, for one thread, no failure. */
 #ifndef SH_KERNELS_CPU_ROW_H
 #define SH_KERNELS_CPU_ROW_H
 

@@ -1,0 +1,195 @@
+/* Rates of the matrix products, attention and the head at the shapes of GPT-2 124M. Not a test: it passes nothing.
+ *     OMP_NUM_THREADS=2 bench_kernels [repeats]
+ * A figure is operations over the best wall time of the repeats. Attention counts the pairs that are seen, half of all. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm_engine.h"
+#include "src/base/mem.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { B = 4, T = 256, N = B * T, C = 768, F = 3072, V = 50257, HEADS = 12, DIM = 64 };
+
+static int repeats = 5;
+
+static void *zeroed(int64_t bytes)
+{
+    void *p = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64 + 64));
+    if (!p)
+        sh_stop(sh_fail(SH_E_MEMORY, "bench_kernels: no memory for %lld bytes", (long long)bytes));
+    memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+/* Small numbers without a pattern that an engine could profit from. */
+static void fill(struct sh_operand *t, int64_t elems)
+{
+    uint32_t z = 1;
+    for (int64_t i = 0; i < elems; i++) {
+        z = z * 1664525u + 1013904223u;
+        float x = (float)(int32_t)z * 0x1p-33f;
+        if (t->dtype == SH_F32)
+            ((float *)t->data)[i] = x;
+        else if (t->dtype == SH_BF16)
+            ((sh_bf16 *)t->data)[i] = sh_f32_to_bf16(x);
+    }
+}
+
+static struct sh_operand tensor(enum sh_dtype dtype, int ndim, int64_t d0, int64_t d1, int64_t d2)
+{
+    struct sh_operand t = {.dtype = dtype, .ndim = ndim, .dim = {d0, d1, d2}};
+    int64_t elems = d0 * (ndim > 1 ? d1 : 1) * (ndim > 2 ? d2 : 1);
+    t.data = zeroed(elems * sh_dtype_bytes(dtype));
+    fill(&t, elems);
+    return t;
+}
+
+static void drop(struct sh_op_call *call)
+{
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        free(call->in[i].data);
+    for (int i = 0; i < SH_OP_MAX_OUT; i++)
+        free(call->out[i].data);
+    free(call->work);
+}
+
+static double best_seconds(sh_kernel kernel, const struct sh_op_call *call)
+{
+    double best = 1e30;
+    for (int i = 0; i <= repeats; i++) {
+        double start = omp_get_wtime();
+        sh_rc rc = kernel(call);
+        if (rc != SH_OK)
+            sh_stop(rc);
+        double s = omp_get_wtime() - start;
+        best = i > 0 && s < best ? s : best;
+    }
+    return best;
+}
+
+static void report(const char *what, enum sh_dtype dtype, double flops, double seconds)
+{
+    printf("%-44s %-5s %8.1f GFLOP/s %9.3f ms\n", what, sh_dtype_name(dtype), flops / seconds * 1e-9, seconds * 1e3);
+    fflush(stdout);
+}
+
+static void measure(const char *what, sh_kernel kernel, int64_t (*work_bytes)(const struct sh_op_call *, int),
+                    struct sh_op_call *call, double flops)
+{
+    call->work_bytes = work_bytes(call, omp_get_max_threads());
+    call->work = zeroed(call->work_bytes);
+    report(what, call->in[0].dtype, flops, best_seconds(kernel, call));
+    drop(call);
+}
+
+static void bench_linear(enum sh_dtype act, int64_t in, int64_t out, bool w_in_out)
+{
+    struct sh_op_attr attr = {.w_in_out = w_in_out};
+    int64_t w0 = w_in_out ? in : out, w1 = w_in_out ? out : in;
+    double flops = 2.0 * N * (double)in * (double)out;
+    char name[64];
+
+    struct sh_op_call y = {.attr = &attr, .in = {tensor(act, 2, N, in, 0), tensor(act, 2, w0, w1, 0),
+                           tensor(act, 1, out, 0, 0)}, .out = {tensor(act, 2, N, out, 0)}};
+    snprintf(name, sizeof name, "linear       %lld -> %lld %s", (long long)in, (long long)out, w_in_out ? "[I,O]" : "[O,I]");
+    measure(name, sh_cpu_linear, sh_cpu_linear_work_bytes, &y, flops);
+
+    struct sh_op_call dx = {.attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, w0, w1, 0)},
+                            .out = {tensor(act, 2, N, in, 0)}};
+    memcpy(name, "linear_bwd_x", 12);
+    measure(name, sh_cpu_linear_bwd_x, sh_cpu_linear_bwd_x_work_bytes, &dx, flops);
+
+    struct sh_op_call dw = {.attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, N, in, 0)},
+                            .out = {tensor(SH_F32, 2, w0, w1, 0)}};
+    memcpy(name, "linear_bwd_w", 12);
+    measure(name, sh_cpu_linear_bwd_w, sh_cpu_linear_bwd_w_work_bytes, &dw, flops);
+}
+
+static void bench_attention(enum sh_dtype act, int64_t seq)
+{
+    int64_t batch = N / seq, wide = 3 * C;
+    struct sh_op_attr attr = {.heads = HEADS, .kv_heads = HEADS, .head_dim = DIM, .scale = 0.125f};
+    double pairs = (double)batch * HEADS * (double)seq * (double)(seq + 1) / 2;
+    char name[64];
+
+    struct sh_op_call fwd = {.attr = &attr, .in = {tensor(act, 3, batch, seq, wide)},
+                             .out = {tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)}};
+    snprintf(name, sizeof name, "attention      B=%lld T=%lld", (long long)batch, (long long)seq);
+    measure(name, sh_cpu_attention, sh_cpu_attention_work_bytes, &fwd, 4 * DIM * pairs);
+
+    struct sh_op_call bwd = {.attr = &attr, .in = {tensor(act, 3, batch, seq, C), tensor(act, 3, batch, seq, wide),
+                             tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)},
+                             .out = {tensor(act, 3, batch, seq, wide)}};
+    snprintf(name, sizeof name, "attention_bwd  B=%lld T=%lld", (long long)batch, (long long)seq);
+    measure(name, sh_cpu_attention_bwd, sh_cpu_attention_bwd_work_bytes, &bwd, 10 * DIM * pairs);
+}
+
+static void bench_head(enum sh_dtype act, int64_t chunk_rows)
+{
+    struct sh_op_attr attr = {.chunk_rows = chunk_rows};
+    struct sh_op_scalars scalars = {.loss_scale = 1.0 / N};
+    char name[64];
+
+    struct sh_op_call loss = {.kind = SH_OP_HEAD_LOSS, .attr = &attr, .scalars = &scalars,
+                              .in = {tensor(act, 2, N, C, 0), tensor(act, 2, V, C, 0), tensor(SH_I32, 1, N, 0, 0)},
+                              .out = {tensor(SH_F64, 1, 1, 0, 0)}};
+    snprintf(name, sizeof name, "head_loss      chunk_rows=%lld", (long long)chunk_rows);
+    measure(name, sh_cpu_head_loss, sh_cpu_head_work_bytes, &loss, 2.0 * N * C * V);
+
+    struct sh_op_call grad = {.kind = SH_OP_HEAD_LOSS_GRAD, .attr = &attr, .scalars = &scalars,
+                              .in = {tensor(act, 2, N, C, 0), tensor(act, 2, V, C, 0), tensor(SH_I32, 1, N, 0, 0)},
+                              .out = {tensor(SH_F64, 1, 1, 0, 0), tensor(act, 2, N, C, 0), tensor(SH_F32, 2, V, C, 0)}};
+    snprintf(name, sizeof name, "head_loss_grad chunk_rows=%lld", (long long)chunk_rows);
+    measure(name, sh_cpu_head_loss_grad, sh_cpu_head_work_bytes, &grad, 6.0 * N * C * V);
+}
+
+/* One product [N,C] x [C,F] on each engine, for their order in gemm_engine.c. */
+static void bench_engines(void)
+{
+    const struct sh_gemm_engine *e;
+    for (int i = 0; (e = sh_gemm_engine_at(i)) != NULL; i++) {
+        if (!e->usable())
+            continue;
+        struct sh_operand a = tensor(e->in_dtype, 2, N, C, 0), b = tensor(e->in_dtype, 2, F, C, 0);
+        struct sh_operand c = tensor(SH_F32, 2, N, F, 0);
+        struct sh_gemm g = {.m = N, .n = F, .k = C, .in_dtype = e->in_dtype, .out_dtype = SH_F32, .a = a.data, .lda = C,
+                            .b = b.data, .ldb = C, .trans_b = true, .c = c.data, .ldc = F};
+        int64_t work_bytes = sh_gemm_work_bytes_on(e, SH_F32, omp_get_max_threads());
+        void *work = zeroed(work_bytes);
+        double best = 1e30;
+        for (int r = 0; r <= repeats; r++) {
+            double start = omp_get_wtime();
+            sh_rc rc = sh_gemm_run_on(e, &g, work, work_bytes);
+            if (rc != SH_OK)
+                sh_stop(rc);
+            double s = omp_get_wtime() - start;
+            best = s < best ? s : best;
+        }
+        report(e->name, e->in_dtype, 2.0 * N * C * F, best);
+        free(a.data);
+        free(b.data);
+        free(c.data);
+        free(work);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const int64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}};
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
+    static const int64_t chunks[] = {80, 256};
+    if (argc > 1)
+        repeats = atoi(argv[1]);
+    printf("%d threads, %d tokens\n", omp_get_max_threads(), N);
+    bench_engines();
+    for (int a = 0; a < 2; a++) {
+        for (int i = 0; i < 4; i++)
+            bench_linear(acts[a], layers[i][0], layers[i][1], i == 0);
+        bench_attention(acts[a], 256);
+        bench_attention(acts[a], 1024);
+        for (int i = 0; i < 2; i++)
+            bench_head(acts[a], chunks[i]);
+    }
+    return 0;
+}

@@ -1,0 +1,166 @@
+/* Attention against the reference: lengths around the blocks' edges, all ratios of heads, documents that begin anywhere,
+ * and a query whose scores are far apart. Bits must not depend on threads or addresses. */
+#include "tests/op/agree.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct shape {
+    int64_t batch, seq;
+    int heads, kv_heads, dim;
+    bool docs;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 8, false},    {2, 17, 2, 1, 8, true},    {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
+    {1, 130, 4, 2, 64, true},  {1, 200, 6, 2, 40, false}, {2, 129, 2, 2, 128, true}, {1, 70, 2, 1, 256, false},
+    {1, 300, 2, 1, 64, true},  {3, 128, 1, 1, 32, true},  {1, 193, 4, 1, 64, false},
+};
+
+/* Documents of random lengths, many of one token. */
+static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
+{
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t first = 0;
+        for (int64_t t = 0; t < seq; t++) {
+            if (optest_int(0, 40) == 0)
+                first = t;
+            optest_set(docs, b * seq + t, (double)first);
+        }
+    }
+}
+
+static void begin(struct optest *t, enum sh_op_kind kind, struct shape s)
+{
+    optest_begin(t, kind);
+    t->attr.heads = s.heads;
+    t->attr.kv_heads = s.kv_heads;
+    t->attr.head_dim = s.dim;
+    t->attr.scale = 1.0f / sqrtf((float)s.dim);
+}
+
+static void begin_forward(struct optest *t, enum sh_dtype act, struct shape s)
+{
+    begin(t, SH_OP_ATTENTION, s);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    if (s.docs) {
+        optest_in_ints(t, 1, 0, 1, DIMS(s.batch, s.seq));
+        set_docs(&t->call.in[1], s.batch, s.seq);
+    }
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_out(t, 1, SH_F32, DIMS(s.batch, s.heads, s.seq));
+}
+
+static void copy_data(const struct sh_operand *to, const struct sh_operand *from)
+{
+    memcpy(to->data, from->data, (size_t)optest_elems(from) * (size_t)sh_dtype_bytes(from->dtype));
+}
+
+/* A backward call on what the reference's forward gave. */
+static void begin_backward(struct optest *t, enum sh_dtype act, struct shape s)
+{
+    struct optest fwd;
+    begin_forward(&fwd, act, s);
+    optest_run(&fwd, &sh_kernels_ref, 1);
+
+    begin(t, SH_OP_ATTENTION_BWD, s);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_in(t, 1, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    optest_in(t, 2, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_in(t, 3, SH_F32, DIMS(s.batch, s.heads, s.seq));
+    copy_data(&t->call.in[1], &fwd.call.in[0]);
+    copy_data(&t->call.in[2], &fwd.call.out[0]);
+    copy_data(&t->call.in[3], &fwd.call.out[1]);
+    if (s.docs) {
+        optest_in_ints(t, 4, 0, 1, DIMS(s.batch, s.seq));
+        copy_data(&t->call.in[4], &fwd.call.in[1]);
+    }
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    optest_end(&fwd);
+}
+
+/* A score is a sum of D products, and its error is that of the exponential; weights then sum to 1 over the keys. */
+static void check_forward(enum sh_dtype act, struct shape s)
+{
+    struct optest t;
+    begin_forward(&t, act, s);
+    double terms = (double)(s.dim + s.seq);
+    agree(&t, 2, (struct agree_bound[]){agree_sum(act, terms), agree_sum(SH_F32, terms)}, -1, -1);
+    optest_end(&t);
+}
+
+/* dp is a sum of D products, of size sqrt(D); dk and dv sum over the queries of all heads that share the key. */
+static void check_backward(enum sh_dtype act, struct shape s)
+{
+    struct optest t;
+    begin_backward(&t, act, s);
+    double sharing = (double)s.heads / s.kv_heads;
+    struct agree_bound bound = agree_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
+    agree(&t, 1, &bound, -1, -1);
+    optest_end(&t);
+}
+
+static void check_shapes(enum sh_dtype act)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        check_forward(act, shapes[i]);
+        check_backward(act, shapes[i]);
+    }
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    optest_seed(11);
+    check_shapes(SH_F32);
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    optest_seed(12);
+    check_shapes(SH_BF16);
+}
+
+/* Scores of hundreds: exponentials that overflow without the maximum, and rows whose maximum grows from tile to tile. */
+static void test_large_scores(void **state)
+{
+    (void)state;
+    optest_seed(13);
+    struct optest t;
+    begin_forward(&t, SH_F32, (struct shape){1, 300, 2, 2, 16, false});
+    optest_scale(&t.call.in[0], 20);
+    /* Scores of size 400 are off by 400 * D * eps, and the weights by that factor. */
+    double off = 400 * 16 * 0x1p-23;
+    agree(&t, 2, (struct agree_bound[]){{.atol = 60 * off}, {.atol = off, .rtol = 0x1p-20}}, -1, -1);
+    optest_end(&t);
+}
+
+/* A NaN in the last query reaches no other row. */
+static void test_nan_stays_in_its_row(void **state)
+{
+    (void)state;
+    optest_seed(14);
+    struct optest t;
+    begin_forward(&t, SH_F32, (struct shape){1, 140, 1, 1, 16, false});
+    optest_set(&t.call.in[0], 139 * 48, NAN);
+    agree(&t, 2, (struct agree_bound[]){agree_sum(SH_F32, 160), agree_sum(SH_F32, 160)}, -1, -1);
+    optest_end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_nan_stays_in_its_row),
+    };
+    return cmocka_run_group_tests_name("cpu_attention", tests, NULL, NULL);
+}

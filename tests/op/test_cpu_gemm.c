@@ -1,0 +1,256 @@
+/* Products: every engine against double on odd shapes, in all orders, with bias and addends; then the linear layers
+ * against the reference. Bits must not depend on threads or addresses. */
+#include "kernels/cpu/gemm_engine.h"
+#include "tests/op/agree.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAD = 3 }; /* rows are longer than they need to be */
+
+struct product {
+    int64_t m, n, k;
+    bool trans_a, trans_b;
+    enum { PLAIN, ADD, BIAS, BIAS_AND_ADDEND } extra;
+};
+
+static struct sh_operand tensor(enum sh_dtype dtype, int64_t rows, int64_t cols)
+{
+    struct sh_operand t = {.dtype = dtype, .ndim = 2, .dim = {rows, cols}};
+    t.data = malloc((size_t)(rows * cols + 1) * 4);
+    assert_non_null(t.data);
+    for (int64_t i = 0; i < rows * cols; i++)
+        optest_set(&t, i, optest_normal());
+    return t;
+}
+
+static double expected(const struct product *p, const struct sh_operand t[5], int64_t i, int64_t j)
+{
+    double sum = 0;
+    for (int64_t l = 0; l < p->k; l++) {
+        int64_t at_a = p->trans_a ? l * t[0].dim[1] + i : i * t[0].dim[1] + l;
+        int64_t at_b = p->trans_b ? j * t[1].dim[1] + l : l * t[1].dim[1] + j;
+        sum += optest_get(&t[0], at_a) * optest_get(&t[1], at_b);
+    }
+    if (p->extra == ADD)
+        sum += optest_get(&t[2], i * t[2].dim[1] + j);
+    if (p->extra == BIAS || p->extra == BIAS_AND_ADDEND)
+        sum += optest_get(&t[3], j);
+    if (p->extra == BIAS_AND_ADDEND)
+        sum += optest_get(&t[4], i * t[4].dim[1] + j);
+    return sum;
+}
+
+/* C of one run; freed with free(). The operands stand `shift` elements off their usual places. */
+static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct product *p, const struct sh_operand t[5],
+                                int threads, int shift)
+{
+    struct sh_operand moved[5];
+    for (int i = 0; i < 5; i++) {
+        size_t bytes = (size_t)(t[i].dim[0] * t[i].dim[1]) * (size_t)sh_dtype_bytes(t[i].dtype);
+        size_t by = (size_t)shift * (size_t)sh_dtype_bytes(t[i].dtype);
+        moved[i] = t[i];
+        moved[i].data = (char *)malloc(bytes + by) + by;
+        memcpy(moved[i].data, t[i].data, bytes);
+    }
+    void *addend = p->extra == ADD ? moved[2].data : p->extra == BIAS_AND_ADDEND ? moved[4].data : NULL;
+    struct sh_gemm g = {
+        .m = p->m, .n = p->n, .k = p->k, .in_dtype = t[0].dtype, .out_dtype = t[2].dtype,
+        .a = moved[0].data, .lda = t[0].dim[1], .trans_a = p->trans_a,
+        .b = moved[1].data, .ldb = t[1].dim[1], .trans_b = p->trans_b,
+        .c = moved[2].data, .ldc = t[2].dim[1],
+        .bias = p->extra >= BIAS ? moved[3].data : NULL, .addend = addend,
+    };
+    omp_set_num_threads(threads);
+    int64_t work_bytes = sh_gemm_work_bytes_on(e, g.out_dtype, threads);
+    void *work = aligned_alloc(64, (size_t)work_bytes + 64);
+    if (sh_gemm_run_on(e, &g, work, work_bytes) != SH_OK)
+        fail_msg("%s: %s", e->name, sh_error_text());
+    free(work);
+
+    struct sh_operand c = tensor(t[2].dtype, t[2].dim[0], t[2].dim[1]);
+    memcpy(c.data, moved[2].data, (size_t)(c.dim[0] * c.dim[1]) * (size_t)sh_dtype_bytes(c.dtype));
+    for (int i = 0; i < 5; i++)
+        free((char *)moved[i].data - (size_t)shift * (size_t)sh_dtype_bytes(t[i].dtype));
+    return c;
+}
+
+static void check_product(const struct sh_gemm_engine *e, const struct product *p, enum sh_dtype out)
+{
+    struct sh_operand t[5] = {
+        tensor(e->in_dtype, p->trans_a ? p->k : p->m, (p->trans_a ? p->m : p->k) + PAD),
+        tensor(e->in_dtype, p->trans_b ? p->n : p->k, (p->trans_b ? p->k : p->n) + PAD),
+        tensor(out, p->m, p->n + PAD), tensor(e->in_dtype, 1, p->n), tensor(out, p->m, p->n + PAD),
+    };
+    struct sh_operand c = run_on(e, p, t, 1, 0);
+    struct agree_bound bound = agree_sum(out, (double)p->k);
+    for (int64_t i = 0; i < p->m; i++) {
+        for (int64_t j = 0; j < c.dim[1]; j++) {
+            bool inside = j < p->n;
+            double want = inside ? expected(p, t, i, j) : optest_get(&t[2], i * c.dim[1] + j);
+            double got = optest_get(&c, i * c.dim[1] + j);
+            if (!(fabs(got - want) <= (inside ? bound.atol + bound.rtol * fabs(want) : 0)))
+                fail_msg("%s %lldx%lldx%lld at %lld,%lld: %g instead of %g", e->name, (long long)p->m, (long long)p->n,
+                         (long long)p->k, (long long)i, (long long)j, got, want);
+        }
+    }
+    for (int v = 1; v < 4; v++) {
+        struct sh_operand other = run_on(e, p, t, v, 2 * v - 1);
+        assert_memory_equal(c.data, other.data, (size_t)(c.dim[0] * c.dim[1]) * (size_t)sh_dtype_bytes(out));
+        free(other.data);
+    }
+    free(c.data);
+    for (int i = 0; i < 5; i++)
+        free(t[i].data);
+}
+
+static void check_engine(const struct sh_gemm_engine *e)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},    {1, 70, 3},    {3, 2, 17},     {17, 33, 65},   {64, 64, 64},
+                                       {100, 1, 40}, {257, 385, 9}, {130, 500, 31}, {300, 40, 600}, {2, 800, 130}};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (int orders = 0; orders < 4; orders++) {
+            struct product p = {.m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .trans_a = orders & 1,
+                                .trans_b = orders & 2, .extra = (s + (size_t)orders) % 4};
+            check_product(e, &p, SH_F32);
+            if (e->in_dtype == SH_BF16)
+                check_product(e, &p, SH_BF16);
+        }
+    }
+}
+
+static void test_engines(void **state)
+{
+    (void)state;
+    optest_seed(1);
+    for (int i = 0; sh_gemm_engine_at(i); i++) {
+        const struct sh_gemm_engine *e = sh_gemm_engine_at(i);
+        if (e->usable())
+            check_engine(e);
+        else
+            print_message("%s: not usable on this CPU, not tested\n", e->name);
+    }
+}
+
+static void test_work_too_small(void **state)
+{
+    (void)state;
+    float a = 1, c = 0;
+    struct sh_gemm g = {.m = 1, .n = 1, .k = 1, .in_dtype = SH_BF16, .out_dtype = SH_BF16, .a = &a, .lda = 1, .b = &a,
+                        .ldb = 1, .c = &c, .ldc = 1};
+    assert_int_equal(sh_gemm_run(&g, NULL, 0), SH_E_BUG);
+}
+
+struct layer {
+    int64_t rows, in, out;
+};
+static const struct layer layers[] = {{1, 1, 1},     {3, 17, 5},     {17, 64, 33},  {65, 130, 100},
+                                      {300, 40, 70}, {260, 33, 400}, {1, 300, 513}, {96, 257, 384}};
+
+static void check_linear(enum sh_dtype act, struct layer l, bool w_in_out, bool bias)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_LINEAR);
+    t.attr.w_in_out = w_in_out;
+    optest_in(&t, 0, act, DIMS(l.rows, 1, l.in));
+    optest_in(&t, 1, act, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));
+    if (bias)
+        optest_in(&t, 2, act, DIMS(l.out));
+    optest_out(&t, 0, act, DIMS(l.rows, 1, l.out));
+    struct agree_bound bound = agree_sum(act, (double)l.in);
+    agree(&t, 1, &bound, -1, -1);
+    optest_end(&t);
+}
+
+static void check_linear_bwd_x(enum sh_dtype act, struct layer l, bool w_in_out, bool residual)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_LINEAR_BWD_X);
+    t.attr.w_in_out = w_in_out;
+    optest_in(&t, 0, act, DIMS(l.rows, l.out));
+    optest_in(&t, 1, act, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));
+    if (residual)
+        optest_in(&t, 2, act, DIMS(l.rows, l.in));
+    optest_out(&t, 0, act, DIMS(l.rows, l.in));
+    struct agree_bound bound = agree_sum(act, (double)l.out);
+    /* An aliased f32 sum starts with the residual instead of ending with it: the same bits are not asked for. */
+    agree(&t, 1, &bound, residual && act == SH_BF16 ? 2 : -1, 0);
+    optest_end(&t);
+}
+
+static void check_linear_bwd_w(enum sh_dtype act, struct layer l, bool w_in_out, bool add)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_LINEAR_BWD_W);
+    t.attr.w_in_out = w_in_out;
+    optest_in(&t, 0, act, DIMS(l.rows, l.out));
+    optest_in(&t, 1, act, DIMS(l.rows, l.in));
+    optest_out(&t, 0, SH_F32, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));
+    if (add)
+        optest_add_to(&t, 0);
+    struct agree_bound bound = agree_sum(SH_F32, (double)l.rows);
+    agree(&t, 1, &bound, -1, -1);
+    optest_end(&t);
+}
+
+static void check_layers(enum sh_dtype act)
+{
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        for (int v = 0; v < 4; v++) {
+            check_linear(act, layers[i], v & 1, v & 2);
+            check_linear_bwd_x(act, layers[i], v & 1, v & 2);
+            check_linear_bwd_w(act, layers[i], v & 1, v & 2);
+        }
+    }
+}
+
+static void test_linear_f32(void **state)
+{
+    (void)state;
+    optest_seed(2);
+    check_layers(SH_F32);
+}
+
+static void test_linear_bf16(void **state)
+{
+    (void)state;
+    optest_seed(3);
+    check_layers(SH_BF16);
+}
+
+/* A residual in the storage of its gradient, f32, against the reference. */
+static void test_residual_in_place(void **state)
+{
+    (void)state;
+    optest_seed(4);
+    struct optest ref, cpu;
+    optest_begin(&ref, SH_OP_LINEAR_BWD_X);
+    optest_in(&ref, 0, SH_F32, DIMS(130, 70));
+    optest_in(&ref, 1, SH_F32, DIMS(70, 200));
+    optest_in(&ref, 2, SH_F32, DIMS(130, 200));
+    optest_out(&ref, 0, SH_F32, DIMS(130, 200));
+    optest_copy(&cpu, &ref);
+    optest_alias(&cpu, 2, 0);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_run(&cpu, &sh_kernels_cpu, 2);
+    optest_close(&ref, &cpu, 0, 70);
+    optest_end(&cpu);
+    optest_end(&ref);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engines),    cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
+        cmocka_unit_test(test_linear_bf16), cmocka_unit_test(test_residual_in_place),
+    };
+    return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);
+}
