@@ -1,0 +1,181 @@
+#include "src/config/alias.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- values ---- */
+
+static const struct {
+    const char *key, *prefix;
+} prefixes[] = {
+    {"parallelism.sharding_strategy", "shardingstrategy."},
+    {"training.mixed_precision_param", "torch."},
+};
+
+static const struct {
+    const char *key, *word, *means;
+} other_words[] = {
+    {"parallelism.sharding_strategy", "ddp", "no_shard"},
+    {"parallelism.sharding_strategy", "zero0", "no_shard"},
+    {"parallelism.sharding_strategy", "zero1", "shard_optim"},
+    {"parallelism.sharding_strategy", "zero2", "shard_grad_op"},
+    {"parallelism.sharding_strategy", "zero3", "full_shard"},
+    {"parallelism.sharding_strategy", "fsdp", "full_shard"},
+    {"parallelism.sharding_strategy", "hsdp", "hybrid_shard"},
+    {"parallelism.sharding_strategy", "_hybrid_shard_zero2", "hybrid_shard_zero2"},
+    {"training.mixed_precision_param", "fp32", "float32"},
+    {"training.mixed_precision_param", "bf16", "bfloat16"},
+};
+
+static const char *without_prefix(const char *key, const char *word)
+{
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        size_t len = strlen(prefixes[i].prefix);
+        if (strcmp(prefixes[i].key, key) == 0 && strncmp(word, prefixes[i].prefix, len) == 0)
+            return word + len;
+    }
+    return word;
+}
+
+const char *sh_config_alias_word(const char *key, const char *text, char out[SH_CONFIG_NAME_MAX])
+{
+    size_t n = 0;
+    for (; text[n] != '\0' && n < SH_CONFIG_NAME_MAX - 1; n++)
+        out[n] = (char)(text[n] == '-' && n > 0 ? '_' : tolower((unsigned char)text[n])); /* -1 is a number */
+    out[n] = '\0';
+    const char *word = without_prefix(key, out);
+    for (size_t i = 0; i < sizeof other_words / sizeof other_words[0]; i++)
+        if (strcmp(other_words[i].key, key) == 0 && strcmp(other_words[i].word, word) == 0)
+            return other_words[i].means;
+    return word;
+}
+
+/* ---- keys ---- */
+
+static const char strategy_key[] = "parallelism.sharding_strategy";
+
+static sh_rc clash(struct sh_config_state *state, const char *alias, const char *with, const char *cure)
+{
+    char prefix[SH_CONFIG_PATH_MAX], other[SH_CONFIG_PATH_MAX];
+    sh_config_place_prefix(sh_config_key_place(state, alias), prefix);
+    sh_config_place_text(sh_config_key_place(state, with), other);
+    return sh_fail(SH_E_USAGE, "%s%s: contradicts %s given %s; %s", prefix, alias, with, other, cure);
+}
+
+/* Whether an alias decides over the key it stands for: when it was given, in a higher source. Both in one source are
+ * refused even when they agree, because the next edit would change only one of them. */
+static sh_rc decides(struct sh_config_state *state, const char *alias, const char *main_key, bool *yes)
+{
+    enum sh_config_source from = sh_config_key_place(state, alias)->source;
+    enum sh_config_source other = sh_config_key_place(state, main_key)->source;
+    if (from != SH_SOURCE_DEFAULT && from == other)
+        return clash(state, alias, main_key, "give one of them");
+    *yes = from > other;
+    return SH_OK;
+}
+
+/* From now on the main key counts as given, where the alias was. */
+static void take_place(struct sh_config_state *state, const char *alias, const char *main_key)
+{
+    *sh_config_key_place(state, main_key) = *sh_config_key_place(state, alias);
+}
+
+static sh_rc resolve_zero_stage(struct sh_config_state *state)
+{
+    static const char alias[] = "parallelism.zero_stage";
+    static const int strategy_of_stage[] = {SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD};
+    bool yes;
+    SH_TRY(decides(state, alias, strategy_key, &yes));
+    if (!yes)
+        return SH_OK;
+    state->cfg.parallelism.sharding_strategy = strategy_of_stage[state->alias.zero_stage];
+    take_place(state, alias, strategy_key);
+    return SH_OK;
+}
+
+static sh_rc resolve_shard_degree(struct sh_config_state *state)
+{
+    static const char alias[] = "parallelism.data_parallel_shard_degree";
+    bool yes;
+    SH_TRY(decides(state, alias, "mesh.shard", &yes));
+    if (!yes)
+        return SH_OK;
+    state->cfg.mesh.shard = state->alias.shard_degree;
+    take_place(state, alias, "mesh.shard");
+    return SH_OK;
+}
+
+/* Where a strategy is not named, two degrees say what torchtitan takes them to say: HSDP over all ranks. */
+static sh_rc resolve_replicate_degree(struct sh_config_state *state)
+{
+    static const char alias[] = "parallelism.data_parallel_replicate_degree";
+    bool yes;
+    SH_TRY(decides(state, alias, "mesh.replicate", &yes));
+    if (!yes)
+        return SH_OK;
+    state->cfg.mesh.replicate = state->alias.replicate_degree;
+    take_place(state, alias, "mesh.replicate");
+    if (sh_config_key_place(state, "mesh.shard")->source == SH_SOURCE_DEFAULT)
+        state->cfg.mesh.shard = SH_CONFIG_MESH_ALL;
+    if (sh_config_key_place(state, strategy_key)->source == SH_SOURCE_DEFAULT && state->alias.replicate_degree > 1)
+        state->cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
+    return SH_OK;
+}
+
+/* The strategy that differs from this one only in keeping (or not) parameters between forward and backward. */
+static int strategy_for_reshard(int strategy, bool reshard)
+{
+    static const int pairs[][2] = {{SH_SHARD_GRAD_OP, SH_FULL_SHARD}, {SH_HYBRID_SHARD_ZERO2, SH_HYBRID_SHARD}};
+    for (int i = 0; i < 2; i++)
+        if (strategy == pairs[i][0] || strategy == pairs[i][1])
+            return pairs[i][reshard];
+    return strategy; /* no_shard and shard_optim have no such choice */
+}
+
+static sh_rc resolve_reshard(struct sh_config_state *state)
+{
+    static const char alias[] = "parallelism.fsdp_reshard_after_forward";
+    int *strategy = &state->cfg.parallelism.sharding_strategy;
+    enum sh_config_source from = sh_config_key_place(state, alias)->source;
+    enum sh_config_source other = sh_config_key_place(state, strategy_key)->source;
+    if (from == SH_SOURCE_DEFAULT || from < other || state->alias.reshard == SH_ALIAS_RESHARD_DEFAULT)
+        return SH_OK;
+    bool reshard = state->alias.reshard == SH_ALIAS_RESHARD_ALWAYS;
+    int wanted = strategy_for_reshard(*strategy, reshard);
+    if ((wanted != *strategy && from == other) || (reshard && *strategy <= SH_SHARD_OPTIM))
+        return clash(state, alias, strategy_key, "choose the strategy alone");
+    *strategy = wanted;
+    return SH_OK;
+}
+
+/* torchtitan writes the option beside `mode: selective`, so here the two belong together. */
+static sh_rc resolve_selective(struct sh_config_state *state)
+{
+    static const char alias[] = "activation_checkpoint.selective_ac_option";
+    static const char mode_key[] = "activation_checkpoint.mode";
+    enum sh_config_source from = sh_config_key_place(state, alias)->source;
+    enum sh_config_source other = sh_config_key_place(state, mode_key)->source;
+    bool yes;
+    if (from == SH_SOURCE_DEFAULT || from < other)
+        return SH_OK;
+    if (other == SH_SOURCE_DEFAULT)
+        state->cfg.activation_checkpoint.mode = SH_RECOMPUTE_SELECTIVE;
+    if (state->cfg.activation_checkpoint.mode != SH_RECOMPUTE_SELECTIVE)
+        return clash(state, alias, mode_key, "choose mode: selective, or leave the option out");
+    if (state->alias.selective_option == SH_ALIAS_SELECTIVE_OP)
+        return SH_OK;
+    SH_TRY(decides(state, alias, "activation_checkpoint.every_k", &yes));
+    state->cfg.activation_checkpoint.mode = SH_RECOMPUTE_EVERY_K;
+    if (yes)
+        state->cfg.activation_checkpoint.every_k = state->alias.selective_option;
+    return SH_OK;
+}
+
+sh_rc sh_config_alias_resolve(struct sh_config_state *state)
+{
+    SH_TRY(resolve_zero_stage(state));
+    SH_TRY(resolve_shard_degree(state));
+    SH_TRY(resolve_replicate_degree(state));
+    SH_TRY(resolve_reshard(state)); /* after all that choose a strategy */
+    return resolve_selective(state);
+}

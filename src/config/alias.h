@@ -1,0 +1,15 @@
+/* Other spellings of the field, for values and for keys, turned into the one spelling of the table. Inside src/config. */
+#ifndef SH_CONFIG_ALIAS_H
+#define SH_CONFIG_ALIAS_H
+
+#include "src/config/keys.h"
+
+/* The table's spelling of a word given for `key`: lower case, `_` for `-`, and the field's other names replaced
+ * (ShardingStrategy.FULL_SHARD, ddp, fp32). Returns text in `out`; a word nobody knows comes back as it is spelled. */
+const char *sh_config_alias_word(const char *key, const char *text, char out[SH_CONFIG_NAME_MAX]);
+
+/* Let the keys that are aliases set the keys they stand for.
+ * Errors: SH_E_USAGE when one of them contradicts or repeats a key given in the same source. */
+sh_rc sh_config_alias_resolve(struct sh_config_state *state);
+
+#endif

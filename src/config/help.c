@@ -1,0 +1,140 @@
+#include "src/config/keys.h"
+#include "src/config/value.h"
+
+#include <string.h>
+
+enum { FACTS_MAX = 512, COLUMN = 74 };
+
+/* What a value may be: "false | true", "1 .. 64 units", "auto | 1 .. 1048576 ranks". */
+static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX])
+{
+    char words[SH_CONFIG_WORDS_MAX], range[SH_CONFIG_NAME_MAX];
+    sh_config_value_words(key, words);
+    sh_config_value_range(key, range);
+    if (key->only_words)
+        snprintf(out, FACTS_MAX, "%s", words);
+    else if (key->type == SH_KEY_STRING)
+        snprintf(out, FACTS_MAX, "text");
+    else if (range[0] == '\0')
+        snprintf(out, FACTS_MAX, "whole number of 64 bits");
+    else
+        snprintf(out, FACTS_MAX, "%s%s%s%s%s%s", words, words[0] != '\0' ? " | " : "",
+                 key->type == SH_KEY_DOUBLE ? "number " : "", range, key->unit != NULL ? " " : "",
+                 key->unit != NULL ? key->unit : "");
+    return out;
+}
+
+static const char *default_of(const struct sh_config_key *key)
+{
+    if (key->def == NULL)
+        return key->derived;
+    return key->def[0] != '\0' ? key->def : "\"\"";
+}
+
+/* Words of `text` in lines of COLUMN letters, each after `indent`. */
+static void print_wrapped(FILE *out, const char *indent, const char *text)
+{
+    int column = 0;
+    while (*text != '\0') {
+        int len = (int)strcspn(text, " ");
+        if (column > 0 && column + 1 + len > COLUMN) {
+            fputc('\n', out);
+            column = 0;
+        }
+        column += fprintf(out, "%s%.*s", column > 0 ? " " : indent, len, text);
+        text += len;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
+}
+
+static void text_section(FILE *out, int len, const char *name)
+{
+    fprintf(out, "%.*s:\n", len, name);
+}
+
+static void text_key(FILE *out, const struct sh_config_key *key)
+{
+    char facts[FACTS_MAX];
+    fprintf(out, "  %s\n", strchr(key->name, '.') + 1);
+    fprintf(out, "      %s; default: %s\n", accepted(key, facts), default_of(key));
+    if (key->alias_of != NULL)
+        fprintf(out, "      Another name for %s.\n", key->alias_of);
+    print_wrapped(out, "      ", key->help);
+}
+
+/* A dot or apostrophe at the start of a line is a request to roff, and a backslash anywhere an escape. */
+static void roff_text(FILE *out, const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", out);
+    for (; *text != '\0'; text++)
+        fputs(*text == '\\' ? "\\e" : *text == '-' ? "\\-" : (char[2]){*text, '\0'}, out);
+}
+
+static void roff_line(FILE *out, const char *before, const char *text)
+{
+    fputs(before, out);
+    roff_text(out, text);
+    fputc('\n', out);
+}
+
+static void roff_section(FILE *out, int len, const char *name)
+{
+    fprintf(out, ".SS %.*s\n", len, name);
+}
+
+static void roff_key(FILE *out, const struct sh_config_key *key)
+{
+    char facts[FACTS_MAX];
+    roff_line(out, ".TP\n.B ", strchr(key->name, '.') + 1);
+    roff_line(out, "", accepted(key, facts));
+    roff_line(out, ".br\nDefault: ", default_of(key));
+    if (key->alias_of != NULL)
+        roff_line(out, ".br\nAnother name for ", key->alias_of);
+    roff_line(out, ".br\n", key->help);
+}
+
+/* In a table of Markdown a bar ends the cell. */
+static void markdown_cell(FILE *out, const char *text)
+{
+    fputs(" ", out);
+    for (; *text != '\0'; text++)
+        fputs(*text == '|' ? "\\|" : *text == '_' ? "\\_" : (char[2]){*text, '\0'}, out);
+    fputs(" |", out);
+}
+
+static void markdown_section(FILE *out, int len, const char *name)
+{
+    fprintf(out, "\n## %.*s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", len, name);
+}
+
+static void markdown_key(FILE *out, const struct sh_config_key *key)
+{
+    char facts[FACTS_MAX], meaning[2 * FACTS_MAX];
+    fprintf(out, "| `%s` |", strchr(key->name, '.') + 1);
+    markdown_cell(out, accepted(key, facts));
+    markdown_cell(out, default_of(key));
+    snprintf(meaning, sizeof meaning, "%s%s%s%s", key->alias_of != NULL ? "Another name for " : "",
+             key->alias_of != NULL ? key->alias_of : "", key->alias_of != NULL ? ". " : "", key->help);
+    markdown_cell(out, meaning);
+    fputc('\n', out);
+}
+
+void sh_config_help(FILE *out, enum sh_config_help form)
+{
+    static const struct {
+        void (*section)(FILE *out, int len, const char *name);
+        void (*key)(FILE *out, const struct sh_config_key *key);
+    } forms[] = {
+        [SH_HELP_TEXT] = {.section = text_section, .key = text_key},
+        [SH_HELP_ROFF] = {.section = roff_section, .key = roff_key},
+        [SH_HELP_MARKDOWN] = {.section = markdown_section, .key = markdown_key},
+    };
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        const char *name = sh_config_keys[i].name;
+        if (sh_config_section_starts(i))
+            forms[form].section(out, sh_config_section_len(name), name);
+        forms[form].key(out, &sh_config_keys[i]);
+    }
+}

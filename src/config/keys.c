@@ -1,0 +1,265 @@
+#include "src/config/keys.h"
+
+/* Where a row's value lives, and as what: the type comes from the field, so that the two cannot differ. */
+#define FIELD(field)                                                                                        \
+    .type = _Generic(((struct sh_config_state *)0)->field,                                                  \
+                     bool: SH_KEY_BOOL, int: SH_KEY_INT, int64_t: SH_KEY_INT64, uint64_t: SH_KEY_UINT64,    \
+                     double: SH_KEY_DOUBLE, char *: SH_KEY_STRING),                                         \
+    .offset = offsetof(struct sh_config_state, field), .size = sizeof(((struct sh_config_state *)0)->field)
+
+#define KEY(section, key) .name = #section "." #key, FIELD(cfg.section.key)
+#define WORDS(array) .words = array, .only_words = true
+#define BOOL WORDS(bool_words)
+#define ALIAS(main_key, field) .alias_of = main_key, FIELD(alias.field)
+
+#define FROM_PRESET "the preset's"
+#define END {NULL, 0}
+
+/* Larger than any run, small enough that products of two such numbers stay far from overflow. */
+#define MANY_STEPS 1e12
+#define MANY_ELEMS 16777216
+#define MANY_RANKS 1048576
+
+typedef const struct sh_config_word words[];
+
+static words bool_words = {{"false", false}, {"true", true}, END};
+static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, END};
+static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, END};
+static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, END};
+static words token_words = {{"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, END};
+static words strategy_words = {
+    {"no_shard", SH_NO_SHARD},         {"shard_optim", SH_SHARD_OPTIM},   {"shard_grad_op", SH_SHARD_GRAD_OP},
+    {"full_shard", SH_FULL_SHARD},     {"hybrid_shard", SH_HYBRID_SHARD}, {"hybrid_shard_zero2", SH_HYBRID_SHARD_ZERO2},
+    END,
+};
+static words grad_sync_words = {
+    {"auto", SH_GRAD_SYNC_AUTO},
+    {"every_micro_step", SH_GRAD_SYNC_EVERY},
+    {"last_micro_step", SH_GRAD_SYNC_LAST},
+    END,
+};
+static words shard_words = {
+    {"all", SH_CONFIG_MESH_ALL}, {"node", SH_CONFIG_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, END};
+static words replicate_words = {{"auto", SH_CONFIG_MESH_AUTO}, END};
+static words decay_words = {
+    {"constant", SH_DECAY_CONSTANT}, {"linear", SH_DECAY_LINEAR}, {"cosine", SH_DECAY_COSINE}, {"wsd", SH_DECAY_WSD}, END};
+static words recompute_words = {
+    {"none", SH_RECOMPUTE_NONE},
+    {"full", SH_RECOMPUTE_FULL},
+    {"every_k", SH_RECOMPUTE_EVERY_K},
+    {"selective", SH_RECOMPUTE_SELECTIVE},
+    END,
+};
+static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, END};
+static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, END};
+static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, END};
+static words reshard_words = {
+    {"default", SH_ALIAS_RESHARD_DEFAULT}, {"always", SH_ALIAS_RESHARD_ALWAYS}, {"never", SH_ALIAS_RESHARD_NEVER}, END};
+
+const struct sh_config_key sh_config_keys[] = {
+    {KEY(job, dump_folder), .def = "./outputs",
+     .help = "Folder of everything a run writes."},
+    {KEY(job, description), .def = "",
+     .help = "A line about this run, kept in its checkpoints."},
+
+    {KEY(model, name), .def = "",
+     .help = "Preset that sets all of this section: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b. "
+             "Keys given beside it win. Empty or custom: no preset, every dimension is given."},
+    {KEY(model, family), WORDS(family_words), .def = "llama",
+     .help = "Architecture. llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU, biases."},
+    {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
+     .help = "Transformer blocks."},
+    {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET,
+     .help = "Width of the residual stream."},
+    {KEY(model, n_heads), .min = 1, .max = 65536, .derived = FROM_PRESET,
+     .help = "Query heads of attention."},
+    {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads",
+     .help = "Key and value heads; fewer than n_heads is grouped-query attention."},
+    {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
+     .help = "Elements of one head."},
+    {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET,
+     .help = "Inner width of the feed-forward layers."},
+    {KEY(model, vocab_size), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
+     .help = "Number of different tokens."},
+    {KEY(model, max_seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
+     .help = "Longest sequence the model is made for; gpt2 has a learned vector for each position."},
+    {KEY(model, norm_eps), .min = 1e-12, .max = 1, .def = "1e-5",
+     .help = "Added to the variance (mean square) in norms."},
+    {KEY(model, rope_theta), .min = 1, .max = 1e12, .def = "10000",
+     .help = "Base of the rotary frequencies (llama)."},
+    {KEY(model, rope_factor), .min = 0, .max = 65536, .def = "0",
+     .help = "Stretching of low rotary frequencies for long contexts, as in Llama 3.1; 0: none."},
+    {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
+     .help = "Frequencies that turn fewer times than this over rope_original_max_len are divided by rope_factor."},
+    {KEY(model, rope_high_freq_factor), .min = 1e-6, .max = 1e6, .def = "4",
+     .help = "Frequencies that turn more often than this are left alone; those between are blended."},
+    {KEY(model, rope_original_max_len), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
+     .help = "Context length before stretching; needed with rope_factor."},
+    {KEY(model, tie_word_embeddings), BOOL, .def = "false",
+     .help = "Use the embedding as the output projection as well."},
+    {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
+     .help = "Standard deviation of initial weights."},
+
+    {KEY(training, dataset_path), .def = "",
+     .help = "Token file, or a glob pattern of several. Needed by train."},
+    {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
+     .derived = "2048, or model.max_seq_len where that is less",
+     .help = "Length of training sequences."},
+    {KEY(training, local_batch_size), .min = 1, .max = 65536, .unit = "sequences", .def = "8",
+     .help = "Sequences one rank works on at a time."},
+    {KEY(training, global_batch_size), .min = -1, .max = MANY_ELEMS, .unit = "sequences", .def = "-1",
+     .help = "Sequences of one optimizer step over all ranks; more than local_batch_size * ranks is reached by "
+             "accumulation. -1: local_batch_size * ranks."},
+    {KEY(training, steps), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "1000",
+     .help = "Optimizer steps of the run."},
+    {KEY(training, max_norm), .min = 0, .max = 1e30, .def = "1",
+     .help = "Gradients of a larger global norm are scaled down to it; 0: no clipping."},
+    {KEY(training, mixed_precision_param), WORDS(precision_words), .def = "bfloat16",
+     .help = "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
+    {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
+     .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
+    {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
+     .help = "cpu: fast kernels; ref: the plain loops that define what is right."},
+    {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
+     .help = "Tokens whose logits exist at one time; 0: as many as take about 16 MiB."},
+
+    {KEY(data, token_type), WORDS(token_words), .def = "auto",
+     .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
+    {KEY(data, shuffle), BOOL, .def = "true",
+     .help = "Visit sequences in an order drawn from debug.seed; false: in file order."},
+    {KEY(data, document_mask), BOOL, .def = "false",
+     .help = "Attention does not cross the borders of documents; needs document_separator."},
+    {KEY(data, document_separator), .min = -1, .max = MANY_ELEMS, .unit = "token id", .def = "-1",
+     .help = "Token that ends a document; -1: none."},
+
+    {KEY(parallelism, sharding_strategy), WORDS(strategy_words), .def = "full_shard",
+     .help = "What is kept in parts: no_shard nothing (DDP), shard_optim optimizer state (ZeRO-1), shard_grad_op also "
+             "gradients (ZeRO-2), full_shard also parameters (ZeRO-3, FSDP); hybrid_shard and hybrid_shard_zero2 do so "
+             "inside groups of ranks that are replicas of each other (HSDP)."},
+    {KEY(parallelism, reshard_after_forward), .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "1",
+     .help = "1: as the strategy says; N: after the forward parameters stay spread over N neighbouring ranks only "
+             "(full_shard, hybrid_shard)."},
+    {KEY(parallelism, gradient_sync), WORDS(grad_sync_words), .def = "auto",
+     .help = "When micro-steps accumulate: reduce gradients in each of them, or once after the last. "
+             "auto: each where the strategy shards gradients, else the last."},
+    {KEY(parallelism, forward_prefetch), .min = 0, .max = 64, .unit = "units", .def = "1",
+     .help = "Units gathered ahead of their use in the forward; 0: none."},
+    {KEY(parallelism, backward_prefetch), .min = 0, .max = 64, .unit = "units", .def = "1",
+     .help = "The same in the backward."},
+    {KEY(parallelism, limit_all_gathers), .min = 0, .max = 1024, .unit = "units", .def = "0",
+     .help = "Most gathered units alive at once, the one in use included; 0: no limit but the prefetch."},
+    {.name = "parallelism.zero_stage", ALIAS("parallelism.sharding_strategy", zero_stage), .min = 0, .max = 3,
+     .derived = "not set",
+     .help = "0 no_shard, 1 shard_optim, 2 shard_grad_op, 3 full_shard."},
+    {.name = "parallelism.fsdp_reshard_after_forward", ALIAS("parallelism.sharding_strategy", reshard),
+     WORDS(reshard_words), .derived = "not set",
+     .help = "never: shard_grad_op for full_shard, hybrid_shard_zero2 for hybrid_shard; always: the reverse; "
+             "default: as the strategy says."},
+    {.name = "parallelism.data_parallel_replicate_degree", ALIAS("mesh.replicate", replicate_degree), .min = 1,
+     .max = MANY_RANKS, .unit = "replicas", .derived = "not set",
+     .help = "Also chooses hybrid_shard when it is above 1 and no strategy is given, and all remaining ranks as the "
+             "shard axis when that is not given."},
+    {.name = "parallelism.data_parallel_shard_degree", ALIAS("mesh.shard", shard_degree), .words = rest_words, .min = 1,
+     .max = MANY_RANKS, .unit = "ranks", .derived = "not set",
+     .help = "-1: all ranks that replication leaves."},
+
+    {KEY(mesh, shard), .words = shard_words, .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "auto",
+     .help = "Ranks of a shard group. all: all that mesh.replicate leaves; node: those of a node; auto: by the strategy."},
+    {KEY(mesh, replicate), .words = replicate_words, .min = 1, .max = MANY_RANKS, .unit = "replicas", .def = "auto",
+     .help = "Number of shard groups that hold the same. auto: what mesh.shard leaves."},
+    {KEY(mesh, ranks_per_node), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
+     .help = "0: found through MPI; N: taken as given, for tests and plans."},
+    {KEY(mesh, ranks), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
+     .help = "For plan only: number of ranks to plan for; 0: those that were started."},
+
+    {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4",
+     .help = "Highest learning rate of AdamW."},
+    {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9",
+     .help = "Decay of the mean of gradients."},
+    {KEY(optimizer, beta2), .min = 0, .max = 0.999999999, .def = "0.95",
+     .help = "Decay of the mean of squared gradients."},
+    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8",
+     .help = "Added to the root of the mean square."},
+    {KEY(optimizer, weight_decay), .min = 0, .max = 100, .def = "0.1",
+     .help = "Decoupled weight decay, times the learning rate."},
+    {KEY(optimizer, decay_all), BOOL, .def = "false",
+     .help = "Decay biases and norms too; false: matrices only."},
+
+    {KEY(lr_scheduler, warmup_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
+     .help = "Steps in which the rate rises linearly to optimizer.lr."},
+    {KEY(lr_scheduler, decay_type), WORDS(decay_words), .def = "cosine",
+     .help = "How the rate falls after the warm-up; wsd: constant, then linear over the last decay_ratio of the steps."},
+    {KEY(lr_scheduler, decay_ratio), .min = 0, .max = 1, .unit = "share of the steps", .def = "0.2",
+     .help = "For wsd: the part of the run in which the rate falls."},
+    {KEY(lr_scheduler, min_lr_factor), .min = 0, .max = 1, .def = "0.1",
+     .help = "The rate ends at optimizer.lr times this."},
+    {KEY(lr_scheduler, total_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
+     .help = "Steps after which the rate has fallen; 0: training.steps."},
+
+    {KEY(activation_checkpoint, mode), WORDS(recompute_words), .def = "none",
+     .help = "Which activations are computed again in the backward instead of being kept: none, full (all but the inputs of "
+             "blocks), every_k (full in each k-th block), selective (all but matrix products and attention)."},
+    {KEY(activation_checkpoint, every_k), .min = 1, .max = 10000, .unit = "blocks", .def = "2",
+     .help = "For every_k: 1 recomputes each block, 2 every other one."},
+    {.name = "activation_checkpoint.selective_ac_option", ALIAS("activation_checkpoint.mode", selective_option),
+     .words = op_words, .min = 1, .max = 10000, .unit = "blocks", .derived = "not set",
+     .help = "Beside mode: selective. op: selective; k: every_k with that k."},
+
+    {KEY(checkpoint, enable), BOOL, .def = "true",
+     .help = "Save the state of the run, the last step always."},
+    {KEY(checkpoint, folder), .def = "checkpoint",
+     .help = "Where; below job.dump_folder unless absolute."},
+    {KEY(checkpoint, interval), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "500",
+     .help = "Steps from one checkpoint to the next."},
+    {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false",
+     .help = "Also save the initial values, as step 0."},
+    {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
+     .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
+    {KEY(checkpoint, initial_load_path), .def = "",
+     .help = "Start from this file instead of the newest; empty: none."},
+
+    {KEY(validation, enable), BOOL, .def = "false",
+     .help = "Measure the loss on other data from time to time."},
+    {KEY(validation, dataset_path), .def = "",
+     .help = "Token file of that data, or a glob pattern of several."},
+    {KEY(validation, freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "100",
+     .help = "Steps from one validation to the next."},
+    {KEY(validation, sequences), .min = 0, .max = 2147483647, .unit = "sequences", .def = "128",
+     .help = "Size of the validation set, always the same sequences; 0: the whole file."},
+
+    {KEY(metrics, log_freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "10",
+     .help = "Steps between lines of progress; metrics.jsonl has every step."},
+    {KEY(metrics, progress), BOOL, .def = "true",
+     .help = "Show one moving line of progress when standard error is a terminal."},
+
+    {KEY(profiling, trace), .def = "",
+     .help = "Write the time of each operation to this file, for Chrome's tracing page or Perfetto; empty: none."},
+    {KEY(profiling, trace_first_step), .min = 1, .max = MANY_STEPS, .unit = "step", .def = "2",
+     .help = "First step in the trace, counted from the start of this process."},
+    {KEY(profiling, trace_steps), .min = 1, .max = 10000, .unit = "steps", .def = "3",
+     .help = "Number of steps in the trace."},
+
+    {KEY(guard, skip_non_finite), BOOL, .def = "true",
+     .help = "Leave out a step whose loss or gradient norm is NaN or infinite; false: stop."},
+    {KEY(guard, z_score), .min = 0, .max = 1000, .unit = "standard deviations", .def = "0",
+     .help = "Leave out a step whose gradient norm is this far above its running mean; 0: off, else at least 2."},
+    {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128",
+     .help = "Steps of that running mean."},
+    {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
+     .help = "Stop when more steps than this in a row are left out."},
+
+    {KEY(comm, train_timeout_seconds), .min = 0.1, .max = 604800, .unit = "seconds", .def = "300",
+     .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
+    {KEY(comm, trace_buf_size), .min = 16, .max = 1000000, .unit = "collectives", .def = "1024",
+     .help = "Newest collectives kept for that report."},
+
+    {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e15, .unit = "bytes", .def = "0",
+     .help = "Memory of one rank; a run that needs more is refused before it starts. 0: memory of the node divided by its "
+             "ranks."},
+
+    {KEY(debug, seed), .def = "0",
+     .help = "Seed of initial weights and of the order of the data."},
+};
+
+const int sh_config_n_keys = sizeof sh_config_keys / sizeof sh_config_keys[0];
+_Static_assert(sizeof sh_config_keys / sizeof sh_config_keys[0] <= SH_CONFIG_KEYS_MAX, "SH_CONFIG_KEYS_MAX is too small");

@@ -1,0 +1,79 @@
+/* The table of configuration keys (keys.c): the one place that knows their names, types, ranges, defaults and meanings.
+ * Loading, printing, help and comparison read it; lookup.c finds rows by name. Inside src/config only; all local. */
+#ifndef SH_CONFIG_KEYS_H
+#define SH_CONFIG_KEYS_H
+
+#include "src/config/config.h"
+
+#include <stddef.h>
+
+enum sh_config_type { SH_KEY_BOOL, SH_KEY_INT, SH_KEY_INT64, SH_KEY_UINT64, SH_KEY_DOUBLE, SH_KEY_STRING };
+
+/* A word that stands for a number; arrays end with name NULL. */
+struct sh_config_word {
+    const char *name;
+    int64_t value;
+};
+
+struct sh_config_key {
+    const char *name;                   /* "section.key" */
+    enum sh_config_type type;           /* how it is stored */
+    size_t offset, size;                /* in struct sh_config_state */
+    const struct sh_config_word *words; /* (optional) accepted in place of a number */
+    bool only_words;                    /* no number is */
+    bool sizes;                         /* bytes: numbers may end in KiB, MiB, GiB ... */
+    double min, max;                    /* of numbers, both allowed; equal: as the type says */
+    const char *unit;                   /* (optional) of numbers */
+    const char *def;                    /* default, as it would be written in a file; NULL: see derived */
+    const char *derived;                /* where the value comes from when it is not given and def is NULL */
+    const char *alias_of;               /* (optional) this key only sets another one */
+    const char *help;
+};
+
+extern const struct sh_config_key sh_config_keys[];
+extern const int sh_config_n_keys;
+enum { SH_CONFIG_KEYS_MAX = 128, SH_CONFIG_NAME_MAX = 96 };
+
+/* What the keys that are aliases were given as; resolved in alias.c. */
+struct sh_config_alias {
+    int zero_stage, replicate_degree, shard_degree, selective_option, reshard;
+};
+enum { SH_ALIAS_SELECTIVE_OP }; /* or k */
+enum { SH_ALIAS_RESHARD_DEFAULT, SH_ALIAS_RESHARD_ALWAYS, SH_ALIAS_RESHARD_NEVER };
+
+/* Where a value was given. A higher source wins; twice in the same one is an error. */
+enum sh_config_source { SH_SOURCE_DEFAULT, SH_SOURCE_FILE, SH_SOURCE_ARGUMENT };
+struct sh_config_place {
+    enum sh_config_source source;
+    const char *file; /* lent */
+    int line;
+};
+
+/* A configuration while it is being loaded. */
+struct sh_config_state {
+    struct sh_config cfg;
+    struct sh_config_alias alias;
+    struct sh_config_place given[SH_CONFIG_KEYS_MAX]; /* by index in sh_config_keys */
+};
+
+/* The key of that name, or NULL. */
+const struct sh_config_key *sh_config_key_find(const char *name);
+
+/* Place where a key was given; the name must be one of the table. */
+struct sh_config_place *sh_config_key_place(struct sh_config_state *state, const char *name);
+
+/* "config.yaml:12: " or "--", to stand before "section.key: ..."; returns out. */
+const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX]);
+/* "at config.yaml:12" or "on the command line"; returns out. */
+const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX]);
+
+/* A known name near to an unknown "section.key" (the same key of another section, or a similar spelling), or NULL. */
+const char *sh_config_key_nearest(const char *name);
+
+/* Sections, in the order of the table. "training" for "training.steps": its length without the dot. */
+int sh_config_section_len(const char *key_name);
+bool sh_config_section_starts(int i); /* whether row i is the first of its section */
+bool sh_config_section_known(const char *section);
+const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NAME_MAX]); /* out, or NULL */
+
+#endif

@@ -1,0 +1,110 @@
+#include "src/config/load.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/config/alias.h"
+#include "src/config/check.h"
+#include "src/config/preset.h"
+#include "src/config/text.h"
+#include "src/config/yaml.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sh_rc no_such_key(const char *name)
+{
+    char shown[SH_CONFIG_SHOWN];
+    const char *nearest = sh_config_key_nearest(name);
+    return sh_fail(SH_E_USAGE, "%s: no such key%s%s", sh_config_text_shown(name, shown),
+                   nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
+}
+
+static sh_rc give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
+                  enum sh_config_style style)
+{
+    char first[SH_CONFIG_PATH_MAX];
+    const struct sh_config_key *key = sh_config_key_find(name);
+    if (key == NULL)
+        return no_such_key(name);
+    struct sh_config_place *given = &state->given[key - sh_config_keys];
+    if (given->source == place.source)
+        return sh_fail(SH_E_USAGE, "%s: given twice, first %s", name, sh_config_place_text(given, first));
+    SH_TRY(sh_config_value_set(key, text, style, state));
+    *given = place;
+    return SH_OK;
+}
+
+sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
+                     enum sh_config_style style)
+{
+    char prefix[SH_CONFIG_PATH_MAX];
+    sh_rc rc = give(state, place, name, text, style);
+    if (rc != SH_OK)
+        return sh_fail_prefix(rc, "%s", sh_config_place_prefix(&place, prefix));
+    return SH_OK;
+}
+
+static sh_rc give_defaults(struct sh_config_state *state)
+{
+    for (int i = 0; i < sh_config_n_keys; i++)
+        if (sh_config_keys[i].def != NULL)
+            SH_TRY(sh_config_value_set(&sh_config_keys[i], sh_config_keys[i].def, SH_TEXT_ARGUMENT, state));
+    return SH_OK;
+}
+
+static sh_rc give_argument(struct sh_config_state *state, const char *argument)
+{
+    const struct sh_config_place place = {.source = SH_SOURCE_ARGUMENT};
+    char name[SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN];
+    const char *equals = strchr(argument, '=');
+    if (equals == NULL)
+        return sh_fail(SH_E_USAGE, "--%s: has no value; write --section.key=value", sh_config_text_shown(argument, shown));
+    /* A name too long to fit is cut, and then still longer than every known one. */
+    snprintf(name, sizeof name, "%.*s", (int)(equals - argument), argument);
+    return sh_config_give(state, place, name, equals + 1, SH_TEXT_ARGUMENT);
+}
+
+/* All sources into *state, then what follows from them. `text` NULL: no file. */
+static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes, const char *name, int n_overrides,
+                  const char *const *overrides)
+{
+    SH_TRY(give_defaults(state));
+    if (text != NULL)
+        SH_TRY(sh_config_yaml_read(text, bytes, name, state));
+    for (int i = 0; i < n_overrides; i++)
+        SH_TRY(give_argument(state, overrides[i]));
+    SH_TRY(sh_config_alias_resolve(state));
+    SH_TRY(sh_config_preset_apply(state));
+    return sh_config_check(&state->cfg);
+}
+
+static sh_rc load(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
+                  struct sh_config *cfg)
+{
+    struct sh_config_state *state = sh_calloc(1, sizeof *state); /* zeroed, so that padding is defined */
+    sh_rc rc = fill(state, text, bytes, name, n_overrides, overrides);
+    if (rc == SH_OK)
+        memcpy(cfg, &state->cfg, sizeof *cfg);
+    free(state);
+    return rc;
+}
+
+sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (path != NULL)
+        SH_TRY(sh_read_file(path, SH_CONFIG_FILE_MAX, &text, &bytes));
+    sh_rc rc = load(text, bytes, path, n_overrides, overrides, cfg);
+    free(text);
+    return rc;
+}
+
+sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
+                      struct sh_config *cfg)
+{
+    if (bytes > SH_CONFIG_FILE_MAX)
+        return sh_fail(SH_E_USAGE, "%s: %zu bytes of configuration, more than the %d allowed", name, bytes,
+                       SH_CONFIG_FILE_MAX);
+    return load(text, bytes, name, n_overrides, overrides, cfg);
+}

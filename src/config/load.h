@@ -1,0 +1,13 @@
+/* How values reach a configuration, whatever they come from. Inside src/config; local. */
+#ifndef SH_CONFIG_LOAD_H
+#define SH_CONFIG_LOAD_H
+
+#include "src/config/keys.h"
+#include "src/config/value.h"
+
+/* Set the key `name` ("section.key") to what was written at `place`; place.file must outlive *state.
+ * Errors: SH_E_USAGE with the place: unknown key, given twice in this source, or a value that does not fit. */
+sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
+                     enum sh_config_style style);
+
+#endif

@@ -1,0 +1,95 @@
+#include "src/config/keys.h"
+
+#include "src/base/str.h"
+
+#include <string.h>
+
+const struct sh_config_key *sh_config_key_find(const char *name)
+{
+    for (int i = 0; i < sh_config_n_keys; i++)
+        if (strcmp(sh_config_keys[i].name, name) == 0)
+            return &sh_config_keys[i];
+    return NULL;
+}
+
+struct sh_config_place *sh_config_key_place(struct sh_config_state *state, const char *name)
+{
+    return &state->given[sh_config_key_find(name) - sh_config_keys];
+}
+
+int sh_config_section_len(const char *key_name)
+{
+    return (int)strcspn(key_name, ".");
+}
+
+bool sh_config_section_starts(int i)
+{
+    const char *name = sh_config_keys[i].name;
+    size_t len = (size_t)sh_config_section_len(name) + 1; /* with the dot: no section is the beginning of another */
+    return i == 0 || strncmp(name, sh_config_keys[i - 1].name, len) != 0;
+}
+
+/* A key remembered rightly but looked for in the wrong section: the likeliest slip of all. */
+static const char *same_key_elsewhere(const char *name)
+{
+    const char *dot = strchr(name, '.');
+    for (int i = 0; dot != NULL && i < sh_config_n_keys; i++)
+        if (strcmp(sh_config_keys[i].name + sh_config_section_len(sh_config_keys[i].name), dot) == 0)
+            return sh_config_keys[i].name;
+    return NULL;
+}
+
+const char *sh_config_key_nearest(const char *name)
+{
+    const char *names[SH_CONFIG_KEYS_MAX];
+    const char *elsewhere = same_key_elsewhere(name);
+    if (elsewhere != NULL)
+        return elsewhere;
+    for (int i = 0; i < sh_config_n_keys; i++)
+        names[i] = sh_config_keys[i].name;
+    return sh_str_nearest(name, sh_config_n_keys, names);
+}
+
+bool sh_config_section_known(const char *section)
+{
+    size_t len = strlen(section);
+    for (int i = 0; i < sh_config_n_keys; i++)
+        if ((size_t)sh_config_section_len(sh_config_keys[i].name) == len &&
+            strncmp(sh_config_keys[i].name, section, len) == 0)
+            return true;
+    return false;
+}
+
+const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NAME_MAX])
+{
+    int best = 4; /* farther than three letters is another word */
+    out[0] = '\0';
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        char name[SH_CONFIG_NAME_MAX];
+        snprintf(name, sizeof name, "%.*s", sh_config_section_len(sh_config_keys[i].name), sh_config_keys[i].name);
+        int distance = sh_str_distance(section, name);
+        if (distance >= best)
+            continue;
+        best = distance;
+        strcpy(out, name);
+    }
+    return out[0] != '\0' ? out : NULL;
+}
+
+const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
+{
+    if (place->source == SH_SOURCE_FILE)
+        snprintf(out, SH_CONFIG_PATH_MAX, "%s:%d: ", place->file, place->line);
+    else
+        strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "--" : "");
+    return out;
+}
+
+const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
+{
+    if (place->source == SH_SOURCE_FILE)
+        snprintf(out, SH_CONFIG_PATH_MAX, "at %s:%d", place->file, place->line);
+    else
+        strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "on the command line" : "by default");
+    return out;
+}

@@ -1,0 +1,35 @@
+#include "src/config/keys.h"
+#include "src/config/value.h"
+
+#include "src/base/mem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+sh_rc sh_config_print(const struct sh_config *cfg, char **text)
+{
+    size_t bytes;
+    char *out = NULL;
+    FILE *f = open_memstream(&out, &bytes);
+    if (f == NULL)
+        return sh_fail(SH_E_MEMORY, "print the configuration: %s", strerror(errno));
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        const struct sh_config_key *key = &sh_config_keys[i];
+        int section = sh_config_section_len(key->name);
+        if (sh_config_section_starts(i))
+            fprintf(f, "%.*s:\n", section, key->name);
+        if (key->alias_of != NULL)
+            continue;
+        char *value = sh_config_value_text(key, cfg);
+        fprintf(f, "  %s: %s\n", key->name + section + 1, value);
+        free(value);
+    }
+    bool failed = ferror(f) != 0;
+    if (fclose(f) != 0 || failed) {
+        free(out);
+        return sh_fail(SH_E_MEMORY, "print the configuration: no memory");
+    }
+    *text = out;
+    return SH_OK;
+}
