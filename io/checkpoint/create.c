@@ -2,15 +2,37 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/h5.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { DATA_ALIGN = 4096 };
 
 /* One file while it is laid out. Property lists are made once; closing the file closes what hangs on it. */
 struct layout {
     const char *path;
     const struct sh_ckpt_index *index;
+    int fd; /* of the same file, for what HDF5 cannot do */
     hid_t fcpl, fapl, gcpl, dcpl, file;
 };
+
+/* An object header and its link take less than 1 KiB. */
+static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
+{
+    return 65536 + (hsize_t)index->n * SH_CKPT_STATES * 1024;
+}
+
+/* At least what the file will have: twice the metadata for growth, digests, texts, padding, data. */
+static int64_t upper_bound(const struct sh_ckpt_index *index)
+{
+    int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * SH_CKPT_STATES * 8 + DATA_ALIGN +
+                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard)) + 2;
+    for (int64_t i = 0; i < index->n; i++)
+        bytes += index->entry[i].elems * SH_CKPT_STATES * 4;
+    return bytes;
+}
 
 /* No time stamps, so that the same state gives the same bytes; links keep the order in which they were made. */
 static sh_rc make_properties(struct layout *l)
@@ -32,11 +54,10 @@ static sh_rc make_properties(struct layout *l)
 }
 
 /* HDF5 takes space for its own structures in blocks. One block with room for all of them keeps them out from between the
- * tensors, so that the tensors of a unit are one range of the file. An object header and its link take less than 1 KiB. */
+ * tensors, so that the tensors of a unit are one range of the file. */
 static sh_rc set_metadata_block(struct layout *l)
 {
-    hsize_t bytes = 65536 + (hsize_t)l->index->n * SH_CKPT_STATES * 1024;
-    SH_H5(H5Pset_meta_block_size(l->fapl, bytes), l->path, "property list");
+    SH_H5(H5Pset_meta_block_size(l->fapl, metadata_bytes(l->index)), l->path, "property list");
     SH_H5(H5Pset_small_data_block_size(l->fapl, 0), l->path, "property list");
     return SH_OK;
 }
@@ -84,15 +105,28 @@ static hid_t text_type(size_t bytes)
     return type;
 }
 
-/* An HDF5 string has at least one byte; padding with zeros makes the empty text one zero. */
-static sh_rc make_text(const struct layout *l, const char *name, const char *text)
+/* A text of `bytes` bytes, padded with zeros, which readers take off again. */
+static sh_rc make_text(const struct layout *l, const char *name, const char *text, size_t bytes)
 {
-    size_t bytes = strlen(text);
-    hid_t type = text_type(bytes ? bytes : 1);
+    hid_t type = text_type(bytes);
     SH_H5(type, l->path, name);
-    sh_rc rc = make_dataset(l, name, type, 0, NULL, text);
+    char *padded = sh_calloc(bytes + 1, 1);
+    strcpy(padded, text);
+    sh_rc rc = make_dataset(l, name, type, 0, NULL, padded);
+    free(padded);
     H5Tclose(type);
     return rc;
+}
+
+/* The padding of the last text before the tensors lets them begin at a page. */
+static sh_rc make_texts(const struct layout *l)
+{
+    hsize_t begin;
+    SH_TRY(make_text(l, "/meta/guard", l->index->meta.guard, strlen(l->index->meta.guard) + 1));
+    SH_H5(H5Fget_filesize(l->file, &begin), l->path, "/meta/config");
+    size_t least = strlen(l->index->meta.config) + 1;
+    size_t end = ((size_t)begin + least + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
+    return make_text(l, "/meta/config", l->index->meta.config, end - (size_t)begin);
 }
 
 static sh_rc set_format(const struct layout *l)
@@ -119,9 +153,7 @@ static sh_rc write_meta(const struct layout *l)
     SH_TRY(set_format(l));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         SH_TRY(set_attribute(l, numbers[i].name, H5T_STD_I64LE, &numbers[i].value));
-    SH_TRY(set_attribute(l, "digest", H5T_STD_U64LE, &digest));
-    SH_TRY(make_text(l, "/meta/config", m->config));
-    return make_text(l, "/meta/guard", m->guard);
+    return set_attribute(l, "digest", H5T_STD_U64LE, &digest);
 }
 
 static sh_rc write_digests(const struct layout *l)
@@ -153,14 +185,25 @@ static sh_rc make_tensors(const struct layout *l, int state)
     return SH_OK;
 }
 
+/* The space is reserved before HDF5 is let near the file: a close that fails for want of space leaves the library in a
+ * state in which it crashes at the end of the program (1.10.8). HDF5 makes the file empty, hence once more. */
+static sh_rc make_file(struct layout *l)
+{
+    int64_t bytes = upper_bound(l->index);
+    SH_TRY(sh_file_reserve(l->fd, l->path, bytes));
+    SH_H5(l->file = H5Fcreate(l->path, H5F_ACC_TRUNC, l->fcpl, l->fapl), l->path, "create");
+    return sh_file_reserve(l->fd, l->path, bytes);
+}
+
 static sh_rc make_all(struct layout *l)
 {
     SH_TRY(make_properties(l));
     SH_TRY(set_metadata_block(l));
-    SH_H5(l->file = H5Fcreate(l->path, H5F_ACC_TRUNC, l->fcpl, l->fapl), l->path, "create");
+    SH_TRY(make_file(l));
     SH_TRY(write_meta(l));
     SH_TRY(write_digests(l));
     SH_TRY(make_group(l, "/optimizer"));
+    SH_TRY(make_texts(l));
     for (int s = 0; s < SH_CKPT_STATES; s++)
         SH_TRY(make_tensors(l, s));
     return SH_OK;
@@ -177,9 +220,9 @@ static sh_rc close_all(struct layout *l, sh_rc rc)
     return rc;
 }
 
-sh_rc sh_ckpt_create(const char *path, const struct sh_ckpt_index *index)
+sh_rc sh_ckpt_create(const char *path, int fd, const struct sh_ckpt_index *index)
 {
-    struct layout l = {.path = path, .index = index, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
+    struct layout l = {.path = path, .index = index, .fd = fd, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
     SH_TRY(sh_ckpt_h5_start());
     return close_all(&l, make_all(&l));
 }

@@ -13,7 +13,6 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
@@ -83,7 +82,6 @@ static sh_rc digest_all(struct save *s)
 
 static sh_rc create_file(struct save *s)
 {
-    struct stat st;
     int fd;
     if (s->rank != 0)
         return SH_OK;
@@ -93,9 +91,7 @@ static sh_rc create_file(struct save *s)
         strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
     free(temp);
     SH_TRY(rc);
-    rc = sh_ckpt_create(s->temp, &s->index);
-    if (rc == SH_OK && fstat(fd, &st) == 0)
-        rc = sh_file_reserve(fd, s->temp, st.st_size);
+    rc = sh_ckpt_create(s->temp, fd, &s->index);
     close(fd);
     return rc;
 }

@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* fallocate */
+#endif
 #include "io/file/file.h"
 
 #include "src/base/mem.h"
@@ -9,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -121,16 +125,31 @@ sh_rc sh_file_create(const char *path, int *fd)
     return SH_OK;
 }
 
+/* For file systems that cannot reserve (NFS before 4.2, Lustre on ZFS): at least ask whether there is room now.
+ * posix_fallocate would write a byte to each block instead, which takes as long as the checkpoint itself. */
+static sh_rc check_room(int fd, const char *path, int64_t bytes)
+{
+    struct statvfs st;
+    if (fstatvfs(fd, &st) != 0)
+        return sh_fail(SH_E_DATA, "free space for %s: %s", path, strerror(errno));
+    if ((int64_t)(st.f_bavail * st.f_frsize / 1024) < bytes / 1024)
+        return sh_fail(SH_E_DATA, "%s needs %lld bytes, but its file system has %lld left; make room, or choose another folder",
+                       path, (long long)bytes, (long long)(st.f_bavail * st.f_frsize));
+    return SH_OK;
+}
+
 sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes)
 {
-    int err;
+    int status;
     do
-        err = posix_fallocate(fd, 0, bytes);
-    while (err == EINTR);
-    if (err != 0)
-        return sh_fail(SH_E_DATA, "reserve %lld bytes for %s: %s; make room, or choose another folder",
-                       (long long)bytes, path, strerror(err));
-    return SH_OK;
+        status = fallocate(fd, 0, 0, bytes);
+    while (status != 0 && errno == EINTR);
+    if (status == 0)
+        return SH_OK;
+    if (errno == EOPNOTSUPP)
+        return check_room(fd, path, bytes);
+    return sh_fail(SH_E_DATA, "reserve %lld bytes for %s: %s; make room, or choose another folder", (long long)bytes, path,
+                   strerror(errno));
 }
 
 sh_rc sh_file_sync(int fd, const char *path)

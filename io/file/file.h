@@ -26,7 +26,8 @@ char *sh_file_temp_name(const char *path);
 /* A new empty file for reading and writing, mode 0640 or stricter whatever the umask. Errors: SH_E_DATA. */
 sh_rc sh_file_create(const char *path, int *fd);
 
-/* Reserve the space of the first `bytes`, so that a full disk is found before the first write.
+/* Reserve the space of the first `bytes`, so that a full disk is found before the first write. Where the file
+ * system cannot reserve, only its free space is compared. The file may become that long.
  * Errors: SH_E_DATA: no space, a quota or a limit on file sizes. */
 sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes);
 
