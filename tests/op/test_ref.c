@@ -315,6 +315,32 @@ static void attention(void **state)
     check_attention(true, 3, 1);
 }
 
+/* Neighbouring query heads share a key-value head: 4 on 2 are 4 on 4 with each key and value standing twice. */
+static void grouped_queries(void **state)
+{
+    (void)state;
+    enum { T = 3, D = 2 };
+    static const int from[12] = {0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7};
+    struct optest two, four;
+    optest_seed(8);
+    pair_begin(&two, SH_OP_ATTENTION, &four, SH_OP_ATTENTION);
+    set_heads(&two, 4, 2, D);
+    set_heads(&four, 4, 4, D);
+    optest_in(&two, 0, SH_F32, DIMS(1, T, 8 * D));
+    optest_in(&four, 0, SH_F32, DIMS(1, T, 12 * D));
+    for (int i = 0; i < T * 12 * D; i++)
+        optest_set(&four.call.in[0], i, optest_get(&two.call.in[0], i / (12 * D) * 8 * D + from[i / D % 12] * D + i % D));
+    optest_out(&two, 0, SH_F32, DIMS(1, T, 4 * D));
+    optest_out(&two, 1, SH_F32, DIMS(1, 4, T));
+    optest_out(&four, 0, SH_F32, DIMS(1, T, 4 * D));
+    optest_out(&four, 1, SH_F32, DIMS(1, 4, T));
+    optest_run(&two, &sh_kernels_ref, 1);
+    optest_run(&four, &sh_kernels_ref, 1);
+    optest_same(&two, &four, 0);
+    optest_same(&two, &four, 1);
+    pair_end(&two, &four);
+}
+
 /* The head's backward gives gradients of loss_scale * loss; a row is masked. */
 static void head(void **state)
 {
@@ -354,7 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm),       cmocka_unit_test(linear), cmocka_unit_test(embed), cmocka_unit_test(embed_refuses),
         cmocka_unit_test(act),        cmocka_unit_test(rope),   cmocka_unit_test(rope_table),
-        cmocka_unit_test(attention),  cmocka_unit_test(head),
+        cmocka_unit_test(attention),  cmocka_unit_test(grouped_queries), cmocka_unit_test(head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
