@@ -71,8 +71,9 @@ static bool bf16_usable(void)
 #else
     bool fast = false;
 #endif
-    return fast && dnnl_engine_create(&cpu, dnnl_cpu, 0) == dnnl_success &&
-           dnnl_stream_create(&stream, cpu, dnnl_stream_default_flags) == dnnl_success;
+    /* A second question must not make them again: the first ones would be lost. */
+    return fast && (stream || (dnnl_engine_create(&cpu, dnnl_cpu, 0) == dnnl_success &&
+                               dnnl_stream_create(&stream, cpu, dnnl_stream_default_flags) == dnnl_success));
 }
 
 static sh_rc describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, int64_t ld, bool trans, dnnl_data_type_t type)
