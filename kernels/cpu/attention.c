@@ -62,12 +62,11 @@ static sh_rc take_tile(const struct sh_attn *a, struct scratch *w, struct sh_att
     struct sh_attn_view k = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_k_col(a, kv_head), w->k);
     struct sh_attn_view v = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_v_col(a, kv_head), w->v);
 
-    SH_TRY(a->f32->tile(&(struct sh_gemm_tile){.m = nq, .n = nk, .k = a->dim, .a = q.data, .lda = q.ld, .b = k.data,
-                                               .ldb = k.ld, .trans_b = true, .c = w->s, .ldc = SH_ATTN_K}, NULL));
+    struct sh_attn_tile tile = {.nq = nq, .nk = nk, .s = w->s};
+    SH_TRY(sh_attn_scores(a, tile, q, k));
     for (int64_t i = 0; i < nq; i++)
         take_row(a, w, i, sh_attn_span_of(a, b, t + i, k0, nk), nk);
-    return a->f32->tile(&(struct sh_gemm_tile){.m = nq, .n = a->dim, .k = nk, .a = w->s, .lda = SH_ATTN_K, .b = v.data,
-                                               .ldb = v.ld, .c = w->o, .ldc = a->dim, .add = true}, NULL);
+    return sh_attn_to_rows(a, tile, v, w->o);
 }
 
 static void put_block(const struct sh_attn *a, const struct scratch *w, const struct sh_op_call *call, int64_t b,
@@ -117,7 +116,8 @@ sh_rc sh_cpu_attention(const struct sh_op_call *call)
 #pragma omp parallel
     {
         sh_gemm_serial();
-        struct scratch w = cut_scratch((float *)(void *)((char *)call->work + one_thread * omp_get_thread_num()), a.dim);
+        char *mine = (char *)call->work + one_thread * omp_get_thread_num();
+        struct scratch w = cut_scratch((float *)(void *)mine, a.dim);
         /* The last blocks see the most keys: they go first, so that no thread is left with one at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {

@@ -1,6 +1,6 @@
-/* Attention, backward. A task is one key-value head of one sequence with all its query heads, so that dk and dv have one
- * owner and one order of sums. Scores are computed again from q, k and the saved lse. Floor: 10*D operations for each
- * pair (query, key seen); five products a tile. */
+/* Attention, backward. A task is one key-value head of one sequence with all its query heads, so that dk and dv have
+ * one owner and one order of sums; more threads than B*K find no work. Scores are computed again from q, k and the
+ * saved lse. Floor: 10*D operations for each pair (query, key seen); five products a tile. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
@@ -69,31 +69,25 @@ static void put(const struct task *w, int64_t row, int64_t rows, int64_t col, co
 static sh_rc probabilities(struct task *w, const struct block *q, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = w->a;
-    SH_TRY(a->f32->tile(&(struct sh_gemm_tile){.m = q->nq, .n = nk, .k = a->dim, .a = q->q.data, .lda = q->q.ld,
-                                               .b = w->k.data + k0 * w->k.ld, .ldb = w->k.ld, .trans_b = true, .c = w->s,
-                                               .ldc = SH_ATTN_K}, NULL));
-    for (int64_t i = 0; i < q->nq; i++)
-        (void)sh_attn_exp_row(w->s + i * SH_ATTN_K, nk, sh_attn_span_of(a, w->b, q->t + i, k0, nk), a->scale, q->lse[i]);
-    return a->f32->tile(&(struct sh_gemm_tile){.m = nk, .n = a->dim, .k = q->nq, .a = w->s, .lda = SH_ATTN_K,
-                                               .trans_a = true, .b = q->g.data, .ldb = q->g.ld, .c = w->dv + k0 * a->dim,
-                                               .ldc = a->dim, .add = true}, NULL);
+    struct sh_attn_tile p = {.nq = q->nq, .nk = nk, .s = w->s};
+    SH_TRY(sh_attn_scores(a, p, q->q, sh_attn_rows(w->k, k0)));
+    for (int64_t i = 0; i < q->nq; i++) {
+        struct sh_attn_span seen = sh_attn_span_of(a, w->b, q->t + i, k0, nk);
+        (void)sh_attn_exp_row(w->s + i * SH_ATTN_K, nk, seen, a->scale, q->lse[i]);
+    }
+    return sh_attn_to_cols(a, p, q->g, w->dv + k0 * a->dim);
 }
 
 /* Gradients of the tile's scores into ds, with dq += ds k and dk += ds' q. */
 static sh_rc gradients(struct task *w, const struct block *q, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = w->a;
-    SH_TRY(a->f32->tile(&(struct sh_gemm_tile){.m = q->nq, .n = nk, .k = a->dim, .a = q->g.data, .lda = q->g.ld,
-                                               .b = w->v.data + k0 * w->v.ld, .ldb = w->v.ld, .trans_b = true,
-                                               .c = w->ds, .ldc = SH_ATTN_K}, NULL));
+    struct sh_attn_tile ds = {.nq = q->nq, .nk = nk, .s = w->ds};
+    SH_TRY(sh_attn_scores(a, ds, q->g, sh_attn_rows(w->v, k0)));
     for (int64_t i = 0; i < q->nq; i++)
         score_gradient(w->ds + i * SH_ATTN_K, w->s + i * SH_ATTN_K, nk, w->delta[i], a->scale);
-    SH_TRY(a->f32->tile(&(struct sh_gemm_tile){.m = q->nq, .n = a->dim, .k = nk, .a = w->ds, .lda = SH_ATTN_K,
-                                               .b = w->k.data + k0 * w->k.ld, .ldb = w->k.ld, .c = w->dq, .ldc = a->dim,
-                                               .add = true}, NULL));
-    return a->f32->tile(&(struct sh_gemm_tile){.m = nk, .n = a->dim, .k = q->nq, .a = w->ds, .lda = SH_ATTN_K,
-                                               .trans_a = true, .b = q->q.data, .ldb = q->q.ld, .c = w->dk + k0 * a->dim,
-                                               .ldc = a->dim, .add = true}, NULL);
+    SH_TRY(sh_attn_to_rows(a, ds, sh_attn_rows(w->k, k0), w->dq));
+    return sh_attn_to_cols(a, ds, q->q, w->dk + k0 * a->dim);
 }
 
 static struct block open_block(struct task *w, int64_t head, int64_t t)
@@ -161,7 +155,8 @@ sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call)
     {
         sh_gemm_serial();
         struct task w = {.a = &a, .call = call};
-        cut_scratch(&w, (float *)(void *)((char *)call->work + one_thread * omp_get_thread_num()), a.seq, a.dim);
+        char *mine = (char *)call->work + one_thread * omp_get_thread_num();
+        cut_scratch(&w, (float *)(void *)mine, a.seq, a.dim);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < a.batch * a.kv_heads; i++) {
             w.b = i / a.kv_heads;

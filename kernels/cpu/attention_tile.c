@@ -57,6 +57,39 @@ struct sh_attn_span sh_attn_span_of(const struct sh_attn *a, int64_t b, int64_t 
     return (struct sh_attn_span){.lo = clamp(sh_attn_first_key(a, b, t) - k0, nk), .hi = clamp(t + 1 - k0, nk)};
 }
 
+sh_rc sh_attn_scores(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, struct sh_attn_view y)
+{
+    struct sh_gemm_tile g = {
+        .m = t.nq, .n = t.nk, .k = a->dim,
+        .a = x.data, .lda = x.ld,
+        .b = y.data, .ldb = y.ld, .trans_b = true,
+        .c = t.s, .ldc = SH_ATTN_K,
+    };
+    return a->f32->tile(&g, NULL);
+}
+
+sh_rc sh_attn_to_rows(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view y, float *sums)
+{
+    struct sh_gemm_tile g = {
+        .m = t.nq, .n = a->dim, .k = t.nk,
+        .a = t.s, .lda = SH_ATTN_K,
+        .b = y.data, .ldb = y.ld,
+        .c = sums, .ldc = a->dim, .add = true,
+    };
+    return a->f32->tile(&g, NULL);
+}
+
+sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, float *sums)
+{
+    struct sh_gemm_tile g = {
+        .m = t.nk, .n = a->dim, .k = t.nq,
+        .a = t.s, .lda = SH_ATTN_K, .trans_a = true,
+        .b = x.data, .ldb = x.ld,
+        .c = sums, .ldc = a->dim, .add = true,
+    };
+    return a->f32->tile(&g, NULL);
+}
+
 float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift)
 {
     if (in.lo >= in.hi)

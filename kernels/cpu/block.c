@@ -36,7 +36,8 @@ static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_
         add_f32(dst, src, n);
 }
 
-void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype)
+void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
+                       enum sh_dtype dtype)
 {
     for (int64_t i = 0; i < b.rows; i++) {
         const void *row = sh_cpu_at(src, dtype, i * lds);
@@ -47,7 +48,8 @@ void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const voi
     }
 }
 
-void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_dtype dtype, const float *src, int64_t lds)
+void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_dtype dtype, const float *src,
+                        int64_t lds)
 {
     for (int64_t i = 0; i < b.rows; i++) {
         void *row = sh_cpu_at(dst, dtype, i * ldd);
@@ -64,7 +66,8 @@ void sh_cpu_block_add_row(struct sh_cpu_block b, float *dst, int64_t ldd, const 
         add_one_row(dst + i * ldd, row, dtype, b.cols);
 }
 
-void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype)
+void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
+                      enum sh_dtype dtype)
 {
     for (int64_t i = 0; i < b.rows; i++)
         add_one_row(dst + i * ldd, sh_cpu_at(src, dtype, i * lds), dtype, b.cols);

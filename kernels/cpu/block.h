@@ -13,16 +13,19 @@ struct sh_cpu_block {
 };
 
 /* dst [rows,cols] f32 = src [rows,cols] of type dtype. */
-void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype);
+void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
+                       enum sh_dtype dtype);
 
 /* dst [rows,cols] of type dtype = src [rows,cols] f32, rounded once. */
-void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_dtype dtype, const float *src, int64_t lds);
+void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_dtype dtype, const float *src,
+                        int64_t lds);
 
 /* dst [rows,cols] f32 += row [cols] of type dtype, the same row each time (a bias). */
 void sh_cpu_block_add_row(struct sh_cpu_block b, float *dst, int64_t ldd, const void *row, enum sh_dtype dtype);
 
 /* dst [rows,cols] f32 += src [rows,cols] of type dtype. */
-void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype);
+void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
+                      enum sh_dtype dtype);
 
 /* Element `elem` of a tensor of type dtype. */
 static inline void *sh_cpu_at(const void *data, enum sh_dtype dtype, int64_t elem)

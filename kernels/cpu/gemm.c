@@ -69,7 +69,8 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
     if (g->bias)
         sh_cpu_block_add_row(size, t.c, t.ldc, sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype);
     if (g->addend && !in_place)
-        sh_cpu_block_add(size, t.c, t.ldc, sh_cpu_at(g->addend, g->out_dtype, row * g->ldc + col), g->ldc, g->out_dtype);
+        sh_cpu_block_add(size, t.c, t.ldc, sh_cpu_at(g->addend, g->out_dtype, row * g->ldc + col), g->ldc,
+                         g->out_dtype);
     if (!direct)
         sh_cpu_block_store(size, c, g->ldc, g->out_dtype, t.c, t.ldc);
     return SH_OK;

@@ -5,8 +5,8 @@
  * their number and its summing across them play no part: the number of threads changes no bit, nor does the library's
  * build (OpenBLAS with pthreads, with OpenMP, or serial). An engine (gemm_engine.h) is a library that does one tile.
  *
- * Not reentrant: one call at a time, from a thread that is in no parallel region. oneDNN's engine keeps one small object
- * per shape of tile, made when the shape is first met; nothing else is allocated here. */
+ * Not reentrant: one call at a time, from a thread that is in no parallel region. oneDNN's bf16 engine keeps one small
+ * object per shape of tile, made when the shape is first met; nothing else is allocated here. */
 #ifndef SH_KERNELS_CPU_GEMM_H
 #define SH_KERNELS_CPU_GEMM_H
 

@@ -1,5 +1,6 @@
 /* Engines: libraries that multiply one tile on one thread. One row a library and type; adding one is one row and one
- * file. The first usable row of a type is taken; the rows and what was measured for their order stand in gemm_engine.c. */
+ * file. The first usable row of a type is taken; the rows, and the measurements behind their order, stand in
+ * gemm_engine.c. */
 #ifndef SH_KERNELS_CPU_GEMM_ENGINE_H
 #define SH_KERNELS_CPU_GEMM_ENGINE_H
 
@@ -20,13 +21,13 @@ struct sh_gemm_tile {
 };
 
 /* A kernel with a parallel loop of its own (attention) calls tile() in it, after sh_gemm_serial(); the f32 engines take
- * tiles of any size and need no scratch. */
+ * tiles of any size and need no scratch, the others take them up to SH_GEMM_TILE_*. */
 struct sh_gemm_engine {
     const char *name;
     enum sh_dtype in_dtype;
     bool (*usable)(void);      /* on this CPU; also prepares the library, so called before the first tile */
     int64_t work_bytes;        /* scratch of one thread; 0 in all f32 engines */
-    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once; at most SH_GEMM_TILE_* large */
+    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */

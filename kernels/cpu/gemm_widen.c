@@ -13,7 +13,8 @@ static bool widen_usable(void)
 
 /* Piece [begin, begin+depth) of the inner dimension of an operand with `outer` rows or columns; the stored order stays.
  * inner_rows: the inner dimension counts the stored rows. Returns the piece's leading dimension. */
-static int64_t widen(float *dst, const void *src, int64_t ld, bool inner_rows, int64_t outer, int64_t begin, int64_t depth)
+static int64_t widen(float *dst, const void *src, int64_t ld, bool inner_rows, int64_t outer, int64_t begin,
+                     int64_t depth)
 {
     struct sh_cpu_block b = {.rows = inner_rows ? depth : outer, .cols = inner_rows ? outer : depth};
     sh_cpu_block_load(b, dst, b.cols, sh_cpu_at(src, SH_BF16, inner_rows ? begin * ld : begin), ld, SH_BF16);

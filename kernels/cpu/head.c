@@ -1,7 +1,7 @@
 /* The head: logits, cross entropy and its gradients, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
  * exists. Rows are padded in scratch to whole cache lines, since a vocabulary seldom is a multiple of anything.
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w once or twice and reads and writes
- * dw once, so that chunks of few rows are bound by memory. The chunk changes the order of dw's sums and nothing else. */
+ * dw once, so that chunks of few rows are bound by memory. The chunk's size changes the order of dw's sums only. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
@@ -123,8 +123,8 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
     else
         row_gradient(x, h->vocab, target, sum, h->call->scalars->loss_scale);
     if (h->dtype == SH_BF16)
-        sh_cpu_block_store((struct sh_cpu_block){.rows = 1, .cols = h->vocab}, h->rounded + i * h->ld, h->ld, SH_BF16, x,
-                           h->ld);
+        sh_cpu_block_store((struct sh_cpu_block){.rows = 1, .cols = h->vocab}, h->rounded + i * h->ld, h->ld, SH_BF16,
+                           x, h->ld);
 }
 
 /* Rows [r, r+n): their logits, which become gradients when asked for; returns the loss, summed in row order. */

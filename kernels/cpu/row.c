@@ -4,7 +4,7 @@
 
 enum { LANES = 16 };
 
-/* Lanes by hand: with NaNs in view a compiler may not reorder a running maximum, and Clang then does not vectorise it. */
+/* Lanes by hand: NaNs forbid a compiler to reorder a running maximum, and Clang then does not vectorise it. */
 SH_CLONES float sh_cpu_row_max(const float *x, int64_t n)
 {
     float lane[LANES];

@@ -1,6 +1,6 @@
 /* Rates of the matrix products, attention and the head at the shapes of GPT-2 124M. Not a test: it passes nothing.
  *     OMP_NUM_THREADS=2 bench_kernels [repeats]
- * A figure is operations over the best wall time of the repeats. Attention counts the pairs that are seen, half of all. */
+ * A figure is operations over the best wall time of the repeats. Attention counts the pairs that are seen: half. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm_engine.h"
 #include "src/base/mem.h"
@@ -92,7 +92,8 @@ static void bench_linear(enum sh_dtype act, int64_t in, int64_t out, bool w_in_o
 
     struct sh_op_call y = {.attr = &attr, .in = {tensor(act, 2, N, in, 0), tensor(act, 2, w0, w1, 0),
                            tensor(act, 1, out, 0, 0)}, .out = {tensor(act, 2, N, out, 0)}};
-    snprintf(name, sizeof name, "linear       %lld -> %lld %s", (long long)in, (long long)out, w_in_out ? "[I,O]" : "[O,I]");
+    const char *order = w_in_out ? "[I,O]" : "[O,I]";
+    snprintf(name, sizeof name, "linear       %lld -> %lld %s", (long long)in, (long long)out, order);
     measure(name, sh_cpu_linear, sh_cpu_linear_work_bytes, &y, flops);
 
     struct sh_op_call dx = {.attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, w0, w1, 0)},

@@ -1,5 +1,5 @@
-/* The head against the reference: vocabularies of any size, masked targets, chunks that do not divide the rows or exceed
- * them, sums that go on from earlier values. Bits must not depend on threads or addresses. */
+/* The head against the reference: vocabularies of any size, masked targets, chunks that do not divide the rows or
+ * exceed them, sums that go on from earlier values. Bits must not depend on threads or addresses. */
 #include "tests/op/agree.h"
 
 #include <math.h>
@@ -54,8 +54,8 @@ static void check_loss(enum sh_dtype act, struct shape s)
     optest_end(&t);
 }
 
-/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, and in bf16 each is rounded;
- * they are multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
+/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, and in bf16 each is
+ * rounded; they are multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
 static void check_gradients(enum sh_dtype act, struct shape s)
 {
     struct optest t;
