@@ -1,0 +1,98 @@
+"""Sherd's checkpoints by h5py and numpy alone, after doc/checkpoint-format.md: read them, and put other weights in."""
+import ctypes
+import ctypes.util
+
+import h5py
+import numpy
+
+MODEL, EXP_AVG, EXP_AVG_SQ = 'model', 'optimizer/exp_avg', 'optimizer/exp_avg_sq'
+STATES = (MODEL, EXP_AVG, EXP_AVG_SQ)
+GOLDEN = numpy.uint64(0x9e3779b97f4a7c15)
+
+
+def load_xxhash():
+    """XXH3 has no Python in the standard library; Sherd needs the C library anyway."""
+    library = ctypes.CDLL(ctypes.util.find_library('xxhash') or 'libxxhash.so.0')
+    library.XXH3_64bits.restype = ctypes.c_uint64
+    library.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    return library
+
+
+xxhash = load_xxhash()
+
+
+def hash64(data):
+    return numpy.uint64(xxhash.XXH3_64bits(data, len(data)))
+
+
+def mix(x):
+    with numpy.errstate(over='ignore'):
+        x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xbf58476d1ce4e5b9)
+        x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94d049bb133111eb)
+        return x ^ (x >> numpy.uint64(31))
+
+
+def block_digest(seed, block, values):
+    bits = values.view(numpy.uint32).astype(numpy.uint64)
+    with numpy.errstate(over='ignore'):
+        place = numpy.arange(1, len(bits) + 1, dtype=numpy.uint64) * GOLDEN + mix(seed ^ numpy.uint64(block))
+        return mix(bits ^ place).sum(dtype=numpy.uint64)
+
+
+def tensor_digests(step, state, name, values, block_elems):
+    """One 64-bit sum a block of the flattened tensor."""
+    with numpy.errstate(over='ignore'):
+        seed = mix(mix(hash64(name.encode()) ^ numpy.uint64(step)) + numpy.uint64(STATES.index(state)))
+    flat = numpy.ascontiguousarray(values, dtype='<f4').reshape(-1)
+    return [block_digest(seed, i, flat[i * block_elems:(i + 1) * block_elems])
+            for i in range(-(-len(flat) // block_elems))]
+
+
+def names(group):
+    """In the order of writing, which numbers the blocks."""
+    found = []
+    group.id.links.iterate(lambda name: found.append(name.decode()), idx_type=h5py.h5.INDEX_CRT_ORDER)
+    return found
+
+
+def state_digests(file, state):
+    step, block_elems = int(file['meta'].attrs['step']), int(file['meta'].attrs['block_elems'])
+    return numpy.array([digest for name in names(file[state])
+                        for digest in tensor_digests(step, state, name, file[state][name][()], block_elems)], dtype='<u8')
+
+
+def file_digest(file):
+    """Of everything that is no tensor data: meta data, names, shapes, digests."""
+    meta, model = file['meta'], file[MODEL]
+    blocks = file[f'digest/{MODEL}'][()]
+    numbers = [*(meta.attrs[key] for key in ('step', 'samples', 'tokens', 'updates')), len(names(model)), len(blocks)]
+    parts = [numpy.array(numbers, dtype='<i8').tobytes(), *(meta[key][()].rstrip(b'\0') for key in ('config', 'guard'))]
+    for name in names(model):
+        parts += [name.encode(), numpy.array(model[name].shape, dtype='<i8').tobytes()]
+    parts += [file[f'digest/{state}'][()].astype('<u8').tobytes() for state in STATES]
+    digest = numpy.uint64(0)
+    for part in parts:
+        digest = mix(digest ^ hash64(part))
+    return digest
+
+
+def read(path, state=MODEL):
+    with h5py.File(path, 'r') as file:
+        return {name: file[state][name][()] for name in names(file[state])}
+
+
+def verify(path):
+    """Complaints about digests that are not what they should be."""
+    with h5py.File(path, 'r') as file:
+        wrong = [state for state in STATES if (state_digests(file, state) != file[f'digest/{state}'][()]).any()]
+        wrong += ['meta'] if file_digest(file) != numpy.uint64(file['meta'].attrs['digest']) else []
+    return [f'{path}: digest of {state} is not what numpy finds' for state in wrong]
+
+
+def replace(path, tensors):
+    """Put other values into /model and make the digests right again."""
+    with h5py.File(path, 'r+') as file:
+        for name, values in tensors.items():
+            file[MODEL][name][...] = values
+        file[f'digest/{MODEL}'][...] = state_digests(file, MODEL)
+        file['meta'].attrs.modify('digest', file_digest(file))

@@ -1,0 +1,123 @@
+"""Whole runs of `sherd` for tests: configurations are dictionaries of "section.key", results are lists of metrics.
+
+A test is started by tests/run, or by hand with SHERD (the program), MPIRUN and MPI_KIND (openmpi, mpich) in the environment.
+It works in its current folder.
+"""
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+SECONDS = 120
+
+
+def load_script(name):
+    """A script without .py as a module."""
+    loader = importlib.machinery.SourceFileLoader(name.replace('/', '_'), str(TOP / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+sys.dont_write_bytecode = True  # the tree may be read-only, and is to stay clean
+launcher = load_script('tests/mpi/run')  # it knows how each MPI wants to be started
+
+
+class Failed(Exception):
+    """A run of sherd ended otherwise than it should."""
+
+
+def can_launch():
+    return bool(os.environ.get('MPIRUN'))
+
+
+def command(ranks, words):
+    program = [os.environ['SHERD'], *map(str, words)]
+    if ranks == 0:
+        return program
+    return [os.environ['MPIRUN'], '-n', str(ranks), *launcher.LAUNCHER[os.environ['MPI_KIND']][0], *program]
+
+
+def environment(ranks):
+    return launcher.environment(launcher.DEFAULTS, ranks)
+
+
+def sherd(*words, ranks=0, folder='.', seconds=SECONDS):
+    """Run to a good end and return standard output; 0 ranks: without a launcher."""
+    done = subprocess.run(command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env=environment(ranks), timeout=seconds)
+    if done.returncode != 0:
+        raise Failed(f'{ranks} ranks, sherd {" ".join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}')
+    return done.stdout
+
+
+def yaml(config):
+    """Two levels are all that a configuration has."""
+    sections = {}
+    for name, value in config.items():
+        section, key = name.split('.')
+        sections.setdefault(section, {})[key] = value
+    return ''.join(f'{section}:\n' + ''.join(f'  {key}: {json.dumps(value)}\n' for key, value in keys.items())
+                   for section, keys in sections.items())
+
+
+def prepare(folder, config):
+    """An empty folder with c.yaml."""
+    folder = pathlib.Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / 'c.yaml').write_text(yaml(config))
+    return folder
+
+
+def metrics(folder):
+    """Those of training steps, in the order of the file."""
+    text = (pathlib.Path(folder) / 'out/metrics.jsonl').read_text()
+    return [line for line in map(json.loads, text.splitlines()) if 'loss' in line]
+
+
+def train(folder, config, ranks=0):
+    """Train in an empty folder, below its `out`; returns the metrics of all steps."""
+    prepare(folder, {'job.dump_folder': 'out', **config})
+    sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+    return metrics(folder)
+
+
+def losses(steps):
+    return [step['loss'] for step in steps]
+
+
+def differ(name, found, expected, bound):
+    """A complaint when two lists of numbers differ by more than `bound`, relative; 0: to the bit."""
+    if len(found) != len(expected):
+        return [f'{name}: {len(found)} numbers, expected {len(expected)}']
+    worst, at = max((abs(a - b) / max(abs(b), 1e-300), i) for i, (a, b) in enumerate(zip(found, expected)))
+    if worst <= bound:
+        return []
+    return [f'{name}: number {at + 1} is {found[at]!r}, expected {expected[at]!r}: {worst:.2g} off, bound {bound:g}']
+
+
+def run_cases(cases):
+    """Cases are (name, function, arguments...); a function returns complaints. Prints TAP, returns the exit status."""
+    print(f'1..{len(cases)}', flush=True)
+    failed = 0
+    for number, (name, function, *arguments) in enumerate(cases, 1):
+        try:
+            wrong = function(*arguments)
+        except (Failed, subprocess.TimeoutExpired, OSError) as error:
+            wrong = [str(error)]
+        for line in '\n'.join(wrong).splitlines():
+            print('#', line)
+        print(f"{'not ok' if wrong else 'ok'} {number} - {name}", flush=True)
+        failed += bool(wrong)
+    return int(failed > 0)
+
+
+def skip_all(why):
+    print(f'1..0 # SKIP {why}')
+    return 0

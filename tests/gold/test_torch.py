@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Losses, gradients and updates against PyTorch in float64, on one rank and on a 2 x 2 mesh. Prints TAP.
+
+Weights are random, biases and norms as well, so that no operation is near the identity. They go into a checkpoint of step
+0 by h5py alone, digests included: that also checks the description of the format.
+"""
+import functools
+import pathlib
+import sys
+
+import job
+
+STEPS = 20
+LOSS_BOUND = 1e-5        # relative, each step
+GRADIENT_BOUND = 2e-5    # norm of the difference by norm, each tensor; seen: 2e-6
+CHANGE_BOUND = 1e-4      # the same of what 20 steps have changed; seen: 2.4e-5. A beta2 of 0.951 for 0.95 is 4e-4 off
+BF16_BOUND = 1e-2        # seen: 1.5e-3
+
+COMMON = {
+    'model.n_layers': 3, 'model.dim': 64, 'model.n_heads': 4, 'model.max_seq_len': 33, 'model.norm_eps': 1e-5,
+    'training.dataset_path': '../tokens.bin', 'training.seq_len': 33, 'training.local_batch_size': 4,
+    'training.global_batch_size': 8, 'training.steps': STEPS, 'training.max_norm': 0.5, 'training.threads': 1,
+    'training.mixed_precision_param': 'float32', 'data.shuffle': False,
+    # eps this large is seen in the result, and keeps gradients that are zero but for rounding from moving a weight.
+    'optimizer.lr': 2e-3, 'optimizer.beta1': 0.9, 'optimizer.beta2': 0.95, 'optimizer.eps': 1e-5,
+    'optimizer.weight_decay': 0.1,
+    'lr_scheduler.warmup_steps': 4, 'lr_scheduler.total_steps': STEPS, 'lr_scheduler.decay_type': 'cosine',
+    'lr_scheduler.min_lr_factor': 0.1,
+    'checkpoint.interval': STEPS,
+}
+GPT2 = {**COMMON, 'model.family': 'gpt2', 'model.head_dim': 16, 'model.ffn_dim': 256, 'model.vocab_size': 97}
+LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 96,
+         'model.vocab_size': 101, 'model.rope_theta': 10000.0}
+# Of the eight frequencies three lie above the ramp, two on it and three below.
+SCALED = {'model.rope_factor': 8.0, 'model.rope_low_freq_factor': 1.0, 'model.rope_high_freq_factor': 4.0,
+          'model.rope_original_max_len': 256, 'model.rope_theta': 500.0}
+DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
+MODELS = {
+    'gpt2, tied': {**GPT2, 'model.tie_word_embeddings': True},
+    'gpt2, untied': {**GPT2, 'model.tie_word_embeddings': False},
+    'llama, untied': {**LLAMA, 'model.tie_word_embeddings': False},
+    'llama, tied, scaled rope': {**LLAMA, **SCALED, 'model.tie_word_embeddings': True},
+    'gpt2, documents': {**GPT2, **DOCUMENTS, 'model.tie_word_embeddings': True},
+    'llama, documents': {**LLAMA, **DOCUMENTS, 'model.tie_word_embeddings': False},
+}
+HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+          'mesh.replicate': 2}
+
+
+def draw_weights(shapes):
+    """Far from where training begins: norms around 1 with both small and large ones, biases as large as activations."""
+    random = numpy.random.default_rng(20)
+
+    def draw(name, shape):
+        if len(shape) > 1:
+            return random.normal(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15, shape)
+        return random.uniform(0.5, 1.5, shape) if name.endswith('weight') else random.normal(0, 0.2, shape)
+
+    return {name: draw(name, shape).astype(numpy.float32) for name, shape in shapes.items()}
+
+
+def draw_tokens(c):
+    """A separator comes about every ninth token where documents are told apart."""
+    random = numpy.random.default_rng(10)
+    stream = random.integers(0, c['model.vocab_size'], STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1)
+    if 'data.document_separator' in c:
+        stream[random.random(len(stream)) < 1 / 9] = c['data.document_separator']
+    return stream
+
+
+class Model:
+    """A configuration with its folder: tokens.bin, and seed.h5 with random weights."""
+
+    def __init__(self, name):
+        self.c = MODELS[name]
+        self.folder = pathlib.Path(name.replace(', ', '-').replace(' ', '-'))
+        self.folder.mkdir()
+        self.stream = draw_tokens(self.c)
+        self.stream.astype('<u2').tofile(self.folder / 'tokens.bin')
+        job.train(self.folder / 'seed', {**self.c, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
+                                         'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
+        seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
+        self.format_errors = checkpoint.verify(seed)
+        self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()})
+        checkpoint.replace(seed, self.weights)
+
+    @functools.cached_property
+    def reference(self):
+        return torch_reference.train(self.weights, self.stream, STEPS, self.c)
+
+    def train(self, folder, changes, ranks=0):
+        """Returns (metrics, the last checkpoint)."""
+        path = self.folder / folder
+        load = {'checkpoint.initial_load_path': '../seed/out/checkpoint/step-00000000.h5'}
+        steps = job.train(path, {**self.c, **load, **changes}, ranks)
+        return steps, path / f'out/checkpoint/step-{steps[-1]["step"]:08}.h5'
+
+    @functools.cached_property
+    def float32(self):
+        return self.train('one', {})
+
+
+@functools.lru_cache(None)
+def model(name):
+    return Model(name)
+
+
+def compare_tensors(found, expected, bound):
+    wrong = [] if found.keys() == expected.keys() else [f'tensors {sorted(found)}, expected {sorted(expected)}']
+    for name in found.keys() & expected.keys():
+        a, b = found[name].astype(numpy.float64), expected[name]
+        off = float(numpy.linalg.norm(a - b) / max(numpy.linalg.norm(b), 1e-300))
+        wrong += [f'{name}: {off:.2g} off, bound {bound:g}'] if not off <= bound else []
+    return wrong
+
+
+def compare_run(m, steps, path):
+    losses, norms, weights, _ = m.reference
+    changed = {name: values - m.weights[name] for name, values in checkpoint.read(path).items()}
+    expected = {name: weights[name] - m.weights[name] for name in weights}
+    return (job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
+            + job.differ('gradient norm', [step['grad_norm'] for step in steps], norms, GRADIENT_BOUND)
+            + job.differ('rate', [step['lr'] for step in steps],
+                         [torch_reference.learning_rate(i, m.c) for i in range(STEPS)], 1e-12)
+            + compare_tensors(changed, expected, CHANGE_BOUND))
+
+
+def case_format(name):
+    return model(name).format_errors
+
+
+def case_gradients(name):
+    """After one unclipped step from nothing, exp_avg is (1 - beta1) times the gradient."""
+    m = model(name)
+    _, path = m.train('gradients', {'training.max_norm': 0, 'training.steps': 1})
+    found = {key: value / (1 - m.c['optimizer.beta1']) for key, value in checkpoint.read(path, checkpoint.EXP_AVG).items()}
+    return compare_tensors(found, m.reference[3], GRADIENT_BOUND) + checkpoint.verify(path)
+
+
+def case_one_rank(name):
+    m = model(name)
+    clipped = [norm > m.c['training.max_norm'] for norm in m.reference[1]]
+    return compare_run(m, *m.float32) + ([] if any(clipped) else ['no step was clipped: max_norm is too large to be tested'])
+
+
+def case_hybrid(name):
+    m = model(name)
+    return compare_run(m, *m.train('hybrid', HYBRID, 4))
+
+
+def case_bf16(name):
+    m = model(name)
+    steps, _ = m.train('bf16', {'training.mixed_precision_param': 'bfloat16'})
+    return job.differ('loss in bf16', job.losses(steps), job.losses(m.float32[0]), BF16_BOUND)
+
+
+CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients, '20 steps on one rank': case_one_rank,
+         '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}
+
+
+def main():
+    try:
+        global checkpoint, numpy, torch_reference
+        import checkpoint
+        import numpy
+        import torch_reference
+    except ImportError as error:
+        return job.skip_all(f'{error} (Debian: python3-torch python3-h5py)')
+    torch_reference.torch.set_num_threads(1)
+    return job.run_cases([(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
+                          if job.can_launch() or function is not case_hybrid])
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""GPT-2 and Llama in plain PyTorch, with Hugging Face's names and meaning, and their training.
+
+Everything is float64: what is compared with it is float32, so a difference is that program's own error and nothing of the
+reference's. Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
+"""
+import math
+
+import torch
+
+
+def layer_norm(w, name, x, c):
+    x = x - x.mean(-1, keepdim=True)
+    x = x / torch.sqrt(x.square().mean(-1, keepdim=True) + c['model.norm_eps'])
+    return x * w[f'{name}.weight'] + w[f'{name}.bias']
+
+
+def rms_norm(w, name, x, c):
+    return x / torch.sqrt(x.square().mean(-1, keepdim=True) + c['model.norm_eps']) * w[f'{name}.weight']
+
+
+def rope_frequencies(c):
+    """[D/2]; Llama 3's scaling divides the slow ones by a factor, with a ramp between slow and fast."""
+    dim, factor = c['model.head_dim'], c.get('model.rope_factor', 0)
+    freq = c['model.rope_theta'] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    if not factor:
+        return freq
+    low, high = c['model.rope_low_freq_factor'], c['model.rope_high_freq_factor']
+    turns = c['model.rope_original_max_len'] * freq / (2 * math.pi)
+    ramp = ((turns - low) / (high - low)).clamp(0, 1)
+    return ramp * freq + (1 - ramp) * freq / factor
+
+
+def rotate(x, c):
+    """[B,H,T,D]: element i of a head turns with element i + D/2."""
+    angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), rope_frequencies(c))
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+
+def visible(tokens, separator):
+    """[B,1,T,T]: who may look at whom: the past, and with a separator (>= 0) the same document only."""
+    past = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+    if separator < 0:
+        return past[None, None]
+    ends = (tokens == separator).long()
+    document = ends.cumsum(1) - ends  # a separator belongs to the document it ends
+    return (past & (document[:, :, None] == document[:, None, :]))[:, None]
+
+
+def attend(q, k, v, mask):
+    """[B,H,T,D] each, K and V with fewer heads perhaps; returns [B,T,H*D]."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    score = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    score = score.masked_fill(~mask, -math.inf)
+    return (score.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def heads(x, dim):
+    return x.unflatten(2, (-1, dim)).transpose(1, 2)
+
+
+def gpt2_block(w, name, x, mask, c):
+    def linear(part, x):  # Conv1D: [in,out]
+        return x @ w[f'{name}.{part}.weight'] + w[f'{name}.{part}.bias']
+
+    q, k, v = (heads(part, c['model.head_dim']) for part in
+               linear('attn.c_attn', layer_norm(w, f'{name}.ln_1', x, c)).chunk(3, -1))
+    x = x + linear('attn.c_proj', attend(q, k, v, mask))
+    up = linear('mlp.c_fc', layer_norm(w, f'{name}.ln_2', x, c))
+    gelu = 0.5 * up * (1 + torch.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up ** 3)))
+    return x + linear('mlp.c_proj', gelu)
+
+
+def llama_block(w, name, x, mask, c):
+    def linear(part, x):
+        return x @ w[f'{name}.{part}.weight'].T
+
+    y = rms_norm(w, f'{name}.input_layernorm', x, c)
+    q, k, v = (heads(linear(f'self_attn.{part}_proj', y), c['model.head_dim']) for part in 'qkv')
+    x = x + linear('self_attn.o_proj', attend(rotate(q, c), rotate(k, c), v, mask))
+    y = rms_norm(w, f'{name}.post_attention_layernorm', x, c)
+    gate, up = linear('mlp.gate_proj', y), linear('mlp.up_proj', y)
+    return x + linear('mlp.down_proj', gate * torch.sigmoid(gate) * up)
+
+
+def gpt2(w, tokens, mask, c):
+    """[B,T] tokens to [B,T,C]."""
+    x = w['transformer.wte.weight'][tokens] + w['transformer.wpe.weight'][:tokens.shape[1]]
+    for i in range(c['model.n_layers']):
+        x = gpt2_block(w, f'transformer.h.{i}', x, mask, c)
+    return layer_norm(w, 'transformer.ln_f', x, c)
+
+
+def llama(w, tokens, mask, c):
+    x = w['model.embed_tokens.weight'][tokens]
+    for i in range(c['model.n_layers']):
+        x = llama_block(w, f'model.layers.{i}', x, mask, c)
+    return rms_norm(w, 'model.norm', x, c)
+
+
+EMBEDDING = {'gpt2': 'transformer.wte.weight', 'llama': 'model.embed_tokens.weight'}
+
+
+def mean_loss(w, rows, c):
+    """rows [B,T+1]: tokens and the last one's target."""
+    family = c['model.family']
+    tokens, targets = rows[:, :-1], rows[:, 1:]
+    separator = c['data.document_separator'] if c.get('data.document_mask') else -1
+    x = {'gpt2': gpt2, 'llama': llama}[family](w, tokens, visible(tokens, separator), c)
+    logits = x @ w.get('lm_head.weight', w[EMBEDDING[family]]).T
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def learning_rate(step, c):
+    """Of a step counted from 0: linear warm-up, then a half cosine down to min_lr_factor."""
+    warmup, total, least = c['lr_scheduler.warmup_steps'], c['lr_scheduler.total_steps'], c['lr_scheduler.min_lr_factor']
+    if step < warmup:
+        return c['optimizer.lr'] * (step + 1) / warmup
+    done = (step - warmup) / (total - warmup)
+    return c['optimizer.lr'] * (least + (1 - least) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def make_optimizer(w, c):
+    matrices = [x for x in w.values() if x.ndim > 1]
+    vectors = [x for x in w.values() if x.ndim == 1]
+    return torch.optim.AdamW([{'params': matrices, 'weight_decay': c['optimizer.weight_decay']},
+                              {'params': vectors, 'weight_decay': 0.0}],
+                             betas=(c['optimizer.beta1'], c['optimizer.beta2']), eps=c['optimizer.eps'])
+
+
+def batch(stream, step, c):
+    """Sequences of a step from the token stream in file order; neighbours share one token. [G,T+1]"""
+    length, size = c['training.seq_len'], c['training.global_batch_size']
+    first = [(step * size + i) * length for i in range(size)]
+    return torch.stack([stream[at:at + length + 1] for at in first])
+
+
+def clip(w, max_norm):
+    norm = torch.sqrt(sum(x.grad.square().sum() for x in w.values()))
+    if 0 < max_norm < norm:
+        for x in w.values():
+            x.grad *= max_norm / norm
+    return float(norm)
+
+
+def train(weights, stream, steps, c):
+    """Returns (losses, gradient norms before clipping, weights after the last step, gradients of the first step)."""
+    w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
+    stream = torch.tensor(stream, dtype=torch.long)
+    optimizer = make_optimizer(w, c)
+    losses, norms, first = [], [], None
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = mean_loss(w, batch(stream, step, c), c)
+        loss.backward()
+        first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
+        losses.append(float(loss.detach()))
+        norms.append(clip(w, c['training.max_norm']))
+        for group in optimizer.param_groups:
+            group['lr'] = learning_rate(step, c)
+        optimizer.step()
+    return losses, norms, {name: x.detach().numpy() for name, x in w.items()}, first
