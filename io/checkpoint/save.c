@@ -154,6 +154,8 @@ static void clean(struct save *s, sh_rc rc)
         close(s->fd);
     if (rc != SH_OK && s->rank == 0 && s->temp[0])
         unlink(s->temp);
+    if (rc != SH_OK)
+        sh_mesh_barrier(); /* a rank that returned earlier could end the job before the file is gone */
     sh_ckpt_index_free(&s->index);
     sh_ckpt_index_free(&s->written);
 }
