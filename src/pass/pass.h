@@ -63,8 +63,9 @@ void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
  * with the table of what takes it. */
 sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes);
 
-/* What must hold in any program: each read has a write before it, each collective one wait, each gathered unit a release,
- * no two living tensors share memory, views lie inside their base. Errors: SH_E_BUG with section and operation. */
+/* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing
+ * touches its result or changes what it sends; each gathered unit has a release; no two living tensors share memory;
+ * views lie inside their base. Errors: SH_E_BUG with section and operation. */
 sh_rc sh_pass_check(const struct sh_program *p);
 
 /* A number that is the same on all ranks when they meet the same collectives in the same order. */

@@ -83,9 +83,16 @@ struct prefetch {
     const struct schedule *s;
     struct list *out;
     struct list gathers;  /* in their order */
+    bool *done;           /* [section's operations] in `out` already */
     int started, waited;  /* gathers so far */
     int alive;
 };
+
+static void put(struct prefetch *f, int op)
+{
+    push(f->out, op);
+    f->done[op] = true;
+}
 
 static int distance(const struct prefetch *f, int gather)
 {
@@ -96,44 +103,59 @@ static int distance(const struct prefetch *f, int gather)
 
 static void start_next(struct prefetch *f)
 {
-    push(f->out, f->gathers.op[f->started++]);
+    put(f, f->gathers.op[f->started++]);
     f->alive++;
+}
+
+/* Whether what a gather sends is there: the backward's, with reshard_after_forward: N, sends what the forward leaves. */
+static bool has_source(const struct prefetch *f, int gather)
+{
+    for (int i = 0; i < f->s->n; i++)
+        if (f->s->old[i].kind == SH_OP_COPY && f->s->old[i].out[0] == f->s->old[gather].in[0])
+            return f->done[i];
+    return true;
+}
+
+static bool may_start(const struct prefetch *f, int gather)
+{
+    int limit = f->s->opt->gathers_alive;
+
+    return f->started < f->waited + distance(f, gather) && (!limit || f->alive < limit) && has_source(f, gather);
 }
 
 /* Start what may start here: at most `distance` ahead of the newest complete gather, within the limit. */
 static void start_ahead(struct prefetch *f)
 {
-    int limit = f->s->opt->gathers_alive;
-
-    while (f->started < f->gathers.n && f->started < f->waited + distance(f, f->gathers.op[f->started]) &&
-           (!limit || f->alive < limit))
+    while (f->started < f->gathers.n && may_start(f, f->gathers.op[f->started]))
         start_next(f);
+}
+
+/* Take over operation i; where a gather stood at first is the latest place for it. */
+static void take_over(struct prefetch *f, int i)
+{
+    if (f->s->old[i].kind == SH_OP_ALL_GATHER) {
+        while (f->started <= f->waited)
+            start_next(f);
+        return;
+    }
+    put(f, i);
+    f->waited += waited_kind(f->s, i) == SH_OP_ALL_GATHER;
+    f->alive -= f->s->old[i].kind == SH_OP_RELEASE;
+    if (f->s->old[i].kind == SH_OP_RELEASE || f->s->old[i].kind == SH_OP_WAIT)
+        start_ahead(f);
 }
 
 static void advance_gathers(const struct schedule *s, const struct list *in, struct list *out)
 {
-    struct prefetch f = {.s = s, .out = out, .gathers = list_for(s->n)};
+    struct prefetch f = {.s = s, .out = out, .gathers = list_for(s->n), .done = sh_calloc((size_t)s->n + 1, sizeof(bool))};
 
     for (int i = 0; i < in->n; i++)
         if (s->old[in->op[i]].kind == SH_OP_ALL_GATHER)
             push(&f.gathers, in->op[i]);
-    for (int i = 0; i < in->n; i++) {
-        const struct sh_op *op = &s->old[in->op[i]];
-
-        if (op->kind == SH_OP_ALL_GATHER) {
-            while (f.started <= f.waited)
-                start_next(&f);
-            continue;
-        }
-        push(out, in->op[i]);
-        if (waited_kind(s, in->op[i]) == SH_OP_ALL_GATHER)
-            f.waited++;
-        if (op->kind == SH_OP_RELEASE)
-            f.alive--;
-        if (op->kind == SH_OP_RELEASE || op->kind == SH_OP_WAIT)
-            start_ahead(&f);
-    }
+    for (int i = 0; i < in->n; i++)
+        take_over(&f, in->op[i]);
     free(f.gathers.op);
+    free(f.done);
 }
 
 /* Put the operations in their new order; indices of collectives within the section follow. */

@@ -1,0 +1,31 @@
+/* Shared by the files of the check pass. */
+#ifndef SH_PASS_CHECK_H
+#define SH_PASS_CHECK_H
+
+#include "src/pass/lifetime.h"
+#include "src/pass/pass.h"
+
+struct sh_check {
+    const struct sh_program *p;
+    const struct sh_section *section;
+    struct sh_life *life; /* [tensors] */
+    bool *written;        /* [tensors] by storage root */
+    bool *gathered;       /* [tensors] by storage root: gathered and not yet released */
+    int *under_way;       /* collectives of the section started and not yet waited for, in order */
+    int n_under_way;
+};
+
+/* Operation i of the section. */
+const struct sh_op *sh_check_op(const struct sh_check *c, int i);
+
+/* SH_E_BUG that names section and operation. */
+sh_rc sh_check_broken(const struct sh_check *c, int i, const char *what);
+
+/* Order of reads, writes and collectives in one section (check_order.c). */
+sh_rc sh_check_order(struct sh_check *c);
+
+/* Places in the arena: views inside their base; no two living tensors of a section in one place (check_place.c). */
+sh_rc sh_check_views(const struct sh_program *p);
+sh_rc sh_check_overlap(const struct sh_check *c);
+
+#endif

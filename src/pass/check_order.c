@@ -1,0 +1,135 @@
+/* Each read has a write before it, each collective one wait, each gathered unit a release; and while a collective is under
+ * way nothing touches what it writes, nor changes what it reads. */
+#include "src/pass/check.h"
+
+#include <string.h>
+
+static bool has_value(const struct sh_check *c, int t)
+{
+    int root = sh_tensor_root(c->p, t);
+
+    return c->p->tensors[root].persistent || c->written[root];
+}
+
+static sh_rc check_reads(const struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+    unsigned adds = op->attr.accumulate | sh_op_info(op->kind)->rw_out;
+
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (op->in[k] != SH_NONE && !has_value(c, op->in[k]))
+            return sh_check_broken(c, i, "reads what nothing has written");
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE && (adds >> k & 1u) && op->attr.after == SH_NONE && !has_value(c, op->out[k]))
+            return sh_check_broken(c, i, "adds to what nothing has written");
+    return SH_OK;
+}
+
+static bool is_gathered_unit(const struct sh_check *c, int root)
+{
+    return c->p->tensors[root].mem == SH_MEM_GATHERED && !c->p->tensors[root].persistent;
+}
+
+/* A gathered unit is read between the wait for its gather and its release, and at no other time. */
+static sh_rc check_gathered(const struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+
+    for (int k = 0; k < SH_OP_MAX_IN; k++) {
+        int root = op->in[k] == SH_NONE ? SH_NONE : sh_tensor_root(c->p, op->in[k]);
+
+        if (root != SH_NONE && is_gathered_unit(c, root) && !c->gathered[root])
+            return sh_check_broken(c, i, "reads a unit that is not gathered");
+    }
+    return SH_OK;
+}
+
+static bool names_root(const struct sh_check *c, const int *operand, int n, int root)
+{
+    for (int k = 0; k < n; k++)
+        if (operand[k] != SH_NONE && sh_tensor_root(c->p, operand[k]) == root)
+            return true;
+    return false;
+}
+
+/* Whether operation i meets collective j: touches its result, or writes what it still sends. */
+static bool meets(const struct sh_check *c, const struct sh_op *op, const struct sh_op *collective)
+{
+    int result = sh_tensor_root(c->p, collective->out[0]);
+
+    if (names_root(c, op->in, SH_OP_MAX_IN, result) || names_root(c, op->out, SH_OP_MAX_OUT, result))
+        return true;
+    return collective->in[0] != SH_NONE &&
+           names_root(c, op->out, SH_OP_MAX_OUT, sh_tensor_root(c->p, collective->in[0]));
+}
+
+static sh_rc check_under_way(const struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+
+    for (int k = 0; k < c->n_under_way && op->kind != SH_OP_WAIT; k++) {
+        bool goes_on = sh_op_info(op->kind)->comm && op->attr.after == c->under_way[k];
+
+        if (!goes_on && meets(c, op, sh_check_op(c, c->under_way[k])))
+            return sh_check_broken(c, i, "meets a collective that is under way");
+    }
+    return SH_OK;
+}
+
+static bool end_collective(struct sh_check *c, int collective)
+{
+    for (int k = 0; k < c->n_under_way; k++)
+        if (c->under_way[k] == collective) {
+            c->n_under_way--;
+            memmove(&c->under_way[k], &c->under_way[k + 1], (size_t)(c->n_under_way - k) * sizeof *c->under_way);
+            return true;
+        }
+    return false;
+}
+
+static void mark_written(struct sh_check *c, const struct sh_op *op)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE)
+            c->written[sh_tensor_root(c->p, op->out[k])] = true;
+}
+
+/* What holds after operation i. */
+static sh_rc take_effect(struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+
+    if (sh_op_info(op->kind)->comm) {
+        c->under_way[c->n_under_way++] = i;
+        return SH_OK; /* its result exists after the wait */
+    }
+    if (op->kind == SH_OP_RELEASE)
+        c->gathered[sh_tensor_root(c->p, op->in[0])] = false;
+    if (op->kind == SH_OP_WAIT) {
+        const struct sh_op *done = sh_check_op(c, op->attr.waits_for);
+        int root = sh_tensor_root(c->p, done->out[0]);
+
+        if (!end_collective(c, op->attr.waits_for))
+            return sh_check_broken(c, i, "waits for a collective a second time");
+        c->gathered[root] = is_gathered_unit(c, root);
+        op = done;
+    }
+    mark_written(c, op);
+    return SH_OK;
+}
+
+sh_rc sh_check_order(struct sh_check *c)
+{
+    for (int i = 0; i < c->section->n_ops; i++) {
+        SH_TRY(check_reads(c, i));
+        SH_TRY(check_gathered(c, i));
+        SH_TRY(check_under_way(c, i));
+        SH_TRY(take_effect(c, i));
+    }
+    if (c->n_under_way)
+        return sh_check_broken(c, c->under_way[0], "is never waited for");
+    for (int t = 0; t < c->p->n_tensors; t++)
+        if (c->gathered[t])
+            return sh_check_broken(c, c->section->n_ops - 1, "a gathered unit is never released");
+    return SH_OK;
+}

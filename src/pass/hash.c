@@ -1,0 +1,29 @@
+#include "src/base/hash.h"
+#include "src/pass/pass.h"
+
+static uint64_t mix(uint64_t h, int64_t v)
+{
+    return sh_mix64(h ^ (uint64_t)v);
+}
+
+uint64_t sh_pass_hash(const struct sh_program *p)
+{
+    uint64_t h = 1;
+
+    for (int s = 0; s < p->n_sections; s++) {
+        h = mix(h, p->sections[s].kind);
+        h = mix(h, p->sections[s].repeat);
+        for (int i = 0; i < p->sections[s].n_ops; i++) {
+            const struct sh_op *op = &p->ops[p->sections[s].first_op + i];
+
+            if (!sh_op_info(op->kind)->comm)
+                continue;
+            h = mix(h, op->kind);
+            h = mix(h, op->attr.axis);
+            h = mix(h, op->stream);
+            h = mix(h, op->unit);
+            h = mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
+        }
+    }
+    return h;
+}

@@ -1,0 +1,45 @@
+/* A whole job in one process: the programs of all ranks of a mesh, run in step without MPI.
+ *
+ * It is as unkind as the contract of src/comm allows. What a collective writes is poison (NaN) from its start to its
+ * wait, and its result is made of what each rank's input was at the start; an input that changes while the collective is
+ * under way fails the test, and so does a job in which every rank waits for another. A section starts with poison in all
+ * that does not live between sections, a released unit becomes poison, and each arena stands between guard bytes.
+ * Whatever fails, fails the cmocka test. One thread. */
+#ifndef SH_TESTS_UNIT_SIMULATE_H
+#define SH_TESTS_UNIT_SIMULATE_H
+
+#include "src/pass/build.h"
+
+struct sim_flight;
+
+struct sim_rank {
+    struct sh_program *p;
+    struct sh_mesh_shape mesh;
+    char *memory, *arena;
+    int at;                     /* operations of the running section that are done */
+    struct sim_flight *flights; /* [ops] collectives of the running section */
+};
+
+struct sim {
+    int world;
+    struct sim_rank *ranks;
+    const struct sh_kernel_table *kernels;
+    struct sh_op_scalars scalars; /* of all ranks; set by the test */
+};
+
+/* Plan all ranks of the mesh, fill the parameters they own as a run does, and run INIT. */
+struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed);
+void sim_destroy(struct sim *s); /* looks at the guard bytes */
+
+/* Run one section on all ranks to its end. */
+void sim_run(struct sim *s, enum sh_section_kind kind);
+
+/* A tensor in a rank's arena. */
+void *sim_data(const struct sim *s, int rank, int tensor);
+
+/* All parameters in logical order, and how many elements they have; replicas and persistent full copies must be equal to
+ * them bit for bit. */
+int64_t sim_param_elems(const struct sim *s);
+void sim_params(const struct sim *s, float *out);
+
+#endif

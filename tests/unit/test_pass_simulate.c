@@ -1,0 +1,291 @@
+/* Training by simulated ranks: any strategy on any mesh does what one rank does, and what only moves or repeats
+ * operations changes no bit. */
+#include "src/base/rng.h"
+#include "tests/unit/simulate.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ };
+
+/* What a training run came to. */
+struct outcome {
+    double loss[STEPS], norm[STEPS], eval_loss;
+    int64_t elems;
+    float *params;
+};
+
+static struct {
+    int32_t tokens[STEPS][TOKENS], targets[STEPS][TOKENS], docs[STEPS][TOKENS];
+    int counted[STEPS];
+} batch;
+
+static int make_batch(void **state)
+{
+    uint32_t bits[4];
+
+    (void)state;
+    for (int step = 0; step < STEPS; step++)
+        for (int i = 0; i < TOKENS; i++) {
+            int t = i % TINY_SEQ;
+
+            sh_philox(SEED, (uint64_t)step, (uint64_t)i, bits);
+            batch.tokens[step][i] = (int32_t)(bits[0] % TINY_VOCAB);
+            batch.targets[step][i] = bits[1] % 8 ? (int32_t)(bits[2] % TINY_VOCAB) : -1;
+            batch.docs[step][i] = t == 0 || bits[3] % 3 == 0 ? t : batch.docs[step][i - 1];
+            batch.counted[step] += batch.targets[step][i] >= 0;
+        }
+    return 0;
+}
+
+/* Sequences [first, first + the local batch) of a step for one rank. */
+static void feed(const struct sim *s, int rank, int step, int first)
+{
+    const struct sh_program *p = s->ranks[rank].p;
+    size_t bytes = (size_t)sh_tensor_bytes(&p->tensors[p->tokens]);
+
+    memcpy(sim_data(s, rank, p->tokens), &batch.tokens[step][first * TINY_SEQ], bytes);
+    memcpy(sim_data(s, rank, p->targets), &batch.targets[step][first * TINY_SEQ], bytes);
+    if (p->docs != SH_NONE)
+        memcpy(sim_data(s, rank, p->docs), &batch.docs[step][first * TINY_SEQ], bytes);
+}
+
+static void micro_steps(struct sim *s, const struct sh_build *b, int step)
+{
+    const struct sh_program *p = s->ranks[0].p;
+    int m = 0;
+
+    for (int i = 0; i < p->n_sections; i++)
+        for (int k = 0; p->sections[i].kind >= SH_SECTION_FIRST && p->sections[i].kind <= SH_SECTION_ONLY &&
+                        k < p->sections[i].repeat; k++, m++) {
+            for (int rank = 0; rank < s->world; rank++)
+                feed(s, rank, step, (rank * b->options.micro_steps + m) * b->batch.batch);
+            sim_run(s, p->sections[i].kind);
+        }
+    assert_int_equal(m, b->options.micro_steps);
+}
+
+static double agreed(const struct sim *s, int tensor)
+{
+    double first = *(double *)sim_data(s, 0, tensor);
+
+    for (int rank = 1; rank < s->world; rank++)
+        assert_memory_equal(sim_data(s, rank, tensor), &first, sizeof first);
+    return first;
+}
+
+/* eps is large beside the rounding of gradients, so that a gradient that is zero but for rounding moves nothing. */
+static void train(struct sim *s, const struct sh_build *b, int step, struct outcome *o)
+{
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / batch.counted[step], .lr = 0.02f, .beta1 = 0.9f,
+                                        .beta2 = 0.95f, .adam_eps = 1e-3f, .weight_decay = 0.1f,
+                                        .beta1_pow = pow(0.9, step + 1), .beta2_pow = pow(0.95, step + 1),
+                                        .grad_scale = 0.5f};
+    micro_steps(s, b, step);
+    sim_run(s, SH_SECTION_LOSS);
+    sim_run(s, SH_SECTION_NORM);
+    o->loss[step] = agreed(s, s->ranks[0].p->loss) / batch.counted[step];
+    o->norm[step] = sqrt(agreed(s, s->ranks[0].p->sumsq));
+    assert_true(isfinite(o->loss[step]) && isfinite(o->norm[step]) && o->norm[step] > 0);
+    sim_run(s, SH_SECTION_UPDATE);
+}
+
+static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
+{
+    double sum[16] = {0};
+
+    for (int m = 0; m < b->options.micro_steps; m++) {
+        for (int rank = 0; rank < s->world; rank++)
+            feed(s, rank, 0, (rank * b->options.micro_steps + m) * b->batch.batch);
+        sim_run(s, SH_SECTION_EVAL);
+        for (int rank = 0; rank < s->world; rank++)
+            sum[rank] += *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
+    }
+    for (int rank = 0; rank < s->world; rank++)
+        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = sum[rank];
+    sim_run(s, SH_SECTION_LOSS);
+    o->eval_loss = agreed(s, s->ranks[0].p->loss) / batch.counted[0];
+}
+
+static struct outcome run(const struct sh_build *b, int shard, int replicate, int inner)
+{
+    struct sim *s = sim_create(b, shard, replicate, inner, SEED);
+    struct outcome o = {.elems = sim_param_elems(s)};
+
+    for (int step = 0; step < STEPS; step++)
+        train(s, b, step, &o);
+    evaluate(s, b, &o);
+    o.params = calloc((size_t)o.elems, sizeof *o.params);
+    sim_params(s, o.params);
+    sim_destroy(s);
+    return o;
+}
+
+static void assert_near(const struct outcome *a, const struct outcome *b, double rtol, double atol)
+{
+    for (int step = 0; step < STEPS; step++) {
+        assert_true(fabs(a->loss[step] - b->loss[step]) <= rtol * fabs(b->loss[step]));
+        assert_true(fabs(a->norm[step] - b->norm[step]) <= rtol * fabs(b->norm[step]));
+    }
+    assert_true(fabs(a->eval_loss - b->eval_loss) <= rtol * fabs(b->eval_loss));
+    for (int64_t i = 0; i < b->elems; i++)
+        if (!(fabs((double)a->params[i] - (double)b->params[i]) <= atol + rtol * fabs((double)b->params[i])))
+            fail_msg("parameter element %lld is %g, not %g", (long long)i, (double)a->params[i], (double)b->params[i]);
+}
+
+static void assert_same(const struct outcome *a, const struct outcome *b)
+{
+    assert_memory_equal(a->loss, b->loss, sizeof a->loss);
+    assert_memory_equal(a->norm, b->norm, sizeof a->norm);
+    assert_memory_equal(&a->eval_loss, &b->eval_loss, sizeof a->eval_loss);
+    assert_memory_equal(a->params, b->params, (size_t)b->elems * sizeof *b->params);
+}
+
+/* What must not change a bit on a given mesh: strategy, recomputation, schedule, inner gathers. */
+struct variant {
+    int strategy;
+    enum sh_recompute recompute;
+    int forward_prefetch, backward_prefetch, gathers_alive;
+    bool inner; /* over half or a third of the shard axis, where that divides */
+};
+
+static const struct variant variants[] = {
+    {0, SH_PASS_KEEP_ALL, 0, 0, 0, false},       {0, SH_PASS_KEEP_BORDERS, 1, 1, 0, false},
+    {0, SH_PASS_KEEP_SELECTIVE, 2, 3, 2, true},  {0, SH_PASS_KEEP_EVERY_K, 3, 2, 1, false},
+    {1, SH_PASS_KEEP_ALL, 1, 1, 0, false},       {1, SH_PASS_KEEP_BORDERS, 3, 0, 3, false},
+    {2, SH_PASS_KEEP_SELECTIVE, 1, 1, 0, false}, {0, SH_PASS_KEEP_BORDERS, 3, 3, 0, true},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static int inner_size(int shard)
+{
+    return shard % 2 == 0 && shard > 2 ? 2 : shard % 3 == 0 ? 3 : shard;
+}
+
+static struct outcome run_variant(struct sh_build b, const struct variant *v, int shard, int replicate)
+{
+    b.options.strategy.params_resident = tiny_strategies[v->strategy].params_resident;
+    b.options.strategy.keep_after_forward = tiny_strategies[v->strategy].keep_after_forward;
+    b.options.forward_prefetch = v->forward_prefetch;
+    b.options.backward_prefetch = v->backward_prefetch;
+    b.options.gathers_alive = v->gathers_alive;
+    b.recompute = v->recompute;
+    return run(&b, shard, replicate, v->inner ? inner_size(shard) : 1);
+}
+
+static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
+{
+    struct sh_build b = tiny_build(m, GLOBAL / (world * micros));
+
+    b.options.micro_steps = micros;
+    b.options.strategy.sync_last_only = sync_last;
+    b.evaluate = true;
+    return b;
+}
+
+/* A mesh with a number of micro-steps, against one rank and one micro-step. */
+static void check_mesh(const struct tiny_model *m, int shard, int replicate, int micros, bool sync_last,
+                       const struct outcome *one)
+{
+    struct sh_build b = build_of(m, shard * replicate, micros, sync_last);
+    struct outcome first = run_variant(b, &variants[0], shard, replicate);
+
+    assert_near(&first, one, 1e-5, 2e-6);
+    for (int v = 1; v < VARIANTS; v++) {
+        struct outcome other = run_variant(b, &variants[v], shard, replicate);
+
+        assert_same(&other, &first);
+        free(other.params);
+    }
+    free(first.params);
+}
+
+static const struct {
+    int shard, replicate, micros;
+} meshes[] = {{1, 1, 4}, {2, 1, 3}, {1, 2, 2}, {3, 1, 1}, {2, 2, 1}, {4, 1, 3}, {1, 3, 1}, {2, 3, 2}, {3, 2, 1}, {6, 1, 2}};
+
+static void check_model(void **state)
+{
+    const struct tiny_model *m = *state;
+    struct sh_build b = build_of(m, 1, 1, false);
+    struct outcome one = run_variant(b, &variants[0], 1, 1);
+
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
+        for (int sync_last = 0; sync_last < (meshes[i].micros > 1 && meshes[i].shard > 1 ? 2 : 1); sync_last++)
+            check_mesh(m, meshes[i].shard, meshes[i].replicate, meshes[i].micros, sync_last, &one);
+    free(one.params);
+}
+
+/* Compute in bf16 rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
+static void bf16_trains(void **state)
+{
+    const struct tiny_model *m = &tiny_models[1];
+    struct sh_build one_rank = build_of(m, 1, 1, false), four = build_of(m, 4, 3, false);
+    struct outcome one, first;
+
+    (void)state;
+    one_rank.act = four.act = SH_BF16;
+    one = run_variant(one_rank, &variants[0], 1, 1);
+    first = run_variant(four, &variants[0], 2, 2);
+    assert_near(&first, &one, 2e-2, 2e-2);
+    for (int v = 1; v < VARIANTS; v++) {
+        struct outcome other = run_variant(four, &variants[v], 2, 2);
+
+        assert_same(&other, &first);
+        free(other.params);
+    }
+    free(one.params);
+    free(first.params);
+}
+
+static void run_logits(struct sh_build b, int shard, int replicate, float *out)
+{
+    struct sim *s = sim_create(&b, shard, replicate, 1, SEED);
+    int logits = s->ranks[0].p->logits;
+
+    s->scalars.position = TINY_SEQ - 2;
+    for (int rank = 0; rank < s->world; rank++)
+        memcpy(sim_data(s, rank, s->ranks[rank].p->tokens), batch.tokens[0], TINY_SEQ * sizeof(int32_t));
+    sim_run(s, SH_SECTION_LOGITS);
+    memcpy(out, sim_data(s, 0, logits), TINY_VOCAB * sizeof *out);
+    for (int rank = 1; rank < s->world; rank++)
+        assert_memory_equal(sim_data(s, rank, logits), out, TINY_VOCAB * sizeof *out);
+    sim_destroy(s);
+}
+
+static void logits_are_those_of_one_rank(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct sh_build b = tiny_build(&tiny_models[m], 1);
+        float one[TINY_VOCAB], many[TINY_VOCAB];
+
+        b.batch.docs = false;
+        b.options.training = false;
+        b.logits = true;
+        run_logits(b, 1, 1, one);
+        for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+            run_logits(b, meshes[i].shard, meshes[i].replicate, many);
+            assert_memory_equal(many, one, sizeof one);
+        }
+    }
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[TINY_MODELS + 2] = {0};
+
+    for (int i = 0; i < TINY_MODELS; i++)
+        tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
+                                       .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+    tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
+    tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
+    return cmocka_run_group_tests(tests, make_batch, NULL);
+}

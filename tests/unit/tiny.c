@@ -1,0 +1,64 @@
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#define COMMON                                                                                                         \
+    .dim = 12, .ffn_dim = 20, .vocab = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .heads = 3,             \
+    .norm_eps = 1e-5f, .init_std = 0.3f
+#define LLAMA .family = SH_MODEL_LLAMA, .kv_heads = 1, .rope_theta = 100
+#define GPT2 .family = SH_MODEL_GPT2, .kv_heads = 3
+
+const struct tiny_model tiny_models[TINY_MODELS] = {
+    {"llama, 1 layer", {COMMON, LLAMA, .layers = 1}, false},
+    {"llama, 3 layers, documents", {COMMON, LLAMA, .layers = 3}, true},
+    {"llama, 2 layers, tied", {COMMON, LLAMA, .layers = 2, .tied = true}, false},
+    {"gpt2, 1 layer, tied", {COMMON, GPT2, .layers = 1, .tied = true}, false},
+    {"gpt2, 2 layers", {COMMON, GPT2, .layers = 2}, true},
+    {"gpt2, 3 layers, tied", {COMMON, GPT2, .layers = 3, .tied = true}, false},
+};
+
+const struct tiny_strategy tiny_strategies[TINY_STRATEGIES] = {
+    {"full", false, false},
+    {"keep after forward", false, true},
+    {"resident", true, false},
+};
+
+struct sh_build tiny_build(const struct tiny_model *m, int batch)
+{
+    return (struct sh_build){.model = m->model,
+                             .batch = {.batch = batch, .seq = TINY_SEQ, .docs = m->docs},
+                             .act = SH_F32,
+                             .options = {.mesh = tiny_mesh(1, 1, 1, 0),
+                                         .micro_steps = 1,
+                                         .training = true,
+                                         .forward_prefetch = 1,
+                                         .backward_prefetch = 1},
+                             .every_k = 2,
+                             .kernels = &sh_kernels_ref,
+                             .threads = 1};
+}
+
+struct sh_mesh_shape tiny_mesh(int shard, int replicate, int inner, int rank)
+{
+    struct sh_mesh_request req = {.shard = shard, .replicate = replicate, .inner = inner};
+    struct sh_mesh_shape shape;
+
+    assert_int_equal(sh_mesh_shape_make(&req, shard * replicate, rank, &shape), SH_OK);
+    return shape;
+}
+
+struct sh_program *tiny_program(const struct sh_build *b, struct sh_mesh_shape mesh)
+{
+    struct sh_build mine = *b;
+    struct sh_program *p = NULL;
+
+    mine.options.mesh = mesh;
+    if (sh_pass_build(&mine, &p) != SH_OK)
+        fail_msg("%s (shard %d, replicate %d, inner %d, rank %d)", sh_error_text(), mesh.size[SH_AXIS_SHARD],
+                 mesh.size[SH_AXIS_REPLICATE], mesh.size[SH_AXIS_INNER], mesh.index[SH_AXIS_WORLD]);
+    return p;
+}

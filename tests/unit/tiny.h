@@ -1,0 +1,33 @@
+/* Small models, strategies and meshes that the tests of the planner share. Local, no state. */
+#ifndef SH_TESTS_UNIT_TINY_H
+#define SH_TESTS_UNIT_TINY_H
+
+#include "src/pass/build.h"
+
+/* Sizes that divide badly on purpose: units of a few hundred elements over chunks of whole 64 leave ranks with less than
+ * a chunk, or nothing. */
+struct tiny_model {
+    const char *name;
+    struct sh_model model;
+    bool docs;
+};
+enum { TINY_MODELS = 6, TINY_SEQ = 4, TINY_VOCAB = 13 };
+extern const struct tiny_model tiny_models[TINY_MODELS];
+
+/* The table of strategies; which gradient_sync goes with them is the test's to choose. */
+struct tiny_strategy {
+    const char *name;
+    bool params_resident, keep_after_forward;
+};
+enum { TINY_STRATEGIES = 3 };
+extern const struct tiny_strategy tiny_strategies[TINY_STRATEGIES];
+
+/* A training build of a model on one rank with plain loops; the test changes what it is about. */
+struct sh_build tiny_build(const struct tiny_model *m, int batch);
+
+struct sh_mesh_shape tiny_mesh(int shard, int replicate, int inner, int rank);
+
+/* sh_pass_build for a mesh, which must succeed; freed with sh_program_destroy(). */
+struct sh_program *tiny_program(const struct sh_build *b, struct sh_mesh_shape mesh);
+
+#endif
