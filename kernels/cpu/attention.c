@@ -1,7 +1,7 @@
 /* Attention, forward. A task is one block of queries of one head; its keys are walked once with a running row maximum
  * and sum (online softmax). Tasks share nothing that they write. Floor: 4*D operations for each pair (query, key seen);
  * the tiles on the diagonal are computed whole, so that T=256 does 1.25 times that, T=1024 1.06 times. Measured at D=64
- * on a Zen 5 core: 103 GFLOP/s of the floor's operations at T=256, 137 at T=1024; small products alone run at 210-240. */
+ * on a Zen 5 core: 103 GFLOP/s of the floor's operations at T=256, 137 at T=1024; small products alone run at 220. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
