@@ -31,6 +31,7 @@ struct sh_channel {
     int64_t first, last;     /* queue of tickets; first == 0: empty */
     int64_t entered;         /* collectives started so far, the running one included */
     int64_t current;         /* ticket of the running one; 0: none */
+    int64_t start_ns;        /* when it began */
 
     struct sh_coll coll;     /* the running one */
     const struct sh_algo *algo;

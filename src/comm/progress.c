@@ -54,7 +54,7 @@ static bool pick(struct sh_mpi *m, struct sh_channel *ch)
     ch->first = item->next;
     ch->entered++;
     ch->coll = item->coll;
-    item->record.start_ns = sh_now_ns();
+    ch->start_ns = item->record.start_ns = sh_now_ns();
     return true;
 }
 
@@ -90,6 +90,17 @@ static sh_rc advance_all(struct sh_mpi *m, bool *moved)
         for (int a = 0; a < SH_AXES; a++)
             SH_TRY(advance(m, &m->channel[s][a], moved));
     return sh_stall_look(m);
+}
+
+struct sh_channel *sh_progress_oldest(struct sh_mpi *m)
+{
+    struct sh_channel *oldest = NULL;
+    for (int i = 0; i < SH_STREAMS * SH_AXES; i++) {
+        struct sh_channel *ch = &m->channel[i / SH_AXES][i % SH_AXES];
+        if (ch->current != 0 && (oldest == NULL || ch->start_ns < oldest->start_ns))
+            oldest = ch;
+    }
+    return oldest;
 }
 
 /* Nothing moved. With the lock held. */

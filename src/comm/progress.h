@@ -14,12 +14,14 @@ enum { SH_DOING_MAX = 96, SH_WATCH_HOST_MAX = 32, SH_WATCH_ANSWERS = 16 };
 struct sh_watch_ask {
     int32_t stream, axis;
     int64_t sequence;         /* the collective: the how manieth of its channel */
+    int64_t told;             /* the sender is about to report and to stop the job */
 };
 
 struct sh_watch_answer {
     struct sh_watch_ask ask;
     int64_t entered;          /* collectives of that channel that the rank has entered; NO_ANSWER: none came yet */
     int64_t step;
+    int64_t waits;            /* it has not entered that collective, but waits in another one: not the cause */
     char doing[SH_DOING_MAX];
 };
 enum { SH_WATCH_NO_ANSWER = -1 };
@@ -28,6 +30,7 @@ struct sh_watch {
     MPI_Comm comm;            /* a copy of the world */
     char (*host)[SH_WATCH_HOST_MAX]; /* [world] */
     int64_t next_look_ns, next_flight_ns;
+    int64_t quiet_until_ns;   /* another rank reports; 0: none has said so */
 
     /* The inquiry into one collective; channel == NULL: none. */
     struct sh_channel *channel;
@@ -65,5 +68,8 @@ sh_rc sh_watch_read(struct sh_mpi *m); /* all that has come; asks are answered a
  * it looks every few milliseconds only. */
 sh_rc sh_stall_look(struct sh_mpi *m);
 sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask);
+
+/* The channel whose running collective began first; NULL: none runs (progress.c). */
+struct sh_channel *sh_progress_oldest(struct sh_mpi *m);
 
 #endif

@@ -1,9 +1,11 @@
 /* The watch over collectives that do not end. The progress thread of a rank that has waited too long asks the ranks of the
  * axis how far they are. It goes on working meanwhile, so that a job that was only suspended goes on as well.
  *
- * Usually several ranks notice at the same time. The lowest of those that are in the collective speaks: the others see by
- * its answer that it is there, and wait a little longer than it needs. A question makes its receiver inquire at once, so
- * that it need not wait for its own limit. */
+ * Usually several ranks notice at the same time, and one line is wanted, from a rank that sees the cause. The lowest of
+ * those that are in the collective speaks; the others see by its answer that it is there, and wait a little longer than it
+ * needs. A rank that is missing because it waits in another collective is not the cause: the one who asks waits as well,
+ * for whoever stands nearer to it. A question makes its receiver inquire at once into what it waits for itself, so that it
+ * need not come to its own limit. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/progress.h"
@@ -17,6 +19,8 @@
 #define FLIGHT_NS SECONDS(1)    /* between two writings of the file, however many ask */
 #define ANSWER_NS SECONDS(2)    /* a rank that lives answers in milliseconds, unless its node swaps */
 #define DEFER_NS SECONDS(1.5)
+#define TURN_NS SECONDS(0.1)    /* between the reports of different axes; the first silences the others */
+#define QUIET_NS SECONDS(5)     /* for the rank that reports to take the job down */
 enum { MISSING_SHOWN = 8, TELL_TURNS = 20, TELL_TURN_US = 10000 };
 
 static void write_flight(struct sh_mpi *m)
@@ -51,31 +55,26 @@ sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask)
 {
     struct sh_channel *ch = &m->channel[ask->stream][ask->axis];
     write_flight(m);
+    if (ask->told)
+        m->watch.quiet_until_ns = sh_now_ns() + QUIET_NS;
+    if (ask->told || m->watch.channel != NULL || ch->entered > ask->sequence)
+        return SH_OK;
     bool in_it = ch->current != 0 && ch->entered == ask->sequence;
-    return in_it && m->watch.channel == NULL ? begin(m, ch) : SH_OK;
-}
-
-static int64_t started(struct sh_mpi *m, const struct sh_channel *ch)
-{
-    pthread_mutex_lock(&m->c->lock);
-    int64_t ns = sh_comm_item(m->c, ch->current)->record.start_ns;
-    pthread_mutex_unlock(&m->c->lock);
-    return ns;
+    struct sh_channel *waits = in_it ? ch : sh_progress_oldest(m);
+    return waits != NULL ? begin(m, waits) : SH_OK;
 }
 
 static sh_rc find_overdue(struct sh_mpi *m)
 {
-    int64_t before = sh_now_ns() - SECONDS(m->c->opt.timeout_seconds);
-    for (int i = 0; i < SH_STREAMS * SH_AXES; i++) {
-        struct sh_channel *ch = &m->channel[i / SH_AXES][i % SH_AXES];
-        if (ch->current != 0 && started(m, ch) < before)
-            return begin(m, ch);
-    }
-    return SH_OK;
+    struct sh_channel *oldest = sh_progress_oldest(m);
+    if (oldest == NULL || sh_now_ns() - oldest->start_ns < SECONDS(m->c->opt.timeout_seconds))
+        return SH_OK;
+    return begin(m, oldest);
 }
 
 struct findings {
-    int silent, behind; /* ranks without answer; ranks that answered and are not in it */
+    int silent, behind; /* ranks without answer; ranks that answered, are not in it and do not wait themselves */
+    int waiting;        /* ranks that are not in it because they wait in another one */
     bool lower_in_it;   /* a rank before this one is in it, and will speak */
 };
 
@@ -84,12 +83,14 @@ static struct findings evaluate(const struct sh_mpi *m)
     const struct sh_watch *w = &m->watch;
     struct findings f = {0};
     for (int i = 0; i < w->channel->size; i++) {
-        int64_t entered = w->answer[member(m, w->channel, i)].entered;
+        const struct sh_watch_answer *a = &w->answer[member(m, w->channel, i)];
         if (i == w->channel->rank)
             continue;
-        if (entered == SH_WATCH_NO_ANSWER)
+        if (a->entered == SH_WATCH_NO_ANSWER)
             f.silent++;
-        else if (entered < w->ask.sequence)
+        else if (a->waits)
+            f.waiting++;
+        else if (a->entered < w->ask.sequence)
             f.behind++;
         else if (i < w->channel->rank)
             f.lower_in_it = true;
@@ -132,7 +133,7 @@ static char *describe(struct sh_mpi *m, struct findings f)
     fprintf(out, "%s %s (ticket %lld, stream %s, axis %s of %d ranks) is not complete after %g s; ",
             sh_op_info(coll->kind)->name, coll->label != NULL ? coll->label : "", (long long)w->ticket,
             sh_stream_name(coll->stream), sh_axis_name(coll->axis), w->channel->size, m->c->opt.timeout_seconds);
-    if (f.silent + f.behind > 0) {
+    if (f.silent + f.behind + f.waiting > 0) {
         fprintf(out, "not in it:");
         print_missing(m, out);
     } else {
@@ -144,11 +145,10 @@ static char *describe(struct sh_mpi *m, struct findings f)
     return text;
 }
 
-/* Ask everyone, so that all write their records before the job ends; nobody's answer matters any more. */
+/* Everyone writes its records and leaves the report to this rank. */
 static sh_rc tell_all(struct sh_mpi *m)
 {
-    if (m->c->opt.report_dir == NULL)
-        return SH_OK;
+    m->watch.ask.told = 1;
     for (int r = 0; r < m->c->mesh->world; r++)
         if (r != m->c->mesh->rank)
             SH_TRY(sh_watch_send_ask(m, r));
@@ -170,22 +170,30 @@ static sh_rc report(struct sh_mpi *m, struct findings f)
     return rc;
 }
 
+/* Whether the findings will do, and this is the rank to tell them. */
+static bool is_my_turn(const struct sh_mpi *m, struct findings f)
+{
+    const struct sh_watch *w = &m->watch;
+    /* A rank is in one group of each axis, so that one rank of each may see the same culprit. */
+    int64_t waited = sh_now_ns() - w->begin_ns - (int64_t)w->channel->axis * TURN_NS;
+    /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. So may one that
+     * has hardly begun, and is looked into only because another rank asked. */
+    bool old = w->begin_ns - w->channel->start_ns > SECONDS(m->c->opt.timeout_seconds) / 2;
+    bool clear = old && f.silent == 0 && f.behind > 0;
+    bool other_speaks = f.lower_in_it || f.silent + f.behind == 0;
+    return waited >= (clear ? 0 : ANSWER_NS) + (other_speaks ? DEFER_NS : 0);
+}
+
 static sh_rc judge(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
+    struct findings f = evaluate(m);
     if (w->channel->current != w->ticket) { /* it has ended after all */
         w->channel = NULL;
         return SH_OK;
     }
-    int64_t waited = sh_now_ns() - w->begin_ns;
-    struct findings f = evaluate(m);
-    /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. */
-    bool clear = f.silent == 0 && f.behind > 0;
-    if (!clear && waited < ANSWER_NS)
-        return SH_OK;
-    if (f.lower_in_it && waited < ANSWER_NS + DEFER_NS)
-        return SH_OK;
-    return report(m, f);
+    bool quiet = sh_now_ns() < w->quiet_until_ns;
+    return !quiet && is_my_turn(m, f) ? report(m, f) : SH_OK;
 }
 
 sh_rc sh_stall_look(struct sh_mpi *m)

@@ -68,14 +68,26 @@ static sh_rc find_slot(struct sh_watch *w, int *slot)
     return SH_OK;
 }
 
+/* What this rank does: it waits in another collective, or what the caller noted last. */
+static void describe_self(struct sh_mpi *m, struct sh_watch_answer *a)
+{
+    const struct sh_channel *in = sh_progress_oldest(m);
+    a->step = atomic_load_explicit(&m->c->step, memory_order_relaxed);
+    a->waits = in != NULL && a->entered < a->ask.sequence;
+    if (a->waits)
+        snprintf(a->doing, sizeof a->doing, "waits in %s %s of axis %s", sh_op_info(in->coll.kind)->name,
+                 in->coll.label != NULL ? in->coll.label : "", sh_axis_name(in->axis));
+    else
+        snprintf(a->doing, sizeof a->doing, "%s", atomic_load_explicit(&m->c->doing, memory_order_relaxed));
+}
+
 static sh_rc answer(struct sh_mpi *m, const struct sh_watch_ask *ask, int to, int slot)
 {
     struct sh_watch *w = &m->watch;
     struct sh_watch_answer *a = &w->answered[slot];
     a->ask = *ask;
     a->entered = m->channel[ask->stream][ask->axis].entered;
-    a->step = atomic_load_explicit(&m->c->step, memory_order_relaxed);
-    snprintf(a->doing, sizeof a->doing, "%s", atomic_load_explicit(&m->c->doing, memory_order_relaxed));
+    describe_self(m, a);
     SH_MPI(MPI_Isend(a, (int)sizeof *a, MPI_BYTE, to, TAG_ANSWER, w->comm, &w->answering[slot]));
     return SH_OK;
 }

@@ -1,0 +1,106 @@
+/* The job of tests/mpi/stall: ranks go through collectives until one of them misbehaves.
+ *
+ *   stall_job HOW WHO SECONDS [REPORT_DIR]
+ *   HOW  stop | kill: WHO sends itself the signal; loop: computes for ever; suspend: stops for 2 * SECONDS, with all
+ *        others, and goes on; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of the limit */
+#include "src/base/mem.h"
+#include "src/comm/comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STEPS = 6, BAD_STEP = 3, ELEMS = 30000 };
+
+static const char *how;
+static int who;
+static double seconds;
+
+static void loop_for_ever(void)
+{
+    for (volatile unsigned i = 0;; i++)
+        ;
+}
+
+/* A child wakes this process up again. */
+static void stop_for(double s)
+{
+    pid_t parent = getpid();
+    if (fork() == 0) {
+        usleep((useconds_t)(s * 1e6));
+        kill(parent, SIGCONT);
+        _exit(0);
+    }
+    raise(SIGSTOP);
+}
+
+static void misbehave(int rank)
+{
+    if (strcmp(how, "suspend") == 0)
+        stop_for(2 * seconds);
+    if (rank != who)
+        return;
+    if (strcmp(how, "stop") == 0)
+        raise(SIGSTOP);
+    else if (strcmp(how, "kill") == 0)
+        raise(SIGKILL);
+    else if (strcmp(how, "loop") == 0)
+        loop_for_ever();
+    else if (strcmp(how, "late") == 0)
+        usleep((useconds_t)(0.75e6 * seconds));
+    else if (strcmp(how, "fail") == 0)
+        sh_stop(sh_fail(SH_E_NUMERIC, "loss is not a number"));
+}
+
+static sh_rc run_step(struct sh_comm *comm, float *x)
+{
+    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_SHARD, .dtype = SH_F32,
+                           .recv = x, .count = ELEMS, .label = "layers.1"};
+    int64_t first, second;
+    SH_TRY(sh_comm_start(comm, &coll, &first));
+    coll.axis = SH_AXIS_REPLICATE;
+    coll.stream = SH_STREAM_REPLICATE;
+    coll.after = first;
+    SH_TRY(sh_comm_start(comm, &coll, &second));
+    return sh_comm_wait(comm, second);
+}
+
+static sh_rc run(const char *report_dir)
+{
+    struct sh_mesh *mesh;
+    struct sh_comm *comm;
+    struct sh_mesh_request req = {.shard = 2, .replicate = SH_MESH_AUTO, .inner = 1};
+    struct sh_comm_options opt = {.timeout_seconds = seconds, .history = 100, .report_dir = report_dir};
+    SH_TRY(sh_mesh_create(&req, &mesh));
+    SH_TRY(sh_comm_create(mesh, &opt, &comm));
+    float *x = sh_calloc(ELEMS, sizeof *x);
+    for (int step = 0; step < STEPS; step++) {
+        sh_comm_note(comm, step, "forward layers.1 attention");
+        if (step == BAD_STEP)
+            misbehave(mesh->rank);
+        SH_TRY(run_step(comm, x));
+    }
+    free(x);
+    sh_comm_destroy(comm);
+    sh_mesh_destroy(mesh);
+    return SH_OK;
+}
+
+int main(int argc, char **argv)
+{
+    sh_rc rc = sh_mesh_start(&argc, &argv);
+    if (rc == SH_OK && argc < 4)
+        rc = sh_fail(SH_E_USAGE, "stall_job HOW WHO SECONDS [REPORT_DIR]");
+    if (rc == SH_OK) {
+        how = argv[1];
+        who = atoi(argv[2]);
+        seconds = atof(argv[3]);
+        rc = run(argc > 4 ? argv[4] : NULL);
+    }
+    int status = sh_mesh_report(sh_agree(rc));
+    sh_mesh_stop();
+    return status;
+}
