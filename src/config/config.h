@@ -57,7 +57,7 @@ struct sh_config {
         int mixed_precision_param; /* enum sh_cfg_precision: float32 | bfloat16 */
         int threads;             /* of one rank; 0: cores of the node / ranks on it */
         int kernels;             /* enum sh_cfg_kernels: cpu | ref */
-        int loss_chunk_rows;     /* 0: chosen so that a chunk of logits is about 16 MiB */
+        int loss_chunk_rows;     /* 0: chosen so that a chunk of logits is about 64 MiB */
     } training;
     struct {
         int token_type;          /* for files without a header: auto (by vocabulary) | uint16 | uint32 */

@@ -186,10 +186,11 @@ static void emit_rope_table(struct decoder *d)
                                                             m->rope_high_freq, m->rope_original_len});
 }
 
-/* Rows of logits whose f32 values take about 16 MiB: large enough for the products, small beside the activations. */
+/* Rows of logits whose f32 values take about 64 MiB: with fewer, the products over a vocabulary of 50,000 words lose a fifth
+ * of their speed (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    int64_t rows = (16ll << 20) / (4ll * m->vocab), all = (int64_t)b->batch * b->seq;
+    int64_t rows = (64ll << 20) / (4ll * m->vocab), all = (int64_t)b->batch * b->seq;
 
     rows = rows < 64 ? 64 : rows;
     return rows < all ? rows : all;
