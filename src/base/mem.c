@@ -47,7 +47,7 @@ char *sh_strfmt(const char *fmt, ...)
     int len = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
     if (len < 0)
-        sh_stop(sh_fail(SH_E_BUG, "cannot format \"%s\"", fmt));
+        sh_stop(sh_fail(SH_E_BUG, "a text that cannot be formatted"));
     char *s = sh_calloc((size_t)len + 1, 1);
     vsnprintf(s, (size_t)len + 1, fmt, again);
     va_end(again);

@@ -9,7 +9,7 @@
 void *sh_calloc(size_t n, size_t size);             /* zeroed; freed with free() */
 void *sh_realloc(void *old, size_t n, size_t size); /* checked n * size */
 char *sh_strdup(const char *s);
-char *sh_strfmt(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* freed with free() */
+char *sh_strfmt(const char *fmt, ...) __attribute__((format(printf, 1, 2), nonnull(1))); /* freed with free() */
 
 /* Make room for one more element in a growing array: if (n == *cap) double it. Returns the possibly moved array. */
 void *sh_grow(void *array, int n, int *cap, size_t size);

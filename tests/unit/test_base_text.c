@@ -1,0 +1,196 @@
+/* Errors, log lines, memory and words: what is kept, what is printed, how it is spelled. */
+#include "src/base/err.h"
+#include "src/base/hash.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/base/time.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static sh_rc fails(void)
+{
+    return sh_fail(SH_E_DATA, "open %s: %s", "x.h5", "gone");
+}
+
+static sh_rc passes_on(int *reached)
+{
+    *reached = 1;
+    SH_TRY(fails());
+    *reached = 2;
+    return SH_OK;
+}
+
+static void test_error_is_kept(void **state)
+{
+    (void)state;
+    int reached = 0;
+    assert_int_equal(passes_on(&reached), SH_E_DATA);
+    assert_int_equal(reached, 1);
+    assert_string_equal(sh_error_text(), "open x.h5: gone");
+    assert_non_null(strstr(sh_error_place(), "test_base_text.c:"));
+    assert_int_equal(sh_fail_prefix(SH_E_DATA, "run %d: ", 7), SH_E_DATA);
+    assert_string_equal(sh_error_text(), "run 7: open x.h5: gone");
+    assert_int_equal(sh_fail(SH_E_USAGE, "again: %s", sh_error_text()), SH_E_USAGE); /* its own text as an argument */
+    assert_string_equal(sh_error_text(), "again: run 7: open x.h5: gone");
+    sh_error_clear();
+    assert_string_equal(sh_error_text(), "");
+}
+
+static void test_long_error_is_cut(void **state)
+{
+    (void)state;
+    char *longer = sh_calloc(10001, 1);
+    memset(longer, 'x', 10000);
+    assert_int_equal(sh_fail(SH_E_BUG, "%s", longer), SH_E_BUG);
+    assert_int_equal(sh_fail_prefix(SH_E_BUG, "%s", longer), SH_E_BUG);
+    assert_int_equal(strlen(sh_error_text()), 4095);
+    free(longer);
+}
+
+static void say_hook(int exit_status)
+{
+    sh_log_warn("hook %d", exit_status);
+}
+
+static void speak_and_stop(void)
+{
+    sh_log_info("only rank 0 says this");
+    sh_log_set_rank(3, 4);
+    sh_log_info("so nobody says this");
+    sh_log_warn("low %s", "disk");
+    sh_stop_hook(say_hook);
+    sh_stop(sh_fail(SH_E_COMM, "peer 2 is gone"));
+}
+
+/* What a child process prints and how it ends. */
+static void test_stop(void **state)
+{
+    (void)state;
+    int ends[2], status;
+    char said[512] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        speak_and_stop();
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(read(ends[0], said, sizeof said - 1) > 0);
+    close(ends[0]);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SH_E_COMM);
+    assert_ptr_equal(strstr(said, "only rank 0 says this\nsherd: rank 3: warning: low disk\n"
+                                  "sherd: rank 3: error: peer 2 is gone (communication, from "), said);
+    assert_non_null(strstr(said, "sherd: rank 3: warning: hook 5\n"));
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    int cap = 0;
+    int *numbers = NULL;
+    for (int i = 0; i < 1000; i++) {
+        numbers = sh_grow(numbers, i, &cap, sizeof *numbers);
+        numbers[i] = i;
+    }
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(numbers[i], i);
+    assert_int_equal(cap, 1024);
+    free(numbers);
+    char *s = sh_strfmt("%s-%d", "step", 12);
+    assert_string_equal(s, "step-12");
+    free(s);
+    void *nothing = sh_calloc(0, 8);
+    assert_non_null(nothing);
+    free(nothing);
+}
+
+static const struct {
+    const char *a, *b;
+    int distance;
+} distances[] = {
+    {"", "", 0},           {"steps", "steps", 0}, {"stepz", "steps", 1}, {"", "abc", 3},
+    {"kitten", "sitting", 3}, {"STEPS", "steps", 0}, {"flaw", "lawn", 2},   {"ab", "ba", 2},
+};
+
+static void test_distance(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof distances / sizeof distances[0]; i++) {
+        assert_int_equal(sh_str_distance(distances[i].a, distances[i].b), distances[i].distance);
+        assert_int_equal(sh_str_distance(distances[i].b, distances[i].a), distances[i].distance);
+    }
+}
+
+static void test_nearest(void **state)
+{
+    (void)state;
+    const char *const names[] = {"train", "plan", "tokenize"};
+    assert_string_equal(sh_str_nearest("trian", 3, names), "train");
+    assert_string_equal(sh_str_nearest("tokenise", 3, names), "tokenize");
+    assert_null(sh_str_nearest("zzzzzzzz", 3, names));
+    assert_null(sh_str_nearest("train", 0, names));
+}
+
+static const struct {
+    int64_t n;
+    const char *bytes, *count;
+} numbers[] = {
+    {0, "0 B", "0"},
+    {999, "999 B", "999"},
+    {1023, "1023 B", "1.02 K"},
+    {1024, "1.0 KiB", "1.02 K"},
+    {1610612736, "1.5 GiB", "1.61 B"},
+    {-2048, "-2.0 KiB", "-2.05 K"},
+    {1240000000, "1.2 GiB", "1.24 B"},
+    {INT64_MAX, "8192.0 PiB", "9223372.04 T"},
+};
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    char text[SH_STR_SHORT];
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        assert_string_equal(sh_str_bytes(numbers[i].n, text), numbers[i].bytes);
+        assert_string_equal(sh_str_count(numbers[i].n, text), numbers[i].count);
+    }
+}
+
+/* The values are part of the checkpoint format: they must not change with the library or the machine. */
+static void test_hash(void **state)
+{
+    (void)state;
+    assert_true(sh_hash64("", 0) == 0x2d06800538d394c2u); /* XXH3's published value of nothing */
+    assert_true(sh_hash64("sherd", 5) != sh_hash64("sherd", 4));
+    assert_true(sh_mix64(0) == 0);
+    assert_true(sh_mix64(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); /* first output of SplitMix64 with seed 0 */
+}
+
+static void test_time_moves_on(void **state)
+{
+    (void)state;
+    int64_t first = sh_now_ns(), later = sh_now_ns();
+    assert_true(first > 0 && later >= first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut), cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_distance),      cmocka_unit_test(test_nearest),           cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_hash),          cmocka_unit_test(test_time_moves_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
