@@ -1,5 +1,6 @@
 /* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written) and the copy in the compute type. The
- * copy is made while the piece is still in the cache, so that p is not read again. */
+ * copy is made while the piece is still in the cache, so that p is not read again.
+ * Measured with 33.5 M parameters on one core, where memcpy moves 40 GB/s: 58 GB/s (17 ms), 80 GB/s on two. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"

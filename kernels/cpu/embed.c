@@ -1,9 +1,12 @@
 /* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written; backward: N rows of f32
- * read and written, and all of dwte once more where it is overwritten, which is by far the most. */
+ * read and written, and all of dwte once more where it is overwritten, which is by far the most.
+ * Measured with 50257 x 768 and 1024 tokens on one core, where memcpy moves 40 GB/s: forward 40 GB/s, backward 78 (a
+ * memset, nearly); rows in random places of a table cost more with more tokens: 16 and 22 GB/s with 16384. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/stage.h"
 
+#include <omp.h>
 #include <string.h>
 
 static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
@@ -48,13 +51,14 @@ sh_rc sh_cpu_embed(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* One memset a thread: the C library writes long runs past the caches. */
 static void clear(float *y, int64_t n)
 {
-    int64_t pieces = sh_cpu_pieces(n);
-
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < pieces; p++)
-        memset(y + p * SH_CPU_PIECE, 0, (size_t)sh_cpu_piece_elems(n, p) * sizeof *y);
+#pragma omp parallel
+    {
+        int64_t threads = omp_get_num_threads(), t = omp_get_thread_num(), begin = n * t / threads;
+        memset(y + begin, 0, (size_t)(n * (t + 1) / threads - begin) * sizeof *y);
+    }
 }
 
 /* Columns that one thread takes at a time. Each goes through the tokens in order, so that the sum over the places of a

@@ -8,7 +8,7 @@ static void map_piece(const struct sh_operand *y, const struct sh_operand *a, co
                       int64_t at, int64_t n)
 {
     float a_room[SH_CPU_PIECE], b_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
-    float *to = sh_cpu_stage_out(y, at, y_room);
+    float *to = sh_cpu_stage_out(y, at, n, y_room);
 
     f(to, sh_cpu_stage_in(a, at, n, a_room), b ? sh_cpu_stage_in(b, at, n, b_room) : NULL, n);
     sh_cpu_stage_put(y, at, n, to);

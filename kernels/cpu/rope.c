@@ -1,5 +1,6 @@
 /* Rotary embedding of the query and key heads in a packed row; value heads are copied, or left where they are when the
- * output is the input. Bytes: qkv read and written; in place only the (H+K)/(H+2K) of it that turns. */
+ * output is the input. Bytes: qkv read and written; in place only the (H+K)/(H+2K) of it that turns.
+ * Measured out of place for 16384 rows of 12 heads on one core, where memcpy moves 40 GB/s: f32 33 GB/s, bf16 15. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
@@ -28,7 +29,7 @@ static void rotate_row(const struct sh_op_call *call, int64_t row_at, const floa
 
     for (int64_t h = 0; h < heads; h += group) {
         int64_t n = heads - h < group ? heads - h : group, at = row_at + h * D;
-        float *to = sh_cpu_stage_out(y, at, y_room);
+        float *to = sh_cpu_stage_out(y, at, n * D, y_room);
         rotate(to, sh_cpu_stage_in(x, at, n * D, x_room), cs, n, D, call->attr->inverse ? -1.0f : 1.0f);
         sh_cpu_stage_put(y, at, n * D, to);
     }

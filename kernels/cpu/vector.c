@@ -1,10 +1,12 @@
 /* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, cast 6, copy 8,
- * accumulate 12, sumsq 4. */
+ * accumulate 12, sumsq 4. Measured in memory on one core, where memcpy moves 40 GB/s: add 43 (bf16 34), cast 39,
+ * accumulate 59, sumsq 36 (it only reads) GB/s. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
 
+#include <omp.h>
 #include <stddef.h>
 
 SH_CLONES static void add(float *y, const float *a, const float *b, int64_t n)
@@ -51,15 +53,17 @@ sh_rc sh_cpu_cast(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* One memcpy a thread: the C library writes long runs past the caches. */
 sh_rc sh_cpu_copy(const struct sh_op_call *call)
 {
     const struct sh_operand *a = &call->in[0], *y = &call->out[0];
-    int64_t n = sh_cpu_elems(y), pieces = sh_cpu_pieces(n), bytes = sh_dtype_bytes(y->dtype);
+    int64_t bytes = sh_cpu_elems(y) * sh_dtype_bytes(y->dtype);
 
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < pieces; p++)
-        memcpy(sh_cpu_at(y->data, y->dtype, p * SH_CPU_PIECE), sh_cpu_at(a->data, a->dtype, p * SH_CPU_PIECE),
-               (size_t)(sh_cpu_piece_elems(n, p) * bytes));
+#pragma omp parallel
+    {
+        int64_t threads = omp_get_num_threads(), t = omp_get_thread_num(), begin = bytes * t / threads;
+        memcpy((char *)y->data + begin, (const char *)a->data + begin, (size_t)(bytes * (t + 1) / threads - begin));
+    }
     return SH_OK;
 }
 
