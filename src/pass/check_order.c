@@ -121,8 +121,8 @@ static sh_rc take_effect(struct sh_check *c, int i)
 sh_rc sh_check_order(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {
-        SH_TRY(check_reads(c, i));
         SH_TRY(check_gathered(c, i));
+        SH_TRY(check_reads(c, i));
         SH_TRY(check_under_way(c, i));
         SH_TRY(take_effect(c, i));
     }

@@ -1,0 +1,239 @@
+/* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
+ * collectives in the same order. */
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MOST_RANKS = 9 };
+
+/* All ranks of one mesh. */
+static void check_mesh(const struct sh_build *b, int shard, int replicate, int inner)
+{
+    uint64_t hash = 0;
+
+    for (int rank = 0; rank < shard * replicate; rank++) {
+        struct sh_program *p = tiny_program(b, tiny_mesh(shard, replicate, inner, rank));
+
+        if (rank == 0)
+            hash = sh_pass_hash(p);
+        assert_int_equal(sh_pass_hash(p), hash);
+        sh_program_destroy(p);
+    }
+}
+
+static void check_meshes(const struct sh_build *b, int most)
+{
+    bool resident = b->options.strategy.params_resident, keep = b->options.strategy.keep_after_forward;
+
+    for (int shard = 1; shard <= most; shard++)
+        for (int replicate = 1; shard * replicate <= most; replicate++)
+            for (int inner = 1; inner <= shard; inner++)
+                if (shard % inner == 0 && (inner == 1 || (!resident && !keep)))
+                    check_mesh(b, shard, replicate, inner);
+}
+
+/* Each value of each option, in mixtures that differ from model to model and strategy to strategy. */
+static void choose(struct sh_build *b, int i)
+{
+    static const enum sh_recompute modes[] = {SH_PASS_KEEP_ALL, SH_PASS_KEEP_BORDERS, SH_PASS_KEEP_EVERY_K,
+                                              SH_PASS_KEEP_SELECTIVE};
+    static const int micros[] = {1, 2, 4};
+
+    b->recompute = modes[i % 4];
+    b->options.micro_steps = micros[i % 3];
+    b->options.strategy.sync_last_only = i / 2 % 2;
+    b->options.forward_prefetch = i / 3 % 4;
+    b->options.backward_prefetch = i / 5 % 4;
+    b->options.gathers_alive = i / 7 % 4;
+    b->options.decay_all = i / 4 % 2;
+    b->evaluate = i % 2;
+    b->act = i / 6 % 2 ? SH_BF16 : SH_F32;
+}
+
+static void mixtures_on_all_meshes(void **state)
+{
+    int i = 0;
+
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (int s = 0; s < TINY_STRATEGIES; s++, i += 5) {
+            struct sh_build b = tiny_build(&tiny_models[m], 2);
+
+            choose(&b, i);
+            b.options.strategy.params_resident = tiny_strategies[s].params_resident;
+            b.options.strategy.keep_after_forward = tiny_strategies[s].keep_after_forward;
+            check_meshes(&b, MOST_RANKS);
+        }
+}
+
+static void all_options_on_one_mesh(void **state)
+{
+    (void)state;
+    for (int s = 0; s < TINY_STRATEGIES; s++)
+        for (int i = 0; i < 4 * 3 * 5 * 7; i++) {
+            struct sh_build b = tiny_build(&tiny_models[i % TINY_MODELS], 1);
+            int inner = tiny_strategies[s].params_resident || tiny_strategies[s].keep_after_forward ? 1 : 2;
+
+            choose(&b, i);
+            b.options.strategy.params_resident = tiny_strategies[s].params_resident;
+            b.options.strategy.keep_after_forward = tiny_strategies[s].keep_after_forward;
+            sh_program_destroy(tiny_program(&b, tiny_mesh(4, 2, inner, i % 8)));
+        }
+}
+
+static void without_training(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (int logits = 0; logits < 2; logits++) {
+            struct sh_build b = tiny_build(&tiny_models[m], 1);
+            struct sh_program *p;
+
+            b.options.training = false;
+            b.logits = logits;
+            b.evaluate = !logits;
+            check_meshes(&b, 6);
+            p = tiny_program(&b, tiny_mesh(2, 1, 1, 1));
+            assert_null(sh_program_section(p, SH_SECTION_UPDATE));
+            assert_true((sh_program_section(p, SH_SECTION_LOGITS) != NULL) == logits);
+            assert_true((sh_program_section(p, SH_SECTION_EVAL) != NULL) == !logits);
+            for (int u = 0; u < p->n_units; u++)
+                assert_int_equal(p->units[u].exp_avg, SH_NONE);
+            sh_program_destroy(p);
+        }
+}
+
+static int count(const struct sh_program *p, enum sh_section_kind section, enum sh_op_kind kind)
+{
+    const struct sh_section *s = sh_program_section(p, section);
+    int n = 0;
+
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
+        n += p->ops[i].kind == kind;
+    return n;
+}
+
+/* How often each strategy gathers and reduces: what its name promises. Llama, 3 layers: 5 units. */
+static void collectives_of_a_step(void **state)
+{
+    static const struct {
+        const char *name;
+        struct sh_strategy keeps;
+        int shard, replicate, inner, gathers, scatters, sums;
+    } table[] = {
+        {"one rank", {0}, 1, 1, 1, 0, 0, 0},
+        {"no_shard", {true, false, true}, 1, 4, 1, 0, 0, 5},
+        {"shard_optim", {true, false, true}, 4, 1, 1, 0, 5, 0},
+        {"shard_grad_op", {false, true, false}, 4, 1, 1, 5, 5, 0},
+        /* the last unit of the forward is the first of the backward; the embedding is not read in the backward */
+        {"full_shard", {0}, 4, 1, 1, 8, 5, 0},
+        {"full_shard over 2", {0}, 4, 1, 2, 8, 5, 0},
+        {"hybrid_shard", {0}, 2, 2, 1, 8, 5, 5},
+        {"hybrid_shard_zero2", {false, true, false}, 2, 2, 1, 5, 5, 5},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        struct sh_program *p;
+
+        b.options.strategy = table[i].keeps;
+        p = tiny_program(&b, tiny_mesh(table[i].shard, table[i].replicate, table[i].inner, 0));
+        assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_ALL_GATHER), table[i].gathers);
+        assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_REDUCE_SCATTER), table[i].scatters);
+        assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_ALL_REDUCE), table[i].sums);
+        sh_program_destroy(p);
+    }
+}
+
+/* Gradients that wait for the last micro-step are reduced there only; replicas are summed once in any case. */
+static void gradients_are_reduced_when_asked(void **state)
+{
+    (void)state;
+    for (int last_only = 0; last_only < 2; last_only++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        struct sh_program *p;
+
+        b.options.micro_steps = 4;
+        b.options.strategy.sync_last_only = last_only;
+        p = tiny_program(&b, tiny_mesh(2, 2, 1, 0));
+        assert_int_equal(sh_program_section(p, SH_SECTION_MIDDLE)->repeat, 2);
+        assert_int_equal(count(p, SH_SECTION_FIRST, SH_OP_REDUCE_SCATTER), last_only ? 0 : 5);
+        assert_int_equal(count(p, SH_SECTION_MIDDLE, SH_OP_REDUCE_SCATTER), last_only ? 0 : 5);
+        assert_int_equal(count(p, SH_SECTION_LAST, SH_OP_REDUCE_SCATTER), 5);
+        assert_int_equal(count(p, SH_SECTION_MIDDLE, SH_OP_ALL_REDUCE), 0);
+        assert_int_equal(count(p, SH_SECTION_LAST, SH_OP_ALL_REDUCE), 5);
+        sh_program_destroy(p);
+    }
+}
+
+static int ahead(const struct sh_program *p, enum sh_phase phase)
+{
+    const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
+    int alive = 0, most = 0;
+
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        alive += p->ops[i].kind == SH_OP_ALL_GATHER && p->ops[i].phase == phase;
+        alive -= p->ops[i].kind == SH_OP_RELEASE && p->ops[i].phase == phase && alive > 0;
+        most = alive > most ? alive : most;
+    }
+    return most;
+}
+
+static void prefetch_reaches_as_far_as_asked(void **state)
+{
+    (void)state;
+    for (int distance = 0; distance < 4; distance++)
+        for (int limit = 0; limit < 4; limit++) {
+            struct sh_build b = tiny_build(&tiny_models[1], 1);
+            struct sh_program *p;
+            int wanted = limit && limit < distance + 1 ? limit : distance + 1;
+
+            b.options.forward_prefetch = distance;
+            b.options.backward_prefetch = 0;
+            b.options.gathers_alive = limit;
+            p = tiny_program(&b, tiny_mesh(4, 1, 1, 0));
+            assert_int_equal(ahead(p, SH_PHASE_FORWARD), wanted);
+            sh_program_destroy(p);
+        }
+}
+
+static void a_limit_is_kept(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    struct sh_program *p = NULL;
+    int64_t fits;
+
+    (void)state;
+    assert_int_equal(sh_pass_build(&b, &p), SH_OK);
+    fits = p->arena_bytes;
+    sh_program_destroy(p);
+    b.limit_bytes = fits;
+    assert_int_equal(sh_pass_build(&b, &p), SH_OK);
+    sh_program_destroy(p);
+    b.limit_bytes = fits - 1;
+    p = NULL;
+    assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
+    assert_non_null(p); /* for the table of what takes it */
+    assert_non_null(strstr(sh_error_text(), "memory.limit_bytes"));
+    sh_program_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixtures_on_all_meshes),
+        cmocka_unit_test(all_options_on_one_mesh),
+        cmocka_unit_test(without_training),
+        cmocka_unit_test(collectives_of_a_step),
+        cmocka_unit_test(gradients_are_reduced_when_asked),
+        cmocka_unit_test(prefetch_reaches_as_far_as_asked),
+        cmocka_unit_test(a_limit_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,335 @@
+/* The check pass refuses each error that is planted in a program that was right. */
+#include "src/base/mem.h"
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A program and one of its sections, as the planters take it. */
+struct plant {
+    struct sh_program *p;
+    struct sh_section *s;
+};
+
+static struct sh_op *op_at(const struct plant *l, int i)
+{
+    return &l->p->ops[l->s->first_op + i];
+}
+
+/* Place of the n-th operation of a kind, n = 0, 1, ...; a wait counts as the kind that it waits for when `waits`. */
+static int find(const struct plant *l, enum sh_op_kind kind, bool waits, int n)
+{
+    for (int i = 0; i < l->s->n_ops; i++) {
+        const struct sh_op *op = op_at(l, i);
+        bool wait = op->kind == SH_OP_WAIT;
+
+        if (wait == waits && (wait ? op_at(l, op->attr.waits_for) : op)->kind == kind && n-- == 0)
+            return i;
+    }
+    fail_msg("the program has no such operation");
+    return SH_NONE;
+}
+
+static int newest(const struct plant *l, enum sh_op_kind kind)
+{
+    int found = SH_NONE;
+
+    for (int i = 0; i < l->s->n_ops; i++)
+        found = op_at(l, i)->kind == kind ? i : found;
+    assert_int_not_equal(found, SH_NONE);
+    return found;
+}
+
+static void shift_index(int *index, int from, int to)
+{
+    if (*index == from)
+        *index = to;
+    else if (from < *index && *index <= to)
+        --*index;
+    else if (to <= *index && *index < from)
+        ++*index;
+}
+
+/* Take operation `from` to place `to`; what names operations of the section follows. */
+static void move(const struct plant *l, int from, int to)
+{
+    struct sh_op op = *op_at(l, from);
+
+    if (from < to)
+        memmove(op_at(l, from), op_at(l, from + 1), (size_t)(to - from) * sizeof op);
+    else
+        memmove(op_at(l, to + 1), op_at(l, to), (size_t)(from - to) * sizeof op);
+    *op_at(l, to) = op;
+    for (int i = 0; i < l->s->n_ops; i++) {
+        shift_index(&op_at(l, i)->attr.waits_for, from, to);
+        if (op_at(l, i)->attr.after != SH_NONE)
+            shift_index(&op_at(l, i)->attr.after, from, to);
+    }
+}
+
+static void drop(const struct plant *l, int i)
+{
+    move(l, i, l->s->n_ops - 1);
+    l->s->n_ops--;
+}
+
+static void drop_wait_for_gather(struct plant *l)
+{
+    drop(l, find(l, SH_OP_ALL_GATHER, true, 2));
+}
+
+static void drop_wait_for_scatter(struct plant *l)
+{
+    drop(l, find(l, SH_OP_REDUCE_SCATTER, true, 1));
+}
+
+static void drop_release(struct plant *l)
+{
+    drop(l, find(l, SH_OP_RELEASE, false, 1));
+}
+
+static void release_twice(struct plant *l)
+{
+    *op_at(l, find(l, SH_OP_RELEASE, false, 3)) = *op_at(l, find(l, SH_OP_RELEASE, false, 2));
+}
+
+static void release_before_use(struct plant *l)
+{
+    move(l, find(l, SH_OP_RELEASE, false, 1), find(l, SH_OP_LINEAR, false, 0));
+}
+
+static void wait_twice(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ALL_GATHER, true, 2))->attr.waits_for = find(l, SH_OP_ALL_GATHER, false, 1);
+}
+
+static void wait_for_compute(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ALL_GATHER, true, 2))->attr.waits_for = find(l, SH_OP_EMBED, false, 0);
+}
+
+static void wait_for_nothing(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ALL_GATHER, true, 2))->attr.waits_for = -5;
+}
+
+static void wait_before_start(struct plant *l)
+{
+    move(l, find(l, SH_OP_ALL_GATHER, true, 2), 0);
+}
+
+static void after_itself(struct plant *l)
+{
+    int i = find(l, SH_OP_ALL_REDUCE, false, 1);
+
+    op_at(l, i)->attr.after = i;
+}
+
+static void sum_without_after(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ALL_REDUCE, false, 1))->attr.after = SH_NONE;
+}
+
+static void read_before_wait(struct plant *l)
+{
+    move(l, find(l, SH_OP_EMBED, false, 0), find(l, SH_OP_ALL_GATHER, true, 0));
+}
+
+static void read_before_write(struct plant *l)
+{
+    move(l, find(l, SH_OP_ATTENTION, false, 1), find(l, SH_OP_LINEAR, false, 4));
+}
+
+static void reduced_before_complete(struct plant *l)
+{
+    move(l, find(l, SH_OP_REDUCE_SCATTER, false, 3), newest(l, SH_OP_NORM_BWD));
+}
+
+static void add_to_nothing(struct plant *l)
+{
+    op_at(l, newest(l, SH_OP_EMBED_BWD))->out[0] = op_at(l, find(l, SH_OP_EMBED, false, 0))->out[0];
+    op_at(l, newest(l, SH_OP_EMBED_BWD))->attr.accumulate = 1;
+    move(l, newest(l, SH_OP_EMBED_BWD), 0);
+    op_at(l, 0)->in[0] = l->p->tokens;
+}
+
+static void input_missing(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_LINEAR, false, 1))->in[1] = SH_NONE;
+}
+
+static void output_too_many(struct plant *l)
+{
+    struct sh_op *op = op_at(l, find(l, SH_OP_LINEAR, false, 1));
+
+    op->out[1] = op->out[0];
+}
+
+static void no_such_tensor(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_LINEAR, false, 1))->in[0] = l->p->n_tensors;
+}
+
+static int root_of(const struct plant *l, int tensor)
+{
+    return sh_tensor_root(l->p, tensor);
+}
+
+static void lay_upon(const struct plant *l, int a, int b)
+{
+    l->p->tensors[a].offset_bytes = l->p->tensors[b].offset_bytes;
+}
+
+static void living_share_memory(struct plant *l)
+{
+    const struct sh_op *op = op_at(l, find(l, SH_OP_NORM, false, 1));
+
+    lay_upon(l, root_of(l, op->out[0]), root_of(l, op->in[0]));
+}
+
+static void persistent_share_memory(struct plant *l)
+{
+    lay_upon(l, l->p->units[1].exp_avg, l->p->units[1].master);
+}
+
+static void transient_on_persistent(struct plant *l)
+{
+    lay_upon(l, root_of(l, op_at(l, find(l, SH_OP_NORM, false, 1))->out[0]), l->p->units[0].master);
+}
+
+static void outside_of_the_arena(struct plant *l)
+{
+    l->p->tensors[root_of(l, op_at(l, find(l, SH_OP_NORM, false, 1))->out[0])].offset_bytes = l->p->arena_bytes;
+}
+
+static void view_leaves_its_base(struct plant *l)
+{
+    for (int t = 0; t < l->p->n_tensors; t++)
+        if (l->p->tensors[t].base != SH_NONE) {
+            l->p->tensors[t].base_elems += 1000000;
+            return;
+        }
+}
+
+static void norm_sum_too_early(struct plant *l)
+{
+    move(l, find(l, SH_OP_ALL_REDUCE, false, 0), find(l, SH_OP_SUMSQ, false, 2));
+}
+
+static const struct {
+    const char *name;
+    enum sh_section_kind section;
+    void (*plant)(struct plant *l);
+    const char *says;
+} table[] = {
+    {"a wait for a gather is missing", SH_SECTION_ONLY, drop_wait_for_gather, "not gathered"},
+    {"a wait for a reduction is missing", SH_SECTION_ONLY, drop_wait_for_scatter, "never waited for"},
+    {"a release is missing", SH_SECTION_ONLY, drop_release, "never released"},
+    {"a unit is released twice", SH_SECTION_ONLY, release_twice, "not gathered"},
+    {"a unit is released before its last use", SH_SECTION_ONLY, release_before_use, "not gathered"},
+    {"a collective is waited for twice", SH_SECTION_ONLY, wait_twice, "a second time"},
+    {"a wait for no collective", SH_SECTION_ONLY, wait_for_compute, "waits for no collective"},
+    {"a wait for no operation", SH_SECTION_ONLY, wait_for_nothing, "waits for no collective"},
+    {"a wait before the start", SH_SECTION_ONLY, wait_before_start, "waits for no collective"},
+    {"a collective after itself", SH_SECTION_ONLY, after_itself, "starts after no collective"},
+    {"a sum over replicas beside its reduction", SH_SECTION_ONLY, sum_without_after, "under way"},
+    {"a unit is read before it is gathered", SH_SECTION_ONLY, read_before_wait, "not gathered"},
+    {"an activation is read before it is written", SH_SECTION_ONLY, read_before_write, "nothing has written"},
+    {"a gradient is written while it is reduced", SH_SECTION_ONLY, reduced_before_complete, "under way"},
+    {"something is added to nothing", SH_SECTION_ONLY, add_to_nothing, "adds to what nothing"},
+    {"an input is missing", SH_SECTION_ONLY, input_missing, "an input is missing"},
+    {"an output too many", SH_SECTION_ONLY, output_too_many, "an output is missing or too many"},
+    {"an operand that is no tensor", SH_SECTION_ONLY, no_such_tensor, "an input is missing or too many"},
+    {"two living tensors in one place", SH_SECTION_ONLY, living_share_memory, "share memory"},
+    {"two lasting tensors in one place", SH_SECTION_ONLY, persistent_share_memory, "share memory"},
+    {"an activation on a parameter", SH_SECTION_ONLY, transient_on_persistent, "share memory"},
+    {"a tensor behind the arena", SH_SECTION_ONLY, outside_of_the_arena, "outside of the arena"},
+    {"a view that leaves its base", SH_SECTION_ONLY, view_leaves_its_base, "leaves"},
+    {"a norm summed before it is complete", SH_SECTION_NORM, norm_sum_too_early, "under way"},
+};
+
+static struct sh_program *right_program(int rank)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.recompute = SH_PASS_KEEP_SELECTIVE;
+    return tiny_program(&b, tiny_mesh(2, 2, 1, rank));
+}
+
+static struct sh_section *section_of(struct sh_program *p, enum sh_section_kind kind)
+{
+    return &p->sections[sh_program_section(p, kind) - p->sections];
+}
+
+static void planted_errors_are_refused(void **state)
+{
+    int wrong = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct plant l = {.p = right_program(1)};
+        bool refused;
+
+        l.s = section_of(l.p, table[i].section);
+        table[i].plant(&l);
+        sh_error_clear();
+        refused = sh_pass_check(l.p) == SH_E_BUG;
+        if (!refused || !strstr(sh_error_text(), table[i].says))
+            print_error("%s: %s\n", table[i].name, refused ? sh_error_text() : "passed");
+        wrong += !refused || !strstr(sh_error_text(), table[i].says);
+        sh_program_destroy(l.p);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* Moving within what is right stays right: the check refuses errors, not orders. */
+static void other_orders_pass(void **state)
+{
+    struct plant l = {.p = right_program(1)};
+
+    (void)state;
+    l.s = section_of(l.p, SH_SECTION_ONLY);
+    move(&l, find(&l, SH_OP_ALL_GATHER, false, 3), 0);
+    move(&l, find(&l, SH_OP_REDUCE_SCATTER, true, 0), l.s->n_ops - 1);
+    assert_int_equal(sh_pass_check(l.p), SH_E_BUG); /* both are longer alive than was planned */
+    assert_non_null(strstr(sh_error_text(), "share memory"));
+    assert_int_equal(sh_pass_place(l.p, &sh_kernels_ref, 1, 0), SH_OK);
+    assert_int_equal(sh_pass_check(l.p), SH_OK);
+    sh_program_destroy(l.p);
+}
+
+static void the_hash_tells_orders_apart(void **state)
+{
+    struct plant l = {.p = right_program(1)};
+    uint64_t hash = sh_pass_hash(l.p);
+    int first, second;
+
+    (void)state;
+    l.s = section_of(l.p, SH_SECTION_ONLY);
+    move(&l, find(&l, SH_OP_LINEAR, false, 0), find(&l, SH_OP_LINEAR, false, 2));
+    assert_int_equal(sh_pass_hash(l.p), hash); /* order of computation is a rank's own affair */
+    first = find(&l, SH_OP_ALL_GATHER, false, 1);
+    second = find(&l, SH_OP_ALL_GATHER, false, 2);
+    move(&l, second, first);
+    assert_int_not_equal(sh_pass_hash(l.p), hash);
+    move(&l, first, second);
+    assert_int_equal(sh_pass_hash(l.p), hash);
+    l.p->sections[2].repeat++;
+    assert_int_not_equal(sh_pass_hash(l.p), hash);
+    sh_program_destroy(l.p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planted_errors_are_refused),
+        cmocka_unit_test(other_orders_pass),
+        cmocka_unit_test(the_hash_tells_orders_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

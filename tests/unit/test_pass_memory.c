@@ -1,0 +1,220 @@
+/* What a plan takes: shards shrink what they should, recomputation the activations, and the table of memory adds up to
+ * the arena. And that planning is quick. */
+#include "src/base/time.h"
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Large enough that alignment is a small part. */
+static const struct tiny_model wide = {
+    "wide",
+    {.family = SH_MODEL_LLAMA, .layers = 6, .dim = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 192,
+     .vocab = 500, .max_seq_len = 64, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 1e4},
+    false};
+
+static const struct sh_strategy no_shard = {true, false, true}, shard_optim = {true, false, true}, full_shard = {0},
+                                shard_grad_op = {false, true, false};
+
+struct plan {
+    int64_t bytes[SH_MEM_KINDS], arena, persistent;
+};
+
+static struct plan plan(const struct sh_build *b, struct sh_strategy keeps, int shard)
+{
+    struct sh_build mine = *b;
+    struct sh_program *p;
+    struct plan l;
+
+    mine.options.strategy = keeps;
+    p = tiny_program(&mine, tiny_mesh(shard, 1, 1, 0));
+    sh_pass_memory(p, l.bytes);
+    l.arena = p->arena_bytes;
+    l.persistent = p->persistent_bytes;
+    sh_program_destroy(p);
+    return l;
+}
+
+static struct sh_build build(void)
+{
+    struct sh_build b = tiny_build(&wide, 2);
+
+    b.batch.seq = 64;
+    return b;
+}
+
+static void assert_about(int64_t a, int64_t b)
+{
+    if (a < b * 0.98 || a > b * 1.02)
+        fail_msg("%lld is not about %lld", (long long)a, (long long)b);
+}
+
+/* Per element: f32 parameter 4, gradient 4, two moments 8. */
+static void shards_divide_model_state(void **state)
+{
+    struct sh_build b = build();
+    int64_t elems = sh_model_params(&wide.model);
+    struct plan whole = plan(&b, no_shard, 1), optim = plan(&b, shard_optim, 4), full = plan(&b, full_shard, 4);
+
+    (void)state;
+    assert_about(whole.bytes[SH_MEM_PARAM], 4 * elems);
+    assert_about(whole.bytes[SH_MEM_GRAD], 4 * elems);
+    assert_about(whole.bytes[SH_MEM_OPTIM], 8 * elems);
+    assert_int_equal(whole.bytes[SH_MEM_GATHERED], 0);
+    assert_about(optim.bytes[SH_MEM_PARAM], 4 * elems);
+    assert_about(optim.bytes[SH_MEM_OPTIM], 8 * elems / 4);
+    assert_about(full.bytes[SH_MEM_PARAM], 4 * elems / 4);
+    assert_about(full.bytes[SH_MEM_GRAD], 4 * elems / 4);
+    assert_about(full.bytes[SH_MEM_OPTIM], 8 * elems / 4);
+    assert_true(full.arena < optim.arena && optim.arena < whole.arena);
+}
+
+static void bf16_keeps_a_copy_to_compute_with(void **state)
+{
+    struct sh_build b = build();
+    int64_t elems = sh_model_params(&wide.model);
+    struct plan full, optim;
+
+    (void)state;
+    b.act = SH_BF16;
+    full = plan(&b, full_shard, 4);
+    optim = plan(&b, shard_optim, 4);
+    assert_about(full.bytes[SH_MEM_PARAM], 4 * elems / 4);
+    assert_about(full.bytes[SH_MEM_COMPUTE], 2 * elems / 4);
+    assert_about(optim.bytes[SH_MEM_PARAM], 4 * elems / 4);
+    assert_about(optim.bytes[SH_MEM_COMPUTE], 2 * elems);
+}
+
+/* Gathered at once: one unit, and one more for each unit of prefetch; when they are kept for the backward all of them but
+ * the embedding, which the backward does not read. */
+static void gathered_units(void **state)
+{
+    struct sh_build b = build();
+    int64_t before = 0, all = plan(&b, shard_grad_op, 4).bytes[SH_MEM_GATHERED];
+
+    (void)state;
+    assert_about(all, 4 * (sh_model_params(&wide.model) - (int64_t)wide.model.vocab * wide.model.dim));
+    for (int ahead = 0; ahead < 4; ahead++) {
+        int64_t gathered;
+
+        b.options.forward_prefetch = b.options.backward_prefetch = ahead;
+        gathered = plan(&b, full_shard, 4).bytes[SH_MEM_GATHERED];
+        assert_true(gathered > before && gathered < all);
+        before = gathered;
+    }
+}
+
+/* Reduced each time, they cost a shard, and the part of one unit that is about to be added to it. */
+static void gradients_kept_back_are_whole(void **state)
+{
+    struct sh_build b = build();
+    int64_t elems = sh_model_params(&wide.model), reduced;
+
+    (void)state;
+    b.options.micro_steps = 2;
+    assert_about(plan(&b, shard_optim, 4).bytes[SH_MEM_GRAD], 4 * elems + 4 * elems / 4);
+    reduced = plan(&b, full_shard, 4).bytes[SH_MEM_GRAD];
+    assert_true(reduced >= elems && reduced < elems + elems / wide.model.layers);
+}
+
+static int64_t kept(struct sh_build b, enum sh_recompute mode, int every_k)
+{
+    struct plan l;
+
+    b.recompute = mode;
+    b.every_k = every_k;
+    l = plan(&b, full_shard, 4);
+    return l.bytes[SH_MEM_ACT];
+}
+
+static void recomputation_shrinks_activations(void **state)
+{
+    struct sh_build b = build();
+    int64_t all = kept(b, SH_PASS_KEEP_ALL, 1), selective = kept(b, SH_PASS_KEEP_SELECTIVE, 1);
+    int64_t half = kept(b, SH_PASS_KEEP_EVERY_K, 2), full = kept(b, SH_PASS_KEEP_BORDERS, 1);
+
+    (void)state;
+    assert_true(full < half && half < all);
+    assert_true(full < selective && selective < all);
+    assert_int_equal(kept(b, SH_PASS_KEEP_EVERY_K, 1), full);
+}
+
+/* With all activations dropped, one more block costs its input: [N,C] once for each block. */
+static void a_block_recomputed_costs_its_border(void **state)
+{
+    struct sh_build b = build(), deeper = build();
+    int64_t border = (int64_t)b.batch.batch * b.batch.seq * wide.model.dim * 4;
+
+    (void)state;
+    deeper.model.layers += 4;
+    assert_int_equal(kept(deeper, SH_PASS_KEEP_BORDERS, 1) - kept(b, SH_PASS_KEEP_BORDERS, 1), 4 * border);
+}
+
+static void the_table_adds_up_to_the_arena(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (int mode = SH_PASS_KEEP_ALL; mode <= SH_PASS_KEEP_SELECTIVE; mode++)
+            for (int shard = 1; shard <= 4; shard++) {
+                struct sh_build b = tiny_build(&tiny_models[m], 3);
+                int64_t sum = 0;
+                struct plan l;
+
+                b.recompute = (enum sh_recompute)mode;
+                b.options.micro_steps = shard;
+                l = plan(&b, full_shard, shard);
+                for (int k = 0; k < SH_MEM_KINDS; k++)
+                    sum += l.bytes[k];
+                assert_true(sum <= l.arena && sum > l.persistent);
+                assert_true(l.arena - sum <= (l.arena - l.persistent) / 4); /* gaps between tensors */
+            }
+}
+
+/* Llama 3.1 70B on 512 ranks. Generous: a hundredth of what a user would notice, on a slow machine. */
+static void large_plans_are_quick(void **state)
+{
+    static const struct tiny_model large = {
+        "70B",
+        {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128,
+         .ffn_dim = 28672, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f,
+         .rope_theta = 5e5},
+        false};
+
+    (void)state;
+    for (int micros = 1; micros <= 4; micros += 3)
+        for (int mode = SH_PASS_KEEP_ALL; mode <= SH_PASS_KEEP_SELECTIVE; mode++) {
+            struct sh_build b = tiny_build(&large, 1);
+            int64_t begin = sh_now_ns();
+            struct sh_program *p;
+            double seconds;
+
+            b.batch.seq = 8192;
+            b.act = SH_BF16;
+            b.recompute = (enum sh_recompute)mode;
+            b.options.micro_steps = micros;
+            p = tiny_program(&b, tiny_mesh(64, 8, 1, 511));
+            seconds = (double)(sh_now_ns() - begin) / 1e9;
+            print_message("%d operations, %d tensors: %.3f s\n", p->n_ops, p->n_tensors, seconds);
+            assert_true(seconds < 2);
+            sh_program_destroy(p);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_divide_model_state),
+        cmocka_unit_test(bf16_keeps_a_copy_to_compute_with),
+        cmocka_unit_test(gathered_units),
+        cmocka_unit_test(gradients_kept_back_are_whole),
+        cmocka_unit_test(recomputation_shrinks_activations),
+        cmocka_unit_test(a_block_recomputed_costs_its_border),
+        cmocka_unit_test(the_table_adds_up_to_the_arena),
+        cmocka_unit_test(large_plans_are_quick),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
