@@ -53,8 +53,8 @@ static sh_rc make_properties(struct layout *l)
     return SH_OK;
 }
 
-/* HDF5 takes space for its own structures in blocks. One block with room for all of them keeps them out from between the
- * tensors, so that the tensors of a unit are one range of the file. */
+/* HDF5 takes space for its own structures in blocks. One block with room for all of them keeps them out from between
+ * the tensors, so that the tensors of a unit are one range of the file. */
 static sh_rc set_metadata_block(struct layout *l)
 {
     SH_H5(H5Pset_meta_block_size(l->fapl, metadata_bytes(l->index)), l->path, "property list");
@@ -222,7 +222,8 @@ static sh_rc close_all(struct layout *l, sh_rc rc)
 
 sh_rc sh_ckpt_create(const char *path, int fd, const struct sh_ckpt_index *index)
 {
-    struct layout l = {.path = path, .index = index, .fd = fd, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
+    struct layout l = {
+        .path = path, .index = index, .fd = fd, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
     SH_TRY(sh_ckpt_h5_start());
     return close_all(&l, make_all(&l));
 }

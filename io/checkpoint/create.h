@@ -1,13 +1,13 @@
-/* Laying out a checkpoint file: everything except the tensors' data. Local, serial: rank 0 does it alone, so that its cost
- * does not grow with the ranks, the bytes cannot depend on them, and no rank can be left waiting in a collective. */
+/* Laying out a checkpoint file: everything except the tensors' data. Local, serial: rank 0 does it alone, so that its
+ * cost does not grow with the ranks, the bytes cannot depend on them, and no rank can be left waiting. */
 #ifndef IO_CHECKPOINT_CREATE_H
 #define IO_CHECKPOINT_CREATE_H
 
 #include "io/checkpoint/index.h"
 
-/* Reserve the space, then write groups, meta data, digests and empty tensors into an existing empty file, open as fd. Data
- * sets are laid end to end in the order model, exp_avg, exp_avg_sq, each in the order of the index. Afterwards the file
- * has its full length. Errors: SH_E_DATA: no space, an I/O error. */
+/* Reserve the space, then write groups, meta data, digests and empty tensors into an existing empty file, open as fd.
+ * Data sets are laid end to end in the order model, exp_avg, exp_avg_sq, each in the order of the index. Afterwards the
+ * file has its full length. Errors: SH_E_DATA: no space, an I/O error. */
 sh_rc sh_ckpt_create(const char *path, int fd, const struct sh_ckpt_index *index);
 
 #endif

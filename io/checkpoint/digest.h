@@ -2,10 +2,10 @@
  *
  *   digest(block) = sum over its elements i of mix(bits(i) ^ ((i - first of block + 1) * K + seed))   mod 2^64
  *
- * mix is a bijection, so a change of one element always changes the sum; the place inside the block is mixed in, so swapped
- * elements are seen; the seed depends on step, state, tensor and block, so a block from elsewhere or from an older file is
- * seen. Sums of parts of a block add up to the sum of the block: ranks add theirs. Against damage, not against malice.
- * Local, no state. */
+ * mix is a bijection, so a change of one element always changes the sum; the place inside the block is mixed in, so
+ * swapped elements are seen; the seed depends on step, state, tensor and block, so a block from elsewhere or from an
+ * older file is seen. Sums of parts of a block add up to the sum of the block: ranks add theirs. Against damage, not
+ * against malice. Local, no state. */
 #ifndef IO_CHECKPOINT_DIGEST_H
 #define IO_CHECKPOINT_DIGEST_H
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The step in a name like step-00001000.h5, or -1: anything else in the folder is none of ours, unfinished files too. */
+/* The step in a name like step-00001000.h5, or -1: all else in the folder is none of ours, unfinished files too. */
 static int64_t step_of_name(const char *name)
 {
     char again[64];

@@ -1,6 +1,6 @@
 /* What a checkpoint file holds: meta data, tensors with their places in the file, digests. Made from the caller's set
- * when saving, read from the file when loading; after that the data is only reached by offset, and only rank 0 ever lets
- * HDF5 look into a file. */
+ * when saving, read from the file when loading; after that the data is only reached by offset, and only rank 0 ever
+ * lets HDF5 look into a file. */
 #ifndef IO_CHECKPOINT_INDEX_H
 #define IO_CHECKPOINT_INDEX_H
 
@@ -55,7 +55,7 @@ sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts);
 
-/* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the one of the index. */
+/* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the index's. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);
 
 #endif

@@ -30,8 +30,8 @@ static sh_rc match_tensor(struct load *l, int i)
     char want[100], have[100];
     l->place[i] = sh_ckpt_index_find(&l->index, t->name, i);
     if (l->place[i] < 0)
-        return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; is it of another model?", l->path, t->name,
-                       sh_ckpt_shape_text(t->ndim, t->dim, want));
+        return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; is it of another model?", l->path,
+                       t->name, sh_ckpt_shape_text(t->ndim, t->dim, want));
     const struct sh_ckpt_entry *e = &l->index.entry[l->place[i]];
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s", l->path, t->name,
@@ -49,7 +49,8 @@ static sh_rc name_extra(const struct load *l)
         i++;
     free(used);
     char have[100];
-    return sh_fail(SH_E_DATA, "%s has %lld tensors more than this model, the first of them %s %s; is it of another model?",
+    return sh_fail(SH_E_DATA,
+                   "%s has %lld tensors more than this model, the first of them %s %s; is it of another model?",
                    l->path, (long long)l->index.n - l->set->n_tensors, l->index.entry[i].name,
                    sh_ckpt_shape_text(l->index.entry[i].ndim, l->index.entry[i].dim, have));
 }

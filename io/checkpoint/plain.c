@@ -32,13 +32,13 @@ sh_rc sh_ckpt_plain_file(int fd, const char *path, int64_t bytes)
         return sh_fail(SH_E_DATA, "%s is not an HDF5 file", path);
     if (s[VERSION_AT] < 2 || s[VERSION_AT] > 3 || s[ADDRESS_BYTES_AT] != 8 || s[LENGTH_BYTES_AT] != 8 ||
         address_at(s, BASE_AT) != 0)
-        return sh_fail(SH_E_DATA, "%s is an HDF5 file of another kind (superblock version %d) than checkpoints are", path,
-                       s[VERSION_AT]);
+        return sh_fail(SH_E_DATA, "%s is an HDF5 file of another kind (superblock version %d) than checkpoints are",
+                       path, s[VERSION_AT]);
     if (s[FLAGS_AT] & WRITING_FLAGS)
         return sh_fail(SH_E_DATA, "%s was never closed by its writer; take an earlier checkpoint", path);
     if (address_at(s, END_AT) != (uint64_t)bytes)
-        return sh_fail(SH_E_DATA, "%s has %lld bytes, but says it has %llu: it was cut or added to", path, (long long)bytes,
-                       (unsigned long long)address_at(s, END_AT));
+        return sh_fail(SH_E_DATA, "%s has %lld bytes, but says it has %llu: it was cut or added to", path,
+                       (long long)bytes, (unsigned long long)address_at(s, END_AT));
     return SH_OK;
 }
 

@@ -1,5 +1,5 @@
-/* Looking at one object of a file that may be damaged or made to harm. Only what a checkpoint needs is let through: data
- * that lies in this file, in one piece, unfiltered, behind hard links. Local. */
+/* Looking at one object of a file that may be damaged or made to harm. Only what a checkpoint needs is let through:
+ * data that lies in this file, in one piece, unfiltered, behind hard links. Local. */
 #ifndef IO_CHECKPOINT_PLAIN_H
 #define IO_CHECKPOINT_PLAIN_H
 

@@ -26,8 +26,8 @@ static sh_rc check_format(const struct reader *r)
     int64_t major, block_elems;
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "format_major", &major));
     if (major != SH_CKPT_MAJOR)
-        return sh_fail(SH_E_DATA, "%s has format version %lld, but this program reads %d; use the Sherd that wrote it", r->path,
-                       (long long)major, SH_CKPT_MAJOR);
+        return sh_fail(SH_E_DATA, "%s has format version %lld, but this program reads %d; use the Sherd that wrote it",
+                       r->path, (long long)major, SH_CKPT_MAJOR);
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "block_elems", &block_elems));
     if (block_elems != SH_CKPT_BLOCK_ELEMS)
         return sh_fail(SH_E_DATA, "%s: digests are of blocks of %lld elements, not %d", r->path, (long long)block_elems,
@@ -80,7 +80,8 @@ static sh_rc take_tensor(struct listing *l, const char *name)
     struct sh_ckpt_plain p;
     char full[SH_CKPT_NAME_MAX + 32];
     if (l->next >= l->index->n || strlen(name) > SH_CKPT_NAME_MAX || !name_is_clean(name))
-        return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path, sh_ckpt_state_name[l->state]);
+        return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path,
+                       sh_ckpt_state_name[l->state]);
     snprintf(full, sizeof full, "/%s/%s", sh_ckpt_state_name[l->state], name);
     SH_TRY(sh_ckpt_plain_dataset(l->r->file, l->r->path, full, H5T_IEEE_F32LE, l->r->bytes, &p));
     if (p.ndim < 1)
@@ -116,8 +117,8 @@ static sh_rc list_group(struct listing *l, hid_t group)
     if (l->state == SH_CKPT_MODEL)
         sh_ckpt_index_alloc(l->index, (int64_t)info.nlinks);
     else if ((int64_t)info.nlinks != l->index->n)
-        return sh_fail(SH_E_DATA, "%s: /%s has %lld tensors, but /model has %lld", l->r->path, sh_ckpt_state_name[l->state],
-                       (long long)info.nlinks, (long long)l->index->n);
+        return sh_fail(SH_E_DATA, "%s: /%s has %lld tensors, but /model has %lld", l->r->path,
+                       sh_ckpt_state_name[l->state], (long long)info.nlinks, (long long)l->index->n);
     SH_H5(H5Literate(group, H5_INDEX_CRT_ORDER, H5_ITER_INC, NULL, visit, l), l->r->path, sh_ckpt_state_name[l->state]);
     return l->rc;
 }

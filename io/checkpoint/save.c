@@ -112,8 +112,9 @@ static sh_rc write_data(struct save *s)
     return sh_ckpt_write_pieces(s->temp, s->set);
 }
 
-/* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in memory;
- * on a file descriptor from before the writes, since a new one may not learn of an earlier failure to write back. */
+/* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
+ * memory; on a file descriptor from before the writes, since a new one may not learn of an earlier failure to write
+ * back. */
 static sh_rc sync_data(struct save *s)
 {
     return sh_file_sync(s->fd, s->temp);

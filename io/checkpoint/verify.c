@@ -14,8 +14,8 @@ sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *pat
     SH_TRY(sh_file_open(path, &f, &bytes));
     if (bytes != index->file_bytes) {
         close(f);
-        return sh_fail(SH_E_DATA, "%s has %lld bytes here and %lld on rank 0; is its folder the same on all nodes?", path,
-                       (long long)bytes, (long long)index->file_bytes);
+        return sh_fail(SH_E_DATA, "%s has %lld bytes here and %lld on rank 0; is its folder the same on all nodes?",
+                       path, (long long)bytes, (long long)index->file_bytes);
     }
     *fd = f;
     return SH_OK;
@@ -36,9 +36,11 @@ static sh_rc check_block(const struct check *c, int state, const struct sh_ckpt_
     SH_TRY(sh_file_read(c->fd, c->path, c->buffer, elems * 4, e->offset[state] + begin * 4));
     uint64_t sum = sh_ckpt_digest_block(seed, block, c->buffer, elems);
     if (sum != c->index->digest[state][e->first_block + block])
-        return sh_fail(SH_E_DATA, "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is "
-                       "damaged; take an earlier checkpoint", c->path, sh_ckpt_state_name[state], e->name,
-                       (long long)block, (long long)begin, (long long)(begin + elems - 1));
+        return sh_fail(SH_E_DATA,
+                       "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is "
+                       "damaged; take an earlier checkpoint",
+                       c->path, sh_ckpt_state_name[state], e->name, (long long)block, (long long)begin,
+                       (long long)(begin + elems - 1));
     return SH_OK;
 }
 

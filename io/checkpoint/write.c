@@ -27,8 +27,8 @@ static int64_t next_box(const struct sh_ckpt_tensor *t, int64_t at, int64_t elem
     return (int64_t)count[d] * row;
 }
 
-static sh_rc write_box(hid_t set, hid_t space, const hsize_t *start, const hsize_t *count, const float *data, int64_t elems,
-                       const char *path, const char *name)
+static sh_rc write_box(hid_t set, hid_t space, const hsize_t *start, const hsize_t *count, const float *data,
+                       int64_t elems, const char *path, const char *name)
 {
     hsize_t n = (hsize_t)elems;
     SH_H5(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL), path, name);

@@ -117,7 +117,8 @@ void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool d
     set_state(a, ASKED);
 }
 
-bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs)
+bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
+                        int32_t *docs)
 {
     if (wait_state(a, true) != FULL || a->first != first || a->n != n || (docs && !a->docs))
         return false;

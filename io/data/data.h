@@ -3,8 +3,8 @@
  * A file is tokens of one size, with llm.c's header (magic 20240520 version 1: uint16; 20240801 version 7: uint32; 1024
  * bytes) or bare (nanoGPT: uint16, or uint32 when said so). Several files are one stream each; a sample never crosses a
  * file. Sample i is seq_len + 1 tokens: window i of the files in order, where windows overlap by one token so that each
- * token is predicted once. Sample i of a *run* is window perm(i): epoch e = i / windows uses a keyed permutation of its own
- * (a Feistel network; no table), so that each window comes once per epoch and nothing needs to be remembered.
+ * token is predicted once. Sample i of a *run* is window perm(i): epoch e = i / windows uses a keyed permutation of its
+ * own (a Feistel network; no table), so that each window comes once per epoch and nothing needs to be remembered.
  * All functions are local. One data object is used by one thread; prefetching is its own. */
 #ifndef IO_DATA_DATA_H
 #define IO_DATA_DATA_H

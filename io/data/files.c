@@ -32,7 +32,8 @@ static const struct kind *find_kind(int32_t magic)
     return NULL;
 }
 
-static sh_rc take_header(struct sh_data_file *f, const struct kind *kind, const struct sh_token_header *h, int64_t bytes)
+static sh_rc take_header(struct sh_data_file *f, const struct kind *kind, const struct sh_token_header *h,
+                         int64_t bytes)
 {
     if (kind->token_bytes == 0)
         return sh_fail(SH_E_DATA, "%s is %s (magic %d), not tokens; give a .bin file of tokens", f->path, kind->what,
@@ -42,8 +43,8 @@ static sh_rc take_header(struct sh_data_file *f, const struct kind *kind, const 
                        kind->version);
     int64_t expected = SH_TOKEN_HEADER_BYTES + (int64_t)h->tokens * kind->token_bytes;
     if (h->tokens < 0 || bytes != expected)
-        return sh_fail(SH_E_DATA, "%s: its header says %d tokens, which is %lld bytes, but it has %lld; copy it again", f->path,
-                       h->tokens, (long long)expected, (long long)bytes);
+        return sh_fail(SH_E_DATA, "%s: its header says %d tokens, which is %lld bytes, but it has %lld; copy it again",
+                       f->path, h->tokens, (long long)expected, (long long)bytes);
     f->token_bytes = kind->token_bytes;
     f->offset = SH_TOKEN_HEADER_BYTES;
     f->tokens = h->tokens;
@@ -63,8 +64,10 @@ static sh_rc take_bare(struct sh_data_file *f, const struct sh_data_options *opt
     f->offset = 0;
     f->tokens = bytes / f->token_bytes;
     if (bytes % f->token_bytes != 0)
-        return sh_fail(SH_E_DATA, "%s has no known header and its %lld bytes are not a multiple of %d, the size of a token; "
-                       "set data.token_type or tokenize it again", f->path, (long long)bytes, f->token_bytes);
+        return sh_fail(SH_E_DATA,
+                       "%s has no known header and its %lld bytes are not a multiple of %d, the size of a token; "
+                       "set data.token_type or tokenize it again",
+                       f->path, (long long)bytes, f->token_bytes);
     return SH_OK;
 }
 
@@ -89,8 +92,10 @@ static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *o
     set->n++;
     SH_TRY(read_layout(f, opt, bytes));
     if (f->tokens <= opt->seq_len)
-        return sh_fail(SH_E_DATA, "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "
-                       "to another file", path, (long long)f->tokens, opt->seq_len + 1);
+        return sh_fail(SH_E_DATA,
+                       "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "
+                       "to another file",
+                       path, (long long)f->tokens, opt->seq_len + 1);
     set->windows += (f->tokens - 1) / opt->seq_len;
     set->tokens += f->tokens;
     return SH_OK;
@@ -175,8 +180,10 @@ static sh_rc check_ids(const struct sh_data_file *f, const int32_t *ids, int n, 
 {
     for (int i = 0; i < n; i++)
         if ((uint32_t)ids[i] >= (uint32_t)vocab_size)
-            return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; tokenize with the model's vocabulary "
-                           "or check data.token_type", f->path, (long long)(first + i), (unsigned)ids[i], vocab_size);
+            return sh_fail(SH_E_DATA,
+                           "%s: token %lld is %u, but model.vocab_size is %d; tokenize with the model's vocabulary "
+                           "or check data.token_type",
+                           f->path, (long long)(first + i), (unsigned)ids[i], vocab_size);
     return SH_OK;
 }
 

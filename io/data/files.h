@@ -1,6 +1,6 @@
-/* The token files of a data set, and windows of them. Read with pread and not mapped: a file that shrinks or an I/O error
- * is then an error code, where a mapping would kill the process with SIGBUS. Local; reading changes nothing, so several
- * threads may read. */
+/* The token files of a data set, and windows of them. Read with pread and not mapped: a file that shrinks or an I/O
+ * error is then an error code, where a mapping would kill the process with SIGBUS. Local; reading changes nothing, so
+ * several threads may read. */
 #ifndef IO_DATA_FILES_H
 #define IO_DATA_FILES_H
 
@@ -22,7 +22,8 @@ struct sh_data_files {
     int64_t windows, tokens; /* of all files */
 };
 
-/* Open all files that opt->path names, in the order of their names, and check headers and sizes. Errors: see sh_data_open. */
+/* Open all files that opt->path names, in the order of their names, and check headers and sizes. Errors: see
+ * sh_data_open. */
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out);
 void sh_data_files_close(struct sh_data_files *files);
 

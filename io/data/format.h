@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files and checkpoints are read without swapping bytes");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "token files and checkpoints are read without swapping bytes");
 
 enum {
     SH_TOKEN_HEADER_BYTES = 1024,

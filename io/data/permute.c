@@ -2,8 +2,8 @@
 
 #include "src/base/hash.h"
 
-/* Four rounds are enough to be indistinguishable when the halves are long (Luby and Rackoff, 1988). Here they may be one
- * bit, and small data sets are common, so more are taken; a round costs a nanosecond. */
+/* Four rounds are enough to be indistinguishable when the halves are long (Luby and Rackoff, 1988). Here they may be
+ * one bit, and small data sets are common, so more are taken; a round costs a nanosecond. */
 enum { ROUNDS = 8 };
 
 static int half_bits(int64_t n)
@@ -26,8 +26,8 @@ static uint64_t feistel(uint64_t x, int bits, uint64_t key)
     return left << bits | right;
 }
 
-/* The network permutes 0 .. 4^bits - 1, at most four times n. Values past the end are sent through again: since they lie
- * on the same cycle as i, the walk comes back below n and stays one to one. */
+/* The network permutes 0 .. 4^bits - 1, at most four times n. Values past the end are sent through again: since they
+ * lie on the same cycle as i, the walk comes back below n and stays one to one. */
 int64_t sh_data_permute(int64_t i, int64_t n, uint64_t seed, uint64_t epoch)
 {
     int bits = half_bits(n);

@@ -133,7 +133,8 @@ static sh_rc check_room(int fd, const char *path, int64_t bytes)
     if (fstatvfs(fd, &st) != 0)
         return sh_fail(SH_E_DATA, "free space for %s: %s", path, strerror(errno));
     if ((int64_t)(st.f_bavail * st.f_frsize / 1024) < bytes / 1024)
-        return sh_fail(SH_E_DATA, "%s needs %lld bytes, but its file system has %lld left; make room, or choose another folder",
+        return sh_fail(SH_E_DATA,
+                       "%s needs %lld bytes, but its file system has %lld left; make room, or choose another folder",
                        path, (long long)bytes, (long long)(st.f_bavail * st.f_frsize));
     return SH_OK;
 }
@@ -148,8 +149,8 @@ sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes)
         return SH_OK;
     if (errno == EOPNOTSUPP)
         return check_room(fd, path, bytes);
-    return sh_fail(SH_E_DATA, "reserve %lld bytes for %s: %s; make room, or choose another folder", (long long)bytes, path,
-                   strerror(errno));
+    return sh_fail(SH_E_DATA, "reserve %lld bytes for %s: %s; make room, or choose another folder", (long long)bytes,
+                   path, strerror(errno));
 }
 
 sh_rc sh_file_sync(int fd, const char *path)

@@ -66,8 +66,10 @@ static sh_rc flush(struct sh_token_writer *w)
 sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t n)
 {
     if (n > (size_t)(SH_TOKEN_COUNT_MAX - w->tokens))
-        return sh_fail(SH_E_DATA, "%s would have more than %d tokens, which its format cannot say; write several files and "
-                       "give training.dataset_path as a pattern", w->path, SH_TOKEN_COUNT_MAX);
+        return sh_fail(SH_E_DATA,
+                       "%s would have more than %d tokens, which its format cannot say; write several files and "
+                       "give training.dataset_path as a pattern",
+                       w->path, SH_TOKEN_COUNT_MAX);
     for (size_t i = 0; i < n; i++) {
         if (w->buffered == BUFFER_BYTES)
             SH_TRY(flush(w));

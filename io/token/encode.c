@@ -103,7 +103,8 @@ static sh_rc find_cut(struct job *j, const struct sh_token_options *opt)
     j->cut = (int64_t)((double)j->total * (1 - opt->val_fraction));
     SH_TRY(move_cut_to_line(j));
     if (j->cut == 0 || j->cut == j->total)
-        return sh_fail(SH_E_DATA, "cutting %lld bytes at a line end leaves nothing for %s; choose another fraction than %g",
+        return sh_fail(SH_E_DATA,
+                       "cutting %lld bytes at a line end leaves nothing for %s; choose another fraction than %g",
                        (long long)j->total, j->cut ? opt->val_output : opt->output, opt->val_fraction);
     return SH_OK;
 }

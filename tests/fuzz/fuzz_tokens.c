@@ -35,7 +35,8 @@ static void read_samples(struct sh_data *d)
         if (sh_data_read(d, i, 2, tokens, targets, docs, &counted) != SH_OK)
             continue;
         for (int t = 0; t < 2 * T; t++)
-            if (tokens[t] < 0 || tokens[t] >= VOCAB || targets[t] < 0 || targets[t] >= VOCAB || docs[t] < 0 || docs[t] > t % T)
+            if (tokens[t] < 0 || tokens[t] >= VOCAB || targets[t] < 0 || targets[t] >= VOCAB || docs[t] < 0 ||
+                docs[t] > t % T)
                 abort();
     }
 }
@@ -45,8 +46,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     static const enum sh_token_type types[] = {SH_TOKENS_AUTO, SH_TOKENS_U16, SH_TOKENS_U32};
     write_file(bytes, n);
     for (int i = 0; i < 3; i++) {
-        struct sh_data_options opt = {.path = path, .seq_len = T, .vocab_size = VOCAB, .type = types[i], .shuffle = i > 0,
-                                      .seed = n, .document_separator = 0};
+        struct sh_data_options opt = {.path = path,
+                                      .seq_len = T,
+                                      .vocab_size = VOCAB,
+                                      .type = types[i],
+                                      .shuffle = i > 0,
+                                      .seed = n,
+                                      .document_separator = 0};
         struct sh_data *d;
         if (sh_data_open(&opt, &d) != SH_OK)
             continue;

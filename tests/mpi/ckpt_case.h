@@ -20,7 +20,8 @@ extern int test_rank, test_world;
 #define CHECK(cond) check_that((cond), __FILE__, __LINE__, #cond)
 void check_that(bool ok, const char *file, int line, const char *what);
 
-/* The result that all ranks must have; its text must hold `says` on the rank that has it ("" or NULL: not looked at). */
+/* The result that all ranks must have; its text must hold `says` on the rank that has it ("" or NULL: not looked at).
+ */
 void check_fails(sh_rc rc, sh_rc expected, const char *says);
 
 extern const struct sh_ckpt_tensor test_tensors[];

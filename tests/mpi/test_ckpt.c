@@ -90,8 +90,13 @@ static void serial_calls(const char *folder)
 /* Names are ordered as numbers, and what is unfinished or foreign is not seen. */
 static void newest_by_step(const char *folder)
 {
-    static const char *const names[] = {"step-00000009.h5", "step-00000100.h5", "step-123456789.h5", "step-00000100.h5.bak",
-                                        ".step-99999999.h5.12ab.tmp", "step-9999999999999999999999.h5", "step-5.h5"};
+    static const char *const names[] = {"step-00000009.h5",
+                                        "step-00000100.h5",
+                                        "step-123456789.h5",
+                                        "step-00000100.h5.bak",
+                                        ".step-99999999.h5.12ab.tmp",
+                                        "step-9999999999999999999999.h5",
+                                        "step-5.h5"};
     char name[300], *newest;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(name, sizeof name, "%s/%s", folder, names[i]);

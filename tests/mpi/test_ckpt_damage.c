@@ -150,13 +150,15 @@ static void another_model(void)
     struct sh_ckpt_tensor t[16];
     memcpy(t, test_tensors, (size_t)test_n_tensors * sizeof *t);
     CHECK(load_tensors(t, test_n_tensors) == SH_OK);
-    check_fails(load_tensors(t, test_n_tensors - 1), SH_E_DATA, "1 tensors more than this model, the first of them head.weight");
+    check_fails(load_tensors(t, test_n_tensors - 1), SH_E_DATA,
+                "1 tensors more than this model, the first of them head.weight");
     t[2].name = "layers.0.attn.bias";
     check_fails(load_tensors(t, test_n_tensors), SH_E_DATA, "has no tensor layers.0.attn.bias [127,64]");
     t[2].name = test_tensors[2].name;
     t[2].dim[0] = 64;
     t[2].dim[1] = 127;
-    check_fails(load_tensors(t, test_n_tensors), SH_E_DATA, "layers.0.attn.weight has shape [127,64], but this model needs [64,127]");
+    check_fails(load_tensors(t, test_n_tensors), SH_E_DATA,
+                "layers.0.attn.weight has shape [127,64], but this model needs [64,127]");
     t[2] = test_tensors[5];
     t[5] = test_tensors[2];
     CHECK(load_tensors(t, test_n_tensors) == SH_OK); /* another order is the same model */
@@ -201,8 +203,8 @@ static void check_untouched(void)
     sh_mesh_barrier();
 }
 
-/* A limit on the length of files fails like a full disk. On rank 0 it is found when space is reserved; on another rank in
- * the middle of its writes. */
+/* A limit on the length of files fails like a full disk. On rank 0 it is found when space is reserved; on another rank
+ * in the middle of its writes. */
 static void no_space(const char *folder)
 {
     for (int rank = -1; rank < test_world; rank++) {

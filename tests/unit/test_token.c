@@ -1,4 +1,5 @@
-/* Text to token files: all bytes arrive in order, the validation part begins at a line, nothing is left after a failure. */
+/* Text to token files: all bytes arrive in order, the validation part begins at a line, nothing is left after a
+ * failure. */
 #include "io/data/data.h"
 #include "io/data/format.h"
 #include "io/token/token.h"
@@ -87,11 +88,15 @@ static void split_at_lines(void **state)
     static const struct {
         double fraction;
         size_t cut; /* 0: refused */
-    } rows[] = {{0.5, 14}, {0.25, 19}, {0.2, 19}, {0.15, 0}, {0.0001, 0}, {0.9, 4}, {0.99999, 4}, {10.0 / 24, 14}, {16.5 / 24, 8}};
+    } rows[] = {{0.5, 14}, {0.25, 19},   {0.2, 19},       {0.15, 0},     {0.0001, 0},
+                {0.9, 4},  {0.99999, 4}, {10.0 / 24, 14}, {16.5 / 24, 8}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const char *inputs[] = {a_txt, b_txt};
-        struct sh_token_options opt = {
-            .inputs = inputs, .n_inputs = 2, .output = out_bin, .val_output = val_bin, .val_fraction = rows[i].fraction};
+        struct sh_token_options opt = {.inputs = inputs,
+                                       .n_inputs = 2,
+                                       .output = out_bin,
+                                       .val_output = val_bin,
+                                       .val_fraction = rows[i].fraction};
         struct sh_token_report report;
         write_text(a_txt, text, 10);
         write_text(b_txt, text + 10, 14);
@@ -158,7 +163,8 @@ static void refusals(void **state)
         {{.inputs = inputs, .n_inputs = 1, .output = out_bin, .tokenizer = "x"}, SH_E_USAGE},
         {{.inputs = missing, .n_inputs = 2, .output = out_bin}, SH_E_DATA},
         {{.inputs = inputs, .n_inputs = 1, .output = "/nowhere/out.bin"}, SH_E_DATA},
-        {{.inputs = inputs, .n_inputs = 1, .output = out_bin, .val_output = "/nowhere/v.bin", .val_fraction = 0.5}, SH_E_DATA},
+        {{.inputs = inputs, .n_inputs = 1, .output = out_bin, .val_output = "/nowhere/v.bin", .val_fraction = 0.5},
+         SH_E_DATA},
     };
     write_text(a_txt, "x\ny\n", 4);
     unlink(out_bin);
