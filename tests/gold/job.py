@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+SYSTEM_PYTHON = '/usr/bin/python3'
 SECONDS = 120
 
 
@@ -120,4 +121,18 @@ def run_cases(cases):
 
 def skip_all(why):
     print(f'1..0 # SKIP {why}')
-    return 0
+    sys.exit(0)
+
+
+def need_launcher():
+    if not can_launch():
+        skip_all('no launcher (configure found no mpirun of this MPI; give MPIRUN=)')
+
+
+def need_modules(*names):
+    """Skip without them; the system's Python has them perhaps, when another one comes first in PATH."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing and sys.executable != SYSTEM_PYTHON and os.path.exists(SYSTEM_PYTHON):
+        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])
+    if missing:
+        skip_all(f'{sys.executable} has no {", ".join(missing)} (Debian: {" ".join("python3-" + name for name in missing)})')

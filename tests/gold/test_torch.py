@@ -9,6 +9,10 @@ import pathlib
 import sys
 
 import job
+job.need_modules('numpy', 'h5py', 'torch')
+import numpy
+import checkpoint
+import torch_reference
 
 STEPS = 20
 LOSS_BOUND = 1e-5        # relative, each step
@@ -158,18 +162,7 @@ CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients
          '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}
 
 
-def main():
-    try:
-        global checkpoint, numpy, torch_reference
-        import checkpoint
-        import numpy
-        import torch_reference
-    except ImportError as error:
-        return job.skip_all(f'{error} (Debian: python3-torch python3-h5py)')
-    torch_reference.torch.set_num_threads(1)
-    return job.run_cases([(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
-                          if job.can_launch() or function is not case_hybrid])
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    torch_reference.torch.set_num_threads(1)
+    sys.exit(job.run_cases([(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
+                            if job.can_launch() or function is not case_hybrid]))

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Memory: what `sherd plan` says is what a run takes, to the byte, and sharding divides it. Prints TAP."""
+import pathlib
+import re
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+BESIDE_ARENA_BYTES = 150 << 20  # program, libraries, MPI's buffers
+SECONDS_70B = 2.0
+
+# Name: ranks, model, changes. Each strategy; recompute, accumulation, validation and bf16 change what is in the arena.
+RUNS = {
+    'one rank, accumulation': (1, 'gpt2', {'training.local_batch_size': 4}),
+    'full_shard over 4, bf16': (4, 'llama', {'training.mixed_precision_param': 'bfloat16'}),
+    'shard_grad_op over 3, selective recompute': (3, 'gpt2', {'parallelism.sharding_strategy': 'shard_grad_op',
+                                                              'activation_checkpoint.mode': 'selective'}),
+    'shard_optim over 2, full recompute': (2, 'llama', {'parallelism.sharding_strategy': 'shard_optim',
+                                                        'activation_checkpoint.mode': 'full'}),
+    'no_shard over 2': (2, 'gpt2', {'parallelism.sharding_strategy': 'no_shard'}),
+    'hybrid_shard 2 x 2, documents': (4, 'llama', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+                                                   'data.document_mask': True, 'data.document_separator': 3}),
+}
+MODEL_STATES = ('parameters (f32)', 'gradients', 'optimizer state')
+
+
+def plan(config, ranks, rank=0):
+    """The table of memory as a dictionary of bytes."""
+    path = pathlib.Path('plan.yaml')
+    path.write_text(job.yaml(config))
+    text = job.sherd('plan', path, '--ranks', ranks, '--rank', rank)
+    table = text.split('memory of this rank')[1].split('\n\n')[0]
+    return {name: int(size) for name, size in re.findall(r'^  (\S.*?) {2,}(\d+) ', table, re.M)}
+
+
+def case_exact(ranks, family, changes):
+    """Rank 0 writes the metrics, so its arena is the one that is compared."""
+    config = {'training.dataset_path': tokens, **tiny.MODELS[family], **changes, 'training.steps': 2,
+              'lr_scheduler.total_steps': 10}
+    step = job.train('run', config, ranks)[-1]
+    planned = plan(config, ranks)['arena: all that is allocated']
+    wrong = [f'arena of {step["arena_bytes"]} bytes, planned {planned}'] if step['arena_bytes'] != planned else []
+    if not planned <= step['peak_rss_bytes'] <= planned + BESIDE_ARENA_BYTES:
+        wrong.append(f'{step["peak_rss_bytes"]} bytes resident beside an arena of {planned}')
+    return wrong
+
+
+def case_quarter():
+    """But for the padding of units; without accumulation, which needs room for a second gradient of one unit."""
+    config = {**tiny.MODELS['llama'], 'model.dim': 60, 'model.head_dim': 12, 'model.ffn_dim': 100,
+              'training.global_batch_size': -1}
+    whole, part = plan({**config, 'parallelism.sharding_strategy': 'no_shard'}, 4), plan(config, 4)
+    ratios = {name: part[name] / whole[name] for name in MODEL_STATES}
+    return [f'{name}: {ratio:.4f} of what no_shard takes' for name, ratio in ratios.items() if not 0.25 <= ratio < 0.26]
+
+
+def case_example(path):
+    job.sherd('plan', path)
+    return []
+
+
+def case_large():
+    """The largest preset on 512 ranks: a plan is arithmetic, whatever it is a plan of."""
+    path = pathlib.Path('large.yaml')
+    path.write_text(job.yaml({'model.name': 'llama3.1-70b', 'training.seq_len': 8192, 'training.local_batch_size': 1}))
+    start = time.monotonic()
+    text = job.sherd('plan', path, '--ranks', 512, '--rank', 511)
+    seconds = time.monotonic() - start
+    wrong = [f'took {seconds:.1f} s'] if seconds > SECONDS_70B else []
+    return wrong + ([] if re.search(r'70\.\d+ B parameters', text) else ['not the parameters of a 70b:', text])
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    cases = [(f'{name}: as planned', case_exact, *run) for name, run in RUNS.items() if run[0] == 1 or job.can_launch()]
+    cases += [('full_shard over 4 takes a quarter', case_quarter), ('70b on 512 ranks', case_large)]
+    cases += [(f'{path.name} can be planned', case_example, path) for path in sorted((job.TOP / 'examples').glob('*.yaml'))]
+    sys.exit(job.run_cases(cases))

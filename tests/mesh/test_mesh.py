@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""The same training on every mesh: strategies, numbers of ranks, recompute, prefetch, accumulation. Prints TAP.
+
+In float32 the losses of all steps agree with those of one rank to LOSS_BOUND; two runs on one mesh, and runs that differ only
+in what is computed again or gathered when, agree to the bit. SHERD_LONG=1 runs every combination, else a sample of them.
+"""
+import functools
+import itertools
+import os
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+LOSS_BOUND = 1e-5
+LONG = bool(os.environ.get('SHERD_LONG'))
+
+RANKS = (1, 2, 3, 4, 6, 8)
+FLAT = ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')
+HYBRID = ('hybrid_shard', 'hybrid_shard_zero2')
+GRIDS = ((1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2))  # replicate, shard
+
+
+def flat(strategy, ranks, **more):
+    return ranks, {'parallelism.sharding_strategy': strategy, **more}
+
+
+def grid(strategy, replicate, shard, **more):
+    return replicate * shard, {'parallelism.sharding_strategy': strategy, 'mesh.replicate': replicate, 'mesh.shard': shard,
+                               **more}
+
+
+def inner(strategy, n, replicate, shard):
+    if replicate == 1:
+        return flat(strategy, shard, **{'parallelism.reshard_after_forward': n})
+    return grid(strategy, replicate, shard, **{'parallelism.reshard_after_forward': n})
+
+
+INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full_shard', 2, 1, 6), inner('full_shard', 3, 1, 6),
+         inner('hybrid_shard', 2, 2, 4)]
+EVERY_MESH = ([flat(*pair) for pair in itertools.product(FLAT, RANKS)]
+              + [grid(strategy, *sizes) for strategy in HYBRID for sizes in GRIDS] + INNER)
+# Each strategy, each number of ranks and each kind of grid at least once.
+SAMPLE = [flat('full_shard', 1), flat('no_shard', 2), flat('shard_optim', 3), flat('shard_grad_op', 4), flat('full_shard', 6),
+          grid('hybrid_shard', 2, 2), grid('hybrid_shard', 4, 2), grid('hybrid_shard_zero2', 2, 3),
+          grid('hybrid_shard_zero2', 3, 1), INNER[0]]
+# Where bits are compared: all collectives and both axes.
+BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_grad_op', 2)] + (
+    [flat('no_shard', 3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), INNER[0]] if LONG else [])
+
+RECOMPUTE = [{'activation_checkpoint.mode': 'full'}, {'activation_checkpoint.mode': 'selective'},
+             {'activation_checkpoint.mode': 'every_k', 'activation_checkpoint.every_k': 2}]
+PREFETCH = [{'parallelism.forward_prefetch': forward, 'parallelism.backward_prefetch': backward,
+             'parallelism.limit_all_gathers': limit}
+            for forward, backward, limit in [(0, 0, 1), (0, 0, 2), (2, 2, 0), (3, 1, 2), (1, 3, 3)]]
+
+
+def label(ranks, changes):
+    words = [str(value) if isinstance(value, str) else f'{name.split(".")[1]} {value}' for name, value in changes.items()]
+    return f'{ranks} ranks, ' + ', '.join(words)
+
+
+def with_local(changes, ranks, accumulate):
+    """With accumulation a micro-step is one sequence of each rank, without it is the whole batch."""
+    return {**changes, 'training.local_batch_size': 1 if accumulate else tiny.GLOBAL_BATCH // ranks}
+
+
+folders = itertools.count()
+
+
+def train(family, ranks, changes):
+    """Returns (numbers that must agree, the last checkpoint's bytes)."""
+    folder = pathlib.Path(f'run-{next(folders)}')
+    steps = job.train(folder, {**tiny.MODELS[family], 'training.dataset_path': tokens, **changes}, ranks)
+    saved = (folder / f'out/checkpoint/step-{tiny.STEPS:08}.h5').read_bytes()
+    shutil.rmtree(folder)
+    return [step[key] for step in steps for key in ('loss', 'grad_norm')], saved
+
+
+@functools.lru_cache(None)
+def one_rank(family):
+    return train(family, 0, {'training.local_batch_size': tiny.GLOBAL_BATCH})[0]
+
+
+@functools.lru_cache(None)
+def once(family, ranks, changes):
+    return train(family, ranks, dict(changes))
+
+
+def case_mesh(family, ranks, changes):
+    return job.differ('loss or norm', train(family, ranks, changes)[0], one_rank(family), LOSS_BOUND)
+
+
+def case_again(family, ranks, changes):
+    """The checkpoint holds all weights, moments and the configuration, so equal files say more than equal losses."""
+    numbers, saved = once(family, ranks, tuple(changes.items()))
+    again, saved_again = train(family, ranks, changes)
+    return job.differ('loss or norm', again, numbers, 0) + ([] if saved == saved_again else ['the checkpoints differ'])
+
+
+def case_same_bits(family, ranks, changes, kinds):
+    expected, _ = once(family, ranks, tuple(changes.items()))
+    return [line for kind in kinds for line in
+            job.differ(label(ranks, {**changes, **kind}), train(family, ranks, {**changes, **kind})[0], expected, 0)]
+
+
+def mesh_cases():
+    both = [(family, ranks, with_local(changes, ranks, accumulate), accumulate)
+            for family in tiny.MODELS for accumulate in (False, True)
+            for ranks, changes in (EVERY_MESH if LONG else SAMPLE)]
+    if not LONG:  # half of the sample without accumulation, half with it; the other way round for the other model
+        both = [row for i, row in enumerate(both) if (i + (row[0] == 'llama')) % 2 == row[3]]
+    return [(f'{family}, {label(ranks, changes)}', case_mesh, family, ranks, changes) for family, ranks, changes, _ in both]
+
+
+def bit_cases():
+    cases = []
+    for family, (ranks, changes) in zip(itertools.cycle(tiny.MODELS), BIT_MESHES):
+        where, changes = f'{family}, {label(ranks, changes)}', with_local(changes, ranks, True)
+        cases += [(f'{where}: again', case_again, family, ranks, changes),
+                  (f'{where}: recompute', case_same_bits, family, ranks, changes, RECOMPUTE),
+                  (f'{where}: prefetch', case_same_bits, family, ranks, changes, PREFETCH if LONG else PREFETCH[::2])]
+    return cases
+
+
+def sync_cases():
+    meshes = [flat('full_shard', 4), flat('no_shard', 2), grid('hybrid_shard_zero2', 2, 2)] + (
+        EVERY_MESH if LONG else [])
+    return [(f'llama, {label(ranks, changes)}, gradients of {sync}', case_mesh, 'llama', ranks,
+             {**with_local(changes, ranks, True), 'parallelism.gradient_sync': sync})
+            for ranks, changes in meshes for sync in ('every_micro_step', 'last_micro_step')]
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases(mesh_cases() + bit_cases() + sync_cases()))

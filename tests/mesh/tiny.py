@@ -1,0 +1,29 @@
+"""The smallest models that still have everything: grouped heads, several blocks, sizes that no number of ranks divides."""
+import array
+import pathlib
+import random
+
+GLOBAL_BATCH = 24  # divides by 1, 2, 3, 4, 6 and 8 ranks
+SEQ_LEN = 12
+STEPS = 10
+
+COMMON = {
+    'model.n_layers': 3, 'model.dim': 20, 'model.n_heads': 5, 'model.head_dim': 4, 'model.max_seq_len': 16,
+    'model.vocab_size': 61, 'model.ffn_dim': 28, 'model.init_std': 0.2,
+    'training.seq_len': SEQ_LEN, 'training.global_batch_size': GLOBAL_BATCH, 'training.local_batch_size': 1,
+    'training.steps': STEPS, 'training.max_norm': 1.0, 'training.mixed_precision_param': 'float32', 'training.threads': 1,
+    'optimizer.lr': 1e-2, 'lr_scheduler.warmup_steps': 3, 'lr_scheduler.total_steps': STEPS,
+}
+# Tied weights are used in the first and the last unit; untied ones make a unit of their own. One model has each.
+MODELS = {
+    'gpt2': {**COMMON, 'model.family': 'gpt2', 'model.tie_word_embeddings': True},
+    'llama': {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 1, 'model.tie_word_embeddings': False},
+}
+
+
+def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):
+    """Bare uint16; fewer windows than a run uses, so that it passes the end of an epoch. Returns the absolute path."""
+    draw = random.Random(5)
+    path = pathlib.Path(path).absolute()
+    path.write_bytes(array.array('H', [draw.randrange(COMMON['model.vocab_size']) for _ in range(count)]).tobytes())
+    return str(path)
