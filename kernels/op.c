@@ -1,8 +1,8 @@
 #include "kernels/op.h"
 
 #define BIT(i) (1u << (i))
-/* Output 0 may take the storage of input i: allowed only where every kernel reads an element, at the latest, just before
- * it writes the same index. */
+/* Output 0 may take the storage of input i: allowed only where every kernel reads an element, at the latest, just
+ * before it writes the same index. */
 #define OVER(i) .inplace_in = (i), .inplace_out = 0
 #define APART .inplace_in = -1, .inplace_out = -1
 

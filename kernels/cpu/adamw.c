@@ -39,11 +39,13 @@ SH_CLONES static void update(float *p, float *m, float *v, const float *grad, in
 static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, struct factors f)
 {
     const struct sh_operand *copy = &call->out[3];
-    float *p = (float *)call->out[0].data + at, *m = (float *)call->out[1].data + at, *v = (float *)call->out[2].data + at;
+    float *p = call->out[0].data, *m = call->out[1].data, *v = call->out[2].data;
+    const float *g = call->in[0].data;
 
-    update(p, m, v, (const float *)call->in[0].data + at, n, f);
+    update(p + at, m + at, v + at, g + at, n, f);
     if (copy->data)
-        sh_cpu_block_store((struct sh_cpu_block){1, n}, sh_cpu_at(copy->data, copy->dtype, at), n, copy->dtype, p, n);
+        sh_cpu_block_store((struct sh_cpu_block){1, n}, sh_cpu_at(copy->data, copy->dtype, at), n, copy->dtype,
+                           p + at, n);
 }
 
 sh_rc sh_cpu_adamw(const struct sh_op_call *call)

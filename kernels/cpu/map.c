@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-static void map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
-                      int64_t at, int64_t n)
+static void map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
+                      sh_cpu_map_fn f, int64_t at, int64_t n)
 {
     float a_room[SH_CPU_PIECE], b_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
     float *to = sh_cpu_stage_out(y, at, n, y_room);

@@ -1,7 +1,7 @@
 /* Elementary functions that a compiler can vectorise: no branch, no table, no call. For the inner loops of kernels/cpu.
  *
- * NaN gives NaN and +-Inf give the limits. Nothing here breaks under -fassociative-math: where regrouping a sum would lose
- * the digits that matter, something stands between its parts. All local, no state. */
+ * NaN gives NaN and +-Inf give the limits. Nothing here breaks under -fassociative-math: where regrouping a sum would
+ * lose the digits that matter, something stands between its parts. All local, no state. */
 #ifndef SH_KERNELS_CPU_MATH_H
 #define SH_KERNELS_CPU_MATH_H
 
@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A hot loop is compiled three times and one copy is chosen at load time, by features and not by CPU names, which virtual
- * machines hide. GCC on x86-64 only: elsewhere, and under sanitizers (whose start-up comes after the choice), the plain
- * loop is the only one. */
+/* A hot loop is compiled three times and one copy is chosen at load time, by features and not by CPU names, which
+ * virtual machines hide. GCC on x86-64 only: elsewhere, and under sanitizers (whose start-up comes after the choice),
+ * the plain loop is the only one. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define SH_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
@@ -34,10 +34,10 @@ static inline uint32_t sh_f32_to_bits(float f)
 }
 
 /* e^x within 1.3 ulp for -87.33 <= x <= 88.37, where it and the steps to it are normal numbers; 0 below, Inf above.
- * x = n ln 2 + r: adding 1.5 * 2^23 leaves the rounded n in the low bits. n ln 2 is taken off in two parts, of which the
- * first is exact as 0.693359375 = 355/512. The limit on h never bites where the result is used; it is there because a
- * compiler may not regroup the two subtractions across it, which would cost 60 ulp. e^r is a polynomial of degree 6
- * (minimax on |r| <= 0.3475, relative error 4e-9) and 2^n an exponent. */
+ * x = n ln 2 + r: adding 1.5 * 2^23 leaves the rounded n in the low bits. n ln 2 is taken off in two parts, of which
+ * the first is exact as 0.693359375 = 355/512. The limit on h never bites where the result is used; it is there
+ * because a compiler may not regroup the two subtractions across it, which would cost 60 ulp. e^r is a polynomial of
+ * degree 6 (minimax on |r| <= 0.3475, relative error 4e-9) and 2^n an exponent. */
 static inline float sh_expf(float x)
 {
     const float round = 12582912.0f;

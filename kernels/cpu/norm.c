@@ -152,8 +152,9 @@ struct bwd_work {
 static struct bwd_work bwd_work_of(const struct sh_op_call *call, int threads)
 {
     int64_t C = sh_cpu_elems(&call->in[2]), N = sh_cpu_elems(&call->in[1]) / C;
-    struct bwd_work k = {.N = N, .C = C, .step = row_floats(C), .parts = sh_cpu_folds(N), .has_db = call->out[2].ndim > 0};
+    struct bwd_work k = {.N = N, .C = C, .step = row_floats(C), .parts = sh_cpu_folds(N)};
 
+    k.has_db = call->out[2].ndim > 0;
     k.dw = k.step;
     k.db = k.dw + k.parts * k.step;
     k.rooms = k.db + (k.has_db ? k.parts * k.step : 0);
@@ -168,14 +169,15 @@ int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads)
 
 static void norm_bwd_part(const struct sh_op_call *call, const struct bwd_work *k, int64_t part, const float *w)
 {
-    float *work = call->work, *dw = work + k->dw + part * k->step, *room = work + k->rooms;
+    float *work = call->work, *dw = work + k->dw + part * k->step;
     float *db = k->has_db ? work + k->db + part * k->step : NULL;
+    float *room = work + k->rooms + omp_get_thread_num() * BWD_ROWS * k->step;
 
     memset(dw, 0, (size_t)(k->C * FLOAT));
     if (db)
         memset(db, 0, (size_t)(k->C * FLOAT));
     for (int64_t n = sh_cpu_fold_row(k->N, part); n < sh_cpu_fold_row(k->N, part + 1); n++)
-        norm_bwd_row(call, n, (struct row){.w = w, .C = k->C}, dw, db, room + omp_get_thread_num() * BWD_ROWS * k->step);
+        norm_bwd_row(call, n, (struct row){.w = w, .C = k->C}, dw, db, room);
 }
 
 sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call)

@@ -47,8 +47,9 @@ sh_rc sh_cpu_rope(const struct sh_op_call *call)
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < rows; n++) {
         rotate_row(call, n * row, cs + n % T * D);
+        int64_t at = n * row + turned;
         if (y->data != x->data)
-            memcpy(sh_cpu_at(y->data, y->dtype, n * row + turned), sh_cpu_at(x->data, x->dtype, n * row + turned), rest);
+            memcpy(sh_cpu_at(y->data, y->dtype, at), sh_cpu_at(x->data, x->dtype, at), rest);
     }
     return SH_OK;
 }

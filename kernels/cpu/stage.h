@@ -1,5 +1,5 @@
-/* Tensors of the compute type as f32, piece by piece. A loop is written once, on f32: where the tensor is f32 already it
- * works in place, else on a piece that is converted in the L1 cache and costs no memory traffic.
+/* Tensors of the compute type as f32, piece by piece. A loop is written once, on f32: where the tensor is f32 already
+ * it works in place, else on a piece that is converted in the L1 cache and costs no memory traffic.
  *
  *     const float *x = sh_cpu_stage_in(&call->in[0], at, n, x_room);
  *     float *y = sh_cpu_stage_out(&call->out[0], at, n, y_room);
@@ -17,9 +17,9 @@
  * Pieces are also how loops are cut over threads: always at the same elements, however many threads there are. */
 enum { SH_CPU_PIECE = 1024 };
 
-/* Ask for memory that is used soon. Converting in bursts leaves the memory idle while a piece is worked on, and hardware
- * does not look ahead far enough by itself: with this, bf16 tensors in memory go through 20 to 35 % faster. Addresses past
- * the end of a tensor do no harm. */
+/* Ask for memory that is used soon. Converting in bursts leaves the memory idle while a piece is worked on, and
+ * hardware does not look ahead far enough by itself: with this, bf16 tensors in memory go through 20 to 35 % faster.
+ * Addresses past the end of a tensor do no harm. */
 static inline void sh_cpu_prefetch(const void *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)

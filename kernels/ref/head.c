@@ -1,6 +1,7 @@
-/* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = log(sum of e^logits) - logits[y].
- * Rows with a negative target count for nothing and get zero gradients. The loss is a sum; its gradients are those of
- * scalars->loss_scale times it: with dlogits = (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. */
+/* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = log(sum of e^logits) -
+ * logits[y]. Rows with a negative target count for nothing and get zero gradients. The loss is a sum; its gradients
+ * are those of scalars->loss_scale times it: with dlogits = (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW +=
+ * dlogits' x[n]. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
-/* The reference kernels: what each operation *is*. Plain loops, one function a kind, forward and backward of a family in
- * one file. They read any operand as double, compute in double and round once when they store, so that one loop serves
- * f32 and bf16 (and f64, by which the tests differentiate them). They run on one thread and are slow on purpose: the
- * other devices are tested against them, and a reader reads them.
+/* The reference kernels: what each operation *is*. Plain loops, one function a kind, forward and backward of a family
+ * in one file. They read any operand as double, compute in double and round once when they store, so that one loop
+ * serves f32 and bf16 (and f64, by which the tests differentiate them). They run on one thread and are slow on
+ * purpose: the other devices are tested against them, and a reader reads them.
  *
  * Contract and shapes: kernels/op.h. All local. Errors: SH_E_DATA from embed for a token outside the vocabulary. */
 #ifndef SH_KERNELS_REF_REF_H

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* Waves longer than original_len / low_freq are slowed by `factor`, those shorter than original_len / high_freq are left
- * alone, and between the two the change is gradual. */
+/* Waves longer than original_len / low_freq are slowed by `factor`, those shorter than original_len / high_freq are
+ * left alone, and between the two the change is gradual. */
 static double stretch(const struct sh_op_attr *attr, double freq)
 {
     const double pi = 3.14159265358979323846;
@@ -37,7 +37,8 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* One head vector at element `at` of x and y, which may be the same tensor: both halves are read before one is written. */
+/* One head vector at element `at` of x and y, which may be the same tensor: both halves are read before one is
+ * written. */
 static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
 {
     const struct sh_operand *x = &call->in[0], *cs = &call->in[1], *y = &call->out[0];

@@ -1,7 +1,7 @@
 /* Rates of the elementwise kernels beside that of memcpy, which is what they can reach at best. Not a test.
  *     OMP_NUM_THREADS=2 bench_elem [repeats [tokens]]
- * A figure is bytes that must move (sh_op_cost) over the best wall time of the repeats. With few tokens the tensors stay
- * in a shared cache, as they may in training; memcpy is measured at both sizes. */
+ * A figure is bytes that must move (sh_op_cost) over the best wall time of the repeats. With few tokens the tensors
+ * stay in a shared cache, as they may in training; memcpy is measured at both sizes. */
 #include "kernels/op.h"
 
 #include <omp.h>
@@ -66,7 +66,7 @@ static void *filled(int64_t bytes)
     return p;
 }
 
-/* One operand of a description; ones in floats (0x3f80 twice is 1.0 in bf16 and nearly so in f32), tokens 0, 53, 106... */
+/* One operand of a description: ones, and tokens that jump about in their table. */
 static void make(struct sh_operand *t, const char *text, enum sh_dtype act)
 {
     int64_t n = 1;
@@ -118,7 +118,8 @@ static double best_seconds(const struct sh_op_call *call)
 
 static void report(const char *what, const char *type, double bytes, double seconds)
 {
-    printf("%-16s %-5s %9.3f ms %7.1f GB/s %8.1f MB\n", what, type, seconds * 1e3, bytes / seconds * 1e-9, bytes * 1e-6);
+    printf("%-16s %-5s %9.3f ms %7.1f GB/s %8.1f MB\n", what, type, seconds * 1e3, bytes / seconds * 1e-9,
+           bytes * 1e-6);
     fflush(stdout);
 }
 
@@ -147,8 +148,10 @@ static void measure_memcpy(int64_t bytes)
     for (int i = 0; i <= repeats; i++) {
         double start = omp_get_wtime();
 #pragma omp parallel for schedule(static)
-        for (int t = 0; t < threads; t++)
-            memcpy(b + bytes * t / threads, a + bytes * t / threads, (size_t)(bytes * (t + 1) / threads - bytes * t / threads));
+        for (int t = 0; t < threads; t++) {
+            int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
+            memcpy(b + begin, a + begin, (size_t)(end - begin));
+        }
         double s = omp_get_wtime() - start;
         best = i > 0 && s < best ? s : best;
     }

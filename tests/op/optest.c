@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { ALIGN = 64, GUARD = 64, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF }; /* 0xFF..: NaN in every float type, -1 in integers */
+enum { ALIGN = 64, GUARD = 64, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF }; /* poison: NaN in floats, -1 in integers */
 
 static uint64_t stream;
 
@@ -235,8 +235,8 @@ void optest_within(const struct optest *a, const struct optest *b, int i, double
     for (int64_t k = 0; k < optest_elems(x); k++) {
         double u = optest_get(x, k), v = optest_get(y, k);
         if (!near(u, v, atol, rtol))
-            fail_msg("%s output %d element %lld: %.9g and %.9g differ by %.3g, bound %.3g", sh_op_info(a->call.kind)->name,
-                     i, (long long)k, u, v, fabs(u - v), atol + rtol * fabs(u));
+            fail_msg("%s output %d element %lld: %.9g and %.9g differ by %.3g, bound %.3g",
+                     sh_op_info(a->call.kind)->name, i, (long long)k, u, v, fabs(u - v), atol + rtol * fabs(u));
     }
 }
 

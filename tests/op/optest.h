@@ -11,9 +11,9 @@
  *     optest_end(&ref);
  *     optest_end(&cpu);
  *
- * Numbers come from one stream that optest_seed() starts again, so that a run can be repeated. Outputs and scratch start
- * as NaN, so that what a kernel forgets to write, or reads before it wrote it, shows. Each buffer ends in guard bytes
- * that optest_run() looks at. What fails, fails the cmocka test. For one thread. */
+ * Numbers come from one stream that optest_seed() starts again, so that a run can be repeated. Outputs and scratch
+ * start as NaN, so that what a kernel forgets to write, or reads before it wrote it, shows. Each buffer ends in guard
+ * bytes that optest_run() looks at. What fails, fails the cmocka test. For one thread. */
 #ifndef SH_TESTS_OP_OPTEST_H
 #define SH_TESTS_OP_OPTEST_H
 
@@ -63,8 +63,8 @@ void optest_scale(const struct sh_operand *operand, double factor);
 /* Run with so many threads and scratch as the table asks for. */
 void optest_run(struct optest *t, const struct sh_kernel_table *device, int threads);
 
-/* |a - b| <= atol + rtol |a| for all elements of output i, where rtol is two roundings to the output's type, and atol is
- * the rounding of a sum of `terms` numbers of size 1 in f32. NaN and Inf must agree in kind. */
+/* |a - b| <= atol + rtol |a| for all elements of output i, where rtol is two roundings to the output's type, and atol
+ * is the rounding of a sum of `terms` numbers of size 1 in f32. NaN and Inf must agree in kind. */
 void optest_close(const struct optest *a, const struct optest *b, int i, double terms);
 /* The same with a given atol and rtol, where the test can argue them better. */
 void optest_within(const struct optest *a, const struct optest *b, int i, double atol, double rtol);

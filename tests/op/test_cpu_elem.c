@@ -200,7 +200,8 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse)
 static void rope(void **state)
 {
     (void)state;
-    static const int shapes[][5] = {{1, 1, 1, 1, 2}, {2, 3, 4, 2, 6}, {2, 5, 33, 3, 64}, {1, 3, 8, 1, 256}, {1, 2, 3, 1, 1024}};
+    static const int shapes[][5] = {
+        {1, 1, 1, 1, 2}, {2, 3, 4, 2, 6}, {2, 5, 33, 3, 64}, {1, 3, 8, 1, 256}, {1, 2, 3, 1, 1024}}; /* B, T, H, K, D */
     optest_seed(3);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int a = 0; a < ACTS; a++)

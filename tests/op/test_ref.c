@@ -1,9 +1,10 @@
 /* Every backward rule of the reference kernels against the forward's own differences.
  *
  * For L = sum over outputs of g * out with random g, the backward fed with g must give dL/dx, which is
- * (L(x + h) - L(x - h)) / 2h to within h^2 times a third derivative, and the rounding of L over h. The reference computes
- * in the type of its operands or better, so the test gives it f64 operands: with h = 2^-16 the first error is about
- * 3e-10 and the second 1e-16 * 2^16 * |L| = 1e-11 |L|; the bound of 1e-6 leaves room for sums and steep places. */
+ * (L(x + h) - L(x - h)) / 2h to within h^2 times a third derivative, and the rounding of L over h. The reference
+ * computes in the type of its operands or better, so the test gives it f64 operands: with h = 2^-16 the first error
+ * is about 3e-10 and the second 1e-16 * 2^16 * |L| = 1e-11 |L|; the bound of 1e-6 leaves room for sums and steep
+ * places. */
 #include "tests/op/optest.h"
 
 #include <math.h>
@@ -248,8 +249,9 @@ static void rope(void **state)
     pair_end(&f, &b);
 }
 
-/* Frequencies by hand: theta 16, D 4 give 1 and 1/4; with original length 8 pi those waves turn 4 times and once, so that
- * limits of 1.5 and 3 leave the first alone and slow the second by the factor, and limits of 0.5 and 1.5 mix it half. */
+/* Frequencies by hand: theta 16, D 4 give 1 and 1/4; with original length 8 pi those waves turn 4 times and once, so
+ * that limits of 1.5 and 3 leave the first alone and slow the second by the factor, and limits of 0.5 and 1.5 mix it
+ * half. */
 static void rope_table(void **state)
 {
     (void)state;
@@ -329,7 +331,8 @@ static void grouped_queries(void **state)
     optest_in(&two, 0, SH_F32, DIMS(1, T, 8 * D));
     optest_in(&four, 0, SH_F32, DIMS(1, T, 12 * D));
     for (int i = 0; i < T * 12 * D; i++)
-        optest_set(&four.call.in[0], i, optest_get(&two.call.in[0], i / (12 * D) * 8 * D + from[i / D % 12] * D + i % D));
+        optest_set(&four.call.in[0], i,
+                   optest_get(&two.call.in[0], i / (12 * D) * 8 * D + from[i / D % 12] * D + i % D));
     optest_out(&two, 0, SH_F32, DIMS(1, T, 4 * D));
     optest_out(&two, 1, SH_F32, DIMS(1, 4, T));
     optest_out(&four, 0, SH_F32, DIMS(1, T, 4 * D));
@@ -378,9 +381,10 @@ static void head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm),       cmocka_unit_test(linear), cmocka_unit_test(embed), cmocka_unit_test(embed_refuses),
-        cmocka_unit_test(act),        cmocka_unit_test(rope),   cmocka_unit_test(rope_table),
-        cmocka_unit_test(attention),  cmocka_unit_test(grouped_queries), cmocka_unit_test(head),
+        cmocka_unit_test(norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
+        cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
+        cmocka_unit_test(rope_table),    cmocka_unit_test(attention),
+        cmocka_unit_test(grouped_queries), cmocka_unit_test(head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
