@@ -1,8 +1,8 @@
 /* Errors: one return type, one text, one place.
  *
- * A function that can fail returns sh_rc: SH_OK or a class, which is also the exit status of the program. It hands results
- * out through its last parameters and leaves them alone when it fails. Where the failure is found, sh_fail() keeps the
- * text with its file and line and prints nothing; on the way up SH_TRY() passes it on; main prints it once.
+ * A function that can fail returns sh_rc: SH_OK or a class, which is also the exit status of the program. It hands
+ * results out through its last parameters and leaves them alone when it fails. Where the failure is found, sh_fail()
+ * keeps the text with its file and line and prints nothing; on the way up SH_TRY() passes it on; main prints it once.
  * The text is kept per thread. All functions here are local. */
 #ifndef SH_BASE_ERR_H
 #define SH_BASE_ERR_H
@@ -36,7 +36,8 @@ sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...) __a
 /* Put words in front of the text kept last, for context on the way up ("checkpoint x.h5: " + text); returns rc. */
 sh_rc sh_fail_prefix(sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The text kept last in this thread ("" when none), and where it came from ("src/x.c:12"). Valid until the next sh_fail. */
+/* The text kept last in this thread ("" when none), and where it came from ("src/x.c:12"). Valid until the next
+ * sh_fail. */
 const char *sh_error_text(void);
 const char *sh_error_place(void);
 void sh_error_clear(void);

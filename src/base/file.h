@@ -1,5 +1,5 @@
 /* Small files and folders: whole reads, and writes that a reader sees entirely or not at all.
- * Local: when many ranks need a file, one of them calls and hands it on. Errors: SH_E_DATA with the path and the cause. */
+ * Local: when many ranks need a file, one of them calls and hands it on. Errors: SH_E_DATA with path and cause. */
 #ifndef SH_BASE_FILE_H
 #define SH_BASE_FILE_H
 

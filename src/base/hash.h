@@ -8,7 +8,8 @@
 /* XXH3 with 64 bits (seed 0), the checksum of checkpoints and programs: at the speed of memory. */
 uint64_t sh_hash64(const void *data, size_t bytes);
 
-/* A bijection (0 stays 0) in which each bit of x changes about half of the bits of the result; chains as sh_mix64(h ^ next).
+/* A bijection (0 stays 0) in which each bit of x changes about half of the bits of the result.
+ * Chains as sh_mix64(h ^ next).
  * Source: the finisher of SplitMix64, Steele, Lea and Flood, OOPSLA 2014. */
 uint64_t sh_mix64(uint64_t x);
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* One block: 128 random bits for a 64-bit key and a 128-bit counter. The low words come first in key, counter and out. */
+/* One block: 128 random bits for a 64-bit key and a 128-bit counter. Low words come first in key, counter and out. */
 void sh_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
 /* The key of a named stream of a run, for instance of the initial values of one tensor. */
@@ -16,9 +16,9 @@ uint64_t sh_rng_key(uint64_t seed, const char *name);
 /* Elements [first, first + n) of the stream `key`, about normally distributed with mean 0 and standard deviation `std`.
  *   out  out  [n] f32, host; out[j] depends only on (key, first + j, std)
  *
- * A deviate is the sum S of the eight 16-bit halves of one Philox block, less its mean 8 * 65535 / 2 = 262140, times one
- * float. S is an exact integer and the product one IEEE multiplication: there is no logarithm or cosine, whose last bits
- * differ between libraries, so CPU and GPU make the same bits.
+ * A deviate is the sum S of the eight 16-bit halves of one Philox block, less its mean 8 * 65535 / 2 = 262140, times
+ * one float. S is an exact integer and the product one IEEE multiplication: there is no logarithm or cosine, whose last
+ * bits differ between libraries, so CPU and GPU make the same bits.
  * S has variance 8 * (2^32 - 1) / 12, which the factor takes out exactly (to the rounding of a float); the deviates lie
  * within +-4.9 std, have 524281 levels, and an excess kurtosis of -0.15. */
 void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out);

@@ -1,5 +1,7 @@
 #include "src/config/alias.h"
 
+#include "src/config/place.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -56,18 +58,17 @@ static const char strategy_key[] = "parallelism.sharding_strategy";
 
 static sh_rc clash(struct sh_config_state *state, const char *alias, const char *with, const char *cure)
 {
-    char prefix[SH_CONFIG_PATH_MAX], other[SH_CONFIG_PATH_MAX];
-    sh_config_place_prefix(sh_config_key_place(state, alias), prefix);
-    sh_config_place_text(sh_config_key_place(state, with), other);
-    return sh_fail(SH_E_USAGE, "%s%s: contradicts %s given %s; %s", prefix, alias, with, other, cure);
+    char other[SH_CONFIG_PATH_MAX];
+    sh_config_place_text(sh_config_place_of(state, with), other);
+    return sh_config_refuse(state, alias, "contradicts %s given %s; %s", with, other, cure);
 }
 
 /* Whether an alias decides over the key it stands for: when it was given, in a higher source. Both in one source are
  * refused even when they agree, because the next edit would change only one of them. */
 static sh_rc decides(struct sh_config_state *state, const char *alias, const char *main_key, bool *yes)
 {
-    enum sh_config_source from = sh_config_key_place(state, alias)->source;
-    enum sh_config_source other = sh_config_key_place(state, main_key)->source;
+    enum sh_config_source from = sh_config_place_of(state, alias)->source;
+    enum sh_config_source other = sh_config_place_of(state, main_key)->source;
     if (from != SH_SOURCE_DEFAULT && from == other)
         return clash(state, alias, main_key, "give one of them");
     *yes = from > other;
@@ -77,7 +78,7 @@ static sh_rc decides(struct sh_config_state *state, const char *alias, const cha
 /* From now on the main key counts as given, where the alias was. */
 static void take_place(struct sh_config_state *state, const char *alias, const char *main_key)
 {
-    *sh_config_key_place(state, main_key) = *sh_config_key_place(state, alias);
+    *sh_config_place_of(state, main_key) = *sh_config_place_of(state, alias);
 }
 
 static sh_rc resolve_zero_stage(struct sh_config_state *state)
@@ -115,9 +116,9 @@ static sh_rc resolve_replicate_degree(struct sh_config_state *state)
         return SH_OK;
     state->cfg.mesh.replicate = state->alias.replicate_degree;
     take_place(state, alias, "mesh.replicate");
-    if (sh_config_key_place(state, "mesh.shard")->source == SH_SOURCE_DEFAULT)
+    if (sh_config_place_of(state, "mesh.shard")->source == SH_SOURCE_DEFAULT)
         state->cfg.mesh.shard = SH_CONFIG_MESH_ALL;
-    if (sh_config_key_place(state, strategy_key)->source == SH_SOURCE_DEFAULT && state->alias.replicate_degree > 1)
+    if (sh_config_place_of(state, strategy_key)->source == SH_SOURCE_DEFAULT && state->alias.replicate_degree > 1)
         state->cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
     return SH_OK;
 }
@@ -136,8 +137,8 @@ static sh_rc resolve_reshard(struct sh_config_state *state)
 {
     static const char alias[] = "parallelism.fsdp_reshard_after_forward";
     int *strategy = &state->cfg.parallelism.sharding_strategy;
-    enum sh_config_source from = sh_config_key_place(state, alias)->source;
-    enum sh_config_source other = sh_config_key_place(state, strategy_key)->source;
+    enum sh_config_source from = sh_config_place_of(state, alias)->source;
+    enum sh_config_source other = sh_config_place_of(state, strategy_key)->source;
     if (from == SH_SOURCE_DEFAULT || from < other || state->alias.reshard == SH_ALIAS_RESHARD_DEFAULT)
         return SH_OK;
     bool reshard = state->alias.reshard == SH_ALIAS_RESHARD_ALWAYS;
@@ -153,8 +154,8 @@ static sh_rc resolve_selective(struct sh_config_state *state)
 {
     static const char alias[] = "activation_checkpoint.selective_ac_option";
     static const char mode_key[] = "activation_checkpoint.mode";
-    enum sh_config_source from = sh_config_key_place(state, alias)->source;
-    enum sh_config_source other = sh_config_key_place(state, mode_key)->source;
+    enum sh_config_source from = sh_config_place_of(state, alias)->source;
+    enum sh_config_source other = sh_config_place_of(state, mode_key)->source;
     bool yes;
     if (from == SH_SOURCE_DEFAULT || from < other)
         return SH_OK;

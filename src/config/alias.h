@@ -1,4 +1,4 @@
-/* Other spellings of the field, for values and for keys, turned into the one spelling of the table. Inside src/config. */
+/* Other spellings of the field, for values and for keys, turned into the one spelling of the table. Local. */
 #ifndef SH_CONFIG_ALIAS_H
 #define SH_CONFIG_ALIAS_H
 

@@ -1,119 +1,139 @@
 #include "src/config/check.h"
 
+#include "src/config/place.h"
+
 #include <inttypes.h>
 
-static sh_rc check_heads(const struct sh_config *c)
+static sh_rc check_heads(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     if (c->model.n_heads % c->model.n_kv_heads != 0)
-        return sh_fail(SH_E_USAGE, "model.n_kv_heads: %d does not divide model.n_heads %d", c->model.n_kv_heads,
-                       c->model.n_heads);
+        return sh_config_refuse(state, "model.n_kv_heads", "%d does not divide model.n_heads %d", c->model.n_kv_heads,
+                                c->model.n_heads);
     if (c->model.family == SH_FAMILY_LLAMA && c->model.head_dim % 2 != 0)
-        return sh_fail(SH_E_USAGE, "model.head_dim: %d is odd; rotary positions turn pairs of elements", c->model.head_dim);
+        return sh_config_refuse(state, "model.head_dim", "%d is odd; rotary positions turn pairs of elements",
+                                c->model.head_dim);
     return SH_OK;
 }
 
-static sh_rc check_gpt2(const struct sh_config *c)
+static sh_rc check_gpt2(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     if (c->model.family != SH_FAMILY_GPT2)
         return SH_OK;
     if (c->model.n_kv_heads != c->model.n_heads)
-        return sh_fail(SH_E_USAGE, "model.n_kv_heads: gpt2 has as many as model.n_heads, %d, not %d", c->model.n_heads,
-                       c->model.n_kv_heads);
+        return sh_config_refuse(state, "model.n_kv_heads", "gpt2 has as many as model.n_heads, %d, not %d",
+                                c->model.n_heads, c->model.n_kv_heads);
     if ((int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
-        return sh_fail(SH_E_USAGE, "model.head_dim: %d * model.n_heads %d is not model.dim %d, as gpt2 needs",
-                       c->model.head_dim, c->model.n_heads, c->model.dim);
+        return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as gpt2 needs",
+                                c->model.head_dim, c->model.n_heads, c->model.dim);
     if (c->model.rope_factor != 0)
-        return sh_fail(SH_E_USAGE, "model.rope_factor: gpt2 has no rotary positions; leave it out");
+        return sh_config_refuse(state, "model.rope_factor", "gpt2 has no rotary positions; leave it out");
     return SH_OK;
 }
 
-static sh_rc check_rope(const struct sh_config *c)
+static sh_rc check_rope(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     if (c->model.rope_factor == 0)
         return SH_OK;
     if (c->model.rope_factor < 1)
-        return sh_fail(SH_E_USAGE, "model.rope_factor: %g would shorten the context; give 0 or at least 1",
-                       c->model.rope_factor);
+        return sh_config_refuse(state, "model.rope_factor", "%g would shorten the context; give 0 or at least 1",
+                                c->model.rope_factor);
     if (c->model.rope_original_max_len == 0)
-        return sh_fail(SH_E_USAGE, "model.rope_original_max_len: needed with model.rope_factor");
+        return sh_config_refuse(state, "model.rope_original_max_len", "needed with model.rope_factor");
     if (c->model.rope_high_freq_factor <= c->model.rope_low_freq_factor)
-        return sh_fail(SH_E_USAGE, "model.rope_high_freq_factor: %g must be above model.rope_low_freq_factor %g",
-                       c->model.rope_high_freq_factor, c->model.rope_low_freq_factor);
+        return sh_config_refuse(state, "model.rope_high_freq_factor", "%g must be above model.rope_low_freq_factor %g",
+                                c->model.rope_high_freq_factor, c->model.rope_low_freq_factor);
     return SH_OK;
 }
 
-static sh_rc check_batch(const struct sh_config *c)
+static sh_rc check_batch(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     int local = c->training.local_batch_size, global = c->training.global_batch_size;
     if (c->training.seq_len > c->model.max_seq_len)
-        return sh_fail(SH_E_USAGE, "training.seq_len: %d is longer than model.max_seq_len %d", c->training.seq_len,
-                       c->model.max_seq_len);
+        return sh_config_refuse(state, "training.seq_len", "%d is longer than model.max_seq_len %d",
+                                c->training.seq_len, c->model.max_seq_len);
     if (global == 0)
-        return sh_fail(SH_E_USAGE, "training.global_batch_size: 0; give -1 for local_batch_size * ranks, or a number");
+        return sh_config_refuse(state, "training.global_batch_size",
+                                "0; give -1 for local_batch_size * ranks, or a number");
     if (global > 0 && global % local != 0)
-        return sh_fail(SH_E_USAGE, "training.global_batch_size: %d is not a multiple of training.local_batch_size %d",
-                       global, local);
+        return sh_config_refuse(state, "training.global_batch_size",
+                                "%d is not a multiple of training.local_batch_size %d", global, local);
     return SH_OK;
 }
 
-static sh_rc check_documents(const struct sh_config *c)
+static sh_rc check_documents(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     if (c->data.document_separator >= c->model.vocab_size)
-        return sh_fail(SH_E_USAGE, "data.document_separator: %d is outside the vocabulary of %d tokens",
-                       c->data.document_separator, c->model.vocab_size);
+        return sh_config_refuse(state, "data.document_separator", "%d is outside the vocabulary of %d tokens",
+                                c->data.document_separator, c->model.vocab_size);
     if (c->data.document_mask && c->data.document_separator < 0)
-        return sh_fail(SH_E_USAGE, "data.document_mask: needs data.document_separator, the token that ends a document");
+        return sh_config_refuse(state, "data.document_mask",
+                                "needs data.document_separator, the token that ends a document");
     return SH_OK;
 }
 
-static sh_rc check_schedule(const struct sh_config *c)
+static sh_rc check_schedule(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     int64_t total = c->lr_scheduler.total_steps > 0 ? c->lr_scheduler.total_steps : c->training.steps;
     int64_t warmup = c->lr_scheduler.warmup_steps;
     if (warmup > total)
-        return sh_fail(SH_E_USAGE, "lr_scheduler.warmup_steps: %" PRId64 " is more than all %" PRId64 " steps", warmup, total);
+        return sh_config_refuse(state, "lr_scheduler.warmup_steps", "%" PRId64 " is more than all %" PRId64 " steps",
+                                warmup, total);
     if (c->lr_scheduler.decay_type != SH_DECAY_WSD)
         return SH_OK;
     if ((double)warmup + c->lr_scheduler.decay_ratio * (double)total > (double)total)
-        return sh_fail(SH_E_USAGE, "lr_scheduler.decay_ratio: %g of %" PRId64 " steps and %" PRId64
-                       " warmup_steps overlap; make one of them less", c->lr_scheduler.decay_ratio, total, warmup);
+        return sh_config_refuse(state, "lr_scheduler.decay_ratio",
+                                "%g of %" PRId64 " steps and %" PRId64 " warmup_steps overlap; make one of them less",
+                                c->lr_scheduler.decay_ratio, total, warmup);
     return SH_OK;
 }
 
-static sh_rc check_parallelism(const struct sh_config *c)
+static sh_rc check_parallelism(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     int strategy = c->parallelism.sharding_strategy;
     bool reshards = strategy == SH_FULL_SHARD || strategy == SH_HYBRID_SHARD;
     if (c->parallelism.reshard_after_forward > 1 && !reshards)
-        return sh_fail(SH_E_USAGE, "parallelism.reshard_after_forward: %d needs sharding_strategy full_shard or hybrid_shard;"
-                       " the others do not reshard", c->parallelism.reshard_after_forward);
+        return sh_config_refuse(state, "parallelism.reshard_after_forward",
+                                "%d needs sharding_strategy full_shard or hybrid_shard;"
+                                " the others do not reshard",
+                                c->parallelism.reshard_after_forward);
     return SH_OK;
 }
 
-static sh_rc check_recompute(const struct sh_config *c)
+static sh_rc check_recompute(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     bool every_k = c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K;
     if (every_k && c->activation_checkpoint.every_k > c->model.n_layers)
-        return sh_fail(SH_E_USAGE, "activation_checkpoint.every_k: %d is more than model.n_layers %d; no block would be"
-                       " recomputed", c->activation_checkpoint.every_k, c->model.n_layers);
+        return sh_config_refuse(state, "activation_checkpoint.every_k",
+                                "%d is more than model.n_layers %d; no block would be"
+                                " recomputed",
+                                c->activation_checkpoint.every_k, c->model.n_layers);
     return SH_OK;
 }
 
-static sh_rc check_guard(const struct sh_config *c)
+static sh_rc check_guard(struct sh_config_state *state)
 {
+    const struct sh_config *c = &state->cfg;
     if (c->guard.z_score > 0 && c->guard.z_score < 2)
-        return sh_fail(SH_E_USAGE, "guard.z_score: %g would leave out many good steps; give 0 (off) or at least 2",
-                       c->guard.z_score);
+        return sh_config_refuse(state, "guard.z_score",
+                                "%g would leave out many good steps; give 0 (off) or at least 2", c->guard.z_score);
     return SH_OK;
 }
 
-sh_rc sh_config_check(const struct sh_config *cfg)
+sh_rc sh_config_check(struct sh_config_state *state)
 {
-    static sh_rc (*const checks[])(const struct sh_config *) = {
+    static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_recompute, check_guard,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
-        SH_TRY(checks[i](cfg));
+        SH_TRY(checks[i](state));
     return SH_OK;
 }

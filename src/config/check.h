@@ -2,9 +2,9 @@
 #ifndef SH_CONFIG_CHECK_H
 #define SH_CONFIG_CHECK_H
 
-#include "src/config/config.h"
+#include "src/config/keys.h"
 
-/* Errors: SH_E_USAGE, "section.key: what does not fit, and what would". */
-sh_rc sh_config_check(const struct sh_config *cfg);
+/* Errors: SH_E_USAGE, "place: section.key: what does not fit, and what would". */
+sh_rc sh_config_check(struct sh_config_state *state);
 
 #endif

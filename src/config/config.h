@@ -1,4 +1,5 @@
-/* The configuration of a run: one table of keys (keys.c), filled from defaults, then a YAML file, then --section.key=value.
+/* The configuration of a run: one table of keys (keys.c), filled from defaults, then a YAML file, then arguments
+ * --section.key=value.
  *
  * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
  * type or out of range is an error with file and line (or the argument) and the nearest known name. Words are
@@ -67,7 +68,8 @@ struct sh_config {
     } data;
     struct {
         int sharding_strategy;   /* enum sh_cfg_strategy */
-        int reshard_after_forward; /* 1: as the strategy says; N > 1: over N neighbouring ranks (full_shard, hybrid_shard) */
+        int reshard_after_forward; /* 1: as the strategy says; N > 1: over N neighbouring ranks
+                                      (full_shard, hybrid_shard) */
         int gradient_sync;       /* enum sh_cfg_grad_sync: auto (every_micro_step where the strategy shards
                                     gradients, else last) | every_micro_step | last_micro_step */
         int forward_prefetch, backward_prefetch; /* units gathered ahead; 0: none */
@@ -118,7 +120,7 @@ struct sh_config {
     } profiling;
     struct {
         bool skip_non_finite;    /* a step with NaN or Inf in loss or gradient norm is skipped; else the run stops */
-        double z_score;          /* skip when the gradient norm is this many deviations above its running mean; 0: off */
+        double z_score;          /* skip when the gradient norm is so many deviations above its running mean; 0: off */
         int window;              /* steps of that mean */
         int max_skips;           /* in a row; more: SH_E_NUMERIC */
     } guard;
@@ -134,7 +136,7 @@ struct sh_config {
     } debug;
 };
 
-/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (without the dashes), then presets and aliases.
+/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases.
  * All bytes of *cfg are defined, padding included, so that memcmp compares two of them.
  * Errors: SH_E_DATA when the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument.
  * On failure *cfg is as it was. */
@@ -153,7 +155,8 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
-/* One line a difference, "section.key: a -> b"; keys under `skip_section` names (NULL-terminated, may be NULL) left out. */
+/* One line a difference, "section.key: a -> b". The sections named in `skip_section` (ends with NULL; may be NULL) are
+ * left out. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, const char *const *skip_section, FILE *out);
 
 #endif

@@ -15,8 +15,6 @@ static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX]
         snprintf(out, FACTS_MAX, "%s", words);
     else if (key->type == SH_KEY_STRING)
         snprintf(out, FACTS_MAX, "text");
-    else if (range[0] == '\0')
-        snprintf(out, FACTS_MAX, "whole number of 64 bits");
     else
         snprintf(out, FACTS_MAX, "%s%s%s%s%s%s", words, words[0] != '\0' ? " | " : "",
                  key->type == SH_KEY_DOUBLE ? "number " : "", range, key->unit != NULL ? " " : "",

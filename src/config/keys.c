@@ -1,7 +1,7 @@
 #include "src/config/keys.h"
 
 /* Where a row's value lives, and as what: the type comes from the field, so that the two cannot differ. */
-#define FIELD(field)                                                                                        \
+#define FIELD(field) \
     .type = _Generic(((struct sh_config_state *)0)->field,                                                  \
                      bool: SH_KEY_BOOL, int: SH_KEY_INT, int64_t: SH_KEY_INT64, uint64_t: SH_KEY_UINT64,    \
                      double: SH_KEY_DOUBLE, char *: SH_KEY_STRING),                                         \
@@ -13,7 +13,6 @@
 #define ALIAS(main_key, field) .alias_of = main_key, FIELD(alias.field)
 
 #define FROM_PRESET "the preset's"
-#define END {NULL, 0}
 
 /* Larger than any run, small enough that products of two such numbers stay far from overflow. */
 #define MANY_STEPS 1e12
@@ -22,57 +21,65 @@
 
 typedef const struct sh_config_word words[];
 
-static words bool_words = {{"false", false}, {"true", true}, END};
-static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, END};
-static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, END};
-static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, END};
-static words token_words = {{"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, END};
+static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
+static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, {NULL, 0}};
+static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
+static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, {NULL, 0}};
+static words token_words = {
+    {"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, {NULL, 0}};
 static words strategy_words = {
-    {"no_shard", SH_NO_SHARD},         {"shard_optim", SH_SHARD_OPTIM},   {"shard_grad_op", SH_SHARD_GRAD_OP},
-    {"full_shard", SH_FULL_SHARD},     {"hybrid_shard", SH_HYBRID_SHARD}, {"hybrid_shard_zero2", SH_HYBRID_SHARD_ZERO2},
-    END,
+    {"no_shard", SH_NO_SHARD},
+    {"shard_optim", SH_SHARD_OPTIM},
+    {"shard_grad_op", SH_SHARD_GRAD_OP},
+    {"full_shard", SH_FULL_SHARD},
+    {"hybrid_shard", SH_HYBRID_SHARD},
+    {"hybrid_shard_zero2", SH_HYBRID_SHARD_ZERO2},
+    {NULL, 0},
 };
 static words grad_sync_words = {
     {"auto", SH_GRAD_SYNC_AUTO},
     {"every_micro_step", SH_GRAD_SYNC_EVERY},
     {"last_micro_step", SH_GRAD_SYNC_LAST},
-    END,
+    {NULL, 0},
 };
 static words shard_words = {
-    {"all", SH_CONFIG_MESH_ALL}, {"node", SH_CONFIG_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, END};
-static words replicate_words = {{"auto", SH_CONFIG_MESH_AUTO}, END};
-static words decay_words = {
-    {"constant", SH_DECAY_CONSTANT}, {"linear", SH_DECAY_LINEAR}, {"cosine", SH_DECAY_COSINE}, {"wsd", SH_DECAY_WSD}, END};
+    {"all", SH_CONFIG_MESH_ALL}, {"node", SH_CONFIG_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
+static words replicate_words = {{"auto", SH_CONFIG_MESH_AUTO}, {NULL, 0}};
+static words decay_words = {{"constant", SH_DECAY_CONSTANT},
+                            {"linear", SH_DECAY_LINEAR},
+                            {"cosine", SH_DECAY_COSINE},
+                            {"wsd", SH_DECAY_WSD},
+                            {NULL, 0}};
 static words recompute_words = {
     {"none", SH_RECOMPUTE_NONE},
     {"full", SH_RECOMPUTE_FULL},
     {"every_k", SH_RECOMPUTE_EVERY_K},
     {"selective", SH_RECOMPUTE_SELECTIVE},
-    END,
+    {NULL, 0},
 };
-static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, END};
-static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, END};
-static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, END};
-static words reshard_words = {
-    {"default", SH_ALIAS_RESHARD_DEFAULT}, {"always", SH_ALIAS_RESHARD_ALWAYS}, {"never", SH_ALIAS_RESHARD_NEVER}, END};
+static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
+static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
+static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
+static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
+                              {"always", SH_ALIAS_RESHARD_ALWAYS},
+                              {"never", SH_ALIAS_RESHARD_NEVER},
+                              {NULL, 0}};
 
 const struct sh_config_key sh_config_keys[] = {
-    {KEY(job, dump_folder), .def = "./outputs",
-     .help = "Folder of everything a run writes."},
-    {KEY(job, description), .def = "",
-     .help = "A line about this run, kept in its checkpoints."},
+    {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
+    {KEY(job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
 
     {KEY(model, name), .def = "",
-     .help = "Preset that sets all of this section: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b. "
-             "Keys given beside it win. Empty or custom: no preset, every dimension is given."},
+     .help =
+         "Preset that sets all of this section: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b. "
+         "Keys given beside it win. Empty or custom: no preset, every dimension is given."},
     {KEY(model, family), WORDS(family_words), .def = "llama",
-     .help = "Architecture. llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU, biases."},
+     .help =
+         "Architecture. llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU, biases."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},
-    {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET,
-     .help = "Width of the residual stream."},
-    {KEY(model, n_heads), .min = 1, .max = 65536, .derived = FROM_PRESET,
-     .help = "Query heads of attention."},
+    {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
+    {KEY(model, n_heads), .min = 1, .max = 65536, .derived = FROM_PRESET, .help = "Query heads of attention."},
     {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads",
      .help = "Key and value heads; fewer than n_heads is grouped-query attention."},
     {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
@@ -85,8 +92,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Longest sequence the model is made for; gpt2 has a learned vector for each position."},
     {KEY(model, norm_eps), .min = 1e-12, .max = 1, .def = "1e-5",
      .help = "Added to the variance (mean square) in norms."},
-    {KEY(model, rope_theta), .min = 1, .max = 1e12, .def = "10000",
-     .help = "Base of the rotary frequencies (llama)."},
+    {KEY(model, rope_theta), .min = 1, .max = 1e12, .def = "10000", .help = "Base of the rotary frequencies (llama)."},
     {KEY(model, rope_factor), .min = 0, .max = 65536, .def = "0",
      .help = "Stretching of low rotary frequencies for long contexts, as in Llama 3.1; 0: none."},
     {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
@@ -97,14 +103,11 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Context length before stretching; needed with rope_factor."},
     {KEY(model, tie_word_embeddings), BOOL, .def = "false",
      .help = "Use the embedding as the output projection as well."},
-    {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
-     .help = "Standard deviation of initial weights."},
+    {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02", .help = "Standard deviation of initial weights."},
 
-    {KEY(training, dataset_path), .def = "",
-     .help = "Token file, or a glob pattern of several. Needed by train."},
+    {KEY(training, dataset_path), .def = "", .help = "Token file, or a glob pattern of several. Needed by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
-     .derived = "2048, or model.max_seq_len where that is less",
-     .help = "Length of training sequences."},
+     .derived = "2048, or model.max_seq_len where that is less", .help = "Length of training sequences."},
     {KEY(training, local_batch_size), .min = 1, .max = 65536, .unit = "sequences", .def = "8",
      .help = "Sequences one rank works on at a time."},
     {KEY(training, global_batch_size), .min = -1, .max = MANY_ELEMS, .unit = "sequences", .def = "-1",
@@ -115,13 +118,14 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(training, max_norm), .min = 0, .max = 1e30, .def = "1",
      .help = "Gradients of a larger global norm are scaled down to it; 0: no clipping."},
     {KEY(training, mixed_precision_param), WORDS(precision_words), .def = "bfloat16",
-     .help = "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
+     .help =
+         "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
     {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
      .help = "cpu: fast kernels; ref: the plain loops that define what is right."},
     {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
-     .help = "Tokens whose logits exist at one time; 0: as many as take about 16 MiB."},
+     .help = "Tokens whose logits exist at one time; 0: as many as take about 64 MiB."},
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
@@ -148,23 +152,38 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "The same in the backward."},
     {KEY(parallelism, limit_all_gathers), .min = 0, .max = 1024, .unit = "units", .def = "0",
      .help = "Most gathered units alive at once, the one in use included; 0: no limit but the prefetch."},
-    {.name = "parallelism.zero_stage", ALIAS("parallelism.sharding_strategy", zero_stage), .min = 0, .max = 3,
+    {.name = "parallelism.zero_stage",
+     ALIAS("parallelism.sharding_strategy", zero_stage),
+     .min = 0,
+     .max = 3,
      .derived = "not set",
      .help = "0 no_shard, 1 shard_optim, 2 shard_grad_op, 3 full_shard."},
-    {.name = "parallelism.fsdp_reshard_after_forward", ALIAS("parallelism.sharding_strategy", reshard),
-     WORDS(reshard_words), .derived = "not set",
+    {.name = "parallelism.fsdp_reshard_after_forward",
+     ALIAS("parallelism.sharding_strategy", reshard),
+     WORDS(reshard_words),
+     .derived = "not set",
      .help = "never: shard_grad_op for full_shard, hybrid_shard_zero2 for hybrid_shard; always: the reverse; "
              "default: as the strategy says."},
-    {.name = "parallelism.data_parallel_replicate_degree", ALIAS("mesh.replicate", replicate_degree), .min = 1,
-     .max = MANY_RANKS, .unit = "replicas", .derived = "not set",
+    {.name = "parallelism.data_parallel_replicate_degree",
+     ALIAS("mesh.replicate", replicate_degree),
+     .min = 1,
+     .max = MANY_RANKS,
+     .unit = "replicas",
+     .derived = "not set",
      .help = "Also chooses hybrid_shard when it is above 1 and no strategy is given, and all remaining ranks as the "
              "shard axis when that is not given."},
-    {.name = "parallelism.data_parallel_shard_degree", ALIAS("mesh.shard", shard_degree), .words = rest_words, .min = 1,
-     .max = MANY_RANKS, .unit = "ranks", .derived = "not set",
+    {.name = "parallelism.data_parallel_shard_degree",
+     ALIAS("mesh.shard", shard_degree),
+     .words = rest_words,
+     .min = 1,
+     .max = MANY_RANKS,
+     .unit = "ranks",
+     .derived = "not set",
      .help = "-1: all ranks that replication leaves."},
 
     {KEY(mesh, shard), .words = shard_words, .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "auto",
-     .help = "Ranks of a shard group. all: all that mesh.replicate leaves; node: those of a node; auto: by the strategy."},
+     .help =
+         "Ranks of a shard group. all: all that mesh.replicate leaves; node: those of a node; auto: by the strategy."},
     {KEY(mesh, replicate), .words = replicate_words, .min = 1, .max = MANY_RANKS, .unit = "replicas", .def = "auto",
      .help = "Number of shard groups that hold the same. auto: what mesh.shard leaves."},
     {KEY(mesh, ranks_per_node), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
@@ -172,23 +191,20 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(mesh, ranks), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
      .help = "For plan only: number of ranks to plan for; 0: those that were started."},
 
-    {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4",
-     .help = "Highest learning rate of AdamW."},
-    {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9",
-     .help = "Decay of the mean of gradients."},
+    {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4", .help = "Highest learning rate of AdamW."},
+    {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9", .help = "Decay of the mean of gradients."},
     {KEY(optimizer, beta2), .min = 0, .max = 0.999999999, .def = "0.95",
      .help = "Decay of the mean of squared gradients."},
-    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8",
-     .help = "Added to the root of the mean square."},
+    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8", .help = "Added to the root of the mean square."},
     {KEY(optimizer, weight_decay), .min = 0, .max = 100, .def = "0.1",
      .help = "Decoupled weight decay, times the learning rate."},
-    {KEY(optimizer, decay_all), BOOL, .def = "false",
-     .help = "Decay biases and norms too; false: matrices only."},
+    {KEY(optimizer, decay_all), BOOL, .def = "false", .help = "Decay biases and norms too; false: matrices only."},
 
     {KEY(lr_scheduler, warmup_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Steps in which the rate rises linearly to optimizer.lr."},
     {KEY(lr_scheduler, decay_type), WORDS(decay_words), .def = "cosine",
-     .help = "How the rate falls after the warm-up; wsd: constant, then linear over the last decay_ratio of the steps."},
+     .help =
+         "How the rate falls after the warm-up; wsd: constant, then linear over the last decay_ratio of the steps."},
     {KEY(lr_scheduler, decay_ratio), .min = 0, .max = 1, .unit = "share of the steps", .def = "0.2",
      .help = "For wsd: the part of the run in which the rate falls."},
     {KEY(lr_scheduler, min_lr_factor), .min = 0, .max = 1, .def = "0.1",
@@ -197,31 +213,31 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Steps after which the rate has fallen; 0: training.steps."},
 
     {KEY(activation_checkpoint, mode), WORDS(recompute_words), .def = "none",
-     .help = "Which activations are computed again in the backward instead of being kept: none, full (all but the inputs of "
+     .help = "Which activations are computed again in the backward instead of being kept: none, full (all but the "
+             "inputs of "
              "blocks), every_k (full in each k-th block), selective (all but matrix products and attention)."},
     {KEY(activation_checkpoint, every_k), .min = 1, .max = 10000, .unit = "blocks", .def = "2",
      .help = "For every_k: 1 recomputes each block, 2 every other one."},
-    {.name = "activation_checkpoint.selective_ac_option", ALIAS("activation_checkpoint.mode", selective_option),
-     .words = op_words, .min = 1, .max = 10000, .unit = "blocks", .derived = "not set",
+    {.name = "activation_checkpoint.selective_ac_option",
+     ALIAS("activation_checkpoint.mode", selective_option),
+     .words = op_words,
+     .min = 1,
+     .max = 10000,
+     .unit = "blocks",
+     .derived = "not set",
      .help = "Beside mode: selective. op: selective; k: every_k with that k."},
 
-    {KEY(checkpoint, enable), BOOL, .def = "true",
-     .help = "Save the state of the run, the last step always."},
-    {KEY(checkpoint, folder), .def = "checkpoint",
-     .help = "Where; below job.dump_folder unless absolute."},
+    {KEY(checkpoint, enable), BOOL, .def = "true", .help = "Save the state of the run, the last step always."},
+    {KEY(checkpoint, folder), .def = "checkpoint", .help = "Where; below job.dump_folder unless absolute."},
     {KEY(checkpoint, interval), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "500",
      .help = "Steps from one checkpoint to the next."},
-    {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false",
-     .help = "Also save the initial values, as step 0."},
+    {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false", .help = "Also save the initial values, as step 0."},
     {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
      .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
-    {KEY(checkpoint, initial_load_path), .def = "",
-     .help = "Start from this file instead of the newest; empty: none."},
+    {KEY(checkpoint, initial_load_path), .def = "", .help = "Start from this file instead of the newest; empty: none."},
 
-    {KEY(validation, enable), BOOL, .def = "false",
-     .help = "Measure the loss on other data from time to time."},
-    {KEY(validation, dataset_path), .def = "",
-     .help = "Token file of that data, or a glob pattern of several."},
+    {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on other data from time to time."},
+    {KEY(validation, dataset_path), .def = "", .help = "Token file of that data, or a glob pattern of several."},
     {KEY(validation, freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "100",
      .help = "Steps from one validation to the next."},
     {KEY(validation, sequences), .min = 0, .max = 2147483647, .unit = "sequences", .def = "128",
@@ -243,8 +259,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Leave out a step whose loss or gradient norm is NaN or infinite; false: stop."},
     {KEY(guard, z_score), .min = 0, .max = 1000, .unit = "standard deviations", .def = "0",
      .help = "Leave out a step whose gradient norm is this far above its running mean; 0: off, else at least 2."},
-    {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128",
-     .help = "Steps of that running mean."},
+    {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128", .help = "Steps of that running mean."},
     {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
      .help = "Stop when more steps than this in a row are left out."},
 
@@ -253,13 +268,14 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(comm, trace_buf_size), .min = 16, .max = 1000000, .unit = "collectives", .def = "1024",
      .help = "Newest collectives kept for that report."},
 
-    {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e15, .unit = "bytes", .def = "0",
-     .help = "Memory of one rank; a run that needs more is refused before it starts. 0: memory of the node divided by its "
-             "ranks."},
+    {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
+     .help =
+         "Memory of one rank; a run that needs more is refused before it starts. 0: memory of the node divided by its "
+         "ranks."},
 
-    {KEY(debug, seed), .def = "0",
-     .help = "Seed of initial weights and of the order of the data."},
+    {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
 };
 
 const int sh_config_n_keys = sizeof sh_config_keys / sizeof sh_config_keys[0];
-_Static_assert(sizeof sh_config_keys / sizeof sh_config_keys[0] <= SH_CONFIG_KEYS_MAX, "SH_CONFIG_KEYS_MAX is too small");
+_Static_assert(sizeof sh_config_keys / sizeof sh_config_keys[0] <= SH_CONFIG_KEYS_MAX,
+               "SH_CONFIG_KEYS_MAX is too small");

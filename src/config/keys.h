@@ -22,7 +22,7 @@ struct sh_config_key {
     const struct sh_config_word *words; /* (optional) accepted in place of a number */
     bool only_words;                    /* no number is */
     bool sizes;                         /* bytes: numbers may end in KiB, MiB, GiB ... */
-    double min, max;                    /* of numbers, both allowed; equal: as the type says */
+    double min, max;                    /* of numbers, both allowed; not for uint64 */
     const char *unit;                   /* (optional) of numbers */
     const char *def;                    /* default, as it would be written in a file; NULL: see derived */
     const char *derived;                /* where the value comes from when it is not given and def is NULL */
@@ -58,14 +58,6 @@ struct sh_config_state {
 
 /* The key of that name, or NULL. */
 const struct sh_config_key *sh_config_key_find(const char *name);
-
-/* Place where a key was given; the name must be one of the table. */
-struct sh_config_place *sh_config_key_place(struct sh_config_state *state, const char *name);
-
-/* "config.yaml:12: " or "--", to stand before "section.key: ..."; returns out. */
-const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX]);
-/* "at config.yaml:12" or "on the command line"; returns out. */
-const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX]);
 
 /* A known name near to an unknown "section.key" (the same key of another section, or a similar spelling), or NULL. */
 const char *sh_config_key_nearest(const char *name);

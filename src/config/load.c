@@ -4,6 +4,7 @@
 #include "src/base/mem.h"
 #include "src/config/alias.h"
 #include "src/config/check.h"
+#include "src/config/place.h"
 #include "src/config/preset.h"
 #include "src/config/text.h"
 #include "src/config/yaml.h"
@@ -58,7 +59,8 @@ static sh_rc give_argument(struct sh_config_state *state, const char *argument)
     char name[SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN];
     const char *equals = strchr(argument, '=');
     if (equals == NULL)
-        return sh_fail(SH_E_USAGE, "--%s: has no value; write --section.key=value", sh_config_text_shown(argument, shown));
+        return sh_fail(SH_E_USAGE, "--%s: has no value; write --section.key=value",
+                       sh_config_text_shown(argument, shown));
     /* A name too long to fit is cut, and then still longer than every known one. */
     snprintf(name, sizeof name, "%.*s", (int)(equals - argument), argument);
     return sh_config_give(state, place, name, equals + 1, SH_TEXT_ARGUMENT);
@@ -75,7 +77,7 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
         SH_TRY(give_argument(state, overrides[i]));
     SH_TRY(sh_config_alias_resolve(state));
     SH_TRY(sh_config_preset_apply(state));
-    return sh_config_check(&state->cfg);
+    return sh_config_check(state);
 }
 
 static sh_rc load(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,

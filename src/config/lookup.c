@@ -12,11 +12,6 @@ const struct sh_config_key *sh_config_key_find(const char *name)
     return NULL;
 }
 
-struct sh_config_place *sh_config_key_place(struct sh_config_state *state, const char *name)
-{
-    return &state->given[sh_config_key_find(name) - sh_config_keys];
-}
-
 int sh_config_section_len(const char *key_name)
 {
     return (int)strcspn(key_name, ".");
@@ -74,22 +69,4 @@ const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NA
         strcpy(out, name);
     }
     return out[0] != '\0' ? out : NULL;
-}
-
-const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
-{
-    if (place->source == SH_SOURCE_FILE)
-        snprintf(out, SH_CONFIG_PATH_MAX, "%s:%d: ", place->file, place->line);
-    else
-        strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "--" : "");
-    return out;
-}
-
-const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
-{
-    if (place->source == SH_SOURCE_FILE)
-        snprintf(out, SH_CONFIG_PATH_MAX, "at %s:%d", place->file, place->line);
-    else
-        strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "on the command line" : "by default");
-    return out;
 }

@@ -1,6 +1,7 @@
 #include "src/config/preset.h"
 
 #include "src/base/str.h"
+#include "src/config/place.h"
 #include "src/config/text.h"
 
 #include <string.h>
@@ -8,26 +9,56 @@
 typedef __typeof__(((struct sh_config *)0)->model) model_section;
 
 #define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4
-#define GPT2_BASE                                                                                                      \
+#define GPT2_BASE                                                                                                     \
     .family = SH_FAMILY_GPT2, .head_dim = 64, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5, PLAIN_ROPE, \
     .tie_word_embeddings = true, .init_std = 0.02
-#define LLAMA3_BASE                                                                                        \
-    .family = SH_FAMILY_LLAMA, .n_kv_heads = 8, .vocab_size = 128256, .max_seq_len = 131072, .norm_eps = 1e-5, \
+#define LLAMA3_BASE                                                                                             \
+    .family = SH_FAMILY_LLAMA, .n_kv_heads = 8, .vocab_size = 128256, .max_seq_len = 131072, .norm_eps = 1e-5,  \
     .rope_theta = 500000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_len = 8192, \
     .init_std = 0.02
 
 /* Dimensions as published with the models: "Language Models are Unsupervised Multitask Learners" (2019) for gpt2, the
  * config.json of the Llama 3.1 and 3.2 releases for llama. `debug` is ours, small enough for a laptop. */
 static const model_section presets[] = {
-    {.name = "debug", .family = SH_FAMILY_LLAMA, .n_layers = 4, .dim = 128, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32,
-     .ffn_dim = 384, .vocab_size = 256, .max_seq_len = 512, .norm_eps = 1e-5, PLAIN_ROPE, .init_std = 0.02},
+    {.name = "debug",
+     .family = SH_FAMILY_LLAMA,
+     .n_layers = 4,
+     .dim = 128,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 32,
+     .ffn_dim = 384,
+     .vocab_size = 256,
+     .max_seq_len = 512,
+     .norm_eps = 1e-5,
+     PLAIN_ROPE,
+     .init_std = 0.02},
     {.name = "gpt2-124m", GPT2_BASE, .n_layers = 12, .dim = 768, .n_heads = 12, .n_kv_heads = 12, .ffn_dim = 3072},
     {.name = "gpt2-1558m", GPT2_BASE, .n_layers = 48, .dim = 1600, .n_heads = 25, .n_kv_heads = 25, .ffn_dim = 6400},
-    {.name = "llama3.2-1b", LLAMA3_BASE, .n_layers = 16, .dim = 2048, .n_heads = 32, .head_dim = 64, .ffn_dim = 8192,
-     .rope_factor = 32, .tie_word_embeddings = true},
-    {.name = "llama3.1-8b", LLAMA3_BASE, .n_layers = 32, .dim = 4096, .n_heads = 32, .head_dim = 128, .ffn_dim = 14336,
+    {.name = "llama3.2-1b",
+     LLAMA3_BASE,
+     .n_layers = 16,
+     .dim = 2048,
+     .n_heads = 32,
+     .head_dim = 64,
+     .ffn_dim = 8192,
+     .rope_factor = 32,
+     .tie_word_embeddings = true},
+    {.name = "llama3.1-8b",
+     LLAMA3_BASE,
+     .n_layers = 32,
+     .dim = 4096,
+     .n_heads = 32,
+     .head_dim = 128,
+     .ffn_dim = 14336,
      .rope_factor = 8},
-    {.name = "llama3.1-70b", LLAMA3_BASE, .n_layers = 80, .dim = 8192, .n_heads = 64, .head_dim = 128, .ffn_dim = 28672,
+    {.name = "llama3.1-70b",
+     LLAMA3_BASE,
+     .n_layers = 80,
+     .dim = 8192,
+     .n_heads = 64,
+     .head_dim = 128,
+     .ffn_dim = 28672,
      .rope_factor = 8},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
@@ -39,7 +70,7 @@ const char *sh_config_preset_name(int i)
 
 static sh_rc no_such_preset(struct sh_config_state *state)
 {
-    char prefix[SH_CONFIG_PATH_MAX], shown[SH_CONFIG_SHOWN], all[SH_CONFIG_PATH_MAX];
+    char shown[SH_CONFIG_SHOWN], all[256];
     const char *names[PRESETS];
     size_t used = 0;
     for (int i = 0; i < PRESETS; i++) {
@@ -47,10 +78,9 @@ static sh_rc no_such_preset(struct sh_config_state *state)
         used += (size_t)snprintf(all + used, sizeof all - used, "%s, ", names[i]);
     }
     const char *nearest = sh_str_nearest(state->cfg.model.name, PRESETS, names);
-    sh_config_place_prefix(sh_config_key_place(state, "model.name"), prefix);
-    return sh_fail(SH_E_USAGE, "%smodel.name: no preset '%s' (there are %scustom)%s%s", prefix,
-                   sh_config_text_shown(state->cfg.model.name, shown), all, nearest != NULL ? "; nearest is " : "",
-                   nearest != NULL ? nearest : "");
+    return sh_config_refuse(state, "model.name", "no preset '%s' (there are %scustom)%s%s",
+                            sh_config_text_shown(state->cfg.model.name, shown), all,
+                            nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
 static const model_section *find_preset(const char *name)
@@ -79,24 +109,27 @@ static sh_rc check_complete(const model_section *m)
         const char *key;
         int value;
     } needed[] = {
-        {"n_layers", m->n_layers},   {"dim", m->dim},         {"n_heads", m->n_heads},
-        {"ffn_dim", m->ffn_dim},     {"vocab_size", m->vocab_size}, {"max_seq_len", m->max_seq_len},
+        {"n_layers", m->n_layers},     {"dim", m->dim},
+        {"n_heads", m->n_heads},       {"ffn_dim", m->ffn_dim},
+        {"vocab_size", m->vocab_size}, {"max_seq_len", m->max_seq_len},
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (needed[i].value == 0)
-            return sh_fail(SH_E_USAGE, "model.%s: not given; give it, or choose a preset with model.name", needed[i].key);
+            return sh_fail(SH_E_USAGE, "model.%s: not given; give it, or choose a preset with model.name",
+                           needed[i].key);
     return SH_OK;
 }
 
-static sh_rc derive_heads(model_section *m)
+static sh_rc derive_heads(struct sh_config_state *state)
 {
+    model_section *m = &state->cfg.model;
     if (m->n_kv_heads == 0)
         m->n_kv_heads = m->n_heads;
     if (m->head_dim != 0)
         return SH_OK;
     if (m->dim % m->n_heads != 0)
-        return sh_fail(SH_E_USAGE, "model.dim: %d is not a multiple of model.n_heads %d; give model.head_dim", m->dim,
-                       m->n_heads);
+        return sh_config_refuse(state, "model.dim", "%d is not a multiple of model.n_heads %d; give model.head_dim",
+                                m->dim, m->n_heads);
     m->head_dim = m->dim / m->n_heads;
     return SH_OK;
 }
@@ -113,7 +146,7 @@ sh_rc sh_config_preset_apply(struct sh_config_state *state)
         copy_what_is_not_given(state, preset);
     }
     SH_TRY(check_complete(m));
-    SH_TRY(derive_heads(m));
+    SH_TRY(derive_heads(state));
     if (state->cfg.training.seq_len == 0)
         state->cfg.training.seq_len = m->max_seq_len < DEFAULT_SEQ_LEN ? m->max_seq_len : DEFAULT_SEQ_LEN;
     return SH_OK;

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /* Offset of the first byte that is not part of an allowed UTF-8 character, or `bytes` when all are.
- * Control characters, line and paragraph separators and byte order marks are not allowed: what is loaded must come out of
- * sh_config_print() as one line that loads back. `layout` allows tab, line feed and carriage return as well. */
+ * Control characters, line and paragraph separators and byte order marks are not allowed: what is loaded must come out
+ * of sh_config_print() as one line that loads back. `layout` allows tab, line feed and carriage return as well. */
 size_t sh_config_text_bad(const char *s, size_t bytes, bool layout);
 
 enum { SH_CONFIG_SHOWN = 64 };

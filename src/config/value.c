@@ -48,7 +48,9 @@ const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_C
 const char *sh_config_value_range(const struct sh_config_key *key, char out[SH_CONFIG_NAME_MAX])
 {
     out[0] = '\0';
-    if (key->min < key->max)
+    if (key->type == SH_KEY_UINT64)
+        snprintf(out, SH_CONFIG_NAME_MAX, "0 .. %" PRIu64, UINT64_MAX); /* more digits than a double has */
+    else if (key->min < key->max)
         snprintf(out, SH_CONFIG_NAME_MAX, "%.15g .. %.15g", key->min, key->max);
     return out;
 }
@@ -83,9 +85,8 @@ static sh_rc wrong_type(const struct sh_config_key *key, const char *text)
 static sh_rc out_of_range(const struct sh_config_key *key, const char *text)
 {
     char range[SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN];
-    sh_config_value_range(key, range);
-    return sh_fail(SH_E_USAGE, "%s: %s is out of range%s%s", key->name, sh_config_text_shown(text, shown),
-                   range[0] != '\0' ? " " : "", range);
+    return sh_fail(SH_E_USAGE, "%s: %s is out of range %s", key->name, sh_config_text_shown(text, shown),
+                   sh_config_value_range(key, range));
 }
 
 /* ---- text to value ---- */
@@ -118,8 +119,8 @@ static int64_t unit_factor(const char *unit)
         const char *name;
         int64_t factor;
     } units[] = {
-        {"", 1},           {"B", 1},           {"KiB", 1 << 10},      {"MiB", 1 << 20},      {"GiB", 1 << 30},
-        {"TiB", 1LL << 40}, {"KB", 1000},       {"MB", 1000000},       {"GB", 1000000000},    {"TB", 1000000000000},
+        {"", 1},      {"B", 1},        {"KiB", 1 << 10},   {"MiB", 1 << 20},      {"GiB", 1 << 30}, {"TiB", 1LL << 40},
+        {"KB", 1000}, {"MB", 1000000}, {"GB", 1000000000}, {"TB", 1000000000000},
     };
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (strcmp(units[i].name, unit) == 0)
@@ -253,9 +254,13 @@ char *sh_config_value_text(const struct sh_config_key *key, const struct sh_conf
 {
     const char *field = (const char *)cfg + key->offset;
     switch (key->type) {
-    case SH_KEY_STRING: return quoted(field);
-    case SH_KEY_DOUBLE: return shortest(*(const double *)field);
-    case SH_KEY_UINT64: return sh_strfmt("%" PRIu64, *(const uint64_t *)field);
-    default: return whole_text(key, cfg);
+    case SH_KEY_STRING:
+        return quoted(field);
+    case SH_KEY_DOUBLE:
+        return shortest(*(const double *)field);
+    case SH_KEY_UINT64:
+        return sh_strfmt("%" PRIu64, *(const uint64_t *)field);
+    default:
+        return whole_text(key, cfg);
     }
 }

@@ -118,6 +118,8 @@ static sh_rc check_section(struct reader *r)
 {
     char shown[SH_CONFIG_SHOWN], near[SH_CONFIG_NAME_MAX];
     sh_config_text_shown(r->section, shown);
+    if (sh_config_key_find(r->section) != NULL)
+        return fail_here(r, "%s: write the section and, below it, the key", shown);
     if (!sh_config_section_known(r->section)) {
         const char *nearest = sh_config_section_nearest(r->section, near);
         return fail_here(r, "%s: no such section%s%s", shown, nearest != NULL ? "; nearest is " : "",

@@ -1,0 +1,39 @@
+#include "src/config/place.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct sh_config_place *sh_config_place_of(struct sh_config_state *state, const char *name)
+{
+    return &state->given[sh_config_key_find(name) - sh_config_keys];
+}
+
+const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
+{
+    if (place->source == SH_SOURCE_FILE)
+        snprintf(out, SH_CONFIG_PATH_MAX, "%s:%d: ", place->file, place->line);
+    else
+        strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "--" : "");
+    return out;
+}
+
+const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
+{
+    if (place->source == SH_SOURCE_FILE)
+        snprintf(out, SH_CONFIG_PATH_MAX, "at %s:%d", place->file, place->line);
+    else
+        strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "on the command line" : "by default");
+    return out;
+}
+
+sh_rc sh_config_refuse(struct sh_config_state *state, const char *name, const char *fmt, ...)
+{
+    char prefix[SH_CONFIG_PATH_MAX], text[SH_CONFIG_PATH_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    sh_config_place_prefix(sh_config_place_of(state, name), prefix);
+    return sh_fail(SH_E_USAGE, "%s%s: %s", prefix, name, text);
+}

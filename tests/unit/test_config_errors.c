@@ -1,0 +1,274 @@
+/* Everything that a configuration may not be, with the words it is refused with. */
+#include "src/config/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define DEBUG_MODEL "model: {name: debug}\n"
+
+struct refusal {
+    const char *given, *error;
+};
+
+static const struct refusal texts[] = {
+    /* keys and sections */
+    {"job:\n\ntraining:\n  stepz: 5\n", "c.yaml:4: training.stepz: no such key; nearest is training.steps"},
+    {"training:\n  lr: 5\n", "c.yaml:2: training.lr: no such key; nearest is optimizer.lr"},
+    {"training:\n  qwertyuiopas: 5\n", "c.yaml:2: training.qwertyuiopas: no such key"},
+    {"trainin:\n  steps: 5\n", "c.yaml:1: trainin: no such section; nearest is training"},
+    {"training.steps: 5\n", "c.yaml:1: training.steps: write the section and, below it, the key"},
+    {"zzzzzzzzzzzz:\n  steps: 5\n", "c.yaml:1: zzzzzzzzzzzz: no such section"},
+    {"training:\n  steps: 5\n  steps: 5\n", "c.yaml:3: training.steps: given twice, first at c.yaml:2"},
+    {"training:\n  steps: 5\ntraining:\n  max_norm: 5\n", "c.yaml:3: training: section given twice"},
+    {"training: 5\n", "c.yaml:1: training: a section; wants keys below it, not a value"},
+    {"\"a\\nb\": 5\n", "c.yaml:1: name of a section with control characters"},
+    {"training:\n  \"st\\0eps\": 5\n", "c.yaml:2: name of a key with control characters"},
+    /* types */
+    {"training:\n  steps: many\n", "c.yaml:2: training.steps: 'many' is not a whole number"},
+    {"training:\n  steps: \"5\"\n",
+     "c.yaml:2: training.steps: wants a whole number, got a string; leave out the quotes"},
+    {"training:\n  steps: 1.5\n", "c.yaml:2: training.steps: '1.5' is not a whole number"},
+    {"training:\n  steps: 1e3\n", "c.yaml:2: training.steps: '1e3' is not a whole number"},
+    {"training:\n  steps: 010\n", "c.yaml:2: training.steps: '010' is not a whole number"},
+    {"training:\n  steps: 0x10\n", "c.yaml:2: training.steps: '0x10' is not a whole number"},
+    {"training:\n  steps:\n", "c.yaml:2: training.steps: has no value"},
+    {"job:\n  description:\n", "c.yaml:2: job.description: has no value; write \"\" for an empty one"},
+    {"job:\n  description: ~\n", "c.yaml:2: job.description: has no value; write \"\" for an empty one"},
+    {"optimizer:\n  lr: fast\n", "c.yaml:2: optimizer.lr: 'fast' is not a number"},
+    {"optimizer:\n  lr: .nan\n", "c.yaml:2: optimizer.lr: '.nan' is not a number"},
+    {"optimizer:\n  lr: inf\n", "c.yaml:2: optimizer.lr: 'inf' is not a number"},
+    {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
+    {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
+    {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
+    {"data:\n  token_type: unit16\n",
+     "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
+    {"mesh:\n  shard: nodes\n", "c.yaml:2: mesh.shard: 'nodes' is not a whole number or all | node | auto"},
+    {"memory:\n  limit_bytes: 4GiBi\n", "c.yaml:2: memory.limit_bytes: '4GiBi' is not a size like 512MiB or 4GiB"},
+    {"memory:\n  limit_bytes: GiB\n", "c.yaml:2: memory.limit_bytes: 'GiB' is not a size like 512MiB or 4GiB"},
+    {"debug:\n  seed: x\n", "c.yaml:2: debug.seed: 'x' is not a whole number"},
+    /* ranges */
+    {"training:\n  steps: 0\n", "c.yaml:2: training.steps: 0 is out of range 1 .. 1000000000000"},
+    {"training:\n  steps: -1\n", "c.yaml:2: training.steps: -1 is out of range 1 .. 1000000000000"},
+    {"training:\n  steps: 9223372036854775808\n",
+     "c.yaml:2: training.steps: 9223372036854775808 is out of range 1 .. 1000000000000"},
+    {"training:\n  threads: 2147483648\n", "c.yaml:2: training.threads: 2147483648 is out of range 0 .. 4096"},
+    {"optimizer:\n  beta1: 1\n", "c.yaml:2: optimizer.beta1: 1 is out of range 0 .. 0.999999999"},
+    {"optimizer:\n  lr: 1e999\n", "c.yaml:2: optimizer.lr: 1e999 is out of range 0 .. 1000"},
+    {"mesh:\n  shard: 0\n", "c.yaml:2: mesh.shard: 0 is out of range 1 .. 1048576"},
+    {"memory:\n  limit_bytes: 9000000TiB\n",
+     "c.yaml:2: memory.limit_bytes: 9000000TiB is out of range 0 .. 100000000000000"},
+    {"debug:\n  seed: -1\n", "c.yaml:2: debug.seed: -1 is out of range 0 .. 18446744073709551615"},
+    {"debug:\n  seed: 18446744073709551616\n",
+     "c.yaml:2: debug.seed: 18446744073709551616 is out of range 0 .. 18446744073709551615"},
+    {"job:\n  description: \"a\\tb\"\n", "c.yaml:2: job.description: holds control characters or is not UTF-8"},
+    {"job:\n  description: \"a\\0b\"\n", "c.yaml:2: job.description: holds a zero character"},
+    /* YAML that is more than sections, keys and values */
+    {"training:\n  steps: [1, 2]\n", "c.yaml:2: training.steps: wants one value, got a list"},
+    {"training:\n  steps: {a: 1}\n", "c.yaml:2: training.steps: wants one value, got a mapping"},
+    {"- training\n", "c.yaml:1: wants sections (training:) with keys below them"},
+    {"steps\n", "c.yaml:1: wants sections (training:) with keys below them"},
+    {"? [a]\n: 1\n", "c.yaml:1: wants the name of a section, got a list or a mapping"},
+    {"training:\n  ? {a: b}\n  : 1\n", "c.yaml:2: wants the name of a key, got a list or a mapping"},
+    {"training:\n  steps: &a 5\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
+    {"training: &a\n  steps: 5\n", "c.yaml:1: anchors and aliases are not allowed; write the value out"},
+    {"training:\n  steps: *a\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
+    {"training:\n  steps: !!int 5\n", "c.yaml:2: tags are not allowed; leave out the !"},
+    {"training: !x\n  steps: 5\n", "c.yaml:1: tags are not allowed; leave out the !"},
+    {"training:\n  steps: 5\n---\ntraining:\n  steps: 5\n",
+     "c.yaml:3: a second document; one file is one configuration"},
+    {"training:\n  steps: 5\n bad: [\n", "c.yaml:3:2: while parsing a block mapping, did not find expected key"},
+    {"training:\n\tsteps: 5\n",
+     "c.yaml:2:1: while scanning for the next token, found character that cannot start any token"},
+    {"training:\n  steps: \"5\n", "c.yaml:3:1: while scanning a quoted scalar, found unexpected end of stream"},
+    {"job:\n  description: \xff\n", "c.yaml:2: byte 0xff is a control character or not UTF-8"},
+    {"job:\n  description: \xc0\x80\n", "c.yaml:2: byte 0xc0 is a control character or not UTF-8"},
+    {"job:\n  description: \xed\xa0\x80\n", "c.yaml:2: byte 0xed is a control character or not UTF-8"},
+    {"job:\n  description: \x01\n", "c.yaml:2: byte 0x01 is a control character or not UTF-8"},
+    {"\xff\xfej\0o\0b\0", "c.yaml:1: byte 0xff is a control character or not UTF-8"},
+    /* aliases against the keys they stand for */
+    {"parallelism:\n  sharding_strategy: full_shard\n  zero_stage: 3\n",
+     "c.yaml:3: parallelism.zero_stage: contradicts parallelism.sharding_strategy given at c.yaml:2; give one of them"},
+    {"parallelism:\n  zero_stage: 4\n", "c.yaml:2: parallelism.zero_stage: 4 is out of range 0 .. 3"},
+    {"parallelism:\n  sharding_strategy: full_shard\n  fsdp_reshard_after_forward: never\n",
+     "c.yaml:3: parallelism.fsdp_reshard_after_forward: contradicts parallelism.sharding_strategy given at c.yaml:2; "
+     "choose the strategy alone"},
+    {"parallelism:\n  sharding_strategy: no_shard\n  fsdp_reshard_after_forward: always\n",
+     "c.yaml:3: parallelism.fsdp_reshard_after_forward: contradicts parallelism.sharding_strategy given at c.yaml:2; "
+     "choose the strategy alone"},
+    {"parallelism:\n  data_parallel_shard_degree: 2\nmesh:\n  shard: 2\n",
+     "c.yaml:2: parallelism.data_parallel_shard_degree: contradicts mesh.shard given at c.yaml:4; give one of them"},
+    {"parallelism:\n  data_parallel_replicate_degree: 2\nmesh:\n  replicate: 2\n",
+     "c.yaml:2: parallelism.data_parallel_replicate_degree: contradicts mesh.replicate given at c.yaml:4; give one of "
+     "them"},
+    {"activation_checkpoint:\n  mode: full\n  selective_ac_option: op\n",
+     "c.yaml:3: activation_checkpoint.selective_ac_option: contradicts activation_checkpoint.mode given at c.yaml:2; "
+     "choose mode: selective, or leave the option out"},
+    {"activation_checkpoint:\n  every_k: 2\n  selective_ac_option: 3\n",
+     "c.yaml:3: activation_checkpoint.selective_ac_option: contradicts activation_checkpoint.every_k given at "
+     "c.yaml:2; give one of them"},
+    {"activation_checkpoint:\n  selective_ac_option: ops\n",
+     "c.yaml:2: activation_checkpoint.selective_ac_option: 'ops' is not a whole number or op"},
+    /* models */
+    {"\n", "model.n_layers: not given; give it, or choose a preset with model.name"},
+    {"model:\n  name: gpt2-123m\n",
+     "c.yaml:2: model.name: no preset 'gpt2-123m' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, "
+     "llama3.1-70b, custom); nearest is gpt2-124m"},
+    {"model:\n  name: bert\n", "c.yaml:2: model.name: no preset 'bert' (there are debug, gpt2-124m, gpt2-1558m, "
+                               "llama3.2-1b, llama3.1-8b, llama3.1-70b, custom)"},
+    {"model: {n_layers: 1, dim: 64, n_heads: 2, ffn_dim: 64, max_seq_len: 8}\n",
+     "model.vocab_size: not given; give it, or choose a preset with model.name"},
+    {"model: {n_layers: 1, dim: 64, n_heads: 3, ffn_dim: 64, vocab_size: 8, max_seq_len: 8}\n",
+     "c.yaml:1: model.dim: 64 is not a multiple of model.n_heads 3; give model.head_dim"},
+    {"model: {name: debug, n_kv_heads: 3}\n", "c.yaml:1: model.n_kv_heads: 3 does not divide model.n_heads 4"},
+    {"model: {name: debug, head_dim: 33}\n",
+     "c.yaml:1: model.head_dim: 33 is odd; rotary positions turn pairs of elements"},
+    {"model: {name: gpt2-124m, n_kv_heads: 4}\n",
+     "c.yaml:1: model.n_kv_heads: gpt2 has as many as model.n_heads, 12, not 4"},
+    {"model: {name: gpt2-124m, head_dim: 32}\n",
+     "c.yaml:1: model.head_dim: 32 * model.n_heads 12 is not model.dim 768, as gpt2 needs"},
+    {"model: {name: gpt2-124m, rope_factor: 2}\n",
+     "c.yaml:1: model.rope_factor: gpt2 has no rotary positions; leave it out"},
+    {"model: {name: debug, rope_factor: 0.5}\n",
+     "c.yaml:1: model.rope_factor: 0.5 would shorten the context; give 0 or at least 1"},
+    {"model: {name: debug, rope_factor: 8}\n", "model.rope_original_max_len: needed with model.rope_factor"},
+    {"model: {name: llama3.1-8b, rope_high_freq_factor: 1}\n",
+     "c.yaml:1: model.rope_high_freq_factor: 1 must be above model.rope_low_freq_factor 1"},
+    /* keys that do not fit together */
+    {DEBUG_MODEL "training: {seq_len: 1024}\n",
+     "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len 512"},
+    {DEBUG_MODEL "training: {global_batch_size: 0}\n",
+     "c.yaml:2: training.global_batch_size: 0; give -1 for local_batch_size * ranks, or a number"},
+    {DEBUG_MODEL "training: {local_batch_size: 3, global_batch_size: 8}\n",
+     "c.yaml:2: training.global_batch_size: 8 is not a multiple of training.local_batch_size 3"},
+    {DEBUG_MODEL "data: {document_separator: 256}\n",
+     "c.yaml:2: data.document_separator: 256 is outside the vocabulary of 256 tokens"},
+    {DEBUG_MODEL "data: {document_mask: true}\n",
+     "c.yaml:2: data.document_mask: needs data.document_separator, the token that ends a document"},
+    {DEBUG_MODEL "training: {steps: 10}\nlr_scheduler: {warmup_steps: 11}\n",
+     "c.yaml:3: lr_scheduler.warmup_steps: 11 is more than all 10 steps"},
+    {DEBUG_MODEL "lr_scheduler: {warmup_steps: 900, decay_type: wsd}\n",
+     "lr_scheduler.decay_ratio: 0.2 of 1000 steps and 900 warmup_steps overlap; make one of them less"},
+    {DEBUG_MODEL "parallelism: {sharding_strategy: no_shard, reshard_after_forward: 2}\n",
+     "c.yaml:2: parallelism.reshard_after_forward: 2 needs sharding_strategy full_shard or hybrid_shard; the others do "
+     "not reshard"},
+    {DEBUG_MODEL "parallelism: {zero_stage: 2, reshard_after_forward: 2}\n",
+     "c.yaml:2: parallelism.reshard_after_forward: 2 needs sharding_strategy full_shard or hybrid_shard; the others do "
+     "not reshard"},
+    {DEBUG_MODEL "activation_checkpoint: {mode: every_k, every_k: 5}\n",
+     "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
+    {DEBUG_MODEL "guard: {z_score: 1}\n",
+     "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
+};
+
+static const struct refusal arguments[] = {
+    {"training.stepz=5", "--training.stepz: no such key; nearest is training.steps"},
+    {"training.steps", "--training.steps: has no value; write --section.key=value"},
+    {"training.steps=", "--training.steps: '' is not a whole number"},
+    {"=5", "--: no such key"},
+    {"", "--: has no value; write --section.key=value"},
+    {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
+    {"job.description=a\nb", "--job.description: holds control characters or is not UTF-8"},
+    {"job.description=\xff", "--job.description: holds control characters or is not UTF-8"},
+    {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
+                       "llama3.1-8b, llama3.1-70b, custom)"},
+    {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
+     "--parallelism.sharding_strategy: 'ShardingStrategy.FULL_SHRD' is not one of no_shard | shard_optim | "
+     "shard_grad_op | full_shard | hybrid_shard | hybrid_shard_zero2; nearest is full_shard"},
+};
+
+static void check_refused(const char *name, sh_rc rc, const struct refusal *r)
+{
+    if (rc == SH_E_USAGE && strcmp(sh_error_text(), r->error) == 0)
+        return;
+    fail_msg("%s: for\n%s\nwant %s\ngot  %s", name, r->given, r->error, rc == SH_OK ? "no error" : sh_error_text());
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct sh_config cfg, before;
+        memset(&cfg, 0x5a, sizeof cfg);
+        before = cfg;
+        check_refused("text", sh_config_parse(texts[i].given, strlen(texts[i].given), "c.yaml", 0, NULL, &cfg),
+                      &texts[i]);
+        assert_memory_equal(&cfg, &before, sizeof cfg);
+    }
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    struct sh_config cfg;
+    for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++)
+        check_refused("argument", sh_config_load(NULL, 1, &arguments[i].given, &cfg), &arguments[i]);
+}
+
+static void test_argument_twice(void **state)
+{
+    (void)state;
+    struct sh_config cfg;
+    const char *const twice[] = {"model.name=debug", "training.steps=5", "training.steps=6"};
+    assert_int_equal(sh_config_load(NULL, 3, twice, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "--training.steps: given twice, first on the command line");
+}
+
+/* Zero bytes, sizes and depths that a table of strings cannot hold. */
+static void test_large_and_deep(void **state)
+{
+    (void)state;
+    enum { DEEP = 200000 };
+    struct sh_config cfg;
+    char *text = malloc(SH_CONFIG_FILE_MAX + 1);
+    assert_non_null(text);
+    assert_int_equal(sh_config_parse("job:\n\0", 6, "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "c.yaml:2: byte 0x00 is a control character or not UTF-8");
+    memset(text, '#', SH_CONFIG_FILE_MAX + 1);
+    assert_int_equal(sh_config_parse(text, SH_CONFIG_FILE_MAX + 1, "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "c.yaml: 1048577 bytes of configuration, more than the 1048576 allowed");
+    for (const char *open = "[{-"; *open != '\0'; open++) {
+        memset(text, *open, DEEP);
+        assert_int_equal(sh_config_parse(text, DEEP, "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
+    }
+    free(text);
+}
+
+static void test_long_values(void **state)
+{
+    (void)state;
+    struct sh_config cfg;
+    char argument[400] = "job.description=";
+    const char *const given[] = {argument, "model.name=debug"};
+    memset(argument + strlen(argument), 'x', 255);
+    assert_int_equal(sh_config_load(NULL, 2, given, &cfg), SH_OK);
+    argument[strlen(argument)] = 'x';
+    assert_int_equal(sh_config_load(NULL, 2, given, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "--job.description: 256 bytes, more than the 255 that fit");
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    struct sh_config cfg;
+    assert_int_equal(sh_config_load("/no/such.yaml", 0, NULL, &cfg), SH_E_DATA);
+    assert_string_equal(sh_error_text(), "open /no/such.yaml: No such file or directory");
+    assert_int_equal(sh_config_load("/tmp", 0, NULL, &cfg), SH_E_DATA);
+    assert_string_equal(sh_error_text(), "read /tmp: not a regular file");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
+        cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
