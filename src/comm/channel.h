@@ -56,11 +56,11 @@ extern const struct sh_algo sh_algo_alone;
 extern const struct sh_algo sh_algo_small;
 extern const struct sh_algo sh_algo_direct;
 
-/* Collective over the axis. `axis_comm` is duplicated. */
+/* Collective over the axis, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
 sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_mesh *mesh);
 void sh_channel_close(struct sh_channel *ch);
 
-/* Begin / go on with ch->coll. */
+/* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);
 
 #endif
