@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { FEWEST = 16 }; /* norms before a deviation means anything */
+enum { FEWEST = 16 }; /* norms before a deviation means anything, unless the window is shorter */
 
 static void learn(struct sh_guard *g, double norm)
 {
@@ -19,9 +19,10 @@ static void learn(struct sh_guard *g, double norm)
 
 static bool is_outlier(const struct sh_guard *g, double norm)
 {
+    int fewest = g->window < FEWEST ? g->window : FEWEST;
     double deviation;
 
-    if (g->z_score <= 0 || g->seen < FEWEST)
+    if (g->z_score <= 0 || g->seen < fewest)
         return false;
     deviation = sqrt(g->m2 / (double)g->seen);
     return norm - g->mean > g->z_score * deviation && deviation > 0;
@@ -52,17 +53,19 @@ void sh_guard_save(const struct sh_guard *g, char *text, int size)
     snprintf(text, (size_t)size, "%lld %a %a %d", (long long)g->seen, g->mean, g->m2, g->skips);
 }
 
+/* A window that has become shorter keeps the deviation: the sum of squares shrinks with the number of norms. */
 sh_rc sh_guard_load(struct sh_guard *g, const char *text)
 {
     long long seen;
     double mean, m2;
-    int skips;
+    int skips, end = 0;
+    bool read = sscanf(text, "%lld %la %la %d%n", &seen, &mean, &m2, &skips, &end) == 4 && text[end] == '\0';
 
-    if (sscanf(text, "%lld %la %la %d", &seen, &mean, &m2, &skips) != 4 || seen < 0 || skips < 0)
+    if (!read || seen < 0 || skips < 0 || !isfinite(mean) || !isfinite(m2) || m2 < 0)
         return sh_fail(SH_E_DATA, "the state of the guard in the checkpoint is not readable: \"%.60s\"", text);
     g->seen = seen < g->window ? seen : g->window;
     g->mean = mean;
-    g->m2 = m2;
+    g->m2 = seen > g->window ? m2 * ((double)g->seen / (double)seen) : m2;
     g->skips = skips;
     return SH_OK;
 }

@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Format: Trace Event Format, the JSON object form; times in microseconds. */
+/* Format: Trace Event Format, the JSON object form; times in microseconds. Each rank's text ends in a comma; the foot has
+ * an event that says nothing new, so that the list does not. */
 const char sh_trace_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-const char sh_trace_foot[] = "{}]}\n";
+const char sh_trace_foot[] =
+    "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,\"args\":{\"labels\":\"sherd\"}}]}\n";
 
 struct event {
-    char name[48], detail[80];
+    char name[64], detail[80];
     int row;
     int64_t begin_ns, end_ns;
 };
@@ -31,12 +33,22 @@ struct sh_trace {
     size_t bytes, room;
 };
 
+/* Copy what fits, with '?' for what would need an escape in JSON: the words here are names of operations and hosts. */
+static void copy_plain(char *to, size_t size, const char *from)
+{
+    size_t n = 0;
+
+    for (; from[n] && n + 1 < size; n++)
+        to[n] = from[n] < ' ' || from[n] > '~' || from[n] == '"' || from[n] == '\\' ? '?' : from[n];
+    to[n] = '\0';
+}
+
 struct sh_trace *sh_trace_create(int rank, const char *host)
 {
     struct sh_trace *t = sh_calloc(1, sizeof *t);
 
     t->rank = rank;
-    snprintf(t->host, sizeof t->host, "%s", host);
+    copy_plain(t->host, sizeof t->host, host);
     return t;
 }
 
@@ -54,7 +66,7 @@ void sh_trace_row(struct sh_trace *t, int row, const char *name)
 {
     t->rows = sh_grow(t->rows, t->n_rows, &t->cap_rows, sizeof *t->rows);
     t->rows[t->n_rows].row = row;
-    snprintf(t->rows[t->n_rows++].name, sizeof t->rows->name, "%s", name);
+    copy_plain(t->rows[t->n_rows++].name, sizeof t->rows->name, name);
 }
 
 void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns)
@@ -64,8 +76,8 @@ void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *d
     t->events = sh_grow(t->events, t->n_events, &t->cap_events, sizeof *t->events);
     e = &t->events[t->n_events++];
     *e = (struct event){.row = row, .begin_ns = begin_ns, .end_ns = end_ns};
-    snprintf(e->name, sizeof e->name, "%s", name);
-    snprintf(e->detail, sizeof e->detail, "%s", detail);
+    copy_plain(e->name, sizeof e->name, name);
+    copy_plain(e->detail, sizeof e->detail, detail);
 }
 
 static void add(struct sh_trace *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

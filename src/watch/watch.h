@@ -49,7 +49,8 @@ void sh_progress_break(struct sh_progress *p); /* before any other line is print
 struct sh_trace;
 struct sh_trace *sh_trace_create(int rank, const char *host);
 void sh_trace_destroy(struct sh_trace *t);
-/* name and detail are copied; row: 0, 1, ... with its name given once by sh_trace_row. */
+/* name (63 characters) and detail (79) are copied, cut where longer, with '?' for what JSON would have to escape.
+ * row: 0, 1, ... with its name given once by sh_trace_row. */
 void sh_trace_row(struct sh_trace *t, int row, const char *name);
 void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns);
 const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes);

@@ -1,0 +1,257 @@
+/* The models are Hugging Face's: names, shapes and counts of parameters, and what a token costs. */
+#include "src/model/model.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct sh_model gpt2_124m = {.family = SH_MODEL_GPT2, .layers = 12, .dim = 768, .heads = 12,
+                                          .kv_heads = 12, .head_dim = 64, .ffn_dim = 3072, .vocab = 50257,
+                                          .max_seq_len = 1024, .tied = true, .init_std = 0.02f};
+static const struct sh_model gpt2_1558m = {.family = SH_MODEL_GPT2, .layers = 48, .dim = 1600, .heads = 25,
+                                           .kv_heads = 25, .head_dim = 64, .ffn_dim = 6400, .vocab = 50257,
+                                           .max_seq_len = 1024, .tied = true, .init_std = 0.02f};
+static const struct sh_model llama_1b = {.family = SH_MODEL_LLAMA, .layers = 16, .dim = 2048, .heads = 32,
+                                         .kv_heads = 8, .head_dim = 64, .ffn_dim = 8192, .vocab = 128256,
+                                         .max_seq_len = 8192, .tied = true, .init_std = 0.02f};
+static const struct sh_model llama_8b = {.family = SH_MODEL_LLAMA, .layers = 32, .dim = 4096, .heads = 32,
+                                         .kv_heads = 8, .head_dim = 128, .ffn_dim = 14336, .vocab = 128256,
+                                         .max_seq_len = 8192, .init_std = 0.02f};
+static const struct sh_model llama_70b = {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64,
+                                          .kv_heads = 8, .head_dim = 128, .ffn_dim = 28672, .vocab = 128256,
+                                          .max_seq_len = 8192, .init_std = 0.02f};
+
+/* The published counts. */
+static void parameter_counts(void **state)
+{
+    static const struct {
+        const struct sh_model *model;
+        int64_t params;
+    } table[] = {{&gpt2_124m, 124439808}, {&gpt2_1558m, 1557611200}, {&llama_1b, 1235814400},
+                 {&llama_8b, INT64_C(8030261248)}, {&llama_70b, INT64_C(70553706496)}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        assert_int_equal(sh_model_params(table[i].model), table[i].params);
+}
+
+static struct sh_program *forward(const struct sh_model *m, enum sh_model_output out, bool docs)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    sh_model_emit(m, &(struct sh_model_batch){.batch = 2, .seq = 8, .docs = docs, .out = out}, p);
+    return p;
+}
+
+static const struct sh_param *param(const struct sh_program *p, const char *name)
+{
+    for (int i = 0; i < p->n_params; i++)
+        if (!strcmp(p->params[i].name, name))
+            return &p->params[i];
+    return NULL;
+}
+
+static void names_and_shapes(void **state)
+{
+    static const struct {
+        const struct sh_model *model;
+        const char *name, *unit;
+        int ndim;
+        int64_t dim[2];
+        enum sh_init init;
+    } table[] = {
+        {&gpt2_124m, "transformer.wte.weight", "embed", 2, {50257, 768}, SH_INIT_NORMAL},
+        {&gpt2_124m, "transformer.wpe.weight", "embed", 2, {1024, 768}, SH_INIT_NORMAL},
+        {&gpt2_124m, "transformer.h.11.ln_1.weight", "layers.11", 1, {768}, SH_INIT_ONE},
+        {&gpt2_124m, "transformer.h.11.ln_2.bias", "layers.11", 1, {768}, SH_INIT_ZERO},
+        {&gpt2_124m, "transformer.h.0.attn.c_attn.weight", "layers.0", 2, {768, 2304}, SH_INIT_NORMAL},
+        {&gpt2_124m, "transformer.h.0.attn.c_attn.bias", "layers.0", 1, {2304}, SH_INIT_ZERO},
+        {&gpt2_124m, "transformer.h.0.attn.c_proj.weight", "layers.0", 2, {768, 768}, SH_INIT_NORMAL},
+        {&gpt2_124m, "transformer.h.0.mlp.c_fc.weight", "layers.0", 2, {768, 3072}, SH_INIT_NORMAL},
+        {&gpt2_124m, "transformer.h.0.mlp.c_proj.weight", "layers.0", 2, {3072, 768}, SH_INIT_NORMAL},
+        {&gpt2_124m, "transformer.ln_f.bias", "embed", 1, {768}, SH_INIT_ZERO},
+        {&llama_8b, "model.embed_tokens.weight", "embed", 2, {128256, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.input_layernorm.weight", "layers.31", 1, {4096}, SH_INIT_ONE},
+        {&llama_8b, "model.layers.31.self_attn.q_proj.weight", "layers.31", 2, {4096, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.self_attn.k_proj.weight", "layers.31", 2, {1024, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.self_attn.v_proj.weight", "layers.31", 2, {1024, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.self_attn.o_proj.weight", "layers.31", 2, {4096, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.post_attention_layernorm.weight", "layers.31", 1, {4096}, SH_INIT_ONE},
+        {&llama_8b, "model.layers.31.mlp.gate_proj.weight", "layers.31", 2, {14336, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.mlp.up_proj.weight", "layers.31", 2, {14336, 4096}, SH_INIT_NORMAL},
+        {&llama_8b, "model.layers.31.mlp.down_proj.weight", "layers.31", 2, {4096, 14336}, SH_INIT_NORMAL},
+        {&llama_8b, "model.norm.weight", "head", 1, {4096}, SH_INIT_ONE},
+        {&llama_8b, "lm_head.weight", "head", 2, {128256, 4096}, SH_INIT_NORMAL},
+        {&llama_1b, "model.norm.weight", "embed", 1, {2048}, SH_INIT_ONE},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct sh_program *p = forward(table[i].model, SH_MODEL_LOSS, false);
+        const struct sh_param *w = param(p, table[i].name);
+
+        if (!w)
+            fail_msg("no parameter %s", table[i].name);
+        assert_string_equal(p->units[w->unit].name, table[i].unit);
+        assert_int_equal(w->ndim, table[i].ndim);
+        assert_memory_equal(w->dim, table[i].dim, (size_t)w->ndim * sizeof *w->dim);
+        assert_int_equal(w->init, table[i].init);
+        assert_int_equal(w->decay, w->ndim == 2);
+        sh_program_destroy(p);
+    }
+}
+
+static void no_other_parameters(void **state)
+{
+    struct sh_program *gpt2 = forward(&gpt2_124m, SH_MODEL_LOSS, false);
+    struct sh_program *llama = forward(&llama_8b, SH_MODEL_LOSS, false), *tied = forward(&llama_1b, SH_MODEL_LOSS, false);
+
+    (void)state;
+    assert_int_equal(gpt2->n_params, 12 * 12 + 4);
+    assert_int_equal(llama->n_params, 9 * 32 + 3);
+    assert_int_equal(llama->n_units, 34);
+    assert_int_equal(tied->n_params, 9 * 16 + 2);
+    assert_int_equal(tied->n_units, 17);
+    assert_null(param(tied, "lm_head.weight"));
+    sh_program_destroy(gpt2);
+    sh_program_destroy(llama);
+    sh_program_destroy(tied);
+}
+
+/* Units lie one behind the other, and parameters without gaps in them. */
+static void parameters_lie_end_to_end(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct sh_program *p = forward(&tiny_models[m].model, SH_MODEL_LOSS, tiny_models[m].docs);
+        int i = 0;
+
+        for (int u = 0; u < p->n_units; u++) {
+            int64_t at = 0;
+
+            assert_int_equal(p->units[u].first_param, i);
+            for (; i < p->units[u].first_param + p->units[u].n_params; i++) {
+                assert_int_equal(p->params[i].unit, u);
+                assert_int_equal(p->params[i].unit_elems, at);
+                at += p->params[i].elems;
+            }
+            assert_int_equal(p->units[u].elems, at);
+        }
+        assert_int_equal(i, p->n_params);
+        sh_program_destroy(p);
+    }
+}
+
+static void residual_matrices_start_smaller(void **state)
+{
+    struct sh_program *p = forward(&llama_8b, SH_MODEL_LOSS, false);
+    float small = 0.02f / 8; /* 1 / sqrt(2 * 32) */
+
+    (void)state;
+    assert_true(param(p, "model.layers.0.self_attn.o_proj.weight")->init_std == small);
+    assert_true(param(p, "model.layers.0.mlp.down_proj.weight")->init_std == small);
+    assert_true(param(p, "model.layers.0.mlp.up_proj.weight")->init_std == 0.02f);
+    assert_true(param(p, "lm_head.weight")->init_std == 0.02f);
+    sh_program_destroy(p);
+}
+
+static void inputs_and_results(void **state)
+{
+    (void)state;
+    for (int docs = 0; docs < 2; docs++)
+        for (int out = SH_MODEL_LOSS; out <= SH_MODEL_LOGITS; out++) {
+            struct sh_program *p = forward(&tiny_models[0].model, (enum sh_model_output)out, docs);
+            enum sh_op_kind last = out == SH_MODEL_LOSS ? SH_OP_HEAD_LOSS : SH_OP_LOGITS;
+
+            assert_int_not_equal(p->tokens, SH_NONE);
+            assert_true((p->targets != SH_NONE) == (out == SH_MODEL_LOSS));
+            assert_true((p->loss != SH_NONE) == (out == SH_MODEL_LOSS));
+            assert_true((p->logits != SH_NONE) == (out == SH_MODEL_LOGITS));
+            assert_true((p->docs != SH_NONE) == docs);
+            assert_int_equal(p->ops[p->n_ops - 1].kind, last);
+            sh_program_destroy(p);
+        }
+}
+
+static void rows_of_logits_take_64_mib(void **state)
+{
+    static const struct {
+        int vocab, batch, seq;
+        int64_t chunk_rows, rows;
+    } table[] = {
+        {256, 1, 8, 0, 8}, {1024, 64, 1024, 0, 16384}, {65536, 1, 4096, 0, 256}, {1 << 20, 1, 4096, 0, 64},
+        {50257, 8, 1024, 0, 333}, {256, 64, 1024, 100, 100},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct sh_model m = tiny_models[0].model;
+        struct sh_program *p = sh_program_create(SH_F32);
+
+        m.vocab = table[i].vocab;
+        sh_model_emit(&m,
+                      &(struct sh_model_batch){
+                          .batch = table[i].batch, .seq = table[i].seq, .chunk_rows = table[i].chunk_rows},
+                      p);
+        assert_int_equal(p->ops[p->n_ops - 1].attr.chunk_rows, table[i].rows);
+        sh_program_destroy(p);
+    }
+}
+
+/* Against the operations that a program really has: forward and backward of the products, by the table of costs. */
+static void flops_are_those_of_the_program(void **state)
+{
+    enum { SEQ = 16 };
+    static const struct sh_model *const models[] = {&gpt2_124m, &llama_1b, &llama_8b};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct sh_program *p = sh_program_create(SH_F32);
+        double products = 0;
+
+        sh_model_emit(models[i], &(struct sh_model_batch){.batch = 1, .seq = SEQ, .chunk_rows = SEQ}, p);
+        assert_int_equal(sh_pass_grad(p), SH_OK);
+        for (int k = 0; k < p->n_ops; k++) {
+            enum sh_op_kind kind = p->ops[k].kind;
+            struct sh_op_call call;
+
+            sh_program_call(p, &p->ops[k], NULL, &call);
+            if (kind == SH_OP_LINEAR || kind == SH_OP_LINEAR_BWD_W || kind == SH_OP_LINEAR_BWD_X)
+                products += 2.0 * (double)call.in[0].dim[0] * (double)call.in[1].dim[1] *
+                            (kind == SH_OP_LINEAR_BWD_W ? (double)call.in[0].dim[1] : (double)call.in[1].dim[0]);
+        }
+        products += 6.0 * SEQ * models[i]->vocab * models[i]->dim; /* the head */
+        assert_true(fabs(products / SEQ / sh_model_flops(models[i], SEQ).matmul - 1) < 1e-12);
+        sh_program_destroy(p);
+    }
+}
+
+static void attention_flops(void **state)
+{
+    struct sh_model_flops f = sh_model_flops(&llama_8b, 8192);
+
+    (void)state;
+    assert_true(f.attention_full == 12.0 * 32 * 4096 * 8192);
+    assert_true(f.attention_causal == f.attention_full / 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameter_counts),
+        cmocka_unit_test(names_and_shapes),
+        cmocka_unit_test(no_other_parameters),
+        cmocka_unit_test(parameters_lie_end_to_end),
+        cmocka_unit_test(residual_matrices_start_smaller),
+        cmocka_unit_test(inputs_and_results),
+        cmocka_unit_test(rows_of_logits_take_64_mib),
+        cmocka_unit_test(flops_are_those_of_the_program),
+        cmocka_unit_test(attention_flops),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

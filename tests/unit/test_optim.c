@@ -1,0 +1,233 @@
+/* Learning rate, clipping, and the guard's judgement. */
+#include "src/optim/optim.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LR(kind, warm) {.peak = 2, .min_factor = 0.1, .warmup = (warm), .total = 100, .decay = (kind), .decay_ratio = 0.2}
+
+static void rates(void **state)
+{
+    static const struct {
+        struct sh_lr lr;
+        int64_t step;
+        double rate;
+    } table[] = {
+        {LR(SH_LR_CONSTANT, 0), 0, 2},       {LR(SH_LR_CONSTANT, 0), 1000, 2},
+        {LR(SH_LR_CONSTANT, 10), 0, 0.2},    {LR(SH_LR_CONSTANT, 10), 8, 1.8},
+        {LR(SH_LR_CONSTANT, 10), 9, 2},      {LR(SH_LR_CONSTANT, 10), 10, 2},
+        {LR(SH_LR_LINEAR, 0), 0, 2},         {LR(SH_LR_LINEAR, 0), 50, 1.1},
+        {LR(SH_LR_LINEAR, 0), 100, 0.2},     {LR(SH_LR_LINEAR, 0), 101, 0.2},
+        {LR(SH_LR_LINEAR, 20), 9, 1},        {LR(SH_LR_LINEAR, 20), 20, 2},
+        {LR(SH_LR_LINEAR, 20), 60, 1.1},     {LR(SH_LR_LINEAR, 20), 100, 0.2},
+        {LR(SH_LR_COSINE, 0), 0, 2},         {LR(SH_LR_COSINE, 0), 50, 1.1},
+        {LR(SH_LR_COSINE, 0), 100, 0.2},     {LR(SH_LR_COSINE, 0), 1000000, 0.2},
+        {LR(SH_LR_COSINE, 20), 40, 2 - 1.8 * 0.5 * (1 - M_SQRT1_2)},
+        {LR(SH_LR_WSD, 10), 4, 1},           {LR(SH_LR_WSD, 10), 80, 2},
+        {LR(SH_LR_WSD, 10), 90, 1.1},        {LR(SH_LR_WSD, 10), 100, 0.2},
+        /* the decay starts when the warm-up has ended, however long that is */
+        {LR(SH_LR_WSD, 90), 89, 2},          {LR(SH_LR_WSD, 90), 95, 1.1},
+        {LR(SH_LR_LINEAR, 200), 99, 1},      {LR(SH_LR_LINEAR, 200), 200, 0.2},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        double rate = sh_lr_at(&table[i].lr, table[i].step);
+
+        if (fabs(rate - table[i].rate) > 1e-12)
+            fail_msg("row %d: %.17g, not %.17g", (int)i, rate, table[i].rate);
+    }
+}
+
+static void wsd_without_decay_is_constant(void **state)
+{
+    struct sh_lr lr = LR(SH_LR_WSD, 0);
+
+    (void)state;
+    lr.decay_ratio = 0;
+    for (int64_t step = 0; step < lr.total; step++)
+        assert_true(sh_lr_at(&lr, step) == 2);
+}
+
+static void clipping(void **state)
+{
+    static const struct {
+        double norm, max_norm, scale;
+    } table[] = {{0, 1, 1}, {1, 1, 1}, {0.5, 1, 1}, {2, 1, 0.5}, {10, 2.5, 0.25}, {1e30, 0, 1}, {5, 0, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        assert_true(sh_clip_scale(table[i].norm, table[i].max_norm) == table[i].scale);
+}
+
+static struct sh_guard guard(void)
+{
+    return (struct sh_guard){.skip_non_finite = true, .z_score = 4, .window = 32, .max_skips = 3};
+}
+
+static enum sh_verdict judge(struct sh_guard *g, double loss, double norm)
+{
+    enum sh_verdict v;
+
+    assert_int_equal(sh_guard_judge(g, 1, loss, norm, &v), SH_OK);
+    return v;
+}
+
+static void assert_same(const struct sh_guard *a, const struct sh_guard *b)
+{
+    assert_int_equal(a->seen, b->seen);
+    assert_int_equal(a->skips, b->skips);
+    assert_memory_equal(&a->mean, &b->mean, sizeof a->mean);
+    assert_memory_equal(&a->m2, &b->m2, sizeof a->m2);
+}
+
+/* Norms around 1 with a deviation of a tenth. */
+static void learn(struct sh_guard *g, int n)
+{
+    for (int i = 0; i < n; i++)
+        assert_int_equal(judge(g, 2, i % 2 ? 1.1 : 0.9), SH_STEP_GOOD);
+}
+
+static void non_finite_steps_are_skipped(void **state)
+{
+    static const double bad[][2] = {{NAN, 1}, {1, NAN}, {INFINITY, 1}, {1, INFINITY}, {1, -INFINITY}, {NAN, NAN}};
+    enum sh_verdict v = SH_STEP_GOOD;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct sh_guard g = guard(), before;
+
+        learn(&g, 5);
+        before = g;
+        assert_int_equal(judge(&g, bad[i][0], bad[i][1]), SH_STEP_NON_FINITE);
+        before.skips = 1;
+        assert_same(&g, &before); /* nothing is learned from it */
+        g.skip_non_finite = false;
+        assert_int_equal(sh_guard_judge(&g, 7, bad[i][0], bad[i][1], &v), SH_E_NUMERIC);
+        assert_int_equal(v, SH_STEP_GOOD);
+        assert_non_null(strstr(sh_error_text(), "step 7"));
+    }
+}
+
+static void outliers_are_skipped_once_the_norm_is_known(void **state)
+{
+    struct sh_guard g = guard();
+
+    (void)state;
+    learn(&g, 15);
+    assert_int_equal(judge(&g, 2, 1.4), SH_STEP_GOOD); /* too early to tell */
+    g = guard();
+    learn(&g, 16);
+    assert_int_equal(judge(&g, 2, 1.35), SH_STEP_GOOD);
+    learn(&g, 64);
+    assert_int_equal(judge(&g, 2, 1.5), SH_STEP_OUTLIER);
+    assert_int_equal(judge(&g, 2, 0.01), SH_STEP_GOOD); /* small norms do no harm */
+    g.z_score = 0;
+    assert_int_equal(judge(&g, 2, 1e9), SH_STEP_GOOD);
+}
+
+static void a_short_window_judges_too(void **state)
+{
+    struct sh_guard g = guard();
+
+    (void)state;
+    g.window = 8;
+    learn(&g, 8);
+    assert_int_equal(judge(&g, 2, 1.6), SH_STEP_OUTLIER);
+}
+
+static void old_norms_fade(void **state)
+{
+    struct sh_guard g = guard();
+
+    (void)state;
+    learn(&g, 40);
+    for (double norm = 1; norm < 100; norm *= 1.02)
+        assert_int_equal(judge(&g, 2, norm), SH_STEP_GOOD);
+    assert_int_equal(g.seen, g.window);
+    assert_true(g.mean > 40);
+}
+
+static void too_many_skips_stop_the_run(void **state)
+{
+    struct sh_guard g = guard();
+    enum sh_verdict v;
+
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(judge(&g, NAN, 1), SH_STEP_NON_FINITE);
+        learn(&g, 1); /* in a row means in a row */
+    }
+    for (int i = 0; i < 3; i++)
+        judge(&g, NAN, 1);
+    assert_int_equal(sh_guard_judge(&g, 9, NAN, 1, &v), SH_E_NUMERIC);
+    assert_non_null(strstr(sh_error_text(), "guard.max_skips"));
+}
+
+static void state_survives_a_checkpoint(void **state)
+{
+    struct sh_guard g = guard(), back = guard();
+    char text[128], again[128];
+
+    (void)state;
+    learn(&g, 23);
+    judge(&g, 2, 1 + 1.0 / 3);
+    judge(&g, NAN, 1);
+    sh_guard_save(&g, text, sizeof text);
+    assert_int_equal(sh_guard_load(&back, text), SH_OK);
+    assert_same(&back, &g);
+    sh_guard_save(&back, again, sizeof again);
+    assert_string_equal(again, text);
+}
+
+static void a_shorter_window_keeps_mean_and_deviation(void **state)
+{
+    struct sh_guard g = guard(), back = guard();
+    char text[128];
+
+    (void)state;
+    learn(&g, 32);
+    sh_guard_save(&g, text, sizeof text);
+    back.window = 16;
+    assert_int_equal(sh_guard_load(&back, text), SH_OK);
+    assert_int_equal(back.seen, 16);
+    assert_true(fabs(back.m2 / 16 - g.m2 / 32) < 1e-15 && back.mean == g.mean);
+}
+
+static void damaged_state_is_refused(void **state)
+{
+    static const char *const bad[] = {"",           "x",          "1 2 3",       "-1 0x1p0 0x1p0 0", "1 0x1p0 0x1p0 -1",
+                                      "1 nan 0 0",  "1 0 inf 0",  "1 0 -0x1p0 0", "1 0x1p0 0x1p0 0 7", "1 0x1p0 0x1p0 0x"};
+    struct sh_guard g = guard(), before = g;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (sh_guard_load(&g, bad[i]) != SH_E_DATA)
+            fail_msg("taken: \"%s\"", bad[i]);
+        assert_same(&g, &before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates),
+        cmocka_unit_test(wsd_without_decay_is_constant),
+        cmocka_unit_test(clipping),
+        cmocka_unit_test(non_finite_steps_are_skipped),
+        cmocka_unit_test(outliers_are_skipped_once_the_norm_is_known),
+        cmocka_unit_test(a_short_window_judges_too),
+        cmocka_unit_test(old_norms_fade),
+        cmocka_unit_test(too_many_skips_stop_the_run),
+        cmocka_unit_test(state_survives_a_checkpoint),
+        cmocka_unit_test(a_shorter_window_keeps_mean_and_deviation),
+        cmocka_unit_test(damaged_state_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,292 @@
+/* What machines read parses, with every field; what people read comes as often as asked. */
+#include "src/watch/watch.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[] = "/tmp/test_watch.XXXXXX";
+
+static int make_file(void **state)
+{
+    int fd = mkstemp(path);
+
+    (void)state;
+    return fd < 0 || close(fd);
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static const struct sh_step_metrics step = {
+    .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
+    .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9,
+    .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0},
+    .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32};
+
+/* Line `number` of the file as an object. */
+static json_t *line(int number)
+{
+    char text[4096];
+    json_t *object = NULL;
+    FILE *f = fopen(path, "r");
+
+    assert_non_null(f);
+    for (int i = 0; i <= number; i++)
+        assert_non_null(fgets(text, sizeof text, f));
+    fclose(f);
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    object = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_object(object));
+    return object;
+}
+
+static void assert_number(const json_t *object, const char *key, double value)
+{
+    const json_t *v = json_object_get(object, key);
+
+    if (!json_is_number(v) || json_number_value(v) != value)
+        fail_msg("%s is not %g", key, value);
+}
+
+static void write_lines(void)
+{
+    struct sh_step_metrics bad = step;
+    struct sh_metrics *m;
+
+    bad.step = 4;
+    bad.loss = NAN;
+    bad.grad_norm = INFINITY;
+    bad.skipped = "loss or gradient norm is not finite";
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    assert_int_equal(sh_metrics_step(m, &step), SH_OK);
+    assert_int_equal(sh_metrics_step(m, &bad), SH_OK);
+    sh_metrics_close(m);
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
+    assert_int_equal(sh_metrics_validation(m, 4, -NAN, 64, 1.5), SH_OK);
+    assert_int_equal(sh_metrics_checkpoint(m, 4, "a \"quoted\"/\xc3\xa9.h5", INT64_C(1) << 40, 2.5), SH_OK);
+    sh_metrics_close(m);
+}
+
+static void a_step_has_every_field(void **state)
+{
+    json_t *o, *time;
+
+    (void)state;
+    write_lines();
+    o = line(0);
+    time = json_object_get(o, "seconds");
+    assert_number(o, "step", 3);
+    assert_number(o, "loss", 2.5);
+    assert_number(o, "grad_norm", 0.1);
+    assert_number(o, "lr", 3e-4);
+    assert_number(o, "tokens", 1000);
+    assert_number(o, "tokens_seen", 3000);
+    assert_number(o, "tokens_per_second", 12345.678);
+    assert_number(o, "flops_per_token_causal", 1e9);
+    assert_number(o, "flops_per_token_full", 2e9);
+    assert_number(o, "arena_bytes", (double)(INT64_C(5) << 32));
+    assert_number(o, "peak_rss_bytes", (double)(INT64_C(6) << 32));
+    assert_true(json_is_string(json_object_get(o, "flops_formula")));
+    assert_number(time, "step", 1);
+    assert_number(time, "compute", 0.5);
+    assert_number(time, "exposed_comm", 0.25);
+    assert_number(time, "data", 0.125);
+    assert_number(time, "checkpoint", 0);
+    assert_null(json_object_get(o, "skipped"));
+    json_decref(o);
+}
+
+static void what_is_not_finite_is_null(void **state)
+{
+    json_t *o = line(1);
+
+    (void)state;
+    assert_true(json_is_null(json_object_get(o, "loss")));
+    assert_true(json_is_null(json_object_get(o, "grad_norm")));
+    assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
+    json_decref(o);
+    o = line(2);
+    assert_true(json_is_null(json_object_get(o, "validation_loss")));
+    assert_number(o, "tokens", 64);
+    assert_number(o, "seconds", 1.5);
+    json_decref(o);
+}
+
+static void a_checkpoint_is_a_line(void **state)
+{
+    json_t *o = line(3);
+
+    (void)state;
+    assert_string_equal(json_string_value(json_object_get(o, "checkpoint")), "a \"quoted\"/\xc3\xa9.h5");
+    assert_number(o, "bytes", (double)(INT64_C(1) << 40));
+    json_decref(o);
+}
+
+static void a_file_that_cannot_be_written_is_an_error(void **state)
+{
+    struct sh_metrics *m = NULL;
+
+    (void)state;
+    assert_int_equal(sh_metrics_open("/nowhere/at/all/metrics.jsonl", &m), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "/nowhere/at/all"));
+    assert_null(m);
+    assert_int_equal(sh_metrics_open("/dev/full", &m), SH_OK);
+    assert_int_equal(sh_metrics_step(m, &step), SH_E_DATA);
+    sh_metrics_close(m);
+}
+
+/* Head, the texts of two ranks, foot. */
+static json_t *joined_trace(struct sh_trace *const t[2])
+{
+    char *all = calloc(1, 1 << 22);
+    json_t *root;
+    int64_t bytes;
+
+    strcat(all, sh_trace_head);
+    for (int i = 0; i < 2; i++) {
+        const char *text = sh_trace_text(t[i], 1000000, &bytes);
+
+        assert_int_equal(bytes, (int64_t)strlen(text));
+        strcat(all, text);
+    }
+    strcat(all, sh_trace_foot);
+    root = json_loads(all, 0, NULL);
+    free(all);
+    assert_non_null(root);
+    return root;
+}
+
+static void a_trace_is_json(void **state)
+{
+    enum { EVENTS = 1000 };
+    struct sh_trace *t[2] = {sh_trace_create(0, "node0"), sh_trace_create(1, "node1")};
+    json_t *root, *events, *e;
+    int spans = 0;
+    size_t i;
+
+    (void)state;
+    for (int r = 0; r < 2; r++) {
+        sh_trace_row(t[r], 0, "compute");
+        for (int k = 0; k < EVENTS; k++)
+            sh_trace_event(t[r], 0, "backward layers.3 linear", "16 bytes", 1000000 + k * 2000, 1001000 + k * 2000);
+    }
+    root = joined_trace(t);
+    events = json_object_get(root, "traceEvents");
+    json_array_foreach(events, i, e) {
+        const char *phase = json_string_value(json_object_get(e, "ph"));
+
+        assert_non_null(phase);
+        assert_true(json_is_string(json_object_get(e, "name")) && json_is_integer(json_object_get(e, "pid")));
+        if (strcmp(phase, "X"))
+            continue;
+        assert_true(json_number_value(json_object_get(e, "ts")) == 2.0 * (spans % EVENTS));
+        assert_true(json_number_value(json_object_get(e, "dur")) == 1.0);
+        spans++;
+    }
+    assert_int_equal(spans, 2 * EVENTS);
+    json_decref(root);
+    sh_trace_destroy(t[0]);
+    sh_trace_destroy(t[1]);
+}
+
+/* Words from elsewhere (a host's name, a tensor's) cannot break the file; what is too long is cut. */
+static void a_trace_survives_any_name(void **state)
+{
+    char longest[400];
+    struct sh_trace *t[2];
+    json_t *root;
+
+    (void)state;
+    memset(longest, '"', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    t[0] = sh_trace_create(0, longest);
+    t[1] = sh_trace_create(1, "a\"b\\c\nd");
+    for (int i = 0; i < 2; i++) {
+        sh_trace_row(t[i], 0, longest);
+        sh_trace_event(t[i], 0, "q\"\\\t", longest, 0, 1);
+    }
+    root = joined_trace(t);
+    json_decref(root);
+    sh_trace_destroy(t[0]);
+    sh_trace_destroy(t[1]);
+}
+
+/* What a function writes to standard error, in `text`. */
+static void capture(void (*run)(void), char *text, size_t size)
+{
+    int saved = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_TRUNC);
+    ssize_t n;
+
+    assert_true(saved >= 0 && fd >= 0);
+    fflush(stderr);
+    dup2(fd, STDERR_FILENO);
+    run();
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    n = pread(fd, text, size - 1, 0);
+    close(fd);
+    assert_true(n >= 0);
+    text[n] = '\0';
+}
+
+static void run_progress(void)
+{
+    struct sh_progress p;
+    struct sh_step_metrics s = step;
+
+    sh_progress_init(&p, true, 25, 10);
+    for (s.step = 1; s.step <= 25; s.step++) {
+        s.skipped = s.step == 13 ? "because" : NULL;
+        sh_progress_step(&p, &s);
+    }
+    sh_progress_break(&p);
+}
+
+static void progress_off_a_terminal(void **state)
+{
+    static const int due[] = {1, 10, 13, 20, 25};
+    char text[4096], *at = text;
+
+    (void)state;
+    capture(run_progress, text, sizeof text);
+    for (size_t i = 0; i < sizeof due / sizeof *due; i++) {
+        char *end = strchr(at, '\n');
+        int number = 0;
+
+        assert_non_null(end);
+        *end = '\0';
+        assert_int_equal(sscanf(at, "step %d/25", &number), 1);
+        assert_int_equal(number, due[i]);
+        assert_true((strstr(at, "skipped: because") != NULL) == (number == 13));
+        at = end + 1;
+    }
+    assert_int_equal(*at, '\0');
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_has_every_field),
+        cmocka_unit_test(what_is_not_finite_is_null),
+        cmocka_unit_test(a_checkpoint_is_a_line),
+        cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
+        cmocka_unit_test(a_trace_is_json),
+        cmocka_unit_test(a_trace_survives_any_name),
+        cmocka_unit_test(progress_off_a_terminal),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}
