@@ -1,0 +1,142 @@
+/* Damaged configurations: refused in one line or loaded, and what is loaded prints and loads back to the same bytes.
+ *
+ *   fuzz_config [RUNS [SEED]]    random mutations of good texts; default 20000 runs, 1000000 when SHERD_LONG is set
+ *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
+#include "src/base/hash.h"
+#include "src/config/config.h"
+#include "src/config/keys.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+
+static void check_refusal(sh_rc rc)
+{
+    if (rc != SH_E_USAGE || sh_error_text()[0] == '\0' || strchr(sh_error_text(), '\n') != NULL)
+        abort();
+}
+
+static void check_loaded(const struct sh_config *cfg)
+{
+    struct sh_config back;
+    char *text;
+    if (sh_config_print(cfg, &text) != SH_OK ||
+        sh_config_parse(text, strlen(text), "printed", 0, NULL, &back) != SH_OK || memcmp(cfg, &back, sizeof back) != 0)
+        abort();
+    free(text);
+}
+
+/* The same bytes as a file, and as an argument beside a good model. */
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    struct sh_config cfg;
+    sh_error_clear();
+    sh_rc rc = sh_config_parse((const char *)bytes, n, "fuzz", 0, NULL, &cfg);
+    if (rc == SH_OK)
+        check_loaded(&cfg);
+    else
+        check_refusal(rc);
+    char *argument = calloc(n + 1, 1);
+    if (argument == NULL)
+        abort();
+    memcpy(argument, bytes, n);
+    const char *const arguments[] = {"model.name=debug", argument};
+    rc = sh_config_load(NULL, 2, arguments, &cfg);
+    if (rc == SH_OK)
+        check_loaded(&cfg);
+    else
+        check_refusal(rc);
+    free(argument);
+    return 0;
+}
+
+#ifndef SH_LIBFUZZER
+enum { MAX_BYTES = 4096 };
+
+static const char *const seeds[] = {
+    "model:\n  name: debug\ntraining:\n  steps: 100\n  local_batch_size: 4 # sequences\noptimizer:\n  lr: 3.0e-4\n",
+    "job: {description: \"a \\u20ac b\", dump_folder: 'it''s'}\nmodel: {name: gpt2-124m}\nmemory: {limit_bytes: "
+    "4GiB}\n",
+    "parallelism:\n  zero_stage: 2\n  data_parallel_replicate_degree: 2\nmodel:\n  name: llama3.2-1b\n  n_layers: 2\n",
+    "model: {n_layers: 1, dim: 8, n_heads: 2, ffn_dim: 8, vocab_size: 9, max_seq_len: 8}\nmesh:\n  shard: node\n",
+    "job:\n  description: >\n    folded\n    text\n  dump_folder: |-\n    literal\nmodel:\n  name: debug\n",
+    "activation_checkpoint:\n  mode: selective\n  selective_ac_option: '2'\nmodel:\n  name: debug\n",
+    "training.steps=5",
+    "debug.seed=18446744073709551615",
+};
+
+static const char *const pieces[] = {
+    "\n",   "\n  ",   ": ",           "- ",       "[",           "]",    "{",      "}",       "&a ",
+    "*a",   "!!str ", "---\n",        "...\n",    "\"",          "'",    "\\0",    "\\u0085", "#",
+    "? ",   "|\n",    ">\n",          "~",        "null",        "-1",   "0",      "1e9",     "9223372036854775808",
+    ".inf", "nan",    "\xef\xbb\xbf", "\xc3\xa9", "%YAML 1.1\n", "true", "custom", "=",       "<<: ",
+    "@",    "`",      "\t",
+};
+
+static uint64_t state;
+
+static size_t random_below(size_t n)
+{
+    return (size_t)(sh_mix64(state++) % n);
+}
+
+/* Replace `removed` bytes at `at` by `added` others, as far as there is room. */
+static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
+{
+    if (removed > n - at)
+        removed = n - at;
+    if (n - removed + added > MAX_BYTES)
+        return n;
+    memmove(text + at + added, text + at + removed, n - at - removed);
+    memcpy(text + at, from, added);
+    return n - removed + added;
+}
+
+static const char *random_piece(void)
+{
+    if (random_below(3) > 0)
+        return pieces[random_below(sizeof pieces / sizeof pieces[0])];
+    const char *name = sh_config_keys[random_below((size_t)sh_config_n_keys)].name;
+    return random_below(2) ? name : strchr(name, '.') + 1;
+}
+
+static size_t mutate(char *text, size_t n)
+{
+    char copied[64];
+    size_t at = random_below(n + 1), len = 1 + random_below(8);
+    const char byte = (char)random_below(256);
+    const char *piece = random_piece();
+    switch (random_below(4)) {
+    case 0:
+        return splice(text, n, at, 1, &byte, 1);
+    case 1:
+        return splice(text, n, at, len, "", 0);
+    case 2:
+        return splice(text, n, at, random_below(2), piece, strlen(piece));
+    default:
+        break;
+    }
+    size_t from = random_below(n + 1), most = n - from < sizeof copied ? n - from : sizeof copied;
+    memcpy(copied, text + from, most);
+    return splice(text, n, at, 0, copied, most);
+}
+
+int main(int argc, char **argv)
+{
+    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 1000000 : 20000;
+    char text[MAX_BYTES];
+    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
+    for (long i = 0; i < runs; i++) {
+        const char *seed = seeds[random_below(sizeof seeds / sizeof seeds[0])];
+        size_t n = strlen(seed);
+        memcpy(text, seed, n);
+        for (size_t k = random_below(6); k > 0; k--)
+            n = mutate(text, n);
+        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
+    }
+    printf("fuzz_config: %ld texts: ok\n", runs);
+    return 0;
+}
+#endif

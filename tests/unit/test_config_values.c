@@ -1,0 +1,228 @@
+/* What a configuration says once it is loaded: defaults, presets, other spellings, and which source wins. */
+#include "src/config/config.h"
+#include "src/config/keys.h"
+#include "src/config/preset.h"
+#include "src/config/value.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ARGUMENTS_MAX = 4 };
+
+static struct sh_config load(const char *yaml, const char *const *arguments)
+{
+    struct sh_config cfg;
+    int n = 0;
+    while (n < ARGUMENTS_MAX && arguments[n] != NULL)
+        n++;
+    if (sh_config_parse(yaml, strlen(yaml), "c.yaml", n, arguments, &cfg) != SH_OK)
+        fail_msg("%s\n%s", yaml, sh_error_text());
+    return cfg;
+}
+
+/* Value of "section.key" as it would be printed. */
+static char *value_of(const struct sh_config *cfg, const char *name)
+{
+    const struct sh_config_key *key = sh_config_key_find(name);
+    assert_non_null(key);
+    return sh_config_value_text(key, cfg);
+}
+
+static const struct expectation {
+    const char *yaml;                     /* after "model: {name: debug}" */
+    const char *arguments[ARGUMENTS_MAX]; /* without the dashes */
+    const char *key, *value;
+} expectations[] = {
+    /* spellings of values */
+    {"parallelism: {sharding_strategy: FULL_SHARD}", {0}, "parallelism.sharding_strategy", "full_shard"},
+    {"parallelism: {sharding_strategy: ShardingStrategy.SHARD_GRAD_OP}",
+     {0},
+     "parallelism.sharding_strategy",
+     "shard_grad_op"},
+    {"parallelism: {sharding_strategy: NO_SHARD}", {0}, "parallelism.sharding_strategy", "no_shard"},
+    {"parallelism: {sharding_strategy: ShardingStrategy._HYBRID_SHARD_ZERO2}",
+     {0},
+     "parallelism.sharding_strategy",
+     "hybrid_shard_zero2"},
+    {"parallelism: {sharding_strategy: ddp}", {0}, "parallelism.sharding_strategy", "no_shard"},
+    {"parallelism: {sharding_strategy: hsdp}", {0}, "parallelism.sharding_strategy", "hybrid_shard"},
+    {"parallelism: {sharding_strategy: full-shard}", {0}, "parallelism.sharding_strategy", "full_shard"},
+    {"parallelism: {sharding_strategy: zero1}", {0}, "parallelism.sharding_strategy", "shard_optim"},
+    {"training: {mixed_precision_param: fp32}", {0}, "training.mixed_precision_param", "float32"},
+    {"training: {mixed_precision_param: torch.bfloat16}", {0}, "training.mixed_precision_param", "bfloat16"},
+    {"data: {shuffle: False}", {0}, "data.shuffle", "false"},
+    {"data: {token_type: \"uint32\"}", {0}, "data.token_type", "uint32"},
+    {"memory: {limit_bytes: 4GiB}", {0}, "memory.limit_bytes", "4294967296"},
+    {"memory: {limit_bytes: 512 MiB}", {0}, "memory.limit_bytes", "536870912"},
+    {"memory: {limit_bytes: 3GB}", {0}, "memory.limit_bytes", "3000000000"},
+    {"memory: {limit_bytes: 12345}", {0}, "memory.limit_bytes", "12345"},
+    {"mesh: {shard: node}", {0}, "mesh.shard", "node"},
+    {"mesh: {shard: 4}", {0}, "mesh.shard", "4"},
+    {"mesh: {shard: auto, replicate: 2}", {0}, "mesh.replicate", "2"},
+    {"optimizer: {lr: 6e-4}", {0}, "optimizer.lr", "0.0006"},
+    {"debug: {seed: 18446744073709551615}", {0}, "debug.seed", "18446744073709551615"},
+    {"job: {description: \"tab\\\\le \\\"x\\\" \\u00e9\"}", {0}, "job.description", "\"tab\\\\le \\\"x\\\" \xc3\xa9\""},
+    {"job: {description: 12}", {0}, "job.description", "\"12\""},
+    {"training:\n# all of it commented out\ndata: {shuffle: false}", {0}, "data.shuffle", "false"},
+    /* keys that are aliases */
+    {"parallelism: {zero_stage: 0}", {0}, "parallelism.sharding_strategy", "no_shard"},
+    {"parallelism: {zero_stage: 1}", {0}, "parallelism.sharding_strategy", "shard_optim"},
+    {"parallelism: {zero_stage: 2}", {0}, "parallelism.sharding_strategy", "shard_grad_op"},
+    {"parallelism: {zero_stage: 3}", {0}, "parallelism.sharding_strategy", "full_shard"},
+    {"parallelism: {fsdp_reshard_after_forward: never}", {0}, "parallelism.sharding_strategy", "shard_grad_op"},
+    {"parallelism: {fsdp_reshard_after_forward: always}", {0}, "parallelism.sharding_strategy", "full_shard"},
+    {"parallelism: {fsdp_reshard_after_forward: default, zero_stage: 2}",
+     {0},
+     "parallelism.sharding_strategy",
+     "shard_grad_op"},
+    {"parallelism: {data_parallel_replicate_degree: 2}", {0}, "parallelism.sharding_strategy", "hybrid_shard"},
+    {"parallelism: {data_parallel_replicate_degree: 2}", {0}, "mesh.replicate", "2"},
+    {"parallelism: {data_parallel_replicate_degree: 2}", {0}, "mesh.shard", "all"},
+    {"parallelism: {data_parallel_replicate_degree: 1, data_parallel_shard_degree: 8}", {0}, "mesh.shard", "8"},
+    {"parallelism: {data_parallel_replicate_degree: 1}", {0}, "parallelism.sharding_strategy", "full_shard"},
+    {"parallelism: {data_parallel_replicate_degree: 2, fsdp_reshard_after_forward: never}",
+     {0},
+     "parallelism.sharding_strategy",
+     "hybrid_shard_zero2"},
+    {"parallelism: {data_parallel_replicate_degree: 2, zero_stage: 0}",
+     {0},
+     "parallelism.sharding_strategy",
+     "no_shard"},
+    {"parallelism: {data_parallel_shard_degree: -1}", {0}, "mesh.shard", "all"},
+    {"activation_checkpoint: {mode: selective, selective_ac_option: 'op'}",
+     {0},
+     "activation_checkpoint.mode",
+     "selective"},
+    {"activation_checkpoint: {mode: selective, selective_ac_option: 3}", {0}, "activation_checkpoint.mode", "every_k"},
+    {"activation_checkpoint: {mode: selective, selective_ac_option: 3}", {0}, "activation_checkpoint.every_k", "3"},
+    {"activation_checkpoint: {selective_ac_option: op}", {0}, "activation_checkpoint.mode", "selective"},
+    /* sources */
+    {"training: {steps: 5}", {"training.steps=6"}, "training.steps", "6"},
+    {"job: {description: x}", {"job.description="}, "job.description", "\"\""},
+    {"job: {description: longer}", {"job.description=a=b"}, "job.description", "\"a=b\""},
+    {"parallelism: {sharding_strategy: full_shard}",
+     {"parallelism.zero_stage=2"},
+     "parallelism.sharding_strategy",
+     "shard_grad_op"},
+    {"parallelism: {zero_stage: 2}",
+     {"parallelism.sharding_strategy=full_shard"},
+     "parallelism.sharding_strategy",
+     "full_shard"},
+    {"parallelism: {fsdp_reshard_after_forward: never}",
+     {"parallelism.sharding_strategy=full_shard"},
+     "parallelism.sharding_strategy",
+     "full_shard"},
+    {"parallelism: {sharding_strategy: full_shard}",
+     {"parallelism.fsdp_reshard_after_forward=never"},
+     "parallelism.sharding_strategy",
+     "shard_grad_op"},
+    {"activation_checkpoint: {selective_ac_option: 3}",
+     {"activation_checkpoint.mode=none"},
+     "activation_checkpoint.mode",
+     "none"},
+    {"mesh: {shard: 2}", {"parallelism.data_parallel_shard_degree=4"}, "mesh.shard", "4"},
+    /* presets and what follows from other keys */
+    {"", {"model.n_layers=2"}, "model.n_layers", "2"},
+    {"", {"model.n_layers=2"}, "model.dim", "128"},
+    {"", {0}, "training.seq_len", "512"},
+    {"", {"model.max_seq_len=4096"}, "training.seq_len", "2048"},
+    {"", {"model.name=llama3.1-70b"}, "model.n_kv_heads", "8"},
+    {"", {"model.name=llama3.2-1b"}, "model.tie_word_embeddings", "true"},
+    {"", {"model.name=gpt2-1558m"}, "model.family", "gpt2"},
+};
+
+static void test_values(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof expectations / sizeof expectations[0]; i++) {
+        const struct expectation *e = &expectations[i];
+        char yaml[512];
+        snprintf(yaml, sizeof yaml, "model: {name: debug}\n%s\n", e->yaml);
+        struct sh_config cfg = load(yaml, e->arguments);
+        char *value = value_of(&cfg, e->key);
+        if (strcmp(value, e->value) != 0)
+            fail_msg("%s: %s is %s, not %s", e->yaml, e->key, value, e->value);
+        free(value);
+    }
+}
+
+static void test_custom_model(void **state)
+{
+    (void)state;
+    const char *const none[] = {NULL};
+    struct sh_config c =
+        load("model: {n_layers: 2, dim: 64, n_heads: 4, ffn_dim: 96, vocab_size: 100, max_seq_len: 32, init_std: 0.1}",
+             none);
+    assert_string_equal(c.model.name, "custom");
+    assert_int_equal(c.model.n_kv_heads, 4);
+    assert_int_equal(c.model.head_dim, 16);
+    assert_int_equal(c.model.family, SH_FAMILY_LLAMA);
+    assert_true(c.model.init_std == 0.1);
+    assert_true(c.model.rope_theta == 10000);
+}
+
+/* Parameters of each preset from its dimensions, against the published counts. */
+static int64_t parameters(const struct sh_config *c)
+{
+    int64_t C = c->model.dim, F = c->model.ffn_dim, L = c->model.n_layers, V = c->model.vocab_size;
+    int64_t q = (int64_t)c->model.n_heads * c->model.head_dim, kv = (int64_t)c->model.n_kv_heads * c->model.head_dim;
+    if (c->model.family == SH_FAMILY_GPT2)
+        return V * C + c->model.max_seq_len * C + L * (12 * C * C + 13 * C) + 2 * C;
+    int64_t block = 2 * C * q + 2 * C * kv + 3 * C * F + 2 * C;
+    return V * C * (c->model.tie_word_embeddings ? 1 : 2) + L * block + C;
+}
+
+static const struct {
+    const char *name;
+    int64_t parameters;
+} published[] = {
+    {"gpt2-124m", 124439808},    {"gpt2-1558m", 1557611200},    {"llama3.2-1b", 1235814400},
+    {"llama3.1-8b", 8030261248}, {"llama3.1-70b", 70553706496},
+};
+
+static void test_presets(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof published / sizeof published[0]; i++) {
+        char argument[64];
+        snprintf(argument, sizeof argument, "model.name=%s", published[i].name);
+        const char *const arguments[] = {argument, NULL};
+        struct sh_config cfg = load("", arguments);
+        assert_int_equal(parameters(&cfg), published[i].parameters);
+        assert_int_equal(cfg.training.seq_len, cfg.model.max_seq_len < 2048 ? cfg.model.max_seq_len : 2048);
+    }
+}
+
+/* Rows of the table: complete, told apart, and every preset named where users look for it. */
+static void test_table(void **state)
+{
+    (void)state;
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        const struct sh_config_key *key = &sh_config_keys[i];
+        assert_ptr_equal(sh_config_key_find(key->name), key);
+        assert_true(key->help != NULL && key->help[0] != '\0' && (key->def != NULL || key->derived != NULL));
+        assert_true(key->alias_of == NULL || sh_config_key_find(key->alias_of) != NULL);
+        assert_true(key->only_words || key->type == SH_KEY_STRING || key->type == SH_KEY_UINT64 || key->min < key->max);
+        assert_true(!key->only_words || key->words != NULL);
+        assert_true(key->type != SH_KEY_INT || (key->min >= INT32_MIN && key->max <= INT32_MAX));
+    }
+    for (int i = 0; sh_config_preset_name(i) != NULL; i++)
+        assert_non_null(strstr(sh_config_key_find("model.name")->help, sh_config_preset_name(i)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_custom_model),
+        cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
