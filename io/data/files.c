@@ -111,7 +111,7 @@ static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_option
     glob_t found;
     int status = glob(opt->path, GLOB_NOSORT, NULL, &found);
     if (status == GLOB_NOMATCH)
-        return sh_fail(SH_E_DATA, "no file matches %s; see training.dataset_path", opt->path);
+        return sh_fail(SH_E_DATA, "no file matches %s", opt->path);
     if (status != 0)
         return sh_fail(SH_E_DATA, "looking for %s: the folder cannot be read", opt->path);
     /* Not glob's own order, which follows the locale: every rank must number the windows alike. */

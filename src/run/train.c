@@ -59,13 +59,28 @@ static sh_rc save_config(const struct sh_run *r)
     return rc;
 }
 
-static sh_rc open_files(struct train *t)
+static sh_rc open_feed(struct train *t, const char *key, const char *path, bool shuffle, int64_t sequences, struct sh_feed *f)
+{
+    sh_rc rc = sh_feed_open(t->r, path, shuffle, sequences, f);
+
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", key);
+}
+
+static sh_rc open_data(struct train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
 
-    SH_TRY(sh_feed_open(t->r, cfg->training.dataset_path, cfg->data.shuffle, t->global_batch / t->r->mesh->world, &t->feed));
+    SH_TRY(open_feed(t, "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle,
+                     t->global_batch / t->r->mesh->world, &t->feed));
     if (cfg->validation.enable)
-        SH_TRY(sh_feed_open(t->r, cfg->validation.dataset_path, false, cfg->training.local_batch_size, &t->validation));
+        SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false, cfg->training.local_batch_size,
+                         &t->validation));
+    return SH_OK;
+}
+
+/* Only when the run is sure to start: one that is refused leaves no trace in the folder. */
+static sh_rc open_outputs(struct train *t)
+{
     if (t->r->mesh->rank != 0)
         return SH_OK;
     SH_TRY(save_config(t->r));
@@ -334,8 +349,9 @@ sh_rc sh_run_train(struct sh_run *r)
     sh_rc rc;
 
     set_up(&t);
-    SH_TRY_OUT(sh_agree(open_files(&t)));
+    SH_TRY_OUT(sh_agree(open_data(&t)));
     SH_TRY_OUT(start_state(&t));
+    SH_TRY_OUT(sh_agree(open_outputs(&t)));
     SH_TRY_OUT(loop(&t));
     if (r->mesh->rank == 0)
         sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step, (long long)r->tokens,
