@@ -1,9 +1,9 @@
-/* Who holds which elements. Pure arithmetic, local, no state: the one place behind sharding, checkpoints, import/export.
+/* Who holds which elements. Pure arithmetic, local, no state: the one place behind sharding and checkpoints.
  *
  * A unit is the flat run of the parameters that are gathered together, laid end to end without gaps. It is cut over
- * `size` ranks in equal chunks of whole SH_LAYOUT_ALIGN elements; the last owners may own less than a chunk, or nothing.
- * What lies between a rank's last owned element and the end of its chunk is padding: it is zero, is never saved, and
- * never counts in a norm. */
+ * `size` ranks in equal chunks of whole SH_LAYOUT_ALIGN elements; the last owners may own less than a chunk, or
+ * nothing. What lies between a rank's last owned element and the end of its chunk is padding: it is never updated,
+ * never saved, and never counts in a norm. */
 #ifndef SH_LAYOUT_LAYOUT_H
 #define SH_LAYOUT_LAYOUT_H
 

@@ -5,7 +5,7 @@
 
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
 
-/* Where the pieces of a family have their names, and how it differs. Hugging Face: modeling_gpt2.py, modeling_llama.py. */
+/* What the pieces of a family are called, and how it differs. Hugging Face: modeling_gpt2.py, modeling_llama.py. */
 struct family {
     bool rms, biases, w_in_out, learned_positions, swiglu;
     const char *wte, *wpe, *block, *norm1, *norm2, *final_norm, *proj, *up, *down, *head;
@@ -38,8 +38,8 @@ struct block {
     struct weights norm1, qkv, proj, norm2, up, down;
 };
 
-static int declare(struct decoder *d, const char *name, const char *kind, int ndim, const int64_t *dim, enum sh_init init,
-                   float std)
+static int declare(struct decoder *d, const char *name, const char *kind, int ndim, const int64_t *dim,
+                   enum sh_init init, float std)
 {
     char full[SH_NAME_MAX];
 
@@ -186,8 +186,8 @@ static void emit_rope_table(struct decoder *d)
                                                             m->rope_high_freq, m->rope_original_len});
 }
 
-/* Rows of logits whose f32 values take about 64 MiB: with fewer, the products over a vocabulary of 50,000 words lose a fifth
- * of their speed (doc/performance.md). */
+/* Rows of logits whose f32 values take about 64 MiB: with fewer, the products over a vocabulary of 50,000 words lose a
+ * fifth of their speed (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b)
 {
     int64_t rows = (64ll << 20) / (4ll * m->vocab), all = (int64_t)b->batch * b->seq;

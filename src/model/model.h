@@ -1,9 +1,9 @@
 /* The models: decoder-only transformers, written as the forward operations of one micro-step. Local.
  *
- * One decoder with switches makes GPT-2 (LayerNorm, learned positions, GELU, biases, tied head) and Llama 2 and 3 (RMSNorm,
- * rotary positions, SwiGLU, grouped-query attention, tied or not). Parameter names and shapes are Hugging Face's.
- * Units: "embed"; "layers.N", one a block; "head" (final norm and output matrix). With tied embeddings the final norm is
- * in "embed", since the output matrix is there. */
+ * One decoder with switches makes GPT-2 (LayerNorm, learned positions, GELU, biases, tied head) and Llama 2 and 3
+ * (RMSNorm, rotary positions, SwiGLU, grouped-query attention, tied or not). Parameter names and shapes are Hugging
+ * Face's. Units: "embed"; "layers.N", one a block; "head" (final norm and output matrix). With tied embeddings the
+ * final norm is in "embed", since the output matrix is there. */
 #ifndef SH_MODEL_MODEL_H
 #define SH_MODEL_MODEL_H
 

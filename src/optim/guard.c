@@ -33,7 +33,8 @@ sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm,
     bool finite = isfinite(loss) && isfinite(norm);
 
     if (!finite && !g->skip_non_finite)
-        return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g; set guard.skip_non_finite=true to skip such steps",
+        return sh_fail(SH_E_NUMERIC,
+                       "step %lld: loss %g, gradient norm %g; set guard.skip_non_finite=true to skip such steps",
                        (long long)step, loss, norm);
     if (finite && !is_outlier(g, norm)) {
         learn(g, norm);

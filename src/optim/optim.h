@@ -1,5 +1,5 @@
-/* Around the update: learning rate, clipping, and the guard that skips a step. The update itself is the operation ADAMW.
- * Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide alike. Local. */
+/* Around the update: learning rate, clipping, and the guard that skips a step. The update itself is the operation
+ * ADAMW. Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide alike. Local. */
 #ifndef SH_OPTIM_OPTIM_H
 #define SH_OPTIM_OPTIM_H
 
@@ -37,8 +37,8 @@ struct sh_guard {
 
 enum sh_verdict { SH_STEP_GOOD, SH_STEP_NON_FINITE, SH_STEP_OUTLIER };
 
-/* Judge a step and learn from good ones. Errors: SH_E_NUMERIC when the run cannot go on (non-finite and not to be skipped,
- * or more than max_skips in a row), with what was seen. */
+/* Judge a step and learn from good ones. Errors: SH_E_NUMERIC when the run cannot go on (non-finite and not to be
+ * skipped, or more than max_skips in a row), with what was seen. */
 sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict);
 
 /* State as text for the checkpoint ("seen mean m2 skips", hexadecimal floats) and back; SH_E_DATA when malformed. */

@@ -47,7 +47,8 @@ static sh_rc check_operands(const struct sh_check *c, int i)
     return SH_OK;
 }
 
-/* What an operation says of another one: a wait of the collective that it waits for, a collective of the one before it. */
+/* What an operation says of another one: a wait of the collective that it waits for, a collective of the one before
+ * it. */
 static sh_rc check_partners(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);

@@ -1,5 +1,5 @@
-/* Each read has a write before it, each collective one wait, each gathered unit a release; and while a collective is under
- * way nothing touches what it writes, nor changes what it reads. */
+/* Each read has a write before it, each collective one wait, each gathered unit a release; and while a collective is
+ * under way nothing touches what it writes, nor changes what it reads. */
 #include "src/pass/check.h"
 
 #include <string.h>

@@ -33,7 +33,8 @@ static bool may_share(const struct sh_check *c, int a, int b)
         return may_share(c, b, a);
     if (x.last < y.first)
         return true;
-    return x.last == y.first && sh_lifetime_inplace(c->p, c->section, c->life, x.last, &in, &out) && in == a && out == b;
+    return x.last == y.first && sh_lifetime_inplace(c->p, c->section, c->life, x.last, &in, &out) && in == a &&
+           out == b;
 }
 
 static int by_offset(const void *a, const void *b, void *tensors)

@@ -1,7 +1,7 @@
 /* The backward: one rule for each kind of operation, walked from the last operation to the first.
  *
- * A tensor used twice gets two contributions. A rule that can add to what is there (an optional `dres` operand) takes the
- * earlier one with it; otherwise an ADD is emitted. Gradients of parameters are f32 and add in place. */
+ * A tensor used twice gets two contributions. A rule that can add to what is there (an optional `dres` operand) takes
+ * the earlier one with it; otherwise an ADD is emitted. Gradients of parameters are f32 and add in place. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
@@ -209,7 +209,8 @@ static void add_rule(struct grad *g)
 }
 
 /* The loss is the end of the forward and the start of the backward, and its own gradient (1 / counted tokens) is known
- * before the step. So the forward operation itself is made to return the gradients, and no logits are computed twice. */
+ * before the step. So the forward operation itself is made to return the gradients, and no logits are computed
+ * twice. */
 static void head_rule(struct grad *g)
 {
     struct sh_op *op = &g->p->ops[g->fwd_index];

@@ -57,8 +57,8 @@ static int operand_uses(const struct sh_program *p, const struct sh_op *op, int 
     return n;
 }
 
-bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *section, const struct sh_life *life, int index,
-                         int *in_root, int *out_root)
+bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *section, const struct sh_life *life,
+                         int index, int *in_root, int *out_root)
 {
     const struct sh_op *op = &p->ops[section->first_op + index];
     const struct sh_op_info *info = sh_op_info(op->kind);

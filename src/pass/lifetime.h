@@ -15,8 +15,9 @@ void sh_lifetime_of_section(const struct sh_program *p, const struct sh_section 
 /* Bytes that a tensor's storage takes in the arena, alignment included. */
 int64_t sh_lifetime_bytes(const struct sh_tensor *t);
 
-/* Whether output operand inplace_out of the operation may take its input's storage: the input dies here and is used once. */
-bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *section, const struct sh_life *life, int op,
-                         int *in_root, int *out_root);
+/* Whether output operand inplace_out of the operation may take its input's storage: the input dies here and is used
+ * once. */
+bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *section, const struct sh_life *life,
+                         int op, int *in_root, int *out_root);
 
 #endif

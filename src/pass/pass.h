@@ -22,14 +22,14 @@ sh_rc sh_pass_grad(struct sh_program *micro);
  *   none       all are kept
  *   full       only what crosses the borders of a block
  *   every_k    full, in each k-th block
- *   selective  results of matrix products, attention and residual sums; norms, rotations and activations are repeated */
+ *   selective  results of matrix products, attention and residual sums; norms, rotations, activations are repeated */
 enum sh_recompute { SH_PASS_KEEP_ALL, SH_PASS_KEEP_BORDERS, SH_PASS_KEEP_EVERY_K, SH_PASS_KEEP_SELECTIVE };
 void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k);
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {
     bool params_resident;      /* gathered parameters live from update to update (no_shard, shard_optim) */
-    bool keep_after_forward;   /* gathered once per micro-step, kept for the backward (shard_grad_op, hybrid_shard_zero2) */
+    bool keep_after_forward;   /* gathered once per micro-step, kept for the backward (ZeRO-2) */
     bool sync_last_only;       /* gradients stay unreduced until the last micro-step */
 };
 
@@ -46,7 +46,7 @@ struct sh_pass_options {
 /* Units with their persistent tensors for one rank, into the empty program `out`. */
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
-/* Append the section `kind`, made from a micro-step whose parameters are those of `out` (its batch may differ: EVAL). */
+/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL). */
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                            int repeat, struct sh_program *out);
 
@@ -59,8 +59,8 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
 /* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
 void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
 
-/* Scratch of kernels, lifetimes, offsets in the arena. Errors: SH_E_MEMORY when arena_bytes > limit_bytes (0: no limit),
- * with the table of what takes it. */
+/* Scratch of kernels, lifetimes, offsets in the arena. Errors: SH_E_MEMORY when arena_bytes > limit_bytes (0: no
+ * limit), with the table of what takes it. */
 sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes);
 
 /* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing

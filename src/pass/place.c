@@ -1,8 +1,8 @@
 /* Lifetimes to offsets: one arena, known before the first byte is allocated.
  *
- * Persistent tensors lie at the front, in order. Behind them each section has the rest of the arena to itself: its tensors
- * are placed largest first at the lowest offset that no tensor alive at the same time takes. An output that may overwrite
- * a dying input shares its storage. */
+ * Persistent tensors lie at the front, in order. Behind them each section has the rest of the arena to itself: its
+ * tensors are placed largest first at the lowest offset that no tensor alive at the same time takes. An output that may
+ * overwrite a dying input shares its storage. */
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/pass/lifetime.h"

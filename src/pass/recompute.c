@@ -1,6 +1,6 @@
-/* Activation checkpointing: an activation that is not kept is computed again, by the same operation on the same inputs and
- * so with the same bits, right before the backward operation that asks for it. What the backward never asks for is never
- * repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
+/* Activation checkpointing: an activation that is not kept is computed again, by the same operation on the same inputs
+ * and so with the same bits, right before the backward operation that asks for it. What the backward never asks for is
+ * never repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
@@ -38,7 +38,8 @@ static void find_crossings(struct recompute *r)
         for (int k = 0; k < SH_OP_MAX_IN; k++) {
             int t = r->old[i].in[k], root = t == SH_NONE ? SH_NONE : sh_tensor_root(r->p, t);
 
-            if (root != SH_NONE && r->producer[root] != SH_NONE && (is_forward(&r->old[i]) || r->old[i].block == SH_NONE) &&
+            if (root != SH_NONE && r->producer[root] != SH_NONE &&
+                (is_forward(&r->old[i]) || r->old[i].block == SH_NONE) &&
                 r->old[r->producer[root]].block != r->old[i].block)
                 r->crosses[root] = true;
         }
@@ -80,7 +81,7 @@ static int copy_tensor(struct recompute *r, int t)
     return t;
 }
 
-/* The tensor to read for t in the backward: itself when it was kept, else its copy, computed first when it is not yet. */
+/* The tensor to read for t in the backward: itself when it was kept, else its copy, computed first if need be. */
 static int available(struct recompute *r, int t)
 {
     int root = sh_tensor_root(r->p, t);
@@ -118,7 +119,8 @@ static void rewrite(struct recompute *r)
 void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k)
 {
     size_t n = (size_t)micro->n_tensors;
-    struct recompute r = {.p = micro, .mode = mode, .every_k = every_k, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
+    struct recompute r = {
+        .p = micro, .mode = mode, .every_k = every_k, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
 
     if (mode == SH_PASS_KEEP_ALL)
         return;

@@ -3,8 +3,8 @@
  * Gathers move up: the gather of an interval starts when the unit `prefetch` intervals before it is complete, as far as
  * the limit of gathered units alive allows. Waits for reductions move down: that of one unit stands before the start of
  * the next one's, so that a reduction runs beside one unit's backward and two unreduced gradients are alive at most.
- * What follows a wait (adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those of the
- * update's gathers, go to the end of the section. */
+ * What follows a wait (adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those of
+ * the update's gathers, go to the end of the section. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
@@ -67,7 +67,8 @@ static void delay_waits(const struct schedule *s, struct list *out)
             push(&tail, i);
         } else if (is_grad_sum(s, i) && s->old[i].attr.after == SH_NONE) {
             push(tail.n ? &tail : out, i);
-        } else if (of_unit && (waited == SH_OP_ALL_REDUCE || (waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE))) {
+        } else if (of_unit &&
+                   (waited == SH_OP_ALL_REDUCE || (waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE))) {
             push(&end, i);
         } else {
             push(out, i);
@@ -107,7 +108,7 @@ static void start_next(struct prefetch *f)
     f->alive++;
 }
 
-/* Whether what a gather sends is there: the backward's, with reshard_after_forward: N, sends what the forward leaves. */
+/* Whether what a gather sends is there: with reshard_after_forward: N the backward sends what the forward leaves. */
 static bool has_source(const struct prefetch *f, int gather)
 {
     for (int i = 0; i < f->s->n; i++)
@@ -147,7 +148,8 @@ static void take_over(struct prefetch *f, int i)
 
 static void advance_gathers(const struct schedule *s, const struct list *in, struct list *out)
 {
-    struct prefetch f = {.s = s, .out = out, .gathers = list_for(s->n), .done = sh_calloc((size_t)s->n + 1, sizeof(bool))};
+    struct prefetch f = {
+        .s = s, .out = out, .gathers = list_for(s->n), .done = sh_calloc((size_t)s->n + 1, sizeof(bool))};
 
     for (int i = 0; i < in->n; i++)
         if (s->old[in->op[i]].kind == SH_OP_ALL_GATHER)

@@ -7,10 +7,10 @@
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
-/* A collective of unit `unit` and the wait for it, appended to the newest section of p; returns the collective's index in
- * the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that must be done before. */
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit, int in,
-                        int out, int after, enum sh_phase phase);
+/* A collective of unit `unit` and the wait for it, appended to the newest section of p; returns the collective's index
+ * in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit,
+                        int in, int out, int after, enum sh_phase phase);
 
 /* A plain operation appended to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);

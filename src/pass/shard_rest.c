@@ -8,8 +8,8 @@ void sh_shard_op(struct sh_program *p, struct sh_op op)
     p->sections[p->n_sections - 1].n_ops++;
 }
 
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit, int in,
-                        int out, int after, enum sh_phase phase)
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit,
+                        int in, int out, int after, enum sh_phase phase)
 {
     struct sh_op op = sh_op_make(kind), wait = sh_op_make(SH_OP_WAIT);
     int index = p->sections[p->n_sections - 1].n_ops;
@@ -33,7 +33,8 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
     const struct sh_unit *u = &p->units[unit];
 
     if (u->full != SH_NONE && opt->mesh.size[SH_AXIS_SHARD] > 1)
-        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, SH_AXIS_SHARD, unit, u->compute, u->full, SH_NONE, phase);
+        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, SH_AXIS_SHARD, unit, u->compute, u->full, SH_NONE,
+                            phase);
 }
 
 static void copy_constants(const struct sh_program *micro, struct sh_program *p)
@@ -113,7 +114,8 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     op->attr.run_first = p->n_runs;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &p->params[i];
-        struct sh_range mine = sh_layout_intersect(owned, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+        struct sh_range mine =
+            sh_layout_intersect(owned, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
         struct sh_decay_run run = {mine.begin - owned.begin, mine.end - owned.begin, param->decay || opt->decay_all};
 
         if (mine.begin == mine.end)

@@ -1,8 +1,8 @@
 /* Sharding a micro-step: where the logical step names a parameter, the section reads a gathered unit; where it makes a
  * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
  *
- * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used in
- * between, or all uses of the micro-step when the strategy keeps what it gathered for the backward. */
+ * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
+ * in between, or all uses of the micro-step when the strategy keeps what it gathered for the backward. */
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
@@ -21,7 +21,7 @@ struct shard {
     const struct sh_program *micro;
     const struct sh_pass_options *opt;
     struct sh_program *out;
-    bool first, last;      /* of the training step; both true outside of training: nothing is accumulated */
+    bool first, last;      /* of the training step; outside of training all are first: nothing is accumulated */
     struct interval *intervals;
     int n_intervals, cap_intervals;
     int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
@@ -127,7 +127,8 @@ static void open_interval(struct shard *s, const struct interval *v)
                         s->micro->ops[v->first].phase);
 }
 
-/* reshard_after_forward: N: before the gathered unit goes, keep the part that this rank holds among its N neighbours. */
+/* reshard_after_forward: N: before the gathered unit goes, keep the part that this rank holds among its N
+ * neighbours. */
 static void keep_secondary(struct shard *s, const struct interval *v)
 {
     int64_t chunk = inner_chunk(s, v->unit);
@@ -223,8 +224,8 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
 
     if (now) {
         chunk = direct ? shard : flat(s, SH_MEM_GRAD, SH_F32, u->chunk, unit, "reduced");
-        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit, s->grad[unit],
-                                        chunk, SH_NONE, phase);
+        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit,
+                                        s->grad[unit], chunk, SH_NONE, phase);
         if (!direct) {
             struct sh_op add = sh_op_make(SH_OP_ACCUMULATE);
 
@@ -299,11 +300,16 @@ static void bind(struct shard *s)
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                            int repeat, struct sh_program *out)
 {
-    struct shard s = {.micro = micro, .opt = opt, .out = out,
+    struct shard s = {.micro = micro,
+                      .opt = opt,
+                      .out = out,
                       .first = kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST,
                       .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
-                      .map = filled(micro->n_tensors), .full = filled(micro->n_units), .secondary = filled(micro->n_units),
-                      .grad = filled(micro->n_units), .last_grad = filled(micro->n_units)};
+                      .map = filled(micro->n_tensors),
+                      .full = filled(micro->n_units),
+                      .secondary = filled(micro->n_units),
+                      .grad = filled(micro->n_units),
+                      .last_grad = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);
     bind(&s);

@@ -2,7 +2,8 @@
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
-static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, const char *unit, const char *what)
+static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, const char *unit,
+                const char *what)
 {
     struct sh_tensor t = sh_tensor_make(mem, dtype, 1, &elems, "%.40s.%s", unit, what);
 
@@ -20,9 +21,9 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
     return sh_program_add_tensor(p, &v);
 }
 
-/* Parameters: in f32 the master copy is what the others gather from; in another type a copy in that type is kept beside it.
- * A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves nothing
- * twice. Over one rank the chunk is the full copy. */
+/* Parameters: in f32 the master copy is what the others gather from; in another type a copy in that type is kept beside
+ * it. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
+ * nothing twice. Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];

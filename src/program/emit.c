@@ -9,7 +9,8 @@ static const struct sh_tensor *tensor(const struct sh_emit *e, int t)
     return &e->p->tensors[t];
 }
 
-static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *what)
+static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
+                      const char *what)
 {
     struct sh_tensor t = e->block == SH_NONE ? sh_tensor_make(mem, dtype, ndim, dim, "%s", what)
                                              : sh_tensor_make(mem, dtype, ndim, dim, "layers.%d.%s", e->block, what);

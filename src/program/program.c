@@ -78,7 +78,8 @@ struct sh_op sh_op_make(enum sh_op_kind kind)
     return op;
 }
 
-struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt, ...)
+struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
+                                const char *fmt, ...)
 {
     struct sh_tensor t = {.mem = mem, .dtype = dtype, .ndim = ndim, .base = SH_NONE, .param = SH_NONE,
                           .grad_of = SH_NONE, .offset_bytes = SH_NONE};

@@ -40,10 +40,10 @@ struct sh_tensor {
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     enum sh_mem mem;
-    bool persistent;       /* lives between sections and steps; else from its first write to its last use in a section */
+    bool persistent;       /* lives between sections; else from its first write to its last use in a section */
     int base;              /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
     int64_t base_elems;    /* where the view starts, in elements of its own dtype */
-    int param;             /* the parameter that this tensor is, or the first of the neighbours that it spans; else SH_NONE */
+    int param;             /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
     int grad_of;           /* the same when this is a gradient of parameters; else SH_NONE */
     int64_t offset_bytes;  /* in the arena; set by place; for views the view's own place */
 };
@@ -66,7 +66,7 @@ struct sh_op {
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
 };
 
-/* Initial value of a parameter. Normal values come from (seed, name, element index), so that every mesh has the same. */
+/* Initial value of a parameter. Normal values come from (seed, name, element index): the same on every mesh. */
 enum sh_init { SH_INIT_ZERO, SH_INIT_ONE, SH_INIT_NORMAL };
 
 struct sh_param {
@@ -150,8 +150,8 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
 
 /* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
 struct sh_op sh_op_make(enum sh_op_kind kind);
-struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
+struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
+                                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);

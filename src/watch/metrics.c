@@ -57,16 +57,16 @@ static sh_rc write_line(struct sh_metrics *m, json_t *line)
 
 sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
-    json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute", number(s->time.compute),
-                             "exposed_comm", number(s->time.exposed_comm), "data", number(s->time.data), "checkpoint",
-                             number(s->time.checkpoint));
-    json_t *line = json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:o, s:I, s:I}", "step", (json_int_t)s->step,
-                             "loss", number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens",
-                             (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second",
-                             number(s->tokens_per_second), "flops_per_token_causal", number(s->flops_causal),
-                             "flops_per_token_full", number(s->flops_full), "flops_formula",
-                             "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)", "seconds", time, "arena_bytes",
-                             (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
+    json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
+                             number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
+                             number(s->time.data), "checkpoint", number(s->time.checkpoint));
+    json_t *line = json_pack(
+        "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
+        number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens", (json_int_t)s->tokens,
+        "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second", number(s->tokens_per_second),
+        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full),
+        "flops_formula", "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)", "seconds", time,
+        "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
 
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
@@ -75,8 +75,8 @@ sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 
 sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
 {
-    return write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss), "tokens",
-                                   (json_int_t)tokens, "seconds", number(seconds)));
+    return write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss),
+                                   "tokens", (json_int_t)tokens, "seconds", number(seconds)));
 }
 
 sh_rc sh_metrics_checkpoint(struct sh_metrics *m, int64_t step, const char *path, int64_t bytes, double seconds)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Format: Trace Event Format, the JSON object form; times in microseconds. Each rank's text ends in a comma; the foot has
- * an event that says nothing new, so that the list does not. */
+/* Format: Trace Event Format, the JSON object form; times in microseconds. Each rank's text ends in a comma; the foot
+ * has an event that says nothing new, so that the list does not. */
 const char sh_trace_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 const char sh_trace_foot[] =
     "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,\"args\":{\"labels\":\"sherd\"}}]}\n";
@@ -98,18 +98,20 @@ static void add(struct sh_trace *t, const char *fmt, ...)
 const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes)
 {
     t->bytes = 0;
-    add(t, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}},\n", t->rank, t->rank,
-        t->host);
+    add(t, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}},\n", t->rank,
+        t->rank, t->host);
     for (int i = 0; i < t->n_rows; i++) {
         add(t, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", t->rank,
             t->rows[i].row, t->rows[i].name);
-        add(t, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n", t->rank,
-            t->rows[i].row, t->rows[i].row);
+        add(t, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
+            t->rank, t->rows[i].row, t->rows[i].row);
     }
     for (int i = 0; i < t->n_events; i++) {
         const struct event *e = &t->events[i];
 
-        add(t, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"what\":\"%s\"}},\n",
+        add(t,
+            "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+            "\"args\":{\"what\":\"%s\"}},\n",
             e->name, t->rank, e->row, (double)(e->begin_ns - origin_ns) / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
             e->detail);
     }

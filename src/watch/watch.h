@@ -52,7 +52,8 @@ void sh_trace_destroy(struct sh_trace *t);
 /* name (63 characters) and detail (79) are copied, cut where longer, with '?' for what JSON would have to escape.
  * row: 0, 1, ... with its name given once by sh_trace_row. */
 void sh_trace_row(struct sh_trace *t, int row, const char *name);
-void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns);
+void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns,
+                    int64_t end_ns);
 const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes);
 extern const char sh_trace_head[], sh_trace_foot[];
 

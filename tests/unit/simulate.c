@@ -1,4 +1,5 @@
 #include "tests/unit/simulate.h"
+#include "tests/unit/simulate_coll.h"
 
 #include "src/base/mem.h"
 #include "src/base/rng.h"
@@ -12,23 +13,11 @@
 
 #include <cmocka.h>
 
-enum { GUARD = 4096, GUARD_BYTE = 0xa5, POISON = 0xff };
-
-/* A collective from its start to the end of the section, since others make their results from what this rank sent. */
-struct sim_flight {
-    bool started, waited;
-    char *sent;
-    int64_t sent_bytes;
-};
+enum { GUARD = 4096, GUARD_BYTE = 0xa5 };
 
 void *sim_data(const struct sim *s, int rank, int tensor)
 {
     return s->ranks[rank].arena + s->ranks[rank].p->tensors[tensor].offset_bytes;
-}
-
-static int64_t bytes_of(const struct sim_rank *r, int tensor)
-{
-    return sh_tensor_bytes(&r->p->tensors[tensor]);
 }
 
 static void create_rank(struct sim_rank *r, const struct sh_build *build)
@@ -98,132 +87,6 @@ void sim_destroy(struct sim *s)
     free(s);
 }
 
-/* The operation of `peer` that meets operation i of `r`: the same place in the same queue. */
-static int meets(const struct sim_rank *r, int i, const struct sim_rank *peer, const struct sh_section *section)
-{
-    const struct sh_op *op = &r->p->ops[i];
-    int before = 0;
-
-    for (int k = section->first_op; k < i; k++)
-        before += sh_op_info(r->p->ops[k].kind)->comm && r->p->ops[k].stream == op->stream &&
-                  r->p->ops[k].attr.axis == op->attr.axis;
-    for (int k = section->first_op; k < section->first_op + section->n_ops; k++) {
-        const struct sh_op *other = &peer->p->ops[k];
-
-        if (!sh_op_info(other->kind)->comm || other->stream != op->stream || other->attr.axis != op->attr.axis ||
-            before--)
-            continue;
-        assert_int_equal(other->kind, op->kind);
-        assert_int_equal(bytes_of(peer, other->out[0]), bytes_of(r, op->out[0]));
-        return k;
-    }
-    fail_msg("operation %d meets nothing on another rank", i - section->first_op);
-    return SH_NONE;
-}
-
-static int peer_rank(const struct sim_rank *r, int i, int member)
-{
-    return sh_mesh_axis_member(&r->mesh, (enum sh_axis)r->p->ops[i].attr.axis, member);
-}
-
-/* Whether everyone whom collective i needs has started it, and what must be complete before can be so. */
-static bool can_complete(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section)
-{
-    const struct sh_op *op = &r->p->ops[i];
-
-    for (int m = 0; m < r->mesh.size[op->attr.axis]; m++) {
-        const struct sim_rank *peer = &s->ranks[peer_rank(r, i, m)];
-        int k = meets(r, i, peer, section), after = peer->p->ops[k].attr.after;
-
-        if (!peer->flights[k].started)
-            return false;
-        if (after != SH_NONE && !can_complete(s, peer, section->first_op + after, section))
-            return false;
-    }
-    return true;
-}
-
-static void add(enum sh_dtype dtype, const void *from, int64_t bytes, void *to)
-{
-    if (dtype == SH_F64)
-        for (int64_t i = 0; i < bytes / 8; i++)
-            ((double *)to)[i] += ((const double *)from)[i];
-    else
-        for (int64_t i = 0; i < bytes / 4; i++)
-            ((float *)to)[i] += ((const float *)from)[i];
-}
-
-/* Result of collective i of rank r; allocated. Sums are made in the order of the axis. */
-static char *result(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section,
-                    int64_t *bytes)
-{
-    const struct sh_op *op = &r->p->ops[i];
-    int size = r->mesh.size[op->attr.axis], index = r->mesh.index[op->attr.axis];
-    bool gather = op->kind == SH_OP_ALL_GATHER, chained = op->kind == SH_OP_ALL_REDUCE && op->attr.after != SH_NONE;
-    int64_t part = bytes_of(r, gather ? op->in[0] : op->out[0]);
-    char *out = sh_calloc((size_t)(gather ? size * part : part) + 1, 1);
-
-    for (int m = 0; m < size; m++) {
-        const struct sim_rank *peer = &s->ranks[peer_rank(r, i, m)];
-        int k = meets(r, i, peer, section);
-        int64_t peer_bytes;
-        char *made = chained ? result(s, peer, section->first_op + op->attr.after, section, &peer_bytes) : NULL;
-        const char *sent = made ? made : peer->flights[k].sent;
-
-        if (gather)
-            memcpy(out + m * part, sent, (size_t)part);
-        else
-            add(r->p->tensors[op->out[0]].dtype, op->kind == SH_OP_REDUCE_SCATTER ? sent + index * part : sent, part, out);
-        free(made);
-    }
-    *bytes = gather ? size * part : part;
-    return out;
-}
-
-/* Keep what is sent, and poison what will be received; a part sent from its own place stays. */
-static void start(struct sim_rank *r, int i)
-{
-    const struct sh_op *op = &r->p->ops[i];
-    struct sim_flight *f = &r->flights[i];
-    int from = op->kind == SH_OP_ALL_REDUCE ? op->out[0] : op->in[0];
-    char *in = r->arena + r->p->tensors[from].offset_bytes, *out = r->arena + r->p->tensors[op->out[0]].offset_bytes;
-
-    f->started = true;
-    f->sent_bytes = bytes_of(r, from);
-    f->sent = sh_calloc((size_t)f->sent_bytes + 1, 1);
-    memcpy(f->sent, in, (size_t)f->sent_bytes);
-    memset(out, POISON, (size_t)bytes_of(r, op->out[0]));
-    if (in >= out && in < out + bytes_of(r, op->out[0]) && op->kind == SH_OP_ALL_GATHER)
-        memcpy(in, f->sent, (size_t)f->sent_bytes);
-}
-
-/* Another collective that goes on with the result of i. */
-static bool goes_on(const struct sim_rank *r, int i, const struct sh_section *section)
-{
-    for (int k = i + 1; k < section->first_op + section->n_ops; k++)
-        if (r->flights[k].started && r->p->ops[k].attr.after == i - section->first_op)
-            return true;
-    return false;
-}
-
-static void finish(const struct sim *s, struct sim_rank *r, int i, const struct sh_section *section)
-{
-    const struct sh_op *op = &r->p->ops[i];
-    struct sim_flight *f = &r->flights[i];
-    int64_t bytes;
-    char *out;
-
-    assert_false(f->waited);
-    f->waited = true;
-    if (op->kind != SH_OP_ALL_REDUCE && memcmp(r->arena + r->p->tensors[op->in[0]].offset_bytes, f->sent, (size_t)f->sent_bytes))
-        fail_msg("%s, operation %d: what is sent changed under way", sh_section_name(section->kind), i - section->first_op);
-    if (goes_on(r, i, section))
-        return;
-    out = result(s, r, i, section, &bytes);
-    memcpy(r->arena + r->p->tensors[op->out[0]].offset_bytes, out, (size_t)bytes);
-    free(out);
-}
-
 static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op *op)
 {
     struct sh_op_call call;
@@ -242,14 +105,14 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
         const struct sh_op *op = &r->p->ops[i];
 
         if (sh_op_info(op->kind)->comm) {
-            start(r, i);
+            sim_coll_start(r, i);
         } else if (op->kind == SH_OP_WAIT) {
             waited = section->first_op + op->attr.waits_for;
-            if (!can_complete(s, r, waited, section))
+            if (!sim_coll_can_complete(s, r, waited, section))
                 return;
-            finish(s, r, waited, section);
+            sim_coll_finish(s, r, waited, section);
         } else if (op->kind == SH_OP_RELEASE) {
-            memset(r->arena + r->p->tensors[op->in[0]].offset_bytes, POISON, (size_t)bytes_of(r, op->in[0]));
+            memset(r->arena + r->p->tensors[op->in[0]].offset_bytes, SIM_POISON, (size_t)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
         } else {
             compute(s, r, op);
         }
@@ -258,7 +121,7 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
 
 static void begin_section(struct sim_rank *r)
 {
-    memset(r->arena + r->p->persistent_bytes, POISON, (size_t)(r->p->arena_bytes - r->p->persistent_bytes));
+    memset(r->arena + r->p->persistent_bytes, SIM_POISON, (size_t)(r->p->arena_bytes - r->p->persistent_bytes));
     r->at = 0;
 }
 

@@ -1,9 +1,9 @@
 /* A whole job in one process: the programs of all ranks of a mesh, run in step without MPI.
  *
  * It is as unkind as the contract of src/comm allows. What a collective writes is poison (NaN) from its start to its
- * wait, and its result is made of what each rank's input was at the start; an input that changes while the collective is
- * under way fails the test, and so does a job in which every rank waits for another. A section starts with poison in all
- * that does not live between sections, a released unit becomes poison, and each arena stands between guard bytes.
+ * wait, and its result is made of what each rank's input was at the start; an input that changes while the collective
+ * is under way fails the test, and so does a job in which every rank waits for another. A section starts with poison in
+ * all that does not live between sections, a released unit becomes poison, and each arena stands between guard bytes.
  * Whatever fails, fails the cmocka test. One thread. */
 #ifndef SH_TESTS_UNIT_SIMULATE_H
 #define SH_TESTS_UNIT_SIMULATE_H
@@ -37,8 +37,8 @@ void sim_run(struct sim *s, enum sh_section_kind kind);
 /* A tensor in a rank's arena. */
 void *sim_data(const struct sim *s, int rank, int tensor);
 
-/* All parameters in logical order, and how many elements they have; replicas and persistent full copies must be equal to
- * them bit for bit. */
+/* All parameters in logical order, and how many elements they have; replicas and persistent full copies must be equal
+ * to them bit for bit. */
 int64_t sim_param_elems(const struct sim *s);
 void sim_params(const struct sim *s, float *out);
 

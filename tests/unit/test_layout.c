@@ -7,7 +7,8 @@
 
 #include <cmocka.h>
 
-static const int64_t sizes[] = {0, 1, 63, 64, 65, 127, 128, 129, 575, 576, 577, 1000, 4096, 4097, 1000003, INT64_C(70) << 30};
+static const int64_t sizes[] = {0,   1,   63,  64,   65,   127,  128,     129,
+                                575, 576, 577, 1000, 4096, 4097, 1000003, INT64_C(70) << 30};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST_RANKS = 9 };
 
 /* Pieces that follow each other without gap from begin to end, each but the last ones a whole chunk. */

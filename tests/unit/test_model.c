@@ -109,7 +109,8 @@ static void names_and_shapes(void **state)
 static void no_other_parameters(void **state)
 {
     struct sh_program *gpt2 = forward(&gpt2_124m, SH_MODEL_LOSS, false);
-    struct sh_program *llama = forward(&llama_8b, SH_MODEL_LOSS, false), *tied = forward(&llama_1b, SH_MODEL_LOSS, false);
+    struct sh_program *llama = forward(&llama_8b, SH_MODEL_LOSS, false),
+                      *tied = forward(&llama_1b, SH_MODEL_LOSS, false);
 
     (void)state;
     assert_int_equal(gpt2->n_params, 12 * 12 + 4);

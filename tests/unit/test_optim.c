@@ -9,7 +9,10 @@
 
 #include <cmocka.h>
 
-#define LR(kind, warm) {.peak = 2, .min_factor = 0.1, .warmup = (warm), .total = 100, .decay = (kind), .decay_ratio = 0.2}
+#define LR(kind, warm)                                                                                    \
+    {                                                                                                     \
+        .peak = 2, .min_factor = 0.1, .warmup = (warm), .total = 100, .decay = (kind), .decay_ratio = 0.2 \
+    }
 
 static void rates(void **state)
 {
@@ -202,8 +205,9 @@ static void a_shorter_window_keeps_mean_and_deviation(void **state)
 
 static void damaged_state_is_refused(void **state)
 {
-    static const char *const bad[] = {"",           "x",          "1 2 3",       "-1 0x1p0 0x1p0 0", "1 0x1p0 0x1p0 -1",
-                                      "1 nan 0 0",  "1 0 inf 0",  "1 0 -0x1p0 0", "1 0x1p0 0x1p0 0 7", "1 0x1p0 0x1p0 0x"};
+    static const char *const bad[] = {
+        "",          "x",         "1 2 3",        "-1 0x1p0 0x1p0 0",  "1 0x1p0 0x1p0 -1",
+        "1 nan 0 0", "1 0 inf 0", "1 0 -0x1p0 0", "1 0x1p0 0x1p0 0 7", "1 0x1p0 0x1p0 0x"};
     struct sh_guard g = guard(), before = g;
 
     (void)state;

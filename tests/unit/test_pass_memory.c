@@ -89,8 +89,8 @@ static void bf16_keeps_a_copy_to_compute_with(void **state)
     assert_about(optim.bytes[SH_MEM_COMPUTE], 2 * elems);
 }
 
-/* Gathered at once: one unit, and one more for each unit of prefetch; when they are kept for the backward all of them but
- * the embedding, which the backward does not read. */
+/* Gathered at once: one unit, and one more for each unit of prefetch; when they are kept for the backward all of them
+ * but the embedding, which the backward does not read. */
 static void gathered_units(void **state)
 {
     struct sh_build b = build();

@@ -209,7 +209,8 @@ static void check_mesh(const struct tiny_model *m, int shard, int replicate, int
 
 static const struct {
     int shard, replicate, micros;
-} meshes[] = {{1, 1, 4}, {2, 1, 3}, {1, 2, 2}, {3, 1, 1}, {2, 2, 1}, {4, 1, 3}, {1, 3, 1}, {2, 3, 2}, {3, 2, 1}, {6, 1, 2}};
+} meshes[] = {{1, 1, 4}, {2, 1, 3}, {1, 2, 2}, {3, 1, 1}, {2, 2, 1},
+              {4, 1, 3}, {1, 3, 1}, {2, 3, 2}, {3, 2, 1}, {6, 1, 2}};
 
 static void check_model(void **state)
 {

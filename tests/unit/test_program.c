@@ -77,7 +77,10 @@ static void sizes(void **state)
         int ndim;
         int64_t dim[SH_MAX_DIMS], elems, bytes;
     } table[] = {
-        {SH_F32, 1, {7}, 7, 28}, {SH_BF16, 2, {3, 5}, 15, 30}, {SH_F64, 3, {2, 3, 4}, 24, 192}, {SH_I32, 2, {0, 9}, 0, 0},
+        {SH_F32, 1, {7}, 7, 28},
+        {SH_BF16, 2, {3, 5}, 15, 30},
+        {SH_F64, 3, {2, 3, 4}, 24, 192},
+        {SH_I32, 2, {0, 9}, 0, 0},
         {SH_BF16, 4, {1 << 10, 1 << 10, 1 << 10, 4}, INT64_C(1) << 32, INT64_C(1) << 33},
     };
 
@@ -94,7 +97,8 @@ static void views_of_views_have_one_root(void **state)
 {
     struct sh_program *p = sh_program_create(SH_F32);
     struct sh_emit e = {.p = p, .batch = 2, .seq = 3, .block = SH_NONE};
-    int root = add_tensor(p, 6, 4), view = sh_emit_view(&e, root, 3, DIMS(2, 3, 4)), again = sh_emit_view(&e, view, 1, DIMS(24));
+    int root = add_tensor(p, 6, 4), view = sh_emit_view(&e, root, 3, DIMS(2, 3, 4)),
+        again = sh_emit_view(&e, view, 1, DIMS(24));
 
     (void)state;
     assert_int_equal(sh_tensor_root(p, root), root);

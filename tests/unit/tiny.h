@@ -4,8 +4,8 @@
 
 #include "src/pass/build.h"
 
-/* Sizes that divide badly on purpose: units of a few hundred elements over chunks of whole 64 leave ranks with less than
- * a chunk, or nothing. */
+/* Sizes that divide badly on purpose: units of a few hundred elements over chunks of whole 64 leave ranks with less
+ * than a chunk, or nothing. */
 struct tiny_model {
     const char *name;
     struct sh_model model;
