@@ -46,6 +46,17 @@ static void print_wrapped(FILE *out, const char *indent, const char *text)
     fputc('\n', out);
 }
 
+static const char intro[] =
+    "A configuration is a YAML file of sections with keys below them. Each key can also be given on the command line, "
+    "as "
+    "--section.key=value, and wins there. Unknown keys, keys given twice and values that do not fit are errors.";
+
+static void text_header(FILE *out)
+{
+    print_wrapped(out, "", intro);
+    fputc('\n', out);
+}
+
 static void text_section(FILE *out, int len, const char *name)
 {
     fprintf(out, "%.*s:\n", len, name);
@@ -77,6 +88,13 @@ static void roff_line(FILE *out, const char *before, const char *text)
     fputc('\n', out);
 }
 
+static void roff_header(FILE *out)
+{
+    fputs(".TH SHERD\\-CONFIG 5\n.SH NAME\nsherd\\-config \\- configuration of a training run\n.SH DESCRIPTION\n", out);
+    roff_line(out, "", intro);
+    fputs(".SH KEYS\n", out);
+}
+
 static void roff_section(FILE *out, int len, const char *name)
 {
     fprintf(out, ".SS %.*s\n", len, name);
@@ -102,6 +120,12 @@ static void markdown_cell(FILE *out, const char *text)
     fputs(" |", out);
 }
 
+static void markdown_header(FILE *out)
+{
+    fputs("# Keys of the configuration\n\n", out);
+    print_wrapped(out, "", intro);
+}
+
 static void markdown_section(FILE *out, int len, const char *name)
 {
     fprintf(out, "\n## %.*s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", len, name);
@@ -122,13 +146,15 @@ static void markdown_key(FILE *out, const struct sh_config_key *key)
 void sh_config_help(FILE *out, enum sh_config_help form)
 {
     static const struct {
+        void (*header)(FILE *out);
         void (*section)(FILE *out, int len, const char *name);
         void (*key)(FILE *out, const struct sh_config_key *key);
     } forms[] = {
-        [SH_HELP_TEXT] = {.section = text_section, .key = text_key},
-        [SH_HELP_ROFF] = {.section = roff_section, .key = roff_key},
-        [SH_HELP_MARKDOWN] = {.section = markdown_section, .key = markdown_key},
+        [SH_HELP_TEXT] = {.header = text_header, .section = text_section, .key = text_key},
+        [SH_HELP_ROFF] = {.header = roff_header, .section = roff_section, .key = roff_key},
+        [SH_HELP_MARKDOWN] = {.header = markdown_header, .section = markdown_section, .key = markdown_key},
     };
+    forms[form].header(out);
     for (int i = 0; i < sh_config_n_keys; i++) {
         const char *name = sh_config_keys[i].name;
         if (sh_config_section_starts(i))

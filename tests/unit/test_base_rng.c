@@ -62,7 +62,8 @@ static void test_parts_equal_whole(void **state)
 static void test_bits_are_fixed(void **state)
 {
     (void)state;
-    static const float sums[] = {120177, 21134, -139317}; /* centred sums of the halves of Philox blocks (key 0; counters 0, 1, 2) */
+    static const float sums[] = {120177, 21134,
+                                 -139317}; /* centred sums of the halves of Philox blocks (key 0; counters 0, 1, 2) */
     float out[3];
     sh_rng_fill_normal(0, 0, 3, 1, out);
     for (int i = 0; i < 3; i++)
@@ -97,8 +98,9 @@ static void test_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),  cmocka_unit_test(test_keys_differ), cmocka_unit_test(test_parts_equal_whole),
-        cmocka_unit_test(test_bits_are_fixed), cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_known_answers),     cmocka_unit_test(test_keys_differ),
+        cmocka_unit_test(test_parts_equal_whole), cmocka_unit_test(test_bits_are_fixed),
+        cmocka_unit_test(test_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,8 @@ static void test_stop(void **state)
     close(ends[0]);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SH_E_COMM);
     assert_ptr_equal(strstr(said, "only rank 0 says this\nsherd: rank 3: warning: low disk\n"
-                                  "sherd: rank 3: error: peer 2 is gone (communication, from "), said);
+                                  "sherd: rank 3: error: peer 2 is gone (communication, from "),
+                     said);
     assert_non_null(strstr(said, "sherd: rank 3: warning: hook 5\n"));
 }
 
@@ -120,8 +121,8 @@ static const struct {
     const char *a, *b;
     int distance;
 } distances[] = {
-    {"", "", 0},           {"steps", "steps", 0}, {"stepz", "steps", 1}, {"", "abc", 3},
-    {"kitten", "sitting", 3}, {"STEPS", "steps", 0}, {"flaw", "lawn", 2},   {"ab", "ba", 2},
+    {"", "", 0},           {"steps", "steps", 0}, {"stepz", "steps", 1}, {"", "abc", 3}, {"kitten", "sitting", 3},
+    {"STEPS", "steps", 0}, {"flaw", "lawn", 2},   {"ab", "ba", 2},
 };
 
 static void test_distance(void **state)
@@ -187,10 +188,11 @@ static void test_time_moves_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut), cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_distance),      cmocka_unit_test(test_nearest),           cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_hash),          cmocka_unit_test(test_time_moves_on),
+        cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut),
+        cmocka_unit_test(test_stop),          cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_distance),      cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_numbers),       cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_time_moves_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
