@@ -62,8 +62,8 @@ static void test_parts_equal_whole(void **state)
 static void test_bits_are_fixed(void **state)
 {
     (void)state;
-    static const float sums[] = {120177, 21134,
-                                 -139317}; /* centred sums of the halves of Philox blocks (key 0; counters 0, 1, 2) */
+    /* centred sums of the halves of Philox blocks: key 0, counters 0, 1, 2 */
+    static const float sums[] = {120177, 21134, -139317};
     float out[3];
     sh_rng_fill_normal(0, 0, 3, 1, out);
     for (int i = 0; i < 3; i++)
