@@ -8,12 +8,12 @@ struct strategy {
 };
 
 static const struct strategy strategies[] = {
-    [SH_NO_SHARD] = {"no_shard", .one_rank_shards = true, .keeps = {.params_resident = true, .sync_last_only = true}},
-    [SH_SHARD_OPTIM] = {"shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
-    [SH_SHARD_GRAD_OP] = {"shard_grad_op", .keeps = {.keep_after_forward = true}},
-    [SH_FULL_SHARD] = {"full_shard"},
-    [SH_HYBRID_SHARD] = {"hybrid_shard", .hybrid = true},
-    [SH_HYBRID_SHARD_ZERO2] = {"hybrid_shard_zero2", .hybrid = true, .keeps = {.keep_after_forward = true}},
+    [SH_NO_SHARD] = {.name = "no_shard", .one_rank_shards = true, .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
+    [SH_FULL_SHARD] = {.name = "full_shard"},
+    [SH_HYBRID_SHARD] = {.name = "hybrid_shard", .hybrid = true},
+    [SH_HYBRID_SHARD_ZERO2] = {.name = "hybrid_shard_zero2", .hybrid = true, .keeps = {.keep_after_forward = true}},
 };
 
 static const struct strategy *strategy(const struct sh_config *cfg)
