@@ -77,8 +77,7 @@ static int copy_tensor(struct recompute *r, int t)
         c.base = copy_tensor(r, c.base);
     else if (r->copy[t] != SH_NONE)
         return r->copy[t];
-    t = sh_program_add_tensor(r->p, &c);
-    return t;
+    return sh_program_add_tensor(r->p, &c);
 }
 
 /* The tensor to read for t in the backward: itself when it was kept, else its copy, computed first if need be. */

@@ -174,6 +174,32 @@ static void the_table_adds_up_to_the_arena(void **state)
             }
 }
 
+static int add(struct sh_program *p, int64_t elems, int base, int64_t first)
+{
+    struct sh_tensor t = sh_tensor_make(SH_MEM_PARAM, SH_F32, 1, &elems, "t%d", p->n_tensors);
+
+    t.persistent = true;
+    t.base = base;
+    t.base_elems = first;
+    return sh_program_add_tensor(p, &t);
+}
+
+static void a_view_lies_in_its_base(void **state)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+    int first = add(p, 3, SH_NONE, 0), base = add(p, 100, SH_NONE, 0);
+    int view = add(p, 50, base, 10), again = add(p, 5, view, 7);
+
+    (void)state;
+    assert_int_equal(sh_pass_place(p, &sh_kernels_ref, 1, 0), SH_OK);
+    assert_int_equal(p->tensors[first].offset_bytes, 0);
+    assert_int_equal(p->tensors[base].offset_bytes, 256);
+    assert_int_equal(p->tensors[view].offset_bytes, 256 + 40);
+    assert_int_equal(p->tensors[again].offset_bytes, 256 + 68);
+    assert_int_equal(p->arena_bytes, 256 + 512);
+    sh_program_destroy(p);
+}
+
 /* Llama 3.1 70B on 512 ranks. Generous: a hundredth of what a user would notice, on a slow machine. */
 static void large_plans_are_quick(void **state)
 {
@@ -214,6 +240,7 @@ int main(void)
         cmocka_unit_test(recomputation_shrinks_activations),
         cmocka_unit_test(a_block_recomputed_costs_its_border),
         cmocka_unit_test(the_table_adds_up_to_the_arena),
+        cmocka_unit_test(a_view_lies_in_its_base),
         cmocka_unit_test(large_plans_are_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
