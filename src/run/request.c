@@ -8,7 +8,8 @@ struct strategy {
 };
 
 static const struct strategy strategies[] = {
-    [SH_NO_SHARD] = {.name = "no_shard", .one_rank_shards = true, .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_NO_SHARD] = {.name = "no_shard", .one_rank_shards = true,
+                     .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
     [SH_FULL_SHARD] = {.name = "full_shard"},
