@@ -16,7 +16,8 @@ static sh_rc no_such_command(const char *word)
     for (; sh_commands[n].name; n++)
         names[n] = sh_commands[n].name;
     near = sh_str_nearest(word, n, names);
-    return sh_fail(SH_E_USAGE, "no command %s%s%s; see sherd --help", word, near ? "; nearest is " : "", near ? near : "");
+    return sh_fail(SH_E_USAGE, "no command %s%s%s; see sherd --help", word, near ? "; nearest is " : "",
+                   near ? near : "");
 }
 
 static int report(sh_rc rc)

@@ -24,8 +24,8 @@ static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
     for (; cmd->options[n].name; n++)
         names[n] = cmd->options[n].name;
     near = sh_str_nearest(word, n, names);
-    return sh_fail(SH_E_USAGE, "sherd %s: no option %s%s%s; see sherd --help", cmd->name, word, near ? "; nearest is " : "",
-                   near ? near : "");
+    return sh_fail(SH_E_USAGE, "sherd %s: no option %s%s%s; see sherd --help", cmd->name, word,
+                   near ? "; nearest is " : "", near ? near : "");
 }
 
 /* "--section.key=value" or "--section.key value" becomes "section.key=value". Moves *i past what it takes. */
@@ -109,7 +109,8 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
         return SH_OK;
     *out = strtod(text, &end);
     if (end == text || *end || !(*out >= min && *out <= max))
-        return sh_fail(SH_E_USAGE, "sherd %s: %s must be a number from %g to %g, not \"%s\"", cmd->name, name, min, max, text);
+        return sh_fail(SH_E_USAGE, "sherd %s: %s must be a number from %g to %g, not \"%s\"", cmd->name, name, min, max,
+                       text);
     return SH_OK;
 }
 

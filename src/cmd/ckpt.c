@@ -18,7 +18,8 @@ static const struct verb verbs[] = {
 static sh_rc run_verb(const struct sh_cmd_args *args)
 {
     if (args->n_positional != 2)
-        return sh_fail(SH_E_USAGE, "sherd ckpt: give what to do and one file: sherd ckpt info FILE, sherd ckpt verify FILE");
+        return sh_fail(SH_E_USAGE,
+                       "sherd ckpt: give what to do and one file: sherd ckpt info FILE, sherd ckpt verify FILE");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return verbs[i].run(args->positional[1], stdout);

@@ -12,8 +12,8 @@ enum { SH_CMD_MAX_ARGS = 64 };
 
 /* An option of a command besides --section.key=value: "--name VALUE" or "--name=VALUE", or a flag. */
 struct sh_cmd_option {
-    const char *name;     /* "--tokens" */
-    const char *value;    /* what it is called in the help, "N"; NULL: a flag */
+    const char *name;  /* "--tokens" */
+    const char *value; /* what it is called in the help, "N"; NULL: a flag */
     const char *help;
 };
 
@@ -32,12 +32,12 @@ struct sh_cmd_args {
     int n_positional;
     const char *overrides[SH_CMD_MAX_ARGS]; /* "section.key=value" */
     int n_overrides;
-    const char *values[SH_CMD_MAX_ARGS];    /* by row of the options; NULL: not given; "" for a flag */
-    char *joined[SH_CMD_MAX_ARGS];          /* storage of "--section.key value" */
+    const char *values[SH_CMD_MAX_ARGS]; /* by row of the options; NULL: not given; "" for a flag */
+    char *joined[SH_CMD_MAX_ARGS];       /* storage of "--section.key value" */
     int n_joined;
 };
 
-extern const struct sh_cmd sh_commands[];   /* ends with a NULL name */
+extern const struct sh_cmd sh_commands[]; /* ends with a NULL name */
 const struct sh_cmd *sh_cmd_find(const char *name);
 
 /* argv[0] is the command's name. Errors: SH_E_USAGE with the word that is wrong and the nearest that is right. */
@@ -50,7 +50,8 @@ const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
 sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
                     double none, double *out);
 
-/* The configuration of the command line: its file, or the one inside the checkpoint when none is named, and the overrides. */
+/* The configuration of the command line: its file, or the one inside the checkpoint when none is named, and the
+ * overrides. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);
 
 void sh_cmd_help(FILE *out, enum sh_config_help form);

@@ -5,30 +5,40 @@
 static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with fully and hybrid sharded data parallelism over MPI.\n\n"
-          "usage: sherd COMMAND ...\n\n", out);
+          "usage: sherd COMMAND ...\n\n",
+          out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
-        fprintf(out, "  sherd %s %s%s\n      %s\n", c->name, c->arguments, c->config ? " [--section.key=value ...]" : "", c->summary);
+        fprintf(out, "  sherd %s%s%s%s\n      %s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
+                c->config ? " [--section.key=value ...]" : "", c->summary);
         for (const struct sh_cmd_option *o = c->options; o->name; o++)
             fprintf(out, "      %s%s%-*s  %s\n", o->name, o->value ? " " : "",
-                    o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "", o->help);
+                    o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "",
+                    o->help);
     }
-    fputs("\n  sherd --version\n\nExit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd,\n"
-          "75 saved and ready to be started again.\n", out);
+    fputs("\n  sherd --version\n\nExit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug "
+          "of Sherd,\n"
+          "75 saved and ready to be started again.\n",
+          out);
 }
 
 static void help_roff(FILE *out)
 {
-    fputs(".TH SHERD 1\n.SH NAME\nsherd \\- train language models with sharded data parallelism over MPI\n.SH SYNOPSIS\n", out);
+    fputs(
+        ".TH SHERD 1\n.SH NAME\nsherd \\- train language models with sharded data parallelism over MPI\n.SH SYNOPSIS\n",
+        out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
-        fprintf(out, ".B sherd %s\n%s%s\n.br\n", c->name, c->arguments, c->config ? " [\\-\\-section.key=value ...]" : "");
+        fprintf(out, ".B sherd %s\n%s%s\n.br\n", c->name, c->arguments,
+                c->config ? " [\\-\\-section.key=value ...]" : "");
     fputs(".SH COMMANDS\n", out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
         fprintf(out, ".TP\n.B %s\n%s.\n", c->name, c->summary);
         for (const struct sh_cmd_option *o = c->options; o->name; o++)
             fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
     }
-    fputs(".SH EXIT STATUS\n0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd, 75 saved and ready "
-          "to be started again.\n.SH SEE ALSO\n.BR sherd\\-config (5)\n", out);
+    fputs(".SH EXIT STATUS\n0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd, 75 saved "
+          "and ready "
+          "to be started again.\n.SH SEE ALSO\n.BR sherd\\-config (5)\n",
+          out);
 }
 
 static void help_markdown(FILE *out)
@@ -43,14 +53,15 @@ static void help_markdown(FILE *out)
 
 void sh_cmd_help(FILE *out, enum sh_config_help form)
 {
-    static void (*const forms[])(FILE *) = {[SH_HELP_TEXT] = help_text, [SH_HELP_ROFF] = help_roff,
-                                            [SH_HELP_MARKDOWN] = help_markdown};
+    static void (*const forms[])(FILE *) = {
+        [SH_HELP_TEXT] = help_text, [SH_HELP_ROFF] = help_roff, [SH_HELP_MARKDOWN] = help_markdown};
     forms[form](out);
 }
 
 static sh_rc find_form(const char *name, enum sh_config_help *form)
 {
-    static const char *const names[] = {[SH_HELP_TEXT] = "text", [SH_HELP_ROFF] = "roff", [SH_HELP_MARKDOWN] = "markdown"};
+    static const char *const names[] = {
+        [SH_HELP_TEXT] = "text", [SH_HELP_ROFF] = "roff", [SH_HELP_MARKDOWN] = "markdown"};
 
     *form = SH_HELP_TEXT;
     for (int i = 0; name && i <= SH_HELP_MARKDOWN; i++)

@@ -18,8 +18,10 @@ struct plan {
 
 static const char *recompute_name(int mode)
 {
-    static const char *const name[] = {[SH_RECOMPUTE_NONE] = "none", [SH_RECOMPUTE_FULL] = "full",
-                                       [SH_RECOMPUTE_EVERY_K] = "every_k", [SH_RECOMPUTE_SELECTIVE] = "selective"};
+    static const char *const name[] = {[SH_RECOMPUTE_NONE] = "none",
+                                       [SH_RECOMPUTE_FULL] = "full",
+                                       [SH_RECOMPUTE_EVERY_K] = "every_k",
+                                       [SH_RECOMPUTE_SELECTIVE] = "selective"};
     return name[mode];
 }
 
@@ -30,12 +32,13 @@ static void print_request(const struct plan *l)
     struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
     char count[SH_STR_SHORT];
 
-    printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: %s parameters\n",
-           l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_MODEL_GPT2 ? "gpt2" : "llama", m->layers, m->dim,
-           m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
+    printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
+           "%s parameters\n",
+           l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_MODEL_GPT2 ? "gpt2" : "llama",
+           m->layers, m->dim, m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
-    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d\n", size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD],
-           l->mesh.index[SH_AXIS_WORLD], size[SH_AXIS_WORLD]);
+    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d\n", size[SH_AXIS_REPLICATE],
+           size[SH_AXIS_SHARD], l->mesh.index[SH_AXIS_WORLD], size[SH_AXIS_WORLD]);
     printf("strategy     %s", sh_request_strategy_name(&l->cfg));
     if (size[SH_AXIS_INNER] > 1)
         printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
@@ -43,9 +46,11 @@ static void print_request(const struct plan *l)
            recompute_name(l->cfg.activation_checkpoint.mode));
     printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
-           l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s", l->cfg.training.local_batch_size);
-    printf("work         %.4g GFLOP a token (6 x weights in products + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
-           (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
+           l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
+           l->cfg.training.local_batch_size);
+    printf(
+        "work         %.4g GFLOP a token (6 x weights in products + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
+        (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
 }
 
 static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
@@ -81,7 +86,8 @@ static void print_memory(const struct plan *l)
     for (int i = 0; i < SH_MEM_KINDS; i++) {
         sum += bytes[i];
         if (bytes[i])
-            printf("  %-34s %20lld  %12s\n", sh_mem_name((enum sh_mem)i), (long long)bytes[i], sh_str_bytes(bytes[i], text));
+            printf("  %-34s %20lld  %12s\n", sh_mem_name((enum sh_mem)i), (long long)bytes[i],
+                   sh_str_bytes(bytes[i], text));
     }
     if (l->p->arena_bytes != sum)
         printf("  %-34s %20lld  %12s\n", "gaps between tensors", (long long)(l->p->arena_bytes - sum),
@@ -144,8 +150,8 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     SH_TRY(sh_cmd_number(cmd, args, "--ranks", 1, 1e7, l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1, &ranks));
     SH_TRY(sh_cmd_number(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
-    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)ranks,
-                           &l->mesh));
+    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank,
+                           l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)ranks, &l->mesh));
     SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->cfg.training.threads ? l->cfg.training.threads : 1,
                             l->cfg.memory.limit_bytes, &l->build));
     return sh_pass_build(&l->build, &l->p);

@@ -6,8 +6,10 @@
 
 static sh_rc tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    struct sh_token_options opt = {.inputs = args->positional, .n_inputs = args->n_positional,
-                                   .output = sh_cmd_option(cmd, args, "-o"), .val_output = sh_cmd_option(cmd, args, "--val")};
+    struct sh_token_options opt = {.inputs = args->positional,
+                                   .n_inputs = args->n_positional,
+                                   .output = sh_cmd_option(cmd, args, "-o"),
+                                   .val_output = sh_cmd_option(cmd, args, "--val")};
     struct sh_token_report report;
 
     if (!opt.n_inputs)

@@ -151,7 +151,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(parallelism, backward_prefetch), .min = 0, .max = 64, .unit = "units", .def = "1",
      .help = "The same in the backward."},
     {KEY(parallelism, limit_all_gathers), .min = 0, .max = 1024, .unit = "units", .def = "0",
-     .help = "Most gathered units alive at once, the one in use included; 0: no limit but the prefetch."},
+     .help = "Most gathered units alive at once, the one in use included; 0: no limit but the prefetch. Units that "
+             "shard_grad_op and hybrid_shard_zero2 keep for the backward do not count."},
     {.name = "parallelism.zero_stage",
      ALIAS("parallelism.sharding_strategy", zero_stage),
      .min = 0,

@@ -9,7 +9,8 @@ static sh_rc arena_create(int64_t bytes, char **arena)
     void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (p == MAP_FAILED)
-        return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes, strerror(errno));
+        return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes,
+                       strerror(errno));
     *arena = p;
     return SH_OK;
 }
@@ -25,10 +26,18 @@ static void copy(void *to, const void *from, int64_t bytes)
 }
 
 static const struct sh_device devices[] = {
-    {.name = "cpu", .kernels = &sh_kernels_cpu,
-     .arena_create = arena_create, .arena_destroy = arena_destroy, .put = copy, .get = copy},
-    {.name = "ref", .kernels = &sh_kernels_ref,
-     .arena_create = arena_create, .arena_destroy = arena_destroy, .put = copy, .get = copy},
+    {.name = "cpu",
+     .kernels = &sh_kernels_cpu,
+     .arena_create = arena_create,
+     .arena_destroy = arena_destroy,
+     .put = copy,
+     .get = copy},
+    {.name = "ref",
+     .kernels = &sh_kernels_ref,
+     .arena_create = arena_create,
+     .arena_destroy = arena_destroy,
+     .put = copy,
+     .get = copy},
 };
 
 const struct sh_device *sh_device_find(const char *name)

@@ -24,7 +24,8 @@ static int nearest_divisor(int world, int wish)
 static sh_rc does_not_divide(const char *key, int value, int world)
 {
     int fits = nearest_divisor(world, value);
-    return sh_fail(SH_E_USAGE, "mesh: %s=%d does not divide the job's %d ranks; choose %s=%d (or start a multiple of %d ranks)",
+    return sh_fail(SH_E_USAGE,
+                   "mesh: %s=%d does not divide the job's %d ranks; choose %s=%d (or start a multiple of %d ranks)",
                    key, value, world, key, fits, value);
 }
 
@@ -38,7 +39,8 @@ static sh_rc check_numbers(const struct sh_mesh_request *req, int world, int ran
     if (req->inner < 1)
         return sh_fail(SH_E_USAGE, "mesh: reshard_after_forward over %d ranks; choose a number >= 1", req->inner);
     if (req->shard == SH_MESH_NODE && req->ranks_per_node < 1)
-        return sh_fail(SH_E_USAGE, "mesh: mesh.shard=node, but the ranks of a node are not known; set mesh.ranks_per_node");
+        return sh_fail(SH_E_USAGE,
+                       "mesh: mesh.shard=node, but the ranks of a node are not known; set mesh.ranks_per_node");
     return SH_OK;
 }
 
@@ -69,26 +71,32 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
     /* Both given: their product is the better message than a remainder. */
     if (req->shard >= 1 && req->replicate >= 1 && (long)req->shard * req->replicate != world) {
         int fits = nearest_divisor(world, req->shard);
-        return sh_fail(SH_E_USAGE,
-                       "mesh: replicate %d x shard %d = %ld ranks, but the job has %d; choose mesh.shard=%d mesh.replicate=%d",
-                       req->replicate, req->shard, (long)req->shard * req->replicate, world, fits, world / fits);
+        return sh_fail(
+            SH_E_USAGE,
+            "mesh: replicate %d x shard %d = %ld ranks, but the job has %d; choose mesh.shard=%d mesh.replicate=%d",
+            req->replicate, req->shard, (long)req->shard * req->replicate, world, fits, world / fits);
     }
     int shard = 1;
     SH_TRY(choose_shard(req, world, &shard));
     int replicate = world / shard;
     if (req->replicate != SH_MESH_AUTO && req->replicate != replicate)
-        return sh_fail(SH_E_USAGE,
-                       "mesh: replicate %d x shard %d = %ld ranks, but the job has %d; choose mesh.replicate=%d or auto",
-                       req->replicate, shard, (long)req->replicate * shard, world, replicate);
+        return sh_fail(
+            SH_E_USAGE,
+            "mesh: replicate %d x shard %d = %ld ranks, but the job has %d; choose mesh.replicate=%d or auto",
+            req->replicate, shard, (long)req->replicate * shard, world, replicate);
     if (shard % req->inner != 0)
         return sh_fail(SH_E_USAGE,
                        "mesh: reshard_after_forward over %d ranks does not divide the shard axis of %d; choose %d",
                        req->inner, shard, nearest_divisor(shard, req->inner));
     *out = (struct sh_mesh_shape){
-        .size = {[SH_AXIS_SHARD] = shard, [SH_AXIS_REPLICATE] = replicate, [SH_AXIS_INNER] = req->inner,
+        .size = {[SH_AXIS_SHARD] = shard,
+                 [SH_AXIS_REPLICATE] = replicate,
+                 [SH_AXIS_INNER] = req->inner,
                  [SH_AXIS_WORLD] = world},
-        .index = {[SH_AXIS_SHARD] = rank % shard, [SH_AXIS_REPLICATE] = rank / shard,
-                  [SH_AXIS_INNER] = rank % shard % req->inner, [SH_AXIS_WORLD] = rank},
+        .index = {[SH_AXIS_SHARD] = rank % shard,
+                  [SH_AXIS_REPLICATE] = rank / shard,
+                  [SH_AXIS_INNER] = rank % shard % req->inner,
+                  [SH_AXIS_WORLD] = rank},
     };
     return SH_OK;
 }

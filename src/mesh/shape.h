@@ -1,8 +1,8 @@
 /* The mesh as arithmetic: named axes and a rank's coordinates. No MPI; used by the planner for any number of ranks.
  *
  * World rank = replicate index * shard size + shard index: the shard axis is the fastest, so a shard group is made of
- * neighbouring ranks (of one node when its size says so). `inner` is a part of the shard axis: neighbours in groups of N,
- * for reshard_after_forward: N. `world` is both axes together. An axis of size 1 is an ordinary axis. */
+ * neighbouring ranks (of one node when its size says so). `inner` is a part of the shard axis: neighbours in groups of
+ * N, for reshard_after_forward: N. `world` is both axes together. An axis of size 1 is an ordinary axis. */
 #ifndef SH_MESH_SHAPE_H
 #define SH_MESH_SHAPE_H
 

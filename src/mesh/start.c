@@ -49,8 +49,8 @@ static void abort_job(int exit_status)
 
 sh_rc sh_mesh_launch_check(int world)
 {
-    /* In the order of nearness to MPI; the first that is set decides. SLURM_NTASKS is not among them: it is also set in a
-     * batch script that starts one process on purpose. */
+    /* In the order of nearness to MPI; the first that is set decides. SLURM_NTASKS is not among them: it is also set
+     * in a batch script that starts one process on purpose. */
     static const char *const counts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"};
     if (world > 1)
         return SH_OK;
@@ -60,18 +60,19 @@ sh_rc sh_mesh_launch_check(int world)
             continue;
         if (atoi(value) <= 1)
             return SH_OK;
-        return sh_fail(SH_E_USAGE,
-                       "the launcher started %s ranks (%s), but MPI sees only one: launcher and MPI library do not match; "
-                       "start with the mpirun of the MPI that sherd was built with, or with srun --mpi=pmix or --mpi=pmi2",
-                       value, counts[i]);
+        return sh_fail(
+            SH_E_USAGE,
+            "the launcher started %s ranks (%s), but MPI sees only one: launcher and MPI library do not match; "
+            "start with the mpirun of the MPI that sherd was built with, or with srun --mpi=pmix or --mpi=pmi2",
+            value, counts[i]);
     }
     return SH_OK;
 }
 
 sh_rc sh_mesh_start(int *argc, char ***argv)
 {
-    /* Open MPI's shared-memory file pointers leave a locked semaphore behind when a job is killed, and the next job that
-     * opens a file of that name hangs. Sherd needs no shared file pointers. */
+    /* Open MPI's shared-memory file pointers leave a locked semaphore behind when a job is killed, and the next job
+     * that opens a file of that name hangs. Sherd needs no shared file pointers. */
     setenv("OMPI_MCA_sharedfp", "^sm", 0);
     int provided, rank, world;
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));

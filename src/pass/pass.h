@@ -40,7 +40,8 @@ struct sh_pass_options {
     bool training;             /* gradients and optimizer state exist */
     bool decay_all;            /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
-    int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none */
+    int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what
+                                  keep_after_forward holds anyway */
 };
 
 /* Units with their persistent tensors for one rank, into the empty program `out`. */

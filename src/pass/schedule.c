@@ -119,7 +119,7 @@ static bool has_source(const struct prefetch *f, int gather)
 
 static bool may_start(const struct prefetch *f, int gather)
 {
-    int limit = f->s->opt->gathers_alive;
+    int limit = f->s->opt->strategy.keep_after_forward ? 0 : f->s->opt->gathers_alive;
 
     return f->started < f->waited + distance(f, gather) && (!limit || f->alive < limit) && has_source(f, gather);
 }

@@ -52,7 +52,9 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_get(r->exec, r->p->loss, &loss);
     SH_TRY(sh_mesh_sum_i64(&tokens, 1));
-    *out = (struct sh_eval_result){.loss = loss / (double)tokens, .sequences = sequences, .tokens = tokens,
+    *out = (struct sh_eval_result){.loss = loss / (double)tokens,
+                                   .sequences = sequences,
+                                   .tokens = tokens,
                                    .seconds = (double)(sh_now_ns() - begin) / 1e9};
     return SH_OK;
 }

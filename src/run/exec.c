@@ -13,9 +13,9 @@ struct sh_exec {
     const struct sh_device *device;
     struct sh_comm *comm;
     char *arena;
-    struct sh_op_call *calls;    /* [ops] */
-    int64_t *tickets;            /* [ops] of collectives under way or done */
-    char (*labels)[LABEL];       /* [ops] "backward layers.3 linear_bwd_x" */
+    struct sh_op_call *calls; /* [ops] */
+    int64_t *tickets;         /* [ops] of collectives under way or done */
+    char (*labels)[LABEL];    /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
     int64_t step, compute_ns, wait_ns;
     struct sh_trace *trace;
@@ -33,14 +33,18 @@ static void make_label(const struct sh_program *p, const struct sh_op *op, char 
         snprintf(label, LABEL, "%s %s", phase, kind);
 }
 
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, struct sh_exec **out)
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
+                     struct sh_exec **out)
 {
     struct sh_exec *e;
     char *arena;
 
     SH_TRY(device->arena_create(p->arena_bytes, &arena));
     e = sh_calloc(1, sizeof *e);
-    *e = (struct sh_exec){.p = p, .device = device, .comm = comm, .arena = arena,
+    *e = (struct sh_exec){.p = p,
+                          .device = device,
+                          .comm = comm,
+                          .arena = arena,
                           .calls = sh_calloc((size_t)p->n_ops, sizeof *e->calls),
                           .tickets = sh_calloc((size_t)p->n_ops, sizeof *e->tickets),
                           .labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels)};
@@ -76,9 +80,14 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
 {
     const struct sh_op *op = &e->p->ops[i];
     const struct sh_op_call *call = &e->calls[i];
-    struct sh_coll coll = {.kind = op->kind, .stream = op->stream, .axis = (enum sh_axis)op->attr.axis,
-                           .dtype = call->out[0].dtype, .send = call->in[0].data, .recv = call->out[0].data,
-                           .count = part_elems(e, op), .label = e->labels[i]};
+    struct sh_coll coll = {.kind = op->kind,
+                           .stream = op->stream,
+                           .axis = (enum sh_axis)op->attr.axis,
+                           .dtype = call->out[0].dtype,
+                           .send = call->in[0].data,
+                           .recv = call->out[0].data,
+                           .count = part_elems(e, op),
+                           .label = e->labels[i]};
 
     if (op->attr.after != SH_NONE)
         coll.after = e->tickets[s->first_op + op->attr.after];

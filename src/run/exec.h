@@ -17,19 +17,20 @@ struct sh_exec_time {
 };
 
 /* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it. */
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, struct sh_exec **out);
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
+                     struct sh_exec **out);
 void sh_exec_destroy(struct sh_exec *e);
 
 /* Run one section. Collective over the mesh; a failure inside stops the job. */
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind);
 
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);
-void *sh_exec_data(struct sh_exec *e, int tensor); /* device address */
+void *sh_exec_data(struct sh_exec *e, int tensor);                 /* device address */
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */
 void sh_exec_get(struct sh_exec *e, int tensor, void *host);
 
-void sh_exec_set_step(struct sh_exec *e, int64_t step);      /* for reports of a stall */
+void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none; rows are the streams */
-struct sh_exec_time sh_exec_take_time(struct sh_exec *e);    /* and start again from zero */
+struct sh_exec_time sh_exec_take_time(struct sh_exec *e);      /* and start again from zero */
 
 #endif

@@ -6,10 +6,14 @@
 
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, int64_t sequences, struct sh_feed *f)
 {
-    static const enum sh_token_type types[] = {[SH_TOKEN_AUTO] = SH_TOKENS_AUTO, [SH_TOKEN_UINT16] = SH_TOKENS_U16,
-                                               [SH_TOKEN_UINT32] = SH_TOKENS_U32};
-    struct sh_data_options opt = {.path = path, .seq_len = r->cfg.training.seq_len, .vocab_size = r->cfg.model.vocab_size,
-                                  .type = types[r->cfg.data.token_type], .shuffle = shuffle, .seed = r->cfg.debug.seed,
+    static const enum sh_token_type types[] = {
+        [SH_TOKEN_AUTO] = SH_TOKENS_AUTO, [SH_TOKEN_UINT16] = SH_TOKENS_U16, [SH_TOKEN_UINT32] = SH_TOKENS_U32};
+    struct sh_data_options opt = {.path = path,
+                                  .seq_len = r->cfg.training.seq_len,
+                                  .vocab_size = r->cfg.model.vocab_size,
+                                  .type = types[r->cfg.data.token_type],
+                                  .shuffle = shuffle,
+                                  .seed = r->cfg.debug.seed,
                                   .document_separator = r->cfg.data.document_separator};
     size_t n = (size_t)(sequences * r->cfg.training.seq_len);
 

@@ -64,7 +64,8 @@ static int sample(const float *logits, int n, const struct sh_generate *g, doubl
     return last;
 }
 
-/* The last seq_len tokens of the text so far, at the front of the window; the rest does not matter to a causal model. */
+/* The last seq_len tokens of the text so far, at the front of the window; the rest does not matter to a causal model.
+ */
 static int64_t fill_window(struct sh_run *r, const uint32_t *ids, size_t n, int32_t *window)
 {
     size_t seq = (size_t)r->cfg.training.seq_len, from = n > seq ? n - seq : 0;
@@ -84,7 +85,7 @@ static sh_rc next_token(struct sh_run *r, const struct sh_generate *g, const uin
     sh_exec_run(r->exec, SH_SECTION_LOGITS);
     sh_exec_get(r->exec, r->p->logits, logits);
     *next = g->temperature > 0 ? (uint32_t)sample(logits, vocab, g, uniform(g->seed, (int64_t)n))
-                                : (uint32_t)likeliest(logits, vocab);
+                               : (uint32_t)likeliest(logits, vocab);
     return sh_mesh_bcast(next, sizeof *next, 0);
 }
 
@@ -106,7 +107,8 @@ static sh_rc find_tokenizer(const struct sh_run *r, const struct sh_token_ops **
 {
     SH_TRY(sh_token_find("byte", tok));
     if ((*tok)->vocab_size != r->cfg.model.vocab_size)
-        return sh_fail(SH_E_USAGE, "generate: the %s tokenizer has %d words, the model has %d; only models of bytes can be sampled",
+        return sh_fail(SH_E_USAGE,
+                       "generate: the %s tokenizer has %d words, the model has %d; only models of bytes can be sampled",
                        (*tok)->name, (*tok)->vocab_size, r->cfg.model.vocab_size);
     return SH_OK;
 }

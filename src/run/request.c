@@ -1,6 +1,7 @@
 #include "src/run/request.h"
 
-/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes; else the shard axis is all ranks or one. */
+/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes; else the shard axis is all ranks or one.
+ */
 struct strategy {
     const char *name;
     bool hybrid, one_rank_shards;
@@ -8,7 +9,8 @@ struct strategy {
 };
 
 static const struct strategy strategies[] = {
-    [SH_NO_SHARD] = {.name = "no_shard", .one_rank_shards = true,
+    [SH_NO_SHARD] = {.name = "no_shard",
+                     .one_rank_shards = true,
                      .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
@@ -29,8 +31,10 @@ const char *sh_request_strategy_name(const struct sh_config *cfg)
 
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, int ranks_per_node)
 {
-    struct sh_mesh_request r = {.shard = cfg->mesh.shard, .replicate = cfg->mesh.replicate,
-                                .inner = cfg->parallelism.reshard_after_forward, .ranks_per_node = ranks_per_node};
+    struct sh_mesh_request r = {.shard = cfg->mesh.shard,
+                                .replicate = cfg->mesh.replicate,
+                                .inner = cfg->parallelism.reshard_after_forward,
+                                .ranks_per_node = ranks_per_node};
 
     if (r.shard == SH_CONFIG_UNSET)
         r.shard = strategy(cfg)->one_rank_shards ? 1 : strategy(cfg)->hybrid ? SH_MESH_NODE : SH_MESH_ALL;
@@ -44,12 +48,15 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int rank
 
     SH_TRY(sh_mesh_shape_make(&r, world, rank, shape));
     if (s->one_rank_shards && shape->size[SH_AXIS_SHARD] != 1)
-        return sh_fail(SH_E_USAGE, "parallelism.sharding_strategy=no_shard keeps everything on each rank, but mesh.shard is %d; "
-                       "leave mesh.shard unset or choose a strategy that shards", shape->size[SH_AXIS_SHARD]);
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.sharding_strategy=no_shard keeps everything on each rank, but mesh.shard is %d; "
+                       "leave mesh.shard unset or choose a strategy that shards",
+                       shape->size[SH_AXIS_SHARD]);
     if (!s->hybrid && !s->one_rank_shards && shape->size[SH_AXIS_REPLICATE] != 1)
-        return sh_fail(SH_E_USAGE, "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
-                       "choose hybrid_shard or hybrid_shard_zero2 for replicas", s->name, world,
-                       shape->size[SH_AXIS_REPLICATE]);
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
+                       "choose hybrid_shard or hybrid_shard_zero2 for replicas",
+                       s->name, world, shape->size[SH_AXIS_REPLICATE]);
     return SH_OK;
 }
 
@@ -57,13 +64,22 @@ struct sh_model sh_request_model(const struct sh_config *cfg)
 {
     return (struct sh_model){
         .family = cfg->model.family == SH_FAMILY_GPT2 ? SH_MODEL_GPT2 : SH_MODEL_LLAMA,
-        .layers = cfg->model.n_layers, .dim = cfg->model.dim, .heads = cfg->model.n_heads,
-        .kv_heads = cfg->model.n_kv_heads, .head_dim = cfg->model.head_dim, .ffn_dim = cfg->model.ffn_dim,
-        .vocab = cfg->model.vocab_size, .max_seq_len = cfg->model.max_seq_len,
-        .norm_eps = (float)cfg->model.norm_eps, .init_std = (float)cfg->model.init_std,
-        .rope_theta = cfg->model.rope_theta, .rope_factor = cfg->model.rope_factor,
-        .rope_low_freq = cfg->model.rope_low_freq_factor, .rope_high_freq = cfg->model.rope_high_freq_factor,
-        .rope_original_len = cfg->model.rope_original_max_len, .tied = cfg->model.tie_word_embeddings,
+        .layers = cfg->model.n_layers,
+        .dim = cfg->model.dim,
+        .heads = cfg->model.n_heads,
+        .kv_heads = cfg->model.n_kv_heads,
+        .head_dim = cfg->model.head_dim,
+        .ffn_dim = cfg->model.ffn_dim,
+        .vocab = cfg->model.vocab_size,
+        .max_seq_len = cfg->model.max_seq_len,
+        .norm_eps = (float)cfg->model.norm_eps,
+        .init_std = (float)cfg->model.init_std,
+        .rope_theta = cfg->model.rope_theta,
+        .rope_factor = cfg->model.rope_factor,
+        .rope_low_freq = cfg->model.rope_low_freq_factor,
+        .rope_high_freq = cfg->model.rope_high_freq_factor,
+        .rope_original_len = cfg->model.rope_original_max_len,
+        .tied = cfg->model.tie_word_embeddings,
     };
 }
 
@@ -84,9 +100,11 @@ static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micr
     int64_t global = sh_request_global_batch(cfg, world), each = (int64_t)cfg->training.local_batch_size * world;
 
     if (global % each)
-        return sh_fail(SH_E_USAGE, "training.global_batch_size=%lld does not divide into micro-steps of local_batch_size %d x %d "
-                       "ranks = %lld sequences; nearest that does: %lld", (long long)global, cfg->training.local_batch_size,
-                       world, (long long)each, (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
+        return sh_fail(SH_E_USAGE,
+                       "training.global_batch_size=%lld does not divide into micro-steps of local_batch_size %d x %d "
+                       "ranks = %lld sequences; nearest that does: %lld",
+                       (long long)global, cfg->training.local_batch_size, world, (long long)each,
+                       (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
     *micro_steps = (int)(global / each);
     return SH_OK;
 }
@@ -109,8 +127,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
     return s;
 }
 
-sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, int threads,
-                       int64_t limit_bytes, struct sh_build *out)
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose,
+                       int threads, int64_t limit_bytes, struct sh_build *out)
 {
     bool generate = purpose == SH_TO_GENERATE;
     int micro_steps = 1;
@@ -119,16 +137,26 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
         SH_TRY(count_micro_steps(cfg, mesh->size[SH_AXIS_WORLD], &micro_steps));
     *out = (struct sh_build){
         .model = sh_request_model(cfg),
-        .batch = {.batch = generate ? 1 : cfg->training.local_batch_size, .seq = cfg->training.seq_len,
-                  .docs = cfg->data.document_mask && !generate, .chunk_rows = cfg->training.loss_chunk_rows},
+        .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
+                  .seq = cfg->training.seq_len,
+                  .docs = cfg->data.document_mask && !generate,
+                  .chunk_rows = cfg->training.loss_chunk_rows},
         .act = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32,
-        .options = {.strategy = keeps(cfg), .mesh = *mesh, .micro_steps = micro_steps, .training = purpose == SH_TO_TRAIN,
-                    .decay_all = cfg->optimizer.decay_all, .forward_prefetch = cfg->parallelism.forward_prefetch,
+        .options = {.strategy = keeps(cfg),
+                    .mesh = *mesh,
+                    .micro_steps = micro_steps,
+                    .training = purpose == SH_TO_TRAIN,
+                    .decay_all = cfg->optimizer.decay_all,
+                    .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
-        .recompute = recompute_mode(cfg->activation_checkpoint.mode), .every_k = cfg->activation_checkpoint.every_k,
-        .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable), .logits = generate,
-        .kernels = sh_request_device(cfg)->kernels, .threads = threads, .limit_bytes = limit_bytes,
+        .recompute = recompute_mode(cfg->activation_checkpoint.mode),
+        .every_k = cfg->activation_checkpoint.every_k,
+        .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
+        .logits = generate,
+        .kernels = sh_request_device(cfg)->kernels,
+        .threads = threads,
+        .limit_bytes = limit_bytes,
     };
     return SH_OK;
 }

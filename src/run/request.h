@@ -8,15 +8,16 @@
 
 enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE };
 
-/* The mesh that configuration and strategy ask for. ranks_per_node: of the smallest node.
- * Errors: SH_E_USAGE where they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard = 4). */
-sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int ranks_per_node, struct sh_mesh_shape *shape);
+/* The mesh that configuration and strategy ask for. ranks_per_node: of the smallest node. Errors: SH_E_USAGE where
+ * they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard = 4). */
+sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int ranks_per_node,
+                      struct sh_mesh_shape *shape);
 
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, int ranks_per_node);
 
 /* Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, and the like. */
-sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, int threads,
-                       int64_t limit_bytes, struct sh_build *out);
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose,
+                       int threads, int64_t limit_bytes, struct sh_build *out);
 
 struct sh_model sh_request_model(const struct sh_config *cfg);
 const struct sh_device *sh_request_device(const struct sh_config *cfg);

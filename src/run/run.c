@@ -10,7 +10,8 @@
 static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
 {
     if (cfg->mesh.ranks && cfg->mesh.ranks != shape->size[SH_AXIS_WORLD])
-        return sh_fail(SH_E_USAGE, "mesh.ranks=%d, but the job has %d ranks; start it with that many or leave mesh.ranks out",
+        return sh_fail(SH_E_USAGE,
+                       "mesh.ranks=%d, but the job has %d ranks; start it with that many or leave mesh.ranks out",
                        cfg->mesh.ranks, shape->size[SH_AXIS_WORLD]);
     return SH_OK;
 }
@@ -33,12 +34,14 @@ static sh_rc connect(struct sh_run *r, int ranks_per_node)
 {
     struct sh_mesh_request req = sh_request_axes(&r->cfg, ranks_per_node);
     struct sh_comm_options opt = {.timeout_seconds = r->cfg.comm.train_timeout_seconds,
-                                  .history = r->cfg.comm.trace_buf_size, .report_dir = r->folder};
+                                  .history = r->cfg.comm.trace_buf_size,
+                                  .report_dir = r->folder};
 
     SH_TRY(sh_mesh_create(&req, &r->mesh));
     SH_TRY(sh_mesh_self_test(r->mesh));
     if (!sh_mesh_same(sh_pass_hash(r->p)))
-        return sh_fail(SH_E_BUG, "the ranks have planned different collectives; are all of them the same build with the same "
+        return sh_fail(SH_E_BUG,
+                       "the ranks have planned different collectives; are all of them the same build with the same "
                        "configuration?");
     return sh_comm_create(r->mesh, &opt, &r->comm);
 }

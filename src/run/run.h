@@ -1,6 +1,6 @@
-/* A job: configuration, mesh, program, arena and channels together, and what is done with them.
- * Order: sh_mesh_start (main), sh_run_open, one of train / evaluate / generate, sh_run_close. All collective over the job
- * unless said otherwise; errors are agreed: all ranks return the same class. */
+/* A job: configuration, mesh, program, arena and channels together, and what is done with them. Order: sh_mesh_start
+ * (main), sh_run_open, one of train / evaluate / generate, sh_run_close. All collective over the job unless said
+ * otherwise; errors are agreed: all ranks return the same class. */
 #ifndef SH_RUN_RUN_H
 #define SH_RUN_RUN_H
 
@@ -22,11 +22,11 @@ struct sh_run {
     struct sh_comm *comm;
     struct sh_exec *exec;
     int threads;
-    char *folder;         /* job.dump_folder */
+    char *folder; /* job.dump_folder */
 
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
-    char *guard;          /* state of the guard from the checkpoint, NULL */
+    char *guard; /* state of the guard from the checkpoint, NULL */
 };
 
 /* Mesh, plan, memory, channels, self-test; refuses before anything is allocated what cannot work. */
@@ -34,10 +34,10 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
 void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */
-sh_rc sh_run_init_state(struct sh_run *r);                      /* initial values, each rank its own shard */
-sh_rc sh_run_load(struct sh_run *r, const char *path);          /* with the optimizer when the program trains */
+sh_rc sh_run_init_state(struct sh_run *r);             /* initial values, each rank its own shard */
+sh_rc sh_run_load(struct sh_run *r, const char *path); /* with the optimizer when the program trains */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *bytes); /* *path freed with free() */
-char *sh_run_checkpoint_folder(const struct sh_run *r);         /* local; freed with free() */
+char *sh_run_checkpoint_folder(const struct sh_run *r);                              /* local; freed with free() */
 
 /* feed.c: this rank's part of the global batches. */
 struct sh_feed {
@@ -51,7 +51,8 @@ void sh_feed_close(struct sh_feed *f);
 /* Copy micro-step m of what was read into the program's tensors. Local. */
 void sh_feed_put(struct sh_run *r, const struct sh_feed *f, int m);
 
-/* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches. */
+/* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches.
+ */
 struct sh_eval_result {
     double loss;
     int64_t sequences, tokens;

@@ -79,7 +79,8 @@ static void add_piece(const struct sh_run *r, struct set *s, int param_index, bo
     mine = sh_layout_intersect(part, range_of(param));
     if (mine.begin == mine.end)
         return;
-    *piece = (struct sh_ckpt_piece){.tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
+    *piece = (struct sh_ckpt_piece){
+        .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
     for (int k = 0; k < SH_CKPT_STATES; k++)
         if (state[k] != SH_NONE)
             piece->data[k] = (float *)sh_exec_data(r->exec, state[k]) + (mine.begin - own.begin);
@@ -116,7 +117,10 @@ char *sh_run_checkpoint_folder(const struct sh_run *r)
 
 sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *bytes)
 {
-    struct sh_ckpt_meta meta = {.step = r->step, .samples = r->samples, .tokens = r->tokens, .updates = r->updates,
+    struct sh_ckpt_meta meta = {.step = r->step,
+                                .samples = r->samples,
+                                .tokens = r->tokens,
+                                .updates = r->updates,
                                 .guard = (char *)(uintptr_t)guard};
     char *folder = sh_run_checkpoint_folder(r);
     struct set s;
@@ -136,8 +140,9 @@ out:
 
 static void say_what_differs(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
 {
-    static const char *const skip[] = {"job", "mesh", "parallelism", "activation_checkpoint", "checkpoint", "metrics",
-                                       "profiling", "comm", "memory", NULL};
+    static const char *const skip[] = {"job",        "mesh",    "parallelism", "activation_checkpoint",
+                                       "checkpoint", "metrics", "profiling",   "comm",
+                                       "memory",     NULL};
     struct sh_config then;
 
     if (r->mesh->rank != 0)

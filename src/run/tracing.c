@@ -45,8 +45,8 @@ static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
 
     for (int rank = 0; rank < n; rank++)
         SH_TRY(sh_agree(r->mesh->rank == rank ? append(t, r, n - 1) : SH_OK));
-    sh_log_info("trace of the steps up to %lld in %s: open it in ui.perfetto.dev or chrome://tracing", (long long)r->step,
-                r->cfg.profiling.trace);
+    sh_log_info("trace of the steps up to %lld in %s: open it in ui.perfetto.dev or chrome://tracing",
+                (long long)r->step, r->cfg.profiling.trace);
     return SH_OK;
 }
 

@@ -1,6 +1,6 @@
-/* The trace of some steps of a run: profiling.trace, trace_first_step (counted from the start of this process, so that a
- * resumed run has one too), trace_steps. The ranks write one file, one after
- * the other; ranks beyond the first SH_TRACED_RANKS are left out, since a viewer shows no more. */
+/* The trace of some steps of a run: profiling.trace, trace_first_step (counted from the start of this process, so that
+ * a resumed run has one too), trace_steps. The ranks write one file, one after the other; ranks beyond the first
+ * SH_TRACED_RANKS are left out, since a viewer shows no more. */
 #ifndef SH_RUN_TRACING_H
 #define SH_RUN_TRACING_H
 
@@ -16,7 +16,8 @@ struct sh_tracing {
 };
 
 void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r);
-sh_rc sh_tracing_after_step(struct sh_tracing *t, struct sh_run *r); /* collective; SH_E_DATA when it cannot be written */
-void sh_tracing_close(struct sh_tracing *t, struct sh_run *r);       /* local; a trace not yet written is dropped */
+sh_rc sh_tracing_after_step(struct sh_tracing *t,
+                            struct sh_run *r);                 /* collective; SH_E_DATA when it cannot be written */
+void sh_tracing_close(struct sh_tracing *t, struct sh_run *r); /* local; a trace not yet written is dropped */
 
 #endif

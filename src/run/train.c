@@ -16,14 +16,14 @@ struct train {
     struct sh_feed feed, validation;
     struct sh_lr lr;
     struct sh_guard guard;
-    struct sh_metrics *metrics;   /* rank 0 only, else NULL */
+    struct sh_metrics *metrics; /* rank 0 only, else NULL */
     struct sh_progress progress;
     struct sh_tracing tracing;
     struct sh_model_flops flops;
-    int64_t global_batch;         /* sequences of a step */
-    double checkpoint_seconds;    /* since the last step's metrics */
+    int64_t global_batch;      /* sequences of a step */
+    double checkpoint_seconds; /* since the last step's metrics */
     int64_t rss;
-    sh_rc pending;                /* what went wrong on this rank since the ranks last agreed */
+    sh_rc pending; /* what went wrong on this rank since the ranks last agreed */
 };
 
 static double seconds_since(int64_t begin_ns)
@@ -59,7 +59,8 @@ static sh_rc save_config(const struct sh_run *r)
     return rc;
 }
 
-static sh_rc open_feed(struct train *t, const char *key, const char *path, bool shuffle, int64_t sequences, struct sh_feed *f)
+static sh_rc open_feed(struct train *t, const char *key, const char *path, bool shuffle, int64_t sequences,
+                       struct sh_feed *f)
 {
     sh_rc rc = sh_feed_open(t->r, path, shuffle, sequences, f);
 
@@ -73,8 +74,8 @@ static sh_rc open_data(struct train *t)
     SH_TRY(open_feed(t, "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle,
                      t->global_batch / t->r->mesh->world, &t->feed));
     if (cfg->validation.enable)
-        SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false, cfg->training.local_batch_size,
-                         &t->validation));
+        SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false,
+                         cfg->training.local_batch_size, &t->validation));
     return SH_OK;
 }
 
@@ -90,18 +91,25 @@ static sh_rc open_outputs(struct train *t)
 static void set_up(struct train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
-    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT, [SH_DECAY_LINEAR] = SH_LR_LINEAR,
-                                             [SH_DECAY_COSINE] = SH_LR_COSINE, [SH_DECAY_WSD] = SH_LR_WSD};
+    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT,
+                                             [SH_DECAY_LINEAR] = SH_LR_LINEAR,
+                                             [SH_DECAY_COSINE] = SH_LR_COSINE,
+                                             [SH_DECAY_WSD] = SH_LR_WSD};
 
     t->global_batch = sh_request_global_batch(cfg, t->r->mesh->world);
     t->flops = sh_model_flops(&t->r->build.model, cfg->training.seq_len);
-    t->lr = (struct sh_lr){.peak = cfg->optimizer.lr, .min_factor = cfg->lr_scheduler.min_lr_factor,
-                           .warmup = cfg->lr_scheduler.warmup_steps, .decay = decay[cfg->lr_scheduler.decay_type],
+    t->lr = (struct sh_lr){.peak = cfg->optimizer.lr,
+                           .min_factor = cfg->lr_scheduler.min_lr_factor,
+                           .warmup = cfg->lr_scheduler.warmup_steps,
+                           .decay = decay[cfg->lr_scheduler.decay_type],
                            .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
                            .decay_ratio = cfg->lr_scheduler.decay_ratio};
-    t->guard = (struct sh_guard){.skip_non_finite = cfg->guard.skip_non_finite, .z_score = cfg->guard.z_score,
-                                 .window = cfg->guard.window, .max_skips = cfg->guard.max_skips};
-    sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps, cfg->metrics.log_freq);
+    t->guard = (struct sh_guard){.skip_non_finite = cfg->guard.skip_non_finite,
+                                 .z_score = cfg->guard.z_score,
+                                 .window = cfg->guard.window,
+                                 .max_skips = cfg->guard.max_skips};
+    sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
+                     cfg->metrics.log_freq);
 }
 
 /* The checkpoint to start from: the one named, or the newest when resuming is wished; *path NULL for a fresh start. */
@@ -247,7 +255,8 @@ static void report(struct train *t, struct sh_step_metrics *m)
 
 static const char *verdict_text(enum sh_verdict v)
 {
-    static const char *const text[] = {[SH_STEP_GOOD] = NULL, [SH_STEP_NON_FINITE] = "loss or gradient norm is not finite",
+    static const char *const text[] = {[SH_STEP_GOOD] = NULL,
+                                       [SH_STEP_NON_FINITE] = "loss or gradient norm is not finite",
                                        [SH_STEP_OUTLIER] = "gradient norm is an outlier"};
     return text[v];
 }
@@ -255,8 +264,10 @@ static const char *verdict_text(enum sh_verdict v)
 static sh_rc train_step(struct train *t)
 {
     struct sh_run *r = t->r;
-    struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step), .flops_causal = t->flops.matmul + t->flops.attention_causal,
-                                .flops_full = t->flops.matmul + t->flops.attention_full, .arena_bytes = r->p->arena_bytes};
+    struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step),
+                                .flops_causal = t->flops.matmul + t->flops.attention_causal,
+                                .flops_full = t->flops.matmul + t->flops.attention_full,
+                                .arena_bytes = r->p->arena_bytes};
     int64_t begin = sh_now_ns();
     struct sh_exec_time spent;
     enum sh_verdict verdict;
@@ -299,7 +310,8 @@ static sh_rc validate(struct train *t)
     if (!t->metrics)
         return SH_OK;
     sh_progress_break(&t->progress);
-    sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss, (long long)v.sequences);
+    sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss,
+                (long long)v.sequences);
     keep_first(t, sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds));
     return SH_OK;
 }
@@ -354,8 +366,8 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_agree(open_outputs(&t)));
     SH_TRY_OUT(loop(&t));
     if (r->mesh->rank == 0)
-        sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step, (long long)r->tokens,
-                    r->folder);
+        sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step,
+                    (long long)r->tokens, r->folder);
 out:
     sh_progress_break(&t.progress);
     sh_tracing_close(&t.tracing, r);
