@@ -177,15 +177,42 @@ static sh_rc read_step(struct train *t, int64_t *counted)
     return SH_OK;
 }
 
+/* On a channel, so that a rank that hangs is found as in any other collective; sh_agree() would wait for it for ever. */
+static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
+{
+    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
+                           .stream = SH_STREAM_REPLICATE,
+                           .axis = SH_AXIS_WORLD,
+                           .dtype = SH_F64,
+                           .recv = values,
+                           .count = n,
+                           .label = "batch"};
+    int64_t ticket;
+
+    SH_TRY(sh_comm_start(r->comm, &coll, &ticket));
+    return sh_comm_wait(r->comm, ticket);
+}
+
 /* Read the batch; the ranks agree that all could (and wrote their logs), and on the divisor of the loss. */
 static sh_rc prepare(struct train *t, long long *tokens)
 {
     int64_t counted = 0;
+    double sum[2];
 
     keep_first(t, read_step(t, &counted));
-    SH_TRY(sh_agree(t->pending));
-    *tokens = counted;
-    return sh_mesh_sum_i64(tokens, 1);
+    sum[0] = t->pending != SH_OK;
+    sum[1] = (double)counted;
+    SH_TRY(sum_over_ranks(t->r, sum, 2));
+    *tokens = (long long)sum[1];
+    return sum[0] > 0 ? sh_agree(t->pending) : SH_OK;
+}
+
+/* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
+static sh_rc judge(struct train *t, double loss, double norm, enum sh_verdict *verdict)
+{
+    sh_rc rc = sh_guard_judge(&t->guard, t->r->step + 1, loss, norm, verdict);
+
+    return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
 static void forward_backward(struct train *t, long long tokens, double *loss, double *norm)
@@ -277,7 +304,7 @@ static sh_rc train_step(struct train *t)
     SH_TRY(prepare(t, &tokens));
     m.time.data = seconds_since(begin);
     forward_backward(t, tokens, &m.loss, &m.grad_norm);
-    SH_TRY(sh_agree(sh_guard_judge(&t->guard, r->step + 1, m.loss, m.grad_norm, &verdict)));
+    SH_TRY(judge(t, m.loss, m.grad_norm, &verdict));
     if (verdict == SH_STEP_GOOD)
         update(t, m.lr, m.grad_norm);
     spent = sh_exec_take_time(r->exec);
@@ -345,7 +372,9 @@ static sh_rc loop(struct train *t)
         SH_TRY(save(t));
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
+        sh_mesh_patience(cfg->comm.train_timeout_seconds);
         SH_TRY(train_step(t));
+        sh_mesh_patience(0);
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
         if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
             SH_TRY(validate(t));
