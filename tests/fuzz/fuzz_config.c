@@ -57,8 +57,7 @@ enum { MAX_BYTES = 4096 };
 
 static const char *const seeds[] = {
     "model:\n  name: debug\ntraining:\n  steps: 100\n  local_batch_size: 4 # sequences\noptimizer:\n  lr: 3.0e-4\n",
-    "job: {description: \"a \\u20ac b\", dump_folder: 'it''s'}\nmodel: {name: gpt2-124m}\nmemory: {limit_bytes: "
-    "4GiB}\n",
+    "job: {description: \"\\u20ac\", dump_folder: 'it''s'}\nmodel: {name: gpt2-124m}\nmemory: {limit_bytes: 4GiB}\n",
     "parallelism:\n  zero_stage: 2\n  data_parallel_replicate_degree: 2\nmodel:\n  name: llama3.2-1b\n  n_layers: 2\n",
     "model: {n_layers: 1, dim: 8, n_heads: 2, ffn_dim: 8, vocab_size: 9, max_seq_len: 8}\nmesh:\n  shard: node\n",
     "job:\n  description: >\n    folded\n    text\n  dump_folder: |-\n    literal\nmodel:\n  name: debug\n",
