@@ -25,9 +25,11 @@ static void stop_when_failed(sh_rc rc)
 
 static sh_rc reduce_world(void *values, int n, MPI_Datatype type, MPI_Op op)
 {
+    MPI_Request request;
+
     sh_mesh_own_mpi();
-    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, MPI_COMM_WORLD));
-    return SH_OK;
+    SH_MPI(MPI_Iallreduce(MPI_IN_PLACE, values, n, type, op, MPI_COMM_WORLD, &request));
+    return sh_mesh_wait(&request);
 }
 
 sh_rc sh_agree(sh_rc rc)

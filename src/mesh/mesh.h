@@ -65,6 +65,13 @@ sh_rc sh_agree(sh_rc rc);
 /* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective. */
 int sh_mesh_report(sh_rc rc);
 
+/* How long the functions from here on wait for other ranks before they name the missing ones and stop the job with
+ * SH_E_COMM; 0 (at the start): for ever. Set around what must not take long: a training step, not a save. Local. */
+void sh_mesh_patience(double seconds);
+
+/* Wait for a request of a collective over all ranks, as patiently as that. */
+sh_rc sh_mesh_wait(MPI_Request *request);
+
 /* Small host-side helpers, collective over the job, outside of program runs. The ones without a return value stop the
  * job when MPI fails, since peers wait in the same call. */
 sh_rc sh_mesh_bcast(void *data, long bytes, int root);

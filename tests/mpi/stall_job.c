@@ -2,7 +2,8 @@
  *
  *   stall_job HOW WHO SECONDS [REPORT_DIR]
  *   HOW  stop | kill: WHO sends itself the signal; loop: computes for ever; suspend: stops for 2 * SECONDS, with all
- *        others, and goes on; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of the limit */
+ *        others, and goes on; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of the limit;
+ *        absent: does not come to the agreement at the end of the step */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 
@@ -68,6 +69,13 @@ static sh_rc run_step(struct sh_comm *comm, float *x)
     return sh_comm_wait(comm, second);
 }
 
+static sh_rc agree_without_one(int rank, int step)
+{
+    if (step == BAD_STEP && rank == who)
+        pause();
+    return sh_agree(SH_OK);
+}
+
 static sh_rc run(const char *report_dir)
 {
     struct sh_mesh *mesh;
@@ -76,12 +84,15 @@ static sh_rc run(const char *report_dir)
     struct sh_comm_options opt = {.timeout_seconds = seconds, .history = 100, .report_dir = report_dir};
     SH_TRY(sh_mesh_create(&req, &mesh));
     SH_TRY(sh_comm_create(mesh, &opt, &comm));
+    sh_mesh_patience(seconds);
     float *x = sh_calloc(ELEMS, sizeof *x);
     for (int step = 0; step < STEPS; step++) {
         sh_comm_note(comm, step, "forward layers.1 attention");
         if (step == BAD_STEP)
             misbehave(mesh->rank);
         SH_TRY(run_step(comm, x));
+        if (strcmp(how, "absent") == 0)
+            SH_TRY(agree_without_one(mesh->rank, step));
     }
     free(x);
     sh_comm_destroy(comm);
