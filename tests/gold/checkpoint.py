@@ -57,8 +57,9 @@ def names(group):
 
 def state_digests(file, state):
     step, block_elems = int(file['meta'].attrs['step']), int(file['meta'].attrs['block_elems'])
-    return numpy.array([digest for name in names(file[state])
-                        for digest in tensor_digests(step, state, name, file[state][name][()], block_elems)], dtype='<u8')
+    digests = [digest for name in names(file[state])
+               for digest in tensor_digests(step, state, name, file[state][name][()], block_elems)]
+    return numpy.array(digests, dtype='<u8')
 
 
 def file_digest(file):

@@ -1,7 +1,7 @@
 """Whole runs of `sherd` for tests: configurations are dictionaries of "section.key", results are lists of metrics.
 
-A test is started by tests/run, or by hand with SHERD (the program), MPIRUN and MPI_KIND (openmpi, mpich) in the environment.
-It works in its current folder.
+A test is started by tests/run, or by hand with SHERD (the program), MPIRUN and MPI_KIND (openmpi, mpich) in the
+environment. It works in its current folder.
 """
 import importlib.machinery
 import importlib.util
@@ -53,7 +53,8 @@ def sherd(*words, ranks=0, folder='.', seconds=SECONDS):
     done = subprocess.run(command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
                           env=environment(ranks), timeout=seconds)
     if done.returncode != 0:
-        raise Failed(f'{ranks} ranks, sherd {" ".join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}')
+        what = f'{ranks} ranks, sherd {" ".join(map(str, words))}'
+        raise Failed(f'{what}: exit {done.returncode}\n{done.stdout}{done.stderr}')
     return done.stdout
 
 
@@ -135,4 +136,5 @@ def need_modules(*names):
     if missing and sys.executable != SYSTEM_PYTHON and os.path.exists(SYSTEM_PYTHON):
         os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])
     if missing:
-        skip_all(f'{sys.executable} has no {", ".join(missing)} (Debian: {" ".join("python3-" + name for name in missing)})')
+        packages = ' '.join(f'python3-{name}' for name in missing)
+        skip_all(f'{sys.executable} has no {", ".join(missing)} (Debian: {packages})')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A model that can learn anything learns a few sequences by heart: everything from data to update at once. Prints TAP."""
+"""A model that can learn anything learns a few sequences by heart: all from data to update at once. Prints TAP."""
 import array
 import random
 import sys

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Losses, gradients and updates against PyTorch in float64, on one rank and on a 2 x 2 mesh. Prints TAP.
 
-Weights are random, biases and norms as well, so that no operation is near the identity. They go into a checkpoint of step
-0 by h5py alone, digests included: that also checks the description of the format.
+Weights are random, biases and norms as well, so that no operation is near the identity. They go into a checkpoint of
+step 0 by h5py alone, digests included: that also checks the description of the format.
 """
 import functools
 import pathlib
@@ -66,7 +66,8 @@ def draw_weights(shapes):
 def draw_tokens(c):
     """A separator comes about every ninth token where documents are told apart."""
     random = numpy.random.default_rng(10)
-    stream = random.integers(0, c['model.vocab_size'], STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1)
+    count = STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1
+    stream = random.integers(0, c['model.vocab_size'], count)
     if 'data.document_separator' in c:
         stream[random.random(len(stream)) < 1 / 9] = c['data.document_separator']
     return stream
@@ -137,14 +138,15 @@ def case_gradients(name):
     """After one unclipped step from nothing, exp_avg is (1 - beta1) times the gradient."""
     m = model(name)
     _, path = m.train('gradients', {'training.max_norm': 0, 'training.steps': 1})
-    found = {key: value / (1 - m.c['optimizer.beta1']) for key, value in checkpoint.read(path, checkpoint.EXP_AVG).items()}
+    moments = checkpoint.read(path, checkpoint.EXP_AVG)
+    found = {key: value / (1 - m.c['optimizer.beta1']) for key, value in moments.items()}
     return compare_tensors(found, m.reference[3], GRADIENT_BOUND) + checkpoint.verify(path)
 
 
 def case_one_rank(name):
     m = model(name)
-    clipped = [norm > m.c['training.max_norm'] for norm in m.reference[1]]
-    return compare_run(m, *m.float32) + ([] if any(clipped) else ['no step was clipped: max_norm is too large to be tested'])
+    clipped = any(norm > m.c['training.max_norm'] for norm in m.reference[1])
+    return compare_run(m, *m.float32) + ([] if clipped else ['no step was clipped: max_norm is too large to be tested'])
 
 
 def case_hybrid(name):

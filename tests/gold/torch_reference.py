@@ -1,7 +1,7 @@
 """GPT-2 and Llama in plain PyTorch, with Hugging Face's names and meaning, and their training.
 
-Everything is float64: what is compared with it is float32, so a difference is that program's own error and nothing of the
-reference's. Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
+Everything is float64: what is compared with it is float32, so a difference is that program's own error and nothing of
+the reference's. Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
 """
 import math
 
@@ -113,7 +113,7 @@ def mean_loss(w, rows, c):
 
 def learning_rate(step, c):
     """Of a step counted from 0: linear warm-up, then a half cosine down to min_lr_factor."""
-    warmup, total, least = c['lr_scheduler.warmup_steps'], c['lr_scheduler.total_steps'], c['lr_scheduler.min_lr_factor']
+    warmup, total, least = (c[f'lr_scheduler.{key}'] for key in ('warmup_steps', 'total_steps', 'min_lr_factor'))
     if step < warmup:
         return c['optimizer.lr'] * (step + 1) / warmup
     done = (step - warmup) / (total - warmup)

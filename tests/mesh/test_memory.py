@@ -77,5 +77,6 @@ if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{name}: as planned', case_exact, *run) for name, run in RUNS.items() if run[0] == 1 or job.can_launch()]
     cases += [('full_shard over 4 takes a quarter', case_quarter), ('70b on 512 ranks', case_large)]
-    cases += [(f'{path.name} can be planned', case_example, path) for path in sorted((job.TOP / 'examples').glob('*.yaml'))]
+    examples = sorted((job.TOP / 'examples').glob('*.yaml'))
+    cases += [(f'{path.name} can be planned', case_example, path) for path in examples]
     sys.exit(job.run_cases(cases))

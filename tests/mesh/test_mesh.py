@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The same training on every mesh: strategies, numbers of ranks, recompute, prefetch, accumulation. Prints TAP.
 
-In float32 the losses of all steps agree with those of one rank to LOSS_BOUND; two runs on one mesh, and runs that differ only
-in what is computed again or gathered when, agree to the bit. SHERD_LONG=1 runs every combination, else a sample of them.
+In float32 the losses of all steps agree with those of one rank to LOSS_BOUND; two runs on one mesh, and runs that
+differ only in what is computed again or gathered when, agree to the bit. SHERD_LONG=1 runs every combination, else a sample.
 """
 import functools
 import itertools
@@ -29,8 +29,8 @@ def flat(strategy, ranks, **more):
 
 
 def grid(strategy, replicate, shard, **more):
-    return replicate * shard, {'parallelism.sharding_strategy': strategy, 'mesh.replicate': replicate, 'mesh.shard': shard,
-                               **more}
+    return replicate * shard, {'parallelism.sharding_strategy': strategy, 'mesh.replicate': replicate,
+                               'mesh.shard': shard, **more}
 
 
 def inner(strategy, n, replicate, shard):
@@ -39,13 +39,14 @@ def inner(strategy, n, replicate, shard):
     return grid(strategy, replicate, shard, **{'parallelism.reshard_after_forward': n})
 
 
-INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full_shard', 2, 1, 6), inner('full_shard', 3, 1, 6),
-         inner('hybrid_shard', 2, 2, 4)]
+INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full_shard', 2, 1, 6),
+         inner('full_shard', 3, 1, 6), inner('hybrid_shard', 2, 2, 4)]
 EVERY_MESH = ([flat(*pair) for pair in itertools.product(FLAT, RANKS)]
               + [grid(strategy, *sizes) for strategy in HYBRID for sizes in GRIDS] + INNER)
 # Each strategy, each number of ranks and each kind of grid at least once.
-SAMPLE = [flat('full_shard', 1), flat('no_shard', 2), flat('shard_optim', 3), flat('shard_grad_op', 4), flat('full_shard', 6),
-          grid('hybrid_shard', 2, 2), grid('hybrid_shard', 4, 2), grid('hybrid_shard_zero2', 2, 3),
+SAMPLE = [flat('full_shard', 1), flat('no_shard', 2), flat('shard_optim', 3), flat('shard_grad_op', 4),
+          flat('full_shard', 6), grid('hybrid_shard', 2, 2),
+          grid('hybrid_shard', 4, 2), grid('hybrid_shard_zero2', 2, 3),
           grid('hybrid_shard_zero2', 3, 1), INNER[0]]
 # Where bits are compared: all collectives and both axes.
 BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_grad_op', 2)] + (
@@ -59,7 +60,7 @@ PREFETCH = [{'parallelism.forward_prefetch': forward, 'parallelism.backward_pref
 
 
 def label(ranks, changes):
-    words = [str(value) if isinstance(value, str) else f'{name.split(".")[1]} {value}' for name, value in changes.items()]
+    words = [value if isinstance(value, str) else f'{name.split(".")[1]} {value}' for name, value in changes.items()]
     return f'{ranks} ranks, ' + ', '.join(words)
 
 
@@ -113,7 +114,8 @@ def mesh_cases():
             for ranks, changes in (EVERY_MESH if LONG else SAMPLE)]
     if not LONG:  # half of the sample without accumulation, half with it; the other way round for the other model
         both = [row for i, row in enumerate(both) if (i + (row[0] == 'llama')) % 2 == row[3]]
-    return [(f'{family}, {label(ranks, changes)}', case_mesh, family, ranks, changes) for family, ranks, changes, _ in both]
+    return [(f'{family}, {label(ranks, changes)}', case_mesh, family, ranks, changes)
+            for family, ranks, changes, _ in both]
 
 
 def bit_cases():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A run that is interrupted and taken up again, on the same mesh and on others. Prints TAP.
 
-On the same mesh nothing shows that there was an interruption: losses and the last checkpoint are the same to the bit. On
-another mesh the run sees the same global batches, and its losses are those of the uninterrupted run to LOSS_BOUND.
+On the same mesh nothing shows that there was an interruption: losses and the last checkpoint are the same to the bit.
+On another mesh the run sees the same global batches, and its losses are those of the uninterrupted run to LOSS_BOUND.
 SHERD_LONG=1 takes every mesh's run up on every other one.
 """
 import functools
@@ -39,8 +39,8 @@ folders = itertools.count()
 
 
 def config(family, mesh, more):
-    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': HALF, **tiny.MODELS[family],
-            **MESHES[mesh][1], **dict(more)}
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': HALF,
+            **tiny.MODELS[family], **MESHES[mesh][1], **dict(more)}
 
 
 def checkpoint(folder, step):
@@ -55,7 +55,7 @@ def uninterrupted(family, mesh, more=()):
 
 
 def take_up(before, family, mesh, more=()):
-    """Go on from the checkpoint in the middle of `before`, as after a crash; returns (folder, metrics of what came then)."""
+    """Go on from the checkpoint in the middle of `before`, as after a crash; returns (folder, metrics from then on)."""
     folder = job.prepare(f'taken-up-{next(folders)}', config(family, mesh, more))
     checkpoint(folder, HALF).parent.mkdir(parents=True)
     shutil.copy(checkpoint(before, HALF), checkpoint(folder, HALF))

@@ -1,4 +1,4 @@
-"""The smallest models that still have everything: grouped heads, several blocks, sizes that no number of ranks divides."""
+"""The smallest models that still have everything: grouped heads, blocks, sizes that no number of ranks divides."""
 import array
 import pathlib
 import random
@@ -11,7 +11,8 @@ COMMON = {
     'model.n_layers': 3, 'model.dim': 20, 'model.n_heads': 5, 'model.head_dim': 4, 'model.max_seq_len': 16,
     'model.vocab_size': 61, 'model.ffn_dim': 28, 'model.init_std': 0.2,
     'training.seq_len': SEQ_LEN, 'training.global_batch_size': GLOBAL_BATCH, 'training.local_batch_size': 1,
-    'training.steps': STEPS, 'training.max_norm': 1.0, 'training.mixed_precision_param': 'float32', 'training.threads': 1,
+    'training.steps': STEPS, 'training.max_norm': 1.0, 'training.threads': 1,
+    'training.mixed_precision_param': 'float32',
     'optimizer.lr': 1e-2, 'lr_scheduler.warmup_steps': 3, 'lr_scheduler.total_steps': STEPS,
 }
 # Tied weights are used in the first and the last unit; untied ones make a unit of their own. One model has each.
