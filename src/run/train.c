@@ -177,7 +177,7 @@ static sh_rc read_step(struct train *t, int64_t *counted)
     return SH_OK;
 }
 
-/* On a channel, so that a rank that hangs is found as in any other collective; sh_agree() would wait for it for ever. */
+/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does. */
 static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
@@ -343,6 +343,7 @@ static sh_rc validate(struct train *t)
     return SH_OK;
 }
 
+/* A save may take long on one rank, and no limit of a step must end it. */
 static sh_rc save(struct train *t)
 {
     int64_t begin = sh_now_ns(), bytes;
@@ -350,7 +351,9 @@ static sh_rc save(struct train *t)
     double seconds;
 
     sh_guard_save(&t->guard, guard, sizeof guard);
+    sh_mesh_patience(0);
     SH_TRY(sh_run_save(t->r, guard, &path, &bytes));
+    sh_mesh_patience(t->r->cfg.comm.train_timeout_seconds);
     seconds = seconds_since(begin);
     t->checkpoint_seconds += seconds;
     sh_progress_break(&t->progress);
@@ -370,11 +373,10 @@ static sh_rc loop(struct train *t)
         sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
         SH_TRY(save(t));
+    sh_mesh_patience(cfg->comm.train_timeout_seconds);
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
-        sh_mesh_patience(cfg->comm.train_timeout_seconds);
         SH_TRY(train_step(t));
-        sh_mesh_patience(0);
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
         if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
             SH_TRY(validate(t));
