@@ -128,6 +128,7 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *byt
 
     describe(r, true, &s);
     SH_TRY_OUT(sh_agree(sh_config_print(&r->cfg, &meta.config)));
+    sh_mesh_own_mpi();
     rc = sh_ckpt_save(folder, &s.set, &meta, bytes);
     if (rc == SH_OK)
         *path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
@@ -159,6 +160,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path)
     sh_rc rc;
 
     describe(r, false, &s);
+    sh_mesh_own_mpi();
     rc = sh_ckpt_load(path, &s.set, &meta);
     forget(&s);
     if (rc != SH_OK)
