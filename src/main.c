@@ -5,6 +5,7 @@
 #include "src/cmd/cmd.h"
 #include "src/mesh/mesh.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,12 +34,20 @@ static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
     sh_rc rc = sh_mesh_start(&argc, &argv);
     int status;
 
-    if (rc != SH_OK)
-        return report(rc);
-    rc = cmd->run(argc, argv);
-    status = sh_mesh_report(rc);
+    if (rc == SH_OK)
+        status = sh_mesh_report(cmd->run(argc, argv));
+    else
+        status = report(rc);
     sh_mesh_stop();
     return status;
+}
+
+/* What was asked for stands on standard output: a full disk there is a failure. */
+static int finish(int status)
+{
+    if (status || (fflush(stdout) == 0 && !ferror(stdout)))
+        return status;
+    return report(sh_fail(SH_E_DATA, "write to standard output: %s", strerror(errno)));
 }
 
 int main(int argc, char **argv)
@@ -61,6 +70,6 @@ int main(int argc, char **argv)
     if (!cmd)
         return report(no_such_command(argv[1]));
     if (cmd->mpi)
-        return run_job(cmd, argc - 1, argv + 1);
-    return report(cmd->run(argc - 1, argv + 1));
+        return finish(run_job(cmd, argc - 1, argv + 1));
+    return finish(report(cmd->run(argc - 1, argv + 1)));
 }
