@@ -72,4 +72,44 @@ sh_rc sh_ckpt_info(const char *path, FILE *out);
 /* Read everything and compare with the digests; local, serial. SH_E_DATA naming tensor and block when they differ. */
 sh_rc sh_ckpt_verify(const char *path, FILE *out);
 
+/* The same without words for the good case. quick: structure, length and meta data only, not the tensors' data. */
+sh_rc sh_ckpt_check(const char *path, bool quick);
+
+/* A line for each checkpoint of a folder, newest first: valid (quick: whole), damaged with the reason, or partial; step,
+ * bytes, name. Local, serial. */
+sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out);
+
+/* What differs between two checkpoints: meta data, configuration, tensors, and for each tensor and state the largest
+ * difference, absolute and relative to the larger of both. Reads both once, in pieces of 4 MiB; local, serial.
+ * SH_OK when nothing differs, SH_E_DATA when something does. */
+sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out);
+
+/* One state of one tensor as a .npy file, compared with the digests on the way. Local, serial. */
+sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path);
+
+/* Which checkpoints stay: the newest `latest` (0: all of them), and for good those whose step is a multiple of `every`
+ * (0: none). */
+struct sh_ckpt_keep {
+    int latest;
+    int64_t every;
+};
+
+/* Whether the rule keeps the checkpoint of `step`: `good` is the step of the newest one known to be valid, `newer` how
+ * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */
+bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer);
+
+/* Delete what the rule does not keep, after the checkpoint of step `good` was committed. Local: rank 0, holding the lock. */
+sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good);
+
+/* The same by hand: verifies the newest one first, deletes unfinished files too. only_say: print, delete nothing.
+ * Takes the lock, so it is refused while a job writes into the folder. Local, serial. */
+sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out);
+
+/* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its job.
+ * Errors: SH_E_DATA: another job holds it (says which). A file system without locks: a warning, and the lock is not held. */
+struct sh_ckpt_lock;
+sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
+bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);
+void sh_ckpt_unlock(struct sh_ckpt_lock *lock); /* NULL: nothing */
+
 #endif
