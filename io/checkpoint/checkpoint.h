@@ -56,6 +56,13 @@ sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const stru
  * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
+/* The same, telling what happened, whatever the result. */
+struct sh_ckpt_load_report {
+    bool damaged;           /* failed, and not because the file is of another model: an earlier one may do */
+};
+sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
+                          struct sh_ckpt_load_report *report);
+
 /* Only the meta data; local, serial (eval, generate, info before a mesh exists). */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
@@ -65,6 +72,9 @@ sh_rc sh_ckpt_newest(const char *folder, char **path);
 
 /* The newest one of a step before `step`: what to try next when a checkpoint turns out to be damaged. As above. */
 sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path);
+
+/* The step in a checkpoint's name, -1 when it is no such name. Local. */
+int64_t sh_ckpt_step_of(const char *path);
 
 /* Step, tokens, tensors, shapes, sizes, configuration; local, serial. */
 sh_rc sh_ckpt_info(const char *path, FILE *out);
@@ -111,5 +121,9 @@ struct sh_ckpt_lock;
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
 bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);
 void sh_ckpt_unlock(struct sh_ckpt_lock *lock); /* NULL: nothing */
+
+/* Delete what dead jobs left unfinished; *n gets the number of files. Local; the caller holds the lock of the folder:
+ * with it, whoever wrote them is gone. */
+sh_rc sh_ckpt_sweep(const char *folder, int *n);
 
 #endif

@@ -75,6 +75,12 @@ char *sh_ckpt_folder_path(const char *folder, int64_t step)
     return sh_strfmt("%s/step-%08lld.h5", folder, (long long)step);
 }
 
+int64_t sh_ckpt_step_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return step_of_name(slash ? slash + 1 : path);
+}
+
 sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path)
 {
     struct sh_ckpt_folder f = {0};
@@ -105,7 +111,7 @@ sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
     return rc;
 }
 
-sh_rc sh_ckpt_folder_sweep(const char *folder, int *n)
+sh_rc sh_ckpt_sweep(const char *folder, int *n)
 {
     struct sh_ckpt_folder f;
     sh_rc rc = SH_OK;

@@ -27,8 +27,4 @@ char *sh_ckpt_folder_path(const char *folder, int64_t step);
 /* Delete a file so that nobody sees half of it: first under a hidden name, which a later sweep finds as well. */
 sh_rc sh_ckpt_folder_remove(const char *folder, const char *name);
 
-/* Delete what dead jobs left unfinished; *n gets the number of files. The caller holds the lock of the folder: with it,
- * whoever wrote them is gone. */
-sh_rc sh_ckpt_folder_sweep(const char *folder, int *n);
-
 #endif

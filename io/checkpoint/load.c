@@ -91,14 +91,17 @@ static sh_rc read_pieces(struct load *l)
 
 static sh_rc (*const stages[])(struct load *) = {read_index, match, verify, read_pieces};
 
-sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
+sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
+                          struct sh_ckpt_load_report *report)
 {
+    size_t i = 0;
     struct load l = {.path = path, .set = set, .fd = -1};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
-    for (size_t i = 0; i < sizeof stages / sizeof stages[0] && rc == SH_OK; i++)
-        rc = sh_agree(stages[i](&l));
+    while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
+        rc = sh_agree(stages[i++](&l));
+    report->damaged = rc == SH_E_DATA && stages[i - 1] != match;
     if (rc == SH_OK) {
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};
@@ -108,4 +111,10 @@ sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ck
     free(l.place);
     sh_ckpt_index_free(&l.index);
     return rc;
+}
+
+sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
+{
+    struct sh_ckpt_load_report report;
+    return sh_ckpt_load_report(path, set, meta, &report);
 }

@@ -78,7 +78,7 @@ static sh_rc prune_locked(const char *folder, const struct sh_ckpt_keep *keep, b
 static sh_rc sweep(const char *folder, FILE *out)
 {
     int n;
-    SH_TRY(sh_ckpt_folder_sweep(folder, &n));
+    SH_TRY(sh_ckpt_sweep(folder, &n));
     if (n > 0)
         fprintf(out, "deleted %d unfinished file%s\n", n, n == 1 ? "" : "s");
     return SH_OK;

@@ -127,11 +127,21 @@ static sh_rc check_guard(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_checkpoint(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->checkpoint.keep_every_n > 0 && c->checkpoint.keep_latest_k == 0)
+        return sh_config_refuse(state, "checkpoint.keep_every_n",
+                                "means nothing when checkpoint.keep_latest_k=0 keeps all; give that as well");
+    return SH_OK;
+}
+
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_recompute, check_guard,
+        check_checkpoint,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(checks[i](state));

@@ -102,6 +102,8 @@ struct sh_config {
         int64_t interval;        /* steps; the last step is always saved */
         bool create_seed_checkpoint; /* also save the initial values, as step 0 */
         int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
+        int keep_latest_k;       /* checkpoints kept; 0: all */
+        int64_t keep_every_n;    /* those whose step is a multiple stay for good; 0: none */
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* this file instead of the newest; "" */
     } checkpoint;
     struct {

@@ -234,6 +234,10 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false", .help = "Also save the initial values, as step 0."},
     {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
      .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
+    {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
+     .help = "How many of the newest checkpoints stay; older ones are deleted once a new one is safe. 0: all stay."},
+    {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
+     .help = "Checkpoints whose step is a multiple of this are never deleted; 0: none of them."},
     {KEY(checkpoint, initial_load_path), .def = "", .help = "Start from this file instead of the newest; empty: none."},
 
     {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on other data from time to time."},

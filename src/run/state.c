@@ -118,6 +118,7 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *byt
 {
     struct sh_ckpt_meta meta = {.step = r->step, .samples = r->samples, .tokens = r->tokens, .updates = r->updates,
                                 .guard = (char *)(uintptr_t)guard};
+    struct sh_ckpt_keep keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n};
     char *folder = sh_run_checkpoint_folder(r);
     struct set s;
     sh_rc rc;
@@ -125,6 +126,8 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *byt
     describe(r, true, &s);
     SH_TRY_OUT(sh_agree(sh_config_print(&r->cfg, &meta.config)));
     rc = sh_ckpt_save(folder, &s.set, &meta, bytes);
+    if (rc == SH_OK)
+        rc = sh_agree(r->mesh->rank == 0 ? sh_ckpt_retain(folder, &keep, r->step) : SH_OK);
     if (rc == SH_OK)
         *path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
 out:
@@ -147,15 +150,18 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
     sh_error_clear();
 }
 
-sh_rc sh_run_load(struct sh_run *r, const char *path)
+sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
 {
     struct sh_ckpt_meta meta = {0};
+    struct sh_ckpt_load_report report;
     struct set s;
     sh_rc rc;
 
     describe(r, false, &s);
-    rc = sh_ckpt_load(path, &s.set, &meta);
+    rc = sh_ckpt_load_report(path, &s.set, &meta, &report);
     forget(&s);
+    if (damaged)
+        *damaged = report.damaged;
     if (rc != SH_OK)
         return rc;
     r->step = meta.step;
