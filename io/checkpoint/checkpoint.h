@@ -52,6 +52,18 @@ struct sh_ckpt_set {
  * earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no permission). */
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
 
+/* How a save is done. */
+enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
+struct sh_ckpt_options {
+    int road;               /* through parallel HDF5's MPI-IO driver, or by plain writes at the places that HDF5 laid out;
+                               the bytes are the same. AUTO: direct when the ranks are on one node or the file system
+                               shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
+    const char *hints;      /* of MPI-IO: "key=value,key=value"; "" for none */
+    double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
+};
+sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                      const struct sh_ckpt_options *options, int64_t *bytes);
+
 /* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing, extra,
  * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);

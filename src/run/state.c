@@ -119,13 +119,15 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *byt
     struct sh_ckpt_meta meta = {.step = r->step, .samples = r->samples, .tokens = r->tokens, .updates = r->updates,
                                 .guard = (char *)(uintptr_t)guard};
     struct sh_ckpt_keep keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n};
+    struct sh_ckpt_options options = {.road = r->cfg.checkpoint.io, .hints = r->cfg.checkpoint.hints,
+                                      .timeout_seconds = r->cfg.checkpoint.timeout_seconds};
     char *folder = sh_run_checkpoint_folder(r);
     struct set s;
     sh_rc rc;
 
     describe(r, true, &s);
     SH_TRY_OUT(sh_agree(sh_config_print(&r->cfg, &meta.config)));
-    rc = sh_ckpt_save(folder, &s.set, &meta, bytes);
+    rc = sh_ckpt_save_as(folder, &s.set, &meta, &options, bytes);
     if (rc == SH_OK)
         rc = sh_agree(r->mesh->rank == 0 ? sh_ckpt_retain(folder, &keep, r->step) : SH_OK);
     if (rc == SH_OK)

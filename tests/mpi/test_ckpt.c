@@ -1,4 +1,4 @@
-/* Saved on any ranks in any cut, the file has the same bytes; loaded on any ranks in any cut, the same values.
+/* Saved on any ranks in any cut by either road, the file has the same bytes; loaded on any ranks in any cut, the same values.
  * test_ckpt REFERENCE: also compare with the file that an earlier run, on other ranks or another MPI, left as REFERENCE
  * (written when it is missing). Under tests/mpi/run the runs on 1, 2, 3, ... ranks are compared in this way. */
 #include "tests/mpi/ckpt_case.h"
@@ -33,7 +33,9 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut)
     struct sh_ckpt_meta meta = test_meta(7);
     int64_t bytes = 0;
     long found;
-    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    struct sh_ckpt_options options = {.road = (int)cut % 2 ? SH_CKPT_DIRECT : SH_CKPT_MPIIO, .timeout_seconds = 200,
+                                      .hints = (int)cut % 4 ? "" : "cb_nodes=1,romio_cb_write=disable"};
+    CHECK(sh_ckpt_save_as(folder, &set, &meta, &options, &bytes) == SH_OK);
     free_set(&set);
     sh_mesh_barrier();
     unsigned long long hash = file_hash(path, &found);
