@@ -60,6 +60,9 @@ sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char
 sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const char *path, int state,
                                const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems);
 
+/* The failure of a block that does not match its digest. Local. */
+sh_rc sh_ckpt_index_damaged(const char *path, int state, const struct sh_ckpt_entry *e, int64_t block);
+
 /* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the index's. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);
 
