@@ -4,6 +4,8 @@
 
 static const struct sh_cmd_option train[] = {
     {"--trace", "FILE", "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)"},
+    {"--init-from", "FILE", "a new run with the parameters of a checkpoint, new optimizer, step 0 (the same as "
+                            "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)"},
     {"--print-config", NULL, "print the resolved configuration and stop"},
     {0},
 };

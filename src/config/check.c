@@ -150,6 +150,9 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     if (c->checkpoint.keep_every_n > 0 && c->checkpoint.keep_latest_k == 0)
         return sh_config_refuse(state, "checkpoint.keep_every_n",
                                 "means nothing when checkpoint.keep_latest_k=0 keeps all; give that as well");
+    if (c->checkpoint.initial_load_model_only && !c->checkpoint.initial_load_path[0])
+        return sh_config_refuse(state, "checkpoint.initial_load_model_only",
+                                "of which file? give checkpoint.initial_load_path");
     if (!are_hints(c->checkpoint.hints))
         return sh_config_refuse(state, "checkpoint.hints", "\"%s\" is not key=value,key=value", c->checkpoint.hints);
     if (c->checkpoint.hints[0] && c->checkpoint.io == SH_IO_DIRECT)

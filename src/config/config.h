@@ -108,7 +108,8 @@ struct sh_config {
         double timeout_seconds;  /* of one stage of a save */
         int keep_latest_k;       /* checkpoints kept; 0: all */
         int64_t keep_every_n;    /* those whose step is a multiple stay for good; 0: none */
-        char initial_load_path[SH_CONFIG_PATH_MAX]; /* this file instead of the newest; "" */
+        char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
+        bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
     } checkpoint;
     struct {
         bool enable;

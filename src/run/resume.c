@@ -9,7 +9,7 @@
 
 static bool resumes(const struct sh_run *r)
 {
-    return r->cfg.checkpoint.resume != SH_RESUME_NEVER && !r->cfg.checkpoint.initial_load_path[0];
+    return r->cfg.checkpoint.resume != SH_RESUME_NEVER;
 }
 
 /* All ranks take what rank 0 has found: a folder may look different from another node for a moment. */
@@ -33,16 +33,19 @@ static sh_rc find(const struct sh_run *r, const char *folder, int64_t step, char
     return share_path(r, path);
 }
 
+/* Before anything is made in the folder. */
 static sh_rc refuse_fresh(const struct sh_run *r, const char *folder)
 {
     char *path = NULL;
-    sh_rc rc = find(r, folder, INT64_MAX, &path);
+    bool missing;
 
-    if (rc == SH_OK && !path && r->cfg.checkpoint.resume == SH_RESUME_MUST)
-        rc = sh_agree(r->mesh->rank == 0 ? sh_fail(SH_E_DATA, "checkpoint.resume=must, but there is no checkpoint in %s",
-                                                   folder) : SH_OK);
+    if (r->cfg.checkpoint.resume != SH_RESUME_MUST || r->cfg.checkpoint.initial_load_path[0])
+        return SH_OK;
+    SH_TRY(find(r, folder, INT64_MAX, &path));
+    missing = path == NULL;
     free(path);
-    return rc;
+    return sh_agree(missing && r->mesh->rank == 0 ? sh_fail(SH_E_DATA, "checkpoint.resume=must, but there is no checkpoint in "
+                                                            "%s", folder) : SH_OK);
 }
 
 /* Whoever holds the lock is the only one to write here, so unfinished files belong to nobody any more. */
@@ -83,35 +86,54 @@ static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
     return rc;
 }
 
-static sh_rc choose_and_load(struct sh_run *r, const char *folder, char **path)
+/* The file that the configuration names, for a folder without checkpoints: a job that is started again goes on from its
+ * own. */
+static sh_rc load_named(struct sh_run *r)
 {
-    const char *named = r->cfg.checkpoint.initial_load_path;
+    const char *path = r->cfg.checkpoint.initial_load_path;
 
-    if (named[0]) {
-        *path = sh_strdup(named);
-        return sh_run_load(r, named, NULL);
+    if (!r->cfg.checkpoint.initial_load_model_only) {
+        SH_TRY(sh_run_load(r, path, NULL));
+        sh_log_info("went on from %s at step %lld", path, (long long)r->step);
+        return SH_OK;
     }
-    if (resumes(r))
-        SH_TRY(find(r, folder, INT64_MAX, path));
-    return *path ? load_or_earlier(r, folder, path) : sh_run_init_state(r);
+    SH_TRY(sh_run_load_model(r, path));
+    sh_log_info("a new run with the parameters of %s", path);
+    return SH_OK;
 }
 
-sh_rc sh_run_start_state(struct sh_run *r, char **path)
+static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
-    char *folder = sh_run_checkpoint_folder(r);
+    SH_TRY(load_or_earlier(r, folder, path));
+    sh_log_info("resumed from %s at step %lld", *path, (long long)r->step);
+    return SH_OK;
+}
+
+static sh_rc choose_and_load(struct sh_run *r, const char *folder)
+{
+    char *path = NULL;
     sh_rc rc = SH_OK;
 
-    *path = NULL;
     if (resumes(r))
-        SH_TRY_OUT(refuse_fresh(r, folder));
+        rc = find(r, folder, INT64_MAX, &path);
+    if (rc == SH_OK && path)
+        rc = load_newest(r, folder, &path);
+    else if (rc == SH_OK)
+        rc = r->cfg.checkpoint.initial_load_path[0] ? load_named(r) : sh_run_init_state(r);
+    free(path);
+    return rc;
+}
+
+sh_rc sh_run_start_state(struct sh_run *r)
+{
+    char *folder = sh_run_checkpoint_folder(r);
+    sh_rc rc;
+
+    SH_TRY_OUT(refuse_fresh(r, folder));
     if (r->cfg.checkpoint.enable)
         SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
-    rc = choose_and_load(r, folder, path);
+    rc = choose_and_load(r, folder);
 out:
-    if (rc != SH_OK) {
-        free(*path);
-        *path = NULL;
-    }
     free(folder);
     return rc;
 }

@@ -152,20 +152,27 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
     sh_error_clear();
 }
 
-sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
+static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
-    struct sh_ckpt_meta meta = {0};
     struct sh_ckpt_load_report report;
     struct set s;
     sh_rc rc;
 
     describe(r, false, &s);
-    rc = sh_ckpt_load_report(path, &s.set, &meta, &report);
+    for (int i = 0; model_only && i < s.set.n_pieces; i++)
+        s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = NULL;
+    rc = sh_ckpt_load_report(path, &s.set, meta, &report);
     forget(&s);
     if (damaged)
         *damaged = report.damaged;
-    if (rc != SH_OK)
-        return rc;
+    return rc;
+}
+
+sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
+{
+    struct sh_ckpt_meta meta = {0};
+
+    SH_TRY(read_file(r, path, false, &meta, damaged));
     r->step = meta.step;
     r->samples = meta.samples;
     r->tokens = meta.tokens;
@@ -173,6 +180,16 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     free(r->guard);
     r->guard = sh_strdup(meta.guard ? meta.guard : "");
     say_what_differs(r, path, &meta);
+    sh_ckpt_meta_free(&meta);
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+    return SH_OK;
+}
+
+sh_rc sh_run_load_model(struct sh_run *r, const char *path)
+{
+    struct sh_ckpt_meta meta = {0};
+
+    SH_TRY(read_file(r, path, true, &meta, NULL));
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;

@@ -106,19 +106,10 @@ static void set_up(struct train *t)
 
 static sh_rc start_state(struct train *t)
 {
-    struct sh_run *r = t->r;
-    char *path = NULL;
-    sh_rc rc;
-
-    SH_TRY(sh_run_start_state(r, &path));
-    if (path && r->guard[0])
-        rc = sh_agree(sh_guard_load(&t->guard, r->guard));
-    else
-        rc = SH_OK;
-    if (path && rc == SH_OK)
-        sh_log_info("resumed from %s at step %lld", path, (long long)r->step);
-    free(path);
-    return rc;
+    SH_TRY(sh_run_start_state(t->r));
+    if (!t->r->guard || !t->r->guard[0])
+        return SH_OK;
+    return sh_agree(sh_guard_load(&t->guard, t->r->guard));
 }
 
 /* This rank's contiguous part of the global batch that starts at r->samples. */
