@@ -18,7 +18,7 @@ static sh_rc tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return sh_fail(SH_E_USAGE, "sherd tokenize: where to? give -o FILE");
     if (sh_cmd_option(cmd, args, "--val-fraction") && !opt.val_output)
         return sh_fail(SH_E_USAGE, "sherd tokenize: --val-fraction needs --val FILE");
-    SH_TRY(sh_cmd_number(cmd, args, "--val-fraction", 1e-9, 0.999999, 0.1, &opt.val_fraction));
+    SH_TRY(sh_cmd_number(cmd, args, "--val-fraction", 1e-9, 0.999999, opt.val_output ? 0.1 : 0, &opt.val_fraction));
     SH_TRY(sh_token_file(&opt, &report));
     printf("%lld bytes -> %lld tokens in %s", (long long)report.bytes, (long long)report.tokens, opt.output);
     if (opt.val_output)
