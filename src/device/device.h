@@ -22,8 +22,11 @@ struct sh_device {
 /* "cpu", or "ref": the CPU with the reference kernels. NULL: no such device. */
 const struct sh_device *sh_device_find(const char *name);
 
-/* Cores for one rank of `ranks_on_node`: those it is bound to, or its share of all when it is not bound; at least 1. */
-int sh_device_threads(int ranks_on_node);
+/* Threads for one of `sharing` ranks that may run on the same cores as this one: its share of them, at least 1. */
+int sh_device_threads(int sharing);
+
+/* The cores that this process may run on, as a number: ranks of a node with the same number share them. */
+uint64_t sh_device_cores(void);
 
 /* Use that many threads in kernels from now on. */
 void sh_device_set_threads(int threads);

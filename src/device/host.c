@@ -1,6 +1,8 @@
 #include "src/device/device.h"
 
 #include "src/base/file.h"
+#include "src/base/hash.h"
+#include "src/base/mem.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -9,16 +11,30 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-int sh_device_threads(int ranks_on_node)
+static void allowed_cores(cpu_set_t *set)
+{
+    CPU_ZERO(set);
+    if (sched_getaffinity(0, sizeof *set, set) != 0)
+        for (long i = 0; i < sysconf(_SC_NPROCESSORS_ONLN); i++)
+            CPU_SET((size_t)i, set);
+}
+
+int sh_device_threads(int sharing)
 {
     cpu_set_t set;
-    int online = (int)sysconf(_SC_NPROCESSORS_ONLN), allowed = online;
+    int threads;
 
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        allowed = CPU_COUNT(&set);
-    if (allowed >= online)
-        allowed = online / (ranks_on_node > 0 ? ranks_on_node : 1);
-    return allowed > 0 ? allowed : 1;
+    allowed_cores(&set);
+    threads = CPU_COUNT(&set) / (sharing > 0 ? sharing : 1);
+    return threads > 0 ? threads : 1;
+}
+
+uint64_t sh_device_cores(void)
+{
+    cpu_set_t set;
+
+    allowed_cores(&set);
+    return sh_hash64(&set, sizeof set);
 }
 
 void sh_device_set_threads(int threads)
@@ -42,12 +58,35 @@ static int64_t cgroup_limit(const char *path, int64_t none)
     return limit > 0 && limit < none ? limit : none;
 }
 
+/* Version 2: a limit of any group from this process's own up to the root holds. */
+static int64_t nested_limit(int64_t all)
+{
+    char *text, *path, *file;
+
+    if (sh_read_file("/proc/self/cgroup", 65536, &text, NULL) != SH_OK) {
+        sh_error_clear();
+        return all;
+    }
+    path = strstr(text, "0::");
+    path = path ? path + strlen("0::") : text + strlen(text);
+    path[strcspn(path, "\n")] = '\0';
+    for (;;) {
+        file = sh_strfmt("/sys/fs/cgroup%s/memory.max", strcmp(path, "/") ? path : "");
+        all = cgroup_limit(file, all);
+        free(file);
+        if (!strrchr(path, '/'))
+            break;
+        *strrchr(path, '/') = '\0';
+    }
+    free(text);
+    return all;
+}
+
 int64_t sh_device_node_memory(void)
 {
     int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 
-    all = cgroup_limit("/sys/fs/cgroup/memory.max", all);
-    return cgroup_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", all);
+    return cgroup_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", nested_limit(all));
 }
 
 int64_t sh_device_peak_rss(void)

@@ -46,6 +46,30 @@ sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest)
     return SH_OK;
 }
 
+static sh_rc count_alike(MPI_Comm node, unsigned long long value, int *alike)
+{
+    int size;
+    SH_MPI(MPI_Comm_size(node, &size));
+    unsigned long long *all = sh_calloc((size_t)size, sizeof *all);
+    int mpi_rc = MPI_Allgather(&value, 1, MPI_UNSIGNED_LONG_LONG, all, 1, MPI_UNSIGNED_LONG_LONG, node);
+    *alike = 0;
+    for (int i = 0; i < size; i++)
+        *alike += all[i] == value;
+    free(all);
+    SH_MPI(mpi_rc);
+    return SH_OK;
+}
+
+sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
+{
+    MPI_Comm node;
+    sh_mesh_own_mpi();
+    SH_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    sh_rc rc = count_alike(node, value, alike);
+    MPI_Comm_free(&node);
+    return rc;
+}
+
 static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MPI_Comm *out)
 {
     MPI_Group group;
@@ -76,6 +100,19 @@ out:
     return rc;
 }
 
+/* Shard groups are neighbours in rank; whether those share a node is up to the launcher. */
+static sh_rc check_within_nodes(const struct sh_mesh *mesh)
+{
+    int ends[2] = {mesh->node, -mesh->node};
+    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_INT, MPI_MIN, mesh->comm[SH_AXIS_SHARD]));
+    if (ends[0] == -ends[1])
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "mesh.shard=node, but this shard group has ranks on nodes %d and %d; place ranks in blocks (srun -m "
+                   "block, mpirun --map-by core) with as many on each node",
+                   ends[0], -ends[1]);
+}
+
 static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
 {
     struct nodes n;
@@ -92,7 +129,8 @@ static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
     if (full.ranks_per_node == 0)
         full.ranks_per_node = n.smallest;
     SH_TRY(sh_agree(sh_mesh_shape_make(&full, mesh->world, mesh->rank, &mesh->shape)));
-    return create_axes(mesh);
+    SH_TRY(create_axes(mesh));
+    return req->shard == SH_MESH_NODE ? sh_agree(check_within_nodes(mesh)) : SH_OK;
 }
 
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out)

@@ -54,6 +54,9 @@ void sh_mesh_world(int *rank, int *world);
 /* Ranks on this node / smallest node, before the mesh is known (threads, memory limits). Collective. */
 sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest);
 
+/* How many ranks on this node, this one included, gave the same value (the cores they may run on, say). Collective. */
+sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike);
+
 /* Collective over the job. req->ranks_per_node 0: nodes as MPI finds them. Errors: as sh_mesh_shape_make; agreed. */
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out);
 void sh_mesh_destroy(struct sh_mesh *mesh); /* collective */

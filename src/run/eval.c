@@ -25,7 +25,7 @@ static double run_batch(struct sh_run *r, const struct sh_feed *f)
 {
     double loss;
 
-    sh_feed_put(r, f, 0);
+    sh_feed_put(r, f);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
     sh_exec_get(r->exec, r->p->loss, &loss);
     return loss;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, int64_t sequences, struct sh_feed *f)
+sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f)
 {
     static const enum sh_token_type types[] = {
         [SH_TOKEN_AUTO] = SH_TOKENS_AUTO, [SH_TOKEN_UINT16] = SH_TOKENS_U16, [SH_TOKEN_UINT32] = SH_TOKENS_U32};
@@ -15,6 +15,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, int64_t seq
                                   .shuffle = shuffle,
                                   .seed = r->cfg.debug.seed,
                                   .document_separator = r->cfg.data.document_separator};
+    int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len);
 
     *f = (struct sh_feed){.sequences = sequences, .with_docs = r->p->docs != SH_NONE};
@@ -36,12 +37,10 @@ void sh_feed_close(struct sh_feed *f)
     *f = (struct sh_feed){0};
 }
 
-void sh_feed_put(struct sh_run *r, const struct sh_feed *f, int m)
+void sh_feed_put(struct sh_run *r, const struct sh_feed *f)
 {
-    int64_t at = (int64_t)m * r->cfg.training.local_batch_size * r->cfg.training.seq_len;
-
-    sh_exec_put(r->exec, r->p->tokens, f->tokens + at);
-    sh_exec_put(r->exec, r->p->targets, f->targets + at);
+    sh_exec_put(r->exec, r->p->tokens, f->tokens);
+    sh_exec_put(r->exec, r->p->targets, f->targets);
     if (f->with_docs)
-        sh_exec_put(r->exec, r->p->docs, f->docs + at);
+        sh_exec_put(r->exec, r->p->docs, f->docs);
 }

@@ -33,22 +33,30 @@ static sh_rc find(const struct sh_run *r, const char *folder, int64_t step, char
     return share_path(r, path);
 }
 
-/* Before anything is made in the folder. */
-static sh_rc refuse_fresh(const struct sh_run *r, const char *folder)
+/* `never` in a folder that holds checkpoints would mix two runs: the next start would go on from the older one. */
+static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *newest)
 {
-    char *path = NULL;
-    bool missing;
+    const struct sh_config *cfg = &r->cfg;
 
-    if (r->cfg.checkpoint.resume != SH_RESUME_MUST || r->cfg.checkpoint.initial_load_path[0])
-        return SH_OK;
-    SH_TRY(find(r, folder, INT64_MAX, &path));
-    missing = path == NULL;
-    free(path);
-    return sh_agree(missing && r->mesh->rank == 0 ? sh_fail(SH_E_DATA,
-                                                            "checkpoint.resume=must, but there is no checkpoint in "
-                                                            "%s",
-                                                            folder)
-                                                  : SH_OK);
+    if (cfg->checkpoint.resume == SH_RESUME_MUST && !newest && !cfg->checkpoint.initial_load_path[0])
+        return sh_fail(SH_E_DATA, "checkpoint.resume=must, but there is no checkpoint in %s", folder);
+    if (cfg->checkpoint.resume == SH_RESUME_NEVER && cfg->checkpoint.enable && newest)
+        return sh_fail(
+            SH_E_USAGE,
+            "checkpoint.resume=never, but %s is of another run; choose another job.dump_folder, or delete it", newest);
+    return SH_OK;
+}
+
+/* Before anything is made in the folder. */
+static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
+{
+    char *newest = NULL;
+    sh_rc rc;
+
+    SH_TRY(find(r, folder, INT64_MAX, &newest));
+    rc = sh_agree(r->mesh->rank == 0 ? check_wish(r, folder, newest) : SH_OK);
+    free(newest);
+    return rc;
 }
 
 /* Whoever holds the lock is the only one to write here, so unfinished files belong to nobody any more. */
@@ -133,7 +141,7 @@ sh_rc sh_run_start_state(struct sh_run *r)
     char *folder = sh_run_checkpoint_folder(r);
     sh_rc rc;
 
-    SH_TRY_OUT(refuse_fresh(r, folder));
+    SH_TRY_OUT(refuse_wish(r, folder));
     if (r->cfg.checkpoint.enable)
         SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
     rc = choose_and_load(r, folder);

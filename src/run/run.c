@@ -61,14 +61,15 @@ static void announce(const struct sh_run *r)
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
-    int node_rank, node_size, smallest, ranks_per_node, world, rank;
+    int node_rank, node_size, smallest, sharing, ranks_per_node, world, rank;
     sh_rc rc;
 
     *r = (struct sh_run){.cfg = *cfg, .device = sh_request_device(cfg), .folder = sh_strdup(cfg->job.dump_folder)};
     SH_TRY_OUT(sh_mesh_nodes(&node_rank, &node_size, &smallest));
+    SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     sh_mesh_world(&rank, &world);
     ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
-    r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(node_size);
+    r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
     SH_TRY_OUT(sh_agree(plan(r, purpose, ranks_per_node, node_size, world, rank)));
     if (purpose == SH_TO_TRAIN)
@@ -87,9 +88,9 @@ void sh_run_close(struct sh_run *r)
 {
     if (!r)
         return;
-    sh_exec_destroy(r->exec);
     if (r->comm)
-        sh_comm_destroy(r->comm);
+        sh_comm_destroy(r->comm); /* before the labels that its reports show */
+    sh_exec_destroy(r->exec);
     if (r->mesh)
         sh_mesh_destroy(r->mesh);
     sh_program_destroy(r->p);

@@ -47,17 +47,17 @@ char *sh_run_checkpoint_folder(const struct sh_run *r);                         
  * initial values. Says which. Takes the lock of the folder when checkpoints will be written. */
 sh_rc sh_run_start_state(struct sh_run *r);
 
-/* feed.c: this rank's part of the global batches. */
+/* feed.c: the sequences of one micro-step of this rank, so that memory does not grow with the global batch. */
 struct sh_feed {
     struct sh_data *data;
-    int32_t *tokens, *targets, *docs; /* [sequences of a step on this rank, T] */
-    int64_t sequences;                /* of a step on this rank */
+    int32_t *tokens, *targets, *docs; /* [sequences, T] */
+    int64_t sequences;                /* local_batch_size */
     bool with_docs;
 };
-sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, int64_t sequences, struct sh_feed *f);
+sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f);
 void sh_feed_close(struct sh_feed *f);
-/* Copy micro-step m of what was read into the program's tensors. Local. */
-void sh_feed_put(struct sh_run *r, const struct sh_feed *f, int m);
+/* Copy what was read into the program's tensors. Local. */
+void sh_feed_put(struct sh_run *r, const struct sh_feed *f);
 
 /* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches.
  */

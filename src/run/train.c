@@ -20,8 +20,8 @@ struct train {
     struct sh_progress progress;
     struct sh_tracing tracing;
     struct sh_model_flops flops;
-    int64_t global_batch;      /* sequences of a step */
-    double checkpoint_seconds; /* since the last step's metrics */
+    int64_t global_batch;                    /* sequences of a step */
+    double data_seconds, checkpoint_seconds; /* since the last step's metrics */
     int64_t rss;
     sh_rc pending; /* what went wrong on this rank since the ranks last agreed */
 };
@@ -29,12 +29,6 @@ struct train {
 static double seconds_since(int64_t begin_ns)
 {
     return (double)(sh_now_ns() - begin_ns) / 1e9;
-}
-
-static void keep_first(struct train *t, sh_rc rc)
-{
-    if (t->pending == SH_OK)
-        t->pending = rc;
 }
 
 static sh_rc open_metrics(struct train *t)
@@ -59,10 +53,9 @@ static sh_rc save_config(const struct sh_run *r)
     return rc;
 }
 
-static sh_rc open_feed(struct train *t, const char *key, const char *path, bool shuffle, int64_t sequences,
-                       struct sh_feed *f)
+static sh_rc open_feed(struct train *t, const char *key, const char *path, bool shuffle, struct sh_feed *f)
 {
-    sh_rc rc = sh_feed_open(t->r, path, shuffle, sequences, f);
+    sh_rc rc = sh_feed_open(t->r, path, shuffle, f);
 
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", key);
 }
@@ -71,11 +64,9 @@ static sh_rc open_data(struct train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
 
-    SH_TRY(open_feed(t, "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle,
-                     t->global_batch / t->r->mesh->world, &t->feed));
+    SH_TRY(open_feed(t, "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle, &t->feed));
     if (cfg->validation.enable)
-        SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false,
-                         cfg->training.local_batch_size, &t->validation));
+        SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false, &t->validation));
     return SH_OK;
 }
 
@@ -120,15 +111,26 @@ static sh_rc start_state(struct train *t)
     return sh_agree(sh_guard_load(&t->guard, t->r->guard));
 }
 
-/* This rank's contiguous part of the global batch that starts at r->samples. */
-static sh_rc read_step(struct train *t, int64_t *counted)
+/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read ahead. */
+static sh_rc read_micro_step(struct train *t, int m)
 {
     struct sh_feed *f = &t->feed;
-    int64_t first = t->r->samples + t->r->mesh->rank * f->sequences;
+    int64_t share = t->global_batch / t->r->mesh->world, at = m * f->sequences, counted, begin = sh_now_ns();
+    int64_t first = t->r->samples + t->r->mesh->rank * share + at;
+    bool last = at + f->sequences == share;
 
-    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, counted));
-    sh_data_prefetch(f->data, first + t->global_batch, f->sequences, f->with_docs);
+    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &counted));
+    SH_REQUIRE(counted == f->sequences * t->r->cfg.training.seq_len); /* as step_tokens() counts */
+    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs);
+    sh_feed_put(t->r, f);
+    t->data_seconds += seconds_since(begin);
     return SH_OK;
+}
+
+/* Target tokens of the global batch: every position has one. */
+static int64_t step_tokens(const struct train *t)
+{
+    return t->global_batch * t->r->cfg.training.seq_len;
 }
 
 /* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does. */
@@ -147,18 +149,16 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
     return sh_comm_wait(r->comm, ticket);
 }
 
-/* Read the batch; the ranks agree that all could (and wrote their logs), and on the divisor of the loss. */
-static sh_rc prepare(struct train *t, long long *tokens)
+/* Read what comes first; the ranks agree that all could, and that all could write their logs. */
+static sh_rc prepare(struct train *t)
 {
-    int64_t counted = 0;
-    double sum[2];
+    double failed;
 
-    keep_first(t, read_step(t, &counted));
-    sum[0] = t->pending != SH_OK;
-    sum[1] = (double)counted;
-    SH_TRY(sum_over_ranks(t->r, sum, 2));
-    *tokens = (long long)sum[1];
-    return sum[0] > 0 ? sh_agree(t->pending) : SH_OK;
+    if (t->pending == SH_OK)
+        t->pending = read_micro_step(t, 0);
+    failed = t->pending != SH_OK;
+    SH_TRY(sum_over_ranks(t->r, &failed, 1));
+    return failed > 0 ? sh_agree(t->pending) : SH_OK;
 }
 
 /* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
@@ -169,27 +169,34 @@ static sh_rc judge(struct train *t, double loss, double norm, enum sh_verdict *v
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
-static void forward_backward(struct train *t, long long tokens, double *loss, double *norm)
+static void run_micro_step(struct train *t, const struct sh_section *section, int m)
+{
+    sh_rc rc = m == 0 ? SH_OK : read_micro_step(t, m); /* prepare() has read the first */
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+    sh_exec_run(t->r->exec, section->kind);
+}
+
+static void forward_backward(struct train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
     int m = 0;
 
-    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)tokens;
+    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)step_tokens(t);
     for (int s = 0; s < r->p->n_sections; s++) {
         const struct sh_section *section = &r->p->sections[s];
 
         if (section->kind < SH_SECTION_FIRST || section->kind > SH_SECTION_ONLY)
             continue;
-        for (int k = 0; k < section->repeat; k++) {
-            sh_feed_put(r, &t->feed, m++);
-            sh_exec_run(r->exec, section->kind);
-        }
+        for (int k = 0; k < section->repeat; k++)
+            run_micro_step(t, section, m++);
     }
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_exec_get(r->exec, r->p->loss, loss);
     sh_exec_get(r->exec, r->p->sumsq, norm);
-    *loss /= (double)tokens;
+    *loss /= (double)step_tokens(t);
     *norm = sqrt(*norm);
 }
 
@@ -228,7 +235,8 @@ static void report(struct train *t, struct sh_step_metrics *m)
 {
     if (!t->metrics)
         return;
-    keep_first(t, sh_metrics_step(t->metrics, m));
+    if (t->pending == SH_OK)
+        t->pending = sh_metrics_step(t->metrics, m);
     if (m->skipped)
         sh_progress_break(&t->progress);
     sh_progress_step(&t->progress, m);
@@ -252,32 +260,31 @@ static sh_rc train_step(struct train *t)
     int64_t begin = sh_now_ns();
     struct sh_exec_time spent;
     enum sh_verdict verdict;
-    long long tokens;
 
     sh_exec_set_step(r->exec, r->step + 1);
-    SH_TRY(prepare(t, &tokens));
-    m.time.data = seconds_since(begin);
-    forward_backward(t, tokens, &m.loss, &m.grad_norm);
+    SH_TRY(prepare(t));
+    forward_backward(t, &m.loss, &m.grad_norm);
     SH_TRY(judge(t, m.loss, m.grad_norm, &verdict));
     if (verdict == SH_STEP_GOOD)
         update(t, m.lr, m.grad_norm);
     spent = sh_exec_take_time(r->exec);
     r->step++;
     r->samples += t->global_batch;
-    r->tokens += tokens;
+    r->tokens += step_tokens(t);
     if (due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1)
         SH_TRY(measure_rss(t));
     m.step = r->step;
     m.skipped = verdict_text(verdict);
-    m.tokens = tokens;
+    m.tokens = step_tokens(t);
     m.tokens_seen = r->tokens;
     m.time.step = seconds_since(begin);
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
+    m.time.data = t->data_seconds;
     m.time.checkpoint = t->checkpoint_seconds;
-    m.tokens_per_second = (double)tokens / m.time.step;
+    m.tokens_per_second = (double)m.tokens / m.time.step;
     m.peak_rss_bytes = t->rss;
-    t->checkpoint_seconds = 0;
+    t->data_seconds = t->checkpoint_seconds = 0;
     report(t, &m);
     return SH_OK;
 }
@@ -293,7 +300,8 @@ static sh_rc validate(struct train *t)
     sh_progress_break(&t->progress);
     sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss,
                 (long long)v.sequences);
-    keep_first(t, sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds));
+    if (t->pending == SH_OK)
+        t->pending = sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
     return SH_OK;
 }
 
@@ -312,8 +320,8 @@ static sh_rc save(struct train *t)
     t->checkpoint_seconds += seconds;
     sh_progress_break(&t->progress);
     sh_log_info("step %lld  saved %s (%.1f MB, %.2f s)", (long long)t->r->step, path, (double)bytes / 1e6, seconds);
-    if (t->metrics)
-        keep_first(t, sh_metrics_checkpoint(t->metrics, t->r->step, path, bytes, seconds));
+    if (t->metrics && t->pending == SH_OK)
+        t->pending = sh_metrics_checkpoint(t->metrics, t->r->step, path, bytes, seconds);
     free(path);
     return SH_OK;
 }
