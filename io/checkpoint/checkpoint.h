@@ -45,6 +45,8 @@ struct sh_ckpt_meta {
 struct sh_ckpt_set {
     const struct sh_ckpt_tensor *tensors; int n_tensors;
     const struct sh_ckpt_piece *pieces; int n_pieces;
+    double stage_seconds;   /* of saving and loading: a stage that takes longer stops the job with SH_E_COMM, since HDF5 and
+                               MPI-IO may wait for ever for a rank that met an error; 0: no limit */
 };
 
 /* Write <folder>/step-%08lld.h5 through a temporary name, fsync, rename, fsync of the folder; creates the folder.

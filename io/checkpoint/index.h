@@ -55,6 +55,10 @@ sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts);
 
+/* Begin the time limit of a stage, which sh_deadline_end() ends. Rank 0 is first to say that it is over: one line for the
+ * job. Local. */
+void sh_ckpt_stage_begin(const struct sh_ckpt_set *set, int rank, const char *doing);
+
 /* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the index's. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);
 

@@ -2,6 +2,7 @@
 
 #include "io/checkpoint/index.h"
 #include "io/file/file.h"
+#include "src/base/deadline.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -89,7 +90,23 @@ static sh_rc read_pieces(struct load *l)
     return SH_OK;
 }
 
-static sh_rc (*const stages[])(struct load *) = {read_index, match, verify, read_pieces};
+static const struct {
+    sh_rc (*run)(struct load *l);
+    const char *doing;
+} stages[] = {
+    {read_index, "checkpoint: reading the index"},
+    {match, "checkpoint: comparing the tensors' names and shapes"},
+    {verify, "checkpoint: verifying the tensors"},
+    {read_pieces, "checkpoint: reading the tensors"},
+};
+
+static sh_rc run_stage(struct load *l, size_t i)
+{
+    sh_ckpt_stage_begin(l->set, l->rank, stages[i].doing);
+    sh_rc rc = sh_agree(stages[i].run(l));
+    sh_deadline_end();
+    return rc;
+}
 
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
 {
@@ -98,7 +115,7 @@ sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ck
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
     for (size_t i = 0; i < sizeof stages / sizeof stages[0] && rc == SH_OK; i++)
-        rc = sh_agree(stages[i](&l));
+        rc = run_stage(&l, i);
     if (rc == SH_OK) {
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};

@@ -6,6 +6,7 @@
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/write.h"
 #include "io/file/file.h"
+#include "src/base/deadline.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -145,9 +146,28 @@ static sh_rc publish(struct save *s)
 
 /* Each stage gives a result of this rank alone and meets the same collectives whatever that is; the next stage begins
  * when all ranks have passed. */
-static sh_rc (*const stages[])(struct save *) = {
-    prepare, digest_all, create_file, open_file, write_data, sync_data, read_index, verify_data, publish,
+static const struct {
+    sh_rc (*run)(struct save *s);
+    const char *doing;
+} stages[] = {
+    {prepare, "checkpoint: preparing to save"},
+    {digest_all, "checkpoint: computing digests"},
+    {create_file, "checkpoint: laying out the file"},
+    {open_file, "checkpoint: opening the file on all ranks"},
+    {write_data, "checkpoint: writing the tensors"},
+    {sync_data, "checkpoint: fsync"},
+    {read_index, "checkpoint: reading the index back"},
+    {verify_data, "checkpoint: reading the tensors back"},
+    {publish, "checkpoint: giving the file its name"},
 };
+
+static sh_rc run_stage(struct save *s, size_t i)
+{
+    sh_ckpt_stage_begin(s->set, s->rank, stages[i].doing);
+    sh_rc rc = sh_agree(stages[i].run(s));
+    sh_deadline_end();
+    return rc;
+}
 
 static void clean(struct save *s, sh_rc rc)
 {
@@ -168,7 +188,7 @@ sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const stru
     MPI_Comm_rank(MPI_COMM_WORLD, &s.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &s.world);
     for (size_t i = 0; i < sizeof stages / sizeof stages[0] && rc == SH_OK; i++)
-        rc = sh_agree(stages[i](&s));
+        rc = run_stage(&s, i);
     if (rc == SH_OK)
         *bytes = s.bytes;
     clean(&s, rc);

@@ -92,7 +92,8 @@ static void describe(const struct sh_run *r, bool saving, struct set *s)
 
     s->tensors = sh_calloc(n, sizeof *s->tensors);
     s->pieces = sh_calloc(n, sizeof *s->pieces);
-    s->set = (struct sh_ckpt_set){.tensors = s->tensors, .n_tensors = r->p->n_params, .pieces = s->pieces};
+    s->set = (struct sh_ckpt_set){.tensors = s->tensors, .n_tensors = r->p->n_params, .pieces = s->pieces,
+                                   .stage_seconds = r->cfg.comm.train_timeout_seconds};
     for (int i = 0; i < r->p->n_params; i++) {
         const struct sh_param *param = &r->p->params[i];
 
