@@ -31,6 +31,7 @@ static struct {
     struct shim_plan plan;
     atomic_long count[SHIM_CALLS + 1];
     atomic_bool watched[FILES]; /* by file descriptor */
+    unsigned char order[SHIM_ORDER];
 } shim;
 
 void shim_start(const char *folder, const char *after, struct shim_plan plan)
@@ -63,6 +64,11 @@ bool shim_met(void)
     return shim.met;
 }
 
+enum shim_call shim_order(long i)
+{
+    return (enum shim_call)shim.order[i];
+}
+
 static bool path_watched(const char *path)
 {
     if (!shim.on || strncmp(path, shim.folder, strlen(shim.folder)) != 0)
@@ -89,6 +95,8 @@ static enum shim_fault meet(bool watched, enum shim_call call)
     if (!watched)
         return SHIM_NOTHING;
     long n = ++shim.count[call], all = ++shim.count[SHIM_ANY];
+    if (all <= SHIM_ORDER)
+        shim.order[all - 1] = (unsigned char)call;
     const struct shim_plan *p = &shim.plan;
     long at = p->call == SHIM_ANY ? all : n;
     if (p->fault == SHIM_NOTHING || (p->call != SHIM_ANY && p->call != call))

@@ -35,7 +35,8 @@ struct shim_plan {
 /* "open", "write", ..., and "any". */
 extern const char *const shim_call_name[SHIM_CALLS + 1];
 
-/* Count from now on, from 0; calls on files that are open already are not seen. `folder` is absolute; `after` (NULL:
+/* Count from now on, from 0; calls on files that are open already are not seen. `folder` is how
+ * paths begin, as the program itself writes them; `after` (NULL:
  * nothing) is part of a path that must be met before anything counts. Both are copied. */
 void shim_start(const char *folder, const char *after, struct shim_plan plan);
 void shim_stop(void);
@@ -43,5 +44,9 @@ void shim_stop(void);
 /* Calls of a kind (SHIM_ANY: of all) since shim_start; whether the planned one was among them. Good after shim_stop. */
 long shim_count(enum shim_call call);
 bool shim_met(void);
+
+/* Of what kind the i-th call was, from 0, for the first SHIM_ORDER of them. */
+enum { SHIM_ORDER = 4096 };
+enum shim_call shim_order(long i);
 
 #endif
