@@ -45,8 +45,6 @@ struct sh_ckpt_meta {
 struct sh_ckpt_set {
     const struct sh_ckpt_tensor *tensors; int n_tensors;
     const struct sh_ckpt_piece *pieces; int n_pieces;
-    double stage_seconds;   /* of saving and loading: a stage that takes longer stops the job with SH_E_COMM, since HDF5 and
-                               MPI-IO may wait for ever for a rank that met an error; 0: no limit */
 };
 
 /* Write <folder>/step-%08lld.h5 through a temporary name, fsync, rename, fsync of the folder; creates the folder.
@@ -54,9 +52,28 @@ struct sh_ckpt_set {
  * earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no permission). */
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
 
+/* How a save is done. */
+enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
+struct sh_ckpt_options {
+    int road;               /* through parallel HDF5's MPI-IO driver, or by plain writes at the places that HDF5 laid out;
+                               the bytes are the same. AUTO: direct when the ranks are on one node or the file system
+                               shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
+    const char *hints;      /* of MPI-IO: "key=value,key=value"; "" for none */
+    double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
+};
+sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                      const struct sh_ckpt_options *options, int64_t *bytes);
+
 /* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing, extra,
  * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
+
+/* The same, telling what happened, whatever the result. */
+struct sh_ckpt_load_report {
+    bool damaged;           /* failed, and not because the file is of another model: an earlier one may do */
+};
+sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
+                          struct sh_ckpt_load_report *report);
 
 /* Only the meta data; local, serial (eval, generate, info before a mesh exists). */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
@@ -68,10 +85,57 @@ sh_rc sh_ckpt_newest(const char *folder, char **path);
 /* The newest one of a step before `step`: what to try next when a checkpoint turns out to be damaged. As above. */
 sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path);
 
+/* The step in a checkpoint's name, -1 when it is no such name. Local. */
+int64_t sh_ckpt_step_of(const char *path);
+
 /* Step, tokens, tensors, shapes, sizes, configuration; local, serial. */
 sh_rc sh_ckpt_info(const char *path, FILE *out);
 
 /* Read everything and compare with the digests; local, serial. SH_E_DATA naming tensor and block when they differ. */
 sh_rc sh_ckpt_verify(const char *path, FILE *out);
+
+/* The same without words for the good case. quick: structure, length and meta data only, not the tensors' data. */
+sh_rc sh_ckpt_check(const char *path, bool quick);
+
+/* A line for each checkpoint of a folder, newest first: valid (quick: whole), damaged with the reason, or partial; step,
+ * bytes, name. Local, serial. */
+sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out);
+
+/* What differs between two checkpoints: meta data, configuration, tensors, and for each tensor and state the largest
+ * difference, absolute and relative to the larger of both. Reads both once, in pieces of 4 MiB; local, serial.
+ * SH_OK when nothing differs, SH_E_DATA when something does. */
+sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out);
+
+/* One state of one tensor as a .npy file, compared with the digests on the way. Local, serial. */
+sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path);
+
+/* Which checkpoints stay: the newest `latest` (0: all of them), and for good those whose step is a multiple of `every`
+ * (0: none). */
+struct sh_ckpt_keep {
+    int latest;
+    int64_t every;
+};
+
+/* Whether the rule keeps the checkpoint of `step`: `good` is the step of the newest one known to be valid, `newer` how
+ * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */
+bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer);
+
+/* Delete what the rule does not keep, after the checkpoint of step `good` was committed. Local: rank 0, holding the lock. */
+sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good);
+
+/* The same by hand: verifies the newest one first, deletes unfinished files too. only_say: print, delete nothing.
+ * Takes the lock, so it is refused while a job writes into the folder. Local, serial. */
+sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out);
+
+/* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its job.
+ * Errors: SH_E_DATA: another job holds it (says which). A file system without locks: a warning, and the lock is not held. */
+struct sh_ckpt_lock;
+sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
+bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);
+void sh_ckpt_unlock(struct sh_ckpt_lock *lock); /* NULL: nothing */
+
+/* Delete what dead jobs left unfinished; *n gets the number of files. Local; the caller holds the lock of the folder:
+ * with it, whoever wrote them is gone. */
+sh_rc sh_ckpt_sweep(const char *folder, int *n);
 
 #endif

@@ -13,7 +13,7 @@ enum { DATA_ALIGN = 4096 };
 /* One file while it is laid out. Property lists are made once; closing the file closes what hangs on it. */
 struct layout {
     const char *path;
-    const struct sh_ckpt_index *index;
+    struct sh_ckpt_index *index;
     int fd; /* of the same file, for what HDF5 cannot do */
     hid_t fcpl, fapl, gcpl, dcpl, file;
 };
@@ -71,7 +71,7 @@ static sh_rc make_group(const struct layout *l, const char *name)
 }
 
 static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, int ndim, const hsize_t *dim,
-                          const void *data)
+                          const void *data, int64_t *offset)
 {
     hid_t space = ndim ? H5Screate_simple(ndim, dim, NULL) : H5Screate(H5S_SCALAR);
     SH_H5(space, l->path, name);
@@ -80,6 +80,8 @@ static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, 
     SH_H5(set, l->path, name);
     if (data)
         SH_H5(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), l->path, name);
+    if (offset)
+        *offset = (int64_t)H5Dget_offset(set);
     SH_H5(H5Dclose(set), l->path, name);
     return SH_OK;
 }
@@ -112,7 +114,7 @@ static sh_rc make_text(const struct layout *l, const char *name, const char *tex
     SH_H5(type, l->path, name);
     char *padded = sh_calloc(bytes + 1, 1);
     strcpy(padded, text);
-    sh_rc rc = make_dataset(l, name, type, 0, NULL, padded);
+    sh_rc rc = make_dataset(l, name, type, 0, NULL, padded, NULL);
     free(padded);
     H5Tclose(type);
     return rc;
@@ -165,7 +167,7 @@ static sh_rc write_digests(const struct layout *l)
     for (int s = 0; s < SH_CKPT_STATES; s++) {
         char name[64];
         snprintf(name, sizeof name, "/digest/%s", sh_ckpt_state_name[s]);
-        SH_TRY(make_dataset(l, name, H5T_STD_U64LE, 1, &n, l->index->digest[s]));
+        SH_TRY(make_dataset(l, name, H5T_STD_U64LE, 1, &n, l->index->digest[s], NULL));
     }
     return SH_OK;
 }
@@ -174,13 +176,13 @@ static sh_rc make_tensors(const struct layout *l, int state)
 {
     SH_TRY(make_group(l, sh_ckpt_state_name[state]));
     for (int64_t i = 0; i < l->index->n; i++) {
-        const struct sh_ckpt_entry *e = &l->index->entry[i];
+        struct sh_ckpt_entry *e = &l->index->entry[i];
         char name[SH_CKPT_NAME_MAX + 32];
         hsize_t dim[SH_CKPT_DIMS_MAX];
         for (int d = 0; d < e->ndim; d++)
             dim[d] = (hsize_t)e->dim[d];
         snprintf(name, sizeof name, "%s/%s", sh_ckpt_state_name[state], e->name);
-        SH_TRY(make_dataset(l, name, H5T_IEEE_F32LE, e->ndim, dim, NULL));
+        SH_TRY(make_dataset(l, name, H5T_IEEE_F32LE, e->ndim, dim, NULL, &e->offset[state]));
     }
     return SH_OK;
 }
@@ -220,7 +222,7 @@ static sh_rc close_all(struct layout *l, sh_rc rc)
     return rc;
 }
 
-sh_rc sh_ckpt_create(const char *path, int fd, const struct sh_ckpt_index *index)
+sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index)
 {
     struct layout l = {
         .path = path, .index = index, .fd = fd, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};

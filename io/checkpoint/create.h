@@ -6,8 +6,8 @@
 #include "io/checkpoint/index.h"
 
 /* Reserve the space, then write groups, meta data, digests and empty tensors into an existing empty file, open as fd.
- * Data sets are laid end to end in the order model, exp_avg, exp_avg_sq, each in the order of the index. Afterwards the
- * file has its full length. Errors: SH_E_DATA: no space, an I/O error. */
-sh_rc sh_ckpt_create(const char *path, int fd, const struct sh_ckpt_index *index);
+ * Data sets are laid end to end in the order model, exp_avg, exp_avg_sq, each in the order of the index, and
+ * their places are set in it. Afterwards the file has its full length. Errors: SH_E_DATA: no space, an I/O error. */
+sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index);
 
 #endif

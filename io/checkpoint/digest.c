@@ -9,6 +9,12 @@ int64_t sh_ckpt_blocks(int64_t elems)
     return (elems + SH_CKPT_BLOCK_ELEMS - 1) / SH_CKPT_BLOCK_ELEMS;
 }
 
+int64_t sh_ckpt_block_elems(int64_t elems, int64_t block)
+{
+    int64_t left = elems - block * SH_CKPT_BLOCK_ELEMS;
+    return left < SH_CKPT_BLOCK_ELEMS ? left : SH_CKPT_BLOCK_ELEMS;
+}
+
 uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name)
 {
     return sh_mix64(sh_mix64(sh_hash64(name, strlen(name)) ^ (uint64_t)step) + (uint64_t)state);
@@ -23,8 +29,7 @@ static inline uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Elements of one block, `at` elements behind its begin. */
-static uint64_t sum_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems)
+uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems)
 {
     const uint64_t K = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
     uint64_t place = (uint64_t)(at + 1) * K + sh_mix64(seed ^ (uint64_t)block), sum = 0;
@@ -42,14 +47,9 @@ void sh_ckpt_digest_add(uint64_t seed, const float *data, int64_t begin, int64_t
     while (elems > 0) {
         int64_t block = begin / SH_CKPT_BLOCK_ELEMS, at = begin % SH_CKPT_BLOCK_ELEMS;
         int64_t n = SH_CKPT_BLOCK_ELEMS - at < elems ? SH_CKPT_BLOCK_ELEMS - at : elems;
-        blocks[block] += sum_part(seed, block, data, at, n);
+        blocks[block] += sh_ckpt_digest_part(seed, block, data, at, n);
         data += n;
         begin += n;
         elems -= n;
     }
-}
-
-uint64_t sh_ckpt_digest_block(uint64_t seed, int64_t block, const float *data, int64_t elems)
-{
-    return sum_part(seed, block, data, 0, elems);
 }

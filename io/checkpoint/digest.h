@@ -24,7 +24,10 @@ uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name);
  *   blocks  +=  [sh_ckpt_blocks(elements of the tensor)] */
 void sh_ckpt_digest_add(uint64_t seed, const float *data, int64_t begin, int64_t elems, uint64_t *blocks);
 
-/* The sum of one block (of its first `elems` elements). */
-uint64_t sh_ckpt_digest_block(uint64_t seed, int64_t block, const float *data, int64_t elems);
+/* Elements of block `block` of a tensor of `elems` elements. */
+int64_t sh_ckpt_block_elems(int64_t elems, int64_t block);
+
+/* The sum of `elems` elements of one block from its element `at` on; from 0 to its end: the block's digest. */
+uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems);
 
 #endif

@@ -1,11 +1,15 @@
-#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/folder.h"
 
+#include "io/checkpoint/checkpoint.h"
+#include "io/file/file.h"
 #include "src/base/mem.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The step in a name like step-00001000.h5, or -1: all else in the folder is none of ours, unfinished files too. */
 static int64_t step_of_name(const char *name)
@@ -19,24 +23,107 @@ static int64_t step_of_name(const char *name)
     return errno == 0 && strcmp(again, name) == 0 ? step : -1;
 }
 
-sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path)
+/* ".step-00001000.h5.<16 hex digits>.tmp", as sh_file_temp_name() makes them. */
+static bool is_unfinished(const char *name)
+{
+    enum { TAIL = 1 + 16 + 4 };
+    char base[64];
+    size_t length = strlen(name);
+    if (length < TAIL + 2 || length - TAIL >= sizeof base || name[0] != '.' || strcmp(name + length - 4, ".tmp") != 0)
+        return false;
+    snprintf(base, sizeof base, "%.*s", (int)(length - TAIL - 1), name + 1);
+    return step_of_name(base) >= 0 && name[length - TAIL] == '.' &&
+           strspn(name + length - TAIL + 1, "0123456789abcdef") == 16;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct sh_ckpt_found *x = a, *y = b;
+    return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : strcmp(x->name, y->name);
+}
+
+sh_rc sh_ckpt_folder_scan(const char *folder, struct sh_ckpt_folder *out)
 {
     DIR *dir = opendir(folder);
-    int64_t best = -1;
-    if (!dir && errno != ENOENT)
+    int cap = 0;
+    if (!dir)
         return sh_fail(SH_E_DATA, "checkpoint folder %s: %s", folder, strerror(errno));
-    for (struct dirent *d; dir && (d = readdir(dir));) {
-        int64_t found = step_of_name(d->d_name);
-        if (found < step && found > best)
-            best = found;
+    *out = (struct sh_ckpt_folder){0};
+    for (struct dirent *d; (d = readdir(dir));) {
+        int64_t step = step_of_name(d->d_name);
+        if (step < 0 && !is_unfinished(d->d_name))
+            continue;
+        out->found = sh_grow(out->found, out->n, &cap, sizeof *out->found);
+        out->found[out->n++] = (struct sh_ckpt_found){.name = sh_strdup(d->d_name), .step = step};
     }
-    if (dir)
-        closedir(dir);
-    *path = best >= 0 ? sh_strfmt("%s/step-%08lld.h5", folder, (long long)best) : NULL;
+    closedir(dir);
+    if (out->n > 0)
+        qsort(out->found, (size_t)out->n, sizeof *out->found, newest_first);
+    return SH_OK;
+}
+
+void sh_ckpt_folder_free(struct sh_ckpt_folder *f)
+{
+    for (int i = 0; i < f->n; i++)
+        free(f->found[i].name);
+    free(f->found);
+    *f = (struct sh_ckpt_folder){0};
+}
+
+char *sh_ckpt_folder_path(const char *folder, int64_t step)
+{
+    return sh_strfmt("%s/step-%08lld.h5", folder, (long long)step);
+}
+
+int64_t sh_ckpt_step_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return step_of_name(slash ? slash + 1 : path);
+}
+
+sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path)
+{
+    struct sh_ckpt_folder f = {0};
+    *path = NULL;
+    if (access(folder, F_OK) != 0 && errno == ENOENT)
+        return SH_OK;
+    SH_TRY(sh_ckpt_folder_scan(folder, &f));
+    for (int i = 0; i < f.n && !*path; i++)
+        if (f.found[i].step >= 0 && f.found[i].step < step)
+            *path = sh_ckpt_folder_path(folder, f.found[i].step);
+    sh_ckpt_folder_free(&f);
     return SH_OK;
 }
 
 sh_rc sh_ckpt_newest(const char *folder, char **path)
 {
     return sh_ckpt_newest_before(folder, INT64_MAX, path);
+}
+
+sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
+{
+    char *path = sh_strfmt("%s/%s", folder, name), *hidden = sh_file_temp_name(path);
+    sh_rc rc = SH_OK;
+    if (rename(path, hidden) != 0 || unlink(hidden) != 0)
+        rc = sh_fail(SH_E_DATA, "delete %s: %s", path, strerror(errno));
+    free(path);
+    free(hidden);
+    return rc;
+}
+
+sh_rc sh_ckpt_sweep(const char *folder, int *n)
+{
+    struct sh_ckpt_folder f;
+    sh_rc rc = SH_OK;
+    SH_TRY(sh_ckpt_folder_scan(folder, &f));
+    *n = 0;
+    for (int i = 0; i < f.n && rc == SH_OK; i++) {
+        char *path = sh_strfmt("%s/%s", folder, f.found[i].name);
+        if (f.found[i].step < 0 && unlink(path) != 0)
+            rc = sh_fail(SH_E_DATA, "delete the unfinished %s: %s", path, strerror(errno));
+        *n += f.found[i].step < 0;
+        free(path);
+    }
+    sh_ckpt_folder_free(&f);
+    return rc;
 }

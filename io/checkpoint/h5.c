@@ -1,6 +1,5 @@
 #include "io/checkpoint/h5.h"
 
-#include <mpi.h>
 #include <stdbool.h>
 
 /* Before main, and so before MPI_Init: HDF5 then registers nothing that runs at the end of the program or of MPI. What it
@@ -58,10 +57,10 @@ hid_t sh_ckpt_h5_serial_access(void)
     return common_access();
 }
 
-hid_t sh_ckpt_h5_parallel_access(void)
+hid_t sh_ckpt_h5_parallel_access(MPI_Info hints)
 {
     hid_t fapl = common_access();
-    if (fapl >= 0 && H5Pset_fapl_mpio(fapl, MPI_COMM_WORLD, MPI_INFO_NULL) < 0) {
+    if (fapl >= 0 && H5Pset_fapl_mpio(fapl, MPI_COMM_WORLD, hints) < 0) {
         H5Pclose(fapl);
         return H5I_INVALID_HID;
     }

@@ -6,6 +6,7 @@
 #include "src/base/err.h"
 
 #include <hdf5.h>
+#include <mpi.h>
 
 #define SH_CKPT_FORMAT "sherd-checkpoint"
 enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 0 };
@@ -27,6 +28,6 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words);
 /* Access properties: newest format that 1.10 writes, no file locks, closing a file closes all that is open in it.
  * Serial, or (collective when used) over all ranks. Closed with H5Pclose. Negative on failure. */
 hid_t sh_ckpt_h5_serial_access(void);
-hid_t sh_ckpt_h5_parallel_access(void);
+hid_t sh_ckpt_h5_parallel_access(MPI_Info hints);
 
 #endif

@@ -55,9 +55,13 @@ sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts);
 
-/* Begin the time limit of a stage, which sh_deadline_end() ends. Rank 0 is first to say that it is over: one line for the
- * job. Local. */
-void sh_ckpt_stage_begin(const struct sh_ckpt_set *set, int rank, const char *doing);
+/* Read one block of a tensor into buffer [SH_CKPT_BLOCK_ELEMS] and compare it with its digest; *elems gets its length.
+ * Local. Errors: SH_E_DATA naming tensor and block. */
+sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const char *path, int state,
+                               const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems);
+
+/* The failure of a block that does not match its digest. Local. */
+sh_rc sh_ckpt_index_damaged(const char *path, int state, const struct sh_ckpt_entry *e, int64_t block);
 
 /* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the index's. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);

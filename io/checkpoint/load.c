@@ -1,8 +1,8 @@
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/digest.h"
+#include "io/checkpoint/edge.h"
 #include "io/file/file.h"
-#include "src/base/deadline.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -18,6 +18,7 @@ struct load {
     int fd;
     int64_t *place; /* [set->n_tensors]: of each tensor in the index */
     struct sh_ckpt_index index;
+    struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
 };
 
 static sh_rc read_index(struct load *l)
@@ -65,57 +66,75 @@ static sh_rc match(struct load *l)
     return l->index.n > l->set->n_tensors ? name_extra(l) : SH_OK;
 }
 
-/* All data once, shared out, before any of it is used: a rank's own pieces need not be whole blocks. */
-static sh_rc verify(struct load *l)
+static sh_rc open_data(struct load *l)
 {
-    SH_TRY(sh_ckpt_index_open_data(&l->index, l->path, &l->fd));
-    return sh_ckpt_index_verify(&l->index, l->fd, l->path, l->rank, l->world);
+    return sh_ckpt_index_open_data(&l->index, l->path, &l->fd);
 }
 
-static sh_rc read_piece(const struct load *l, const struct sh_ckpt_piece *p)
+/* Elements [at, at + n) of one block of a tensor, into their place. A whole block is compared on the spot. */
+static sh_rc read_part(struct load *l, int state, const struct sh_ckpt_entry *e, int64_t block, int64_t at, int64_t n,
+                       float *data)
+{
+    int64_t number = e->first_block + block;
+    SH_TRY(sh_file_read(l->fd, l->path, data, n * 4, e->offset[state] + (block * SH_CKPT_BLOCK_ELEMS + at) * 4));
+    uint64_t sum = sh_ckpt_digest_part(sh_ckpt_digest_seed(l->index.meta.step, state, e->name), block, data, at, n);
+    if (n == sh_ckpt_block_elems(e->elems, block))
+        return sum == l->index.digest[state][number] ? SH_OK : sh_ckpt_index_damaged(l->path, state, e, block);
+    l->parts.part = sh_grow(l->parts.part, l->parts.n, &l->parts.cap, sizeof *l->parts.part);
+    l->parts.part[l->parts.n++] = (struct sh_ckpt_part){
+        .block = state * l->index.n_blocks + number, .begin = (int32_t)at, .end = (int32_t)(at + n), .sum = sum};
+    return SH_OK;
+}
+
+static sh_rc read_state(struct load *l, int state, const struct sh_ckpt_piece *p, const struct sh_ckpt_entry *e)
+{
+    for (int64_t done = 0; done < p->elems;) {
+        int64_t block = (p->begin + done) / SH_CKPT_BLOCK_ELEMS, at = (p->begin + done) % SH_CKPT_BLOCK_ELEMS;
+        int64_t rest = sh_ckpt_block_elems(e->elems, block) - at, n = p->elems - done < rest ? p->elems - done : rest;
+        SH_TRY(read_part(l, state, e, block, at, n, p->data[state] + done));
+        done += n;
+    }
+    return SH_OK;
+}
+
+static sh_rc check_piece(const struct load *l, const struct sh_ckpt_piece *p)
 {
     SH_REQUIRE(p->tensor >= 0 && p->tensor < l->set->n_tensors);
-    const struct sh_ckpt_entry *e = &l->index.entry[l->place[p->tensor]];
-    SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        if (p->data[s])
-            SH_TRY(sh_file_read(l->fd, l->path, p->data[s], p->elems * 4, e->offset[s] + p->begin * 4));
+    SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= l->set->tensors[p->tensor].elems - p->begin);
     return SH_OK;
 }
 
+/* State by state, as they lie in the file: mostly one range after the other. */
 static sh_rc read_pieces(struct load *l)
 {
-    for (int i = 0; i < l->set->n_pieces; i++)
-        SH_TRY(read_piece(l, &l->set->pieces[i]));
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int i = 0; i < l->set->n_pieces; i++) {
+            const struct sh_ckpt_piece *p = &l->set->pieces[i];
+            SH_TRY(check_piece(l, p));
+            if (p->data[s])
+                SH_TRY(read_state(l, s, p, &l->index.entry[l->place[p->tensor]]));
+        }
     return SH_OK;
 }
 
-static const struct {
-    sh_rc (*run)(struct load *l);
-    const char *doing;
-} stages[] = {
-    {read_index, "checkpoint: reading the index"},
-    {match, "checkpoint: comparing the tensors' names and shapes"},
-    {verify, "checkpoint: verifying the tensors"},
-    {read_pieces, "checkpoint: reading the tensors"},
-};
-
-static sh_rc run_stage(struct load *l, size_t i)
+static sh_rc check_edges(struct load *l)
 {
-    sh_ckpt_stage_begin(l->set, l->rank, stages[i].doing);
-    sh_rc rc = sh_agree(stages[i].run(l));
-    sh_deadline_end();
-    return rc;
+    return sh_ckpt_edge_check(&l->parts, &l->index, l->fd, l->path, l->world);
 }
 
-sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
+static sh_rc (*const stages[])(struct load *) = {read_index, match, open_data, read_pieces, check_edges};
+
+sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
+                          struct sh_ckpt_load_report *report)
 {
+    size_t i = 0;
     struct load l = {.path = path, .set = set, .fd = -1};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
-    for (size_t i = 0; i < sizeof stages / sizeof stages[0] && rc == SH_OK; i++)
-        rc = run_stage(&l, i);
+    while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
+        rc = sh_agree(stages[i++](&l));
+    report->damaged = rc == SH_E_DATA && stages[i - 1] != match;
     if (rc == SH_OK) {
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};
@@ -123,6 +142,13 @@ sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ck
     if (l.fd >= 0)
         close(l.fd);
     free(l.place);
+    free(l.parts.part);
     sh_ckpt_index_free(&l.index);
     return rc;
+}
+
+sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
+{
+    struct sh_ckpt_load_report report;
+    return sh_ckpt_load_report(path, set, meta, &report);
 }

@@ -1,6 +1,5 @@
 #include "io/checkpoint/index.h"
 
-#include "src/base/deadline.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -43,10 +42,4 @@ sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank)
     /* The plain numbers of the struct; its pointers mean nothing on the other side and are not used there. */
     SH_TRY(sh_mesh_bcast(&sizes, sizeof sizes, 0));
     return share_into(index, &sizes, rank);
-}
-
-void sh_ckpt_stage_begin(const struct sh_ckpt_set *set, int rank, const char *doing)
-{
-    enum { GRACE_SECONDS = 2 }; /* what MPI_Abort needs to reach the others */
-    sh_deadline_begin(set->stage_seconds > 0 && rank > 0 ? set->stage_seconds + GRACE_SECONDS : set->stage_seconds, doing);
 }

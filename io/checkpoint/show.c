@@ -23,6 +23,19 @@ static int64_t elements(const struct sh_ckpt_index *index)
     return elems;
 }
 
+/* The file has no trace of the mesh, so only tensors and version decide who can load it. */
+static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
+{
+    static const int ranks[] = {1, 8, 64};
+    double bytes = (double)elements(index) * 4 * SH_CKPT_STATES;
+    fprintf(out, "loads into: a model with exactly these tensors, on any mesh and strategy, in any compute type, by a Sherd "
+            "that reads format %d\n", SH_CKPT_MAJOR);
+    fprintf(out, "a rank reads");
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
+        fprintf(out, "%s %.1f MB over %d shard%s", i ? "," : "", bytes / ranks[i] / 1e6, ranks[i], ranks[i] > 1 ? "s" : "");
+    fputc('\n', out);
+}
+
 static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -34,6 +47,7 @@ static void print(const struct sh_ckpt_index *index, const char *path, FILE *out
     for (int s = 0; s < SH_CKPT_STATES; s++)
         fprintf(out, " %s", sh_ckpt_state_name[s]);
     fputc('\n', out);
+    print_loaders(index, out);
     for (int64_t i = 0; i < index->n; i++) {
         const struct sh_ckpt_entry *e = &index->entry[i];
         char shape[100];
@@ -58,6 +72,15 @@ static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
     SH_TRY(sh_ckpt_index_open_data(index, path, &fd));
     sh_rc rc = sh_ckpt_index_verify(index, fd, path, 0, 1);
     close(fd);
+    return rc;
+}
+
+sh_rc sh_ckpt_check(const char *path, bool quick)
+{
+    struct sh_ckpt_index index;
+    SH_TRY(sh_ckpt_index_read(path, &index));
+    sh_rc rc = quick ? SH_OK : verify(&index, path);
+    sh_ckpt_index_free(&index);
     return rc;
 }
 

@@ -28,20 +28,33 @@ struct check {
     float *buffer; /* [SH_CKPT_BLOCK_ELEMS] */
 };
 
-static sh_rc check_block(const struct check *c, int state, const struct sh_ckpt_entry *e, int64_t block)
+sh_rc sh_ckpt_index_damaged(const char *path, int state, const struct sh_ckpt_entry *e, int64_t block)
+{
+    int64_t begin = block * SH_CKPT_BLOCK_ELEMS, elems = sh_ckpt_block_elems(e->elems, block);
+    return sh_fail(SH_E_DATA,
+                   "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is damaged; take an "
+                   "earlier checkpoint",
+                   path, sh_ckpt_state_name[state], e->name, (long long)block, (long long)begin,
+                   (long long)(begin + elems - 1));
+}
+
+sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const char *path, int state,
+                               const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems)
 {
     int64_t begin = block * SH_CKPT_BLOCK_ELEMS;
-    int64_t elems = e->elems - begin < SH_CKPT_BLOCK_ELEMS ? e->elems - begin : SH_CKPT_BLOCK_ELEMS;
-    uint64_t seed = sh_ckpt_digest_seed(c->index->meta.step, state, e->name);
-    SH_TRY(sh_file_read(c->fd, c->path, c->buffer, elems * 4, e->offset[state] + begin * 4));
-    uint64_t sum = sh_ckpt_digest_block(seed, block, c->buffer, elems);
-    if (sum != c->index->digest[state][e->first_block + block])
-        return sh_fail(SH_E_DATA,
-                       "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is "
-                       "damaged; take an earlier checkpoint",
-                       c->path, sh_ckpt_state_name[state], e->name, (long long)block, (long long)begin,
-                       (long long)(begin + elems - 1));
+    int64_t n = sh_ckpt_block_elems(e->elems, block);
+    uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
+    SH_TRY(sh_file_read(fd, path, buffer, n * 4, e->offset[state] + begin * 4));
+    if (sh_ckpt_digest_part(seed, block, buffer, 0, n) != index->digest[state][e->first_block + block])
+        return sh_ckpt_index_damaged(path, state, e, block);
+    *elems = n;
     return SH_OK;
+}
+
+static sh_rc check_block(const struct check *c, int state, const struct sh_ckpt_entry *e, int64_t block)
+{
+    int64_t elems;
+    return sh_ckpt_index_read_block(c->index, c->fd, c->path, state, e, block, c->buffer, &elems);
 }
 
 /* The blocks of one tensor that begin in [begin, end), where the tensor itself begins at `at`. */

@@ -1,7 +1,8 @@
 #include "io/checkpoint/write.h"
 
 #include "io/checkpoint/h5.h"
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/road.h"
+#include "io/file/file.h"
 
 #include <stdint.h>
 
@@ -74,13 +75,24 @@ static sh_rc write_piece(hid_t file, const char *path, const struct sh_ckpt_set 
     return SH_OK;
 }
 
-sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set)
+static sh_rc open_by_all(const char *path, const char *hints, hid_t *file)
 {
-    hid_t fapl = sh_ckpt_h5_parallel_access();
+    MPI_Info info;
+    SH_TRY(sh_ckpt_road_info(hints, &info));
+    hid_t fapl = sh_ckpt_h5_parallel_access(info);
+    if (info != MPI_INFO_NULL)
+        MPI_Info_free(&info);
     SH_H5(fapl, path, "MPI-IO driver");
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, fapl);
+    *file = H5Fopen(path, H5F_ACC_RDWR, fapl);
     H5Pclose(fapl);
-    SH_H5(file, path, "open for writing by all ranks");
+    SH_H5(*file, path, "open for writing by all ranks");
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const char *hints)
+{
+    hid_t file = H5I_INVALID_HID;
+    SH_TRY(open_by_all(path, hints, &file));
     sh_rc rc = SH_OK;
     for (int i = 0; i < set->n_pieces && rc == SH_OK; i++)
         if (set->pieces[i].elems > 0)
@@ -89,4 +101,16 @@ sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set)
     if (H5Fclose(file) < 0 && rc == SH_OK)
         rc = sh_ckpt_h5_fail(path, "close");
     return rc;
+}
+
+sh_rc sh_ckpt_write_direct(const char *path, int fd, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index)
+{
+    /* State by state, as they lie in the file: a rank's pieces of a unit are then one range, written in order. */
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int i = 0; i < set->n_pieces; i++) {
+            const struct sh_ckpt_piece *p = &set->pieces[i];
+            SH_TRY(sh_file_write(fd, path, p->data[s], p->elems * 4,
+                                 index->entry[p->tensor].offset[s] + p->begin * 4));
+        }
+    return SH_OK;
 }

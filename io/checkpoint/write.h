@@ -1,11 +1,15 @@
-/* The tensors' data into a file that sh_ckpt_create has laid out, through HDF5's MPI-IO driver. */
+/* The tensors' data into a file that sh_ckpt_create has laid out, by either road. */
 #ifndef IO_CHECKPOINT_WRITE_H
 #define IO_CHECKPOINT_WRITE_H
 
-#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/index.h"
 
-/* Write this rank's pieces, all states. Collective: opening and closing; the transfers are independent. The result is
+/* Write this rank's pieces, all states, through HDF5's MPI-IO driver; `hints` as in struct sh_ckpt_options. Collective: opening and closing; the transfers are independent. The result is
  * local: agree on it. A success proves little, since MPI-IO may lose an error: read back. Errors: SH_E_DATA. */
-sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set);
+sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const char *hints);
+
+/* The same straight at the places that the index has, into the file open as fd. Local, neither MPI nor HDF5: also from a
+ * thread. Errors: SH_E_DATA. */
+sh_rc sh_ckpt_write_direct(const char *path, int fd, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index);
 
 #endif

@@ -53,10 +53,10 @@ static int open_again(const char *path, int flags)
     return fd;
 }
 
-sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes)
+static sh_rc open_regular(const char *path, int how, int *fd, int64_t *bytes)
 {
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files. */
-    int f = open_again(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int f = open_again(path, how | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f < 0)
         return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
     sh_rc rc = check_regular(f, path, bytes);
@@ -66,6 +66,16 @@ sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes)
     }
     *fd = f;
     return SH_OK;
+}
+
+sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes)
+{
+    return open_regular(path, O_RDONLY, fd, bytes);
+}
+
+sh_rc sh_file_reopen(const char *path, int *fd, int64_t *bytes)
+{
+    return open_regular(path, O_RDWR | O_NOFOLLOW, fd, bytes);
 }
 
 static int64_t piece(int64_t bytes)

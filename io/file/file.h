@@ -15,6 +15,9 @@
  * Errors: SH_E_DATA: missing, no permission, not a regular file. */
 sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes);
 
+/* The same for reading and writing a file that exists. */
+sh_rc sh_file_reopen(const char *path, int *fd, int64_t *bytes);
+
 /* All of `bytes` at `offset`. Errors: SH_E_DATA: I/O error, or the file ends before (it shrank). */
 sh_rc sh_file_read(int fd, const char *path, void *data, int64_t bytes, int64_t offset);
 sh_rc sh_file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset);

@@ -6,23 +6,105 @@
 #include <string.h>
 
 struct verb {
-    const char *name;
-    sh_rc (*run)(const char *path, FILE *out);
+    const char *name, *arguments;
+    int n_arguments;
+    const char *options[4]; /* of the command's table, those that mean something here */
+    sh_rc (*run)(const struct sh_cmd_args *args);
 };
+
+static const char *option(const struct sh_cmd_args *args, const char *name)
+{
+    return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
+}
+
+static sh_rc run_info(const struct sh_cmd_args *args)
+{
+    return sh_ckpt_info(args->positional[1], stdout);
+}
+
+static sh_rc run_verify(const struct sh_cmd_args *args)
+{
+    return sh_ckpt_verify(args->positional[1], stdout);
+}
+
+static sh_rc run_ls(const struct sh_cmd_args *args)
+{
+    return sh_ckpt_list(args->positional[1], option(args, "--quick") != NULL, stdout);
+}
+
+static sh_rc run_diff(const struct sh_cmd_args *args)
+{
+    return sh_ckpt_diff(args->positional[1], args->positional[2], stdout);
+}
+
+static sh_rc run_extract(const struct sh_cmd_args *args)
+{
+    static const char *const states[SH_CKPT_STATES] = {
+        [SH_CKPT_MODEL] = "model", [SH_CKPT_EXP_AVG] = "exp_avg", [SH_CKPT_EXP_AVG_SQ] = "exp_avg_sq"};
+    const char *state = option(args, "--state"), *out = option(args, "-o");
+
+    if (!out)
+        return sh_fail(SH_E_USAGE, "sherd ckpt extract: where to? give -o OUT.npy");
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        if (!strcmp(state ? state : states[SH_CKPT_MODEL], states[s]))
+            return sh_ckpt_extract(args->positional[1], args->positional[2], (enum sh_ckpt_state)s, out);
+    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is none of model, exp_avg, exp_avg_sq", state);
+}
+
+static sh_rc run_prune(const struct sh_cmd_args *args)
+{
+    const struct sh_cmd *cmd = sh_cmd_find("ckpt");
+    double latest, every;
+
+    SH_TRY(sh_cmd_number(cmd, args, "--keep-latest", 1, 1e9, 0, &latest));
+    SH_TRY(sh_cmd_number(cmd, args, "--keep-every", 1, 1e12, 0, &every));
+    if (latest == 0)
+        return sh_fail(SH_E_USAGE, "sherd ckpt prune: how many stay? give --keep-latest K");
+    return sh_ckpt_prune(args->positional[1], &(struct sh_ckpt_keep){.latest = (int)latest, .every = (int64_t)every},
+                         option(args, "--dry-run") != NULL, stdout);
+}
 
 static const struct verb verbs[] = {
-    {"info", sh_ckpt_info},
-    {"verify", sh_ckpt_verify},
+    {"info", "FILE", 1, {NULL}, run_info},
+    {"verify", "FILE", 1, {NULL}, run_verify},
+    {"ls", "FOLDER", 1, {"--quick"}, run_ls},
+    {"diff", "FILE FILE", 2, {NULL}, run_diff},
+    {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state"}, run_extract},
+    {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
 };
 
-static sh_rc run_verb(const struct sh_cmd_args *args)
+static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
 {
-    if (args->n_positional != 2)
-        return sh_fail(SH_E_USAGE, "sherd ckpt: give what to do and one file: sherd ckpt info FILE, sherd ckpt verify FILE");
+    const struct sh_cmd_option *row = sh_cmd_find("ckpt")->options;
+
+    for (int i = 0; row[i].name; i++) {
+        bool known = !args->values[i];
+
+        for (size_t k = 0; k < sizeof v->options / sizeof *v->options && v->options[k]; k++)
+            known = known || !strcmp(v->options[k], row[i].name);
+        if (!known)
+            return sh_fail(SH_E_USAGE, "sherd ckpt %s: %s means nothing here; see sherd --help", v->name, row[i].name);
+    }
+    return SH_OK;
+}
+
+static sh_rc run_verb(const struct verb *v, const struct sh_cmd_args *args)
+{
+    if (args->n_positional != v->n_arguments + 1)
+        return sh_fail(SH_E_USAGE, "sherd ckpt %s: give it so: sherd ckpt %s %s", v->name, v->name, v->arguments);
+    SH_TRY(check_options(v, args));
+    return v->run(args);
+}
+
+static sh_rc find_and_run(const struct sh_cmd_args *args)
+{
+    if (args->n_positional == 0)
+        return sh_fail(SH_E_USAGE, "sherd ckpt: what to do? info, verify, ls, diff, extract or prune; see sherd --help");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
-            return verbs[i].run(args->positional[1], stdout);
-    return sh_fail(SH_E_USAGE, "sherd ckpt: no such thing as %s; there are info and verify", args->positional[0]);
+            return run_verb(&verbs[i], args);
+    return sh_fail(SH_E_USAGE, "sherd ckpt: no such thing as %s; there are info, verify, ls, diff, extract and prune",
+                   args->positional[0]);
 }
 
 sh_rc sh_cmd_ckpt(int argc, char **argv)
@@ -31,7 +113,7 @@ sh_rc sh_cmd_ckpt(int argc, char **argv)
     sh_rc rc = sh_cmd_parse(sh_cmd_find("ckpt"), argc, argv, &args);
 
     if (rc == SH_OK)
-        rc = run_verb(&args);
+        rc = find_and_run(&args);
     sh_cmd_args_free(&args);
     return rc;
 }

@@ -30,7 +30,7 @@ static sh_rc evaluate(struct sh_run *run, const char *checkpoint)
     sh_rc rc;
 
     SH_TRY_OUT(sh_agree(sh_feed_open(run, run->cfg.validation.dataset_path, false, run->cfg.training.local_batch_size, &feed)));
-    SH_TRY_OUT(sh_run_load(run, checkpoint));
+    SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_run_evaluate(run, &feed, run->cfg.validation.sequences, &v));
     if (run->mesh->rank == 0)
         printf("loss %.6f  perplexity %.3f  bits per token %.4f  sequences %lld  tokens %lld  %.0f tokens/s\n", v.loss,

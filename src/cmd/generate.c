@@ -45,7 +45,7 @@ sh_rc sh_cmd_generate(int argc, char **argv)
 
     SH_TRY_OUT(sh_agree(configure(argc, argv, &args, &cfg, &checkpoint, &g)));
     SH_TRY_OUT(sh_run_open(&cfg, SH_TO_GENERATE, &run));
-    SH_TRY_OUT(sh_run_load(run, checkpoint));
+    SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     rc = sh_run_generate(run, &g);
 out:
     sh_run_close(run);

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-static const struct sh_cmd_option none[] = {{0}};
-
 static const struct sh_cmd_option train[] = {
     {"--trace", "FILE", "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)"},
+    {"--init-from", "FILE", "a new run with the parameters of a checkpoint, new optimizer, step 0 (the same as "
+                            "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)"},
     {"--print-config", NULL, "print the resolved configuration and stop"},
     {0},
 };
@@ -41,6 +41,16 @@ static const struct sh_cmd_option eval[] = {
     {0},
 };
 
+static const struct sh_cmd_option ckpt[] = {
+    {"--quick", NULL, "ls: look at structure and meta data only, not at all the data"},
+    {"-o", "FILE", "extract: array file to write (.npy)"},
+    {"--state", "STATE", "extract: model, exp_avg or exp_avg_sq; default model"},
+    {"--keep-latest", "K", "prune: the newest K stay"},
+    {"--keep-every", "N", "prune: and those whose step is a multiple of N; default none"},
+    {"--dry-run", NULL, "prune: say what would be deleted, and delete nothing"},
+    {0},
+};
+
 static const struct sh_cmd_option help[] = {
     {"--format", "FORM", "text, roff (man page) or markdown; default text"},
     {"--config", NULL, "the keys of the configuration instead of the commands"},
@@ -57,8 +67,10 @@ const struct sh_cmd sh_commands[] = {
      .run = sh_cmd_generate},
     {"eval", "[CONFIG.yaml]", "mean loss of a model from a checkpoint over a token file", eval, .config = true, .mpi = true,
      .run = sh_cmd_eval},
-    {"ckpt", "info|verify FILE", "show what a checkpoint holds; check every block of it against its digests", none,
-     .run = sh_cmd_ckpt},
+    {"ckpt", "info|verify|ls|diff|extract|prune ARGUMENT...",
+     "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; compare two "
+     "FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
+     ckpt, .run = sh_cmd_ckpt},
     {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
     {0},
 };

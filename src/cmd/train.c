@@ -14,6 +14,19 @@ static sh_rc wants_data(const struct sh_config *cfg)
     return SH_OK;
 }
 
+static sh_rc take_init(const char *file, struct sh_config *cfg)
+{
+    if (!file)
+        return SH_OK;
+    if (cfg->checkpoint.initial_load_path[0])
+        return sh_fail(SH_E_USAGE, "--init-from and checkpoint.initial_load_path both say where to start; give one");
+    if (strlen(file) >= sizeof cfg->checkpoint.initial_load_path)
+        return sh_fail(SH_E_USAGE, "--init-from: its name has more than %d bytes", SH_CONFIG_PATH_MAX - 1);
+    strcpy(cfg->checkpoint.initial_load_path, file);
+    cfg->checkpoint.initial_load_model_only = true;
+    return SH_OK;
+}
+
 static sh_rc configure(int argc, char **argv, struct sh_cmd_args *args, struct sh_config *cfg, bool *print_only)
 {
     const struct sh_cmd *cmd = sh_cmd_find("train");
@@ -21,6 +34,7 @@ static sh_rc configure(int argc, char **argv, struct sh_cmd_args *args, struct s
 
     SH_TRY(sh_cmd_parse(cmd, argc, argv, args));
     SH_TRY(sh_cmd_config(args, NULL, cfg));
+    SH_TRY(take_init(sh_cmd_option(cmd, args, "--init-from"), cfg));
     trace = sh_cmd_option(cmd, args, "--trace");
     if (trace)
         snprintf(cfg->profiling.trace, sizeof cfg->profiling.trace, "%s", trace);

@@ -3,6 +3,7 @@
 #include "src/config/place.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static sh_rc check_heads(struct sh_config_state *state)
 {
@@ -127,11 +128,44 @@ static sh_rc check_guard(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* key=value,key=value: keys of letters, digits and _; values of anything printable but a comma. */
+static bool are_hints(const char *text)
+{
+    while (*text) {
+        size_t key = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (key == 0 || text[key] != '=')
+            return false;
+        text += key + 1;
+        size_t value = strcspn(text, ", =");
+        if (value == 0 || (text[value] && (text[value] != ',' || !text[value + 1])))
+            return false;
+        text += value + (text[value] == ',');
+    }
+    return true;
+}
+
+static sh_rc check_checkpoint(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->checkpoint.keep_every_n > 0 && c->checkpoint.keep_latest_k == 0)
+        return sh_config_refuse(state, "checkpoint.keep_every_n",
+                                "means nothing when checkpoint.keep_latest_k=0 keeps all; give that as well");
+    if (c->checkpoint.initial_load_model_only && !c->checkpoint.initial_load_path[0])
+        return sh_config_refuse(state, "checkpoint.initial_load_model_only",
+                                "of which file? give checkpoint.initial_load_path");
+    if (!are_hints(c->checkpoint.hints))
+        return sh_config_refuse(state, "checkpoint.hints", "\"%s\" is not key=value,key=value", c->checkpoint.hints);
+    if (c->checkpoint.hints[0] && c->checkpoint.io == SH_IO_DIRECT)
+        return sh_config_refuse(state, "checkpoint.hints", "are for MPI-IO, and checkpoint.io=direct does without it");
+    return SH_OK;
+}
+
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_recompute, check_guard,
+        check_checkpoint,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(checks[i](state));

@@ -28,6 +28,7 @@ enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
+enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
@@ -102,7 +103,13 @@ struct sh_config {
         int64_t interval;        /* steps; the last step is always saved */
         bool create_seed_checkpoint; /* also save the initial values, as step 0 */
         int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
-        char initial_load_path[SH_CONFIG_PATH_MAX]; /* this file instead of the newest; "" */
+        int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
+        char hints[512];         /* for MPI-IO: "key=value,key=value" */
+        double timeout_seconds;  /* of one stage of a save */
+        int keep_latest_k;       /* checkpoints kept; 0: all */
+        int64_t keep_every_n;    /* those whose step is a multiple stay for good; 0: none */
+        char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
+        bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
     } checkpoint;
     struct {
         bool enable;

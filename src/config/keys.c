@@ -58,6 +58,7 @@ static words recompute_words = {
     {NULL, 0},
 };
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
+static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
 static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
@@ -234,7 +235,21 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false", .help = "Also save the initial values, as step 0."},
     {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
      .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
-    {KEY(checkpoint, initial_load_path), .def = "", .help = "Start from this file instead of the newest; empty: none."},
+    {KEY(checkpoint, io), WORDS(io_words), .def = "auto",
+     .help = "How data gets into the file, whose bytes are the same. mpiio: parallel HDF5; direct: plain writes of each rank "
+             "at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and CephFS, else mpiio."},
+    {KEY(checkpoint, hints), .def = "",
+     .help = "Hints for MPI-IO, key=value,key=value: striping_factor, striping_unit, cb_nodes, romio_... ; with auto they "
+             "choose mpiio."},
+    {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
+     .help = "A stage of a save that takes longer (a dead disk, a lost rank) stops the job and is named."},
+    {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
+     .help = "How many of the newest checkpoints stay; older ones are deleted once a new one is safe. 0: all stay."},
+    {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
+     .help = "Checkpoints whose step is a multiple of this are never deleted; 0: none of them."},
+    {KEY(checkpoint, initial_load_path), .def = "", .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); empty: none."},
+    {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
+     .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
 
     {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on other data from time to time."},
     {KEY(validation, dataset_path), .def = "", .help = "Token file of that data, or a glob pattern of several."},

@@ -92,5 +92,6 @@ void sh_run_close(struct sh_run *r)
     sh_program_destroy(r->p);
     free(r->folder);
     free(r->guard);
+    sh_ckpt_unlock(r->lock);
     free(r);
 }

@@ -27,6 +27,7 @@ struct sh_run {
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
     char *guard;          /* state of the guard from the checkpoint, NULL */
+    struct sh_ckpt_lock *lock; /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
 
 /* Mesh, plan, memory, channels, self-test; refuses before anything is allocated what cannot work. */
@@ -35,9 +36,16 @@ void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */
 sh_rc sh_run_init_state(struct sh_run *r);                      /* initial values, each rank its own shard */
-sh_rc sh_run_load(struct sh_run *r, const char *path);          /* with the optimizer when the program trains */
+/* With the optimizer when the program trains. *damaged (may be NULL) tells a file that cannot be used at all from one of
+ * another model. */
+sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
+sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *bytes); /* *path freed with free() */
 char *sh_run_checkpoint_folder(const struct sh_run *r);         /* local; freed with free() */
+
+/* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration names, or
+ * initial values. Says which. Takes the lock of the folder when checkpoints will be written. */
+sh_rc sh_run_start_state(struct sh_run *r);
 
 /* feed.c: this rank's part of the global batches. */
 struct sh_feed {

@@ -92,8 +92,7 @@ static void describe(const struct sh_run *r, bool saving, struct set *s)
 
     s->tensors = sh_calloc(n, sizeof *s->tensors);
     s->pieces = sh_calloc(n, sizeof *s->pieces);
-    s->set = (struct sh_ckpt_set){.tensors = s->tensors, .n_tensors = r->p->n_params, .pieces = s->pieces,
-                                   .stage_seconds = r->cfg.comm.train_timeout_seconds};
+    s->set = (struct sh_ckpt_set){.tensors = s->tensors, .n_tensors = r->p->n_params, .pieces = s->pieces};
     for (int i = 0; i < r->p->n_params; i++) {
         const struct sh_param *param = &r->p->params[i];
 
@@ -119,13 +118,18 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *byt
 {
     struct sh_ckpt_meta meta = {.step = r->step, .samples = r->samples, .tokens = r->tokens, .updates = r->updates,
                                 .guard = (char *)(uintptr_t)guard};
+    struct sh_ckpt_keep keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n};
+    struct sh_ckpt_options options = {.road = r->cfg.checkpoint.io, .hints = r->cfg.checkpoint.hints,
+                                      .timeout_seconds = r->cfg.checkpoint.timeout_seconds};
     char *folder = sh_run_checkpoint_folder(r);
     struct set s;
     sh_rc rc;
 
     describe(r, true, &s);
     SH_TRY_OUT(sh_agree(sh_config_print(&r->cfg, &meta.config)));
-    rc = sh_ckpt_save(folder, &s.set, &meta, bytes);
+    rc = sh_ckpt_save_as(folder, &s.set, &meta, &options, bytes);
+    if (rc == SH_OK)
+        rc = sh_agree(r->mesh->rank == 0 ? sh_ckpt_retain(folder, &keep, r->step) : SH_OK);
     if (rc == SH_OK)
         *path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
 out:
@@ -148,17 +152,27 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
     sh_error_clear();
 }
 
-sh_rc sh_run_load(struct sh_run *r, const char *path)
+static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
-    struct sh_ckpt_meta meta = {0};
+    struct sh_ckpt_load_report report;
     struct set s;
     sh_rc rc;
 
     describe(r, false, &s);
-    rc = sh_ckpt_load(path, &s.set, &meta);
+    for (int i = 0; model_only && i < s.set.n_pieces; i++)
+        s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = NULL;
+    rc = sh_ckpt_load_report(path, &s.set, meta, &report);
     forget(&s);
-    if (rc != SH_OK)
-        return rc;
+    if (damaged)
+        *damaged = report.damaged;
+    return rc;
+}
+
+sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
+{
+    struct sh_ckpt_meta meta = {0};
+
+    SH_TRY(read_file(r, path, false, &meta, damaged));
     r->step = meta.step;
     r->samples = meta.samples;
     r->tokens = meta.tokens;
@@ -166,6 +180,16 @@ sh_rc sh_run_load(struct sh_run *r, const char *path)
     free(r->guard);
     r->guard = sh_strdup(meta.guard ? meta.guard : "");
     say_what_differs(r, path, &meta);
+    sh_ckpt_meta_free(&meta);
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+    return SH_OK;
+}
+
+sh_rc sh_run_load_model(struct sh_run *r, const char *path)
+{
+    struct sh_ckpt_meta meta = {0};
+
+    SH_TRY(read_file(r, path, true, &meta, NULL));
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;

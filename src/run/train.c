@@ -104,58 +104,12 @@ static void set_up(struct train *t)
     sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps, cfg->metrics.log_freq);
 }
 
-/* The checkpoint to start from: the one named, or the newest when resuming is wished; *path NULL for a fresh start. */
-static sh_rc find_checkpoint(const struct sh_run *r, char **path)
-{
-    const struct sh_config *cfg = &r->cfg;
-    char *folder;
-    sh_rc rc = SH_OK;
-
-    *path = NULL;
-    if (cfg->checkpoint.initial_load_path[0]) {
-        *path = sh_strdup(cfg->checkpoint.initial_load_path);
-        return SH_OK;
-    }
-    if (cfg->checkpoint.resume == SH_RESUME_NEVER)
-        return SH_OK;
-    folder = sh_run_checkpoint_folder(r);
-    rc = sh_ckpt_newest(folder, path);
-    if (rc == SH_OK && !*path && cfg->checkpoint.resume == SH_RESUME_MUST)
-        rc = sh_fail(SH_E_DATA, "checkpoint.resume=must, but there is no checkpoint in %s", folder);
-    free(folder);
-    return rc;
-}
-
-/* All ranks take what rank 0 has found: a folder may look different from another node for a moment. */
-static sh_rc share_path(const struct sh_run *r, char **path)
-{
-    char buffer[SH_CONFIG_PATH_MAX * 2] = "";
-
-    if (r->mesh->rank == 0 && *path)
-        snprintf(buffer, sizeof buffer, "%s", *path);
-    SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));
-    free(*path);
-    *path = buffer[0] ? sh_strdup(buffer) : NULL;
-    return SH_OK;
-}
-
 static sh_rc start_state(struct train *t)
 {
-    struct sh_run *r = t->r;
-    char *path = NULL;
-    sh_rc rc;
-
-    SH_TRY(sh_agree(r->mesh->rank == 0 ? find_checkpoint(r, &path) : SH_OK));
-    SH_TRY(share_path(r, &path));
-    if (!path)
-        return sh_run_init_state(r);
-    rc = sh_run_load(r, path);
-    if (rc == SH_OK && r->guard[0])
-        rc = sh_agree(sh_guard_load(&t->guard, r->guard));
-    if (rc == SH_OK)
-        sh_log_info("resumed from %s at step %lld", path, (long long)r->step);
-    free(path);
-    return rc;
+    SH_TRY(sh_run_start_state(t->r));
+    if (!t->r->guard || !t->r->guard[0])
+        return SH_OK;
+    return sh_agree(sh_guard_load(&t->guard, t->r->guard));
 }
 
 /* This rank's contiguous part of the global batch that starts at r->samples. */

@@ -2,11 +2,12 @@
  * state) is right to the bit, or is refused with one class on all ranks and one text; earlier checkpoints are untouched
  * and nothing unfinished is left. Many faults in one start of the job:
  *
- *     ckpt_faults save|load FOLDER FIRST BUDGET SECONDS [TEXT]
+ *     ckpt_faults save-mpiio|save-direct|load FOLDER FIRST BUDGET SECONDS [TEXT]
  *
- * injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from place FIRST of these on; a stage
- * that hangs is to be stopped after SECONDS. test_faults.py starts it, and starts it again behind a fault that ended the
- * job. On standard output: `at PLACE FAULT` before each one, `bad PLACE FAULT: WHY`, `done ...` at the end. */
+ * injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from place FIRST of these on; a
+ * stage of a save that hangs is to be stopped after SECONDS. test_ckpt_faults.py starts it, and starts it again behind
+ * a fault that ended the job. On standard output: `at PLACE FAULT` before each one, `bad PLACE FAULT: WHY`, `done ...`
+ * at the end. */
 #include "tests/fault/plan.h"
 #include "tests/mpi/ckpt_case.h"
 
@@ -29,9 +30,11 @@ struct job {
     const char *name;
     sh_rc (*run)(void);
     bool commits;       /* a success leaves a new file */
+    int road;
     enum fault_end end; /* faults of this end and above it must not be seen */
 };
 
+static const struct job *job;
 static const char *folder;
 static struct file before, after; /* the checkpoint that must stay; what the new one must be */
 static const struct fault *now;
@@ -67,9 +70,9 @@ static sh_rc save(int64_t step)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(step);
-    set.stage_seconds = seconds;
+    struct sh_ckpt_options options = {.road = job->road, .hints = "", .timeout_seconds = seconds};
     int64_t bytes;
-    sh_rc rc = sh_ckpt_save(folder, &set, &meta, &bytes);
+    sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &bytes);
     free_set(&set);
     return rc;
 }
@@ -84,7 +87,6 @@ static sh_rc load_before(void)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, false);
     struct sh_ckpt_meta meta = {0};
-    set.stage_seconds = seconds;
     sh_rc rc = sh_ckpt_load(before.path, &set, &meta);
     if (rc == SH_OK && (wrong_elements(&set) != 0 || meta.step != BEFORE))
         rc = sh_fail(SH_E_BUG, "loaded, but the state is wrong");
@@ -95,7 +97,7 @@ static sh_rc load_before(void)
 
 /* The new file may only be there when it is whole: either the save succeeded, or only the last step failed, which makes
  * its name durable. */
-static void judge_folder(const struct job *job, sh_rc rc)
+static void judge_folder(sh_rc rc)
 {
     bool there = access(after.path, F_OK) == 0;
     if (!is_same(&before))
@@ -109,7 +111,7 @@ static void judge_folder(const struct job *job, sh_rc rc)
 }
 
 /* All ranks have one class, and one of them the text. */
-static void judge_result(const struct job *job, sh_rc rc, bool met)
+static void judge_result(sh_rc rc, bool met)
 {
     long long sums[] = {rc == SH_OK, rc == SH_E_DATA, sh_error_text()[0] != '\0', met};
     CHECK(sh_mesh_sum_i64(sums, sizeof sums / sizeof sums[0]) == SH_OK);
@@ -127,7 +129,7 @@ static void judge_result(const struct job *job, sh_rc rc, bool met)
 }
 
 /* Collective. */
-static void inject(const struct job *job)
+static void inject(void)
 {
     sh_error_clear();
     sh_mesh_barrier();
@@ -135,15 +137,15 @@ static void inject(const struct job *job)
         shim_start(folder, NULL, now->plan);
     sh_rc rc = job->run();
     shim_stop();
-    judge_result(job, rc, now->rank == test_rank && shim_met());
+    judge_result(rc, now->rank == test_rank && shim_met());
     if (test_rank == 0) {
-        judge_folder(job, rc);
+        judge_folder(rc);
         unlink(after.path);
     }
 }
 
 /* The calls of all ranks in a clean run, on all ranks. */
-static long (*count_calls(const struct job *job))[SHIM_CALLS]
+static long (*count_calls(void))[SHIM_CALLS]
 {
     long own[SHIM_CALLS], (*all)[SHIM_CALLS] = calloc((size_t)test_world, sizeof *all);
     shim_start(folder, NULL, (struct shim_plan){.fault = SHIM_NOTHING});
@@ -165,13 +167,11 @@ static void tell_counts(const long (*count)[SHIM_CALLS])
     }
 }
 
-/* A load reads the data twice and compares it the first time: a bit that flips on its way the second time is one that
- * flips in memory, which no checkpoint can see. */
-static int keep_wanted(const struct job *job, struct fault *list, int n)
+static int keep_wanted(struct fault *list, int n)
 {
     int kept = 0;
     for (int i = 0; i < n; i++)
-        if (strstr(list[i].text, wanted) && (job->commits || list[i].plan.fault != SHIM_FLIP))
+        if (strstr(list[i].text, wanted))
             list[kept++] = list[i];
     return kept;
 }
@@ -184,18 +184,18 @@ static void tell_place(void)
 }
 
 /* `budget` of the faults, evenly over the list. */
-static void inject_all(const struct job *job, int first, int budget)
+static void inject_all(int first, int budget)
 {
     struct fault *list;
-    long (*count)[SHIM_CALLS] = count_calls(job);
+    long (*count)[SHIM_CALLS] = count_calls();
     int n = fault_list((const long (*)[SHIM_CALLS])count, test_world, &list);
-    n = keep_wanted(job, list, n);
+    n = keep_wanted(list, n);
     int taken = budget < n ? budget : n;
     tell_counts((const long (*)[SHIM_CALLS])count);
     for (place = first; place < taken; place++) {
         now = &list[(long)place * n / taken];
         tell_place();
-        inject(job);
+        inject();
     }
     if (test_rank == 0)
         printf("done %d of %d: %d succeeded, %d refused, %d not met\n", taken, n, succeeded, refused, unmet);
@@ -213,7 +213,19 @@ static void make_references(void)
     sh_mesh_barrier();
 }
 
-static const struct job jobs[] = {{"save", save_new, true, MUST_PASS}, {"load", load_before, false, MUST_LOAD}};
+static const struct job jobs[] = {
+    {"save-mpiio", save_new, true, SH_CKPT_MPIIO, MUST_PASS},
+    {"save-direct", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
+    {"load", load_before, false, SH_CKPT_AUTO, OWN_MUST_PASS},
+};
+
+static const struct job *find_job(const char *name)
+{
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++)
+        if (strcmp(jobs[i].name, name) == 0)
+            return &jobs[i];
+    return NULL;
+}
 
 int main(int argc, char **argv)
 {
@@ -221,13 +233,15 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &test_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &test_world);
     CHECK(argc >= 6);
+    job = find_job(argv[1]);
+    CHECK(job);
     folder = argv[2];
     seconds = atof(argv[5]);
     wanted = argc > 6 ? argv[6] : "";
     use_small_model();
     use_folder(folder);
     make_references();
-    inject_all(&jobs[strcmp(argv[1], "load") == 0], atoi(argv[3]), atoi(argv[4]));
+    inject_all(atoi(argv[3]), atoi(argv[4]));
     CHECK(save(NEW) == SH_OK && is_same(&after));
     sh_mesh_stop();
     return bad != 0;

@@ -7,9 +7,9 @@
 
 enum { FAULT_TEXT_BYTES = 160 };
 
-/* A call that was interrupted, was late or moved only a part has not failed. Sherd's own calls and those of HDF5 alone get
- * over it; MPI-IO, which saving goes through, may give up and must then be refused like any failure. */
-enum fault_end { MAY_FAIL, MUST_LOAD, MUST_PASS };
+/* A call that was interrupted, was late or moved only a part has not failed. Sherd's own calls, and those of HDF5
+ * alone, get over it; MPI-IO may give up, and that must then be refused like any failure. */
+enum fault_end { MAY_FAIL, OWN_MUST_PASS, MUST_PASS };
 
 struct fault {
     int rank;

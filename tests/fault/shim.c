@@ -1,5 +1,5 @@
-/* The kernel is called directly, not through the C library's functions of the same names: nothing has to be looked up, and
- * nothing can call itself. */
+/* The kernel is called directly, not through the C library's functions of the same names: nothing has to be looked up,
+ * and nothing can call itself. */
 #undef _FORTIFY_SOURCE /* it makes functions with these names of its own */
 #include "tests/fault/shim.h"
 

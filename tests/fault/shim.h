@@ -1,6 +1,7 @@
 /* Storage that fails when told: the process's own open, write, fsync, ... stand in front of the C library's, count the
- * calls on files below one folder, and make one of them go wrong. Linked into a test program (with -rdynamic, so that MPI
- * and HDF5 meet it too), or as shim.so in LD_PRELOAD, where shim_env.c takes the plan from the environment. Local. */
+ * calls on files below one folder, and make one of them go wrong. Linked into a test program (with -rdynamic, so that
+ * MPI and HDF5 meet it too), or as shim.so in LD_PRELOAD, where shim_env.c takes the plan from the environment.
+ * Local. */
 #ifndef TESTS_FAULT_SHIM_H
 #define TESTS_FAULT_SHIM_H
 

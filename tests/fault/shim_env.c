@@ -1,9 +1,10 @@
-/* The shim as a library for LD_PRELOAD, so that `sherd` itself meets faults. One fault of one rank, from the environment:
+/* The shim as a library for LD_PRELOAD, so that `sherd` itself meets faults. One fault of one rank, from the
+ * environment:
  *
  *   SHIM_FOLDER=out/ SHIM_AFTER=part-of-a-path SHIM_RANK=1 SHIM_CALL=write SHIM_NUMBER=3 SHIM_FAULT=kill
  *
- * SHIM_FAULT is kill, count, or the number of an errno. With count the calls met are written at the end, one line a rank, to
- * the file SHIM_COUNTS: "rank call call ...", in their order. */
+ * SHIM_FAULT is kill, count, or the number of an errno. With count the calls met are written at the end, one line a
+ * rank, to the file SHIM_COUNTS: "rank call call ...", in their order. */
 #include "tests/fault/shim.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* Thousands of damaged checkpoints: one bit flipped, cut at some length, blocks zeroed or changed for each other. Loading
- * (by all ranks) and verifying (as `sherd ckpt verify` does) must agree: both refuse the file with SH_E_DATA and one text, or
- * both succeed, and then everything that was loaded is right to the bit. HDF5 leaves some bytes of its own structures
- * unused; only a flip or a block there may pass. A crash or a hang ends the test. */
+/* Thousands of damaged checkpoints: one bit flipped, cut at some length, blocks zeroed or changed for each other.
+ * Loading (by all ranks) and verifying (as `sherd ckpt verify` does) must agree: both refuse the file with SH_E_DATA
+ * and one text, or both succeed, and then everything that was loaded is right to the bit. HDF5 leaves some bytes of its
+ * own structures unused; only a flip or a block there may pass. A crash or a hang ends the test. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/base/mem.h"
@@ -123,8 +123,8 @@ static bool judge(const char *text, bool always)
     return rc != SH_OK;
 }
 
-/* How many of each kind: in a short and in a long run. Most on few ranks, since nothing in it depends on their number but
- * the time. */
+/* How many of each kind: in a short and in a long run. Most on few ranks, since nothing in it depends on their number
+ * but the time. */
 static const struct kind {
     const char *name;
     void (*damage)(char text[100]);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Training on a disk that becomes full: a tmpfs with room for one checkpoint and a part of the next, or (in a long run) not
-even for one. Prints TAP.
+"""Training on a disk that becomes full: a tmpfs with room for one checkpoint and a part of the next, or (in a long run)
+not even for one. Prints TAP.
 
 The save is refused with one line and the status for data, on any number of ranks; nothing unfinished is left, and the
 checkpoint of before is whole.
@@ -16,8 +16,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
 import job
 import tiny
 
-# Of the size of a checkpoint: (room, checkpoints that fit). While a file is written it has more room than it needs in the
-# end, so that 1 is too little for one and 2 for two.
+# Of the size of a checkpoint: (room, checkpoints that fit). While a file is written it has more room than it needs in
+# the end, so that 1 is too little for one and 2 for two.
 ROOMS = [(1.0, 0), (1.3, 0), (1.7, 1), (1.8, 1), (1.9, 1), (2.0, 1)] if os.environ.get('SHERD_LONG') else [(1.8, 1)]
 STATUS_DATA = 3
 END_SECONDS = 30
@@ -31,8 +31,8 @@ class Disk:
         self.folder.mkdir(exist_ok=True)
 
     def __enter__(self):
-        done = subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={self.size}', 'none', self.folder], capture_output=True,
-                              text=True)
+        done = subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={self.size}', 'none', self.folder],
+                              capture_output=True, text=True)
         if done.returncode != 0:
             raise OSError(f'mount: {done.stderr.strip()}')
         return self.folder
@@ -58,7 +58,7 @@ def judge(done, seconds, disk, fit):
     wrong += [f'it took {seconds:.1f} s'] if seconds > END_SECONDS else []
     if len(said) != 1 or 'No space left on device' not in said[0]:
         wrong.append(f'{len(said)} lines: {done.stderr}')
-    left = sorted(path.name for path in disk.iterdir())
+    left = sorted(path.name for path in disk.iterdir() if path.name != '.lock')
     if left != [f'step-{tiny.STEPS // 2:08}.h5'][:fit]:
         return wrong + [f'on the disk: {left}']
     for name in left:
@@ -69,8 +69,8 @@ def judge(done, seconds, disk, fit):
 def case(ranks, size, fit):
     with Disk('disk', size) as disk:
         folder, began = job.prepare(f'on-{ranks}', config(disk)), time.monotonic()
-        done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
+        done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
         return judge(done, time.monotonic() - began, disk, fit)
 
 
@@ -87,5 +87,6 @@ if __name__ == '__main__':
     need_mount()
     tokens = tiny.write_tokens()
     size = checkpoint_bytes()
-    sys.exit(job.run_cases([(f'{ranks} ranks, room for {room} checkpoints', case, ranks, int(room * size) // 4096 * 4096, fit)
-                            for room, fit in ROOMS for ranks in (1, 2, 3, 4)]))
+    cases = [(f'{ranks} ranks, room for {room} checkpoints', case, ranks, int(room * size) // 4096 * 4096, fit)
+             for room, fit in ROOMS for ranks in (1, 2, 3, 4)]
+    sys.exit(job.run_cases(cases))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A rank is killed (SIGKILL) in the middle of a save, at each phase of it, and the job is started again. Prints TAP.
 
-The job must end soon; the checkpoint of before is untouched; started again it resumes by itself and ends with the losses and
-the checkpoint, to the bit, of the run that was never broken. First, middle and last rank; with SHERD_LONG=1 at
-up to 60 storage calls of each, evenly spread over the save.
+The job must end soon; the checkpoint of before is untouched; started again it resumes by itself and ends with the
+losses and the checkpoint, to the bit, of the run that was never broken, and nothing unfinished is left. First, middle
+and last rank; with SHERD_LONG=1 at up to 60 storage calls of each, evenly spread over the save.
 """
 import functools
 import itertools
@@ -27,7 +27,8 @@ folders = itertools.count()
 
 
 def config():
-    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': HALF, **tiny.MODELS['llama']}
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': HALF,
+            **tiny.MODELS['llama']}
 
 
 def checkpoint(folder, step):
@@ -41,8 +42,8 @@ def start(folder, **shim):
     # The sanitizers' library need not be the first one here.
     env['ASAN_OPTIONS'] = f"{env.get('ASAN_OPTIONS', '')}:verify_asan_link_order=0"
     began = time.monotonic()
-    done = subprocess.run(job.command(RANKS, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          cwd=folder, env=env, timeout=job.SECONDS)
+    done = subprocess.run(job.command(RANKS, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, cwd=folder, env=env, timeout=job.SECONDS)
     return done.returncode, time.monotonic() - began
 
 
@@ -58,13 +59,17 @@ def unbroken():
 
 
 def phases(rank, calls):
-    """Places in a rank's calls, from 1. Of rank 0: creating, laying out, writing, fsync, the rename and the fsync of the
-    folder behind it; of the others: writing and verifying."""
+    """Places in a rank's calls, from 1. Of rank 0: creating, laying out, writing, fsync, the rename and the fsync of
+    the folder behind it; of the others: writing and verifying."""
     of_kind = {kind: [i for i, call in enumerate(calls, 1) if call == kind] for kind in calls}
     middle = of_kind['write'][len(of_kind['write']) // 2]
     if rank > 0:
         return [middle, of_kind['read'][-1]]
     return [1, of_kind['write'][0], middle, of_kind['sync'][0], of_kind['rename'][0], of_kind['sync'][-1]]
+
+
+def spread(calls):
+    return range(1, len(calls) + 1, 1 + len(calls) // 60)
 
 
 def case(rank, number):
@@ -79,6 +84,7 @@ def case(rank, number):
     job.sherd('train', 'c.yaml', ranks=RANKS, folder=folder)
     if checkpoint(folder, tiny.STEPS).read_bytes() != checkpoint(whole, tiny.STEPS).read_bytes():
         wrong.append('the last checkpoint is not that of the unbroken run')
+    wrong += [f'left behind: {path.name}' for path in checkpoint(folder, 0).parent.glob('.*.tmp*')]
     after = [] if committed else job.losses(job.metrics(folder))[-HALF:]
     return wrong + ([] if committed else job.differ('losses', after, job.losses(metrics)[HALF:], 0))
 
@@ -87,7 +93,7 @@ def make_cases():
     calls = unbroken()[2]
     return [(f'rank {rank}, call {number} of {len(calls[rank])}: {calls[rank][number - 1]}', case, rank, number)
             for rank in sorted({0, RANKS // 2, RANKS - 1})
-            for number in (range(1, len(calls[rank]) + 1, 1 + len(calls[rank]) // 60) if LONG else phases(rank, calls[rank]))]
+            for number in (spread(calls[rank]) if LONG else phases(rank, calls[rank]))]
 
 
 if __name__ == '__main__':

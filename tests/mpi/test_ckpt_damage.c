@@ -25,12 +25,15 @@ static long random_below(long n)
     return (long)((random_state >> 20) % (uint64_t)n);
 }
 
+static int road = SH_CKPT_MPIIO;
+
 static sh_rc save_step(const char *folder, int64_t step)
 {
+    struct sh_ckpt_options options = {.road = road, .hints = ""};
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(step);
     int64_t written;
-    sh_rc rc = sh_ckpt_save(folder, &set, &meta, &written);
+    sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &written);
     free_set(&set);
     return rc;
 }
@@ -246,6 +249,8 @@ int main(int argc, char **argv)
     CHECK(save_step(folder, 7) == SH_OK);
     good_hash = file_hash(path, &bytes);
     no_checkpoint(folder);
+    no_space(folder);
+    road = SH_CKPT_DIRECT;
     no_space(folder);
     uncovered(folder);
     another_model();

@@ -1,0 +1,123 @@
+#include "io/checkpoint/deadline.h"
+
+#include "src/base/err.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/mesh/mesh.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* MPI-IO and HDF5 can hold all ranks in one call when one of them met an error: rank 0 speaks first, so that there is
+ * one line. A rank that only waits gives the one that is stuck time to say so. */
+enum { GRACE_SECONDS = 2, GRACE_RANK_SECONDS = 1 };
+
+struct sh_ckpt_deadline {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    char *folder;
+    int64_t step;
+    double seconds, grace;
+    const char *stage;
+    int64_t since_ns;
+    bool waits, stop;
+};
+
+static double left(const struct sh_ckpt_deadline *d)
+{
+    return d->seconds + d->grace + (d->waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - d->since_ns) / 1e9;
+}
+
+static void expire(const struct sh_ckpt_deadline *d)
+{
+    sh_stop(sh_fail(SH_E_COMM, "checkpoint of step %lld in %s: %s, %s takes longer than checkpoint.timeout_seconds=%g",
+                    (long long)d->step, d->folder,
+                    d->waits ? "waiting for other ranks" : "this rank is stuck", d->stage, d->seconds));
+}
+
+static void *watch(void *arg)
+{
+    struct sh_ckpt_deadline *d = arg;
+    pthread_mutex_lock(&d->lock);
+    while (!d->stop) {
+        double rest = left(d);
+        struct timespec until;
+        if (rest <= 0)
+            expire(d);
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += (time_t)rest;
+        until.tv_nsec += (long)((rest - (double)(time_t)rest) * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&d->changed, &d->lock, &until);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds)
+{
+    pthread_condattr_t monotonic;
+    int rank, world;
+    if (seconds <= 0)
+        return NULL;
+    struct sh_ckpt_deadline *d = sh_calloc(1, sizeof *d);
+    sh_mesh_world(&rank, &world);
+    *d = (struct sh_ckpt_deadline){.folder = sh_strdup(folder), .step = step, .seconds = seconds, .stage = "preparing",
+                                   .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int error = pthread_create(&d->thread, NULL, watch, d);
+    if (error == 0)
+        return d;
+    sh_log_warn("this checkpoint is saved without its deadline: no thread for it: %s", strerror(error));
+    free(d->folder);
+    free(d);
+    return NULL;
+}
+
+static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool stop)
+{
+    pthread_mutex_lock(&d->lock);
+    if (stage) {
+        d->stage = stage;
+        d->since_ns = sh_now_ns();
+    }
+    d->waits = waits;
+    d->stop = stop;
+    if (stop)
+        pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage)
+{
+    if (d)
+        set(d, stage, false, false);
+}
+
+void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d)
+{
+    if (d)
+        set(d, NULL, true, false);
+}
+
+void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
+{
+    if (!d)
+        return;
+    set(d, NULL, false, true);
+    pthread_join(d->thread, NULL);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    free(d->folder);
+    free(d);
+}

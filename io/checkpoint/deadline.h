@@ -1,0 +1,21 @@
+/* A limit for each stage of a save. A dead disk or a peer that is gone leaves ranks waiting in calls that never return:
+ * a thread of its own then stops the job, naming the stage. Local. */
+#ifndef IO_CHECKPOINT_DEADLINE_H
+#define IO_CHECKPOINT_DEADLINE_H
+
+#include <stdint.h>
+
+struct sh_ckpt_deadline;
+
+/* seconds 0: no limit, and NULL, which the other functions take as well. */
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds);
+
+/* This rank works on a stage from now on; its time begins anew. `stage` is lent. */
+void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
+
+/* It has done its part and waits for the others. It gives the one that is late some seconds more to say so itself. */
+void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d);
+
+void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d);
+
+#endif

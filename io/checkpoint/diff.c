@@ -1,0 +1,163 @@
+#include "io/checkpoint/checkpoint.h"
+
+#include "io/checkpoint/digest.h"
+#include "io/checkpoint/index.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
+#include "src/config/config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct side {
+    const char *path;
+    struct sh_ckpt_index index;
+    int fd;
+    float *buffer; /* [SH_CKPT_BLOCK_ELEMS] */
+};
+
+struct diff {
+    struct side a, b;
+    FILE *out;
+    int64_t found; /* lines printed: things that differ */
+};
+
+static sh_rc open_side(struct side *s)
+{
+    s->buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *s->buffer);
+    SH_TRY(sh_ckpt_index_read(s->path, &s->index));
+    return sh_ckpt_index_open_data(&s->index, s->path, &s->fd);
+}
+
+static void close_side(struct side *s)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->buffer);
+    sh_ckpt_index_free(&s->index);
+}
+
+static void diff_meta(struct diff *d)
+{
+    const struct sh_ckpt_meta *a = &d->a.index.meta, *b = &d->b.index.meta;
+    const struct {
+        const char *name;
+        int64_t a, b;
+    } numbers[] = {{"step", a->step, b->step}, {"updates", a->updates, b->updates},
+                   {"samples", a->samples, b->samples}, {"tokens", a->tokens, b->tokens}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (numbers[i].a == numbers[i].b)
+            continue;
+        fprintf(d->out, "%s: %lld -> %lld\n", numbers[i].name, (long long)numbers[i].a, (long long)numbers[i].b);
+        d->found++;
+    }
+}
+
+/* A configuration that this program cannot read, of a later version say, is only compared as text. */
+static void diff_config(struct diff *d)
+{
+    const char *ta = d->a.index.meta.config, *tb = d->b.index.meta.config;
+    struct sh_config a, b;
+    if (strcmp(ta, tb) == 0)
+        return;
+    d->found++;
+    fprintf(d->out, "configuration differs:\n");
+    if (sh_config_parse(ta, strlen(ta), d->a.path, 0, NULL, &a) == SH_OK &&
+        sh_config_parse(tb, strlen(tb), d->b.path, 0, NULL, &b) == SH_OK)
+        sh_config_diff(&a, &b, NULL, d->out);
+    else
+        fprintf(d->out, "(not by key: %s)\n", sh_error_text());
+    sh_error_clear();
+}
+
+struct distance {
+    double most, relative; /* |a-b|, and that over the larger of |a| and |b| */
+    int64_t elems;         /* whose bits differ */
+};
+
+static void add_distance(const float *a, const float *b, int64_t n, struct distance *d)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(a + i, b + i, sizeof *a) == 0)
+            continue;
+        double gap = fabs((double)a[i] - (double)b[i]), size = fmax(fabs((double)a[i]), fabs((double)b[i]));
+        if (isnan(gap))
+            gap = INFINITY; /* a number on one side only */
+        d->elems++;
+        d->most = fmax(d->most, gap);
+        d->relative = fmax(d->relative, size > 0 ? (isinf(gap) ? INFINITY : gap / size) : 0);
+    }
+}
+
+static sh_rc measure(struct diff *d, int state, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b,
+                     struct distance *far)
+{
+    for (int64_t at = 0; at < a->elems; at += SH_CKPT_BLOCK_ELEMS) {
+        int64_t n = a->elems - at < SH_CKPT_BLOCK_ELEMS ? a->elems - at : SH_CKPT_BLOCK_ELEMS;
+        SH_TRY(sh_file_read(d->a.fd, d->a.path, d->a.buffer, n * 4, a->offset[state] + at * 4));
+        SH_TRY(sh_file_read(d->b.fd, d->b.path, d->b.buffer, n * 4, b->offset[state] + at * 4));
+        add_distance(d->a.buffer, d->b.buffer, n, far);
+    }
+    return SH_OK;
+}
+
+static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b)
+{
+    struct distance far = {0};
+    SH_TRY(measure(d, state, a, b, &far));
+    if (far.elems > 0)
+        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n", sh_ckpt_state_name[state],
+                a->name, (long long)far.elems, (long long)a->elems, far.most, far.relative);
+    d->found += far.elems > 0;
+    return SH_OK;
+}
+
+static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t hint)
+{
+    char have[100], other[100];
+    int64_t i = sh_ckpt_index_find(&d->b.index, a->name, hint);
+    const struct sh_ckpt_entry *b = i >= 0 ? &d->b.index.entry[i] : NULL;
+    if (b && b->ndim == a->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim) == 0) {
+        for (int s = 0; s < SH_CKPT_STATES; s++)
+            SH_TRY(diff_state(d, s, a, b));
+        return SH_OK;
+    }
+    d->found++;
+    fprintf(d->out, "%s: %s -> %s\n", a->name, sh_ckpt_shape_text(a->ndim, a->dim, have),
+            b ? sh_ckpt_shape_text(b->ndim, b->dim, other) : "missing");
+    return SH_OK;
+}
+
+static sh_rc diff_tensors(struct diff *d)
+{
+    char shape[100];
+    for (int64_t i = 0; i < d->a.index.n; i++)
+        SH_TRY(diff_tensor(d, &d->a.index.entry[i], i));
+    for (int64_t i = 0; i < d->b.index.n; i++) {
+        const struct sh_ckpt_entry *b = &d->b.index.entry[i];
+        if (sh_ckpt_index_find(&d->a.index, b->name, i) >= 0)
+            continue;
+        fprintf(d->out, "%s: missing -> %s\n", b->name, sh_ckpt_shape_text(b->ndim, b->dim, shape));
+        d->found++;
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out)
+{
+    struct diff d = {.a = {.path = a, .fd = -1}, .b = {.path = b, .fd = -1}, .out = out};
+    sh_rc rc;
+    SH_TRY_OUT(open_side(&d.a));
+    SH_TRY_OUT(open_side(&d.b));
+    diff_meta(&d);
+    diff_config(&d);
+    SH_TRY_OUT(diff_tensors(&d));
+    if (d.found > 0)
+        rc = sh_fail(SH_E_DATA, "%s and %s differ in %lld places", a, b, (long long)d.found);
+out:
+    close_side(&d.a);
+    close_side(&d.b);
+    return rc;
+}

@@ -1,0 +1,101 @@
+#include "io/checkpoint/checkpoint.h"
+
+#include "io/checkpoint/digest.h"
+#include "io/checkpoint/index.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEAD_BYTES = 192 }; /* of a .npy file: a multiple of 64, as numpy wants it, with room for 4 dims of 19 digits */
+
+struct extract {
+    const char *path, *temp;
+    struct sh_ckpt_index index;
+    const struct sh_ckpt_entry *entry;
+    int state, from, to;
+};
+
+static sh_rc find_tensor(struct extract *x, const char *name)
+{
+    int64_t i = sh_ckpt_index_find(&x->index, name, 0);
+    if (i < 0)
+        return sh_fail(SH_E_DATA, "%s has no tensor %s; `sherd ckpt info %s` lists those it has", x->path, name, x->path);
+    x->entry = &x->index.entry[i];
+    return SH_OK;
+}
+
+/* Magic, version 1.0, length of the rest, then a Python dictionary padded with blanks up to a line feed. */
+static sh_rc write_head(const struct extract *x)
+{
+    const struct sh_ckpt_entry *e = x->entry;
+    unsigned char head[HEAD_BYTES + 1] = "\x93NUMPY\x01";
+    char *text = (char *)head + 10;
+    int used = snprintf(text, HEAD_BYTES - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    head[8] = (HEAD_BYTES - 10) % 256;
+    for (int d = 0; d < e->ndim; d++)
+        used += snprintf(text + used, (size_t)(HEAD_BYTES - 10 - used), "%lld, ", (long long)e->dim[d]);
+    used += snprintf(text + used, (size_t)(HEAD_BYTES - 10 - used), "), }");
+    memset(text + used, ' ', (size_t)(HEAD_BYTES - 11 - used));
+    head[HEAD_BYTES - 1] = '\n';
+    return sh_file_write(x->to, x->temp, head, HEAD_BYTES, 0);
+}
+
+static sh_rc copy_blocks(const struct extract *x, float *buffer)
+{
+    const struct sh_ckpt_entry *e = x->entry;
+    for (int64_t b = 0; b < sh_ckpt_blocks(e->elems); b++) {
+        int64_t n = 0;
+        SH_TRY(sh_ckpt_index_read_block(&x->index, x->from, x->path, x->state, e, b, buffer, &n));
+        SH_TRY(sh_file_write(x->to, x->temp, buffer, n * 4, HEAD_BYTES + b * SH_CKPT_BLOCK_ELEMS * 4));
+    }
+    return SH_OK;
+}
+
+static sh_rc write_array(const struct extract *x)
+{
+    float *buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *buffer);
+    sh_rc rc = write_head(x);
+    if (rc == SH_OK)
+        rc = copy_blocks(x, buffer);
+    if (rc == SH_OK)
+        rc = sh_file_sync(x->to, x->temp);
+    free(buffer);
+    return rc;
+}
+
+static sh_rc write_file(struct extract *x, const char *out_path)
+{
+    char *temp = sh_file_temp_name(out_path);
+    sh_rc rc = sh_file_create(temp, &x->to);
+    x->temp = temp;
+    if (rc == SH_OK) {
+        rc = write_array(x);
+        if (rc == SH_OK)
+            rc = sh_file_publish(temp, out_path);
+        if (rc != SH_OK)
+            unlink(temp);
+    }
+    free(temp);
+    return rc;
+}
+
+sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path)
+{
+    struct extract x = {.path = path, .state = state, .from = -1, .to = -1};
+    sh_rc rc = sh_ckpt_index_read(path, &x.index);
+    if (rc == SH_OK)
+        rc = find_tensor(&x, name);
+    if (rc == SH_OK)
+        rc = sh_ckpt_index_open_data(&x.index, path, &x.from);
+    if (rc == SH_OK)
+        rc = write_file(&x, out_path);
+    if (x.from >= 0)
+        close(x.from);
+    if (x.to >= 0)
+        close(x.to);
+    sh_ckpt_index_free(&x.index);
+    return rc;
+}

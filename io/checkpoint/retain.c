@@ -1,0 +1,99 @@
+#include "io/checkpoint/checkpoint.h"
+
+#include "io/checkpoint/folder.h"
+#include "io/checkpoint/index.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+/* Newer ones than `good` are left alone: they were not written by this run, or are damaged; who knows what they are for. */
+bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer)
+{
+    return keep->latest == 0 || step >= good || newer < keep->latest || (keep->every > 0 && step % keep->every == 0);
+}
+
+static sh_rc drop(const char *folder, const char *name, bool only_say, FILE *out)
+{
+    if (!only_say)
+        SH_TRY(sh_ckpt_folder_remove(folder, name));
+    if (out)
+        fprintf(out, "%s %s/%s\n", only_say ? "would delete" : "deleted", folder, name);
+    return SH_OK;
+}
+
+static sh_rc apply(const char *folder, const struct sh_ckpt_folder *f, const struct sh_ckpt_keep *keep, int64_t good,
+                   bool only_say, FILE *out)
+{
+    int newer = 0;
+    for (int i = 0; i < f->n; i++) {
+        const struct sh_ckpt_found *c = &f->found[i];
+        if (c->step < 0 || c->step > good)
+            continue;
+        if (!sh_ckpt_keeps(keep, c->step, good, newer))
+            SH_TRY(drop(folder, c->name, only_say, out));
+        newer++;
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good)
+{
+    struct sh_ckpt_folder f;
+    if (keep->latest == 0)
+        return SH_OK;
+    SH_TRY(sh_ckpt_folder_scan(folder, &f));
+    sh_rc rc = apply(folder, &f, keep, good, false, NULL);
+    sh_ckpt_folder_free(&f);
+    return rc;
+}
+
+/* The newest one whose data all matches its digests: nothing older goes before it is known. */
+static sh_rc find_good(const char *folder, const struct sh_ckpt_folder *f, int64_t *good, FILE *out)
+{
+    for (int i = 0; i < f->n && f->found[i].step >= 0; i++) {
+        char *path = sh_ckpt_folder_path(folder, f->found[i].step);
+        sh_rc rc = sh_ckpt_check(path, false);
+        free(path);
+        if (rc == SH_OK) {
+            *good = f->found[i].step;
+            return SH_OK;
+        }
+        fprintf(out, "damaged, left as it is: %s\n", sh_error_text());
+    }
+    return sh_fail(SH_E_DATA, "%s has no valid checkpoint: nothing is deleted", folder);
+}
+
+static sh_rc prune_locked(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out)
+{
+    struct sh_ckpt_folder f;
+    int64_t good = 0;
+    SH_TRY(sh_ckpt_folder_scan(folder, &f));
+    sh_rc rc = find_good(folder, &f, &good, out);
+    if (rc == SH_OK)
+        rc = apply(folder, &f, keep, good, only_say, out);
+    sh_ckpt_folder_free(&f);
+    return rc;
+}
+
+static sh_rc sweep(const char *folder, FILE *out)
+{
+    int n;
+    SH_TRY(sh_ckpt_sweep(folder, &n));
+    if (n > 0)
+        fprintf(out, "deleted %d unfinished file%s\n", n, n == 1 ? "" : "s");
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out)
+{
+    struct sh_ckpt_lock *lock = NULL;
+    struct sh_ckpt_folder f;
+    SH_TRY(sh_ckpt_folder_scan(folder, &f)); /* a folder that is not there is not made */
+    sh_ckpt_folder_free(&f);
+    SH_TRY(sh_ckpt_lock(folder, &lock));
+    sh_rc rc = prune_locked(folder, keep, only_say, out);
+    if (rc == SH_OK && !only_say && sh_ckpt_lock_held(lock))
+        rc = sweep(folder, out);
+    sh_ckpt_unlock(lock);
+    return rc;
+}

@@ -1,0 +1,86 @@
+#include "io/checkpoint/road.h"
+
+#include "src/base/mem.h"
+#include "src/mesh/mesh.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+/* File systems on which what several nodes write into one file, side by side, is all there afterwards, without MPI-IO's
+ * help. On NFS it is not: its clients write back whole pages, each with an old view of the neighbour's bytes. */
+static bool is_coherent(long type)
+{
+    static const long known[] = {
+        0x0bd00bd0, /* Lustre */
+        0x47504653, /* GPFS, Spectrum Scale */
+        0x00c36400, /* CephFS */
+        0x01021994, /* tmpfs, and below: of one node, which needs no help at all */
+        0xef53,     /* ext4 */
+        0x58465342, /* XFS */
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (known[i] == type)
+            return true;
+    return false;
+}
+
+/* Hints are for MPI-IO only, so they ask for it. */
+static sh_rc decide(const char *folder, const struct sh_ckpt_options *options, bool one_node, int *road)
+{
+    struct statfs fs;
+    *road = options->road;
+    if (*road != SH_CKPT_AUTO)
+        return SH_OK;
+    if (statfs(folder, &fs) != 0)
+        return sh_fail(SH_E_DATA, "checkpoint folder %s: %s", folder, strerror(errno));
+    *road = !options->hints[0] && (one_node || is_coherent((long)fs.f_type)) ? SH_CKPT_DIRECT : SH_CKPT_MPIIO;
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, int *road)
+{
+    int rank, world, node_rank, node_size, smallest, chosen = SH_CKPT_AUTO;
+    sh_mesh_world(&rank, &world);
+    SH_TRY(sh_mesh_nodes(&node_rank, &node_size, &smallest));
+    sh_rc rc = rank == 0 ? decide(folder, options, node_size == world, &chosen) : SH_OK;
+    SH_TRY(sh_mesh_bcast(&chosen, sizeof chosen, 0));
+    *road = chosen;
+    return rc;
+}
+
+static sh_rc add_hint(MPI_Info info, char *hint)
+{
+    char *equals = strchr(hint, '=');
+    if (!equals || equals == hint || !equals[1] || equals - hint >= MPI_MAX_INFO_KEY || strlen(equals) > MPI_MAX_INFO_VAL)
+        return sh_fail(SH_E_USAGE, "checkpoint.hints: \"%s\" is not key=value", hint);
+    *equals = '\0';
+    SH_MPI(MPI_Info_set(info, hint, equals + 1));
+    return SH_OK;
+}
+
+static sh_rc add_hints(MPI_Info info, const char *hints)
+{
+    char *text = sh_strdup(hints), *rest = text, *hint;
+    sh_rc rc = SH_OK;
+    while (rc == SH_OK && (hint = strsep(&rest, ",")))
+        rc = add_hint(info, hint);
+    free(text);
+    return rc;
+}
+
+sh_rc sh_ckpt_road_info(const char *hints, MPI_Info *info)
+{
+    MPI_Info made;
+    *info = MPI_INFO_NULL;
+    if (!hints[0])
+        return SH_OK;
+    SH_MPI(MPI_Info_create(&made));
+    sh_rc rc = add_hints(made, hints);
+    if (rc == SH_OK)
+        *info = made;
+    else
+        MPI_Info_free(&made);
+    return rc;
+}

@@ -1,0 +1,18 @@
+/* How tensors' data gets into a checkpoint file: through HDF5's MPI-IO driver, or straight at the offsets that HDF5 gave.
+ * The bytes are the same. */
+#ifndef IO_CHECKPOINT_ROAD_H
+#define IO_CHECKPOINT_ROAD_H
+
+#include "io/checkpoint/checkpoint.h"
+
+#include <mpi.h>
+
+/* The road that `options` and the folder's file system ask for; never SH_CKPT_AUTO. Collective, the same on all ranks.
+ * Errors: SH_E_DATA: the file system is not known. */
+sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, int *road);
+
+/* "key=value,key=value" as an info object, MPI_INFO_NULL for "". Freed with MPI_Info_free. Local.
+ * Errors: SH_E_USAGE: another form. */
+sh_rc sh_ckpt_road_info(const char *hints, MPI_Info *info);
+
+#endif

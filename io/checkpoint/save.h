@@ -1,0 +1,34 @@
+/* A save while it goes on: its stages in one table, so that the same ones run one after the other in front of the training
+ * or, those that are local, behind it in a thread. */
+#ifndef IO_CHECKPOINT_SAVE_H
+#define IO_CHECKPOINT_SAVE_H
+
+#include "io/checkpoint/index.h"
+
+enum { SH_CKPT_PATH_BYTES = 4096 };
+
+struct sh_ckpt_saving {
+    const char *folder;              /* lent */
+    struct sh_ckpt_set set;          /* its arrays and memory lent */
+    struct sh_ckpt_options options;
+    int rank, world;
+    int road;                        /* SH_CKPT_MPIIO or SH_CKPT_DIRECT, the same on all ranks */
+    char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": nothing created yet */
+    int fd;                          /* of temp, open from before the first write: see the sync stage */
+    long long *covered;              /* [tensors] elements that the ranks hold together */
+    struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
+    struct sh_ckpt_index written;    /* as found in the file */
+    int64_t bytes;
+};
+
+/* A stage gives a result of this rank alone and meets the same collectives whatever that is; the next one begins when all
+ * ranks have passed. */
+struct sh_ckpt_stage {
+    const char *name;
+    bool local;                      /* only memory and plain file calls: no MPI, no HDF5 */
+    sh_rc (*run)(struct sh_ckpt_saving *s);
+};
+extern const struct sh_ckpt_stage sh_ckpt_stages[];
+extern const int sh_ckpt_n_stages;
+
+#endif

@@ -1,0 +1,155 @@
+#include "io/checkpoint/save.h"
+
+#include "io/checkpoint/create.h"
+#include "io/checkpoint/digest.h"
+#include "io/checkpoint/h5.h"
+#include "io/checkpoint/road.h"
+#include "io/checkpoint/write.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
+#include "src/mesh/mesh.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static sh_rc check_pieces(const struct sh_ckpt_set *set)
+{
+    for (int i = 0; i < set->n_pieces; i++) {
+        const struct sh_ckpt_piece *p = &set->pieces[i];
+        SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
+        SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->begin + p->elems <= set->tensors[p->tensor].elems);
+        for (int s = 0; s < SH_CKPT_STATES; s++)
+            SH_REQUIRE(p->data[s] || p->elems == 0);
+    }
+    return SH_OK;
+}
+
+static sh_rc prepare(struct sh_ckpt_saving *s)
+{
+    int n = snprintf(s->path, sizeof s->path, "%s/step-%08lld.h5", s->folder, (long long)s->index.meta.step);
+    if (n >= SH_CKPT_PATH_BYTES - 64)
+        return sh_fail(SH_E_DATA, "checkpoint folder: its name has more than %d bytes", SH_CKPT_PATH_BYTES - 64);
+    SH_TRY(sh_ckpt_h5_start());
+    SH_TRY(check_pieces(&s->set));
+    return s->rank == 0 ? sh_file_make_folder(s->folder) : SH_OK;
+}
+
+static sh_rc choose_road(struct sh_ckpt_saving *s)
+{
+    return sh_ckpt_road_choose(s->folder, &s->options, &s->road);
+}
+
+/* From memory, before anything is written: what is compared at the end covers the whole way to the disk. */
+static sh_rc digest_pieces(struct sh_ckpt_saving *s)
+{
+    s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
+    for (int i = 0; i < s->set.n_pieces; i++) {
+        const struct sh_ckpt_piece *p = &s->set.pieces[i];
+        const struct sh_ckpt_entry *e = &s->index.entry[p->tensor];
+        s->covered[p->tensor] += p->elems;
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            sh_ckpt_digest_add(sh_ckpt_digest_seed(s->index.meta.step, k, e->name), p->data[k], p->begin, p->elems,
+                               s->index.digest[k] + e->first_block);
+    }
+    return SH_OK;
+}
+
+static sh_rc add_digests(struct sh_ckpt_saving *s)
+{
+    SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
+    for (int k = 0; k < SH_CKPT_STATES; k++)
+        SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
+    for (int64_t i = 0; i < s->index.n; i++)
+        if (s->covered[i] != s->index.entry[i].elems)
+            return sh_fail(SH_E_BUG, "checkpoint: the ranks hold %lld of the %lld elements of %s", s->covered[i],
+                           (long long)s->index.entry[i].elems, s->index.entry[i].name);
+    return SH_OK;
+}
+
+static sh_rc lay_out(struct sh_ckpt_saving *s)
+{
+    int fd;
+    if (s->rank != 0)
+        return SH_OK;
+    char *temp = sh_file_temp_name(s->path);
+    sh_rc rc = sh_file_create(temp, &fd);
+    if (rc == SH_OK)
+        strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
+    free(temp);
+    SH_TRY(rc);
+    rc = sh_ckpt_create(s->temp, fd, &s->index);
+    close(fd);
+    return rc;
+}
+
+static sh_rc open_file(struct sh_ckpt_saving *s)
+{
+    SH_TRY(sh_mesh_bcast(s->temp, sizeof s->temp, 0));
+    SH_TRY(sh_mesh_bcast(s->index.entry, (long)((size_t)s->index.n * sizeof *s->index.entry), 0)); /* their places */
+    sh_rc rc = sh_file_reopen(s->temp, &s->fd, &s->bytes);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "the checkpoint folder must be the same on all nodes: ");
+}
+
+static sh_rc write_mpiio(struct sh_ckpt_saving *s)
+{
+    return s->road == SH_CKPT_MPIIO ? sh_ckpt_write_pieces(s->temp, &s->set, s->options.hints) : SH_OK;
+}
+
+static sh_rc write_direct(struct sh_ckpt_saving *s)
+{
+    return s->road == SH_CKPT_DIRECT ? sh_ckpt_write_direct(s->temp, s->fd, &s->set, &s->index) : SH_OK;
+}
+
+/* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
+ * memory; on a file descriptor from before the writes, since a new one may not learn of an earlier failure to write
+ * back. */
+static sh_rc sync_data(struct sh_ckpt_saving *s)
+{
+    return sh_file_sync(s->fd, s->temp);
+}
+
+static sh_rc read_index(struct sh_ckpt_saving *s)
+{
+    if (s->rank != 0)
+        return SH_OK;
+    SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
+    if (sh_ckpt_index_digest(&s->written) != sh_ckpt_index_digest(&s->index))
+        return sh_fail(SH_E_DATA, "%s: read back, its meta data is not what was written", s->temp);
+    return SH_OK;
+}
+
+static sh_rc share_index(struct sh_ckpt_saving *s)
+{
+    return sh_ckpt_index_share(&s->written, s->rank);
+}
+
+/* The part of the next rank, which another process and mostly another node wrote, from the disk if the kernel can. */
+static sh_rc verify_data(struct sh_ckpt_saving *s)
+{
+    posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
+    return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world);
+}
+
+static sh_rc publish(struct sh_ckpt_saving *s)
+{
+    return s->rank == 0 ? sh_file_publish(s->temp, s->path) : SH_OK;
+}
+
+const struct sh_ckpt_stage sh_ckpt_stages[] = {
+    {.name = "preparing", .run = prepare},
+    {.name = "choosing how to write", .run = choose_road},
+    {.name = "summing blocks", .local = true, .run = digest_pieces},
+    {.name = "adding the sums", .run = add_digests},
+    {.name = "laying out the file", .run = lay_out},
+    {.name = "opening the file", .run = open_file},
+    {.name = "writing through MPI-IO", .run = write_mpiio},
+    {.name = "writing", .local = true, .run = write_direct},
+    {.name = "fsync", .local = true, .run = sync_data},
+    {.name = "reading the index back", .run = read_index},
+    {.name = "sharing the index", .run = share_index},
+    {.name = "reading the data back", .local = true, .run = verify_data},
+    {.name = "renaming", .local = true, .run = publish},
+};
+const int sh_ckpt_n_stages = sizeof sh_ckpt_stages / sizeof sh_ckpt_stages[0];

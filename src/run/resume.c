@@ -1,0 +1,139 @@
+/* From what a run starts. A damaged checkpoint is named and passed over for the one before it; when all are damaged the
+ * run is refused, since a fresh start would quietly throw away the training behind them. */
+#include "src/run/run.h"
+
+#include "src/base/log.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+static bool resumes(const struct sh_run *r)
+{
+    return r->cfg.checkpoint.resume != SH_RESUME_NEVER;
+}
+
+/* All ranks take what rank 0 has found: a folder may look different from another node for a moment. */
+static sh_rc share_path(const struct sh_run *r, char **path)
+{
+    char buffer[SH_CONFIG_PATH_MAX * 2] = "";
+
+    if (r->mesh->rank == 0 && *path)
+        snprintf(buffer, sizeof buffer, "%s", *path);
+    SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));
+    free(*path);
+    *path = buffer[0] ? sh_strdup(buffer) : NULL;
+    return SH_OK;
+}
+
+/* The newest one of a step before `step`, on all ranks; *path NULL when there is none. */
+static sh_rc find(const struct sh_run *r, const char *folder, int64_t step, char **path)
+{
+    *path = NULL;
+    SH_TRY(sh_agree(r->mesh->rank == 0 ? sh_ckpt_newest_before(folder, step, path) : SH_OK));
+    return share_path(r, path);
+}
+
+/* Before anything is made in the folder. */
+static sh_rc refuse_fresh(const struct sh_run *r, const char *folder)
+{
+    char *path = NULL;
+    bool missing;
+
+    if (r->cfg.checkpoint.resume != SH_RESUME_MUST || r->cfg.checkpoint.initial_load_path[0])
+        return SH_OK;
+    SH_TRY(find(r, folder, INT64_MAX, &path));
+    missing = path == NULL;
+    free(path);
+    return sh_agree(missing && r->mesh->rank == 0 ? sh_fail(SH_E_DATA, "checkpoint.resume=must, but there is no checkpoint in "
+                                                            "%s", folder) : SH_OK);
+}
+
+/* Whoever holds the lock is the only one to write here, so unfinished files belong to nobody any more. */
+static sh_rc lock_and_sweep(struct sh_run *r, const char *folder)
+{
+    int n = 0;
+
+    SH_TRY(sh_ckpt_lock(folder, &r->lock));
+    if (sh_ckpt_lock_held(r->lock))
+        SH_TRY(sh_ckpt_sweep(folder, &n));
+    if (n > 0)
+        sh_log_info("deleted %d unfinished checkpoint file%s of jobs that are gone from %s", n, n == 1 ? "" : "s", folder);
+    return SH_OK;
+}
+
+/* The rank that knows the reason says it; the others have an empty text. */
+static void say_skipped(void)
+{
+    if (sh_error_text()[0])
+        sh_log_warn("checkpoint passed over: %s", sh_error_text());
+    sh_error_clear();
+}
+
+static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
+{
+    bool damaged;
+    sh_rc rc;
+
+    while ((rc = sh_run_load(r, *path, &damaged)) == SH_E_DATA && damaged) {
+        char *earlier;
+
+        if (find(r, folder, sh_ckpt_step_of(*path), &earlier) != SH_OK || !earlier)
+            return rc;
+        say_skipped();
+        free(*path);
+        *path = earlier;
+    }
+    return rc;
+}
+
+/* The file that the configuration names, for a folder without checkpoints: a job that is started again goes on from its
+ * own. */
+static sh_rc load_named(struct sh_run *r)
+{
+    const char *path = r->cfg.checkpoint.initial_load_path;
+
+    if (!r->cfg.checkpoint.initial_load_model_only) {
+        SH_TRY(sh_run_load(r, path, NULL));
+        sh_log_info("went on from %s at step %lld", path, (long long)r->step);
+        return SH_OK;
+    }
+    SH_TRY(sh_run_load_model(r, path));
+    sh_log_info("a new run with the parameters of %s", path);
+    return SH_OK;
+}
+
+static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
+{
+    SH_TRY(load_or_earlier(r, folder, path));
+    sh_log_info("resumed from %s at step %lld", *path, (long long)r->step);
+    return SH_OK;
+}
+
+static sh_rc choose_and_load(struct sh_run *r, const char *folder)
+{
+    char *path = NULL;
+    sh_rc rc = SH_OK;
+
+    if (resumes(r))
+        rc = find(r, folder, INT64_MAX, &path);
+    if (rc == SH_OK && path)
+        rc = load_newest(r, folder, &path);
+    else if (rc == SH_OK)
+        rc = r->cfg.checkpoint.initial_load_path[0] ? load_named(r) : sh_run_init_state(r);
+    free(path);
+    return rc;
+}
+
+sh_rc sh_run_start_state(struct sh_run *r)
+{
+    char *folder = sh_run_checkpoint_folder(r);
+    sh_rc rc;
+
+    SH_TRY_OUT(refuse_fresh(r, folder));
+    if (r->cfg.checkpoint.enable)
+        SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
+    rc = choose_and_load(r, folder);
+out:
+    free(folder);
+    return rc;
+}
