@@ -16,6 +16,9 @@ void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
 /* It has done its part and waits for the others. It gives the one that is late some seconds more to say so itself. */
 void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d);
 
+/* It has done its part and does something else; no limit until the next stage. */
+void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d);
+
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d);
 
 #endif
