@@ -4,7 +4,6 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/mesh/mesh.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -25,11 +24,13 @@ struct sh_ckpt_deadline {
     double seconds, grace;
     const char *stage;
     int64_t since_ns;
-    bool waits, stop;
+    bool waits, rests, stop;
 };
 
 static double left(const struct sh_ckpt_deadline *d)
 {
+    if (d->rests)
+        return d->seconds;
     return d->seconds + d->grace + (d->waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - d->since_ns) / 1e9;
 }
 
@@ -60,14 +61,12 @@ static void *watch(void *arg)
     return NULL;
 }
 
-struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds)
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
-    int rank, world;
     if (seconds <= 0)
         return NULL;
     struct sh_ckpt_deadline *d = sh_calloc(1, sizeof *d);
-    sh_mesh_world(&rank, &world);
     *d = (struct sh_ckpt_deadline){.folder = sh_strdup(folder), .step = step, .seconds = seconds, .stage = "preparing",
                                    .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
@@ -84,37 +83,44 @@ struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step
     return NULL;
 }
 
-static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool stop)
+static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool rests)
 {
+    if (!d)
+        return;
     pthread_mutex_lock(&d->lock);
     if (stage) {
         d->stage = stage;
         d->since_ns = sh_now_ns();
     }
     d->waits = waits;
-    d->stop = stop;
-    if (stop)
-        pthread_cond_signal(&d->changed);
+    d->rests = rests;
+    pthread_cond_signal(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
 
 void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage)
 {
-    if (d)
-        set(d, stage, false, false);
+    set(d, stage, false, false);
 }
 
 void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d)
 {
-    if (d)
-        set(d, NULL, true, false);
+    set(d, NULL, true, false);
+}
+
+void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d)
+{
+    set(d, NULL, false, true);
 }
 
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
 {
     if (!d)
         return;
-    set(d, NULL, false, true);
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
     pthread_join(d->thread, NULL);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);

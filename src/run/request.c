@@ -123,6 +123,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                   .docs = cfg->data.document_mask && !generate, .chunk_rows = cfg->training.loss_chunk_rows},
         .act = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32,
         .options = {.strategy = keeps(cfg), .mesh = *mesh, .micro_steps = micro_steps, .training = purpose == SH_TO_TRAIN,
+                    .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
+                                cfg->checkpoint.async_mode == SH_ASYNC_ASYNC,
                     .decay_all = cfg->optimizer.decay_all, .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},

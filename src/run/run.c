@@ -84,6 +84,7 @@ void sh_run_close(struct sh_run *r)
 {
     if (!r)
         return;
+    sh_run_save_abandon(r);
     sh_exec_destroy(r->exec);
     if (r->comm)
         sh_comm_destroy(r->comm);

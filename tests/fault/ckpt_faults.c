@@ -2,7 +2,7 @@
  * state) is right to the bit, or is refused with one class on all ranks and one text; earlier checkpoints are untouched
  * and nothing unfinished is left. Many faults in one start of the job:
  *
- *     ckpt_faults save-mpiio|save-direct|load FOLDER FIRST BUDGET SECONDS [TEXT]
+ *     ckpt_faults save-mpiio|save-direct|save-behind|load FOLDER FIRST BUDGET SECONDS [TEXT]
  *
  * injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from place FIRST of these on; a
  * stage of a save that hangs is to be stopped after SECONDS. test_ckpt_faults.py starts it, and starts it again behind
@@ -73,6 +73,22 @@ static sh_rc save(int64_t step)
     struct sh_ckpt_options options = {.road = job->road, .hints = "", .timeout_seconds = seconds};
     int64_t bytes;
     sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &bytes);
+    free_set(&set);
+    return rc;
+}
+
+static sh_rc save_behind(void)
+{
+    struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
+    struct sh_ckpt_meta meta = test_meta(NEW);
+    struct sh_ckpt_options options = {.road = SH_CKPT_DIRECT, .hints = "", .timeout_seconds = seconds};
+    struct sh_ckpt_behind *behind = NULL;
+    int64_t bytes;
+    bool done;
+    sh_rc rc = sh_ckpt_behind_begin(folder, &set, &meta, &options, &behind);
+    if (rc == SH_OK)
+        rc = sh_ckpt_behind_poll(behind, true, &done, &bytes);
+    sh_ckpt_behind_end(behind);
     free_set(&set);
     return rc;
 }
@@ -216,6 +232,7 @@ static void make_references(void)
 static const struct job jobs[] = {
     {"save-mpiio", save_new, true, SH_CKPT_MPIIO, MUST_PASS},
     {"save-direct", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
+    {"save-behind", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
     {"load", load_before, false, SH_CKPT_AUTO, OWN_MUST_PASS},
 };
 
