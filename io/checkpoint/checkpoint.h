@@ -52,6 +52,13 @@ struct sh_ckpt_set {
  * earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no permission). */
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
 
+/* Which checkpoints stay: the newest `latest` (0: all of them), and for good those whose step is a multiple of `every`
+ * (0: none). */
+struct sh_ckpt_keep {
+    int latest;
+    int64_t every;
+};
+
 /* How a save is done. */
 enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
 struct sh_ckpt_options {
@@ -60,9 +67,27 @@ struct sh_ckpt_options {
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "key=value,key=value"; "" for none */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
+    struct sh_ckpt_keep keep; /* applied once the new one is committed */
 };
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes);
+
+/* The same behind the training: begin, then poll between steps until it is done, then end; end also after a failure or to
+ * give up. The set with its memory and `folder` are lent until the end, and the memory must not change. By the direct road
+ * only. All collective, begin and poll agreed with the errors of sh_ckpt_save.
+ *   wait   in   come back only when done
+ *   *done  out  committed: the file is there, *bytes is its size
+ * Cost between steps: one sum of an int while a stage runs; in between, once a save each, the sums of the blocks are added
+ * up, and rank 0 lays the file out and reads its index back. */
+struct sh_ckpt_behind;
+sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                           const struct sh_ckpt_options *options, struct sh_ckpt_behind **out);
+sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64_t *bytes);
+void sh_ckpt_behind_end(struct sh_ckpt_behind *b); /* NULL: nothing */
+
+/* Whether that is possible in an existing folder, to be asked before a run begins. Collective, agreed. Errors: SH_E_USAGE:
+ * a file system that needs MPI-IO. */
+sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options);
 
 /* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing, extra,
  * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
@@ -108,13 +133,6 @@ sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out);
 
 /* One state of one tensor as a .npy file, compared with the digests on the way. Local, serial. */
 sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path);
-
-/* Which checkpoints stay: the newest `latest` (0: all of them), and for good those whose step is a multiple of `every`
- * (0: none). */
-struct sh_ckpt_keep {
-    int latest;
-    int64_t every;
-};
 
 /* Whether the rule keeps the checkpoint of `step`: `good` is the step of the newest one known to be valid, `newer` how
  * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */

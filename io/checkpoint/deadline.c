@@ -11,7 +11,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { GRACE_SECONDS = 2 };
+/* MPI-IO and HDF5 can hold all ranks in one call when one of them met an error: rank 0 speaks first, so that there is
+ * one line. A rank that only waits gives the one that is stuck time to say so. */
+enum { GRACE_SECONDS = 2, GRACE_RANK_SECONDS = 1 };
 
 struct sh_ckpt_deadline {
     pthread_t thread;
@@ -19,15 +21,17 @@ struct sh_ckpt_deadline {
     pthread_cond_t changed;
     char *folder;
     int64_t step;
-    double seconds;
+    double seconds, grace;
     const char *stage;
     int64_t since_ns;
-    bool waits, stop;
+    bool waits, rests, stop;
 };
 
 static double left(const struct sh_ckpt_deadline *d)
 {
-    return d->seconds + (d->waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - d->since_ns) / 1e9;
+    if (d->rests)
+        return d->seconds;
+    return d->seconds + d->grace + (d->waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - d->since_ns) / 1e9;
 }
 
 static void expire(const struct sh_ckpt_deadline *d)
@@ -47,21 +51,24 @@ static void *watch(void *arg)
         if (rest <= 0)
             expire(d);
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += (time_t)rest + 1;
+        until.tv_sec += (time_t)rest;
+        until.tv_nsec += (long)((rest - (double)(time_t)rest) * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&d->changed, &d->lock, &until);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
 }
 
-struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds)
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
     if (seconds <= 0)
         return NULL;
     struct sh_ckpt_deadline *d = sh_calloc(1, sizeof *d);
     *d = (struct sh_ckpt_deadline){.folder = sh_strdup(folder), .step = step, .seconds = seconds, .stage = "preparing",
-                                   .since_ns = sh_now_ns()};
+                                   .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -76,37 +83,44 @@ struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step
     return NULL;
 }
 
-static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool stop)
+static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool rests)
 {
+    if (!d)
+        return;
     pthread_mutex_lock(&d->lock);
     if (stage) {
         d->stage = stage;
         d->since_ns = sh_now_ns();
     }
     d->waits = waits;
-    d->stop = stop;
-    if (stop)
-        pthread_cond_signal(&d->changed);
+    d->rests = rests;
+    pthread_cond_signal(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
 
 void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage)
 {
-    if (d)
-        set(d, stage, false, false);
+    set(d, stage, false, false);
 }
 
 void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d)
 {
-    if (d)
-        set(d, NULL, true, false);
+    set(d, NULL, true, false);
+}
+
+void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d)
+{
+    set(d, NULL, false, true);
 }
 
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
 {
     if (!d)
         return;
-    set(d, NULL, false, true);
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
     pthread_join(d->thread, NULL);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);

@@ -7,14 +7,18 @@
 
 struct sh_ckpt_deadline;
 
-/* seconds 0: no limit, and NULL, which the other functions take as well. */
-struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds);
+/* `rank`: of the job; where all are stuck, 0 speaks first. seconds 0: no limit, and NULL, which the other functions
+ * take as well. */
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds, int rank);
 
 /* This rank works on a stage from now on; its time begins anew. `stage` is lent. */
 void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
 
 /* It has done its part and waits for the others. It gives the one that is late some seconds more to say so itself. */
 void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d);
+
+/* It has done its part and does something else; no limit until the next stage. */
+void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d);
 
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d);
 

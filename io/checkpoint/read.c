@@ -42,7 +42,13 @@ static sh_rc read_text(const struct reader *r, const char *name, char **text)
     if (p.ndim != 0 || p.bytes > MAX_TEXT_BYTES)
         return sh_fail(SH_E_DATA, "%s: %s is not one text of at most %d bytes", r->path, name, MAX_TEXT_BYTES);
     *text = sh_calloc((size_t)p.bytes + 1, 1);
-    return sh_file_read(r->fd, r->path, *text, p.bytes, p.offset);
+    SH_TRY(sh_file_read(r->fd, r->path, *text, p.bytes, p.offset));
+    /* The digest covers the text; what pads it is zero, or was damaged. */
+    for (int64_t i = (int64_t)strlen(*text); i < p.bytes; i++)
+        if ((*text)[i] != '\0')
+            return sh_fail(SH_E_DATA, "%s: %s goes on behind its end: the file is damaged; take an earlier checkpoint",
+                           r->path, name);
+    return SH_OK;
 }
 
 static sh_rc read_meta(const struct reader *r, struct sh_ckpt_meta *m)

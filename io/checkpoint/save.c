@@ -1,19 +1,36 @@
 #include "io/checkpoint/save.h"
 
-#include "io/checkpoint/deadline.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static void clean(struct sh_ckpt_saving *s, sh_rc rc)
+sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
+                          const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options)
 {
+    *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1};
+    sh_mesh_world(&s->rank, &s->world);
+    s->deadline = sh_ckpt_deadline_start(folder, meta->step, options->timeout_seconds, s->rank);
+    return sh_agree(sh_ckpt_index_make(set, meta, &s->index));
+}
+
+sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
+{
+    sh_ckpt_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
+    sh_rc rc = sh_ckpt_stages[stage].run(s);
+    sh_ckpt_deadline_wait(s->deadline);
+    return sh_agree(rc);
+}
+
+void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
+{
+    sh_ckpt_deadline_stop(s->deadline);
     if (s->fd >= 0)
         close(s->fd);
-    if (rc != SH_OK && s->rank == 0 && s->temp[0])
+    if (!committed && s->rank == 0 && s->temp[0])
         unlink(s->temp);
-    if (rc != SH_OK)
+    if (!committed)
         sh_mesh_barrier(); /* a rank that returned earlier could end the job before the file is gone */
     free(s->covered);
     sh_ckpt_index_free(&s->index);
@@ -23,20 +40,13 @@ static void clean(struct sh_ckpt_saving *s, sh_rc rc)
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes)
 {
-    struct sh_ckpt_saving s = {.folder = folder, .set = *set, .options = *options, .fd = -1};
-    struct sh_ckpt_deadline *deadline = sh_ckpt_deadline_start(folder, meta->step, options->timeout_seconds);
-    sh_mesh_world(&s.rank, &s.world);
-    sh_rc rc = sh_agree(sh_ckpt_index_make(set, meta, &s.index));
-    for (int i = 0; i < sh_ckpt_n_stages && rc == SH_OK; i++) {
-        sh_ckpt_deadline_enter(deadline, sh_ckpt_stages[i].name);
-        rc = sh_ckpt_stages[i].run(&s);
-        sh_ckpt_deadline_wait(deadline);
-        rc = sh_agree(rc);
-    }
-    sh_ckpt_deadline_stop(deadline);
+    struct sh_ckpt_saving s;
+    sh_rc rc = sh_ckpt_saving_open(&s, folder, set, meta, options);
+    for (int i = 0; i < sh_ckpt_n_stages && rc == SH_OK; i++)
+        rc = sh_ckpt_saving_run(&s, i);
     if (rc == SH_OK)
         *bytes = s.bytes;
-    clean(&s, rc);
+    sh_ckpt_saving_close(&s, rc == SH_OK);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #ifndef IO_CHECKPOINT_SAVE_H
 #define IO_CHECKPOINT_SAVE_H
 
+#include "io/checkpoint/deadline.h"
 #include "io/checkpoint/index.h"
 
 enum { SH_CKPT_PATH_BYTES = 4096 };
@@ -19,6 +20,7 @@ struct sh_ckpt_saving {
     struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written;    /* as found in the file */
     int64_t bytes;
+    struct sh_ckpt_deadline *deadline;
 };
 
 /* A stage gives a result of this rank alone and meets the same collectives whatever that is; the next one begins when all
@@ -30,5 +32,11 @@ struct sh_ckpt_stage {
 };
 extern const struct sh_ckpt_stage sh_ckpt_stages[];
 extern const int sh_ckpt_n_stages;
+
+/* Collective, agreed; close in any case. Not committed: what was begun is deleted, and the ranks wait for that. */
+sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
+                          const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options);
+sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage);
+void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed);
 
 #endif

@@ -137,6 +137,11 @@ static sh_rc publish(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_file_publish(s->temp, s->path) : SH_OK;
 }
 
+static sh_rc retain(struct sh_ckpt_saving *s)
+{
+    return s->rank == 0 ? sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) : SH_OK;
+}
+
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "preparing", .run = prepare},
     {.name = "choosing how to write", .run = choose_road},
@@ -151,5 +156,6 @@ const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "sharing the index", .run = share_index},
     {.name = "reading the data back", .local = true, .run = verify_data},
     {.name = "renaming", .local = true, .run = publish},
+    {.name = "deleting old checkpoints", .local = true, .run = retain},
 };
 const int sh_ckpt_n_stages = sizeof sh_ckpt_stages / sizeof sh_ckpt_stages[0];

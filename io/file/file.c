@@ -43,10 +43,20 @@ static sh_rc check_regular(int fd, const char *path, int64_t *bytes)
     return SH_OK;
 }
 
+/* Network file systems let signals interrupt an open. */
+static int open_again(const char *path, int flags)
+{
+    int fd;
+    do
+        fd = open(path, flags, 0640);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
 static sh_rc open_regular(const char *path, int how, int *fd, int64_t *bytes)
 {
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files. */
-    int f = open(path, how | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int f = open_again(path, how | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f < 0)
         return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
     sh_rc rc = check_regular(f, path, bytes);
@@ -128,7 +138,7 @@ char *sh_file_temp_name(const char *path)
 
 sh_rc sh_file_create(const char *path, int *fd)
 {
-    int f = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
+    int f = open_again(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW);
     if (f < 0)
         return sh_fail(SH_E_DATA, "create %s: %s", path, strerror(errno));
     *fd = f;
@@ -163,10 +173,20 @@ sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes)
                    path, strerror(errno));
 }
 
+static int sync_again(int fd)
+{
+    int status;
+    do
+        status = fsync(fd);
+    while (status != 0 && errno == EINTR);
+    return status;
+}
+
 sh_rc sh_file_sync(int fd, const char *path)
 {
-    /* Never tried twice: after a failed fsync the kernel may have dropped the pages and report success. */
-    if (fsync(fd) != 0)
+    /* Only an interrupted fsync is tried again: after a failed one the kernel may have dropped the pages, and would report
+     * success. */
+    if (sync_again(fd) != 0)
         return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
     return SH_OK;
 }
@@ -176,8 +196,8 @@ static sh_rc sync_folder(const char *path)
     const char *slash = strrchr(path, '/');
     char *folder = slash ? sh_strfmt("%.*s", (int)(slash - path) + 1, path) : sh_strdup(".");
     sh_rc rc = SH_OK;
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) != 0)
+    int fd = open_again(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || sync_again(fd) != 0)
         rc = sh_fail(SH_E_DATA, "%s is complete, but its name may not survive a power failure: fsync %s: %s", path,
                      folder, strerror(errno));
     if (fd >= 0)

@@ -153,6 +153,9 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     if (c->checkpoint.initial_load_model_only && !c->checkpoint.initial_load_path[0])
         return sh_config_refuse(state, "checkpoint.initial_load_model_only",
                                 "of which file? give checkpoint.initial_load_path");
+    if (c->checkpoint.async_mode == SH_ASYNC_ASYNC && (c->checkpoint.io == SH_IO_MPIIO || c->checkpoint.hints[0]))
+        return sh_config_refuse(state, "checkpoint.async_mode", "writes without MPI-IO; leave out checkpoint.%s",
+                                c->checkpoint.hints[0] ? "hints" : "io=mpiio");
     if (!are_hints(c->checkpoint.hints))
         return sh_config_refuse(state, "checkpoint.hints", "\"%s\" is not key=value,key=value", c->checkpoint.hints);
     if (c->checkpoint.hints[0] && c->checkpoint.io == SH_IO_DIRECT)

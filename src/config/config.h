@@ -29,6 +29,8 @@ enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECA
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
+enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
+enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
@@ -41,7 +43,9 @@ struct sh_config {
     struct {                     /* the preset sets all of these; keys given by the user win */
         char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
                                     custom: none, every dimension is given */
-        int family;              /* enum sh_cfg_family: llama | gpt2 */
+        int family;              /* enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
+enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
+enum sh_cfg_family: llama | gpt2 */
         int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
         double norm_eps;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
@@ -104,6 +108,8 @@ struct sh_config {
         bool create_seed_checkpoint; /* also save the initial values, as step 0 */
         int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
         int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
+        int async_mode;          /* enum sh_cfg_async: disabled | async */
+        int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
         char hints[512];         /* for MPI-IO: "key=value,key=value" */
         double timeout_seconds;  /* of one stage of a save */
         int keep_latest_k;       /* checkpoints kept; 0: all */

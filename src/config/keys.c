@@ -59,6 +59,8 @@ static words recompute_words = {
 };
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
+static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
 static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
@@ -239,6 +241,11 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, io), WORDS(io_words), .def = "auto",
      .help = "How data gets into the file, whose bytes are the same. mpiio: parallel HDF5; direct: plain writes of each rank "
              "at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and CephFS, else mpiio."},
+    {KEY(checkpoint, async_mode), WORDS(async_words), .def = "disabled",
+     .help = "async: copy what is saved, and write the copy while the training goes on; `sherd plan` counts the copy."},
+    {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
+     .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
+             "one. The last step is never skipped."},
     {KEY(checkpoint, hints), .def = "",
      .help = "Hints for MPI-IO, key=value,key=value: striping_factor, striping_unit, cb_nodes, romio_... ; with auto they "
              "choose mpiio."},

@@ -71,9 +71,10 @@ sh_rc sh_mesh_launch_check(int world)
 
 sh_rc sh_mesh_start(int *argc, char ***argv)
 {
-    /* Open MPI's shared-memory file pointers leave a locked semaphore behind when a job is killed, and the next job
-     * that opens a file of that name hangs. Sherd needs no shared file pointers. */
-    setenv("OMPI_MCA_sharedfp", "^sm", 0);
+    /* Open MPI's shared file pointers, which Sherd does not need: those in shared memory leave a locked semaphore behind
+     * when a job is killed, and the next job that opens a file of that name hangs; those in a locked file make the other
+     * ranks hang when one of them cannot write that file, and leave it behind. */
+    setenv("OMPI_MCA_sharedfp", "^sm,lockedfile", 0);
     int provided, rank, world;
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
     sh_stop_hook(abort_job);

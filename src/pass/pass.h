@@ -38,6 +38,7 @@ struct sh_pass_options {
     struct sh_mesh_shape mesh;
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */
+    bool snapshot;             /* room for a copy of the state that is saved while the training goes on */
     bool decay_all;            /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what

@@ -40,12 +40,23 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
         u->full = u->compute;
 }
 
+/* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
+static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    enum { SAVED = 3 }; /* master, exp_avg, exp_avg_sq */
+
+    if (opt->snapshot)
+        u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, SAVED * sh_layout_chunk(u->chunk, opt->mesh.size[SH_AXIS_REPLICATE]),
+                           u->name, "snapshot");
+}
+
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD];
 
     u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
     u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
+    keep_snapshot(opt, p, u);
     u->grad_shard = keep(p, SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep(p, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");

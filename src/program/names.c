@@ -7,6 +7,7 @@ const char *sh_mem_name(enum sh_mem kind)
         [SH_MEM_COMPUTE] = "parameters (compute copy)",
         [SH_MEM_GRAD] = "gradients",
         [SH_MEM_OPTIM] = "optimizer state",
+        [SH_MEM_SNAPSHOT] = "checkpoint snapshot",
         [SH_MEM_GATHERED] = "gathered units",
         [SH_MEM_GRAD_FULL] = "unreduced gradients",
         [SH_MEM_ACT] = "activations",

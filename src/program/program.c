@@ -53,7 +53,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
                         .master = SH_NONE, .exp_avg = SH_NONE, .exp_avg_sq = SH_NONE, .compute = SH_NONE,
-                        .full = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
+                        .full = SH_NONE, .snapshot = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
 
     snprintf(u.name, sizeof u.name, "%s", name);
     return APPEND(p->units, p->n_units, p->cap_units, u);

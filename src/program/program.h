@@ -21,6 +21,7 @@ enum sh_mem {
     SH_MEM_COMPUTE,    /* the same in the compute type, kept between steps */
     SH_MEM_GRAD,       /* f32 gradients kept between micro-steps: shard or full */
     SH_MEM_OPTIM,      /* exp_avg, exp_avg_sq */
+    SH_MEM_SNAPSHOT,   /* copy of what is saved, while a checkpoint is written in the background */
     SH_MEM_GATHERED,   /* gathered units */
     SH_MEM_GRAD_FULL,  /* unreduced f32 gradients of units in the backward */
     SH_MEM_ACT,        /* activations */
@@ -90,6 +91,7 @@ struct sh_unit {
     int master, exp_avg, exp_avg_sq; /* [chunk] f32 */
     int compute;             /* [chunk] act: what is gathered from; == master when the compute type is f32 */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
+    int snapshot;            /* [3 * part] f32: this replica's part of master, exp_avg, exp_avg_sq; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
 };

@@ -146,6 +146,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                     .mesh = *mesh,
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
+                    .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
+                                cfg->checkpoint.async_mode == SH_ASYNC_ASYNC,
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,

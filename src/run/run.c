@@ -88,6 +88,7 @@ void sh_run_close(struct sh_run *r)
 {
     if (!r)
         return;
+    sh_run_save_abandon(r);
     if (r->comm)
         sh_comm_destroy(r->comm); /* before the labels that its reports show */
     sh_exec_destroy(r->exec);

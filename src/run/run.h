@@ -26,8 +26,9 @@ struct sh_run {
 
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
-    char *guard;               /* state of the guard from the checkpoint, NULL */
-    struct sh_ckpt_lock *lock; /* of the checkpoint folder while training; rank 0 only, else NULL */
+    char *guard;                  /* state of the guard from the checkpoint, NULL */
+    struct sh_run_behind *behind; /* a checkpoint that is being written, NULL */
+    struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
 
 /* Mesh, plan, memory, channels, self-test; refuses before anything is allocated what cannot work. */
@@ -40,8 +41,19 @@ sh_rc sh_run_init_state(struct sh_run *r); /* initial values, each rank its own 
  * another model. */
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
-sh_rc sh_run_save(struct sh_run *r, const char *guard, char **path, int64_t *bytes); /* *path freed with free() */
-char *sh_run_checkpoint_folder(const struct sh_run *r);                              /* local; freed with free() */
+char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed with free() */
+
+/* save.c: checkpoints of training, in front of it or behind it as checkpoint.async_mode says. */
+struct sh_run_saved {
+    char *path; /* of what was committed, freed with free(); NULL: nothing was */
+    int64_t step, bytes;
+    double seconds, stall;
+};
+sh_rc sh_run_can_save(struct sh_run *r);                                          /* asked before the first step */
+sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out); /* begin, and end when not async */
+bool sh_run_is_saving(const struct sh_run *r); /* one is being written; local, the same on all ranks */
+sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out);
+void sh_run_save_abandon(struct sh_run *r); /* give up one that is being written */
 
 /* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration names, or
  * initial values. Says which. Takes the lock of the folder when checkpoints will be written. */

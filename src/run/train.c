@@ -305,24 +305,68 @@ static sh_rc validate(struct train *t)
     return SH_OK;
 }
 
-/* A save may take long on one rank, and no limit of a step must end it. */
+/* *saved: what sh_run_save() or a poll has committed, if anything. */
+static void report_saved(struct train *t, struct sh_run_saved *saved)
+{
+    struct sh_checkpoint_metrics m = {.step = saved->step,
+                                      .path = saved->path,
+                                      .bytes = saved->bytes,
+                                      .seconds = saved->seconds,
+                                      .stall = saved->stall};
+
+    if (!saved->path)
+        return;
+    sh_progress_break(&t->progress);
+    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training stood still for %.3f s)", (long long)m.step, m.path,
+                (double)m.bytes / 1e6, m.seconds, m.stall);
+    if (t->metrics && t->pending == SH_OK)
+        t->pending = sh_metrics_checkpoint(t->metrics, &m);
+    free(saved->path);
+}
+
+static sh_rc poll_save(struct train *t, bool wait)
+{
+    struct sh_run_saved saved;
+    int64_t begin = sh_now_ns();
+
+    if (!sh_run_is_saving(t->r))
+        return SH_OK;
+    SH_TRY(sh_run_save_poll(t->r, wait, &saved));
+    t->checkpoint_seconds += seconds_since(begin);
+    report_saved(t, &saved);
+    return SH_OK;
+}
+
+/* One at a time: a second copy would take memory that is not planned for. */
+static bool skips(struct train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+
+    if (!sh_run_is_saving(t->r) || cfg->checkpoint.async_busy == SH_BUSY_WAIT || t->r->step == cfg->training.steps)
+        return false;
+    sh_progress_break(&t->progress);
+    sh_log_info("step %lld  not saved: the checkpoint before is still being written (checkpoint.async_busy=skip)",
+                (long long)t->r->step);
+    return true;
+}
+
+/* A save may take long on one rank, and no limit of a step must end it; it has its own, checkpoint.timeout_seconds. */
 static sh_rc save(struct train *t)
 {
-    int64_t begin = sh_now_ns(), bytes;
-    char guard[128], *path = NULL;
-    double seconds;
+    struct sh_run_saved saved;
+    char guard[128];
+    int64_t begin;
 
-    sh_guard_save(&t->guard, guard, sizeof guard);
+    if (skips(t))
+        return SH_OK;
     sh_mesh_patience(0);
-    SH_TRY(sh_run_save(t->r, guard, &path, &bytes));
+    SH_TRY(poll_save(t, true));
+    begin = sh_now_ns();
+    sh_guard_save(&t->guard, guard, sizeof guard);
+    SH_TRY(sh_run_save(t->r, guard, &saved));
     sh_mesh_patience(t->r->cfg.comm.train_timeout_seconds);
-    seconds = seconds_since(begin);
-    t->checkpoint_seconds += seconds;
-    sh_progress_break(&t->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s)", (long long)t->r->step, path, (double)bytes / 1e6, seconds);
-    if (t->metrics && t->pending == SH_OK)
-        t->pending = sh_metrics_checkpoint(t->metrics, t->r->step, path, bytes, seconds);
-    free(path);
+    t->checkpoint_seconds += seconds_since(begin);
+    report_saved(t, &saved);
     return SH_OK;
 }
 
@@ -340,11 +384,13 @@ static sh_rc loop(struct train *t)
         sh_tracing_before_step(&t->tracing, r);
         SH_TRY(train_step(t));
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
+        SH_TRY(poll_save(t, false));
         if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
             SH_TRY(validate(t));
         if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
             SH_TRY(save(t));
     }
+    SH_TRY(poll_save(t, true));
     return sh_agree(t->pending);
 }
 
@@ -356,6 +402,7 @@ sh_rc sh_run_train(struct sh_run *r)
     set_up(&t);
     SH_TRY_OUT(sh_agree(open_data(&t)));
     SH_TRY_OUT(start_state(&t));
+    SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(open_outputs(&t)));
     SH_TRY_OUT(loop(&t));
     if (r->mesh->rank == 0)

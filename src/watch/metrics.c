@@ -79,8 +79,9 @@ sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int
                                    "tokens", (json_int_t)tokens, "seconds", number(seconds)));
 }
 
-sh_rc sh_metrics_checkpoint(struct sh_metrics *m, int64_t step, const char *path, int64_t bytes, double seconds)
+sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
-    return write_line(m, json_pack("{s:I, s:s, s:I, s:o}", "step", (json_int_t)step, "checkpoint", path, "bytes",
-                                   (json_int_t)bytes, "seconds", number(seconds)));
+    return write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path,
+                                   "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
+                                   number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9)));
 }

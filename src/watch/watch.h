@@ -26,12 +26,20 @@ struct sh_step_metrics {
     int64_t peak_rss_bytes;  /* largest over the ranks */
 };
 
+struct sh_checkpoint_metrics {
+    int64_t step;            /* that it holds */
+    const char *path;
+    int64_t bytes;
+    double seconds;          /* from the snapshot to the commit */
+    double stall;            /* of them, those in which training stood still */
+};
+
 /* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
 sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
 sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
-sh_rc sh_metrics_checkpoint(struct sh_metrics *m, int64_t step, const char *path, int64_t bytes, double seconds);
+sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
 void sh_metrics_close(struct sh_metrics *m);
 
 /* One line on standard error: on a terminal it is written over, elsewhere printed every log_freq steps. */

@@ -23,6 +23,8 @@ RUNS = {
     'no_shard over 2': (2, 'gpt2', {'parallelism.sharding_strategy': 'no_shard'}),
     'hybrid_shard 2 x 2, documents': (4, 'llama', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
                                                    'data.document_mask': True, 'data.document_separator': 3}),
+    'hybrid_shard 2 x 2, saved behind': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+                                                     'checkpoint.async_mode': 'async'}),
 }
 MODEL_STATES = ('parameters (f32)', 'gradients', 'optimizer state')
 

@@ -14,7 +14,7 @@
 int test_rank, test_world;
 
 /* Primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
-const struct sh_ckpt_tensor test_tensors[] = {
+static const struct sh_ckpt_tensor large[] = {
     {"wte.weight", 2, {1021, 1031}, 1052651},
     {"layers.0.norm.weight", 1, {13}, 13},
     {"layers.0.attn.weight", 2, {127, 64}, 8128},
@@ -24,7 +24,24 @@ const struct sh_ckpt_tensor test_tensors[] = {
     {"layers.1.wide", 2, {1, 65537}, 65537},
     {"head.weight", 2, {1 << 11, 1 << 9}, 1 << 20},
 };
-const int test_n_tensors = sizeof test_tensors / sizeof test_tensors[0];
+
+/* For tests that save or load a thousand times. */
+static const struct sh_ckpt_tensor small[] = {
+    {"wte.weight", 2, {101, 103}, 10403},
+    {"layers.0.norm.weight", 1, {13}, 13},
+    {"layers.0.bias", 1, {1}, 1},
+    {"layers.0.conv.weight", 3, {3, 5, 7}, 105},
+    {"layers.0.wide", 2, {1, 6553}, 6553},
+};
+
+const struct sh_ckpt_tensor *test_tensors = large;
+int test_n_tensors = sizeof large / sizeof large[0];
+
+void use_small_model(void)
+{
+    test_tensors = small;
+    test_n_tensors = sizeof small / sizeof small[0];
+}
 
 void check_that(bool ok, const char *file, int line, const char *what)
 {
@@ -154,7 +171,13 @@ struct sh_ckpt_meta test_meta(int64_t step)
                                  .config = (char *)"training:\n  steps: 7\n", .guard = (char *)""};
 }
 
-static char folder[] = "/tmp/test_ckpt.XXXXXX";
+static char folder[256] = "/tmp/test_ckpt.XXXXXX";
+
+void use_folder(const char *path)
+{
+    CHECK(strlen(path) < sizeof folder);
+    strcpy(folder, path);
+}
 
 const char *make_folder(void)
 {
@@ -165,7 +188,7 @@ const char *make_folder(void)
 
 void remove_folder(void)
 {
-    char command[100];
+    char command[300];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     sh_mesh_barrier();
     CHECK(test_rank != 0 || system(command) == 0);

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char path[256];
+static char path[256], path_of_eight[256];
 
 static void load_and_compare(enum ckpt_cut cut)
 {
@@ -45,6 +45,48 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut)
     return hash;
 }
 
+/* The same behind some other work. */
+static void save_behind(const char *folder, bool wait, unsigned long long expected)
+{
+    struct sh_ckpt_set set = make_set(CUT_CRUMBS, true);
+    struct sh_ckpt_meta meta = test_meta(7);
+    struct sh_ckpt_options options = {.hints = "", .timeout_seconds = 200};
+    struct sh_ckpt_behind *b;
+    int64_t bytes = 0;
+    bool done = false;
+    long found;
+    CHECK(sh_ckpt_behind_check(folder, &options) == SH_OK);
+    CHECK(sh_ckpt_behind_begin(folder, &set, &meta, &options, &b) == SH_OK);
+    while (!done)
+        CHECK(sh_ckpt_behind_poll(b, wait, &done, &bytes) == SH_OK);
+    sh_ckpt_behind_end(b);
+    free_set(&set);
+    sh_mesh_barrier();
+    CHECK(file_hash(path, &found) == expected && found == bytes && files_in_folder() == 1);
+    sh_mesh_barrier();
+}
+
+/* Given up half-way: nothing of it stays, and what was there before is untouched. */
+static void abandon(const char *folder, unsigned long long expected)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(8);
+    struct sh_ckpt_options options = {.hints = ""};
+    struct sh_ckpt_behind *b;
+    int64_t bytes;
+    bool done;
+    long found;
+    CHECK(sh_ckpt_behind_begin(folder, &set, &meta, &options, &b) == SH_OK);
+    CHECK(sh_ckpt_behind_poll(b, false, &done, &bytes) == SH_OK);
+    sh_ckpt_behind_end(b);
+    free_set(&set);
+    if (test_rank == 0 && done)
+        CHECK(unlink(strcat(strcpy(path_of_eight, folder), "/step-00000008.h5")) == 0);
+    sh_mesh_barrier();
+    CHECK(file_hash(path, &found) == expected && files_in_folder() == 1);
+    sh_mesh_barrier();
+}
+
 static void every_cut(const char *folder)
 {
     unsigned long long first = save(folder, CUT_FIRST_RANK);
@@ -53,6 +95,9 @@ static void every_cut(const char *folder)
         for (int load = 0; load < CUTS; load++)
             load_and_compare((enum ckpt_cut)load);
     }
+    save_behind(folder, false, first);
+    save_behind(folder, true, first);
+    abandon(folder, first);
 }
 
 /* What this process has asked the kernel to read so far. */

@@ -26,6 +26,20 @@ static long random_below(long n)
 }
 
 static int road = SH_CKPT_MPIIO;
+static bool behind;
+
+static sh_rc save_behind(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                         const struct sh_ckpt_options *options)
+{
+    struct sh_ckpt_behind *b = NULL;
+    int64_t written;
+    bool done = false;
+    sh_rc rc = sh_ckpt_behind_begin(folder, set, meta, options, &b);
+    while (rc == SH_OK && !done)
+        rc = sh_ckpt_behind_poll(b, false, &done, &written);
+    sh_ckpt_behind_end(b);
+    return rc;
+}
 
 static sh_rc save_step(const char *folder, int64_t step)
 {
@@ -33,7 +47,8 @@ static sh_rc save_step(const char *folder, int64_t step)
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(step);
     int64_t written;
-    sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &written);
+    sh_rc rc = behind ? save_behind(folder, &set, &meta, &options)
+                      : sh_ckpt_save_as(folder, &set, &meta, &options, &written);
     free_set(&set);
     return rc;
 }
@@ -252,6 +267,9 @@ int main(int argc, char **argv)
     no_space(folder);
     road = SH_CKPT_DIRECT;
     no_space(folder);
+    behind = true;
+    no_space(folder);
+    behind = false;
     uncovered(folder);
     another_model();
     flips();

@@ -67,6 +67,9 @@ static void write_lines(void)
     struct sh_metrics *m;
 
     bad.step = 4;
+    struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40,
+                                          .seconds = 2.5, .stall = 0.5};
+
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
     bad.skipped = "loss or gradient norm is not finite";
@@ -76,7 +79,7 @@ static void write_lines(void)
     sh_metrics_close(m);
     assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
     assert_int_equal(sh_metrics_validation(m, 4, -NAN, 64, 1.5), SH_OK);
-    assert_int_equal(sh_metrics_checkpoint(m, 4, "a \"quoted\"/\xc3\xa9.h5", INT64_C(1) << 40, 2.5), SH_OK);
+    assert_int_equal(sh_metrics_checkpoint(m, &saved), SH_OK);
     sh_metrics_close(m);
 }
 

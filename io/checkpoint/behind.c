@@ -1,0 +1,136 @@
+/* A save behind the training. Its thread runs one local stage at a time: memory, writes, fsync, reads. What needs MPI or
+ * HDF5, which is not built for threads, and every agreement is done by the caller between two steps. */
+#include "io/checkpoint/save.h"
+
+#include "io/checkpoint/road.h"
+#include "src/base/mem.h"
+#include "src/mesh/mesh.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_BYTES = 2048 };
+
+struct sh_ckpt_behind {
+    struct sh_ckpt_saving s;
+    int stage;              /* the next one, or the one that the thread runs */
+    bool running;           /* a thread was started and not yet joined */
+    pthread_t thread;
+    bool committed;         /* all stages are behind us, on all ranks */
+    atomic_bool done;       /* set last by the thread: what follows may be read */
+    sh_rc rc;
+    char text[TEXT_BYTES];  /* errors are kept by thread */
+};
+
+static void *run_stage(void *arg)
+{
+    struct sh_ckpt_behind *b = arg;
+    b->rc = sh_ckpt_stages[b->stage].run(&b->s);
+    if (b->rc != SH_OK)
+        snprintf(b->text, sizeof b->text, "%s", sh_error_text());
+    sh_ckpt_deadline_rest(b->s.deadline);
+    atomic_store(&b->done, true);
+    return NULL;
+}
+
+/* A thread that cannot be had is the stage's failure, so that all ranks learn of it where they agree. */
+static void start_stage(struct sh_ckpt_behind *b)
+{
+    atomic_store(&b->done, false);
+    sh_ckpt_deadline_enter(b->s.deadline, sh_ckpt_stages[b->stage].name);
+    int error = pthread_create(&b->thread, NULL, run_stage, b);
+    b->running = error == 0;
+    if (error == 0)
+        return;
+    b->rc = SH_E_MEMORY;
+    snprintf(b->text, sizeof b->text, "no thread for a checkpoint in the background: %s", strerror(error));
+    atomic_store(&b->done, true);
+}
+
+static void join(struct sh_ckpt_behind *b)
+{
+    if (b->running)
+        pthread_join(b->thread, NULL);
+    b->running = false;
+}
+
+static sh_rc finish_stage(struct sh_ckpt_behind *b)
+{
+    join(b);
+    b->stage++;
+    return sh_agree(b->rc == SH_OK ? SH_OK : sh_fail(b->rc, "%s", b->text));
+}
+
+static sh_rc all_done(struct sh_ckpt_behind *b, bool wait, bool *done)
+{
+    if (wait)
+        join(b);
+    long long busy = !atomic_load(&b->done);
+    if (!wait)
+        SH_TRY(sh_mesh_sum_i64(&busy, 1));
+    *done = busy == 0;
+    return SH_OK;
+}
+
+static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
+{
+    bool done = true;
+    while (b->stage < sh_ckpt_n_stages && done) {
+        if (!sh_ckpt_stages[b->stage].local) {
+            SH_TRY(sh_ckpt_saving_run(&b->s, b->stage++));
+            continue;
+        }
+        if (start)
+            start_stage(b);
+        start = true;
+        SH_TRY(all_done(b, wait, &done));
+        if (done)
+            SH_TRY(finish_stage(b));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options)
+{
+    int road = SH_CKPT_AUTO;
+    SH_TRY(sh_agree(sh_ckpt_road_choose(folder, options, &road)));
+    if (road == SH_CKPT_DIRECT)
+        return SH_OK;
+    return sh_agree(sh_fail(SH_E_USAGE, "%s: saving in the background writes without MPI-IO, but this is not a file system "
+                            "known to bear that from several nodes; set checkpoint.async_mode=disabled, or "
+                            "checkpoint.io=direct if you know better", folder));
+}
+
+sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                           const struct sh_ckpt_options *options, struct sh_ckpt_behind **out)
+{
+    struct sh_ckpt_behind *b = sh_calloc(1, sizeof *b);
+    sh_rc rc = sh_ckpt_saving_open(&b->s, folder, set, meta, options);
+    b->s.options.road = SH_CKPT_DIRECT;
+    if (rc == SH_OK)
+        rc = go_on(b, false, true);
+    if (rc == SH_OK)
+        *out = b;
+    else
+        sh_ckpt_behind_end(b);
+    return rc;
+}
+
+sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64_t *bytes)
+{
+    SH_TRY(go_on(b, wait, false));
+    *done = b->committed = b->stage == sh_ckpt_n_stages;
+    *bytes = b->s.bytes;
+    return SH_OK;
+}
+
+void sh_ckpt_behind_end(struct sh_ckpt_behind *b)
+{
+    if (!b)
+        return;
+    join(b);
+    sh_ckpt_saving_close(&b->s, b->committed);
+    free(b);
+}

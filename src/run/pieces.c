@@ -1,0 +1,96 @@
+#include "src/run/pieces.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+
+    return sh_layout_owned(u->elems, m->size[SH_AXIS_SHARD], m->index[SH_AXIS_SHARD]);
+}
+
+struct sh_range sh_pieces_range(const struct sh_param *param)
+{
+    return (struct sh_range){param->unit_elems, param->unit_elems + param->elems};
+}
+
+/* The part of a unit that this replica of the shard writes. */
+static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+
+    return sh_layout_split(sh_pieces_owned(r, u), m->size[SH_AXIS_REPLICATE], m->index[SH_AXIS_REPLICATE]);
+}
+
+/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. NULL: there is none. */
+static float *find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_pieces_way way, int k, int64_t *from)
+{
+    const int state[SH_CKPT_STATES] = {u->master, u->exp_avg, u->exp_avg_sq};
+    struct sh_range part = written(r, u);
+
+    *from = way == SH_PIECES_SNAPSHOT ? part.begin : sh_pieces_owned(r, u).begin;
+    if (way == SH_PIECES_SNAPSHOT)
+        return (float *)sh_exec_data(r->exec, u->snapshot) + k * (part.end - part.begin);
+    return state[k] == SH_NONE ? NULL : sh_exec_data(r->exec, state[k]);
+}
+
+static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_index, struct sh_pieces *out)
+{
+    const struct sh_param *param = &r->p->params[param_index];
+    const struct sh_unit *u = &r->p->units[param->unit];
+    struct sh_range part = way == SH_PIECES_LOAD ? sh_pieces_owned(r, u) : written(r, u);
+    struct sh_range mine = sh_layout_intersect(part, sh_pieces_range(param));
+    struct sh_ckpt_piece *piece = &out->pieces[out->set.n_pieces];
+
+    if (mine.begin == mine.end)
+        return;
+    *piece = (struct sh_ckpt_piece){
+        .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
+    for (int k = 0; k < SH_CKPT_STATES; k++) {
+        int64_t from;
+        float *state = find_state(r, u, way, k, &from);
+
+        if (state)
+            piece->data[k] = state + (mine.begin - from);
+    }
+    out->set.n_pieces++;
+}
+
+void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out)
+{
+    size_t n = (size_t)r->p->n_params;
+
+    out->tensors = sh_calloc(n, sizeof *out->tensors);
+    out->pieces = sh_calloc(n, sizeof *out->pieces);
+    out->set = (struct sh_ckpt_set){.tensors = out->tensors, .n_tensors = r->p->n_params, .pieces = out->pieces};
+    for (int i = 0; i < r->p->n_params; i++) {
+        const struct sh_param *param = &r->p->params[i];
+
+        out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems};
+        for (int k = 0; k < param->ndim; k++)
+            out->tensors[i].dim[k] = param->dim[k];
+        add_piece(r, way, i, out);
+    }
+}
+
+void sh_pieces_free(struct sh_pieces *p)
+{
+    free(p->tensors);
+    free(p->pieces);
+}
+
+void sh_pieces_copy(const struct sh_run *r)
+{
+    for (int i = 0; i < r->p->n_units; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++) {
+            const struct sh_unit *u = &r->p->units[i];
+            struct sh_range part = written(r, u);
+            int64_t begin, copy_begin;
+            const float *state = find_state(r, u, SH_PIECES_SAVE, k, &begin);
+            float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, &copy_begin);
+
+            r->device->get(copy, state + (part.begin - begin), (part.end - part.begin) * (int64_t)sizeof *copy);
+        }
+}

@@ -1,0 +1,31 @@
+/* What of the parameters and optimizer state this rank holds, in the words of io/checkpoint: the same description for all
+ * directions. Local. */
+#ifndef SH_RUN_PIECES_H
+#define SH_RUN_PIECES_H
+
+#include "src/layout/layout.h"
+#include "src/run/run.h"
+
+enum sh_pieces_way {
+    SH_PIECES_LOAD,      /* all that the rank holds */
+    SH_PIECES_SAVE,      /* replicas, who all hold the same, share the writing */
+    SH_PIECES_SNAPSHOT,  /* the same as SAVE, of the copy in the units' snapshots */
+};
+
+struct sh_pieces {
+    struct sh_ckpt_set set;
+    struct sh_ckpt_tensor *tensors;
+    struct sh_ckpt_piece *pieces;
+};
+
+void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out);
+void sh_pieces_free(struct sh_pieces *p);
+
+/* Copy what SAVE describes to where SNAPSHOT finds it. */
+void sh_pieces_copy(const struct sh_run *r);
+
+/* Elements of a unit: those of this rank, and those of a parameter. */
+struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u);
+struct sh_range sh_pieces_range(const struct sh_param *param);
+
+#endif

@@ -1,0 +1,157 @@
+/* Checkpoints of training: in front of it, or behind it from a copy that the plan has room for. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/run/pieces.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sh_run_behind {
+    struct sh_ckpt_behind *save;
+    struct sh_pieces pieces;
+    char *folder;
+    int64_t step, begin_ns, stall_ns;
+};
+
+static struct sh_ckpt_options options_of(const struct sh_run *r)
+{
+    return (struct sh_ckpt_options){
+        .road = r->cfg.checkpoint.io,
+        .hints = r->cfg.checkpoint.hints,
+        .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+        .keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n}};
+}
+
+static bool is_async(const struct sh_run *r)
+{
+    return r->cfg.checkpoint.async_mode == SH_ASYNC_ASYNC;
+}
+
+sh_rc sh_run_can_save(struct sh_run *r)
+{
+    struct sh_ckpt_options options = options_of(r);
+    char *folder;
+    sh_rc rc;
+
+    if (!r->cfg.checkpoint.enable || !is_async(r))
+        return SH_OK;
+    folder = sh_run_checkpoint_folder(r);
+    rc = sh_ckpt_behind_check(folder, &options);
+    free(folder);
+    return rc;
+}
+
+/* What describes the machine and not the training is left at its default: the file must be the same whatever mesh, folder
+ * and road it came from. */
+static sh_rc print_config(const struct sh_run *r, char **text)
+{
+    static const char *const model[] = {"model.name=debug"}; /* any: only the other sections are taken */
+    struct sh_config defaults, cfg = r->cfg;
+
+    SH_TRY(sh_config_load(NULL, 1, model, &defaults));
+    memcpy(cfg.job.dump_folder, defaults.job.dump_folder, sizeof cfg.job.dump_folder);
+    cfg.mesh = defaults.mesh;
+    cfg.parallelism = defaults.parallelism;
+    cfg.checkpoint = defaults.checkpoint;
+    cfg.metrics = defaults.metrics;
+    cfg.profiling = defaults.profiling;
+    cfg.comm = defaults.comm;
+    cfg.memory = defaults.memory;
+    cfg.training.threads = defaults.training.threads;
+    return sh_config_print(&cfg, text);
+}
+
+static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
+{
+    *meta = (struct sh_ckpt_meta){.step = r->step,
+                                  .samples = r->samples,
+                                  .tokens = r->tokens,
+                                  .updates = r->updates,
+                                  .guard = (char *)(uintptr_t)guard};
+    return sh_agree(print_config(r, &meta->config));
+}
+
+static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)
+{
+    struct sh_ckpt_options options = options_of(r);
+    char *folder = sh_run_checkpoint_folder(r);
+    int64_t begin = sh_now_ns();
+    struct sh_pieces p;
+    sh_rc rc;
+
+    sh_pieces_make(r, SH_PIECES_SAVE, &p);
+    rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
+    if (rc == SH_OK)
+        out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
+    out->step = r->step;
+    out->seconds = out->stall = (double)(sh_now_ns() - begin) / 1e9;
+    sh_pieces_free(&p);
+    free(folder);
+    return rc;
+}
+
+static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
+{
+    struct sh_ckpt_options options = options_of(r);
+    struct sh_run_behind *b = r->behind = sh_calloc(1, sizeof *b);
+
+    b->begin_ns = sh_now_ns();
+    b->step = r->step;
+    b->folder = sh_run_checkpoint_folder(r);
+    sh_pieces_make(r, SH_PIECES_SNAPSHOT, &b->pieces);
+    sh_pieces_copy(r);
+    SH_TRY(sh_ckpt_behind_begin(b->folder, &b->pieces.set, meta, &options, &b->save));
+    b->stall_ns = sh_now_ns() - b->begin_ns;
+    return SH_OK;
+}
+
+sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
+{
+    struct sh_ckpt_meta meta;
+    sh_rc rc;
+
+    *out = (struct sh_run_saved){0};
+    SH_REQUIRE(!r->behind);
+    SH_TRY(describe_run(r, guard, &meta));
+    rc = is_async(r) ? begin_behind(r, &meta) : save_now(r, &meta, out);
+    free(meta.config);
+    return rc;
+}
+
+bool sh_run_is_saving(const struct sh_run *r)
+{
+    return r->behind != NULL;
+}
+
+sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
+{
+    struct sh_run_behind *b = r->behind;
+    int64_t begin = sh_now_ns(), now;
+    bool done;
+
+    *out = (struct sh_run_saved){0};
+    SH_TRY(sh_ckpt_behind_poll(b->save, wait, &done, &out->bytes));
+    now = sh_now_ns();
+    b->stall_ns += now - begin;
+    if (!done)
+        return SH_OK;
+    out->path = sh_strfmt("%s/step-%08lld.h5", b->folder, (long long)b->step);
+    out->step = b->step;
+    out->seconds = (double)(now - b->begin_ns) / 1e9;
+    out->stall = (double)b->stall_ns / 1e9;
+    sh_run_save_abandon(r);
+    return SH_OK;
+}
+
+void sh_run_save_abandon(struct sh_run *r)
+{
+    struct sh_run_behind *b = r->behind;
+
+    if (!b)
+        return;
+    sh_ckpt_behind_end(b->save);
+    sh_pieces_free(&b->pieces);
+    free(b->folder);
+    free(b);
+    r->behind = NULL;
+}

@@ -1,0 +1,53 @@
+/* Storage that fails when told: the process's own open, write, fsync, ... stand in front of the C library's, count the
+ * calls on files below one folder, and make one of them go wrong. Linked into a test program (with -rdynamic, so that
+ * MPI and HDF5 meet it too), or as shim.so in LD_PRELOAD, where shim_env.c takes the plan from the environment.
+ * Local. */
+#ifndef TESTS_FAULT_SHIM_H
+#define TESTS_FAULT_SHIM_H
+
+#include <stdbool.h>
+
+enum shim_call {
+    SHIM_OPEN, SHIM_MKDIR, SHIM_WRITE, SHIM_READ, SHIM_SYNC, SHIM_RESIZE, SHIM_RESERVE, SHIM_RENAME, SHIM_UNLINK,
+    SHIM_CLOSE,
+    SHIM_CALLS,
+    SHIM_ANY = SHIM_CALLS /* in a plan: the n-th of all calls together */
+};
+
+enum shim_fault {
+    SHIM_NOTHING,
+    SHIM_FAIL,  /* with `error`, nothing done; a close that fails has closed all the same, as Linux does */
+    SHIM_SHORT, /* a read or write moves half of what was asked for */
+    SHIM_LOSE,  /* a write that says it succeeded and wrote nothing */
+    SHIM_FLIP,  /* a read or write with one bit changed on the way */
+    SHIM_DELAY, /* a fifth of a second late */
+    SHIM_KILL,  /* SIGKILL in place of the call */
+    SHIM_FAULTS
+};
+
+struct shim_plan {
+    enum shim_call call;
+    long number;           /* 1: the first call of that kind */
+    enum shim_fault fault; /* SHIM_NOTHING: only count */
+    int error;             /* errno of SHIM_FAIL */
+    bool lasting;          /* all later calls of that kind too */
+};
+
+/* "open", "write", ..., and "any". */
+extern const char *const shim_call_name[SHIM_CALLS + 1];
+
+/* Count from now on, from 0; calls on files that are open already are not seen. `folder` is how
+ * paths begin, as the program itself writes them; `after` (NULL:
+ * nothing) is part of a path that must be met before anything counts. Both are copied. */
+void shim_start(const char *folder, const char *after, struct shim_plan plan);
+void shim_stop(void);
+
+/* Calls of a kind (SHIM_ANY: of all) since shim_start; whether the planned one was among them. Good after shim_stop. */
+long shim_count(enum shim_call call);
+bool shim_met(void);
+
+/* Of what kind the i-th call was, from 0, for the first SHIM_ORDER of them. */
+enum { SHIM_ORDER = 4096 };
+enum shim_call shim_order(long i);
+
+#endif

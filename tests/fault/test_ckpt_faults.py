@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Injected storage faults while checkpoints are saved and loaded, on several numbers of ranks. Prints TAP.
+
+ckpt_faults injects one fault after the other and judges each. A fault after which MPI-IO or HDF5 would wait for ever
+must end the job: some seconds after the deadline of a stage, with the status for communication and one line; the
+checkpoint of before is as it was, and no bad one was committed. The job is then started again behind that fault.
+SHERD_LONG=1 injects many more.
+"""
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+WORKS = ('save-direct', 'save-behind', 'save-mpiio', 'load')
+# Ranks: how many faults during each of them.
+BUDGET = {1: (40, 30, 20, 20), 2: (30, 25, 15, 20), 3: (15, 15, 5, 10), 4: (10, 5, 0, 0), 6: (5, 0, 0, 0)}
+if LONG:
+    BUDGET = {1: (1000, 1000, 1000, 1000), 2: (600, 600, 200, 300), 3: (300, 200, 50, 100), 4: (100, 50, 20, 50),
+              6: (50, 20, 10, 20)}
+STAGE_SECONDS = 4
+END_SECONDS = 12  # rank 0's deadline, that of the others, and what a launcher needs
+STATUS_COMM = 5
+PROGRAM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/fault/ckpt_faults'
+
+
+def hashes(folder):
+    """Of the checkpoint before and the new one; None: there is none."""
+    paths = [folder / f'step-{step:08}.h5' for step in (7, 8)]
+    return [hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None for path in paths]
+
+
+@functools.lru_cache(None)
+def reference():
+    """The bytes are the same on any number of ranks, so that one clean run says what they must be."""
+    clean = Series('save-direct', 1, 0, 'reference')
+    status, _, _, stderr = clean.start()
+    if status != 0:
+        raise job.Failed(f'a save without faults: status {status}\n{stderr}')
+    return hashes(clean.folder)
+
+
+class Series:
+    """All faults of one kind of work on one number of ranks."""
+
+    def __init__(self, work, ranks, budget, folder=None):
+        self.work, self.ranks, self.budget = work, ranks, budget
+        self.folder = pathlib.Path(folder or f'{work}-{ranks}').resolve()
+        self.folder.mkdir()
+        self.first, self.bad, self.ended, self.sums = 0, [], 0, [0, 0]
+
+    def start(self):
+        """One start of the job; returns (status, seconds since its last sign, standard output, standard error)."""
+        words = job.command(self.ranks, [self.work, self.folder, self.first, self.budget, STAGE_SECONDS])
+        words[words.index(os.environ['SHERD'])] = str(PROGRAM)
+        with open('stderr', 'w+') as err:
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, text=True,
+                                     env=job.environment(self.ranks), start_new_session=True)
+            lines, last = [], time.monotonic()
+            for line in child.stdout:
+                lines.append(line.rstrip('\n'))
+                last = time.monotonic()
+            status = child.wait()
+            err.seek(0)
+            return status, time.monotonic() - last, lines, job.launcher.NOISE.sub('', err.read())
+
+    def judge_end(self, status, seconds, lines, stderr):
+        """The job ended at a fault."""
+        place = lines[-1] if lines else 'at its start'
+        said = [line for line in stderr.splitlines() if line.startswith('sherd: ') and 'error' in line]
+        if status != STATUS_COMM or len(said) != 1 or 'takes longer than checkpoint.timeout_seconds' not in said[0]:
+            self.bad.append(f'{place}: ended with status {status}\n{stderr}')
+        if seconds > END_SECONDS:
+            self.bad.append(f'{place}: ended after {seconds:.1f} s')
+        before, new = hashes(self.folder)
+        if before != reference()[0]:
+            self.bad.append(f'{place}: the checkpoint before is not what it was')
+        if new not in (None, reference()[1]):
+            self.bad.append(f'{place}: a bad checkpoint was committed')
+
+    def tidy(self):
+        for path in self.folder.glob('.*.tmp*'):
+            path.unlink()
+
+    def take(self, lines):
+        """What a start said; True when it came to its end."""
+        self.bad += [line for line in lines if line.startswith('bad ')]
+        places = [int(line.split()[1]) for line in lines if line.startswith('at ')]
+        self.first = places[-1] + 1 if places else self.budget
+        done = [re.findall(r'\d+', line) for line in lines if line.startswith('done ')]
+        if done:
+            self.sums = [a + int(b) for a, b in zip(self.sums, done[0][2:4])]
+            if int(done[0][4]):
+                self.bad.append(f'{done[0][4]} faults were not met')
+        return bool(done)
+
+    def run(self):
+        while self.first < self.budget:
+            status, seconds, lines, stderr = self.start()
+            done = self.take(lines)
+            if done and status == 0:
+                break
+            if done:
+                self.bad.append(f'status {status} at the end\n{stderr}')
+                break
+            self.judge_end(status, seconds, lines, stderr)
+            self.ended += 1
+            self.tidy()
+            if len(self.bad) > 20:
+                break
+        print(f'# {self.work}, {self.ranks} ranks: {self.ended} ended by a deadline; since then {self.sums[0]} '
+              f'succeeded, {self.sums[1]} refused')
+        return self.bad
+
+
+def case(work, ranks, budget):
+    return Series(work, ranks, budget).run()
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    cases = [(f'{work} on {ranks} ranks, {budget} faults', case, work, ranks, budget)
+             for ranks, budgets in BUDGET.items() for work, budget in zip(WORKS, budgets) if budget]
+    sys.exit(job.run_cases(cases))

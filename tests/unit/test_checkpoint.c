@@ -1,0 +1,150 @@
+/* Parts of checkpoints that need no job: which ones stay, who may write, and how long a stage may take. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/deadline.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void the_rule_keeps_what_it_says(void **state)
+{
+    static const struct {
+        struct sh_ckpt_keep keep;
+        int64_t step, good;
+        int newer;
+        bool stays;
+    } table[] = {
+        {{0, 0}, 1, 100, 50, true},    /* no limit */
+        {{1, 0}, 100, 100, 0, true},   /* the good one */
+        {{1, 0}, 101, 100, 0, true},   /* newer than it */
+        {{1, 0}, 99, 100, 1, false},
+        {{3, 0}, 98, 100, 2, true},
+        {{3, 0}, 97, 100, 3, false},
+        {{3, 10}, 90, 100, 10, true},  /* for good */
+        {{3, 10}, 91, 100, 9, false},
+        {{1, 10}, 0, 100, 20, true},   /* step 0 is a multiple of all */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        assert_int_equal(sh_ckpt_keeps(&table[i].keep, table[i].step, table[i].good, table[i].newer), table[i].stays);
+}
+
+static void the_step_is_in_the_name(void **state)
+{
+    (void)state;
+    assert_int_equal(sh_ckpt_step_of("a/b/step-00000012.h5"), 12);
+    assert_int_equal(sh_ckpt_step_of("step-123456789.h5"), 123456789);
+    assert_int_equal(sh_ckpt_step_of("step-12.h5"), -1);
+    assert_int_equal(sh_ckpt_step_of("step-00000012.h5/x"), -1);
+}
+
+/* Runs `child` in a process of its own; returns its exit status and what it wrote to standard error. */
+static int run_child(void (*child)(const char *folder), const char *folder, char text[512])
+{
+    int ends[2], status;
+    ssize_t n;
+    pid_t pid;
+
+    assert_int_equal(pipe(ends), 0);
+    pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        child(folder);
+        _exit(0);
+    }
+    close(ends[1]);
+    n = read(ends[0], text, 511);
+    text[n > 0 ? n : 0] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void try_to_lock(const char *folder)
+{
+    struct sh_ckpt_lock *lock;
+
+    if (sh_ckpt_lock(folder, &lock) != SH_OK) {
+        fprintf(stderr, "%s", sh_error_text());
+        _exit(3);
+    }
+}
+
+static void two_jobs_cannot_have_one_folder(void **state)
+{
+    char folder[] = "/tmp/test_checkpoint.XXXXXX", text[512], command[100];
+    struct sh_ckpt_lock *lock;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(sh_ckpt_lock(folder, &lock), SH_OK);
+    assert_true(sh_ckpt_lock_held(lock));
+    assert_int_equal(run_child(try_to_lock, folder, text), 3);
+    assert_non_null(strstr(text, "is held by another job (host "));
+    sh_ckpt_unlock(lock);
+    assert_int_equal(run_child(try_to_lock, folder, text), 0);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void be_late(const char *folder)
+{
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(folder, 7, 0.2, 0);
+
+    sh_ckpt_deadline_enter(d, "writing");
+    sleep(20);
+}
+
+static void wait_for_ever(const char *folder)
+{
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(folder, 7, 0.2, 0);
+
+    sh_ckpt_deadline_enter(d, "fsync");
+    sh_ckpt_deadline_wait(d);
+    sleep(20);
+}
+
+static void be_in_time(const char *folder)
+{
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(folder, 7, 0.2, 0);
+
+    sh_ckpt_deadline_enter(d, "writing");
+    sh_ckpt_deadline_rest(d);
+    sleep(2);
+    sh_ckpt_deadline_enter(d, "fsync");
+    sh_ckpt_deadline_stop(d);
+}
+
+static void a_stage_has_a_deadline(void **state)
+{
+    char text[512];
+
+    (void)state;
+    assert_int_equal(run_child(be_late, "/ckpt", text), SH_E_COMM);
+    assert_non_null(strstr(text, "step 7 in /ckpt: this rank is stuck, writing takes longer than"));
+    assert_int_equal(run_child(wait_for_ever, "/ckpt", text), SH_E_COMM);
+    assert_non_null(strstr(text, "waiting for other ranks, fsync takes longer than"));
+    assert_int_equal(run_child(be_in_time, "/ckpt", text), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_rule_keeps_what_it_says),
+        cmocka_unit_test(the_step_is_in_the_name),
+        cmocka_unit_test(two_jobs_cannot_have_one_folder),
+        cmocka_unit_test(a_stage_has_a_deadline),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
