@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Text read at a time; also the longest line that is sure to reach the tokenizer in one piece. */
@@ -28,6 +29,35 @@ struct job {
     struct sh_token_report report;
 };
 
+static bool same_inode(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The folder of a path, to be freed. */
+static char *folder_of(const char *path)
+{
+    size_t n = (size_t)(base_name(path) - path);
+    return n ? sh_strfmt("%.*s", (int)n, path) : sh_strdup(".");
+}
+
+/* Whether two names are one file, or would be once they exist: links of all kinds, and the same name in one folder. */
+static bool same_place(const char *a, const char *b)
+{
+    char *folder_a = folder_of(a), *folder_b = folder_of(b);
+    bool same = same_inode(a, b) || (!strcmp(base_name(a), base_name(b)) && same_inode(folder_a, folder_b));
+    free(folder_a);
+    free(folder_b);
+    return same;
+}
+
 static sh_rc check_options(const struct sh_token_options *opt)
 {
     if (opt->n_inputs < 1)
@@ -36,8 +66,12 @@ static sh_rc check_options(const struct sh_token_options *opt)
         return sh_fail(SH_E_USAGE, "the validation fraction is %g; it must lie between 0 and 1", opt->val_fraction);
     if (!opt->val_output && opt->val_fraction != 0)
         return sh_fail(SH_E_USAGE, "a validation fraction needs a validation file to write to");
-    if (opt->val_output && strcmp(opt->val_output, opt->output) == 0)
+    if (opt->val_output && same_place(opt->val_output, opt->output))
         return sh_fail(SH_E_USAGE, "training and validation tokens would go to the same file %s", opt->output);
+    for (int i = 0; i < opt->n_inputs; i++)
+        if (same_place(opt->inputs[i], opt->output) || (opt->val_output && same_place(opt->inputs[i], opt->val_output)))
+            return sh_fail(SH_E_USAGE, "%s is a text to read and a file of tokens to write; give another name for the tokens",
+                           opt->inputs[i]);
     return SH_OK;
 }
 

@@ -80,8 +80,6 @@ const char *sh_rc_name(sh_rc rc)
         return "numbers";
     case SH_E_BUG:
         return "bug";
-    case SH_E_REQUEUE:
-        return "requeue";
     }
     return "unknown";
 }

@@ -24,7 +24,6 @@ enum SH_RC_MUST_BE_USED sh_rc {
     SH_E_COMM = 5,     /* a peer or a collective */
     SH_E_NUMERIC = 6,  /* NaN or Inf where the run cannot go on */
     SH_E_BUG = 70,     /* an invariant of Sherd itself */
-    SH_E_REQUEUE = 75, /* stopped by a signal, saved: start me again */
 };
 typedef enum sh_rc sh_rc;
 

@@ -15,9 +15,8 @@ static void help_text(FILE *out)
                     o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "",
                     o->help);
     }
-    fputs("\n  sherd --version\n\nExit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug "
-          "of Sherd,\n"
-          "75 saved and ready to be started again.\n",
+    fputs("\n  sherd --version\n\n"
+          "Exit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd.\n",
           out);
 }
 
@@ -35,9 +34,9 @@ static void help_roff(FILE *out)
         for (const struct sh_cmd_option *o = c->options; o->name; o++)
             fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
     }
-    fputs(".SH EXIT STATUS\n0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd, 75 saved "
-          "and ready "
-          "to be started again.\n.SH SEE ALSO\n.BR sherd\\-config (5)\n",
+    fputs(".SH EXIT STATUS\n"
+          "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd.\n"
+          ".SH SEE ALSO\n.BR sherd\\-config (5)\n",
           out);
 }
 

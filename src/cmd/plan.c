@@ -14,6 +14,7 @@ struct plan {
     struct sh_mesh_shape mesh;
     struct sh_build build;
     struct sh_program *p;
+    int threads;
 };
 
 static const char *recompute_name(int mode)
@@ -48,6 +49,8 @@ static void print_request(const struct plan *l)
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
            l->cfg.training.local_batch_size);
+    printf("threads      %d a rank%s\n", l->threads,
+           l->cfg.training.threads ? "" : ": this machine's cores over the ranks of a node; training.threads sets it");
     printf(
         "work         %.4g GFLOP a token (6 x weights in products + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
         (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
@@ -143,6 +146,23 @@ static void print_collectives(const struct plan *l)
         puts("  none: one rank");
 }
 
+static sh_rc take_threads(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg)
+{
+    double threads;
+
+    SH_TRY(sh_cmd_number(cmd, args, "--threads", 1, 4096, cfg->training.threads, &threads));
+    cfg->training.threads = (int)threads;
+    return SH_OK;
+}
+
+/* As sh_run_open() chooses them, with this machine for the node; threads decide how much scratch memory there is. */
+static int threads_of_rank(const struct sh_config *cfg, int ranks)
+{
+    int node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : ranks;
+
+    return cfg->training.threads ? cfg->training.threads : sh_device_threads(node);
+}
+
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
 {
     double ranks, rank;
@@ -150,10 +170,10 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     SH_TRY(sh_cmd_number(cmd, args, "--ranks", 1, 1e7, l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1, &ranks));
     SH_TRY(sh_cmd_number(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
-    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank,
-                           l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)ranks, &l->mesh));
-    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->cfg.training.threads ? l->cfg.training.threads : 1,
-                            l->cfg.memory.limit_bytes, &l->build));
+    SH_TRY(take_threads(cmd, args, &l->cfg));
+    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, l->cfg.mesh.ranks_per_node, &l->mesh));
+    l->threads = threads_of_rank(&l->cfg, (int)ranks);
+    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
     return sh_pass_build(&l->build, &l->p);
 }
 

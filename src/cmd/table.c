@@ -14,6 +14,7 @@ static const struct sh_cmd_option train[] = {
 static const struct sh_cmd_option plan[] = {
     {"--ranks", "N", "plan for a job of N ranks (the same as --mesh.ranks=N)"},
     {"--rank", "R", "plan rank R of them; default 0"},
+    {"--threads", "N", "threads of a rank, which scratch memory depends on (the same as --training.threads=N)"},
     {"--show", NULL, "print the program: every operation with its tensors"},
     {"--print-config", NULL, "print the resolved configuration and stop"},
     {0},

@@ -8,8 +8,9 @@
  * neighbour's thread to wake up, which is what ranks that share cores are slow at. MPI_Ireduce_scatter is not used: it
  * takes memory as large as the message and sums in an order of its own choice.
  *
- * Rounds of one slot follow each other strictly, and the tag names slot and phase; so messages of two rounds in flight
- * cannot be taken for each other, although ranks may finish them in different order. */
+ * Round i is always worked off in slot i % SH_DIRECT_ROUNDS, after round i - SH_DIRECT_ROUNDS, and the tag names slot and
+ * phase. So all messages of one tag are posted in the order of their rounds on every rank, whichever slot is faster there,
+ * and those of two rounds cannot be taken for each other. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 
@@ -142,13 +143,14 @@ static void sum_part(struct sh_channel *ch, const struct sh_direct_round *r)
     sh_comm_sum(coll->dtype, out, ch->source, ch->size, mine.elems);
 }
 
+/* Not the next round of all: which slot is free first differs between ranks, and the tag with it. */
 static sh_rc open_next_round(struct sh_channel *ch, struct sh_direct_round *r)
 {
-    if (ch->direct.next == ch->direct.rounds) {
+    r->index += SH_DIRECT_ROUNDS;
+    if (r->index >= ch->direct.rounds) {
         r->phase = SH_ROUND_IDLE;
         return SH_OK;
     }
-    r->index = ch->direct.next++;
     if (scatters(&ch->coll))
         return post_scatter(ch, r);
     place_own(ch, r->index);
@@ -181,9 +183,10 @@ static sh_rc direct_begin(struct sh_channel *ch)
     int64_t part = coll->kind == SH_OP_ALL_REDUCE ? div_up(coll->count, ch->size) : coll->count;
     direct->rounds = div_up(part, most);
     direct->part_elems = div_up(part, direct->rounds);
-    direct->next = 0;
-    for (int i = 0; i < SH_DIRECT_ROUNDS; i++)
+    for (int i = 0; i < SH_DIRECT_ROUNDS; i++) {
+        direct->round[i].index = i - SH_DIRECT_ROUNDS;
         SH_TRY(open_next_round(ch, &direct->round[i]));
+    }
     return SH_OK;
 }
 

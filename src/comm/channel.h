@@ -9,7 +9,7 @@ enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one 
 
 /* A stretch of the collective that is exchanged at once. */
 struct sh_direct_round {
-    int64_t index;
+    int64_t index;        /* rounds of one slot are SH_DIRECT_ROUNDS apart */
     enum { SH_ROUND_IDLE, SH_ROUND_SCATTER, SH_ROUND_GATHER } phase;
     MPI_Request *request; /* [2 * (size - 1)] */
     int n_requests;
@@ -18,7 +18,7 @@ struct sh_direct_round {
 
 struct sh_direct {
     int64_t part_elems; /* of one rank in one round */
-    int64_t rounds, next;
+    int64_t rounds;
     struct sh_direct_round round[SH_DIRECT_ROUNDS];
 };
 

@@ -180,7 +180,8 @@ static bool is_my_turn(const struct sh_mpi *m, struct findings f)
      * has hardly begun, and is looked into only because another rank asked. */
     bool old = w->begin_ns - w->channel->start_ns > SECONDS(m->c->opt.timeout_seconds) / 2;
     bool clear = old && f.silent == 0 && f.behind > 0;
-    bool other_speaks = f.lower_in_it || f.silent + f.behind == 0;
+    /* One that waits in another collective stands nearer to the cause, even where this rank sees it too. */
+    bool other_speaks = f.lower_in_it || f.waiting > 0 || f.silent + f.behind == 0;
     return waited >= (clear ? 0 : ANSWER_NS) + (other_speaks ? DEFER_NS : 0);
 }
 

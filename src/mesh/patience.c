@@ -1,6 +1,9 @@
 /* A limit on waiting for other ranks in the agreements between sections of a step. Collectives on channels have their own
  * watch (src/comm); here the main thread waits, so it asks by itself: when the limit is over, every rank that waits says so
- * to the first few ranks, and the lowest of those that wait names the ones it has not heard of. */
+ * to the first few ranks, and the lowest of those that wait names the ones it has not heard of.
+ *
+ * All ranks wait equally often, so the count of the waits says which one a message is about: one about a wait that resolved
+ * itself may be read in a later one, where its sender may be the very rank that is missing. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
@@ -21,6 +24,14 @@ enum {
 };
 
 static double limit_seconds;
+static int current; /* the how manieth wait */
+
+/* What was told each speaker last; its buffer is MPI's until it has left. */
+static struct {
+    MPI_Request request; /* valid when `sent` */
+    bool sent;
+    int wait;
+} told[SPEAKERS];
 
 void sh_mesh_patience(double seconds)
 {
@@ -45,29 +56,41 @@ static sh_rc test_until(MPI_Request *request, int64_t until_ns, int *done)
     return SH_OK;
 }
 
-static sh_rc say_waiting(int rank, int world)
+static sh_rc tell(int to)
 {
-    for (int to = 0; to < world && to < SPEAKERS; to++)
-        if (to != rank) {
-            MPI_Request sent;
+    int left = 1;
 
-            SH_MPI(MPI_Isend(NULL, 0, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &sent));
-            SH_MPI(MPI_Request_free(&sent));
-        }
+    if (told[to].sent)
+        SH_MPI(MPI_Test(&told[to].request, &left, MPI_STATUS_IGNORE));
+    if (!left) /* it has not even taken the last one */
+        return SH_OK;
+    told[to].wait = current;
+    SH_MPI(MPI_Isend(&told[to].wait, 1, MPI_INT, to, TAG, MPI_COMM_WORLD, &told[to].request));
+    told[to].sent = true;
     return SH_OK;
 }
 
+static sh_rc say_waiting(int rank, int world)
+{
+    for (int to = 0; to < world && to < SPEAKERS; to++)
+        if (to != rank)
+            SH_TRY(tell(to));
+    return SH_OK;
+}
+
+/* Read all that has come. waits == NULL: the wait is over. */
 static sh_rc hear(bool *waits)
 {
     MPI_Status from;
-    int there;
+    int there, wait;
 
     for (;;) {
         SH_MPI(MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &from));
         if (!there)
             return SH_OK;
-        SH_MPI(MPI_Recv(NULL, 0, MPI_BYTE, from.MPI_SOURCE, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
-        waits[from.MPI_SOURCE] = true;
+        SH_MPI(MPI_Recv(&wait, 1, MPI_INT, from.MPI_SOURCE, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        if (waits != NULL && wait == current)
+            waits[from.MPI_SOURCE] = true;
     }
 }
 
@@ -122,8 +145,9 @@ sh_rc sh_mesh_wait(MPI_Request *request)
     int rank, world, done;
 
     sh_mesh_world(&rank, &world);
+    current++;
     SH_TRY(test_until(request, limit_seconds > 0 ? sh_now_ns() + (int64_t)(limit_seconds * 1e9) : 0, &done));
     while (!done)
         SH_TRY(roll_call(request, rank, world, &done));
-    return SH_OK;
+    return limit_seconds > 0 ? hear(NULL) : SH_OK;
 }
