@@ -10,12 +10,26 @@ static struct sh_program *forward(const struct sh_build *b, enum sh_model_output
     return micro;
 }
 
+/* Each micro-step has its own place in the tree of sums, and so its own section. */
+static void add_every_micro_step(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
+{
+    int last = b->options.micro_steps - 1;
+
+    for (int m = 0; m <= last; m++)
+        sh_pass_shard_section(micro, &b->options,
+                              m == 0 ? SH_SECTION_FIRST : m < last ? SH_SECTION_MIDDLE : SH_SECTION_LAST, 1, p);
+}
+
 static void add_micro_steps(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
 {
     int n = b->options.micro_steps;
 
     if (n == 1) {
         sh_pass_shard_section(micro, &b->options, SH_SECTION_ONLY, 1, p);
+        return;
+    }
+    if (b->options.reproducible) {
+        add_every_micro_step(b, micro, p);
         return;
     }
     sh_pass_shard_section(micro, &b->options, SH_SECTION_FIRST, 1, p);

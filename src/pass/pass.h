@@ -38,6 +38,8 @@ struct sh_pass_options {
     struct sh_mesh_shape mesh;
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */
+    bool reproducible;         /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
+                                  the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     bool decay_all;            /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what
@@ -47,7 +49,9 @@ struct sh_pass_options {
 /* Units with their persistent tensors for one rank, into the empty program `out`. */
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
-/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL). */
+/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
+ * With options.reproducible each micro-step has a section of its own (repeat 1), appended in their order; each writes
+ * the loss of its own batch, and the host adds them up in the order of the tree. */
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                            int repeat, struct sh_program *out);
 

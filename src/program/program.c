@@ -55,6 +55,8 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .master = SH_NONE, .exp_avg = SH_NONE, .exp_avg_sq = SH_NONE, .compute = SH_NONE,
                         .full = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
 
+    for (int i = 0; i < SH_GRAD_LEVELS; i++)
+        u.grad_level[i] = SH_NONE;
     snprintf(u.name, sizeof u.name, "%s", name);
     return APPEND(p->units, p->n_units, p->cap_units, u);
 }

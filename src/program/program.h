@@ -33,6 +33,7 @@ enum sh_mem {
 const char *sh_mem_name(enum sh_mem kind);
 
 enum { SH_NAME_MAX = 64, SH_NONE = -1 };
+enum { SH_GRAD_LEVELS = 10 }; /* of the tree over micro-steps: 2^10 of them at most */
 
 struct sh_tensor {
     char name[SH_NAME_MAX];
@@ -92,6 +93,8 @@ struct sh_unit {
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
+    int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
+                                       in the tree (shard_section.c); SH_NONE: no such level */
 };
 
 enum sh_section_kind {

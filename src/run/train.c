@@ -215,22 +215,48 @@ static sh_rc judge(struct train *t, double loss, double norm, enum sh_verdict *v
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
-static void forward_backward(struct train *t, long long tokens, double *loss, double *norm)
+/* The loss of micro-step m joins those before it in the tree that their gradients are summed in (the stack of
+ * src/pass/shard_section.c); after the last one the sum is open[0]. */
+static void add_loss(double open[SH_GRAD_LEVELS + 1], int m, double loss)
+{
+    int level = __builtin_popcount((unsigned)m);
+
+    open[level] = loss;
+    for (int pairs = m; pairs & 1; pairs >>= 1, level--)
+        open[level - 1] += open[level];
+}
+
+/* Leaves the sum over this rank's micro-steps in the program's loss. */
+static void micro_steps(struct train *t)
 {
     struct sh_run *r = t->r;
+    bool tree = r->build.options.reproducible;
+    double open[SH_GRAD_LEVELS + 1], loss;
     int m = 0;
 
-    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)tokens;
     for (int s = 0; s < r->p->n_sections; s++) {
         const struct sh_section *section = &r->p->sections[s];
 
         if (section->kind < SH_SECTION_FIRST || section->kind > SH_SECTION_ONLY)
             continue;
-        for (int k = 0; k < section->repeat; k++) {
-            sh_feed_put(r, &t->feed, m++);
-            sh_exec_run(r->exec, section->kind);
+        for (int k = 0; k < section->repeat; k++, m++) {
+            sh_feed_put(r, &t->feed, m);
+            sh_exec_run_section(r->exec, section);
+            sh_exec_get(r->exec, r->p->loss, &loss);
+            if (tree)
+                add_loss(open, m, loss);
         }
     }
+    if (tree)
+        sh_exec_put(r->exec, r->p->loss, &open[0]);
+}
+
+static void forward_backward(struct train *t, long long tokens, double *loss, double *norm)
+{
+    struct sh_run *r = t->r;
+
+    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)tokens;
+    micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_exec_get(r->exec, r->p->loss, loss);
