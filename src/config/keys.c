@@ -128,8 +128,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses and parameters have the same bits on every mesh of a "
              "power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
-             "sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes memory for a "
-             "full gradient and more for each doubling of the micro-steps."},
+             "sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
+             "memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: as many as take about 64 MiB."},
 

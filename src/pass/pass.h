@@ -50,10 +50,10 @@ struct sh_pass_options {
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
 /* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
- * With options.reproducible each micro-step has a section of its own (repeat 1), appended in their order; each writes
- * the loss of its own batch, and the host adds them up in the order of the tree. */
+ *   micro_step  of a training section: the first one that it is for; else 0
+ * With options.reproducible it reads and writes the levels of the tree that belong to that micro-step. */
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int repeat, struct sh_program *out);
+                           int micro_step, int repeat, struct sh_program *out);
 
 /* Append INIT (constant tables, compute copies of the parameters), LOSS, NORM, UPDATE. */
 void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);

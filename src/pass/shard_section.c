@@ -25,7 +25,7 @@ struct shard {
     const struct sh_program *micro;
     const struct sh_pass_options *opt;
     struct sh_program *out;
-    int micro_step;        /* of the training step, counted where each has a section of its own; else 0 */
+    int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
     bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
     struct interval *intervals;
     int n_intervals, cap_intervals;
@@ -325,27 +325,13 @@ static void bind(struct shard *s)
                 s->map[t] = o;
 }
 
-static bool is_training(enum sh_section_kind kind)
-{
-    return kind >= SH_SECTION_FIRST && kind <= SH_SECTION_ONLY;
-}
-
-static int micro_steps_so_far(const struct sh_program *p)
-{
-    int n = 0;
-
-    for (int i = 0; i < p->n_sections; i++)
-        n += is_training(p->sections[i].kind);
-    return n;
-}
-
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int repeat, struct sh_program *out)
+                           int micro_step, int repeat, struct sh_program *out)
 {
     struct shard s = {.micro = micro,
                       .opt = opt,
                       .out = out,
-                      .micro_step = opt->reproducible && is_training(kind) ? micro_steps_so_far(out) : 0,
+                      .micro_step = opt->reproducible ? micro_step : 0,
                       .first = opt->reproducible || (kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST),
                       .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
                       .map = filled(micro->n_tensors),
@@ -355,6 +341,7 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
                       .last_grad = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);
+    out->sections[out->n_sections - 1].micro_step = micro_step;
     bind(&s);
     find_intervals(&s);
     find_last_grads(&s);

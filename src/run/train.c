@@ -230,24 +230,16 @@ static void add_loss(double open[SH_GRAD_LEVELS + 1], int m, double loss)
 static void micro_steps(struct train *t)
 {
     struct sh_run *r = t->r;
-    bool tree = r->build.options.reproducible;
     double open[SH_GRAD_LEVELS + 1], loss;
-    int m = 0;
 
-    for (int s = 0; s < r->p->n_sections; s++) {
-        const struct sh_section *section = &r->p->sections[s];
-
-        if (section->kind < SH_SECTION_FIRST || section->kind > SH_SECTION_ONLY)
-            continue;
-        for (int k = 0; k < section->repeat; k++, m++) {
-            sh_feed_put(r, &t->feed, m);
-            sh_exec_run_section(r->exec, section);
-            sh_exec_get(r->exec, r->p->loss, &loss);
-            if (tree)
-                add_loss(open, m, loss);
-        }
+    for (int m = 0; m < r->build.options.micro_steps; m++) {
+        sh_feed_put(r, &t->feed, m);
+        sh_exec_run_section(r->exec, &r->p->sections[sh_program_micro_step(r->p, m)]);
+        sh_exec_get(r->exec, r->p->loss, &loss);
+        if (r->p->tree_sums)
+            add_loss(open, m, loss);
     }
-    if (tree)
+    if (r->p->tree_sums)
         sh_exec_put(r->exec, r->p->loss, &open[0]);
 }
 

@@ -68,20 +68,21 @@ static void micro_steps(struct sim *s, const struct sh_build *b, int step)
 {
     const struct sh_program *p = s->ranks[0].p;
     double loss[MAX_RANKS][GLOBAL];
-    int m = 0;
+    int n = b->options.micro_steps, run = 0;
 
+    for (int m = 0; m < n; m++) {
+        for (int rank = 0; rank < s->world; rank++)
+            feed(s, rank, step, (rank * n + m) * b->batch.batch);
+        sim_run_section(s, sh_program_micro_step(p, m));
+        for (int rank = 0; rank < s->world; rank++)
+            loss[rank][m] = *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
+    }
     for (int i = 0; i < p->n_sections; i++)
-        for (int k = 0; p->sections[i].kind >= SH_SECTION_FIRST && p->sections[i].kind <= SH_SECTION_ONLY &&
-                        k < p->sections[i].repeat; k++, m++) {
-            for (int rank = 0; rank < s->world; rank++)
-                feed(s, rank, step, (rank * b->options.micro_steps + m) * b->batch.batch);
-            sim_run_section(s, i);
-            for (int rank = 0; rank < s->world; rank++)
-                loss[rank][m] = *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
-        }
-    assert_int_equal(m, b->options.micro_steps);
-    for (int rank = 0; rank < s->world && b->options.reproducible; rank++)
-        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = tree_sum(loss[rank], m);
+        if (p->sections[i].kind >= SH_SECTION_FIRST && p->sections[i].kind <= SH_SECTION_ONLY)
+            run += p->sections[i].repeat;
+    assert_int_equal(run, n);
+    for (int rank = 0; rank < s->world && p->tree_sums; rank++)
+        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = tree_sum(loss[rank], n);
 }
 
 static double agreed(const struct sim *s, int tensor)
