@@ -1,15 +1,15 @@
 /* Sums that do not depend on their order: an accumulator of whole numbers wide enough for any sum of squares of floats.
  *
- * A vector is cut in blocks of SH_EXACT_BLOCK elements, counted from its start. The squares of a block are summed in f64
- * in one fixed order; block sums are added without any rounding, so that it does not matter which rank or thread has
- * which blocks, as long as none is cut in two. The result is rounded once, at the end.
+ * A vector is cut in blocks of SH_EXACT_BLOCK elements, counted from its start. The squares of a block are summed in
+ * f64 in one fixed order; block sums are added without any rounding, so that it does not matter which rank or thread
+ * has which blocks, as long as none is cut in two. The result is rounded once, at the end.
  *
  * Outside of a kernel the accumulator is SH_EXACT_ELEMS doubles, for collectives to sum: digit i counts units of
- * 2^(32 i - 352), and is a whole number below 2^32, so that 2^20 of them add up exactly; the last element is the sum of
- * all block sums that are not finite, or 0. Squares of floats are multiples of 2^-298 and their sum is below 2^302 for
- * 2^46 of them, so that nothing is lost at either end: the mantissa of a double that is a multiple of 2^-298 has its
- * last bit at 2^-350 or higher, and the last digit ends at 2^320. Digits are made whole again (carries taken on) at
- * the end of each operation. After Kulisch, Computer Arithmetic and Validity, de Gruyter 2008. All local, no failure. */
+ * 2^(32 i - 352), and is a whole number below 2^32, so that 2^20 of them add up exactly; the last element is the sum
+ * of all block sums that are not finite, or 0. Nothing is lost at either end: squares of floats are multiples of
+ * 2^-298, so the last of the 53 bits of a block sum stands for 2^-350 or more; and the squares of 2^46 floats come to
+ * less than 2^302, while the digits reach to 2^320. Carries are taken on at the end of each operation.
+ * Source: Kulisch, Computer Arithmetic and Validity, de Gruyter 2008. All local, no failure. */
 #ifndef SH_KERNELS_EXACT_H
 #define SH_KERNELS_EXACT_H
 

@@ -2,8 +2,9 @@
  * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
  *
  * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The branches that a rank has
- * open are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a pair,
- * whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree goes on over the ranks.
+ * open are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a
+ * pair, whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree goes on over the
+ * ranks.
  *
  * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
  * in between, or all uses of the micro-step when the strategy keeps what it gathered for the backward. */

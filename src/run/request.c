@@ -135,8 +135,9 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
     int64_t below = power_below(leaves) * cfg->training.local_batch_size;
 
     if (!is_power_of_two(world))
-        return sh_fail(SH_E_USAGE, "training.reproducible=mesh needs a power of two of ranks, not %d; nearest: %lld or %lld",
-                       world, (long long)power_below(world), (long long)power_below(world) * 2);
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh needs a power of two of ranks, not %d; nearest: %lld or %lld", world,
+                       (long long)power_below(world), (long long)power_below(world) * 2);
     if (!is_power_of_two(leaves))
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh needs a power of two of micro-steps over all ranks, but "
