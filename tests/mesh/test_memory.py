@@ -21,6 +21,10 @@ RUNS = {
     'shard_optim over 2, full recompute': (2, 'llama', {'parallelism.sharding_strategy': 'shard_optim',
                                                         'activation_checkpoint.mode': 'full'}),
     'no_shard over 2': (2, 'gpt2', {'parallelism.sharding_strategy': 'no_shard'}),
+    'one rank, reproducible': (1, 'gpt2', {'training.reproducible': 'mesh', 'training.global_batch_size': 16}),
+    'shard_optim over 2, reproducible': (2, 'llama', {'training.reproducible': 'mesh',
+                                                      'training.global_batch_size': 16,
+                                                      'parallelism.sharding_strategy': 'shard_optim'}),
     'hybrid_shard 2 x 2, documents': (4, 'llama', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
                                                    'data.document_mask': True, 'data.document_separator': 3}),
 }
