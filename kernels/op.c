@@ -32,6 +32,8 @@ static const struct sh_op_info op_table[SH_OP_KINDS] = {
     [SH_OP_COPY] = {.name = "copy", .n_in = 1, .n_out = 1, APART},
     [SH_OP_ACCUMULATE] = {.name = "accumulate", .n_in = 1, .n_out = 1, .rw_out = BIT(0), APART},
     [SH_OP_SUMSQ] = {.name = "sumsq", .n_in = 1, .n_out = 1, APART},
+    [SH_OP_SUMSQ_EXACT] = {.name = "sumsq_exact", .n_in = 1, .n_out = 1, APART},
+    [SH_OP_EXACT_ROUND] = {.name = "exact_round", .n_in = 1, .n_out = 1, APART},
     [SH_OP_ADAMW] =
         {.name = "adamw", .n_in = 1, .n_out = 4, .opt_out = BIT(3), .rw_out = BIT(0) | BIT(1) | BIT(2), APART},
     [SH_OP_ALL_GATHER] = {.name = "all_gather", .n_in = 1, .n_out = 1, .comm = true, APART},

@@ -42,6 +42,8 @@ enum sh_op_kind {
     SH_OP_COPY,          /* a [n]                                                   -> y [n], same type                 */
     SH_OP_ACCUMULATE,    /* a [n] f32                                               -> y [n] f32: y = y + a             */
     SH_OP_SUMSQ,         /* a [n] f32                                               -> s [1] f64 +=                     */
+    SH_OP_SUMSQ_EXACT,   /* a [n] f32                                               -> s [SH_EXACT_ELEMS] f64 +=: accumulator of kernels/exact.h */
+    SH_OP_EXACT_ROUND,   /* s [SH_EXACT_ELEMS] f64                                  -> y [1] f64: what the accumulator holds, rounded once */
     SH_OP_ADAMW,         /* g [n] f32                                               -> p, m, v [n] f32 in place, c [n] act (opt): p in the compute type */
 
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */

@@ -49,6 +49,7 @@ sh_rc sh_cpu_cast(const struct sh_op_call *call);
 sh_rc sh_cpu_copy(const struct sh_op_call *call);
 sh_rc sh_cpu_accumulate(const struct sh_op_call *call);
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call);
+sh_rc sh_cpu_sumsq_exact(const struct sh_op_call *call);
 
 /* adamw.c */
 sh_rc sh_cpu_adamw(const struct sh_op_call *call);

@@ -50,6 +50,8 @@ const struct sh_kernel_table sh_kernels_cpu = {
         [SH_OP_COPY] = sh_cpu_copy,
         [SH_OP_ACCUMULATE] = sh_cpu_accumulate,
         [SH_OP_SUMSQ] = sh_cpu_sumsq,
+        [SH_OP_SUMSQ_EXACT] = sh_cpu_sumsq_exact,
+        [SH_OP_EXACT_ROUND] = sh_ref_exact_round, /* some digits: nothing to gain */
         [SH_OP_ADAMW] = sh_cpu_adamw,
     },
     .work_bytes = work_bytes,

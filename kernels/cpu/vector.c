@@ -5,6 +5,7 @@
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
+#include "kernels/exact.h"
 
 #include <omp.h>
 #include <stddef.h>
@@ -96,5 +97,28 @@ sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
     for (int64_t p = 0; p < pieces; p++)
         sum += part[p];
     *s = sum;
+    return SH_OK;
+}
+
+/* Threads add up what they happen to get, in any order: these sums are exact. */
+sh_rc sh_cpu_sumsq_exact(const struct sh_op_call *call)
+{
+    const float *a = call->in[0].data;
+    int64_t n = sh_cpu_elems(&call->in[0]), pieces = sh_cpu_pieces(n);
+    struct sh_exact sum = {0};
+
+    _Static_assert(SH_CPU_PIECE % SH_EXACT_BLOCK == 0, "a piece starts a block");
+    if (sh_op_adds(call, 0))
+        sh_exact_get(&sum, call->out[0].data);
+#pragma omp parallel
+    {
+        struct sh_exact mine = {0};
+#pragma omp for schedule(static)
+        for (int64_t p = 0; p < pieces; p++)
+            sh_exact_add_squares(&mine, a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+#pragma omp critical(sh_exact)
+        sh_exact_add(&sum, &mine);
+    }
+    sh_exact_put(&sum, call->out[0].data);
     return SH_OK;
 }

@@ -1,4 +1,5 @@
 /* Operations on whole vectors. */
+#include "kernels/exact.h"
 #include "kernels/ref/ref.h"
 
 sh_rc sh_ref_add(const struct sh_op_call *call)
@@ -28,5 +29,23 @@ sh_rc sh_ref_sumsq(const struct sh_op_call *call)
     for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++)
         sum += sh_ref_get(&call->in[0], i) * sh_ref_get(&call->in[0], i);
     sh_ref_sum(call, 0, 0, sum);
+    return SH_OK;
+}
+
+sh_rc sh_ref_sumsq_exact(const struct sh_op_call *call)
+{
+    struct sh_exact sum = {0};
+    if (sh_op_adds(call, 0))
+        sh_exact_get(&sum, call->out[0].data);
+    sh_exact_add_squares(&sum, call->in[0].data, sh_ref_elems(&call->in[0]));
+    sh_exact_put(&sum, call->out[0].data);
+    return SH_OK;
+}
+
+sh_rc sh_ref_exact_round(const struct sh_op_call *call)
+{
+    struct sh_exact sum;
+    sh_exact_get(&sum, call->in[0].data);
+    *(double *)call->out[0].data = sh_exact_round(&sum);
     return SH_OK;
 }

@@ -1,6 +1,6 @@
 /* Large collectives by direct exchange: every rank sends each other rank what that one needs, in rounds of bounded size.
  *
- *   scatter  each rank gets everyone's share of its own part into staging, and sums in rank order
+ *   scatter  each rank gets everyone's share of its own part into staging, and sums in a tree over the ranks (sum.h)
  *   gather   each rank gets every other part straight into its place
  *
  * reduce_scatter is a scatter, all_gather a gather, all_reduce both, round by round. Bytes sent by a rank: (size-1)/size of

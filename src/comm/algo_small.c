@@ -1,5 +1,5 @@
 /* Collectives where the number of messages is the cost: MPI's own all-gather, and sums made by every rank for itself in
- * rank order, so that all have the same bits. Also the collectives that need no message at all. */
+ * one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 

@@ -38,7 +38,7 @@ struct sh_channel {
     int64_t stage_bytes;     /* staging of one source in one round */
     int64_t staging_bytes;
     char *staging;
-    const void **source;     /* [size]: operands of a sum in rank order */
+    const void **source;     /* [size]: operands of a sum, by rank */
     MPI_Request *request;    /* of all rounds */
     struct sh_direct direct;
 };

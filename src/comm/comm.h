@@ -32,8 +32,9 @@ struct sh_comm_options {
 
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
-                               REDUCE_SCATTER: send [size*count] f32 -> recv [count]; sum in rank order of the axis
-                               ALL_REDUCE: recv [count] in place; sum, same bits on every rank of the axis */
+                               REDUCE_SCATTER: send [size*count] f32 -> recv [count]; sum in a binary tree
+                               over the ranks of the axis (sum.h)
+                               ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the axis */
     enum sh_stream stream;
     enum sh_axis axis;
     enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64 */

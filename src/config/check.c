@@ -107,6 +107,16 @@ static sh_rc check_parallelism(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_reproducible(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->parallelism.gradient_sync == SH_GRAD_SYNC_EVERY)
+        return sh_config_refuse(state, "parallelism.gradient_sync",
+                                "every_micro_step sums over the ranks before the micro-steps, and"
+                                " training.reproducible=mesh the other way round; leave it out");
+    return SH_OK;
+}
+
 static sh_rc check_recompute(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -167,7 +177,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
-        check_schedule, check_parallelism, check_recompute, check_guard,
+        check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -27,6 +27,7 @@ enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE };
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
+enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
@@ -63,6 +64,8 @@ enum sh_cfg_family: llama | gpt2 */
         int mixed_precision_param; /* enum sh_cfg_precision: float32 | bfloat16 */
         int threads;             /* of one rank; 0: cores of the node / ranks on it */
         int kernels;             /* enum sh_cfg_kernels: cpu | ref */
+        int reproducible;        /* enum sh_cfg_reproducible: none (same mesh, same bits) | mesh (the same bits on every
+                                    mesh of 2^k ranks) */
         int loss_chunk_rows;     /* 0: chosen so that a chunk of logits is about 64 MiB */
     } training;
     struct {

@@ -25,6 +25,7 @@ static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
 static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, {NULL, 0}};
+static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_REPRODUCIBLE_MESH}, {NULL, 0}};
 static words token_words = {
     {"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, {NULL, 0}};
 static words strategy_words = {
@@ -127,6 +128,11 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
      .help = "cpu: fast kernels; ref: the plain loops that define what is right."},
+    {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
+     .help = "none: the same bits on the same mesh. mesh: losses and parameters have the same bits on every mesh of a "
+             "power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
+             "sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
+             "memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: as many as take about 64 MiB."},
 

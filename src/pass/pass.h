@@ -39,6 +39,8 @@ struct sh_pass_options {
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */
     bool snapshot;             /* room for a copy of the state that is saved while the training goes on */
+    bool reproducible;         /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
+                                  the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     bool decay_all;            /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what
@@ -48,9 +50,11 @@ struct sh_pass_options {
 /* Units with their persistent tensors for one rank, into the empty program `out`. */
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
-/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL). */
+/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
+ *   micro_step  of a training section: the first one that it is for; else 0
+ * With options.reproducible it reads and writes the levels of the tree that belong to that micro-step. */
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int repeat, struct sh_program *out);
+                           int micro_step, int repeat, struct sh_program *out);
 
 /* Append INIT (constant tables, compute copies of the parameters), LOSS, NORM, UPDATE. */
 void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);

@@ -51,6 +51,15 @@ static bool is_grad_sum(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
 }
 
+/* Adding to the shard follows a reduction; sums of micro-steps on this rank stand before theirs, and stay there. */
+static bool adds_reduced(const struct schedule *s, int i)
+{
+    for (int k = 0; s->old[i].kind == SH_OP_ACCUMULATE && k < i; k++)
+        if (s->old[k].kind == SH_OP_REDUCE_SCATTER && s->old[k].out[0] == s->old[i].in[0])
+            return true;
+    return false;
+}
+
 /* Move waits down. `tail` is what must follow the newest reduce_scatter; `end` what may wait for the section's end. */
 static void delay_waits(const struct schedule *s, struct list *out)
 {
@@ -63,7 +72,7 @@ static void delay_waits(const struct schedule *s, struct list *out)
         if (s->old[i].kind == SH_OP_REDUCE_SCATTER) {
             append(out, &tail);
             push(out, i);
-        } else if (waited == SH_OP_REDUCE_SCATTER || s->old[i].kind == SH_OP_ACCUMULATE) {
+        } else if (waited == SH_OP_REDUCE_SCATTER || adds_reduced(s, i)) {
             push(&tail, i);
         } else if (is_grad_sum(s, i) && s->old[i].attr.after == SH_NONE) {
             push(tail.n ? &tail : out, i);

@@ -1,4 +1,5 @@
 /* The sections around the micro-steps: init, sums over the ranks, update. */
+#include "kernels/exact.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
@@ -85,22 +86,47 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
     return owned->end - owned->begin;
 }
 
-/* Owned elements only, over the shard axis only: padding and replicas do not count. */
-void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
+/* Owned elements only: padding does not count. */
+static void square_units(const struct sh_pass_options *opt, struct sh_program *out, enum sh_op_kind kind, int sum)
 {
-    sh_program_add_section(out, SH_SECTION_NORM, 1);
     for (int i = 0; i < out->n_units; i++) {
-        struct sh_op op = sh_op_make(SH_OP_SUMSQ);
+        struct sh_op op = sh_op_make(kind);
         struct sh_range owned;
         int64_t n = owned_elems(opt, &out->units[i], &owned);
 
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, 0, 1, &n, out->units[i].name);
-        op.out[0] = out->sumsq;
+        op.out[0] = sum;
         op.attr.accumulate = i > 0;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         sh_shard_op(out, op);
     }
+}
+
+/* Where shards end must not show in the sum, so it is made without rounding. Chunks are whole blocks. */
+static void exact_norm(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    struct sh_tensor t = sh_tensor_make(SH_MEM_CONST, SH_F64, 1, (const int64_t[]){SH_EXACT_ELEMS}, "gradient.exact");
+    struct sh_op round = sh_op_make(SH_OP_EXACT_ROUND);
+    int exact = sh_program_add_tensor(out, &t);
+
+    square_units(opt, out, SH_OP_SUMSQ_EXACT, exact);
+    sum_over(out, exact, SH_AXIS_SHARD, opt);
+    round.in[0] = exact;
+    round.out[0] = out->sumsq;
+    round.phase = SH_PHASE_UPDATE;
+    sh_shard_op(out, round);
+}
+
+/* Over the shard axis only: replicas do not count. */
+void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_NORM, 1);
+    if (opt->reproducible) {
+        exact_norm(opt, out);
+        return;
+    }
+    square_units(opt, out, SH_OP_SUMSQ, out->sumsq);
     sum_over(out, out->sumsq, SH_AXIS_SHARD, opt);
 }
 

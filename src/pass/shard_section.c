@@ -1,6 +1,11 @@
 /* Sharding a micro-step: where the logical step names a parameter, the section reads a gathered unit; where it makes a
  * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
  *
+ * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The branches that a rank has
+ * open are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a
+ * pair, whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree goes on over the
+ * ranks.
+ *
  * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
  * in between, or all uses of the micro-step when the strategy keeps what it gathered for the backward. */
 #include "src/base/mem.h"
@@ -21,7 +26,8 @@ struct shard {
     const struct sh_program *micro;
     const struct sh_pass_options *opt;
     struct sh_program *out;
-    bool first, last;      /* of the training step; outside of training all are first: nothing is accumulated */
+    int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
+    bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
     struct interval *intervals;
     int n_intervals, cap_intervals;
     int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
@@ -164,18 +170,22 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
     return sh_shard_view(s->out, unit_tensor, s->micro->params[param].unit_elems, m->ndim, m->dim, m->name);
 }
 
-static int unit_grad(struct shard *s, int unit)
+/* The flat gradient on a level of the stack. The topmost level of all is added to the one below where it is made, and
+ * need not be kept. */
+static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
+    int kept = level ? u->grad_level[level] : shard_size(s) == 1 ? u->grad_shard : u->grad_full;
 
-    if (s->grad[unit] == SH_NONE) {
-        if (shard_size(s) == 1)
-            s->grad[unit] = u->grad_shard;
-        else if (u->grad_full != SH_NONE)
-            s->grad[unit] = u->grad_full;
-        else
-            s->grad[unit] = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
-    }
+    if (kept != SH_NONE)
+        return kept;
+    return flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
+}
+
+static int unit_grad(struct shard *s, int unit)
+{
+    if (s->grad[unit] == SH_NONE)
+        s->grad[unit] = level_grad(s, unit, __builtin_popcount((unsigned)s->micro_step));
     return s->grad[unit];
 }
 
@@ -215,6 +225,30 @@ static void accumulate(const struct shard *s, const struct sh_op *micro_op, stru
     }
 }
 
+static void add_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
+{
+    struct sh_op add = sh_op_make(SH_OP_ACCUMULATE);
+
+    add.in[0] = from;
+    add.out[0] = to;
+    add.phase = phase;
+    add.unit = unit;
+    sh_shard_op(s->out, add);
+}
+
+/* The pairs of the tree that this micro-step completes. */
+static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
+{
+    int level = __builtin_popcount((unsigned)s->micro_step);
+
+    for (int pairs = s->micro_step; pairs & 1; pairs >>= 1) {
+        int lower = level_grad(s, unit, --level);
+
+        add_into(s, unit, s->grad[unit], lower, phase);
+        s->grad[unit] = lower;
+    }
+}
+
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
     const struct sh_unit *u = &s->out->units[unit];
@@ -226,15 +260,8 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
         chunk = direct ? shard : flat(s, SH_MEM_GRAD, SH_F32, u->chunk, unit, "reduced");
         scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit,
                                         s->grad[unit], chunk, SH_NONE, phase);
-        if (!direct) {
-            struct sh_op add = sh_op_make(SH_OP_ACCUMULATE);
-
-            add.in[0] = chunk;
-            add.out[0] = shard;
-            add.phase = phase;
-            add.unit = unit;
-            sh_shard_op(s->out, add);
-        }
+        if (!direct)
+            add_into(s, unit, chunk, shard, phase);
     }
     if (s->last && s->opt->mesh.size[SH_AXIS_REPLICATE] > 1)
         sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, SH_AXIS_REPLICATE, unit, SH_NONE, shard,
@@ -267,8 +294,10 @@ static void walk(struct shard *s)
             if (s->intervals[v].last == i)
                 close_interval(s, &s->intervals[v]);
         for (int unit = 0; unit < s->out->n_units; unit++)
-            if (s->last_grad[unit] == i)
+            if (s->last_grad[unit] == i) {
+                add_pairs(s, unit, s->micro->ops[i].phase);
                 reduce(s, unit, s->micro->ops[i].phase);
+            }
     }
 }
 
@@ -298,12 +327,13 @@ static void bind(struct shard *s)
 }
 
 void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int repeat, struct sh_program *out)
+                           int micro_step, int repeat, struct sh_program *out)
 {
     struct shard s = {.micro = micro,
                       .opt = opt,
                       .out = out,
-                      .first = kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST,
+                      .micro_step = opt->reproducible ? micro_step : 0,
+                      .first = opt->reproducible || (kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST),
                       .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
                       .map = filled(micro->n_tensors),
                       .full = filled(micro->n_units),
@@ -312,6 +342,7 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
                       .last_grad = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);
+    out->sections[out->n_sections - 1].micro_step = micro_step;
     bind(&s);
     find_intervals(&s);
     find_last_grads(&s);

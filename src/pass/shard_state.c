@@ -60,6 +60,8 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
     u->grad_shard = keep(p, SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep(p, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
+    for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
+        u->grad_level[level] = keep(p, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
 }
 
 static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)

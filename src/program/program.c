@@ -55,6 +55,8 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .master = SH_NONE, .exp_avg = SH_NONE, .exp_avg_sq = SH_NONE, .compute = SH_NONE,
                         .full = SH_NONE, .snapshot = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
 
+    for (int i = 0; i < SH_GRAD_LEVELS; i++)
+        u.grad_level[i] = SH_NONE;
     snprintf(u.name, sizeof u.name, "%s", name);
     return APPEND(p->units, p->n_units, p->cap_units, u);
 }
@@ -120,6 +122,29 @@ const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_
         if (p->sections[i].kind == kind)
             return &p->sections[i];
     return NULL;
+}
+
+static bool is_micro_step(const struct sh_section *s)
+{
+    return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
+}
+
+static bool same_place(unsigned m, unsigned n)
+{
+    return __builtin_popcount(m) == __builtin_popcount(n) && __builtin_ctz(~m) == __builtin_ctz(~n);
+}
+
+int sh_program_micro_step(const struct sh_program *p, int m)
+{
+    for (int i = 0; i < p->n_sections; i++) {
+        const struct sh_section *s = &p->sections[i];
+        bool covers = p->tree_sums ? same_place((unsigned)s->micro_step, (unsigned)m)
+                                   : s->micro_step <= m && m < s->micro_step + s->repeat;
+
+        if (is_micro_step(s) && covers)
+            return i;
+    }
+    return SH_NONE;
 }
 
 static void operand(const struct sh_program *p, int tensor, char *base, struct sh_operand *out)

@@ -34,6 +34,7 @@ enum sh_mem {
 const char *sh_mem_name(enum sh_mem kind);
 
 enum { SH_NAME_MAX = 64, SH_NONE = -1 };
+enum { SH_GRAD_LEVELS = 10 }; /* of the tree over micro-steps: 2^10 of them at most */
 
 struct sh_tensor {
     char name[SH_NAME_MAX];
@@ -94,6 +95,8 @@ struct sh_unit {
     int snapshot;            /* [3 * part] f32: this replica's part of master, exp_avg, exp_avg_sq; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
+    int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
+                                       in the tree (shard_section.c); SH_NONE: no such level */
 };
 
 enum sh_section_kind {
@@ -115,6 +118,7 @@ struct sh_section {
     enum sh_section_kind kind;
     int first_op, n_ops;
     int repeat;            /* times a training step runs it; 0: not part of a training step */
+    int micro_step;        /* the first micro-step that it is for; with tree_sums others follow that are no neighbours */
     int64_t peak_bytes;    /* transient bytes; set by place */
 };
 
@@ -126,6 +130,7 @@ struct sh_program {
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
     enum sh_dtype act;     /* compute type */
+    bool tree_sums;        /* micro-steps are summed in a binary tree; each writes a loss of its own */
 
     /* Tensors that the host fills or reads; SH_NONE where the program has none. */
     int tokens;            /* [B,T] i32 */
@@ -161,6 +166,10 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t);
 int sh_tensor_root(const struct sh_program *p, int tensor);
 
 const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_section_kind kind); /* NULL: none */
+
+/* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the one with the
+ * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */
+int sh_program_micro_step(const struct sh_program *p, int m);
 
 /* Fill in shapes, types and attr of a call; data pointers are base + offset_bytes, NULL when base is NULL. */
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call);

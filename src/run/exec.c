@@ -144,16 +144,19 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     return info->marker ? SH_OK : compute(e, i);
 }
 
-void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
+void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
 {
-    const struct sh_section *s = sh_program_section(e->p, kind);
-
     for (int i = 0; i < s->n_ops; i++) {
         sh_rc rc = run_op(e, s, s->first_op + i);
 
         if (rc != SH_OK)
             sh_stop(rc);
     }
+}
+
+void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
+{
+    sh_exec_run_section(e, sh_program_section(e->p, kind));
 }
 
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e)

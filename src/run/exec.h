@@ -21,7 +21,9 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
                      struct sh_exec **out);
 void sh_exec_destroy(struct sh_exec *e);
 
-/* Run one section. Collective over the mesh; a failure inside stops the job. */
+/* Run one section of the program, or the first of a kind. Collective over the mesh; a failure inside stops the
+ * job. */
+void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s);
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind);
 
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);

@@ -109,6 +109,49 @@ static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micr
     return SH_OK;
 }
 
+static bool reproducible(const struct sh_config *cfg)
+{
+    return cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
+}
+
+static bool is_power_of_two(int64_t n)
+{
+    return (n & (n - 1)) == 0;
+}
+
+static int64_t power_below(int64_t n)
+{
+    int64_t power = 1;
+
+    while (power * 2 <= n)
+        power *= 2;
+    return power;
+}
+
+/* What the tree over the global batch needs, so that each rank has a whole branch of it. */
+static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
+{
+    int64_t global = sh_request_global_batch(cfg, world), leaves = global / cfg->training.local_batch_size;
+    int64_t below = power_below(leaves) * cfg->training.local_batch_size;
+
+    if (!is_power_of_two(world))
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh needs a power of two of ranks, not %d; nearest: %lld or %lld", world,
+                       (long long)power_below(world), (long long)power_below(world) * 2);
+    if (!is_power_of_two(leaves))
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh needs a power of two of micro-steps over all ranks, but "
+                       "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",
+                       (long long)global, cfg->training.local_batch_size, (long long)leaves, (long long)below,
+                       (long long)below * 2);
+    if (micro_steps > 1 << SH_GRAD_LEVELS)
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh takes at most %d micro-steps on a rank, not %d; use more ranks or a "
+                       "larger training.local_batch_size",
+                       1 << SH_GRAD_LEVELS, micro_steps);
+    return SH_OK;
+}
+
 static enum sh_recompute recompute_mode(int mode)
 {
     static const enum sh_recompute modes[] = {[SH_RECOMPUTE_NONE] = SH_PASS_KEEP_ALL,
@@ -124,6 +167,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
 
     if (cfg->parallelism.gradient_sync != SH_GRAD_SYNC_AUTO)
         s.sync_last_only = cfg->parallelism.gradient_sync == SH_GRAD_SYNC_LAST;
+    if (reproducible(cfg))
+        s.sync_last_only = true;
     return s;
 }
 
@@ -135,6 +180,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
 
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, mesh->size[SH_AXIS_WORLD], &micro_steps));
+    if (purpose == SH_TO_TRAIN && reproducible(cfg))
+        SH_TRY(check_tree(cfg, mesh->size[SH_AXIS_WORLD], micro_steps));
     *out = (struct sh_build){
         .model = sh_request_model(cfg),
         .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
@@ -148,6 +195,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                     .training = purpose == SH_TO_TRAIN,
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
                                 cfg->checkpoint.async_mode == SH_ASYNC_ASYNC,
+                    .reproducible = reproducible(cfg),
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,

@@ -169,29 +169,49 @@ static sh_rc judge(struct train *t, double loss, double norm, enum sh_verdict *v
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
-static void run_micro_step(struct train *t, const struct sh_section *section, int m)
+/* The loss of micro-step m joins those before it in the tree that their gradients are summed in (the stack of
+ * src/pass/shard_section.c); after the last one the sum is open[0]. */
+static void add_loss(double open[SH_GRAD_LEVELS + 1], int m, double loss)
 {
+    int level = __builtin_popcount((unsigned)m);
+
+    open[level] = loss;
+    for (int pairs = m; pairs & 1; pairs >>= 1, level--)
+        open[level - 1] += open[level];
+}
+
+static void run_micro_step(struct train *t, int m)
+{
+    const struct sh_program *p = t->r->p;
     sh_rc rc = m == 0 ? SH_OK : read_micro_step(t, m); /* prepare() has read the first */
 
     if (rc != SH_OK)
         sh_stop(rc);
-    sh_exec_run(t->r->exec, section->kind);
+    sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
+}
+
+/* Leaves the sum over this rank's micro-steps in the program's loss. */
+static void micro_steps(struct train *t)
+{
+    struct sh_run *r = t->r;
+    double open[SH_GRAD_LEVELS + 1], loss;
+
+    for (int m = 0; m < r->build.options.micro_steps; m++) {
+        run_micro_step(t, m);
+        sh_exec_get(r->exec, r->p->loss, &loss);
+        if (r->p->tree_sums)
+            add_loss(open, m, loss);
+    }
+    if (r->p->tree_sums)
+        sh_exec_put(r->exec, r->p->loss, &open[0]);
 }
 
 static void forward_backward(struct train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
-    int m = 0;
 
     sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)step_tokens(t);
-    for (int s = 0; s < r->p->n_sections; s++) {
-        const struct sh_section *section = &r->p->sections[s];
-
-        if (section->kind < SH_SECTION_FIRST || section->kind > SH_SECTION_ONLY)
-            continue;
-        for (int k = 0; k < section->repeat; k++)
-            run_micro_step(t, section, m++);
-    }
+    micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_exec_get(r->exec, r->p->loss, loss);

@@ -2,6 +2,7 @@
  *     OMP_NUM_THREADS=2 bench_elem [repeats [tokens]]
  * A figure is bytes that must move (sh_op_cost) over the best wall time of the repeats. With few tokens the tensors
  * stay in a shared cache, as they may in training; memcpy is measured at both sizes. */
+#include "kernels/exact.h"
 #include "kernels/op.h"
 
 #include <omp.h>
@@ -32,6 +33,7 @@ static const struct {
     {SH_OP_CAST, "fL > bL"},
     {SH_OP_ACCUMULATE, "fL > fL"},
     {SH_OP_SUMSQ, "fL > d1"},
+    {SH_OP_SUMSQ_EXACT, "fL > dE"},
     {SH_OP_ADAMW, "fL > fL fL fL bL"},
 };
 
@@ -48,6 +50,7 @@ static int64_t dim_of(char letter)
     case 'V': return V;
     case 'D': return DIM;
     case 'L': return LONG;
+    case 'E': return SH_EXACT_ELEMS;
     default: return 1;
     }
 }

@@ -86,18 +86,26 @@ static bool same_element(enum sh_dtype t, const void *a, int64_t i, double expec
     return memcmp((const char *)a + (size_t)i * size, want, size) == 0;
 }
 
-/* The sum of element i over the axis in rank order, in the type of the reduction. */
+static double round_to(enum sh_dtype t, double v)
+{
+    return t == SH_F32 ? (double)(float)v : v;
+}
+
+/* The sum of element i over n members of the axis from `first` on, as the tree of src/comm/sum.h, in the type of the
+ * reduction. */
+static double tree_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i, int first, int n)
+{
+    int left = 1;
+    if (n == 1)
+        return round_to(t, value(salt, sh_mesh_axis_member(&mesh->shape, axis, first), i));
+    while (left * 2 < n)
+        left *= 2;
+    return round_to(t, tree_of(t, axis, salt, i, first, left) + tree_of(t, axis, salt, i, first + left, n - left));
+}
+
 static double sum_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i)
 {
-    int size = mesh->shape.size[axis];
-    float f = (float)value(salt, sh_mesh_axis_member(&mesh->shape, axis, 0), i);
-    double d = value(salt, sh_mesh_axis_member(&mesh->shape, axis, 0), i);
-    for (int r = 1; r < size; r++) {
-        double v = value(salt, sh_mesh_axis_member(&mesh->shape, axis, r), i);
-        f += (float)v;
-        d += v;
-    }
-    return t == SH_F32 ? (double)f : d;
+    return tree_of(t, axis, salt, i, 0, mesh->shape.size[axis]);
 }
 
 static void *buffer(enum sh_dtype t, int64_t elems)

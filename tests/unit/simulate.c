@@ -134,28 +134,32 @@ static void end_section(struct sim_rank *r)
     }
 }
 
-void sim_run(struct sim *s, enum sh_section_kind kind)
+void sim_run_section(struct sim *s, int section)
 {
+    const struct sh_section *first = &s->ranks[0].p->sections[section];
     int done, before = -1;
 
     for (int rank = 0; rank < s->world; rank++)
         begin_section(&s->ranks[rank]);
     for (;;) {
-        int n_ops = sh_program_section(s->ranks[0].p, kind)->n_ops;
-
         done = 0;
         for (int rank = 0; rank < s->world; rank++) {
-            advance(s, &s->ranks[rank], sh_program_section(s->ranks[rank].p, kind));
+            advance(s, &s->ranks[rank], &s->ranks[rank].p->sections[section]);
             done += s->ranks[rank].at;
         }
-        if (done == n_ops * s->world)
+        if (done == first->n_ops * s->world)
             break;
         if (done == before)
-            fail_msg("%s: every rank waits for another", sh_section_name(kind));
+            fail_msg("%s: every rank waits for another", sh_section_name(first->kind));
         before = done;
     }
     for (int rank = 0; rank < s->world; rank++)
         end_section(&s->ranks[rank]);
+}
+
+void sim_run(struct sim *s, enum sh_section_kind kind)
+{
+    sim_run_section(s, (int)(sh_program_section(s->ranks[0].p, kind) - s->ranks[0].p->sections));
 }
 
 int64_t sim_param_elems(const struct sim *s)

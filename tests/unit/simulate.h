@@ -31,7 +31,8 @@ struct sim {
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed);
 void sim_destroy(struct sim *s); /* looks at the guard bytes */
 
-/* Run one section on all ranks to its end. */
+/* Run one section (an index in the program), or the first of a kind, on all ranks to its end. */
+void sim_run_section(struct sim *s, int section);
 void sim_run(struct sim *s, enum sh_section_kind kind);
 
 /* A tensor in a rank's arena. */

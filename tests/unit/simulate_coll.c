@@ -1,6 +1,7 @@
 #include "tests/unit/simulate_coll.h"
 
 #include "src/base/mem.h"
+#include "src/comm/sum.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,26 +60,19 @@ bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i,
     return true;
 }
 
-static void add(enum sh_dtype dtype, const void *from, int64_t bytes, void *to)
-{
-    if (dtype == SH_F64)
-        for (int64_t i = 0; i < bytes / 8; i++)
-            ((double *)to)[i] += ((const double *)from)[i];
-    else
-        for (int64_t i = 0; i < bytes / 4; i++)
-            ((float *)to)[i] += ((const float *)from)[i];
-}
-
-/* Result of collective i of rank r; allocated. Sums are made in the order of the axis. */
+/* Result of collective i of rank r; allocated. Sums are made by the rule of src/comm. */
 static char *result(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section,
                     int64_t *bytes)
 {
     const struct sh_op *op = &r->p->ops[i];
+    enum sh_dtype dtype = r->p->tensors[op->out[0]].dtype;
     int size = r->mesh.size[op->attr.axis], index = r->mesh.index[op->attr.axis];
     bool gather = op->kind == SH_OP_ALL_GATHER, chained = op->kind == SH_OP_ALL_REDUCE && op->attr.after != SH_NONE;
     int64_t part = bytes_of(r, gather ? op->in[0] : op->out[0]);
-    char *out = sh_calloc((size_t)(gather ? size * part : part) + 1, 1);
+    char *all = sh_calloc((size_t)(size * part) + 1, 1);
+    const void *source[SIM_MAX_RANKS];
 
+    assert_in_range(size, 1, SIM_MAX_RANKS);
     for (int m = 0; m < size; m++) {
         const struct sim_rank *peer = &s->ranks[peer_rank(r, i, m)];
         int k = meets(r, i, peer, section);
@@ -86,15 +80,14 @@ static char *result(const struct sim *s, const struct sim_rank *r, int i, const 
         char *made = chained ? result(s, peer, section->first_op + op->attr.after, section, &peer_bytes) : NULL;
         const char *sent = made ? made : peer->flights[k].sent;
 
-        if (gather)
-            memcpy(out + m * part, sent, (size_t)part);
-        else
-            add(r->p->tensors[op->out[0]].dtype, op->kind == SH_OP_REDUCE_SCATTER ? sent + index * part : sent, part,
-                out);
+        source[m] = all + m * part;
+        memcpy(all + m * part, op->kind == SH_OP_REDUCE_SCATTER ? sent + index * part : sent, (size_t)part);
         free(made);
     }
     *bytes = gather ? size * part : part;
-    return out;
+    if (!gather)
+        sh_comm_sum(dtype, all, source, size, part / sh_dtype_bytes(dtype));
+    return all;
 }
 
 void sim_coll_start(struct sim_rank *r, int i)

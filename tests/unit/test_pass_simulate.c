@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ };
+enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 8 };
 
 /* What a training run came to. */
 struct outcome {
@@ -57,19 +57,32 @@ static void feed(const struct sim *s, int rank, int step, int first)
         memcpy(sim_data(s, rank, p->docs), &batch.docs[step][first * TINY_SEQ], bytes);
 }
 
+/* The sum of n = 2^k numbers as a balanced binary tree. */
+static double tree_sum(const double *x, int n)
+{
+    return n == 1 ? *x : tree_sum(x, n / 2) + tree_sum(x + n / 2, n / 2);
+}
+
+/* Where each micro-step writes a loss of its own, their sum is the host's to make. */
 static void micro_steps(struct sim *s, const struct sh_build *b, int step)
 {
     const struct sh_program *p = s->ranks[0].p;
-    int m = 0;
+    double loss[MAX_RANKS][GLOBAL];
+    int n = b->options.micro_steps, run = 0;
 
+    for (int m = 0; m < n; m++) {
+        for (int rank = 0; rank < s->world; rank++)
+            feed(s, rank, step, (rank * n + m) * b->batch.batch);
+        sim_run_section(s, sh_program_micro_step(p, m));
+        for (int rank = 0; rank < s->world; rank++)
+            loss[rank][m] = *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
+    }
     for (int i = 0; i < p->n_sections; i++)
-        for (int k = 0; p->sections[i].kind >= SH_SECTION_FIRST && p->sections[i].kind <= SH_SECTION_ONLY &&
-                        k < p->sections[i].repeat; k++, m++) {
-            for (int rank = 0; rank < s->world; rank++)
-                feed(s, rank, step, (rank * b->options.micro_steps + m) * b->batch.batch);
-            sim_run(s, p->sections[i].kind);
-        }
-    assert_int_equal(m, b->options.micro_steps);
+        if (p->sections[i].kind >= SH_SECTION_FIRST && p->sections[i].kind <= SH_SECTION_ONLY)
+            run += p->sections[i].repeat;
+    assert_int_equal(run, n);
+    for (int rank = 0; rank < s->world && p->tree_sums; rank++)
+        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = tree_sum(loss[rank], n);
 }
 
 static double agreed(const struct sim *s, int tensor)
@@ -246,6 +259,66 @@ static void bf16_trains(void **state)
     free(first.params);
 }
 
+/* Everything but the evaluation, whose sums have no tree. */
+static void assert_same_training(const struct outcome *a, const struct outcome *b)
+{
+    assert_memory_equal(a->loss, b->loss, sizeof a->loss);
+    assert_memory_equal(a->norm, b->norm, sizeof a->norm);
+    assert_memory_equal(a->params, b->params, (size_t)b->elems * sizeof *b->params);
+}
+
+enum { LEAVES = 8 };
+static const struct {
+    int shard, replicate;
+} tree_meshes[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 4}, {4, 2}, {2, 4}, {8, 1}, {1, 8}};
+
+static struct outcome run_tree(const struct tiny_model *m, enum sh_dtype act, int shard, int replicate, int v)
+{
+    struct sh_build b = build_of(m, 1, GLOBAL, true); /* a leaf is one sequence */
+
+    b.options.micro_steps = LEAVES / (shard * replicate);
+    b.options.reproducible = true;
+    b.act = act;
+    return run_variant(b, &variants[v % VARIANTS], shard, replicate);
+}
+
+/* All meshes of 2^k ranks, each with some of the variants, to the bit as one rank. */
+static void check_reproducible(const struct tiny_model *m, enum sh_dtype act)
+{
+    struct outcome one = run_tree(m, act, 1, 1, 0);
+
+    for (int i = 0; i < (int)(sizeof tree_meshes / sizeof *tree_meshes); i++)
+        for (int v = i; v < i + 6; v += 2) {
+            struct outcome other = run_tree(m, act, tree_meshes[i].shard, tree_meshes[i].replicate, v);
+
+            assert_same_training(&other, &one);
+            free(other.params);
+        }
+    free(one.params);
+}
+
+static void reproducible(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        check_reproducible(&tiny_models[m], m % 2 ? SH_BF16 : SH_F32);
+}
+
+/* The tree changes the order of sums, and nothing else. */
+static void reproducible_is_near(void **state)
+{
+    struct sh_build b = build_of(&tiny_models[1], 1, GLOBAL, true);
+    struct outcome plain, tree = run_tree(&tiny_models[1], SH_F32, 2, 2, 0);
+
+    (void)state;
+    b.options.micro_steps = LEAVES;
+    plain = run_variant(b, &variants[0], 1, 1);
+    plain.eval_loss = tree.eval_loss;
+    assert_near(&tree, &plain, 1e-5, 2e-6);
+    free(plain.params);
+    free(tree.params);
+}
+
 static void run_logits(struct sh_build b, int shard, int replicate, float *out)
 {
     struct sim *s = sim_create(&b, shard, replicate, 1, SEED);
@@ -281,12 +354,14 @@ static void logits_are_those_of_one_rank(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 2] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 4] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
                                        .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
     tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
+    tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);
+    tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(reproducible_is_near);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -168,6 +168,34 @@ static void sections_are_found_by_kind(void **state)
     sh_program_destroy(p);
 }
 
+/* In a tree of 8 leaves 1 and 5 differ, since 5 lies a level higher; 2 and 4 have the same place. */
+static void micro_steps_have_sections(void **state)
+{
+    static const enum sh_section_kind kinds[] = {SH_SECTION_INIT, SH_SECTION_FIRST, SH_SECTION_MIDDLE,
+                                                 SH_SECTION_LAST, SH_SECTION_NORM};
+    static const int first[] = {0, 0, 1, 4, 0}, repeat[] = {0, 1, 3, 1, 1}, plain[] = {1, 2, 2, 2, 3, SH_NONE};
+    static const int leaf[] = {0, 1, 2, 3}, tree[] = {0, 1, 2, 3, 2, SH_NONE, SH_NONE, SH_NONE};
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        sh_program_add_section(p, kinds[i], repeat[i]);
+        p->sections[i].micro_step = first[i];
+    }
+    for (int m = 0; m < 6; m++)
+        assert_int_equal(sh_program_micro_step(p, m), plain[m]);
+    sh_program_destroy(p);
+    p = sh_program_create(SH_F32);
+    p->tree_sums = true;
+    for (int i = 0; i < 4; i++) {
+        sh_program_add_section(p, i ? SH_SECTION_MIDDLE : SH_SECTION_FIRST, 1);
+        p->sections[i].micro_step = leaf[i];
+    }
+    for (int m = 0; m < 8; m++)
+        assert_int_equal(sh_program_micro_step(p, m), tree[m]);
+    sh_program_destroy(p);
+}
+
 static void every_word_has_a_name(void **state)
 {
     (void)state;
@@ -247,6 +275,7 @@ int main(void)
         cmocka_unit_test(a_call_has_shapes_and_places),
         cmocka_unit_test(a_call_has_its_runs_of_decay),
         cmocka_unit_test(sections_are_found_by_kind),
+        cmocka_unit_test(micro_steps_have_sections),
         cmocka_unit_test(every_word_has_a_name),
         cmocka_unit_test(neighbours_are_read_as_one_matrix),
         cmocka_unit_test(printed),

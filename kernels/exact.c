@@ -1,0 +1,109 @@
+/* Not among the files with flags of their own (Makefile.am): those let the compiler regroup sums. */
+#include "kernels/exact.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LOWEST = -352, BITS = 32, LANES = 8 };
+
+/* The square of a float is exact in a double, so that it does not matter whether a compiler joins the multiplication
+ * and the addition. Eight sums beside each other are what vector units want; absent elements of a last block count as
+ * zeros. */
+static double block_sum(const float *a, int n)
+{
+    double lane[LANES] = {0};
+
+    if (n == SH_EXACT_BLOCK)
+        for (int i = 0; i < SH_EXACT_BLOCK; i += LANES)
+            for (int k = 0; k < LANES; k++)
+                lane[k] += (double)a[i + k] * (double)a[i + k];
+    else
+        for (int i = 0; i < n; i++)
+            lane[i % LANES] += (double)a[i] * (double)a[i];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* value >= 0: its 53 bits, moved to where they belong, reach over three digits. */
+static void add_value(struct sh_exact *sum, double value)
+{
+    uint64_t bits, mantissa, low, high;
+    int exponent, shift;
+    uint64_t *digit;
+
+    memcpy(&bits, &value, sizeof bits);
+    exponent = (int)(bits >> 52 & 0x7ff);
+    if (exponent == 0x7ff) {
+        sum->not_finite += value;
+        return;
+    }
+    if (bits == 0)
+        return;
+    mantissa = (bits & 0xfffffffffffffu) | 0x10000000000000u;
+    shift = exponent - 1075 - LOWEST; /* of the mantissa's last bit */
+    digit = &sum->digit[shift / BITS];
+    low = (mantissa & 0xffffffffu) << shift % BITS;
+    high = (mantissa >> BITS) << shift % BITS;
+    digit[0] += low & 0xffffffffu;
+    digit[1] += (low >> BITS) + (high & 0xffffffffu);
+    digit[2] += high >> BITS;
+}
+
+void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
+{
+    for (int64_t at = 0; at < n; at += SH_EXACT_BLOCK)
+        add_value(sum, block_sum(a + at, n - at < SH_EXACT_BLOCK ? (int)(n - at) : SH_EXACT_BLOCK));
+}
+
+void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)
+{
+    for (int i = 0; i < SH_EXACT_DIGITS + 2; i++)
+        sum->digit[i] += more->digit[i];
+    sum->not_finite += more->not_finite;
+}
+
+/* The last digit has no upper neighbour, and sums that are in range leave it far below 2^32. */
+void sh_exact_carry(struct sh_exact *sum)
+{
+    for (int i = 0; i + 1 < SH_EXACT_DIGITS; i++) {
+        sum->digit[i + 1] += sum->digit[i] >> BITS;
+        sum->digit[i] &= 0xffffffffu;
+    }
+}
+
+void sh_exact_get(struct sh_exact *sum, const double *elems)
+{
+    *sum = (struct sh_exact){.not_finite = elems[SH_EXACT_DIGITS]};
+    for (int i = 0; i < SH_EXACT_DIGITS; i++)
+        sum->digit[i] = (uint64_t)elems[i];
+}
+
+void sh_exact_put(struct sh_exact *sum, double *elems)
+{
+    sh_exact_carry(sum);
+    for (int i = 0; i < SH_EXACT_DIGITS; i++)
+        elems[i] = (double)sum->digit[i];
+    elems[SH_EXACT_DIGITS] = sum->not_finite;
+}
+
+/* The first 64 significant bits, of which the last also stands for whatever lies below, round as all of them would. */
+double sh_exact_round(struct sh_exact *sum)
+{
+    uint64_t top, next, head;
+    int i = SH_EXACT_DIGITS - 1, free_bits;
+
+    sh_exact_carry(sum);
+    if (sum->not_finite != 0)
+        return sum->not_finite;
+    while (i > 0 && !sum->digit[i])
+        i--;
+    if (!i)
+        return ldexp((double)sum->digit[0], LOWEST);
+    top = sum->digit[i] << BITS | sum->digit[i - 1];
+    next = i > 1 ? sum->digit[i - 2] : 0;
+    free_bits = __builtin_clzll(top);
+    head = free_bits ? top << free_bits | next >> (BITS - free_bits) : top;
+    next = next << free_bits & 0xffffffffu;
+    for (int below = i - 3; below >= 0; below--)
+        next |= sum->digit[below];
+    return ldexp((double)(head | (next != 0)), (i - 1) * BITS + LOWEST - free_bits);
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""training.reproducible: mesh: the same bits on every mesh of a power of two of ranks, and after going over from one to
+another in the middle. Prints TAP.
+
+Losses and gradient norms of all steps are compared as they are printed, with all their digits; parameters and optimizer
+state by a SHA-256 of the last checkpoint. SHERD_LONG=1 takes all meshes, models and types, else a sample of them.
+"""
+import functools
+import hashlib
+import itertools
+import os
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+HALF = tiny.STEPS // 2
+TYPES = ('float32', 'bfloat16')
+BATCH = {'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'checkpoint.interval': HALF}
+
+
+def flat(strategy, ranks, **more):
+    return ranks, {'parallelism.sharding_strategy': strategy, **more}
+
+
+def grid(strategy, replicate, shard, **more):
+    return replicate * shard, {'parallelism.sharding_strategy': strategy, 'mesh.replicate': replicate,
+                               'mesh.shard': shard, **more}
+
+
+# Each strategy, each number of ranks, each kind of grid; with what may not show: when is gathered, what is kept.
+SAMPLE = {
+    'full_shard over 2': flat('full_shard', 2),
+    'full_shard over 4, resharded over 2': flat('full_shard', 4, **{'parallelism.reshard_after_forward': 2}),
+    'full_shard over 8': flat('full_shard', 8),
+    'hybrid_shard 2 x 2': grid('hybrid_shard', 2, 2),
+    'hybrid_shard 2 x 4': grid('hybrid_shard', 2, 4),
+    'hybrid_shard_zero2 4 x 2': grid('hybrid_shard_zero2', 4, 2),
+    'no_shard, 4 replicas': flat('no_shard', 4),
+    'shard_optim over 2': flat('shard_optim', 2),
+    'shard_grad_op over 4': flat('shard_grad_op', 4),
+    '1 rank, full recompute': flat('full_shard', 1, **{'activation_checkpoint.mode': 'full'}),
+}
+MESHES = {'1 rank': flat('full_shard', 1), **SAMPLE}
+if LONG:
+    MESHES['1 rank, 2 threads'] = flat('full_shard', 1, **{'training.threads': 2})
+    MESHES |= {f'{strategy}, {ranks} ranks': flat(strategy, ranks) for ranks in (1, 2, 4, 8)
+               for strategy in ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')}
+    MESHES |= {f'{strategy} {r} x {s}': grid(strategy, r, s) for strategy in ('hybrid_shard', 'hybrid_shard_zero2')
+               for r, s in itertools.product((1, 2, 4, 8), repeat=2) if r * s <= 8}
+folders = itertools.count()
+
+
+def config(family, precision, changes):
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, **tiny.MODELS[family], **BATCH,
+            'training.mixed_precision_param': precision, **changes}
+
+
+def saved(folder, step):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def digest(path):
+    """Of all tensors. Not of the file, which holds the configuration and so names the mesh."""
+    hashed = hashlib.sha256()
+    for state in checkpoint.STATES:
+        for name, values in checkpoint.read(path, state).items():
+            hashed.update(name.encode() + values.tobytes())
+    return hashed.hexdigest()
+
+
+def judge(found, expected):
+    (numbers, state), (right, right_state) = found, expected
+    wrong = [f'number {i} is {a!r}, expected {b!r}' for i, (a, b) in enumerate(zip(numbers, right)) if a != b][:1]
+    return wrong + ([] if state == right_state else ['the last checkpoints hold other tensors'])
+
+
+def outcome(folder, steps):
+    numbers = [step[key] for step in steps[-HALF:] for key in ('loss', 'grad_norm')]
+    return numbers, digest(saved(folder, tiny.STEPS))
+
+
+@functools.lru_cache(None)
+def one_rank(family, precision):
+    """Returns (folder, losses and norms of all steps, outcome)."""
+    folder = pathlib.Path(f'one-{next(folders)}')
+    steps = job.train(folder, config(family, precision, {}))
+    return folder, [step[key] for step in steps for key in ('loss', 'grad_norm')], outcome(folder, steps)
+
+
+def case_mesh(family, precision, mesh):
+    _, right, end = one_rank(family, precision)
+    ranks, changes = MESHES[mesh]
+    folder = pathlib.Path(f'run-{next(folders)}')
+    steps = job.train(folder, config(family, precision, changes), ranks)
+    found = [step[key] for step in steps for key in ('loss', 'grad_norm')], digest(saved(folder, tiny.STEPS))
+    shutil.rmtree(folder)
+    return judge(found, (right, end[1]))
+
+
+def case_taken_up(family, precision, first, second):
+    """Half of the steps on one mesh, the rest on another."""
+    ranks, changes = MESHES[first]
+    before = pathlib.Path(f'first-{next(folders)}')
+    job.train(before, config(family, precision, {**changes, 'training.steps': HALF}), ranks)
+    ranks, changes = MESHES[second]
+    after = job.prepare(f'second-{next(folders)}', config(family, precision, changes))
+    saved(after, HALF).parent.mkdir(parents=True)
+    shutil.copy(saved(before, HALF), saved(after, HALF))
+    job.sherd('train', 'c.yaml', ranks=ranks, folder=after)
+    return judge(outcome(after, job.metrics(after)), one_rank(family, precision)[2])
+
+
+def make_cases():
+    kinds = list(itertools.product(tiny.MODELS, TYPES))
+    turn = zip(itertools.cycle(kinds), MESHES)
+    rows = itertools.product(kinds, MESHES) if LONG else turn
+    cases = [(f'{family}, {precision}, {mesh}', case_mesh, family, precision, mesh)
+             for (family, precision), mesh in rows if mesh != '1 rank']
+    ends = ['1 rank', 'hybrid_shard 2 x 2', 'full_shard over 2', 'full_shard over 8', 'no_shard, 4 replicas']
+    pairs = list(itertools.permutations(ends, 2)) if LONG else list(zip(ends, ends[1:] + ends[:1]))
+    cases += [(f'{family}, {precision}, {first}, then {second}', case_taken_up, family, precision, first, second)
+              for (family, precision), (first, second) in zip(itertools.cycle(kinds), pairs)]
+    return cases
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import checkpoint
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases(make_cases()))
