@@ -6,6 +6,7 @@
 #include "src/mesh/mesh.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +29,19 @@ static int report(sh_rc rc)
     return (int)rc;
 }
 
+static sh_rc run_parsed(const struct sh_cmd *cmd, int argc, char **argv)
+{
+    struct sh_cmd_args args;
+    sh_rc rc = sh_cmd_parse(cmd, argc, argv, &args);
+
+    if (cmd->mpi)
+        rc = sh_agree(rc);
+    if (rc == SH_OK)
+        rc = cmd->run(cmd, &args);
+    sh_cmd_args_free(&args);
+    return rc;
+}
+
 /* Every rank runs the command, and all end with the same class; one of them says why. */
 static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
 {
@@ -35,7 +49,7 @@ static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
     int status;
 
     if (rc == SH_OK)
-        status = sh_mesh_report(cmd->run(argc, argv));
+        status = sh_mesh_report(run_parsed(cmd, argc, argv));
     else
         status = report(rc);
     sh_mesh_stop();
@@ -50,26 +64,43 @@ static int finish(int status)
     return report(sh_fail(SH_E_DATA, "write to standard output: %s", strerror(errno)));
 }
 
+static bool is_help(const char *word)
+{
+    return !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
+static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help")) {
+            sh_cmd_help_of(stdout, cmd);
+            return SH_OK;
+        }
+    return cmd->mpi ? run_job(cmd, argc, argv) : report(run_parsed(cmd, argc, argv));
+}
+
+/* sherd --help, sherd --version: alone. */
+static int run_flag(int argc, char **argv)
+{
+    if (argc > 2)
+        return report(sh_fail(SH_E_USAGE, "%s stands alone, without %s", argv[1], argv[2]));
+    if (is_help(argv[1]))
+        sh_cmd_help(stdout, SH_HELP_TEXT);
+    else
+        printf("sherd %s\n", PACKAGE_VERSION);
+    return SH_OK;
+}
+
 int main(int argc, char **argv)
 {
     const struct sh_cmd *cmd;
 
-    if (argc < 2) {
+    if (argc < 2 || !argv[1][0]) {
         sh_cmd_help(stderr, SH_HELP_TEXT);
         return SH_E_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
-        sh_cmd_help(stdout, SH_HELP_TEXT);
-        return 0;
-    }
-    if (!strcmp(argv[1], "--version")) {
-        printf("sherd %s\n", PACKAGE_VERSION);
-        return 0;
-    }
+    if (is_help(argv[1]) || !strcmp(argv[1], "--version"))
+        return finish(run_flag(argc, argv));
     cmd = sh_cmd_find(argv[1]);
-    if (!cmd)
-        return report(no_such_command(argv[1]));
-    if (cmd->mpi)
-        return finish(run_job(cmd, argc - 1, argv + 1));
-    return finish(report(cmd->run(argc - 1, argv + 1)));
+    return cmd ? finish(run_command(cmd, argc - 1, argv + 1)) : report(no_such_command(argv[1]));
 }

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,20 +29,44 @@ static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
                    near ? "; nearest is " : "", near ? near : "");
 }
 
+static sh_rc add_override(struct sh_cmd_args *args, const char *word)
+{
+    if (args->n_overrides == SH_CMD_MAX_ARGS)
+        return sh_fail(SH_E_USAGE, "more than %d arguments that set a key", SH_CMD_MAX_ARGS);
+    args->overrides[args->n_overrides++] = word;
+    return SH_OK;
+}
+
+static sh_rc join_override(struct sh_cmd_args *args, const char *key, const char *value)
+{
+    SH_TRY(add_override(args, ""));
+    args->overrides[args->n_overrides - 1] = args->joined[args->n_joined++] = sh_strfmt("%s=%s", key, value);
+    return SH_OK;
+}
+
+/* Whether the next word can be the value of this one; one that begins with -- is given with an equals sign. */
+static bool has_value(int argc, char **argv, int i)
+{
+    return i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0;
+}
+
 /* "--section.key=value" or "--section.key value" becomes "section.key=value". Moves *i past what it takes. */
 static sh_rc take_override(int argc, char **argv, int *i, struct sh_cmd_args *args)
 {
     const char *word = argv[*i] + 2;
 
-    if (args->n_overrides == SH_CMD_MAX_ARGS)
-        return sh_fail(SH_E_USAGE, "more than %d --section.key=value arguments", SH_CMD_MAX_ARGS);
-    if (!strchr(word, '=')) {
-        if (++*i >= argc)
-            return sh_fail(SH_E_USAGE, "--%s needs a value: --%s=VALUE", word, word);
-        word = args->joined[args->n_joined++] = sh_strfmt("%s=%s", word, argv[*i]);
-    }
-    args->overrides[args->n_overrides++] = word;
-    return SH_OK;
+    if (strchr(word, '='))
+        return add_override(args, word);
+    if (!has_value(argc, argv, *i))
+        return sh_fail(SH_E_USAGE, "--%s needs a value: --%s=VALUE", word, word);
+    return join_override(args, word, argv[++*i]);
+}
+
+static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, struct sh_cmd_args *args)
+{
+    if (option->key)
+        SH_TRY(join_override(args, option->key, value));
+    return option->also ? add_override(args, option->also) : SH_OK;
 }
 
 static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i, struct sh_cmd_args *args)
@@ -58,10 +83,12 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
         args->values[row] = "";
         return equals ? sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name) : SH_OK;
     }
-    if (!equals && ++*i >= argc)
+    if (!equals && !has_value(argc, argv, *i))
         return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);
-    args->values[row] = equals ? equals + 1 : argv[*i];
-    return SH_OK;
+    args->values[row] = equals ? equals + 1 : argv[++*i];
+    if (!args->values[row][0])
+        return sh_fail(SH_E_USAGE, "sherd %s: %s is given an empty value", cmd->name, cmd->options[row].name);
+    return set_keys(&cmd->options[row], args->values[row], args);
 }
 
 static bool is_override(const struct sh_cmd *cmd, const char *word)
@@ -79,6 +106,8 @@ sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cm
             SH_TRY(take_override(argc, argv, &i, args));
         else if (argv[i][0] == '-' && argv[i][1])
             SH_TRY(take_option(cmd, argc, argv, &i, args));
+        else if (!argv[i][0])
+            return sh_fail(SH_E_USAGE, "sherd %s: argument %d is empty", cmd->name, i);
         else if (args->n_positional == SH_CMD_MAX_ARGS)
             return sh_fail(SH_E_USAGE, "sherd %s: more than %d arguments", cmd->name, SH_CMD_MAX_ARGS);
         else
@@ -96,6 +125,23 @@ void sh_cmd_args_free(struct sh_cmd_args *args)
 const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name)
 {
     return args->values[find_option(cmd, name, strlen(name))];
+}
+
+sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
+                   int64_t none, int64_t *out)
+{
+    const char *text = sh_cmd_option(cmd, args, name);
+    char *end;
+
+    *out = none;
+    if (!text)
+        return SH_OK;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (end == text || *end || errno || *out < min || *out > max)
+        return sh_fail(SH_E_USAGE, "sherd %s: %s must be a whole number from %lld to %lld, not \"%s\"", cmd->name, name,
+                       (long long)min, (long long)max, text);
+    return SH_OK;
 }
 
 sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,

@@ -54,13 +54,13 @@ static sh_rc run_extract(const struct sh_cmd_args *args)
 static sh_rc run_prune(const struct sh_cmd_args *args)
 {
     const struct sh_cmd *cmd = sh_cmd_find("ckpt");
-    double latest, every;
+    int64_t latest, every;
 
-    SH_TRY(sh_cmd_number(cmd, args, "--keep-latest", 1, 1e9, 0, &latest));
-    SH_TRY(sh_cmd_number(cmd, args, "--keep-every", 1, 1e12, 0, &every));
+    SH_TRY(sh_cmd_whole(cmd, args, "--keep-latest", 1, 1000000000, 0, &latest));
+    SH_TRY(sh_cmd_whole(cmd, args, "--keep-every", 1, 1000000000000, 0, &every));
     if (latest == 0)
         return sh_fail(SH_E_USAGE, "sherd ckpt prune: how many stay? give --keep-latest K");
-    return sh_ckpt_prune(args->positional[1], &(struct sh_ckpt_keep){.latest = (int)latest, .every = (int64_t)every},
+    return sh_ckpt_prune(args->positional[1], &(struct sh_ckpt_keep){.latest = (int)latest, .every = every},
                          option(args, "--dry-run") != NULL, stdout);
 }
 
@@ -96,8 +96,9 @@ static sh_rc run_verb(const struct verb *v, const struct sh_cmd_args *args)
     return v->run(args);
 }
 
-static sh_rc find_and_run(const struct sh_cmd_args *args)
+sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
+    (void)cmd;
     if (args->n_positional == 0)
         return sh_fail(SH_E_USAGE,
                        "sherd ckpt: what to do? info, verify, ls, diff, extract or prune; see sherd --help");
@@ -106,15 +107,4 @@ static sh_rc find_and_run(const struct sh_cmd_args *args)
             return run_verb(&verbs[i], args);
     return sh_fail(SH_E_USAGE, "sherd ckpt: no such thing as %s; there are info, verify, ls, diff, extract and prune",
                    args->positional[0]);
-}
-
-sh_rc sh_cmd_ckpt(int argc, char **argv)
-{
-    struct sh_cmd_args args;
-    sh_rc rc = sh_cmd_parse(sh_cmd_find("ckpt"), argc, argv, &args);
-
-    if (rc == SH_OK)
-        rc = find_and_run(&args);
-    sh_cmd_args_free(&args);
-    return rc;
 }

@@ -6,6 +6,7 @@
 #include "src/config/config.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 enum { SH_CMD_MAX_ARGS = 64 };
@@ -15,7 +16,11 @@ struct sh_cmd_option {
     const char *name;  /* "--tokens" */
     const char *value; /* what it is called in the help, "N"; NULL: a flag */
     const char *help;
+    const char *key;  /* (optional) the configuration key that it sets */
+    const char *also; /* (optional) and another with its value, "section.key=value" */
 };
+
+struct sh_cmd_args;
 
 struct sh_cmd {
     const char *name, *arguments, *summary;
@@ -23,7 +28,7 @@ struct sh_cmd {
     bool config;                         /* takes CONFIG.yaml and --section.key=value */
     bool mpi;                            /* runs as a job: MPI is up when `run` is called, and the rc is agreed */
     /* Where `mpi` is set, `run` is collective and must return the same class on all ranks. */
-    sh_rc (*run)(int argc, char **argv);
+    sh_rc (*run)(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 };
 
 /* What stood on the command line. */
@@ -33,7 +38,7 @@ struct sh_cmd_args {
     const char *overrides[SH_CMD_MAX_ARGS]; /* "section.key=value" */
     int n_overrides;
     const char *values[SH_CMD_MAX_ARGS]; /* by row of the options; NULL: not given; "" for a flag */
-    char *joined[SH_CMD_MAX_ARGS];       /* storage of "--section.key value" */
+    char *joined[SH_CMD_MAX_ARGS];       /* storage of "--section.key value" and of options that set a key */
     int n_joined;
 };
 
@@ -46,7 +51,9 @@ void sh_cmd_args_free(struct sh_cmd_args *args);
 
 /* The value of an option, NULL when it was not given. */
 const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name);
-/* As a number within [min, max]; `none` when it was not given. */
+/* As a number within [min, max]; `none` when it was not given. Errors: SH_E_USAGE. */
+sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
+                   int64_t none, int64_t *out);
 sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
                     double none, double *out);
 
@@ -55,13 +62,14 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);
 
 void sh_cmd_help(FILE *out, enum sh_config_help form);
+void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as text */
 
-sh_rc sh_cmd_train(int argc, char **argv);
-sh_rc sh_cmd_plan(int argc, char **argv);
-sh_rc sh_cmd_tokenize(int argc, char **argv);
-sh_rc sh_cmd_generate(int argc, char **argv);
-sh_rc sh_cmd_eval(int argc, char **argv);
-sh_rc sh_cmd_ckpt(int argc, char **argv);
-sh_rc sh_cmd_help_run(int argc, char **argv);
+sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 
 #endif

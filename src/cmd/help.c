@@ -2,19 +2,23 @@
 
 #include <string.h>
 
+void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
+{
+    fprintf(out, "  sherd %s%s%s%s\n      %s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
+            c->config ? " [--section.key=value ...]" : "", c->summary);
+    for (const struct sh_cmd_option *o = c->options; o->name; o++)
+        fprintf(out, "      %s%s%-*s  %s\n", o->name, o->value ? " " : "",
+                o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "",
+                o->help);
+}
+
 static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with fully and hybrid sharded data parallelism over MPI.\n\n"
           "usage: sherd COMMAND ...\n\n",
           out);
-    for (const struct sh_cmd *c = sh_commands; c->name; c++) {
-        fprintf(out, "  sherd %s%s%s%s\n      %s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
-                c->config ? " [--section.key=value ...]" : "", c->summary);
-        for (const struct sh_cmd_option *o = c->options; o->name; o++)
-            fprintf(out, "      %s%s%-*s  %s\n", o->name, o->value ? " " : "",
-                    o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "",
-                    o->help);
-    }
+    for (const struct sh_cmd *c = sh_commands; c->name; c++)
+        sh_cmd_help_of(out, c);
     fputs("\n  sherd --version\n\n"
           "Exit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd.\n",
           out);
@@ -71,18 +75,17 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
     return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff and markdown", name) : SH_OK;
 }
 
-sh_rc sh_cmd_help_run(int argc, char **argv)
+sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    const struct sh_cmd *cmd = sh_cmd_find("help");
-    struct sh_cmd_args args;
     enum sh_config_help form;
 
-    SH_TRY(sh_cmd_parse(cmd, argc, argv, &args));
-    SH_TRY(find_form(sh_cmd_option(cmd, &args, "--format"), &form));
-    if (sh_cmd_option(cmd, &args, "--config"))
+    if (args->n_positional)
+        return sh_fail(SH_E_USAGE, "sherd help: no argument %s; for one command: sherd COMMAND --help",
+                       args->positional[0]);
+    SH_TRY(find_form(sh_cmd_option(cmd, args, "--format"), &form));
+    if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);
     else
         sh_cmd_help(stdout, form);
-    sh_cmd_args_free(&args);
     return SH_OK;
 }

@@ -146,15 +146,6 @@ static void print_collectives(const struct plan *l)
         puts("  none: one rank");
 }
 
-static sh_rc take_threads(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg)
-{
-    double threads;
-
-    SH_TRY(sh_cmd_number(cmd, args, "--threads", 1, 4096, cfg->training.threads, &threads));
-    cfg->training.threads = (int)threads;
-    return SH_OK;
-}
-
 /* As sh_run_open() chooses them, with this machine for the node; threads decide how much scratch memory there is. */
 static int threads_of_rank(const struct sh_config *cfg, int ranks)
 {
@@ -165,12 +156,13 @@ static int threads_of_rank(const struct sh_config *cfg, int ranks)
 
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
 {
-    double ranks, rank;
+    int64_t ranks, rank;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
-    SH_TRY(sh_cmd_number(cmd, args, "--ranks", 1, 1e7, l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1, &ranks));
-    SH_TRY(sh_cmd_number(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
-    SH_TRY(take_threads(cmd, args, &l->cfg));
+    if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
+        return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
+    ranks = l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1;
+    SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
     SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, l->cfg.mesh.ranks_per_node, &l->mesh));
     l->threads = threads_of_rank(&l->cfg, (int)ranks);
     SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
@@ -189,7 +181,7 @@ static void print(const struct plan *l, bool show)
     }
 }
 
-static sh_rc plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct plan l = {0};
     char *text;
@@ -206,17 +198,5 @@ static sh_rc plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (l.p)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
     sh_program_destroy(l.p);
-    return rc;
-}
-
-sh_rc sh_cmd_plan(int argc, char **argv)
-{
-    const struct sh_cmd *cmd = sh_cmd_find("plan");
-    struct sh_cmd_args args;
-    sh_rc rc = sh_cmd_parse(cmd, argc, argv, &args);
-
-    if (rc == SH_OK)
-        rc = plan(cmd, &args);
-    sh_cmd_args_free(&args);
     return rc;
 }

@@ -3,59 +3,63 @@
 #include <string.h>
 
 static const struct sh_cmd_option train[] = {
-    {"--trace", "FILE", "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)"},
-    {"--init-from", "FILE",
+    {.name = "--trace", .value = "FILE", .help = "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)",
+     .key = "profiling.trace"},
+    {.name = "--init-from", .value = "FILE", .help =
      "a new run with the parameters of a checkpoint, new optimizer, step 0 (the same as "
-     "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)"},
-    {"--print-config", NULL, "print the resolved configuration and stop"},
+     "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)",
+     .key = "checkpoint.initial_load_path", .also = "checkpoint.initial_load_model_only=true"},
+    {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
 
 static const struct sh_cmd_option plan[] = {
-    {"--ranks", "N", "plan for a job of N ranks (the same as --mesh.ranks=N)"},
-    {"--rank", "R", "plan rank R of them; default 0"},
-    {"--threads", "N", "threads of a rank, which scratch memory depends on (the same as --training.threads=N)"},
-    {"--show", NULL, "print the program: every operation with its tensors"},
-    {"--print-config", NULL, "print the resolved configuration and stop"},
+    {.name = "--ranks", .value = "N", .help = "plan for a job of N ranks (the same as --mesh.ranks=N)", .key = "mesh.ranks"},
+    {.name = "--rank", .value = "R", .help = "plan rank R of them; default 0"},
+    {.name = "--threads", .value = "N", .help = "threads of a rank, which scratch memory depends on (the same as --training.threads=N)",
+     .key = "training.threads"},
+    {.name = "--show", .help = "print the program: every operation with its tensors"},
+    {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
 
 static const struct sh_cmd_option tokenize[] = {
-    {"-o", "FILE", "token file to write"},
-    {"--val", "FILE", "write the end of the text into this file instead"},
-    {"--val-fraction", "F", "share of the text for --val; default 0.1"},
+    {.name = "-o", .value = "FILE", .help = "token file to write"},
+    {.name = "--val", .value = "FILE", .help = "write the end of the text into this file instead"},
+    {.name = "--val-fraction", .value = "F", .help = "share of the text for --val; default 0.1"},
     {0},
 };
 
 static const struct sh_cmd_option generate[] = {
-    {"--checkpoint", "FILE", "model to sample from"},
-    {"--prompt", "TEXT", "text to continue; default a line break"},
-    {"--tokens", "N", "tokens to add; default 256"},
-    {"--temperature", "X", "0: the likeliest token each time; default 0.8"},
-    {"--top-k", "K", "choose among the K likeliest; 0: all; default 40"},
-    {"--seed", "S", "of the sampling; default 1"},
+    {.name = "--checkpoint", .value = "FILE", .help = "model to sample from"},
+    {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
+    {.name = "--tokens", .value = "N", .help = "tokens to add; default 256"},
+    {.name = "--temperature", .value = "X", .help = "0: the likeliest token each time; default 0.8"},
+    {.name = "--top-k", .value = "K", .help = "choose among the K likeliest; 0: all; default 40"},
+    {.name = "--seed", .value = "S", .help = "of the sampling; default 1"},
     {0},
 };
 
 static const struct sh_cmd_option eval[] = {
-    {"--checkpoint", "FILE", "model to evaluate"},
-    {"--data", "FILE", "token file; default validation.dataset_path"},
+    {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate"},
+    {.name = "--data", .value = "FILE", .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
+    {.name = "--sequences", .value = "N", .help = "evaluate its first N sequences; default all"},
     {0},
 };
 
 static const struct sh_cmd_option ckpt[] = {
-    {"--quick", NULL, "ls: look at structure and meta data only, not at all the data"},
-    {"-o", "FILE", "extract: array file to write (.npy)"},
-    {"--state", "STATE", "extract: model, exp_avg or exp_avg_sq; default model"},
-    {"--keep-latest", "K", "prune: the newest K stay"},
-    {"--keep-every", "N", "prune: and those whose step is a multiple of N; default none"},
-    {"--dry-run", NULL, "prune: say what would be deleted, and delete nothing"},
+    {.name = "--quick", .help = "ls: look at structure and meta data only, not at all the data"},
+    {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy)"},
+    {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
+    {.name = "--keep-latest", .value = "K", .help = "prune: the newest K stay"},
+    {.name = "--keep-every", .value = "N", .help = "prune: and those whose step is a multiple of N; default none"},
+    {.name = "--dry-run", .help = "prune: say what would be deleted, and delete nothing"},
     {0},
 };
 
 static const struct sh_cmd_option help[] = {
-    {"--format", "FORM", "text, roff (man page) or markdown; default text"},
-    {"--config", NULL, "the keys of the configuration instead of the commands"},
+    {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
+    {.name = "--config", .help = "the keys of the configuration instead of the commands"},
     {0},
 };
 

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static sh_rc tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_token_options opt = {.inputs = args->positional,
                                    .n_inputs = args->n_positional,
@@ -25,16 +25,4 @@ static sh_rc tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         printf(", %lld in %s", (long long)report.val_tokens, opt.val_output);
     printf("; vocabulary %d\n", report.vocab_size);
     return SH_OK;
-}
-
-sh_rc sh_cmd_tokenize(int argc, char **argv)
-{
-    const struct sh_cmd *cmd = sh_cmd_find("tokenize");
-    struct sh_cmd_args args;
-    sh_rc rc = sh_cmd_parse(cmd, argc, argv, &args);
-
-    if (rc == SH_OK)
-        rc = tokenize(cmd, &args);
-    sh_cmd_args_free(&args);
-    return rc;
 }

@@ -199,7 +199,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(mesh, ranks_per_node), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
      .help = "0: found through MPI; N: taken as given, for tests and plans."},
     {KEY(mesh, ranks), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
-     .help = "For plan only: number of ranks to plan for; 0: those that were started."},
+     .help = "Number of ranks for plan; a job of another size is refused. 0: any."},
 
     {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4", .help = "Highest learning rate of AdamW."},
     {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9", .help = "Decay of the mean of gradients."},
@@ -218,7 +218,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(lr_scheduler, decay_ratio), .min = 0, .max = 1, .unit = "share of the steps", .def = "0.2",
      .help = "For wsd: the part of the run in which the rate falls."},
     {KEY(lr_scheduler, min_lr_factor), .min = 0, .max = 1, .def = "0.1",
-     .help = "The rate ends at optimizer.lr times this."},
+     .help = "The rate approaches optimizer.lr times this, which is reached at total_steps."},
     {KEY(lr_scheduler, total_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Steps after which the rate has fallen; 0: training.steps."},
 

@@ -15,9 +15,14 @@ struct sh_tracing {
     int64_t until; /* step of the run after which the file is written */
 };
 
+/* Whether the file can be made, before any step; rank 0 looks. Local. */
+sh_rc sh_tracing_check(const struct sh_run *r);
+
+/* Collective over the job; SH_E_DATA when the file cannot be written. It appears under its name when it is whole. */
 void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r);
-sh_rc sh_tracing_after_step(struct sh_tracing *t,
-                            struct sh_run *r);                 /* collective; SH_E_DATA when it cannot be written */
+sh_rc sh_tracing_after_step(struct sh_tracing *t, struct sh_run *r);
+sh_rc sh_tracing_finish(struct sh_tracing *t, struct sh_run *r); /* after the last step: write what there is, or warn */
+
 void sh_tracing_close(struct sh_tracing *t, struct sh_run *r); /* local; a trace not yet written is dropped */
 
 #endif
