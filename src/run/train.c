@@ -75,6 +75,7 @@ static sh_rc open_outputs(struct train *t)
 {
     if (t->r->mesh->rank != 0)
         return SH_OK;
+    SH_TRY(sh_tracing_check(t->r));
     SH_TRY(save_config(t->r));
     return open_metrics(t);
 }
@@ -410,7 +411,9 @@ static sh_rc loop(struct train *t)
         if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
             SH_TRY(save(t));
     }
+    sh_mesh_patience(0);
     SH_TRY(poll_save(t, true));
+    SH_TRY(sh_tracing_finish(&t->tracing, r));
     return sh_agree(t->pending);
 }
 

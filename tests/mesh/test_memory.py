@@ -64,7 +64,7 @@ def case_quarter():
 
 
 def case_example(path):
-    job.sherd('plan', path)
+    job.sherd('plan', path, '--mesh.ranks_per_node=1')
     return []
 
 
