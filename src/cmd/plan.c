@@ -157,13 +157,15 @@ static int threads_of_rank(const struct sh_config *cfg, int ranks)
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
 {
     int64_t ranks, rank;
+    int node;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
     ranks = l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1;
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
-    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, l->cfg.mesh.ranks_per_node, &l->mesh));
+    node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1; /* 0: unknown */
+    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, node, &l->mesh));
     l->threads = threads_of_rank(&l->cfg, (int)ranks);
     SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
     return sh_pass_build(&l->build, &l->p);
