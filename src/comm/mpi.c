@@ -18,7 +18,7 @@ static void take_mpi(void *arg)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Signals are for the main thread: the handlers there ask for a save and an end. */
+/* Signals are for the main thread. */
 static sh_rc start_thread(struct sh_mpi *m)
 {
     sigset_t all, before;
