@@ -38,7 +38,7 @@ static void expire(const struct sh_ckpt_deadline *d)
 {
     sh_stop(sh_fail(SH_E_COMM, "checkpoint of step %lld in %s: %s, %s takes longer than checkpoint.timeout_seconds=%g",
                     (long long)d->step, d->folder,
-                    d->waits ? "waiting for other ranks" : "this rank is stuck", d->stage, d->seconds));
+                    d->waits ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
 static void *watch(void *arg)

@@ -14,7 +14,7 @@ struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step
 /* This rank works on a stage from now on; its time begins anew. `stage` is lent. */
 void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
 
-/* It has done its part and waits for the others. It gives the one that is late some seconds more to say so itself. */
+/* It waits for the others, or works with them. It gives the one that is late some seconds more to say so itself. */
 void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d);
 
 /* It has done its part and does something else; no limit until the next stage. */

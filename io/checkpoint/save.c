@@ -12,12 +12,16 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
     *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1};
     sh_mesh_world(&s->rank, &s->world);
     s->deadline = sh_ckpt_deadline_start(folder, meta->step, options->timeout_seconds, s->rank);
-    return sh_agree(sh_ckpt_index_make(set, meta, &s->index));
+    sh_rc rc = sh_ckpt_index_make(set, meta, &s->index);
+    sh_ckpt_deadline_wait(s->deadline);
+    return sh_agree(rc);
 }
 
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
 {
     sh_ckpt_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
+    if (!sh_ckpt_stages[stage].local)
+        sh_ckpt_deadline_wait(s->deadline); /* it meets the others on the way */
     sh_rc rc = sh_ckpt_stages[stage].run(s);
     sh_ckpt_deadline_wait(s->deadline);
     return sh_agree(rc);

@@ -261,7 +261,9 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "How many of the newest checkpoints stay; older ones are deleted once a new one is safe. 0: all stay."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Checkpoints whose step is a multiple of this are never deleted; 0: none of them."},
-    {KEY(checkpoint, initial_load_path), .def = "", .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); empty: none."},
+    {KEY(checkpoint, initial_load_path), .def = "",
+     .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); "
+             "empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
 
