@@ -129,6 +129,26 @@ static sh_rc check_recompute(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A wish on the command line that another key makes meaningless. In a file the same stands in every printed
+ * configuration, and may wait there for a mode that the command line chooses. */
+static sh_rc check_idle(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        const char *name, *needs;
+        bool used;
+    } keys[] = {
+        {"activation_checkpoint.every_k", "activation_checkpoint.mode=every_k",
+         c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K},
+        {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
+        {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)
+            return sh_config_refuse(state, keys[i].name, "means nothing without %s", keys[i].needs);
+    return SH_OK;
+}
+
 static sh_rc check_guard(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -178,7 +198,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint,
+        check_checkpoint, check_idle,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(checks[i](state));
