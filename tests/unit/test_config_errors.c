@@ -214,6 +214,18 @@ static void test_arguments(void **state)
         check_refused("argument", sh_config_load(NULL, 1, &arguments[i].given, &cfg), &arguments[i]);
 }
 
+static void test_idle_argument(void **state)
+{
+    struct sh_config cfg;
+    const char *const idle[] = {"model.name=debug", "activation_checkpoint.every_k=3"};
+    const char *const used[] = {"model.name=debug", "activation_checkpoint.every_k=3", "activation_checkpoint.mode=every_k"};
+    (void)state;
+    assert_int_equal(sh_config_load(NULL, 2, idle, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(),
+                        "--activation_checkpoint.every_k: means nothing without activation_checkpoint.mode=every_k");
+    assert_int_equal(sh_config_load(NULL, 3, used, &cfg), SH_OK);
+}
+
 static void test_argument_twice(void **state)
 {
     (void)state;
@@ -270,7 +282,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
+        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
         cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
