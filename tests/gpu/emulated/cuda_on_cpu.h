@@ -41,10 +41,10 @@ struct dim3 {
 struct uint3 {
     unsigned x, y, z;
 };
-struct alignas(8) __attribute__((may_alias)) uint2 {
+struct __attribute__((aligned(8), may_alias)) uint2 {
     unsigned x, y;
 };
-struct alignas(16) __attribute__((may_alias)) uint4 {
+struct __attribute__((aligned(16), may_alias)) uint4 {
     unsigned x, y, z, w;
 };
 struct alignas(8) float2 {
