@@ -95,6 +95,17 @@ static inline int64_t sh_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Blocks for so much work, of which each block takes what the grid leaves over: few on the CPU, so that tests go round. */
+static inline unsigned sh_blocks(int64_t wanted)
+{
+#ifdef SH_CUDA_EMULATED
+    const int64_t most = 3;
+#else
+    const int64_t most = 1 << 16;
+#endif
+    return (unsigned)(wanted < most ? wanted : most);
+}
+
 /* Elements in 16 bytes of T. */
 template <class T> constexpr int SH_WIDTH = 16 / (int)sizeof(T);
 
@@ -183,6 +194,28 @@ template <class T, int N> __device__ __forceinline__ void sh_store(T *p, const f
     for (int i = 0; i < N; i++)
         raw[i] = sh_narrow<T>(v[i]);
     sh_store_raw(p, raw);
+}
+
+/* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros behind them, in one piece
+ * where `vectors` says that p has the alignment. */
+template <class T, int N>
+__device__ __forceinline__ void sh_load_some(float (&v)[N], const T *p, int64_t left, bool vectors)
+{
+    if (vectors && left >= N)
+        sh_load(v, p);
+    else
+        for (int i = 0; i < N; i++)
+            v[i] = i < left ? sh_widen(p[i]) : 0;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void sh_store_some(T *p, const float (&v)[N], int64_t left, bool vectors)
+{
+    if (vectors && left >= N)
+        sh_store(p, v);
+    else
+        for (int i = 0; i < N && i < left; i++)
+            p[i] = sh_narrow<T>(v[i]);
 }
 
 /* y = v, or y += v. */
