@@ -228,7 +228,7 @@ static void *align256(void *p)
 sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
 {
     SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
-    struct choice *x;
+    struct choice *x = NULL;
     SH_TRY(open_library());
     SH_TRY(find_choice(p, &x));
     if (p->bias)
