@@ -9,6 +9,8 @@ static const struct sh_cmd_option train[] = {
      "a new run with the parameters of a checkpoint, new optimizer, step 0 (the same as "
      "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)",
      .key = "checkpoint.initial_load_path", .also = "checkpoint.initial_load_model_only=true"},
+    {.name = "--share-gpu", .help = "let several ranks use one GPU: slow, for tests (the same as --comm.share_gpu=true)",
+     .also = "comm.share_gpu=true"},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };

@@ -34,9 +34,11 @@ static void share_out(struct sh_channel *ch)
     }
 }
 
-sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_mesh *mesh)
+sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_comm *c)
 {
+    const struct sh_mesh *mesh = c->mesh;
     *ch = (struct sh_channel){
+        .c = c,
         .stream = stream,
         .axis = axis,
         .comm = MPI_COMM_NULL,
@@ -67,7 +69,7 @@ void sh_channel_close(struct sh_channel *ch)
 
 sh_rc sh_channel_begin(struct sh_channel *ch)
 {
-    static const struct sh_algo *const algos[] = {&sh_algo_alone, &sh_algo_small, &sh_algo_direct};
+    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone, &sh_algo_small, &sh_algo_direct};
     int i = 0;
     while (!algos[i]->fits(ch, &ch->coll))
         i++;

@@ -33,7 +33,9 @@ struct sh_channel {
     int64_t current;         /* ticket of the running one; 0: none */
     int64_t start_ns;        /* when it began */
 
+    const struct sh_comm *c;
     struct sh_coll coll;     /* the running one */
+    void *done;              /* of the running one: the event that tells that it is; NULL: algo does it */
     const struct sh_algo *algo;
     int64_t stage_bytes;     /* staging of one source in one round */
     int64_t staging_bytes;
@@ -52,12 +54,13 @@ struct sh_algo {
     sh_rc (*step)(struct sh_channel *ch, bool *moved, bool *done);
 };
 
+extern const struct sh_algo sh_algo_device; /* runs on a GPU by itself */
 extern const struct sh_algo sh_algo_alone;
 extern const struct sh_algo sh_algo_small;
 extern const struct sh_algo sh_algo_direct;
 
 /* Collective over the axis, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
-sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_mesh *mesh);
+sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_comm *c);
 void sh_channel_close(struct sh_channel *ch);
 
 /* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */

@@ -117,6 +117,20 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_device(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.device == SH_DEVICE_CUDA && c->training.kernels == SH_KERNELS_REF)
+        return sh_config_refuse(state, "training.kernels", "ref are kernels of the CPU; leave out training.device=cuda");
+    if (c->training.device == SH_DEVICE_CPU && c->comm.backend == SH_COMM_NCCL)
+        return sh_config_refuse(state, "comm.backend", "nccl is for GPUs; leave it out with training.device=cpu");
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->comm.backend == SH_COMM_NCCL)
+        return sh_config_refuse(state, "comm.backend",
+                                "nccl sums in an order of its own, not in the tree of training.reproducible=mesh; give"
+                                " mpi, or leave it out");
+    return SH_OK;
+}
+
 static sh_rc check_recompute(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -140,6 +154,9 @@ static sh_rc check_idle(struct sh_config_state *state)
     } keys[] = {
         {"activation_checkpoint.every_k", "activation_checkpoint.mode=every_k",
          c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K},
+        {"comm.share_gpu", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
+        {"comm.nccl_max_ctas", "GPUs and comm.backend=nccl",
+         c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
     };
@@ -198,7 +215,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_idle,
+        check_checkpoint, check_device, check_idle,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(checks[i](state));

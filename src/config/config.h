@@ -34,6 +34,8 @@ enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
+enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
+enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
 
 struct sh_config {
@@ -63,7 +65,8 @@ enum sh_cfg_family: llama | gpt2 */
         double max_norm;         /* 0: no clipping */
         int mixed_precision_param; /* enum sh_cfg_precision: float32 | bfloat16 */
         int threads;             /* of one rank; 0: cores of the node / ranks on it */
-        int kernels;             /* enum sh_cfg_kernels: cpu | ref */
+        int device;              /* enum sh_cfg_device: auto (GPUs where every rank has one) | cpu | cuda */
+        int kernels;             /* enum sh_cfg_kernels, of the CPU: cpu | ref */
         int reproducible;        /* enum sh_cfg_reproducible: none (same mesh, same bits) | mesh (the same bits on every
                                     mesh of 2^k ranks) */
         int loss_chunk_rows;     /* 0: chosen so that a chunk of logits is about 64 MiB */
@@ -143,6 +146,9 @@ enum sh_cfg_family: llama | gpt2 */
     struct {
         double train_timeout_seconds; /* a collective that takes longer is a stall */
         int trace_buf_size;      /* collectives kept for the report of a stall */
+        int backend;             /* enum sh_cfg_comm: auto | mpi | nccl */
+        bool share_gpu;          /* several ranks may use one GPU */
+        int nccl_max_ctas;       /* 0: as NCCL thinks */
     } comm;
     struct {
         int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */

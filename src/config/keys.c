@@ -24,6 +24,9 @@ typedef const struct sh_config_word words[];
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
 static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
+static words device_words = {
+    {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
+static words comm_words = {{"auto", SH_COMM_AUTO}, {"mpi", SH_COMM_MPI}, {"nccl", SH_COMM_NCCL}, {NULL, 0}};
 static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, {NULL, 0}};
 static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_REPRODUCIBLE_MESH}, {NULL, 0}};
 static words token_words = {
@@ -126,8 +129,11 @@ const struct sh_config_key sh_config_keys[] = {
          "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
     {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
+    {KEY(training, device), WORDS(device_words), .def = "auto",
+     .help = "cuda: one GPU a rank; cpu: the cores of the node. auto: cuda where this program was built with it and every "
+             "rank sees a GPU, else cpu."},
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
-     .help = "cpu: fast kernels; ref: the plain loops that define what is right."},
+     .help = "Of the CPU. cpu: fast kernels; ref: the plain loops that define what is right."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses and parameters have the same bits on every mesh of a "
              "power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
@@ -298,6 +304,13 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
     {KEY(comm, trace_buf_size), .min = 16, .max = 1000000, .unit = "collectives", .def = "1024",
      .help = "Newest collectives kept for that report."},
+    {KEY(comm, backend), WORDS(comm_words), .def = "auto",
+     .help = "How ranks talk. nccl: from GPU to GPU; mpi: through host memory, on GPUs too. auto: nccl between GPUs where "
+             "the library is found, else mpi; and mpi for training.reproducible=mesh, whose sums it makes."},
+    {KEY(comm, share_gpu), BOOL, .def = "false",
+     .help = "Let several ranks use one GPU. Slow, for tests; without it such a job is refused."},
+    {KEY(comm, nccl_max_ctas), .min = 0, .max = 64, .unit = "blocks", .def = "0",
+     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: as NCCL thinks."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =

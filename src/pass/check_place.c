@@ -52,7 +52,7 @@ static int list_storage(const struct sh_check *c, int *list)
     int n = 0;
 
     for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].base == SH_NONE && sh_tensor_bytes(&p->tensors[t]) && life_of(c, t).first != SH_NONE)
+        if (p->tensors[t].base == SH_NONE && !sh_tensor_on_host(p, t) && sh_tensor_bytes(&p->tensors[t]) && life_of(c, t).first != SH_NONE)
             list[n++] = t;
     qsort_r(list, (size_t)n, sizeof *list, by_offset, p->tensors);
     return n;

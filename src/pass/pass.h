@@ -77,7 +77,7 @@ sh_rc sh_pass_check(const struct sh_program *p);
 /* A number that is the same on all ranks when they meet the same collectives in the same order. */
 uint64_t sh_pass_hash(const struct sh_program *p);
 
-/* Live bytes per kind of memory at the peak of the whole program, persistent ones included. */
+/* Live bytes per kind of memory at the peak of the whole program, persistent ones included; the device's only. */
 void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * Persistent tensors lie at the front, in order. Behind them each section has the rest of the arena to itself: its
  * tensors are placed largest first at the lowest offset that no tensor alive at the same time takes. An output that may
- * overwrite a dying input shares its storage. */
+ * overwrite a dying input shares its storage. Snapshots lie in an arena of host memory where the program says so. */
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/pass/lifetime.h"
@@ -45,17 +45,16 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
 
 static void place_persistent(struct sh_program *p)
 {
-    int64_t end = 0;
-
+    p->persistent_bytes = p->host_bytes = 0;
     for (int i = 0; i < p->n_tensors; i++) {
         struct sh_tensor *t = &p->tensors[i];
+        int64_t *end = sh_tensor_on_host(p, i) ? &p->host_bytes : &p->persistent_bytes;
 
         if (!t->persistent || t->base != SH_NONE)
             continue;
-        t->offset_bytes = end;
-        end += sh_lifetime_bytes(t);
+        t->offset_bytes = *end;
+        *end += sh_lifetime_bytes(t);
     }
-    p->persistent_bytes = end;
 }
 
 static int storage(const struct place *pl, int root)

@@ -109,6 +109,11 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
+bool sh_tensor_on_host(const struct sh_program *p, int tensor)
+{
+    return p->snapshot_on_host && p->tensors[tensor].mem == SH_MEM_SNAPSHOT;
+}
+
 int sh_tensor_root(const struct sh_program *p, int tensor)
 {
     while (p->tensors[tensor].base != SH_NONE)

@@ -140,8 +140,11 @@ struct sh_program {
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
 
+    bool snapshot_on_host; /* the device has memory of its own: snapshots lie in another arena, of host memory */
+
     int64_t persistent_bytes; /* set by place */
-    int64_t arena_bytes;      /* all of it: the one allocation of a run */
+    int64_t arena_bytes;      /* all of it: the one allocation of a run on the device */
+    int64_t host_bytes;       /* of the host's arena */
 };
 
 struct sh_program *sh_program_create(enum sh_dtype act);
@@ -162,6 +165,8 @@ struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, 
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
+/* Whether the tensor lies in the host's arena. */
+bool sh_tensor_on_host(const struct sh_program *p, int tensor);
 /* The tensor that owns the storage, following views. */
 int sh_tensor_root(const struct sh_program *p, int tensor);
 

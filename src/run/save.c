@@ -7,8 +7,9 @@
 #include <string.h>
 
 struct sh_run_behind {
-    struct sh_ckpt_behind *save;
+    struct sh_ckpt_behind *save; /* NULL while the copy is under way */
     struct sh_pieces pieces;
+    struct sh_ckpt_meta meta;    /* of its own */
     char *folder;
     int64_t step, begin_ns, stall_ns;
 };
@@ -58,6 +59,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
     cfg.comm = defaults.comm;
     cfg.memory = defaults.memory;
     cfg.training.threads = defaults.training.threads;
+    cfg.training.device = defaults.training.device;
     return sh_config_print(&cfg, text);
 }
 
@@ -79,7 +81,11 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     struct sh_pieces p;
     sh_rc rc;
 
-    sh_pieces_make(r, SH_PIECES_SAVE, &p);
+    if (r->device->gpu) { /* a file is written from host memory */
+        sh_pieces_copy(r);
+        sh_exec_copies_wait(r->exec);
+    }
+    sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
     rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
@@ -90,17 +96,31 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     return rc;
 }
 
-static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
+/* When the copy is there. */
+static sh_rc begin_writing(struct sh_run *r)
 {
     struct sh_ckpt_options options = options_of(r);
+    struct sh_run_behind *b = r->behind;
+
+    sh_exec_copies_wait(r->exec);
+    return sh_ckpt_behind_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
+}
+
+/* From a GPU the copy travels beside the next step, up to its update; the first poll begins to write it. */
+static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
+{
     struct sh_run_behind *b = r->behind = sh_calloc(1, sizeof *b);
 
     b->begin_ns = sh_now_ns();
     b->step = r->step;
     b->folder = sh_run_checkpoint_folder(r);
     sh_pieces_make(r, SH_PIECES_SNAPSHOT, &b->pieces);
+    b->meta = *meta;
+    b->meta.config = sh_strdup(meta->config);
+    b->meta.guard = sh_strdup(meta->guard);
     sh_pieces_copy(r);
-    SH_TRY(sh_ckpt_behind_begin(b->folder, &b->pieces.set, meta, &options, &b->save));
+    if (!r->device->gpu)
+        SH_TRY(begin_writing(r));
     b->stall_ns = sh_now_ns() - b->begin_ns;
     return SH_OK;
 }
@@ -130,6 +150,8 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
     bool done;
 
     *out = (struct sh_run_saved){0};
+    if (!b->save)
+        SH_TRY(begin_writing(r));
     SH_TRY(sh_ckpt_behind_poll(b->save, wait, &done, &out->bytes));
     now = sh_now_ns();
     b->stall_ns += now - begin;
@@ -151,6 +173,7 @@ void sh_run_save_abandon(struct sh_run *r)
         return;
     sh_ckpt_behind_end(b->save);
     sh_pieces_free(&b->pieces);
+    sh_ckpt_meta_free(&b->meta);
     free(b->folder);
     free(b);
     r->behind = NULL;

@@ -199,9 +199,10 @@ static void micro_steps(struct train *t)
 
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
+        if (!r->p->tree_sums)
+            continue;
         sh_exec_get(r->exec, r->p->loss, &loss);
-        if (r->p->tree_sums)
-            add_loss(open, m, loss);
+        add_loss(open, m, loss);
     }
     if (r->p->tree_sums)
         sh_exec_put(r->exec, r->p->loss, &open[0]);
