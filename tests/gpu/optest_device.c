@@ -20,6 +20,11 @@
 #ifdef SH_CUDA_EMULATED
 #include "tests/gpu/emulated/order_of_threads.h"
 
+bool optest_device_there(void)
+{
+    return true;
+}
+
 static void *alloc_aligned(size_t bytes)
 {
     void *p = NULL;
@@ -48,6 +53,16 @@ void optest_device_order(int order)
 }
 #else
 #include <cuda_runtime_api.h>
+#include <stdio.h>
+
+bool optest_device_there(void)
+{
+    int n = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess || n == 0)
+        printf("1..0 # SKIP no GPU: %s\n", error != cudaSuccess ? cudaGetErrorString(error) : "none is visible");
+    return error == cudaSuccess && n > 0;
+}
 
 static void check_cuda(cudaError_t error)
 {

@@ -7,6 +7,9 @@
 
 #include <stddef.h>
 
+/* Whether there is a device, for the beginning of main(); says in TAP what is skipped when there is none. */
+bool optest_device_there(void);
+
 /* bytes of device memory, `shift` bytes behind a multiple of 256. Wrong addresses next to it are found by
  * device_free(), and at once by the address sanitizer. */
 void *device_alloc(size_t bytes, size_t shift);

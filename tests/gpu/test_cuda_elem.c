@@ -591,5 +591,7 @@ int main(void)
         cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
         cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
     };
+    if (!optest_device_there())
+        return 0;
     return cmocka_run_group_tests_name("cuda_elem", tests, NULL, NULL);
 }
