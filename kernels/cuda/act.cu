@@ -42,8 +42,8 @@ template <class T> struct gelu {
     }
 };
 
-/* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z keeps 0 * slope from being 0 * Inf. NaN stays
- * NaN. */
+/* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z keeps 0 * slope from being 0 * Inf. NaN
+ * stays NaN. */
 template <class T> __device__ __forceinline__ float gelu_slope(float x)
 {
     float s = gelu_gate<T>(x), z = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x;

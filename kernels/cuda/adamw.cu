@@ -1,5 +1,5 @@
-/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written) and the copy in the compute type, written
- * in the same pass. One launch for each 64 runs of decay, which is more than a unit has. */
+/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written) and the copy in the compute type,
+ * written in the same pass. One launch for each 64 runs of decay, which is more than a unit has. */
 #include "kernels/adamw.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"

@@ -1,11 +1,12 @@
-/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written. Backward: dx read once
- * for dwte and once for dwpe, and all of dwte written where it is overwritten, which is by far the most.
+/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written. Backward: dx read
+ * once for dwte and once for dwpe, and all of dwte written where it is overwritten, which is by far the most.
  *
- * dwte has a sum for each token over the places where it stands. Rows are sorted by token with a counting sort, rows of
- * one token in their own order, so that each sum has one order; atomics touch integers only, and what their order leaves
- * open is settled afterwards.
+ * dwte has a sum for each token over the places where it stands. Rows are sorted by token with a counting sort, rows
+ * of one token in their own order, so that each sum has one order; atomics touch integers only, and what their order
+ * leaves open is settled afterwards.
  *
- * Tokens are inside the vocabulary: who reads data checks them. One that is not makes its row NaN and gets no gradient. */
+ * Tokens are inside the vocabulary: who reads data checks them. One that is not makes its row NaN and gets no
+ * gradient. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/work.h"
@@ -16,7 +17,7 @@ template <class T> struct embed {
     T *x;
     const T *wte, *wpe; /* wpe NULL: none */
     const int32_t *tokens;
-    int64_t T_, V, C;
+    int64_t seq, V, C;
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
@@ -28,7 +29,7 @@ template <class T> struct embed {
         else
             sh_load(v, wte + token * C + c);
         if (wpe)
-            sh_load(p, wpe + row % T_ * C + c);
+            sh_load(p, wpe + row % seq * C + c);
         for (int k = 0; k < N; k++)
             v[k] += p[k];
         sh_store(x + i, v);
@@ -39,15 +40,15 @@ template <class T> struct embed {
 template <class T> struct positions {
     float *dwpe;
     const T *dx;
-    int64_t B, T_, C;
+    int64_t batch, seq, C;
     bool add;
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
         float sum[N] = {0};
-        for (int64_t b = 0; b < B && i < T_ * C; b++) {
+        for (int64_t b = 0; b < batch && i < seq * C; b++) {
             float v[N];
-            sh_load(v, dx + b * T_ * C + i);
+            sh_load(v, dx + b * seq * C + i);
             for (int k = 0; k < N; k++)
                 sum[k] += v[k];
         }
@@ -240,7 +241,8 @@ template <class T> sh_rc token_gradients(const struct sh_op_call *call)
 {
     constexpr int N = SH_WIDTH<T>;
     buckets b = buckets_of(call);
-    gather<T> g = {sh_data<float>(&call->out[0]), sh_data<T>(&call->in[0]), call->out[0].dim[1], sh_op_adds(call, 0), false};
+    gather<T> g = {sh_data<float>(&call->out[0]), sh_data<T>(&call->in[0]), call->out[0].dim[1], sh_op_adds(call, 0),
+                   false};
     g.vectors = sh_aligned<N>(g.dx, g.C);
     dim3 grid(sh_blocks(sh_ceil_div(b.V, SUM_WARPS)), (unsigned)sh_ceil_div(g.C, 32 * N));
 

@@ -1,8 +1,8 @@
 /* Sums that do not depend on their order (kernels/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 an element.
  *
  * Eight lanes sum a block of 64 elements, each the elements that are its lane in block_sum(), and add up in the same
- * tree. The sum is then added to the accumulator of the warp, of which each lane has one digit in a register. Digits are
- * integers: warps, blocks and parts add up exactly, in any order. */
+ * tree. The sum is then added to the accumulator of the warp, of which each lane has one digit in a register. Digits
+ * are integers: warps, blocks and parts add up exactly, in any order. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/work.h"

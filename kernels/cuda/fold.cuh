@@ -7,8 +7,8 @@
 
 enum { SH_FOLD_WARPS = 8, SH_FOLD_THREADS = SH_FOLD_WARPS * 32 };
 
-/* out [parts,C] = sums over the rows of x [rows,C], cut in as many parts as the grid is high; added to what is there when
- * `add`. A block takes 32 N columns, and each of its warps every eighth row. */
+/* out [parts,C] = sums over the rows of x [rows,C], cut in as many parts as the grid is high; added to what is there
+ * when `add`. A block takes 32 N columns, and each of its warps every eighth row. */
 template <class T, int N>
 static __global__ void __launch_bounds__(SH_FOLD_THREADS)
     sh_fold_kernel(float *out, bool add, const T *x, int64_t rows, int64_t C, bool vectors)
@@ -51,7 +51,8 @@ static inline sh_rc sh_fold_parts(float *dst, bool add, const float *parts, int6
     return sh_fold<float, 1>(dst, add, parts, n_parts, C, 1, queue);
 }
 
-static __global__ void __launch_bounds__(SH_FOLD_THREADS) sh_sum_kernel(double *out, bool add, const double *parts, int64_t n)
+static __global__ void __launch_bounds__(SH_FOLD_THREADS)
+    sh_sum_kernel(double *out, bool add, const double *parts, int64_t n)
 {
     double sum[1] = {0};
 

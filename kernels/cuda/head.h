@@ -20,7 +20,7 @@ struct sh_cuda_softmax {
     float *logits;           /* [rows,ld] f32, 256-byte aligned; what stands behind column vocab is never read */
     const int32_t *targets;  /* [rows]: class, or negative: masked */
     double *row_loss;        /* [rows] scratch */
-    double *loss;            /* [1] = or += sum of the rows' losses, in row order cut in blocks of a fixed size */
+    double *loss;            /* [1] = or += sum of the rows' losses, in an order that depends on their number only */
     bool add_loss;           /* += */
     bool gradient;           /* logits become (softmax - onehot) * loss_scale */
     enum sh_dtype grad_dtype; /* f32, or bf16: each row then begins where its logits began: leading dimension 2 * ld */

@@ -1,8 +1,9 @@
-/* What the kernels of this folder share: launching, types, vectors, sums over a warp or a block. A .cu file includes it
- * instead of any CUDA header; with SH_CUDA_EMULATED the same file is C++ for the CPU (tests/gpu/emulated/cuda_on_cpu.h).
+/* What the kernels of this folder share: launching, types, vectors, sums over a warp or a block. A .cu file includes
+ * it instead of any CUDA header; with SH_CUDA_EMULATED the same file is C++ for the CPU
+ * (tests/gpu/emulated/cuda_on_cpu.h).
  *
- * No inline PTX outside attention_mma.cuh, no atomics on floating-point numbers: same inputs, same bits, and the number
- * of blocks and threads that a sum is cut in depends on shapes only, never on the GPU. */
+ * No inline PTX outside attention_mma.cuh, no atomics on floating-point numbers: same inputs, same bits, and the
+ * number of blocks and threads that a sum is cut in depends on shapes only, never on the GPU. */
 #ifndef SH_KERNELS_CUDA_LAUNCH_CUH
 #define SH_KERNELS_CUDA_LAUNCH_CUH
 
@@ -23,7 +24,8 @@
 #define SH_ANY_TYPE __attribute__((may_alias)) /* what stands in the memory may be of another type */
 
 template <class... P, class... A>
-sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *, A... args)
+sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *,
+                     A... args)
 {
     sh_emulated::launch(name, grid, block, shared_bytes, [=] { kernel(P(args)...); });
     return SH_OK;
@@ -95,7 +97,8 @@ static inline int64_t sh_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks for so much work, of which each block takes what the grid leaves over: few on the CPU, so that tests go round. */
+/* Blocks for so much work, of which each block takes what the grid leaves over: few on the CPU, so that tests go
+ * round. */
 static inline unsigned sh_blocks(int64_t wanted)
 {
 #ifdef SH_CUDA_EMULATED
@@ -196,8 +199,8 @@ template <class T, int N> __device__ __forceinline__ void sh_store(T *p, const f
     sh_store_raw(p, raw);
 }
 
-/* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros behind them, in one piece
- * where `vectors` says that p has the alignment. */
+/* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros behind them, in one
+ * piece where `vectors` says that p has the alignment. */
 template <class T, int N>
 __device__ __forceinline__ void sh_load_some(float (&v)[N], const T *p, int64_t left, bool vectors)
 {

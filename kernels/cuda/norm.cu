@@ -2,8 +2,8 @@
  * element, f32 (bf16: half): forward 8, backward 12 and 4 more with dres, and the partial sums of dw and db (work.h).
  * kernels/ref/norm.c has the formulas.
  *
- * A thread has E elements of a row, in vectors of 16 bytes: 8, and 32 where a row has more than 8192 elements; there the
- * backward keeps some of its sums in local memory. */
+ * A thread has E elements of a row, in vectors of 16 bytes: 8, and 32 where a row has more than 8192 elements; there
+ * the backward keeps some of its sums in local memory. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/work.h"
@@ -168,7 +168,8 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
                     sh_data<T>(&call->in[2]), sh_data<float>(&call->out[1]), sh_data<float>(&call->out[2]),
                     0, sh_elems(&call->in[1]), call->attr->eps, call->attr->rms, false};
     f.rows = sh_elems(&call->in[0]) / f.C;
-    f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.b, f.C);
+    f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.w, f.C) &&
+                sh_aligned<N>(f.b, f.C);
     dim3 grid(sh_blocks(f.rows));
 
     SH_TRY(check_width(f.C));

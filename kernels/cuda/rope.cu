@@ -12,7 +12,7 @@ template <class T> struct rope {
     T *y;
     const T *x;
     const float *cs;
-    int64_t heads, row_heads, turned, half, T_;
+    int64_t heads, row_heads, turned, half, seq;
     float sign;
 
     template <int N> __device__ __forceinline__ void turn(float (&a)[N], float (&b)[N], const float *angles) const
@@ -35,7 +35,7 @@ template <class T> struct rope {
         sh_load(a, x + to);
         sh_load(b, x + to + half);
         if (h < turned)
-            turn(a, b, cs + row % T_ * 2 * half + k);
+            turn(a, b, cs + row % seq * 2 * half + k);
         sh_store(y + to, a);
         sh_store(y + to + half, b);
     }

@@ -50,10 +50,11 @@ __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
     return {max[0], sum[0]};
 }
 
-/* The row becomes (softmax - onehot) * scale, 0 where factor and scale are. A gradient never lies behind the logit that it
- * is made of, so that a tile of the row may be written when all of it was read. */
+/* The row becomes (softmax - onehot) * scale, 0 where factor and scale are. A gradient never lies behind the logit
+ * that it is made of, so that a tile of the row may be written when all of it was read. */
 template <class T>
-__device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_t target, float max, float factor, float scale)
+__device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_t target, float max, float factor,
+                                               float scale)
 {
     T *to = reinterpret_cast<T *>(row);
 

@@ -27,7 +27,8 @@ template <class T> struct add {
 template <class T> sh_rc run_add(T *y, const T *a, const T *b, int64_t n, void *queue)
 {
     constexpr int N = SH_WIDTH<T>;
-    return sh_map<N>("add", add<T>{y, a, b}, n, sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0) && sh_aligned<N>(b, 0), queue);
+    bool vectors = sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0) && sh_aligned<N>(b, 0);
+    return sh_map<N>("add", add<T>{y, a, b}, n, vectors, queue);
 }
 
 template <class Y, class A> struct cast {

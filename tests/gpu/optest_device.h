@@ -18,12 +18,12 @@ void device_put(void *device, const void *host, size_t bytes);
 /* What was enqueued before is done when it returns. */
 void device_get(void *host, const void *device, size_t bytes);
 
-/* Run t->call on the device's default stream: operands are copied there (each as far from an alignment of 64 bytes as it
- * is here, and in one place where they are in one place here), and outputs back. Scratch starts as NaN. */
+/* Run t->call on the device's default stream: operands are copied there (each as far from an alignment of 64 bytes as
+ * it is here, and in one place where they are in one place here), and outputs back. Scratch starts as NaN. */
 void optest_device_run(struct optest *t, const struct sh_kernel_table *device);
 
-/* The orders of threads that the emulation knows, of which 0 is the usual one. A kernel must give the same bits in all; on
- * a real device they are runs of their own. */
+/* The orders of threads that the emulation knows, of which 0 is the usual one. A kernel must give the same bits in
+ * all; on a real device they are runs of their own. */
 enum { OPTEST_ORDERS = 3 };
 void optest_device_order(int order);
 

@@ -1,5 +1,6 @@
-/* The CUDA kernels that need no library against the reference: f32 and bf16, odd shapes, += on and off, optional operands
- * absent; and the same bits in any order of threads, for shifted addresses, and in place where the table allows it. */
+/* The CUDA kernels that need no library against the reference: f32 and bf16, odd shapes, += on and off, optional
+ * operands absent; and the same bits in any order of threads, for shifted addresses, and in place where the table
+ * allows it. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/exact.h"
 #include "tests/gpu/optest_device.h"

@@ -1,5 +1,5 @@
-/* Softmax and cross entropy of rows of logits on CUDA against float64: any vocabulary, masked rows, all types of gradient in
- * the place of the logits, sums that go on; and the same bits in any order of threads. */
+/* Softmax and cross entropy of rows of logits on CUDA against float64: any vocabulary, masked rows, all types of
+ * gradient in the place of the logits, sums that go on; and the same bits in any order of threads. */
 #include "kernels/cuda/head.h"
 #include "tests/gpu/optest_device.h"
 
@@ -17,7 +17,8 @@ struct shape {
     double spread; /* of the logits */
 };
 
-static const struct shape shapes[] = {{1, 1, 1}, {3, 5, 1}, {7, 64, 1}, {9, 257, 30}, {5, 4099, 1}, {2, 17000, 200}, {300, 33, 5}};
+static const struct shape shapes[] = {{1, 1, 1},    {3, 5, 1},        {7, 64, 1},   {9, 257, 30},
+                                      {5, 4099, 1}, {2, 17000, 200}, {300, 33, 5}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 /* What a call reads and writes, on the host. */
@@ -121,8 +122,8 @@ static void check_row(const struct data *before, const struct data *after, int64
         double p = exp((double)before->logits[r * before->ld + v] - lse), found = gradient_at(after, r, v, gradient);
         double wanted = before->targets[r] < 0 ? 0 : (p - (v == before->targets[r])) * loss_scale;
         if (!(fabs(found - wanted) <= eps * loss_scale + type * fabs(wanted)))
-            fail_msg("row %lld of %lld, class %lld: %.9g, not %.9g", (long long)r, (long long)before->rows, (long long)v,
-                     found, wanted);
+            fail_msg("row %lld of %lld, class %lld: %.9g, not %.9g", (long long)r, (long long)before->rows,
+                     (long long)v, found, wanted);
     }
 }
 

@@ -30,7 +30,7 @@ namespace
 using sh_emulated::place;
 
 constexpr unsigned WARP = 32, MAX_THREADS = 1024;
-constexpr size_t STACK = 128 << 10, GUARD = 64 << 10, MAX_SHARED = 227 << 10, NO_BYTES = 0;
+constexpr size_t STACK = 128 << 10, GUARD = 64 << 10, MAX_SHARED = 227 << 10;
 
 enum state { READY, AT_WARP, AT_BLOCK, ENDED };
 
@@ -254,7 +254,7 @@ void run_block(std::vector<unsigned> &turn)
     if (!all_ended())
         tell_divergence();
     pieces.clear();
-    shared_bytes = NO_BYTES;
+    shared_bytes = 0;
 }
 
 void check_launch(dim3 grid)

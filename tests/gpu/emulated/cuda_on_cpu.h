@@ -12,7 +12,7 @@
  *   - launches that a GPU refuses: blocks too large or of odd size, too much shared memory.
  * Not found: races that show in no order, and what depends on a memory model weaker than the CPU's.
  *
- * Warps have 32 lanes, all of which take part in every shuffle. Costs some 40 ns for each wait of a thread (1 us with
+ * Warps have 32 lanes, all of which take part in every shuffle. Costs some 50 ns for each wait of a thread (2 us with
  * the address sanitizer). One host thread launches at a time. */
 #ifndef SH_TESTS_GPU_EMULATED_CUDA_ON_CPU_H
 #define SH_TESTS_GPU_EMULATED_CUDA_ON_CPU_H
