@@ -37,7 +37,7 @@ AS_CASE([$have_cuda:$with_cuda],
 SHERD_CUDA_PART([nccl], [NCCL], [#include <nccl.h>],
     [ncclConfig_t c = NCCL_CONFIG_INITIALIZER; c.maxCTAs = 8; return ncclCommSplit(0, 0, 0, 0, &c);],
     [nccl.h], [NCCL_MAJOR NCCL_MINOR NCCL_PATCH], [several GPUs talk through MPI and host memory])
-SHERD_CUDA_PART([cudnn], [CUDNN], [#include <cudnn.h>], [cudnnBackendDescriptor_t d = 0; return cudnnBackendFinalize(d);],
+SHERD_CUDA_PART([cudnn], [CUDNN], [#include <cudnn.h>], [cudnnBackendDescriptor_t d = 0; return cudnnBackendFinalize(d) + CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION;],
     [cudnn_version.h], [CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL], [attention by its own kernels])
 AS_IF([test $have_cuda = yes], [
     AC_DEFINE([HAVE_CUDA], [1], [Define to 1 when the program has a cuda device, a real or an emulated one.])])

@@ -1,12 +1,13 @@
 /* Attention on tensor cores, bf16, causal, grouped queries, within documents: FlashAttention-2 (Dao, arXiv:2307.08691)
  * with mma.m16n8k16 and cp.async, for any GPU since sm_80.
  *
- * Forward: a block of four warps owns 64 or 128 queries of one head; tiles of 64 keys and values stream through shared memory,
- * twice, so that one is copied while the other is used; the scores of a tile are kept in registers, with a running
- * maximum and sum.
- * Backward: the row sums of dout * o, then one kernel whose blocks own queries and give dq, and one whose blocks own keys
- * and give dk and dv, summed over the queries and over the heads that share a key in the order of their positions. Each
- * computes the scores anew: 7 products of tiles where one kernel with atomics would do 5, but every sum has one order.
+ * Forward: a block of four warps owns 64 or 128 queries of one head; tiles of 64 keys and values stream through shared
+ * memory, twice, so that one is copied while the other is used; the scores of a tile are kept in registers, with a
+ * running maximum and sum.
+ * Backward: the row sums of dout * o, then one kernel whose blocks own queries and give dq, and one whose blocks own
+ * keys and give dk and dv, summed over the queries and over the heads that share a key in the order of their positions.
+ * Each computes the scores anew: 7 products of tiles where one kernel with atomics would do 5, but every sum has one
+ * order.
  *
  * Floor, each pair (query, key seen) of a head: 4 D operations forward, 10 D backward (14 D done here); bytes are
  * negligible. Tiles on the diagonal are computed whole. Registers of a thread and bytes of shared memory of a block, as
@@ -171,7 +172,8 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
     queries q = queries_of<16 * M * WARPS>(a);
-    rows keys = heads_of_qkv(a, q.b, a.heads + q.kv_head), values = heads_of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head);
+    rows keys = heads_of_qkv(a, q.b, a.heads + q.kv_head),
+         values = heads_of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head);
     int own = q.from + (int)(threadIdx.x / 32) * 16 * M;
     uint32_t query[M][D / 16][4];
     float o[M][D / 8][4], s[TILE / 16][M][2][4];
@@ -221,7 +223,8 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
     queries q = queries_of<16 * M * WARPS>(a);
-    rows keys = heads_of_qkv(a, q.b, a.heads + q.kv_head), values = heads_of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head);
+    rows keys = heads_of_qkv(a, q.b, a.heads + q.kv_head),
+         values = heads_of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head);
     int own = q.from + (int)(threadIdx.x / 32) * 16 * M;
     uint32_t query[M][D / 16][4], dout[M][D / 16][4];
     float dq[M][D / 8][4], lse2[M][2], delta[M][2];

@@ -14,7 +14,8 @@
 extern "C" {
 #endif
 
-/* One call of either direction, as the kernels read it. Rows of qkv and dqkv are (H+2K)*D elements, of o and dout H*D. */
+/* One call of either direction, as the kernels read it. Rows of qkv and dqkv are (H+2K)*D elements, of o and dout
+ * H*D. */
 struct sh_attention {
     int64_t batch, seq;
     int heads, kv_heads, dim;

@@ -1,7 +1,8 @@
-/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, and for head sizes that attention.cu
- * has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its block shares: first
- * each lane takes one of the 32 rows and computes its dot products with the four, then each lane takes some columns and
- * adds up the 32 rows by the weights that came out. Forward and dq own queries, dk and dv own keys: the same two steps.
+/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, and for head sizes that
+ * attention.cu has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
+ * block shares: first each lane takes one of the 32 rows and computes its dot products with the four, then each lane
+ * takes some columns and adds up the 32 rows by the weights that came out. Forward and dq own queries, dk and dv own
+ * keys: the same two steps.
  *
  * Floor: 4 D operations for each pair (query, key seen) of a head forward, 10 D backward (14 D done here, as in
  * attention.cu); done on ordinary cores from shared memory, which gives some tenth of their peak: enough to test, not
@@ -44,7 +45,8 @@ __device__ __forceinline__ rows of_out(const sh_attention &a, const void *x, int
 
 __device__ __forceinline__ float get(const rows &r, int64_t i)
 {
-    return r.bf16 ? sh_widen(reinterpret_cast<const sh_bf16 *>(r.first)[i]) : reinterpret_cast<const float *>(r.first)[i];
+    return r.bf16 ? sh_widen(reinterpret_cast<const sh_bf16 *>(r.first)[i])
+                  : reinterpret_cast<const float *>(r.first)[i];
 }
 
 __device__ __forceinline__ void set(const rows &r, int64_t i, float x)
@@ -251,8 +253,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         write<C>(of_dqkv(a, q.b, q.head), q.own + i, dq[i], a.scale, a.dim);
 }
 
-/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s, in the
- * order of heads and positions */
+/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s, in
+ * the order of heads and positions */
 template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
 {
     SH_DYNAMIC_SHARED(float, shared);
@@ -314,7 +316,8 @@ template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
 sh_rc run_any(const sh_attention &a, bool backward, void *queue)
 {
     if (a.dim > SH_ATTENTION_MAX_DIM)
-        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most", a.dim, SH_ATTENTION_MAX_DIM);
+        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most", a.dim,
+                       SH_ATTENTION_MAX_DIM);
     if (a.dim <= 64)
         return run<2>(a, backward, queue);
     return a.dim <= 128 ? run<4>(a, backward, queue) : run<8>(a, backward, queue);

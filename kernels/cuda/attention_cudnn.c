@@ -1,8 +1,8 @@
-/* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and sums
- * (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made at first use, which
- * takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal, 64 query
- * heads to 8, D = 128, T = 8192: 644 TFLOP/s forward, 541 backward (the backward with atomics, which is not used here).
- * Not measured by us on a GPU. */
+/* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and
+ * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made at first use,
+ * which takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal, 64
+ * query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward, 541 backward (the backward with atomics, which is not used
+ * here). Not measured by us on a GPU. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include "kernels/cuda/attention.h"
@@ -94,9 +94,10 @@ static sh_rc make(struct plan *p, cudnnBackendDescriptorType_t type, const char 
             SH_TRY(check(dnn.BackendSetAttribute(*out, a[i].name, a[i].type, a[i].count, a[i].value), what));
     return check(dnn.BackendFinalize(*out), what);
 }
-#define MAKE(p, type, what, out, ...)                                                             \
-    make(p, CUDNN_BACKEND_##type##_DESCRIPTOR, what,                                              \
-         (int)(sizeof((struct attribute[]){__VA_ARGS__}) / sizeof(struct attribute)), (struct attribute[]){__VA_ARGS__}, out)
+#define MAKE(p, type, what, out, ...)                                                 \
+    make(p, CUDNN_BACKEND_##type##_DESCRIPTOR, what,                                  \
+         (int)(sizeof((struct attribute[]){__VA_ARGS__}) / sizeof(struct attribute)), \
+         (struct attribute[]){__VA_ARGS__}, out)
 
 static void forget(struct plan *p)
 {
@@ -192,8 +193,9 @@ static sh_rc ask(struct plan *p, desc graph, const char *gpu, desc config[CONFIG
         SH_TRY(check(dnn.BackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]), "a choice"));
         p->made[p->n_made++] = config[i];
     }
-    return check(dnn.BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, CONFIGS,
-                                         n, config), "a choice of kernels");
+    return check(dnn.BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                         CONFIGS, n, config),
+                 "a choice of kernels");
 }
 
 /* The first configuration that becomes a plan with little enough scratch. */
@@ -206,8 +208,9 @@ static sh_rc choose(struct plan *p, const desc config[CONFIGS], int64_t n)
                   ATTRIBUTE(EXECUTION_PLAN_HANDLE, HANDLE, 1, state.handle ? &state.handle : NULL));
         if (rc != SH_OK)
             continue;
-        SH_TRY(check(dnn.BackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
-                                             &p->bytes), "a plan"));
+        SH_TRY(check(dnn.BackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                             &count, &p->bytes),
+                     "a plan"));
         if (p->bytes <= p->shape.most_bytes)
             return SH_OK;
         rc = sh_fail(SH_E_BUG, "cuDNN wants %lld bytes of scratch for attention, and %lld are there",
@@ -323,7 +326,8 @@ static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *sc
     SH_TRY(check(dnn.BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack), "a list of operands"));
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     for (int i = 0; i < 3 && status == CUDNN_STATUS_SUCCESS; i++)
-        status = dnn.BackendSetAttribute(pack, attribute[i].name, attribute[i].type, attribute[i].count, attribute[i].value);
+        status =
+            dnn.BackendSetAttribute(pack, attribute[i].name, attribute[i].type, attribute[i].count, attribute[i].value);
     if (status == CUDNN_STATUS_SUCCESS)
         status = dnn.BackendFinalize(pack);
     if (status == CUDNN_STATUS_SUCCESS)

@@ -109,7 +109,8 @@ template <int D, int M> static __device__ __forceinline__ void clear(float sum[M
 }
 
 /* Row `half` (0: g, 1: g + 8) of a lane's sums, times `factor`, to a row of D numbers in global memory. */
-template <int D> static __device__ __forceinline__ void put(sh_bf16 *to, const float sum[D / 8][4], int half, float factor)
+template <int D>
+static __device__ __forceinline__ void put(sh_bf16 *to, const float sum[D / 8][4], int half, float factor)
 {
     SH_UNROLL
     for (int n = 0; n < D / 8; n++) {

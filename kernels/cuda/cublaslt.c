@@ -39,7 +39,7 @@ struct shape {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t in_dtype, out_dtype;
     int32_t trans_a, trans_b, has_bias, has_addend;
-    uint32_t align_a, align_b, align_c, align_addend;
+    uint32_t align_a, align_b, align_c, align_addend, align_bias;
 };
 
 struct choice {
@@ -96,6 +96,7 @@ static struct shape shape_of(const struct sh_cublaslt_product *p)
     s.has_bias = p->bias != NULL, s.has_addend = p->addend != NULL;
     s.align_a = alignment(p->a), s.align_b = alignment(p->b);
     s.align_c = alignment(p->c), s.align_addend = alignment(p->addend ? p->addend : p->c);
+    s.align_bias = alignment(p->bias);
     return s;
 }
 

@@ -9,15 +9,20 @@
 #define COUNT(table) (int)(sizeof(table) / sizeof((table)[0]))
 
 #define MATMUL(x_, b_, y_) {.kind = N_MATMUL, .x = T_##x_, .b = T_##b_, .y = T_##y_}
-#define POINT(mode_, x_, b_, y_) {.kind = N_POINTWISE, .mode = CUDNN_POINTWISE_##mode_, .x = T_##x_, .b = T_##b_, .y = T_##y_}
+#define POINT(mode_, x_, b_, y_)                                                                    \
+    {                                                                                               \
+        .kind = N_POINTWISE, .mode = CUDNN_POINTWISE_##mode_, .x = T_##x_, .b = T_##b_, .y = T_##y_ \
+    }
 #define REDUCE(mode_, x_, y_) {.kind = N_REDUCE, .mode = CUDNN_REDUCE_TENSOR_##mode_, .x = T_##x_, .y = T_##y_}
 #define RESHAPE(x_, y_) {.kind = N_RESHAPE, .x = T_##x_, .y = T_##y_}
 
 /* y = x where the key stands at or before the query, else -inf */
-#define CAUSAL(x_, y_)                                                                          \
-    POINT(GEN_INDEX, x_, NONE, ROW), POINT(GEN_INDEX, x_, NONE, COLUMN),                        \
-        POINT(CMP_GE, ROW, COLUMN, SEEN),                                                       \
-        {.kind = N_POINTWISE, .mode = CUDNN_POINTWISE_BINARY_SELECT, .x = T_##x_, .b = T_MINUS_INF, .t = T_SEEN, .y = T_##y_}
+#define CAUSAL(x_, y_)                                                                                          \
+    POINT(GEN_INDEX, x_, NONE, ROW), POINT(GEN_INDEX, x_, NONE, COLUMN), POINT(CMP_GE, ROW, COLUMN, SEEN),      \
+    {                                                                                                           \
+        .kind = N_POINTWISE, .mode = CUDNN_POINTWISE_BINARY_SELECT, .x = T_##x_, .b = T_MINUS_INF, .t = T_SEEN, \
+        .y = T_##y_                                                                                             \
+    }
 
 static const struct sh_cudnn_tensor_row forward_tensors[] = {
     {T_Q, F_Q, BF16},          {T_K, F_KV_T, BF16},     {T_V, F_KV, BF16},         {T_O, F_OUT, BF16},

@@ -1,6 +1,6 @@
 /* The graphs of cuDNN that attention_cudnn.c runs, as tables: what the tensors are, and the operations between them.
- * No calls of cuDNN here. The wiring is that of NVIDIA's documented patterns of attention, which is what its kernels are
- * matched against: an operation more or less, and there is no kernel. */
+ * No calls of cuDNN here. The wiring is that of NVIDIA's documented patterns of attention, which is what its kernels
+ * are matched against: an operation more or less, and there is no kernel. */
 #ifndef SH_KERNELS_CUDA_CUDNN_GRAPH_H
 #define SH_KERNELS_CUDA_CUDNN_GRAPH_H
 
@@ -8,7 +8,8 @@
 
 #include <cudnn.h>
 
-/* Tensors of both graphs. Up to LAST_REAL they are memory that a call binds; then numbers; then what is never stored. */
+/* Tensors of both graphs. Up to LAST_REAL they are memory that a call binds; then numbers; then what is never
+ * stored. */
 enum sh_cudnn_tensor {
     T_NONE,
     T_Q, T_K, T_V, T_O, T_STATS, T_DO, T_DQ, T_DK, T_DV, T_SUMS, T_LAST_REAL = T_SUMS,

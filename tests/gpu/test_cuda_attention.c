@@ -1,6 +1,6 @@
 /* Attention of CUDA against the reference: lengths around the edges of tiles, all ratios of heads, documents that begin
- * anywhere, scores that are far apart; by tensor cores (bf16, head sizes of 32, 64, 96, 128) and by ordinary arithmetic. The
- * same bits in any order of threads and blocks. */
+ * anywhere, scores that are far apart; by tensor cores (bf16, head sizes of 32, 64, 96, 128) and by ordinary
+ * arithmetic. The same bits in any order of threads and blocks. */
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
 

@@ -1,5 +1,5 @@
-/* The head of CUDA against the reference, on the double of cuBLASLt: vocabularies of any size, masked targets, chunks that do
- * not divide the rows or exceed them, sums that go on from earlier values. */
+/* The head of CUDA against the reference, on the double of cuBLASLt: vocabularies of any size, masked targets, chunks
+ * that do not divide the rows or exceed them, sums that go on from earlier values. */
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
 

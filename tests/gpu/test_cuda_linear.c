@@ -1,5 +1,5 @@
-/* Linear layers of CUDA against the reference, on the double of cuBLASLt: both orders of storage, bias, residual gradient,
- * sums that go on, operands at any address, more shapes than are remembered. */
+/* Linear layers of CUDA against the reference, on the double of cuBLASLt: both orders of storage, bias, residual
+ * gradient, sums that go on, operands at any address, more shapes than are remembered. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
@@ -132,8 +132,8 @@ static void test_many_shapes(void **state)
 {
     (void)state;
     float x[300], w[6], y[450];
-    void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0), *dw = device_alloc(sizeof w, 0),
-         *dy = device_alloc(sizeof y, 0);
+    void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0),
+         *dw = device_alloc(sizeof w, 0), *dy = device_alloc(sizeof y, 0);
     for (int i = 0; i < 300; i++)
         x[i] = (float)i;
     for (int i = 0; i < 6; i++)
@@ -142,8 +142,10 @@ static void test_many_shapes(void **state)
     device_put(dw, w, sizeof w);
     for (int64_t n = 0; n < 300; n++) {
         int64_t rows = n % 150 + 1, r = rows - 1;
-        struct sh_cublaslt_product p = {.m = rows, .n = 3, .k = 2, .in_dtype = SH_F32, .out_dtype = SH_F32, .a = dx, .lda = 2,
-                                        .b = dw, .ldb = 2, .trans_b = true, .c = dy, .ldc = 3};
+        struct sh_cublaslt_product p = {
+            .m = rows, .n = 3, .k = 2, .in_dtype = SH_F32, .out_dtype = SH_F32,
+            .a = dx, .lda = 2, .b = dw, .ldb = 2, .trans_b = true, .c = dy, .ldc = 3,
+        };
         assert_int_equal(sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, NULL), SH_OK);
         device_get(y, dy, sizeof y);
         for (int o = 0; o < 3; o++)

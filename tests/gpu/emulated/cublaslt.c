@@ -72,7 +72,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
 {
     want(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "only sums and factors in f32 are imitated");
     struct product *p = own(sizeof *p);
-    *p = (struct product){.op = {CUBLAS_OP_N, CUBLAS_OP_N}, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = CUDA_R_32F};
+    *p = (struct product){
+        .op = {CUBLAS_OP_N, CUBLAS_OP_N}, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = CUDA_R_32F};
     *desc = (void *)p;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -118,8 +119,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     return set(place, (int)attribute, value, bytes);
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols,
-                                          int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
 {
     want(ld >= (int64_t)rows, "a leading dimension is smaller than its column");
     struct layout *p = own(sizeof *p);
@@ -171,8 +172,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 static struct algo *answers[1 << 12];
 static uint64_t n_answers;
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
@@ -220,14 +222,16 @@ static const struct algo *answer_of(const cublasLtMatmulAlgo_t *algo)
     return answers[algo->data[0]];
 }
 
-static void check_call(const struct algo *answer, const struct product *p, const cublasLtMatrixLayout_t layout[ALIGNMENTS],
-                       const void *const operand[ALIGNMENTS], const void *space, size_t space_bytes)
+static void check_call(const struct algo *answer, const struct product *p,
+                       const cublasLtMatrixLayout_t layout[ALIGNMENTS], const void *const operand[ALIGNMENTS],
+                       const void *space, size_t space_bytes)
 {
     for (int i = 0; i < ALIGNMENTS; i++) {
         want(!memcmp(layout[i], &answer->layout[i], sizeof answer->layout[i]), "the algorithm is for another shape");
         want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
     }
-    want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] && p->epilogue == answer->product.epilogue,
+    want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] &&
+             p->epilogue == answer->product.epilogue,
          "the algorithm is for another product");
     want(space_bytes >= answer->preference.space && (uintptr_t)space % 256 == 0, "scratch is too small or not aligned");
 }
@@ -266,10 +270,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {la, lb, lc, ld};
     const struct product *p = (const void *)desc;
     check_call(answer_of(algo), p, layout, (const void *const[]){a, b, c, d}, space, space_bytes);
-    want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS, "this epilogue is not imitated");
+    want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS,
+         "this epilogue is not imitated");
     memset(space, 0xff, 4096); /* what anybody had there is gone */
     memset((char *)space + space_bytes - 4096, 0xff, 4096);
-    multiply(p, *(const float *)alpha, *(const float *)beta, (const void *)la, a, (const void *)lb, b, (const void *)lc, c,
-             (const void *)ld, d);
+    multiply(p, *(const float *)alpha, *(const float *)beta, (const void *)la, a, (const void *)lb, b, (const void *)lc,
+             c, (const void *)ld, d);
     return CUBLAS_STATUS_SUCCESS;
 }
