@@ -36,6 +36,7 @@ struct nccl {
     ncclComm_t world;
     ncclComm_t comm[SH_STREAMS][SH_AXES]; /* NULL: one rank, or not in use; some are the same */
     ncclComm_t made[USES];                /* each once */
+    char name[USES][48];                  /* NCCL keeps the pointer */
     int n_made;
     void *queue[SH_STREAMS];
 };
@@ -132,7 +133,7 @@ static sh_rc make_comm(struct sh_comm *c, const struct use *u)
     const struct sh_mesh_shape *m = &c->mesh->shape;
     ncclConfig_t config;
     ncclComm_t comm = NULL;
-    char name[64];
+    char *name = state.name[state.n_made];
     ncclResult_t rc;
 
     if (m->size[u->axis] == 1)
@@ -140,7 +141,7 @@ static sh_rc make_comm(struct sh_comm *c, const struct use *u)
     state.comm[u->stream][u->axis] = find_made(c, u);
     if (state.comm[u->stream][u->axis])
         return SH_OK;
-    snprintf(name, sizeof name, "sherd %s %s", sh_stream_name(u->stream), sh_axis_name(u->axis));
+    snprintf(name, sizeof state.name[0], "sherd %s %s", sh_stream_name(u->stream), sh_axis_name(u->axis));
     configure(c, name, &config);
     rc = sh_nccl.ncclCommSplit(state.world, sh_mesh_axis_member(m, u->axis, 0), m->index[u->axis], &comm, &config);
     SH_TRY(settle(c, state.world, rc, name));

@@ -114,6 +114,8 @@ sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
     struct stretches at = stretches_of(c, coll);
     struct sh_stage *s;
 
+    if (coll->after) /* its result is an operand, and must be on the device */
+        SH_TRY(sh_stage_back(c, coll->after, coll->queue));
     SH_TRY(lend_stage(c, at.all ? at.all : 1, &s));
     s->to = coll->recv;
     s->from = s->memory + at.out;
@@ -134,10 +136,13 @@ sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue)
     struct sh_stage *s = item->stage;
 
     SH_TRY(sh_comm_wait(c, ticket));
-    SH_REQUIRE(item->record.ticket == ticket && s && s->lent);
+    SH_REQUIRE(item->record.ticket == ticket);
+    if (!s) /* another collective needed it before */
+        return SH_OK;
     c->opt.device->event_wait(item->events->begin); /* long done; the queue of copies has let go of the buffer */
     c->opt.device->copy(queue, s->to, s->from, s->back_bytes);
     c->opt.device->event_mark(s->used, queue);
     s->lent = false;
+    item->stage = NULL;
     return SH_OK;
 }

@@ -31,7 +31,7 @@ MESHES = {
 
 def config(model, **more):
     return {**tiny.MODELS[model], 'training.dataset_path': TOKENS, 'training.global_batch_size': 4, 'model.n_layers': 2,
-            'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'metrics.log_freq': 1, **more}
+            'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'lr_scheduler.warmup_steps': 1, 'metrics.log_freq': 1, **more}
 
 
 def run(name, model, device, mesh='1x1', **more):
@@ -63,7 +63,7 @@ def go_on(folder, device, mesh, steps, **more):
 
 def checkpoints(first, second, mode):
     """Half of the run on one device, half on the other."""
-    more = {'checkpoint.async_mode': mode, 'checkpoint.interval': 1, 'checkpoint.keep_latest_k': 2}
+    more = {'checkpoint.async_mode': mode, 'checkpoint.interval': 1}
     whole = job.losses(run('whole', 'llama', CPU))
     job.prepare('moved', {})
     go_on('moved', *first, STEPS // 2, **more)
