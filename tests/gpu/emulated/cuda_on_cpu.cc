@@ -170,17 +170,6 @@ void put_in_order(std::vector<unsigned> &turn, size_t n)
         std::swap(turn[i - 1], turn[roll(i)]);
 }
 
-void run_ready(const std::vector<unsigned> &turn)
-{
-    for (unsigned i : turn) {
-        if (fibers[i].state != READY)
-            continue;
-        current = i;
-        threadIdx = fibers[i].index;
-        enter(fibers[i]);
-    }
-}
-
 bool same_place(const place &a, const place &b)
 {
     return a.line == b.line && !strcmp(a.file, b.file);
@@ -197,12 +186,25 @@ bool release(unsigned first, unsigned n, enum state waiting)
     return true;
 }
 
-bool release_any()
+/* A warp runs as far as it can before another one does, so that a block's barrier that is missing between warps shows. */
+void run_warp(const std::vector<unsigned> &turn, unsigned first)
 {
-    bool any = false;
-    for (unsigned w = 0; w < n_threads; w += WARP)
-        any |= release(w, WARP, AT_WARP);
-    return any || release(0, n_threads, AT_BLOCK);
+    do {
+        for (unsigned i : turn) {
+            if (i / WARP * WARP != first || fibers[i].state != READY)
+                continue;
+            current = i;
+            threadIdx = fibers[i].index;
+            enter(fibers[i]);
+        }
+    } while (release(first, WARP, AT_WARP));
+}
+
+void run_warps(const std::vector<unsigned> &turn)
+{
+    for (unsigned i : turn)
+        if (fibers[i].state == READY)
+            run_warp(turn, i / WARP * WARP);
 }
 
 bool all_ended()
@@ -249,8 +251,8 @@ void run_block(std::vector<unsigned> &turn)
     begin_threads();
     do {
         put_in_order(turn, n_threads);
-        run_ready(turn);
-    } while (release_any());
+        run_warps(turn);
+    } while (release(0, n_threads, AT_BLOCK));
     if (!all_ended())
         tell_divergence();
     pieces.clear();
