@@ -162,11 +162,11 @@ static sh_rc create(struct sh_comm *c)
     int64_t begin = sh_now_ns();
     int version;
 
+    if (c->opt.share_gpu) /* before there is another thread: one that reads the environment meanwhile may crash */
+        pose_as_hosts(c);
     SH_TRY(sh_comm_mpi.create(c));
     sh_mesh_own_mpi();
     state = (struct nccl){0};
-    if (c->opt.share_gpu)
-        pose_as_hosts(c);
     for (int s = 0; s < SH_STREAMS; s++)
         state.queue[s] = s == SH_STREAM_COMPUTE ? NULL : c->opt.device->queue_create(true);
     SH_TRY(make_world(c));
