@@ -239,7 +239,7 @@ void sh_exec_set_step(struct sh_exec *e, int64_t step)
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
 {
     sh_exec_trace_destroy(e->trace);
-    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->labels, t) : NULL;
+    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, e->labels, t) : NULL;
 }
 
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e)

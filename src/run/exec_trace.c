@@ -10,6 +10,7 @@ struct sh_exec_trace {
     const struct sh_device *device;
     void *queue;
     struct sh_comm *comm;
+    const struct sh_op_call *calls;
     char (*labels)[SH_EXEC_LABEL];
     struct sh_trace *out;
     void **begin, **end; /* [ops] events */
@@ -24,7 +25,8 @@ static void name_rows(struct sh_trace *t)
 }
 
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
-                                           struct sh_comm *comm, char (*labels)[SH_EXEC_LABEL], struct sh_trace *out)
+                                           struct sh_comm *comm, const struct sh_op_call *calls,
+                                           char (*labels)[SH_EXEC_LABEL], struct sh_trace *out)
 {
     struct sh_exec_trace *t = sh_calloc(1, sizeof *t);
 
@@ -32,6 +34,7 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
                                 .device = device,
                                 .queue = queue,
                                 .comm = comm,
+                                .calls = calls,
                                 .labels = labels,
                                 .out = out,
                                 .begin = sh_calloc((size_t)p->n_ops, sizeof *t->begin),
@@ -83,6 +86,14 @@ static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
     return SH_OK;
 }
 
+static void write_kernel(struct sh_exec_trace *t, int i, int64_t begin, int64_t end)
+{
+    struct sh_op_cost cost = sh_op_cost(&t->calls[i]);
+
+    sh_trace_event(t->out, SH_STREAM_COMPUTE, t->labels[i], t->p->tensors[t->p->ops[i].out[0]].name, begin, end);
+    sh_trace_cost(t->out, cost.flops, cost.bytes);
+}
+
 static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i, const int64_t *tickets)
 {
     const struct sh_op *op = &t->p->ops[i];
@@ -94,7 +105,7 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
     if (op->kind == SH_OP_WAIT)
         sh_trace_event(t->out, SH_STREAMS, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
     else if (!info->marker)
-        sh_trace_event(t->out, SH_STREAM_COMPUTE, t->labels[i], t->p->tensors[op->out[0]].name, begin, end);
+        write_kernel(t, i, begin, end);
     return SH_OK;
 }
 

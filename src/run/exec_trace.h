@@ -10,9 +10,10 @@ enum { SH_EXEC_LABEL = 64 };
 
 struct sh_exec_trace;
 
-/* Everything is lent. */
+/* Everything is lent. calls, labels: [ops]. */
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
-                                           struct sh_comm *comm, char (*labels)[SH_EXEC_LABEL], struct sh_trace *out);
+                                           struct sh_comm *comm, const struct sh_op_call *calls,
+                                           char (*labels)[SH_EXEC_LABEL], struct sh_trace *out);
 void sh_exec_trace_destroy(struct sh_exec_trace *t);
 
 /* Around operation i of the program. */

@@ -22,7 +22,7 @@ struct train {
     struct sh_model_flops flops;
     int64_t global_batch;                    /* sequences of a step */
     double data_seconds, checkpoint_seconds; /* since the last step's metrics */
-    int64_t rss;
+    int64_t rss, gpu_used; /* bytes, largest over the ranks */
     sh_rc pending; /* what went wrong on this rank since the ranks last agreed */
 };
 
@@ -244,12 +244,14 @@ static bool due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval > 0 && step % interval == 0);
 }
 
-static sh_rc measure_rss(struct train *t)
+static sh_rc measure_memory(struct train *t)
 {
-    double rss = (double)sh_device_peak_rss();
+    const struct sh_device *device = t->r->device;
+    double bytes[] = {(double)sh_device_peak_rss(), device->used_bytes ? (double)device->used_bytes() : 0};
 
-    SH_TRY(sh_mesh_max(&rss, 1));
-    t->rss = (int64_t)rss;
+    SH_TRY(sh_mesh_max(bytes, 2));
+    t->rss = (int64_t)bytes[0];
+    t->gpu_used = (int64_t)bytes[1];
     return SH_OK;
 }
 
@@ -294,7 +296,7 @@ static sh_rc train_step(struct train *t)
     r->samples += t->global_batch;
     r->tokens += step_tokens(t);
     if (due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1)
-        SH_TRY(measure_rss(t));
+        SH_TRY(measure_memory(t));
     m.step = r->step;
     m.skipped = verdict_text(verdict);
     m.tokens = step_tokens(t);
@@ -306,6 +308,7 @@ static sh_rc train_step(struct train *t)
     m.time.checkpoint = t->checkpoint_seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.peak_rss_bytes = t->rss;
+    m.gpu_used_bytes = t->gpu_used;
     t->data_seconds = t->checkpoint_seconds = 0;
     report(t, &m);
     return SH_OK;

@@ -68,6 +68,8 @@ sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
         "flops_formula", "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)", "seconds", time,
         "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
 
+    if (line && s->gpu_used_bytes)
+        json_object_set_new(line, "gpu_used_bytes", json_integer((json_int_t)s->gpu_used_bytes));
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
     return write_line(m, line);

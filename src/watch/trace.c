@@ -17,6 +17,7 @@ struct event {
     char name[64], detail[80];
     int row;
     int64_t begin_ns, end_ns;
+    double flops, bytes; /* negative: not told */
 };
 
 struct row {
@@ -75,9 +76,17 @@ void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *d
 
     t->events = sh_grow(t->events, t->n_events, &t->cap_events, sizeof *t->events);
     e = &t->events[t->n_events++];
-    *e = (struct event){.row = row, .begin_ns = begin_ns, .end_ns = end_ns};
+    *e = (struct event){.row = row, .begin_ns = begin_ns, .end_ns = end_ns, .flops = -1};
     copy_plain(e->name, sizeof e->name, name);
     copy_plain(e->detail, sizeof e->detail, detail);
+}
+
+void sh_trace_cost(struct sh_trace *t, double flops, double bytes)
+{
+    struct event *e = &t->events[t->n_events - 1];
+
+    e->flops = flops;
+    e->bytes = bytes;
 }
 
 static void add(struct sh_trace *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -95,6 +104,16 @@ static void add(struct sh_trace *t, const char *fmt, ...)
     va_end(ap);
 }
 
+static void add_event(struct sh_trace *t, const struct event *e, int64_t origin_ns)
+{
+    add(t, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"what\":\"%s\"",
+        e->name, t->rank, e->row, (double)(e->begin_ns - origin_ns) / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
+        e->detail);
+    if (e->flops >= 0)
+        add(t, ",\"flops\":%.6g,\"bytes\":%.6g", e->flops, e->bytes);
+    add(t, "}},\n");
+}
+
 const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes)
 {
     t->bytes = 0;
@@ -106,15 +125,8 @@ const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes)
         add(t, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
             t->rank, t->rows[i].row, t->rows[i].row);
     }
-    for (int i = 0; i < t->n_events; i++) {
-        const struct event *e = &t->events[i];
-
-        add(t,
-            "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-            "\"args\":{\"what\":\"%s\"}},\n",
-            e->name, t->rank, e->row, (double)(e->begin_ns - origin_ns) / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
-            e->detail);
-    }
+    for (int i = 0; i < t->n_events; i++)
+        add_event(t, &t->events[i], origin_ns);
     *bytes = (int64_t)t->bytes;
     return t->text;
 }

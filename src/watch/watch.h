@@ -24,6 +24,7 @@ struct sh_step_metrics {
     struct sh_step_time time;
     int64_t arena_bytes;     /* planned and allocated, of one rank */
     int64_t peak_rss_bytes;  /* largest over the ranks */
+    int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
 };
 
 struct sh_checkpoint_metrics {
@@ -62,6 +63,8 @@ void sh_trace_destroy(struct sh_trace *t);
 void sh_trace_row(struct sh_trace *t, int row, const char *name);
 void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns,
                     int64_t end_ns);
+/* What the newest event had to do at least: arithmetic operations and bytes of memory, for its "args". */
+void sh_trace_cost(struct sh_trace *t, double flops, double bytes);
 const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes);
 extern const char sh_trace_head[], sh_trace_foot[];
 

@@ -172,6 +172,16 @@ static json_t *joined_trace(struct sh_trace *const t[2])
     return root;
 }
 
+/* Every second event was told what it had to do. */
+static void check_cost(const json_t *args, int k)
+{
+    if (k % 2 == 0)
+        assert_null(json_object_get(args, "flops"));
+    else
+        assert_true(json_number_value(json_object_get(args, "flops")) == 2e9 * k &&
+                    json_number_value(json_object_get(args, "bytes")) == 16);
+}
+
 static void a_trace_is_json(void **state)
 {
     enum { EVENTS = 1000 };
@@ -183,8 +193,11 @@ static void a_trace_is_json(void **state)
     (void)state;
     for (int r = 0; r < 2; r++) {
         sh_trace_row(t[r], 0, "compute");
-        for (int k = 0; k < EVENTS; k++)
+        for (int k = 0; k < EVENTS; k++) {
             sh_trace_event(t[r], 0, "backward layers.3 linear", "16 bytes", 1000000 + k * 2000, 1001000 + k * 2000);
+            if (k % 2)
+                sh_trace_cost(t[r], 2e9 * k, 16);
+        }
     }
     root = joined_trace(t);
     events = json_object_get(root, "traceEvents");
@@ -197,6 +210,7 @@ static void a_trace_is_json(void **state)
             continue;
         assert_true(json_number_value(json_object_get(e, "ts")) == 2.0 * (spans % EVENTS));
         assert_true(json_number_value(json_object_get(e, "dur")) == 1.0);
+        check_cost(json_object_get(e, "args"), spans % EVENTS);
         spans++;
     }
     assert_int_equal(spans, 2 * EVENTS);
