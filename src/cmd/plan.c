@@ -27,6 +27,14 @@ static const char *recompute_name(int mode)
     return name[mode];
 }
 
+static int64_t loss_rows(const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == SH_OP_HEAD_LOSS || p->ops[i].kind == SH_OP_HEAD_LOSS_GRAD)
+            return p->ops[i].attr.chunk_rows;
+    return 0;
+}
+
 static void print_request(const struct plan *l)
 {
     const struct sh_model *m = &l->build.model;
@@ -50,6 +58,7 @@ static void print_request(const struct plan *l)
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
            l->cfg.training.local_batch_size);
+    printf("loss         %lld rows of logits at a time (training.loss_chunk_rows)\n", (long long)loss_rows(l->p));
     if (l->gpu)
         printf("device       cuda: one GPU a rank\n");
     else

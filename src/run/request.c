@@ -204,6 +204,19 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
     return s;
 }
 
+/* For the model to choose from on the CPU, where logits should stay near the processor. Not on a GPU: each chunk reads and
+ * writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row, which 200 operations a byte hide
+ * behind 800 rows and more. */
+static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
+{
+    enum { GPU_ROWS = 2048 };
+    int64_t all = (int64_t)cfg->training.local_batch_size * cfg->training.seq_len;
+
+    if (cfg->training.loss_chunk_rows || !gpu)
+        return cfg->training.loss_chunk_rows;
+    return all < GPU_ROWS ? all : GPU_ROWS;
+}
+
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, bool gpu,
                        int threads, int64_t limit_bytes, struct sh_build *out)
 {
@@ -219,7 +232,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
         .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
                   .seq = cfg->training.seq_len,
                   .docs = cfg->data.document_mask && !generate,
-                  .chunk_rows = cfg->training.loss_chunk_rows},
+                  .chunk_rows = chunk_rows(cfg, gpu)},
         .act = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32,
         .options = {.strategy = keeps(cfg),
                     .mesh = *mesh,
