@@ -1,6 +1,7 @@
 """Sherd's checkpoints by h5py and numpy alone, after doc/checkpoint-format.md: read them, and put other weights in."""
 import ctypes
 import ctypes.util
+import pathlib
 
 import h5py
 import numpy
@@ -12,7 +13,8 @@ GOLDEN = numpy.uint64(0x9e3779b97f4a7c15)
 
 def load_xxhash():
     """XXH3 has no Python in the standard library; Sherd needs the C library anyway."""
-    library = ctypes.CDLL(ctypes.util.find_library('xxhash') or 'libxxhash.so.0')
+    packed = pathlib.Path(__file__).resolve().parent.parent.parent / 'lib/libxxhash.so.0'  # by tests/gpu/pack
+    library = ctypes.CDLL(str(packed) if packed.exists() else ctypes.util.find_library('xxhash') or 'libxxhash.so.0')
     library.XXH3_64bits.restype = ctypes.c_uint64
     library.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     return library

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""The whole trainer on one GPU: it learns as on the CPU, 2 and 4 ranks that share the GPU learn as one, by NCCL and through
+host memory, and checkpoints go to the CPU and back. Prints TAP.
+
+    tests/gpu/device_train.py [learn] [mesh] [checkpoint]     with the environment of tests/gold/job.py, as tests/gpu/run gives it
+"""
+import array
+import functools
+import os
+import pathlib
+import random
+import statistics
+import sys
+
+from trains import CPU, CUDA, BOUND, MESHES, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
+
+NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
+STEPS = 50
+# What models for GPUs have: heads of 64 for tensor cores and cuDNN, sizes that are no power of two. On emulated GPUs it would
+# take hours; there the model is the smallest that learns.
+REAL = {'model.n_layers': 3, 'model.dim': 192, 'model.n_heads': 3, 'model.head_dim': 64, 'model.vocab_size': 509,
+        'model.max_seq_len': 160, 'model.ffn_dim': 512, 'training.seq_len': 160, 'training.global_batch_size': 8,
+        'optimizer.lr': 3e-3, 'lr_scheduler.warmup_steps': 5, 'model.init_std': 0.05}
+SMALL = {'model.n_layers': 1, 'training.global_batch_size': 4, 'optimizer.lr': 3e-2}
+FAMILIES = {'llama': {'model.n_kv_heads': 1}, 'gpt2': {}}
+
+
+def emulated():
+    return bool(os.environ.get('SHERD_EMULATED_GPUS'))
+
+
+def write_chain(path, vocab, count):
+    """Tokens that can be learnt: each follows from the one before, but for one in eight."""
+    draw, token, tokens = random.Random(3), 0, []
+    for _ in range(count):
+        token = draw.randrange(vocab) if draw.random() < 1 / 8 else (5 * token + 1) % vocab
+        tokens.append(token)
+    pathlib.Path(path).write_bytes(array.array('H', tokens).tobytes())
+
+
+def learns(family, precision, **more):
+    """50 steps on both devices: losses agree within 1 %, and fall."""
+    change = SMALL if emulated() else {**REAL, **FAMILIES[family]}
+    c = {**tiny.MODELS[family], **change, 'training.dataset_path': '../chain.bin', 'training.steps': STEPS,
+         'lr_scheduler.total_steps': STEPS, 'metrics.log_freq': 1, 'training.mixed_precision_param': precision}
+    write_chain('chain.bin', c['model.vocab_size'], STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1)
+    cpu = job.losses(job.train('cpu', {**c, **CPU, 'training.threads': 0}))
+    gpu = job.losses(job.train('gpu', {**c, **CUDA, **more}))
+    fell = statistics.mean(cpu[-5:]) < 0.9 * cpu[0]
+    return job.differ('losses', gpu, cpu, 1e-2) + ([] if fell else [f'the loss went from {cpu[0]} to {cpu[-1]} only'])
+
+
+@functools.lru_cache(None)
+def one_rank(model, precision):
+    return job.losses(run('alone', model, CUDA, '1x1', **{'training.mixed_precision_param': precision}))
+
+
+def as_one_rank(model, mesh, precision, how):
+    many = job.losses(run('many', model, CUDA, mesh, **{'training.mixed_precision_param': precision}, **how))
+    return job.differ('losses', many, one_rank(model, precision), BOUND[precision])
+
+
+def learn_cases():
+    return [(f'{family} in {precision}, 2 steps as on the CPU', as_on_cpu, family, '1x1', precision, {})
+            for family in tiny.MODELS for precision in BOUND] + [
+        (f'{family} in {precision}, 50 steps within 1 % of the CPU', learns, family, precision)
+        for family in tiny.MODELS for precision in BOUND] + [
+        ('two runs have the same bits', same_bits, ('1x1', {}), ('1x1', {})), ('validation', evaluates), ('a trace', traces)]
+
+
+def mesh_cases():
+    tree = {'training.reproducible': 'mesh'}
+    return [(f'{family} in {precision} on {mesh} ranks by {how["comm.backend"]} as one rank', as_one_rank, family, mesh,
+             precision, how)
+            for family in tiny.MODELS for precision in BOUND for mesh in MESHES if mesh != '1x1' for how in (NCCL, MPI)] + [
+        ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('2x2', tree))]
+
+
+def checkpoint_cases():
+    devices = {'1 GPU rank': (CUDA, '1x1'), '2 GPU ranks': (CUDA, '1x2'), '4 GPU ranks': (CUDA, '2x2'),
+               '1 CPU rank': (CPU, '1x1'), '2 CPU ranks': (CPU, '2x1')}
+    ways = [('1 GPU rank', '2 CPU ranks'), ('2 CPU ranks', '1 GPU rank'), ('4 GPU ranks', '1 CPU rank'),
+            ('1 CPU rank', '2 GPU ranks')]
+    return [(f'a checkpoint from {first} to {second}, async_mode={mode}', checkpoints, devices[first], devices[second], mode)
+            for mode in ('disabled', 'async') for first, second in ways]
+
+
+CASES = {'learn': learn_cases, 'mesh': mesh_cases, 'checkpoint': checkpoint_cases}
+
+
+def main():
+    job.need_launcher()
+    tiny.write_tokens()
+    CUDA['comm.share_gpu'] = True
+    return job.run_cases([case for name in sys.argv[1:] or CASES for case in CASES[name]()])
+
+
+if __name__ == '__main__':
+    sys.exit(main())
