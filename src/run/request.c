@@ -204,9 +204,9 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
     return s;
 }
 
-/* For the model to choose from on the CPU, where logits should stay near the processor. Not on a GPU: each chunk reads and
- * writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row, which 200 operations a byte hide
- * behind 800 rows and more. */
+/* For the model to choose from on the CPU, where logits should stay near the processor. Not on a GPU: each chunk reads
+ * and writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row, which 200 operations a byte
+ * hide behind 800 rows and more. */
 static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };

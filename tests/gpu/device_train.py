@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The whole trainer on one GPU: it learns as on the CPU, 2 and 4 ranks that share the GPU learn as one, by NCCL and through
-host memory, and checkpoints go to the CPU and back. Prints TAP.
+"""The whole trainer on one GPU: it learns as on the CPU, 2 and 4 ranks that share the GPU learn as one, by NCCL
+and through host memory, and checkpoints go to the CPU and back. Prints TAP.
 
-    tests/gpu/device_train.py [learn] [mesh] [checkpoint]     with the environment of tests/gold/job.py, as tests/gpu/run gives it
+    tests/gpu/device_train.py [learn] [mesh] [checkpoint]
+
+Started by tests/gpu/run, which gives it the environment of tests/gold/job.py.
 """
 import array
 import functools
@@ -16,8 +18,8 @@ from trains import CPU, CUDA, BOUND, MESHES, as_on_cpu, checkpoints, evaluates, 
 
 NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
 STEPS = 50
-# What models for GPUs have: heads of 64 for tensor cores and cuDNN, sizes that are no power of two. On emulated GPUs it would
-# take hours; there the model is the smallest that learns.
+# What models for GPUs have: heads of 64 for tensor cores and cuDNN, sizes that are no power of two. On emulated GPUs it
+# would take hours; there the model is the smallest that learns.
 REAL = {'model.n_layers': 3, 'model.dim': 192, 'model.n_heads': 3, 'model.head_dim': 64, 'model.vocab_size': 509,
         'model.max_seq_len': 160, 'model.ffn_dim': 512, 'training.seq_len': 160, 'training.global_batch_size': 8,
         'optimizer.lr': 3e-3, 'lr_scheduler.warmup_steps': 5, 'model.init_std': 0.05}
@@ -65,14 +67,16 @@ def learn_cases():
             for family in tiny.MODELS for precision in BOUND] + [
         (f'{family} in {precision}, 50 steps within 1 % of the CPU', learns, family, precision)
         for family in tiny.MODELS for precision in BOUND] + [
-        ('two runs have the same bits', same_bits, ('1x1', {}), ('1x1', {})), ('validation', evaluates), ('a trace', traces)]
+        ('two runs have the same bits', same_bits, ('1x1', {}), ('1x1', {})),
+        ('validation', evaluates), ('a trace', traces)]
 
 
 def mesh_cases():
     tree = {'training.reproducible': 'mesh'}
     return [(f'{family} in {precision} on {mesh} ranks by {how["comm.backend"]} as one rank', as_one_rank, family, mesh,
              precision, how)
-            for family in tiny.MODELS for precision in BOUND for mesh in MESHES if mesh != '1x1' for how in (NCCL, MPI)] + [
+            for family in tiny.MODELS for precision in BOUND for mesh in MESHES if mesh != '1x1'
+            for how in (NCCL, MPI)] + [
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('2x2', tree))]
 
 
@@ -81,7 +85,8 @@ def checkpoint_cases():
                '1 CPU rank': (CPU, '1x1'), '2 CPU ranks': (CPU, '2x1')}
     ways = [('1 GPU rank', '2 CPU ranks'), ('2 CPU ranks', '1 GPU rank'), ('4 GPU ranks', '1 CPU rank'),
             ('1 CPU rank', '2 GPU ranks')]
-    return [(f'a checkpoint from {first} to {second}, async_mode={mode}', checkpoints, devices[first], devices[second], mode)
+    return [(f'a checkpoint from {first} to {second}, async_mode={mode}', checkpoints, devices[first], devices[second],
+             mode)
             for mode in ('disabled', 'async') for first, second in ways]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tests/gpu/run and tests/gpu/bench where no GPU is to be seen: the one says so and skips, the other measures a toy on the
-CPU. Prints TAP."""
+"""tests/gpu/run and tests/gpu/bench where no GPU is to be seen: the one says so and skips, the other measures a toy on
+the CPU. Prints TAP."""
 import functools
 import os
 import pathlib
@@ -34,7 +34,8 @@ def skips():
 def runs_a_part():
     done = subprocess.run([HERE / 'run', '--build', os.environ['SHERD_BUILDDIR'], 'kernels:elem', 'checkpoint'],
                           capture_output=True, text=True)
-    wrong = lacks(done.stdout, 'gpu/kernels:elem', '    skipped: emulated GPUs', 'gpu/checkpoint ', '8 passed, 0 failed, 1 skipped')
+    wrong = lacks(done.stdout, 'gpu/kernels:elem', '    skipped: emulated GPUs', 'gpu/checkpoint ',
+                  '8 passed, 0 failed, 1 skipped')
     return wrong + ([] if done.returncode == 0 else [f'exit {done.returncode}: {done.stderr}'])
 
 
@@ -49,8 +50,8 @@ def measures():
                           capture_output=True, text=True, env={**job.environment(0)})
     if done.returncode:
         return [f'exit {done.returncode}: {done.stdout}{done.stderr}']
-    return lacks(done.stdout, 'sherd ', 'PyTorch plain ' if has_torch(python) else 'PyTorch: left out', 'linear_bwd_w ', 'adamw ',
-                 'no_shard ', 'full_shard ', 'checkpoint of step 3: ')
+    return lacks(done.stdout, 'sherd ', 'PyTorch plain ' if has_torch(python) else 'PyTorch: left out', 'linear_bwd_w ',
+                 'adamw ', 'no_shard ', 'full_shard ', 'checkpoint of step 3: ')
 
 
 def main():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 or Llama in PyTorch, as fast as its documented parts make them: what tests/gpu/bench sets Sherd's
-steps beside. Master weights and AdamW in float32, compute in bfloat16, gradients reduced in float32, clipping at 1.
+"""Training steps of GPT-2 or Llama in PyTorch, as fast as its documented parts make them: what tests/gpu/bench sets
+Sherd's steps beside. Master weights and AdamW in float32, compute in bfloat16, gradients reduced in float32, clipping
+at 1.
 
     tests/gpu/torch_step.py --family gpt2|llama --layers N --dim C --heads H --kv-heads K --head-dim D --ffn F --vocab V
                             --batch B --seq T --steps N [--tied] [--device cuda|cpu] [--mode fsdp|plain]
@@ -135,7 +136,7 @@ def shard(model):
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:
-        raise SystemExit(f'torch_step.py: PyTorch {torch.__version__} has no fully_shard (2.6 has); --mode plain does without')
+        raise SystemExit(f'torch_step.py: PyTorch {torch.__version__} has no fully_shard (2.6 has); take --mode plain')
     torch.distributed.init_process_group('nccl', store=torch.distributed.HashStore(), rank=0, world_size=1)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:

@@ -1,5 +1,5 @@
-"""Training on GPUs against training on the CPU: what the tests on emulated GPUs and on real ones share. Each function trains
-in folders of the current one, and returns complaints (see tests/gold/job.py)."""
+"""Training on GPUs against training on the CPU: what the tests on emulated GPUs and on real ones share. Each function
+trains in folders of the current one, and returns complaints (see tests/gold/job.py)."""
 import json
 import pathlib
 import sys
