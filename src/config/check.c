@@ -140,6 +140,8 @@ static sh_rc check_idle(struct sh_config_state *state)
     } keys[] = {
         {"activation_checkpoint.every_k", "activation_checkpoint.mode=every_k",
          c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K},
+        {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_ACTION_SKIP},
+        {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ACTION_ROLLBACK},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
     };
@@ -155,6 +157,8 @@ static sh_rc check_guard(struct sh_config_state *state)
     if (c->guard.z_score > 0 && c->guard.z_score < 2)
         return sh_config_refuse(state, "guard.z_score",
                                 "%g would leave out many good steps; give 0 (off) or at least 2", c->guard.z_score);
+    if (c->guard.action == SH_GUARD_ACTION_ROLLBACK && !c->checkpoint.enable)
+        return sh_config_refuse(state, "guard.action", "rollback goes back to checkpoints, and checkpoint.enable=false");
     return SH_OK;
 }
 

@@ -33,6 +33,7 @@ enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/check
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
+enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
 
@@ -40,6 +41,7 @@ struct sh_config {
     struct {
         char dump_folder[SH_CONFIG_PATH_MAX]; /* everything a run writes; default ./outputs */
         char description[256];
+        double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
     } job;
     struct {                     /* the preset sets all of these; keys given by the user win */
         char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
@@ -135,11 +137,15 @@ enum sh_cfg_family: llama | gpt2 */
         int64_t trace_first_step, trace_steps;
     } profiling;
     struct {
-        bool skip_non_finite;    /* a step with NaN or Inf in loss or gradient norm is skipped; else the run stops */
-        double z_score;          /* skip when the gradient norm is so many deviations above its running mean; 0: off */
+        int action;              /* enum sh_cfg_guard, with a step whose loss or gradient norm is NaN or Inf, or an outlier */
+        double z_score;          /* outlier: the gradient norm is so many deviations above its running mean; 0: off */
         int window;              /* steps of that mean */
         int max_skips;           /* in a row; more: SH_E_NUMERIC */
+        int max_rollbacks;       /* to one checkpoint; more: SH_E_NUMERIC */
     } guard;
+    struct {
+        int64_t replica_check_every; /* steps; 0: replicas are never compared */
+    } fault;
     struct {
         double train_timeout_seconds; /* a collective that takes longer is a stall */
         int trace_buf_size;      /* collectives kept for the report of a stall */

@@ -121,18 +121,19 @@ static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
     return SH_OK;
 }
 
-static sh_rc choose_and_load(struct sh_run *r, const char *folder)
+sh_rc sh_run_load_start(struct sh_run *r, bool own)
 {
-    char *path = NULL;
+    char *folder = sh_run_checkpoint_folder(r), *path = NULL;
     sh_rc rc = SH_OK;
 
-    if (resumes(r))
+    if (own)
         rc = find(r, folder, INT64_MAX, &path);
     if (rc == SH_OK && path)
         rc = load_newest(r, folder, &path);
     else if (rc == SH_OK)
         rc = r->cfg.checkpoint.initial_load_path[0] ? load_named(r) : sh_run_init_state(r);
     free(path);
+    free(folder);
     return rc;
 }
 
@@ -144,7 +145,7 @@ sh_rc sh_run_start_state(struct sh_run *r)
     SH_TRY_OUT(refuse_wish(r, folder));
     if (r->cfg.checkpoint.enable)
         SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
-    rc = choose_and_load(r, folder);
+    rc = sh_run_load_start(r, resumes(r));
 out:
     free(folder);
     return rc;

@@ -58,6 +58,8 @@ void sh_run_save_abandon(struct sh_run *r); /* give up one that is being written
 /* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration names, or
  * initial values. Says which. Takes the lock of the folder when checkpoints will be written. */
 sh_rc sh_run_start_state(struct sh_run *r);
+/* The same without a look at the folder's lock and at unfinished files; own: whether the folder's own checkpoints count. */
+sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
 /* feed.c: the sequences of one micro-step of this rank, so that memory does not grow with the global batch. */
 struct sh_feed {

@@ -50,6 +50,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
 
     SH_TRY(sh_config_load(NULL, 1, model, &defaults));
     memcpy(cfg.job.dump_folder, defaults.job.dump_folder, sizeof cfg.job.dump_folder);
+    cfg.job.stop_before_limit_seconds = defaults.job.stop_before_limit_seconds;
     cfg.mesh = defaults.mesh;
     cfg.parallelism = defaults.parallelism;
     cfg.checkpoint = defaults.checkpoint;
@@ -57,6 +58,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
     cfg.profiling = defaults.profiling;
     cfg.comm = defaults.comm;
     cfg.memory = defaults.memory;
+    cfg.fault = defaults.fault;
     cfg.training.threads = defaults.training.threads;
     return sh_config_print(&cfg, text);
 }

@@ -55,7 +55,7 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
 {
     static const char *const skip[] = {"job",        "mesh",    "parallelism", "activation_checkpoint",
                                        "checkpoint", "metrics", "profiling",   "comm",
-                                       "memory",     NULL};
+                                       "memory",     "fault",   NULL};
     struct sh_config then;
 
     if (r->mesh->rank != 0)

@@ -55,6 +55,12 @@ static sh_rc write_line(struct sh_metrics *m, json_t *line)
     return ok ? SH_OK : sh_fail(SH_E_DATA, "write %s: %s", m->path, strerror(errno));
 }
 
+static json_t *pace(const struct sh_pace_metrics *p)
+{
+    return json_pack("{s:o, s:o, s:o, s:i, s:s}", "min", number(p->least), "median", number(p->median), "max",
+                     number(p->most), "slowest_rank", p->slowest, "slowest_node", p->node);
+}
+
 sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
     json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
@@ -70,6 +76,8 @@ sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
+    if (line && s->pace.node)
+        json_object_set_new(line, "rank_seconds", pace(&s->pace));
     return write_line(m, line);
 }
 
@@ -84,4 +92,11 @@ sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_met
     return write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path,
                                    "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
                                    number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9)));
+}
+
+sh_rc sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r)
+{
+    return write_line(m, json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,
+                                   "first_sample_left_out", (json_int_t)r->first, "last_sample_left_out",
+                                   (json_int_t)r->last));
 }

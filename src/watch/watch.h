@@ -13,6 +13,13 @@ struct sh_step_time {
     double step, compute, exposed_comm, data, checkpoint;
 };
 
+/* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */
+struct sh_pace_metrics {
+    double least, median, most;
+    int slowest;             /* rank */
+    const char *node;        /* that it is on; NULL: nothing was gathered */
+};
+
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
@@ -24,6 +31,12 @@ struct sh_step_metrics {
     struct sh_step_time time;
     int64_t arena_bytes;     /* planned and allocated, of one rank */
     int64_t peak_rss_bytes;  /* largest over the ranks */
+    struct sh_pace_metrics pace;
+};
+
+struct sh_rollback_metrics {
+    int64_t from, to;        /* steps */
+    int64_t first, last;     /* samples of the run that are left out for good */
 };
 
 struct sh_checkpoint_metrics {
@@ -40,6 +53,7 @@ sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
 sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
 sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
 sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+sh_rc sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r);
 void sh_metrics_close(struct sh_metrics *m);
 
 /* One line on standard error: on a terminal it is written over, elsewhere printed every log_freq steps. */

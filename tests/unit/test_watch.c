@@ -34,7 +34,8 @@ static const struct sh_step_metrics step = {
     .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
     .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9,
     .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0},
-    .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32};
+    .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
+    .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
 
 /* Line `number` of the file as an object. */
 static json_t *line(int number)
@@ -63,6 +64,7 @@ static void assert_number(const json_t *object, const char *key, double value)
 
 static void write_lines(void)
 {
+    static const struct sh_rollback_metrics back = {.from = 9, .to = 5, .first = 100, .last = 199};
     struct sh_step_metrics bad = step;
     struct sh_metrics *m;
 
@@ -72,6 +74,7 @@ static void write_lines(void)
 
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
+    bad.pace.node = NULL;
     bad.skipped = "loss or gradient norm is not finite";
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     assert_int_equal(sh_metrics_step(m, &step), SH_OK);
@@ -80,12 +83,13 @@ static void write_lines(void)
     assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
     assert_int_equal(sh_metrics_validation(m, 4, -NAN, 64, 1.5), SH_OK);
     assert_int_equal(sh_metrics_checkpoint(m, &saved), SH_OK);
+    assert_int_equal(sh_metrics_rollback(m, &back), SH_OK);
     sh_metrics_close(m);
 }
 
 static void a_step_has_every_field(void **state)
 {
-    json_t *o, *time;
+    json_t *o, *time, *pace;
 
     (void)state;
     write_lines();
@@ -109,6 +113,12 @@ static void a_step_has_every_field(void **state)
     assert_number(time, "data", 0.125);
     assert_number(time, "checkpoint", 0);
     assert_null(json_object_get(o, "skipped"));
+    pace = json_object_get(o, "rank_seconds");
+    assert_number(pace, "min", 0.5);
+    assert_number(pace, "median", 0.75);
+    assert_number(pace, "max", 1.5);
+    assert_number(pace, "slowest_rank", 4);
+    assert_string_equal(json_string_value(json_object_get(pace, "slowest_node")), "n7");
     json_decref(o);
 }
 
@@ -119,6 +129,7 @@ static void what_is_not_finite_is_null(void **state)
     (void)state;
     assert_true(json_is_null(json_object_get(o, "loss")));
     assert_true(json_is_null(json_object_get(o, "grad_norm")));
+    assert_null(json_object_get(o, "rank_seconds"));
     assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
     json_decref(o);
     o = line(2);
@@ -135,6 +146,18 @@ static void a_checkpoint_is_a_line(void **state)
     (void)state;
     assert_string_equal(json_string_value(json_object_get(o, "checkpoint")), "a \"quoted\"/\xc3\xa9.h5");
     assert_number(o, "bytes", (double)(INT64_C(1) << 40));
+    json_decref(o);
+}
+
+static void a_rollback_is_a_line(void **state)
+{
+    json_t *o = line(4);
+
+    (void)state;
+    assert_number(o, "step", 5);
+    assert_number(o, "rollback_from", 9);
+    assert_number(o, "first_sample_left_out", 100);
+    assert_number(o, "last_sample_left_out", 199);
     json_decref(o);
 }
 
@@ -286,6 +309,7 @@ int main(void)
         cmocka_unit_test(a_step_has_every_field),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_checkpoint_is_a_line),
+        cmocka_unit_test(a_rollback_is_a_line),
         cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_trace_is_json),
         cmocka_unit_test(a_trace_survives_any_name),

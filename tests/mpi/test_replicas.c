@@ -1,0 +1,169 @@
+/* One bit flips in the memory of one replica: the next comparison names the rank, and nothing of it gets into a
+ * checkpoint. */
+#include "src/run/replicas.h"
+#include "tests/mpi/mpitest.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STEPS = 400, FLIP_STEP = 7, TOKENS = 2000 };
+
+static void write_tokens(void)
+{
+    FILE *f = test_rank() == 0 ? fopen("tokens.bin", "wb") : NULL;
+
+    if (test_rank() == 0)
+        CHECK(f != NULL);
+    for (unsigned i = 0; f && i < TOKENS; i++) {
+        uint16_t token = (uint16_t)(i * 37 % 61);
+
+        fwrite(&token, sizeof token, 1, f);
+    }
+    if (f)
+        fclose(f);
+    sh_mesh_barrier();
+}
+
+static struct sh_run *open_run(const char *folder, int shard, const char *precision, int every, int interval)
+{
+    char text[5][64];
+    const char *set[] = {"model.name=custom", "model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=2",
+                         "model.ffn_dim=32", "model.vocab_size=61", "model.max_seq_len=8", "training.dataset_path=tokens.bin",
+                         "training.local_batch_size=1", "training.threads=1", "metrics.log_freq=1000",
+                         "parallelism.sharding_strategy=hybrid_shard", "training.steps=400", text[0], text[1], text[2],
+                         text[3], text[4]};
+    struct sh_config cfg;
+    struct sh_run *r = NULL;
+
+    snprintf(text[0], sizeof text[0], "job.dump_folder=%s", folder);
+    snprintf(text[1], sizeof text[1], "mesh.shard=%d", shard);
+    snprintf(text[2], sizeof text[2], "training.mixed_precision_param=%s", precision);
+    snprintf(text[3], sizeof text[3], "fault.replica_check_every=%d", every);
+    snprintf(text[4], sizeof text[4], "checkpoint.interval=%d", interval);
+    CHECK_OK(sh_config_load(NULL, (int)(sizeof set / sizeof *set), set, &cfg));
+    CHECK_OK(sh_run_open(&cfg, SH_TO_TRAIN, &r));
+    return r;
+}
+
+static void flip(struct sh_run *r, int tensor)
+{
+    ((unsigned char *)sh_exec_data(r->exec, tensor))[1] ^= 0x10;
+}
+
+/* The one rank that speaks names the victim, alone where it is outvoted. */
+static void check_words(const struct sh_run *r, int victim, const char *what)
+{
+    int replicas = r->mesh->shape.size[SH_AXIS_REPLICATE];
+    char rank[32];
+
+    snprintf(rank, sizeof rank, "rank %d on ", victim);
+    if (!sh_error_text()[0])
+        return;
+    CHECK(strstr(sh_error_text(), rank) != NULL);
+    CHECK(strstr(sh_error_text(), what) != NULL);
+    CHECK((strstr(sh_error_text(), "should be replicas and differ") != NULL) == (replicas == 2));
+    CHECK(replicas == 2 || test_rank() == victim);
+}
+
+static void check_flip(struct sh_run *r, int victim, int tensor, const char *what)
+{
+    bool alone = r->mesh->shape.size[SH_AXIS_REPLICATE] == 1;
+
+    if (test_rank() == victim)
+        flip(r, tensor);
+    CHECK(sh_replicas_compare(r) == (alone ? SH_OK : SH_E_REPLICA));
+    if (!alone)
+        check_words(r, victim, what);
+    sh_error_clear();
+    if (test_rank() == victim)
+        flip(r, tensor);
+    CHECK_OK(sh_replicas_compare(r));
+}
+
+/* Every state of a unit, first and last replica, on every mesh. */
+static void test_compare(const char *precision)
+{
+    for (int shard = 1; shard <= test_world(); shard++) {
+        struct sh_run *r = test_world() % shard ? NULL : open_run("direct", shard, precision, 1, 1000);
+        const struct sh_unit *u;
+        char what[96];
+
+        if (!r)
+            continue;
+        CHECK_OK(sh_run_init_state(r));
+        CHECK_OK(sh_replicas_compare(r));
+        u = &r->p->units[1];
+        snprintf(what, sizeof what, "%s exp_avg", u->name);
+        for (int victim = 0; victim < test_world(); victim += test_world() - shard ? test_world() - shard : 1) {
+            check_flip(r, victim, u->master, "parameters");
+            check_flip(r, victim, u->exp_avg, what);
+            check_flip(r, victim, u->exp_avg_sq, "exp_avg_sq");
+            if (u->compute != u->master)
+                check_flip(r, victim, u->compute, "compute copy");
+        }
+        sh_run_close(r);
+    }
+    test_end("a flipped bit is found in every state");
+}
+
+static atomic_bool end;
+
+static void *flip_in_training(void *arg)
+{
+    struct sh_run *r = arg;
+
+    while (!end && *(volatile int64_t *)&r->step < FLIP_STEP)
+        usleep(50);
+    flip(r, r->p->units[1].exp_avg);
+    return NULL;
+}
+
+static bool exists(const char *folder, int64_t step)
+{
+    char path[128];
+    struct stat s;
+
+    snprintf(path, sizeof path, "%s/checkpoint/step-%08lld.h5", folder, (long long)step);
+    return stat(path, &s) == 0;
+}
+
+/* Found by the comparison of every `every` steps, or by the one before a save every `interval`. */
+static void test_training(const char *folder, int every, int interval)
+{
+    struct sh_run *r = open_run(folder, 1, "float32", every, interval);
+    int victim = test_world() - 1, due = every < interval ? every : interval;
+    pthread_t thread;
+
+    atomic_store(&end, false);
+    if (test_rank() == victim)
+        CHECK(pthread_create(&thread, NULL, flip_in_training, r) == 0);
+    CHECK(sh_run_train(r) == SH_E_REPLICA);
+    CHECK(r->step >= FLIP_STEP && r->step < STEPS && r->step % due == 0);
+    check_words(r, victim, "exp_avg");
+    CHECK(!exists(folder, r->step));
+    CHECK(interval > STEPS || r->step <= interval || exists(folder, r->step - interval));
+    atomic_store(&end, true);
+    if (test_rank() == victim)
+        pthread_join(thread, NULL);
+    sh_run_close(r);
+    test_end("training ends with it, unsaved");
+}
+
+int main(int argc, char **argv)
+{
+    if (sh_mesh_start(&argc, &argv) != SH_OK)
+        return 1;
+    write_tokens();
+    test_compare("bfloat16");
+    test_compare("float32");
+    if (test_world() > 1) {
+        test_training("often", 5, 1000);
+        test_training("save", 1000000, 20);
+    }
+    sh_mesh_stop();
+    return bad_tests != 0;
+}
