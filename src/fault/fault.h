@@ -62,11 +62,13 @@ int sh_fault_odd(int n, const uint64_t *hash, bool *odd);
 /* pace.c: how evenly the ranks work. One struct over the life of a run; feed it each rank's own seconds a step (without
  * waiting), as a mean over `steps` steps. */
 #define SH_FAULT_SLOW 1.5    /* times the median: a straggler */
-enum { SH_FAULT_SLOW_STEPS = 30 }; /* for that long, before it is said */
+#define SH_FAULT_LOST 1.0    /* seconds that it must have cost before it is said */
+enum { SH_FAULT_SLOW_STEPS = 30 }; /* and for that long */
 struct sh_fault_pace {
     double least, median, most;
     int slowest;             /* rank */
     int64_t slow_steps;      /* for which it has been a straggler */
+    double lost;             /* seconds that all ranks would have saved in them, had it been like the median */
     bool tell;               /* now is the time to say so: once, until the ranks are even again or another one is slow */
     bool told;
 };

@@ -47,10 +47,13 @@ void sh_fault_pace_add(struct sh_fault_pace *p, int64_t steps, int n, const doub
     slow = p->most > SH_FAULT_SLOW * p->median;
     if (!slow || p->slowest != before) {
         p->slow_steps = 0;
+        p->lost = 0;
         p->told = false;
     }
-    if (slow)
+    if (slow) {
         p->slow_steps += steps;
-    p->tell = slow && !p->told && p->slow_steps >= SH_FAULT_SLOW_STEPS;
+        p->lost += (double)steps * (p->most - p->median);
+    }
+    p->tell = slow && !p->told && p->slow_steps >= SH_FAULT_SLOW_STEPS && p->lost >= SH_FAULT_LOST;
     p->told = p->told || p->tell;
 }

@@ -183,14 +183,9 @@ static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
 /* The odd ones fail, so that the line comes from one of them. */
 static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details *d)
 {
-    int mine = r->mesh->shape.index[SH_AXIS_REPLICATE], different = 0, n_odd;
+    int n_odd = sh_fault_odd(d->n_replicas, whole, d->odd);
 
-    for (int i = 0; i < d->n_replicas; i++)
-        different += whole[i] != whole[mine];
-    if (!different && sh_fault_odd(d->n_replicas, whole, d->odd) == 0)
-        return SH_OK;
-    n_odd = sh_fault_odd(d->n_replicas, whole, d->odd);
-    return d->odd[mine] ? accuse(r, d, n_odd) : SH_OK;
+    return d->odd[r->mesh->shape.index[SH_AXIS_REPLICATE]] ? accuse(r, d, n_odd) : SH_OK;
 }
 
 static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)

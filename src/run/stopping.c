@@ -57,7 +57,7 @@ sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r)
     if (r->mesh->rank != 0)
         return SH_OK;
     SH_TRY(sh_fault_limit_read(spare, guess_save(r), &s->limit));
-    if (spare < 0)
+    if (spare < 0 || !r->cfg.checkpoint.enable) /* stopping early would save nothing */
         s->limit.end = 0;
     return open_record(s, r);
 }

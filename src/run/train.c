@@ -26,8 +26,8 @@ struct train {
     struct sh_tracing tracing;
     struct sh_stopping stopping;
     struct sh_stragglers stragglers;
-    bool went_back;    /* the step just done was undone */
-    int64_t compared;  /* step after which the replicas were found equal */
+    bool undo;        /* the step just done was bad, and the run goes back */
+    int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
     int64_t global_batch;                    /* sequences of a step */
     double data_seconds, checkpoint_seconds; /* since the last step's metrics */
@@ -326,7 +326,7 @@ static sh_rc train_step(struct train *t)
     m.peak_rss_bytes = t->rss;
     t->data_seconds = t->checkpoint_seconds = 0;
     report(t, &m);
-    t->went_back = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
+    t->undo = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
     return SH_OK;
 }
 
@@ -465,7 +465,7 @@ static sh_rc go_back(struct train *t)
     sh_mesh_patience(r->cfg.comm.train_timeout_seconds);
     t->stopping.saved = m.to = r->step;
     t->compared = -1;
-    t->went_back = false;
+    t->undo = false;
     report_rollback(t, &m);
     return SH_OK;
 }
@@ -519,7 +519,7 @@ static sh_rc loop(struct train *t)
         if (t->stopping.asked)
             break;
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
-        SH_TRY(t->went_back ? go_back(t) : after_step(t));
+        SH_TRY(t->undo ? go_back(t) : after_step(t));
     }
     SH_TRY(finish_saves(t, first_step));
     SH_TRY(sh_tracing_finish(&t->tracing, r));

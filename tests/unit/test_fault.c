@@ -121,6 +121,18 @@ static void a_straggler_is_told_once_when_it_lasts(void **state)
     assert_true(p.tell);
 }
 
+static void what_costs_nothing_is_not_told(void **state)
+{
+    static const double seconds[] = {0.001, 0.001, 0.003};
+    struct sh_fault_pace p = {0};
+    int n = 0;
+
+    (void)state;
+    for (; !p.tell; n++)
+        sh_fault_pace_add(&p, 10, 3, seconds);
+    assert_in_range(n, 50, 51); /* 2 ms a step */
+}
+
 static void the_slower_of_two_can_be_a_straggler(void **state)
 {
     static const double seconds[] = {1, 1.6};
@@ -207,6 +219,7 @@ int main(void)
         cmocka_unit_test(a_long_step_counts_for_a_while),
         cmocka_unit_test(the_odd_ones_are_found),
         cmocka_unit_test(a_straggler_is_told_once_when_it_lasts),
+        cmocka_unit_test(what_costs_nothing_is_not_told),
         cmocka_unit_test(the_slower_of_two_can_be_a_straggler),
         cmocka_unit_test(a_second_interrupt_ends_the_process),
         cmocka_unit_test(signals_leave_a_note),

@@ -1,8 +1,10 @@
-/* One bit flips in the memory of one replica: the next comparison names the rank, and nothing of it gets into a
- * checkpoint. */
+/* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN gets
+ * into the optimizer's state. Nothing of it gets into a checkpoint. */
 #include "src/run/replicas.h"
+#include "src/run/sound.h"
 #include "tests/mpi/mpitest.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -10,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STEPS = 400, FLIP_STEP = 7, TOKENS = 2000 };
+enum { STEPS = 400, HARM_STEP = 7, TOKENS = 2000 };
 
 static void write_tokens(void)
 {
@@ -110,15 +112,46 @@ static void test_compare(const char *precision)
     test_end("a flipped bit is found in every state");
 }
 
-static atomic_bool end;
-
-static void *flip_in_training(void *arg)
+static void spoil(struct sh_run *r, int tensor)
 {
-    struct sh_run *r = arg;
+    *(float *)sh_exec_data(r->exec, tensor) = NAN;
+}
 
-    while (!end && *(volatile int64_t *)&r->step < FLIP_STEP)
+/* Each state of the unit, on the first rank. */
+static void test_sound(void)
+{
+    struct sh_run *r = open_run("sound", test_world(), "float32", 1, 1000);
+    const struct sh_unit *u = &r->p->units[1];
+    const int tensor[] = {u->master, u->exp_avg, u->exp_avg_sq};
+
+    CHECK_OK(sh_run_init_state(r));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(sh_run_is_sound(r));
+        if (test_rank() == 0)
+            spoil(r, tensor[i]);
+        CHECK(sh_run_is_sound(r) == SH_E_NUMERIC);
+        CHECK(test_rank() != 0 || strstr(sh_error_text(), u->name));
+        if (test_rank() == 0)
+            *(float *)sh_exec_data(r->exec, tensor[i]) = 0;
+    }
+    sh_error_clear();
+    sh_run_close(r);
+    test_end("a NaN is found in every state");
+}
+
+struct damage {
+    struct sh_run *r;
+    void (*harm)(struct sh_run *r, int tensor);
+    atomic_bool end;
+};
+
+static void *harm_in_training(void *arg)
+{
+    struct damage *d = arg;
+
+    while (!d->end && *(volatile int64_t *)&d->r->step < HARM_STEP)
         usleep(50);
-    flip(r, r->p->units[1].exp_avg);
+    d->harm(d->r, d->r->p->units[1].exp_avg);
     return NULL;
 }
 
@@ -131,26 +164,43 @@ static bool exists(const char *folder, int64_t step)
     return stat(path, &s) == 0;
 }
 
-/* Found by the comparison of every `every` steps, or by the one before a save every `interval`. */
-static void test_training(const char *folder, int every, int interval)
+/* Train until the damage is found, by the comparison of every `every` steps or before a save every `interval`. */
+static sh_rc train_with(struct damage *d, int victim, const char *folder, int every, int interval)
 {
-    struct sh_run *r = open_run(folder, 1, "float32", every, interval);
-    int victim = test_world() - 1, due = every < interval ? every : interval;
     pthread_t thread;
+    sh_rc rc;
 
-    atomic_store(&end, false);
     if (test_rank() == victim)
-        CHECK(pthread_create(&thread, NULL, flip_in_training, r) == 0);
-    CHECK(sh_run_train(r) == SH_E_REPLICA);
-    CHECK(r->step >= FLIP_STEP && r->step < STEPS && r->step % due == 0);
-    check_words(r, victim, "exp_avg");
-    CHECK(!exists(folder, r->step));
-    CHECK(interval > STEPS || r->step <= interval || exists(folder, r->step - interval));
-    atomic_store(&end, true);
+        CHECK(pthread_create(&thread, NULL, harm_in_training, d) == 0);
+    rc = sh_run_train(d->r);
+    CHECK(d->r->step >= HARM_STEP && d->r->step < STEPS && d->r->step % (every < interval ? every : interval) == 0);
+    CHECK(!exists(folder, d->r->step));
+    CHECK(d->r->step <= interval || exists(folder, d->r->step - interval));
+    atomic_store(&d->end, true);
     if (test_rank() == victim)
         pthread_join(thread, NULL);
-    sh_run_close(r);
-    test_end("training ends with it, unsaved");
+    return rc;
+}
+
+static void test_flip_in_training(const char *folder, int every, int interval)
+{
+    struct damage d = {.r = open_run(folder, 1, "float32", every, interval), .harm = flip};
+    int victim = test_world() - 1;
+
+    CHECK(train_with(&d, victim, folder, every, interval) == SH_E_REPLICA);
+    check_words(d.r, victim, "exp_avg");
+    sh_run_close(d.r);
+    test_end("training ends with a flipped bit, unsaved");
+}
+
+static void test_nan_in_training(void)
+{
+    struct damage d = {.r = open_run("nan", test_world(), "float32", 1, 1), .harm = spoil};
+
+    CHECK(train_with(&d, 0, "nan", 1000, 1) == SH_E_NUMERIC);
+    CHECK(!sh_error_text()[0] || strstr(sh_error_text(), "hold NaN or infinity; not saved"));
+    sh_run_close(d.r);
+    test_end("training ends with a NaN, unsaved");
 }
 
 int main(int argc, char **argv)
@@ -160,10 +210,12 @@ int main(int argc, char **argv)
     write_tokens();
     test_compare("bfloat16");
     test_compare("float32");
+    test_sound();
     if (test_world() > 1) {
-        test_training("often", 5, 1000);
-        test_training("save", 1000000, 20);
+        test_flip_in_training("often", 5, 1000);
+        test_flip_in_training("save", 1000000, 20);
     }
+    test_nan_in_training();
     sh_mesh_stop();
     return bad_tests != 0;
 }
