@@ -23,6 +23,10 @@ static const struct sh_cmd_option plan[] = {
     {0},
 };
 
+static const struct sh_cmd_option doctor[] = {
+    {0},
+};
+
 static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "write the end of the text into this file instead"},
@@ -68,6 +72,9 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .run = sh_cmd_train},
     {"plan", "CONFIG.yaml", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
+    {"doctor", "CONFIG.yaml",
+     "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
+     .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...", "turn text files into a token file, one token a byte", tokenize, .run = sh_cmd_tokenize},
     {"generate", "[CONFIG.yaml]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
