@@ -38,7 +38,7 @@ SlurmctldLogFile={folder}/log/slurmctld
 SlurmdLogFile={folder}/log/%n
 MailProg=/bin/true
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={binding}
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
@@ -73,7 +73,8 @@ MPI_ENVIRONMENT = {
     'UCX_NET_DEVICES': 'lo', 'UCX_TLS': '^posix', 'UCX_LOG_LEVEL': 'fatal',
     'OMPI_MCA_pml': 'ucx', 'OMPI_MCA_btl': '^tcp', 'OMPI_MCA_opal_common_ucx_tls': 'any',
     'OMPI_MCA_opal_common_ucx_devices': 'any', 'OMPI_MCA_opal_common_ucx_verbose': '-1',
-    'OMPI_MCA_mpi_yield_when_idle': '1', 'OMPI_MCA_btl_tcp_if_include': 'lo',
+    'OMPI_MCA_mpi_yield_when_idle': '1', 'OMPI_MCA_btl_tcp_if_include': 'lo', 'OMPI_ALLOW_RUN_AS_ROOT': '1',
+    'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1',
 }
 
 
@@ -158,6 +159,13 @@ def kill(pids, how=signal.SIGKILL):
             pass
 
 
+def run(command, environment, folder, seconds=120):
+    """(exit status, standard output and error) of a command."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors='replace', env=environment, cwd=folder, timeout=seconds, check=False)
+    return done.returncode, done.stdout
+
+
 class Cluster:
     """`nodes` nodes n1, n2, ... of `tasks` cores. Use as a context: started on entering, gone on leaving."""
 
@@ -200,7 +208,8 @@ class Cluster:
         memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 20
         (self.folder / 'slurm.conf').write_text(CONFIG.format(
             host=host, port=port, first=port + 1, last=port + self.nodes, nodes=self.nodes, tasks=self.tasks,
-            memory=memory, folder=self.folder, credential=CREDENTIAL_SECONDS))
+            memory=memory, folder=self.folder, credential=CREDENTIAL_SECONDS,
+            binding='task/affinity' if os.cpu_count() >= self.tasks else 'task/none'))
         (self.folder / 'hosts').write_text(f'127.0.0.1 localhost {host} {" ".join(self.names())}\n')
 
     def start_munge(self):
@@ -230,6 +239,13 @@ class Cluster:
         if check and done.returncode != 0:
             raise Failed(f'{" ".join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}')
         return done.stdout.strip()
+
+    def field(self, number, name):
+        """A field of what `scontrol show job` says, '' when it says nothing."""
+        for word in self.call('scontrol', 'show', 'job', '-o', number).split():
+            if word.startswith(f'{name}='):
+                return word.split('=', 1)[1]
+        return ''
 
     def idle(self):
         return int(self.call('sinfo', '-h', '-t', 'idle', '-o', '%D') or 0)
