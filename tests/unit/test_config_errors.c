@@ -168,6 +168,8 @@ static const struct refusal texts[] = {
      "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
+    {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
+     "c.yaml:2: guard.action: rollback goes back to checkpoints, and checkpoint.enable=false"},
 };
 
 static const struct refusal arguments[] = {
