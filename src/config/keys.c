@@ -75,8 +75,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
     {KEY(job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
     {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
-     .help = "Where the end of the job is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), stop, save and "
-             "exit with 75 so early that this much is left over; what a save and a step take is measured and added. "
+     .help = "Where the end of the job is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), stop, "
+             "save and exit with 75 so early that this much is left over; what a save and a step take is measured and added. "
              "-1: run into the limit."},
 
     {KEY(model, name), .def = "",
@@ -293,11 +293,12 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Number of steps in the trace."},
 
     {KEY(guard, action), WORDS(guard_words), .def = "skip",
-     .help = "What to do with a bad step, one whose loss or gradient norm is NaN or infinite or, with z_score, whose norm is an "
-             "outlier. skip: leave its update out; rollback: load the newest checkpoint and leave out all data since then; "
-             "stop: end the run with the exit status of numbers."},
+     .help = "What to do with a bad step, one whose loss or gradient norm is NaN or infinite or, with z_score, whose norm "
+             "is an outlier. skip: leave its update out; rollback: load the newest checkpoint and leave out all data "
+             "since then; stop: end the run with the exit status of numbers."},
     {KEY(guard, z_score), .min = 0, .max = 1000, .unit = "standard deviations", .def = "0",
-     .help = "A step is an outlier when its gradient norm is this far above the running mean; 0: off, else at least 2."},
+     .help = "A step is an outlier when its gradient norm is this far above the running mean; 0: off, else at least "
+             "2."},
     {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128", .help = "Steps of that running mean."},
     {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
      .help = "For skip: stop when more steps than this in a row are left out."},
@@ -305,8 +306,9 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For rollback: stop when one checkpoint would be gone back to more often than this."},
 
     {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
-     .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard, no_shard) each so "
-             "many steps, and before each checkpoint: memory that was damaged without a sign ends the job, naming the rank. "
+     .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard, no_shard) each "
+             "so many steps, and before each checkpoint: memory that was damaged without a sign ends the job, naming the "
+             "rank. "
              "0: never."},
 
     {KEY(comm, train_timeout_seconds), .min = 0.1, .max = 604800, .unit = "seconds", .def = "300",

@@ -24,7 +24,7 @@ struct sh_fault_limit {
     double spare;            /* wanted on top of what is measured */
     double save;             /* of the longer of the last two saves; a guess until one was measured */
     double last_save;        /* < 0: none was measured */
-    double step[2];          /* longest step of the last SH_FAULT_STEPS_SEEN or more: of this stretch, of the one before */
+    double step[2];          /* longest of this stretch of SH_FAULT_STEPS_SEEN steps, and of the one before */
     int seen;                /* steps in this stretch */
 };
 
@@ -69,7 +69,7 @@ struct sh_fault_pace {
     int slowest;             /* rank */
     int64_t slow_steps;      /* for which it has been a straggler */
     double lost;             /* seconds that all ranks would have saved in them, had it been like the median */
-    bool tell;               /* now is the time to say so: once, until the ranks are even again or another one is slow */
+    bool tell;               /* say so now: once, until the ranks are even again or another one is slow */
     bool told;
 };
 void sh_fault_pace_add(struct sh_fault_pace *p, int64_t steps, int n, const double *seconds);

@@ -28,12 +28,11 @@ static json_t *whole_or_null(int64_t v)
 
 sh_rc sh_fault_record_write(const char *path, const struct sh_fault_record *r)
 {
-    json_t *o = json_pack("{s:I, s:I, s:I, s:o, s:b, s:I, s:o, s:o, s:o}", "steps", (json_int_t)r->steps, "first_step",
-                          (json_int_t)r->first_step, "step", (json_int_t)r->step, "saved_step",
-                          whole_or_null(r->saved_step), "finished", r->step >= r->steps && r->status == SH_OK,
-                          "starts_without_checkpoint", (json_int_t)r->starts, "save_seconds",
-                          number_or_null(r->save_seconds), "exit_status", whole_or_null(r->status), "reason",
-                          words(r->reason));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:I, s:o, s:b, s:I, s:o, s:o, s:o}", "steps", (json_int_t)r->steps, "first_step",
+        (json_int_t)r->first_step, "step", (json_int_t)r->step, "saved_step", whole_or_null(r->saved_step), "finished",
+        r->step >= r->steps && r->status == SH_OK, "starts_without_checkpoint", (json_int_t)r->starts, "save_seconds",
+        number_or_null(r->save_seconds), "exit_status", whole_or_null(r->status), "reason", words(r->reason));
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
     sh_rc rc;
 

@@ -38,18 +38,21 @@ static sh_rc act(struct sh_guard *g, int64_t step, double loss, double norm)
     switch (g->action) {
     case SH_GUARD_SKIP:
         return ++g->skips <= g->max_skips ? SH_OK
-                                          : refuse(step, loss, norm, "as many steps were skipped in a row as guard.max_skips "
-                                                   "allows:", g->max_skips);
+                                          : refuse(step, loss, norm,
+                                                   "as many steps were skipped in a row as guard.max_skips "
+                                                   "allows:",
+                                                   g->max_skips);
     case SH_GUARD_ROLLBACK:
         return ++g->rollbacks <= g->max_rollbacks
                    ? SH_OK
-                   : refuse(step, loss, norm, "gone back to the newest checkpoint as often as guard.max_rollbacks allows:",
+                   : refuse(step, loss, norm,
+                            "gone back to the newest checkpoint as often as guard.max_rollbacks allows:",
                             g->max_rollbacks);
     case SH_GUARD_STOP:
         break;
     }
-    return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g%s; guard.action=stop", (long long)step, loss, norm,
-                   isfinite(loss) && isfinite(norm) ? ", an outlier" : "");
+    return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g%s; guard.action=stop", (long long)step, loss,
+                   norm, isfinite(loss) && isfinite(norm) ? ", an outlier" : "");
 }
 
 sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict)

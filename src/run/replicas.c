@@ -11,8 +11,8 @@
 enum { STATES = 4, BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
 static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg_sq", "compute copy"};
 
-/* Each block through a buffer that stays in the cache, so that the data may be on any device. The sum does not depend on
- * which thread takes which block; the number of the block is mixed in. */
+/* Each block through a buffer that stays in the cache, so that the data may be on any device. The sum does not depend
+ * on which thread takes which block; the number of the block is mixed in. */
 static uint64_t hash_data(const struct sh_device *device, const char *data, int64_t bytes)
 {
     int64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
@@ -91,11 +91,9 @@ static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *di
     SH_TRY(gather(r, &mine, 1, all));
     for (int i = 0; i < r->mesh->shape.size[SH_AXIS_REPLICATE]; i++)
         different += all[i] != mine;
-    SH_TRY(collect(r, (struct sh_coll){.kind = SH_OP_ALL_REDUCE,
-                                       .axis = SH_AXIS_WORLD,
-                                       .dtype = SH_F64,
-                                       .recv = &different,
-                                       .count = 1}));
+    SH_TRY(collect(
+        r, (struct sh_coll){
+               .kind = SH_OP_ALL_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F64, .recv = &different, .count = 1}));
     *differ = different > 0;
     return SH_OK;
 }
@@ -124,8 +122,8 @@ static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct detai
     return rc;
 }
 
-/* "layers.1 exp_avg, layers.2 parameters and 7 more": what of the odd replica differs from the first that is not odd, or
- * from the first other one when all are. */
+/* "layers.1 exp_avg, layers.2 parameters and 7 more": what of the odd replica differs from the first that is not odd,
+ * or from the first other one when all are. */
 static void print_differences(const struct sh_run *r, const struct details *d, int odd, FILE *out)
 {
     enum { SHOWN = 2 };
@@ -167,7 +165,8 @@ static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
     fprintf(out, "step %lld: ", (long long)r->step);
     print_ranks(r, d, out);
     if (n_odd < d->n_replicas)
-        fprintf(out, n_odd == 1 ? " is not the replica that %d others are: " : " are not the replicas that %d others are: ",
+        fprintf(out,
+                n_odd == 1 ? " is not the replica that %d others are: " : " are not the replicas that %d others are: ",
                 d->n_replicas - n_odd);
     else
         fprintf(out, " should be replicas and differ: ");

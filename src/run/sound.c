@@ -38,8 +38,8 @@ static sh_rc check_unit(const struct sh_run *r, const struct sh_unit *u)
 
     for (int i = 0; i < STATES; i++)
         if (!is_finite(r->device, sh_exec_data(r->exec, tensor[i]), own.end - own.begin))
-            return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step, u->name,
-                           name[i]);
+            return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
+                           u->name, name[i]);
     return SH_OK;
 }
 

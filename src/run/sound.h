@@ -1,5 +1,5 @@
-/* Whether the state of a run can be saved as a good one. A finite loss says so of the parameters before an update; only the
- * state itself says it of those behind it. */
+/* Whether the state of a run can be saved as a good one. A finite loss says so of the parameters before an update; only
+ * the state itself says it of those behind it. */
 #ifndef SH_RUN_SOUND_H
 #define SH_RUN_SOUND_H
 

@@ -120,8 +120,10 @@ sh_rc sh_stopping_status(const struct sh_stopping *s, const struct sh_run *r)
     if (!s->asked)
         return SH_OK;
     if (!r->cfg.checkpoint.enable)
-        return sh_agree(sh_fail(SH_E_USAGE, "stopped after step %lld of %lld (%s); nothing is saved, since "
-                                "checkpoint.enable=false", (long long)r->step, (long long)r->cfg.training.steps, s->why));
+        return sh_agree(sh_fail(SH_E_USAGE,
+                                "stopped after step %lld of %lld (%s); nothing is saved, since "
+                                "checkpoint.enable=false",
+                                (long long)r->step, (long long)r->cfg.training.steps, s->why));
     sh_error_clear();
     sh_log_info("stopped after step %lld of %lld (%s); start again to go on", (long long)r->step,
                 (long long)r->cfg.training.steps, s->why);
@@ -149,7 +151,10 @@ void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc)
     snprintf(s->record.reason, sizeof s->record.reason, "%s", reason_of(s, rc));
     if (sh_fault_record_write(s->path, &s->record) != SH_OK) {
         sh_log_warn("how the run has ended is not on record: %s", sh_error_text());
-        rc = sh_fail(rc, "%s", error); /* which is what main has to tell */
+        if (error[0])
+            rc = sh_fail(rc, "%s", error); /* which is what main has to tell */
+        else
+            sh_error_clear();
     }
     free(s->path);
 }

@@ -34,15 +34,13 @@ static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pac
     struct sh_fault_pace *p = &s->pace;
 
     sh_fault_pace_add(p, s->steps, r->mesh->world, s->seconds);
-    *out = (struct sh_pace_metrics){.least = p->least,
-                                    .median = p->median,
-                                    .most = p->most,
-                                    .slowest = p->slowest,
-                                    .node = s->host[p->slowest]};
+    *out = (struct sh_pace_metrics){
+        .least = p->least, .median = p->median, .most = p->most, .slowest = p->slowest, .node = s->host[p->slowest]};
     if (p->tell)
-        sh_log_warn("straggler: rank %d on %s has worked %.3g s a step for %lld steps, %.1f times the median of all ranks; "
-                    "the others wait for it",
-                    p->slowest, out->node, p->most, (long long)p->slow_steps, p->most / p->median);
+        sh_log_warn(
+            "straggler: rank %d on %s has worked %.3g s a step for %lld steps, %.1f times the median of all ranks; "
+            "the others wait for it",
+            p->slowest, out->node, p->most, (long long)p->slow_steps, p->most / p->median);
 }
 
 sh_rc sh_stragglers_gather(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)

@@ -124,7 +124,8 @@ static sh_rc load_guard(struct train *t)
     return sh_agree(sh_guard_load(&t->guard, t->r->guard));
 }
 
-/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read ahead. */
+/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read
+ * ahead. */
 static sh_rc read_micro_step(struct train *t, int m)
 {
     struct sh_feed *f = &t->feed;
@@ -146,7 +147,8 @@ static int64_t step_tokens(const struct train *t)
     return t->global_batch * t->r->cfg.training.seq_len;
 }
 
-/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does. */
+/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does.
+ * */
 static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
@@ -346,6 +348,13 @@ static sh_rc validate(struct train *t)
     return SH_OK;
 }
 
+/* The first thing that goes wrong is the one that the ranks agree on. */
+static void keep_pending(struct train *t, sh_rc rc)
+{
+    if (t->pending == SH_OK)
+        t->pending = rc;
+}
+
 /* *saved: what sh_run_save() or a poll has committed, if anything. */
 static void report_saved(struct train *t, struct sh_run_saved *saved)
 {
@@ -363,8 +372,7 @@ static void report_saved(struct train *t, struct sh_run_saved *saved)
     if (t->metrics && t->pending == SH_OK)
         t->pending = sh_metrics_checkpoint(t->metrics, &m);
     free(saved->path);
-    if (t->pending == SH_OK)
-        t->pending = sh_stopping_saved(&t->stopping, saved);
+    keep_pending(t, sh_stopping_saved(&t->stopping, saved));
 }
 
 static sh_rc poll_save(struct train *t, bool wait)
@@ -446,9 +454,9 @@ static sh_rc save(struct train *t)
 
 static void report_rollback(struct train *t, const struct sh_rollback_metrics *m)
 {
-    sh_log_info("step %lld  undone, back at step %lld; samples %lld to %lld of the run are left out (rollback %d of %d)",
-                (long long)m->from, (long long)m->to, (long long)m->first, (long long)m->last, t->guard.rollbacks,
-                t->guard.max_rollbacks);
+    sh_log_info("step %lld  undone, back at step %lld; samples %lld to %lld of the run are left out (rollback %d of "
+                "%d)", (long long)m->from, (long long)m->to, (long long)m->first, (long long)m->last,
+                t->guard.rollbacks, t->guard.max_rollbacks);
     if (t->metrics && t->pending == SH_OK)
         t->pending = sh_metrics_rollback(t->metrics, m);
 }

@@ -1,5 +1,5 @@
-/* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN gets
- * into the optimizer's state. Nothing of it gets into a checkpoint. */
+/* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN
+ * gets into the optimizer's state. Nothing of it gets into a checkpoint. */
 #include "src/run/replicas.h"
 #include "src/run/sound.h"
 #include "tests/mpi/mpitest.h"
@@ -33,11 +33,25 @@ static void write_tokens(void)
 static struct sh_run *open_run(const char *folder, int shard, const char *precision, int every, int interval)
 {
     char text[5][64];
-    const char *set[] = {"model.name=custom", "model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=2",
-                         "model.ffn_dim=32", "model.vocab_size=61", "model.max_seq_len=8", "training.dataset_path=tokens.bin",
-                         "training.local_batch_size=1", "training.threads=1", "metrics.log_freq=1000",
-                         "parallelism.sharding_strategy=hybrid_shard", "training.steps=400", text[0], text[1], text[2],
-                         text[3], text[4]};
+    const char *set[] = {"model.name=custom",
+                         "model.family=llama",
+                         "model.n_layers=2",
+                         "model.dim=16",
+                         "model.n_heads=2",
+                         "model.ffn_dim=32",
+                         "model.vocab_size=61",
+                         "model.max_seq_len=8",
+                         "training.dataset_path=tokens.bin",
+                         "training.local_batch_size=1",
+                         "training.threads=1",
+                         "metrics.log_freq=1000",
+                         "parallelism.sharding_strategy=hybrid_shard",
+                         "training.steps=400",
+                         text[0],
+                         text[1],
+                         text[2],
+                         text[3],
+                         text[4]};
     struct sh_config cfg;
     struct sh_run *r = NULL;
 

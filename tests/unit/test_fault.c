@@ -1,4 +1,5 @@
-/* Judgements about what comes from outside: the end of the job, odd hashes, slow ranks; notes of signals; the record. */
+/* Judgements about what comes from outside: the end of the job, odd hashes, slow ranks; notes of signals; the record.
+ * */
 #include "src/fault/fault.h"
 
 #include <math.h>
@@ -21,10 +22,17 @@ static void the_end_is_read_from_the_environment(void **state)
         sh_rc rc;
         double end;
     } table[] = {
-        {NULL, NULL, SH_OK, 0},      {"1700000000", NULL, SH_OK, 1700000000}, {NULL, "1700000000", SH_OK, 1700000000},
-        {"", "", SH_OK, 0},          {"1700000000", "1600000000", SH_OK, 1600000000}, {"0", NULL, SH_OK, 0},
-        {"soon", NULL, SH_E_USAGE, -7}, {NULL, "1e999", SH_E_USAGE, -7}, {NULL, "-5", SH_E_USAGE, -7},
-        {NULL, "12 h", SH_E_USAGE, -7}, {NULL, "nan", SH_E_USAGE, -7},
+        {NULL, NULL, SH_OK, 0},
+        {"1700000000", NULL, SH_OK, 1700000000},
+        {NULL, "1700000000", SH_OK, 1700000000},
+        {"", "", SH_OK, 0},
+        {"1700000000", "1600000000", SH_OK, 1600000000},
+        {"0", NULL, SH_OK, 0},
+        {"soon", NULL, SH_E_USAGE, -7},
+        {NULL, "1e999", SH_E_USAGE, -7},
+        {NULL, "-5", SH_E_USAGE, -7},
+        {NULL, "12 h", SH_E_USAGE, -7},
+        {NULL, "nan", SH_E_USAGE, -7},
     };
 
     (void)state;
@@ -78,10 +86,19 @@ static void the_odd_ones_are_found(void **state)
         uint64_t hash[7];
         const char *odd;
     } table[] = {
-        {1, {5}, "."},          {2, {5, 5}, ".."},          {2, {5, 6}, "xx"},          {3, {5, 5, 6}, "..x"},
-        {3, {6, 5, 5}, "x.."},  {3, {5, 6, 5}, ".x."},      {3, {1, 2, 3}, "xxx"},      {4, {1, 1, 2, 2}, "xxxx"},
-        {4, {1, 2, 1, 1}, ".x.."}, {5, {9, 1, 9, 2, 9}, ".x.x."}, {6, {0, 0, 0, 1, 1, 1}, "xxxxxx"},
-        {7, {1, 2, 3, 9, 9, 9, 9}, "xxx...."},              {4, {0, 7, 7, 7}, "x..."},
+        {1, {5}, "."},
+        {2, {5, 5}, ".."},
+        {2, {5, 6}, "xx"},
+        {3, {5, 5, 6}, "..x"},
+        {3, {6, 5, 5}, "x.."},
+        {3, {5, 6, 5}, ".x."},
+        {3, {1, 2, 3}, "xxx"},
+        {4, {1, 1, 2, 2}, "xxxx"},
+        {4, {1, 2, 1, 1}, ".x.."},
+        {5, {9, 1, 9, 2, 9}, ".x.x."},
+        {6, {0, 0, 0, 1, 1, 1}, "xxxxxx"},
+        {7, {1, 2, 3, 9, 9, 9, 9}, "xxx...."},
+        {4, {0, 7, 7, 7}, "x..."},
     };
 
     (void)state;
@@ -188,8 +205,15 @@ static void a_second_interrupt_ends_the_process(void **state)
 static void the_record_comes_back(void **state)
 {
     char folder[] = "/tmp/test_fault.XXXXXX", path[64];
-    struct sh_fault_record r = {.steps = 9, .first_step = 2, .step = 5, .saved_step = -1, .starts = 3, .save_seconds = 1.5,
-                                .status = -1, .reason = "a \"file\" \xff\xfe"}, back = {0};
+    struct sh_fault_record r = {.steps = 9,
+                                .first_step = 2,
+                                .step = 5,
+                                .saved_step = -1,
+                                .starts = 3,
+                                .save_seconds = 1.5,
+                                .status = -1,
+                                .reason = "a \"file\" \xff\xfe"},
+                           back = {0};
     bool found;
     FILE *f;
 
