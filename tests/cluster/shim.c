@@ -147,12 +147,14 @@ herr_t H5Dwrite(hid_t set, hid_t type, hid_t memory, hid_t file, hid_t how, cons
     return NEXT(H5Dwrite)(set, type, memory, file, how, data);
 }
 
-/* Only the update takes powers, of the decays of Adam. */
+/* Only the update takes powers of numbers below one: the decays of Adam. */
 double pow(double x, double y);
 double pow(double x, double y)
 {
-    powers++;
-    pass("update");
+    if (x > 0 && x < 1) {
+        powers++;
+        pass("update");
+    }
     return NEXT(pow)(x, y);
 }
 
