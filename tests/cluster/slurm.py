@@ -252,8 +252,9 @@ class Cluster:
         return int(self.call('sinfo', '-h', '-t', 'idle', '-o', '%D') or 0)
 
     def start_node(self, name, wait=True):
-        for kind in ('spool', 'tmp'):
-            (self.folder / kind / name).mkdir(parents=True, exist_ok=True)
+        for kind in ('spool', 'tmp'):  # a node that starts has forgotten what was there
+            shutil.rmtree(self.folder / kind / name, ignore_errors=True)
+            (self.folder / kind / name).mkdir(parents=True)
         script = NODE.format(name=name, folder=self.folder)
         self.daemon(name, ['unshare', '--mount', '--uts', '--propagation', 'private', 'sh', '-c', script])
         if wait:
