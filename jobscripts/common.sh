@@ -126,7 +126,12 @@ finish() {
     verdict=$(judge "$1")
     case $verdict in
     finished) exit 0 ;;
-    again) [ "${cancelled:-no}" = no ] || { say "ended by Slurm (scancel, time limit, a lost node), which decides what follows"; exit "$1"; } ;;
+    again)
+        [ "${cancelled:-no}" = no ] || {
+            say "ended by Slurm (scancel, time limit, a lost node), which decides what follows"
+            exit "$1"
+        }
+        ;;
     *) stop "$1" "$verdict (exit status $1)" ;;
     esac
     if [ "$starts" -ge "$fruitless_starts" ] && [ "$(newest_step)" = "$at" ]; then
