@@ -9,8 +9,11 @@
 # checkpoint of STEP (-1: from none). It is written before each start, so that a chain whose batch node dies is counted too.
 
 SHERD=${SHERD:-sherd}
-fruitless_starts=2   # so many starts that leave no new checkpoint end a chain
-launch_seconds=60    # after the first rank that ends, the others have this long
+fruitless_starts=2 # so many starts that leave no new checkpoint end a chain
+# Of an array this task only: the number of one of them is also that of the whole.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-${SLURM_JOB_ID:-0}}
+launch_seconds=60 # after the first rank that ends, the others have this long
 
 say() { printf '%s: %s\n' "${SLURM_JOB_NAME:-sherd}" "$*" >&2; }
 
@@ -123,7 +126,12 @@ finish() {
     verdict=$(judge "$1")
     case $verdict in
     finished) exit 0 ;;
-    again) [ "${cancelled:-no}" = no ] || { say "ended by Slurm (scancel, time limit): not started again"; exit "$1"; } ;;
+    again)
+        [ "${cancelled:-no}" = no ] || {
+            say "ended by Slurm (scancel, time limit, a lost node), which decides what follows"
+            exit "$1"
+        }
+        ;;
     *) stop "$1" "$verdict (exit status $1)" ;;
     esac
     if [ "$starts" -ge "$fruitless_starts" ] && [ "$(newest_step)" = "$at" ]; then
@@ -136,7 +144,7 @@ finish() {
 again() {
     if [ -n "${SHERD_CHAIN:-}" ]; then
         say "ended with $1 after $(name_step "$(newest_step)"); the next job of the chain goes on"
-    elif scontrol requeue "$SLURM_JOB_ID"; then
+    elif scontrol requeue "$job"; then
         say "ended with $1 after $(name_step "$(newest_step)"); queued again"
     else
         say "ended with $1, and Slurm does not queue this job again; use jobscripts/submit-chain here"
@@ -166,7 +174,7 @@ choose_protocol() {
 # The end of the job in seconds since 1970, for a run that stops in time. Newer Slurm says it.
 know_the_end() {
     local end
-    end=$(squeue -h -j "$SLURM_JOB_ID" -o %e)
+    end=$(squeue -h -j "$job" -o %e)
     [ -z "$end" ] || end=$(date -d "$end" +%s 2>/dev/null) || end=
     export SHERD_END_TIME=${SLURM_JOB_END_TIME:-$end}
 }

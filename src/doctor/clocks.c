@@ -70,7 +70,7 @@ sh_rc sh_doctor_clocks(const struct sh_doctor *d, struct sh_doctor_row *row)
     for (int i = 1; i < d->mesh->n_nodes; i++)
         worst = fabs(ahead[i]) > fabs(ahead[worst]) ? i : worst;
     if (fabs(ahead[worst]) > SKEW_SECONDS)
-        sh_doctor_note(row, "the clock of %s is %.3g s %s that of %s", sh_doctor_host(d, worst), fabs(ahead[worst]),
+        sh_doctor_note(row, "the clock of %s is %.1f s %s that of %s", sh_doctor_host(d, worst), fabs(ahead[worst]),
                        ahead[worst] > 0 ? "ahead of" : "behind", sh_doctor_host(d, 0));
     else
         sh_doctor_good(row, "within %.1g ms of the first node's", fabs(ahead[worst]) * 1e3);

@@ -27,9 +27,10 @@ static double free_memory(void)
     return available < (double)limit ? available : (double)limit;
 }
 
-static sh_rc plan(const struct sh_doctor *d, double *arena_bytes)
+/* As sh_run_open() plans it. sharing: ranks that may run on the same cores. */
+static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
 {
-    int threads = d->cfg->training.threads ? d->cfg->training.threads : sh_device_threads(d->mesh->node_size);
+    int threads = d->cfg->training.threads ? d->cfg->training.threads : sh_device_threads(sharing);
     struct sh_build build;
     struct sh_program *p = NULL;
     sh_rc rc;
@@ -46,12 +47,13 @@ static sh_rc plan(const struct sh_doctor *d, double *arena_bytes)
 sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     double *room = sh_calloc((size_t)d->mesh->n_nodes, sizeof *room), arena = 0;
-    char need[SH_STR_SHORT], have[SH_STR_SHORT], each[SH_STR_SHORT];
-    int poorest = 0;
+    char need[SH_STR_SHORT], have[SH_STR_SHORT];
+    int poorest = 0, sharing;
     bool failed;
     sh_rc rc;
 
-    SH_TRY_OUT(sh_doctor_any_failed(d, plan(d, &arena), row, &failed));
+    SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
+    SH_TRY_OUT(sh_doctor_any_failed(d, plan(d, sharing, &arena), row, &failed));
     if (failed)
         goto out;
     SH_TRY_OUT(sh_mesh_max(&arena, 1));
@@ -64,8 +66,7 @@ sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
         sh_doctor_bad(row, SH_E_MEMORY, "the plan takes %s a rank, and %s has %s free for each of its ranks", need,
                       sh_doctor_host(d, poorest), have);
     else
-        sh_doctor_good(row, "the plan takes %s a rank; free for each: at least %s", need,
-                       sh_str_bytes((int64_t)room[poorest], each));
+        sh_doctor_good(row, "the plan takes %s a rank; free for each: at least %s", need, have);
 out:
     free(room);
     return rc;

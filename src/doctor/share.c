@@ -69,7 +69,8 @@ sh_rc sh_doctor_of_nodes_u64(const struct sh_doctor *d, uint64_t mine, uint64_t 
     memset(out, 0, (size_t)d->mesh->n_nodes * sizeof *out);
     if (sh_doctor_leads(d))
         out[d->mesh->node] = mine;
-    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, out, d->mesh->n_nodes, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD));
+    /* Not the greatest: MPICH 4.0 takes these for signed numbers there. */
+    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, out, d->mesh->n_nodes, MPI_UINT64_T, MPI_BOR, MPI_COMM_WORLD));
     return SH_OK;
 }
 

@@ -11,6 +11,7 @@
 #include <mpi.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, AHEAD_SECONDS = 5, LARGE_BYTES = 65536, LATE_NS = 50000000 };
+enum { PATH_BYTES = 4096, AHEAD_SECONDS = 5, LARGE_BYTES = 65536, LATE_NS = 500000000 };
 
 static struct {
     bool on;
@@ -91,13 +92,24 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return rc;
 }
 
+/* The first product after an update is in a forward. */
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                  int ldb, float beta, float *c, int ldc);
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                  int ldb, float beta, float *c, int ldc)
 {
-    pass("forward"); /* the first product after an update */
+    pass("forward");
     NEXT(cblas_sgemm)(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+/* oneDNN's, where it does the products. */
+int dnnl_sgemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
+               int64_t ldb, float beta, float *c, int64_t ldc);
+int dnnl_sgemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
+               int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    pass("forward");
+    return NEXT(dnnl_sgemm)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 static void pass_collective(MPI_Comm comm)
@@ -135,12 +147,27 @@ herr_t H5Dwrite(hid_t set, hid_t type, hid_t memory, hid_t file, hid_t how, cons
     return NEXT(H5Dwrite)(set, type, memory, file, how, data);
 }
 
-/* Only the update takes powers, of the decays of Adam. */
+/* The other road to a checkpoint. */
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
+{
+    pass("checkpoint");
+    return syscall(SYS_pwrite64, fd, data, n, at);
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at)
+{
+    pass("checkpoint");
+    return syscall(SYS_pwrite64, fd, data, n, at);
+}
+
+/* Only the update takes powers of numbers below one: the decays of Adam. */
 double pow(double x, double y);
 double pow(double x, double y)
 {
-    powers++;
-    pass("update");
+    if (x > 0 && x < 1) {
+        powers++;
+        pass("update");
+    }
     return NEXT(pow)(x, y);
 }
 

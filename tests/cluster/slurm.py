@@ -6,6 +6,7 @@ stop() ends only what start() and the jobs have begun. Needs root, and Debian's 
 """
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -103,7 +104,7 @@ def why_not():
 
 def free_ports(count):
     """The first of `count` neighbouring ports that nobody listens on."""
-    for first in range(20000 + os.getpid() % 5000, 32000, count):
+    for first in random.sample(range(20000, 32000, count), 100):  # so that clusters begun together do not meet
         held = []
         try:
             for port in range(first, first + count):
@@ -251,8 +252,9 @@ class Cluster:
         return int(self.call('sinfo', '-h', '-t', 'idle', '-o', '%D') or 0)
 
     def start_node(self, name, wait=True):
-        for kind in ('spool', 'tmp'):
-            (self.folder / kind / name).mkdir(parents=True, exist_ok=True)
+        for kind in ('spool', 'tmp'):  # a node that starts has forgotten what was there
+            shutil.rmtree(self.folder / kind / name, ignore_errors=True)
+            (self.folder / kind / name).mkdir(parents=True)
         script = NODE.format(name=name, folder=self.folder)
         self.daemon(name, ['unshare', '--mount', '--uts', '--propagation', 'private', 'sh', '-c', script])
         if wait:
