@@ -13,7 +13,7 @@ fruitless_starts=2 # so many starts that leave no new checkpoint end a chain
 # Of an array this task only: the number of one of them is also that of the whole.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-${SLURM_JOB_ID:-0}}
-launch_seconds=60 # after the first rank that ends, the others have this long
+end_seconds=30 # after the first rank that ends, the others have this long
 
 say() { printf '%s: %s\n' "${SLURM_JOB_NAME:-sherd}" "$*" >&2; }
 
@@ -180,10 +180,11 @@ know_the_end() {
 }
 
 # How srun places and ends ranks, in its own variables, so that what the user has set holds: in blocks, so that neighbours
-# share a node; on cores of their own; when one ends badly, all end.
+# share a node; on cores of their own; when one ends, the others have some seconds. Not at once (--kill-on-bad-exit): that would
+# kill ranks which are about to end with the class of an error, and 143 would hide it.
 place_ranks() {
     export SLURM_DISTRIBUTION=${SLURM_DISTRIBUTION:-block:block} SLURM_CPU_BIND=${SLURM_CPU_BIND:-cores}
-    export SLURM_KILL_BAD_EXIT=1 SLURM_WAIT=${SLURM_WAIT:-$launch_seconds}
+    export SLURM_KILL_BAD_EXIT=0 SLURM_WAIT=${SLURM_WAIT:-$end_seconds}
     # Since 22.05 srun does not take this from sbatch by itself.
     [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 }
