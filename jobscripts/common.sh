@@ -147,7 +147,7 @@ again() {
     elif scontrol requeue "$job"; then
         say "ended with $1 after $(name_step "$(newest_step)"); queued again"
     else
-        say "ended with $1, and Slurm does not queue this job again; use jobscripts/submit-chain here"
+        say "ended with $1; Slurm took no requeue: it has queued the job itself, or use jobscripts/submit-chain here"
     fi
     exit "$1"
 }
