@@ -61,6 +61,11 @@ static const struct sh_cmd_option ckpt[] = {
     {0},
 };
 
+static const struct sh_cmd_option report[] = {
+    {.name = "-o", .value = "FILE", .help = "page to write; default report.html in the folder"},
+    {0},
+};
+
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
@@ -85,6 +90,9 @@ const struct sh_cmd sh_commands[] = {
      "two "
      "FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
      ckpt, .run = sh_cmd_ckpt},
+    {"report", "FOLDER",
+     "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
+     report, .run = sh_cmd_report},
     {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
     {0},
 };
