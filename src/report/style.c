@@ -27,7 +27,7 @@ static const char style[] =
     ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}\n"
     "th,td{padding:.22rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:middle}\n"
     "th{font-weight:600;vertical-align:bottom}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
-    "td.name{overflow-wrap:anywhere;min-width:7rem}td.bar{min-width:14rem;width:45%}td.bar svg{display:block;width:100%}\n"
+    "td.name{overflow-wrap:anywhere;min-width:13em}td.bar{min-width:12em;width:38%}td.bar svg{display:block;width:100%}\n"
     "table.full{width:100%}tr{break-inside:avoid}thead{display:table-header-group}\n"
     ".swatch{vertical-align:-1px;margin-right:.3rem}details{margin:.8rem 0}summary{cursor:pointer}\n"
     "pre{font-size:.8rem;columns:22rem;white-space:pre-wrap;overflow-wrap:anywhere;margin:.5rem 0}\n"
