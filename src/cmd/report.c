@@ -14,7 +14,7 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     sh_rc rc;
 
     if (args->n_positional != 1)
-        return sh_fail(SH_E_USAGE, "sherd report: one folder, that of a run or one above several");
+        return sh_fail(SH_E_USAGE, "sherd report: give one folder, that of a run or one above several");
     SH_TRY(sh_report_open(args->positional[0], &report));
     path = sh_path_join(file ? "" : args->positional[0], file ? file : "report.html");
     rc = sh_report_write(report, path);

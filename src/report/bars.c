@@ -45,7 +45,7 @@ static void time_row(FILE *out, const struct sh_report_run *run)
     fputs("</td>", out);
     for (int k = 0; k < SH_SPENT_N; k++)
         fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * run->share[k]);
-    fprintf(out, "<td class=\"n\">%.4g s</td></tr>\n", run->seconds);
+    fprintf(out, "<td class=\"n\">%.3g s</td></tr>\n", run->seconds);
 }
 
 void sh_report_time(FILE *out, const struct sh_report *r)
@@ -56,7 +56,7 @@ void sh_report_time(FILE *out, const struct sh_report *r)
         any = any || r->runs[i].seconds > 0;
     if (!any)
         return;
-    fputs("<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all counted steps; more compute is better. "
+    fputs("<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all measured steps; more compute is better. "
           "Communication is the part that computing does not hide; checkpoint, the part in which training stands still.</p>\n"
           "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>", out);
     for (int k = 0; k < SH_SPENT_N; k++)

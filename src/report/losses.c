@@ -79,9 +79,9 @@ static void write_legend(FILE *out, const struct sh_report *r)
 void sh_report_losses(FILE *out, const struct sh_report *r)
 {
     struct range all = find_range(r);
-    double room = fmax((all.high - all.low) * 0.05, 1e-3);
+    double room = fmax((all.high - all.low) * 0.05, 1e-3 * fmax(1, fabs(all.high))); /* more than rounding can lose */
     struct sh_chart c = {.out = out,
-                         .x = {.min = all.first, .max = fmax(all.last, all.first + 1), .title = "step"},
+                         .x = {.min = all.first, .max = fmax(all.last, all.first + fmax(1, 1e-3 * fabs(all.first))), .title = "step"},
                          .y = {.min = all.low - room, .max = all.high + room, .title = "loss, nats a token"}};
 
     if (!(all.last >= all.first))

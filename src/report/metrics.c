@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is not there, or was not finite and is null, is NAN. */
+/* What is not there, was not finite and is null, or is a size that no run has and no axis could show, is NAN. */
 static double number(const json_t *object, const char *key)
 {
-    const json_t *v = json_object_get(object, key);
+    double v = json_number_value(json_object_get(object, key)), size = fabs(v);
 
-    return json_is_number(v) ? json_number_value(v) : NAN;
+    return json_is_number(json_object_get(object, key)) && (size <= 0 || (size > 1e-30 && size < 1e30)) ? v : NAN;
 }
 
 static int64_t whole(const json_t *object, const char *key)
@@ -157,7 +157,7 @@ static double median_speed(const struct sh_report_run *run)
 static void sum_up(struct sh_report_run *run)
 {
     double total = 0;
-    int counted = 0;
+    int measured = 0;
 
     run->tokens_per_second = median_speed(run);
     for (int i = run->from; i < run->n_steps; i++) {
@@ -165,13 +165,13 @@ static void sum_up(struct sh_report_run *run)
             continue;
         for (int k = 0; k < SH_SPENT_N; k++)
             run->share[k] += run->steps[i].seconds[k];
-        counted++;
+        measured++;
     }
     for (int k = 0; k < SH_SPENT_N; k++)
         total += run->share[k];
     for (int k = 0; k < SH_SPENT_N && total > 0; k++)
         run->share[k] /= total;
-    run->seconds = counted ? total / counted : 0;
+    run->seconds = measured ? total / measured : 0;
 }
 
 sh_rc sh_report_read_metrics(const char *path, struct sh_report_run *run)

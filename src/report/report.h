@@ -18,7 +18,7 @@ struct sh_report_step {
     int64_t step;
     double loss, tokens_per_second;  /* NAN: not finite in the run */
     double seconds[SH_SPENT_N];
-    bool first;                      /* of a start: it also warms up, and counts for no mean */
+    bool first;                      /* of a start: it also warms up, and is not measured */
 };
 
 struct sh_report_point {
@@ -32,7 +32,7 @@ struct sh_report_key {
 };
 
 /* One run: its configuration, its steps as the run went (those that were given up by going back are left out), and the
- * figures of its counted steps: the ones since the number of ranks last changed, without the first of a start. */
+ * figures of its measured steps: the ones since the number of ranks last changed, without the first of a start. */
 struct sh_report_run {
     char *name;                      /* its folder below the report's, or the report's own */
     struct sh_report_key *keys;
@@ -45,7 +45,7 @@ struct sh_report_run {
     int n_validations, cap_validations;
     int64_t arena_bytes, peak_rss_bytes;
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
-    double tokens_per_second;        /* median; 0: no step was counted */
+    double tokens_per_second;        /* median; 0: no step was measured */
     double seconds;                  /* wall time of a step, mean, with its share of checkpoints */
     double share[SH_SPENT_N];        /* of that time; sums to 1 */
 };
@@ -70,8 +70,8 @@ struct sh_report {
     int n_series, cap_series;
 };
 
-/* Read every run in `folder` and below it: folders with a config.yaml and a metrics.jsonl. Links are not followed.
- * A last line of metrics.jsonl that was cut off, and one that a killed job has left, is passed over and counted.
+/* Read every run in `folder` and below it: folders with a config.yaml and a metrics.jsonl. Links are not followed, and
+ * nothing below a run is looked at. Lines of metrics.jsonl that were cut off when a job was killed are passed over and noted.
  * Errors: SH_E_DATA with the place: no run, metrics without a configuration, a line that is none of metrics; SH_E_USAGE
  * for a configuration that this version does not take.
  * Cost: the files are read once; some 80 bytes a step are held. */

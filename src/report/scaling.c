@@ -96,6 +96,30 @@ static struct sh_axis rank_axis(const double *ranks, int n)
                             .at = ranks, .n_at = n};
 }
 
+/* The nearest 1, 2 or 5 times a power of ten that is not above v, or not below it: an axis begins and ends at a tick. */
+static double snap(double v, bool up)
+{
+    static const double steps[] = {1, 2, 5, 10};
+    double power = pow(10, floor(log10(v)));
+    int i = up ? 0 : 3;
+
+    while (up ? i < 3 && power * steps[i] < v : i > 0 && power * steps[i] > v)
+        i += up ? 1 : -1;
+    return power * steps[i];
+}
+
+/* The ideal: as fast a rank as the base. */
+static void draw_ideal(const struct sh_chart *c, const struct sh_report *r, enum sh_scaling kind)
+{
+    for (int k = 0; k < r->n_series; k++) {
+        const struct sh_report_series *s = &r->series[k];
+        int least = run_of(r, s, 0)->ranks, most = run_of(r, s, s->n - 1)->ranks;
+
+        if (s->kind == kind)
+            sh_chart_guide(c, least, s->base * least, most, s->base * most);
+    }
+}
+
 static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
     struct sh_chart c = {.out = out, .x = rank_axis(ranks, n),
@@ -105,17 +129,11 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     for (int k = 0; k < r->n_series; k++)
         if (r->series[k].kind == kind)
             c.y.max = fmax(c.y.max, r->series[k].base * run_of(r, &r->series[k], r->series[k].n - 1)->ranks);
-    c.y.min /= 1.3;
-    c.y.max *= 1.3;
+    c.y.min = snap(c.y.min / 1.1, false);
+    c.y.max = snap(c.y.max * 1.1, true);
     fputs("<figure>\n", out);
     sh_chart_begin(&c, "Tokens a second against ranks", "Higher is better; on the dotted line each rank is as fast as on the fewest.");
-    for (int k = 0; k < r->n_series; k++) {
-        const struct sh_report_series *s = &r->series[k];
-        int least = run_of(r, s, 0)->ranks, most = run_of(r, s, s->n - 1)->ranks;
-
-        if (s->kind == kind)
-            sh_chart_guide(&c, least, s->base * least, most, s->base * most);
-    }
+    draw_ideal(&c, r, kind);
     draw_all(&c, r, kind, speed);
     fputs("</figure>\n", out);
 }

@@ -53,7 +53,7 @@ void sh_report_results(FILE *out, const struct sh_report *r)
     static const char *const heads[] = {"ranks", "replicate × shard", "micro-batch", "sequences a step", "steps",
                                         "tokens/s", "last loss", "last validation loss"};
 
-    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the counted steps.</p>\n"
+    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the measured steps, which are all but the first of a start.</p>\n"
           "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>", out);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         fprintf(out, "<th class=\"n\">%s</th>", heads[i]);

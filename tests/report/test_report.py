@@ -169,6 +169,22 @@ def case_refusals():
     return wrong + refused(3, f'{work}/bad: metrics.jsonl without the config.yaml')
 
 
+def case_absurd():
+    """Numbers that no run has neither hang nor break the page."""
+    empty()
+    values = 0, -1, 1e-320, 1e-300, 1e300, 2**62, -2**62, 'x', None, [], True
+    for number, value in enumerate(values, 1):
+        lines = [{**start(0, number), 'mesh': {'shard': value}}]
+        for i in range(3):
+            line = {**step(i, 100), 'tokens_per_second': value, 'loss': value, 'arena_bytes': value}
+            line['seconds'] = dict.fromkeys(line['seconds'], value)
+            lines += [line, {**line, 'step': value}]
+        write_run(f'r{number}', config(1, -1, 0), lines)
+    text, tree = page()
+    wrong = expect('rows', len(rows(tree, 'strategy')), len(values) + 1)
+    return wrong + expect('numbers in the drawings', re.findall(r'="[^"]*\b(?:nan|inf)\b[^"]*"', text), [])
+
+
 def case_short():
     """A run that has just begun has its row, and a note instead of figures."""
     empty()
@@ -214,6 +230,7 @@ CASES = [
     ('starts, going back, and lines that were cut off', case_history),
     ('names are text, and nothing is fetched', case_text),
     ('refusals', case_refusals),
+    ('numbers that no run has', case_absurd),
     ('runs that have just begun', case_short),
     ('scaling-study --dry-run', case_study),
 ]
