@@ -28,17 +28,18 @@ double sh_chart_y(const struct sh_chart *c, double v)
 
 static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER])
 {
-    static const struct { double size; const char *name; } units[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e4, "k"}};
+    static const struct {
+        double from, size;
+        const char *name;
+    } units[] = {{1e12, 1e12, "T"}, {1e9, 1e9, "G"}, {1e6, 1e6, "M"}, {1e4, 1e3, "k"}};
 
     if (a->ticks == SH_TICKS_PERCENT) {
         snprintf(out, SH_HTML_NUMBER, "%.0f %%", 100 * v);
         return;
     }
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (fabs(v) >= units[i].size) {
-            double unit = units[i].size == 1e4 ? 1e3 : units[i].size;
-
-            snprintf(out, SH_HTML_NUMBER, "%.4g %s", v / unit, units[i].name);
+        if (fabs(v) >= units[i].from) {
+            snprintf(out, SH_HTML_NUMBER, "%.4g %s", v / units[i].size, units[i].name);
             return;
         }
     snprintf(out, SH_HTML_NUMBER, "%.4g", v);
@@ -50,8 +51,10 @@ static void tick_x(const struct sh_chart *c, double v)
     double x = sh_chart_x(c, v);
 
     tick_text(&c->x, v, text);
-    fprintf(c->out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text class=\"tick\" x=\"%.1f\" y=\"%d\" "
-            "text-anchor=\"middle\">%s</text>\n", x, TOP, BOTTOM, x, BOTTOM + 17, text);
+    fprintf(c->out,
+            "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text class=\"tick\" x=\"%.1f\" y=\"%d\" "
+            "text-anchor=\"middle\">%s</text>\n",
+            x, TOP, BOTTOM, x, BOTTOM + 17, text);
 }
 
 static void tick_y(const struct sh_chart *c, double v)
@@ -60,8 +63,10 @@ static void tick_y(const struct sh_chart *c, double v)
     double y = sh_chart_y(c, v);
 
     tick_text(&c->y, v, text);
-    fprintf(c->out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick\" x=\"%d\" y=\"%.1f\" "
-            "text-anchor=\"end\">%s</text>\n", LEFT, y, RIGHT, LEFT - 7, y + 4, text);
+    fprintf(c->out,
+            "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick\" x=\"%d\" y=\"%.1f\" "
+            "text-anchor=\"end\">%s</text>\n",
+            LEFT, y, RIGHT, LEFT - 7, y + 4, text);
 }
 
 typedef void tick_fn(const struct sh_chart *c, double v);
@@ -119,7 +124,8 @@ void sh_chart_begin(const struct sh_chart *c, const char *title, const char *goo
 {
     FILE *out = c->out;
 
-    fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", SH_CHART_WIDTH, SH_CHART_HEIGHT, title);
+    fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", SH_CHART_WIDTH, SH_CHART_HEIGHT,
+            title);
     fprintf(out, "<text class=\"title\" x=\"2\" y=\"16\">%s</text>\n", title);
     fprintf(out, "<text class=\"good\" x=\"2\" y=\"33\">%s</text>\n", good);
     ticks(c, &c->x, tick_x);
@@ -169,8 +175,14 @@ void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, d
 static void shape(FILE *out, int look, double x, double y, const char *note)
 {
     static const char *const shapes[COLOURS] = {
-        "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "m-3.6 -3.6h7.2v7.2h-7.2z", "m0 -4.6l4.4 7.8h-8.8z", "m0 -5l5 5l-5 5l-5 -5z",
-        "m0 4.6l4.4 -7.8h-8.8z", "m-4 -4l8 8m0 -8l-8 8", "m-5 0h10m-5 -5v10", "m-3 -4.6h6v9.2h-6z",
+        "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+        "m-3.6 -3.6h7.2v7.2h-7.2z",
+        "m0 -4.6l4.4 7.8h-8.8z",
+        "m0 -5l5 5l-5 5l-5 -5z",
+        "m0 4.6l4.4 -7.8h-8.8z",
+        "m-4 -4l8 8m0 -8l-8 8",
+        "m-5 0h10m-5 -5v10",
+        "m-3 -4.6h6v9.2h-6z",
     };
 
     fprintf(out, "<path class=\"m k%d\" d=\"M%.1f %.1f%s\"><title>", look % COLOURS, x, y, shapes[look % COLOURS]);

@@ -32,7 +32,8 @@ static sh_rc visit(struct sh_report *r, FTS *walk, FTSENT *at)
     if (!has(at->fts_accpath, "metrics.jsonl"))
         return SH_OK;
     if (!has(at->fts_accpath, "config.yaml"))
-        return sh_fail(SH_E_DATA, "%s: metrics.jsonl without the config.yaml that a run writes beside it", at->fts_path);
+        return sh_fail(SH_E_DATA, "%s: metrics.jsonl without the config.yaml that a run writes beside it",
+                       at->fts_path);
     name += strspn(name, "/");
     fts_set(walk, at, FTS_SKIP); /* checkpoints are no runs */
     return sh_report_add_run(r, at->fts_accpath, name[0] ? name : at->fts_path);

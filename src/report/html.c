@@ -7,7 +7,8 @@
 
 static void write_char(FILE *out, char c)
 {
-    static const char *const names[] = {['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;", ['"'] = "&quot;", ['\''] = "&#39;"};
+    static const char *const names[] = {
+        ['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;", ['"'] = "&quot;", ['\''] = "&#39;"};
     unsigned char byte = (unsigned char)c;
 
     if (byte < sizeof names / sizeof *names && names[byte])

@@ -1,8 +1,8 @@
 /* Text, numbers and charts for a page. Inside src/report; local.
  *
  * A chart is a plot box with two axes in an SVG of its own: sh_chart_begin(), the marks, sh_chart_end(). Its legend is
- * text below it. A mark is told by colour, and by dashes or shape as well, for paper in grey and for eyes that see colours
- * otherwise; colours are classes, so that the style sheet has one set for light and one for dark. */
+ * text below it. A mark is told by colour, and by dashes or shape as well, for paper in grey and for eyes that see
+ * colours otherwise; colours are classes, so that the style sheet has one set for light and one for dark. */
 #ifndef SH_REPORT_HTML_H
 #define SH_REPORT_HTML_H
 

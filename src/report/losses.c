@@ -80,14 +80,16 @@ void sh_report_losses(FILE *out, const struct sh_report *r)
 {
     struct range all = find_range(r);
     double room = fmax((all.high - all.low) * 0.05, 1e-3 * fmax(1, fabs(all.high))); /* more than rounding can lose */
-    struct sh_chart c = {.out = out,
-                         .x = {.min = all.first, .max = fmax(all.last, all.first + fmax(1, 1e-3 * fabs(all.first))), .title = "step"},
-                         .y = {.min = all.low - room, .max = all.high + room, .title = "loss, nats a token"}};
+    struct sh_chart c = {
+        .out = out,
+        .x = {.min = all.first, .max = fmax(all.last, all.first + fmax(1, 1e-3 * fabs(all.first))), .title = "step"},
+        .y = {.min = all.low - room, .max = all.high + room, .title = "loss, nats a token"}};
 
     if (!(all.last >= all.first))
         return;
     fputs("<h2>Loss</h2>\n<p class=\"soft\">Long runs are drawn through the means of neighbouring steps.</p>\n"
-          "<figure class=\"wide\">\n", out);
+          "<figure class=\"wide\">\n",
+          out);
     sh_chart_begin(&c, "Loss against steps", "Lower is better. Lines: training; shapes: validation.");
     for (int i = 0; i < r->n_runs; i++)
         if (r->runs[i].n_steps)

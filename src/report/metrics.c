@@ -26,8 +26,8 @@ static double or_zero(double v)
     return isfinite(v) && v > 0 ? v : 0;
 }
 
-/* After going back, to a checkpoint or by a start from one, steps are done again: those from `step` on are of a past that
- * was given up. */
+/* After going back, to a checkpoint or by a start from one, steps are done again: those from `step` on are of a past
+ * that was given up. */
 static void give_up_from(struct sh_report_run *run, int64_t step)
 {
     while (run->n_steps && run->steps[run->n_steps - 1].step >= step)
@@ -41,7 +41,9 @@ static void give_up_from(struct sh_report_run *run, int64_t step)
 static void take_step(struct sh_report_run *run, const json_t *line, bool *started)
 {
     const json_t *t = json_object_get(line, "seconds");
-    struct sh_report_step s = {.step = whole(line, "step"), .loss = number(line, "loss"), .first = *started,
+    struct sh_report_step s = {.step = whole(line, "step"),
+                               .loss = number(line, "loss"),
+                               .first = *started,
                                .tokens_per_second = number(line, "tokens_per_second")};
     double *spent = s.seconds;
 
@@ -68,7 +70,8 @@ static void take_validation(struct sh_report_run *run, const json_t *line)
     *p = (struct sh_report_point){.step = whole(line, "step"), .loss = number(line, "validation_loss")};
 }
 
-/* Training stands still after the step that is saved. A save in the background is told later, so the step is looked for. */
+/* Training stands still after the step that is saved. A save in the background is told later, so the step is looked
+ * for. */
 static void take_checkpoint(struct sh_report_run *run, const json_t *line)
 {
     int64_t step = whole(line, "step");
@@ -112,8 +115,8 @@ static void take(struct sh_report_run *run, const json_t *line, bool *started)
         take_checkpoint(run, line);
 }
 
-/* A job that is killed leaves the beginning of a line; the next start writes on behind it. Text that does not even begin as
- * an object is no such line. */
+/* A job that is killed leaves the beginning of a line; the next start writes on behind it. Text that does not even
+ * begin as an object is no such line. */
 static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes, const char *path, int number,
                        bool *started)
 {

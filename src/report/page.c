@@ -36,7 +36,8 @@ static const struct note notes[] = {
     {"has done no step yet", has_no_steps},
     {"is too short for its speed to be known: the first step of a start does not count", is_too_short},
     {"has lines in metrics.jsonl that were cut off; they are left out", has_cut_lines},
-    {"does not say on how many ranks it ran (start it with mesh.ranks=N), and is left out of what is drawn against ranks",
+    {"does not say on how many ranks it ran (start it with mesh.ranks=N), and is left out of what is drawn against "
+     "ranks",
      has_unknown_ranks},
 };
 
@@ -60,7 +61,8 @@ void sh_report_notes(FILE *out, const struct sh_report *r)
 static void write_page(FILE *out, const struct sh_report *r)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Sherd: ", out);
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Sherd: ",
+          out);
     sh_html_text(out, r->folder);
     fputs("</title>\n", out);
     sh_html_style(out);

@@ -1,8 +1,8 @@
-/* Many runs on one page: what is below a folder, read from the files of the runs, written as one HTML file that needs no
- * network, no script and no other file.
+/* Many runs on one page: what is below a folder, read from the files of the runs, written as one HTML file that needs
+ * no network, no script and no other file.
  *
- * sh_report_open() reads, sh_report_write() writes, sh_report_close() frees. All functions are local. What is in a run's
- * folder is taken as text of unknown origin: whatever is shown of it is escaped. */
+ * sh_report_open() reads, sh_report_write() writes, sh_report_close() frees. All functions are local. What is in a
+ * run's folder is taken as text of unknown origin: whatever is shown of it is escaped. */
 #ifndef SH_REPORT_REPORT_H
 #define SH_REPORT_REPORT_H
 
@@ -71,7 +71,8 @@ struct sh_report {
 };
 
 /* Read every run in `folder` and below it: folders with a config.yaml and a metrics.jsonl. Links are not followed, and
- * nothing below a run is looked at. Lines of metrics.jsonl that were cut off when a job was killed are passed over and noted.
+ * nothing below a run is looked at. Lines of metrics.jsonl that were cut off when a job was killed are passed over and
+ * noted.
  * Errors: SH_E_DATA with the place: no run, metrics without a configuration, a line that is none of metrics; SH_E_USAGE
  * for a configuration that this version does not take.
  * Cost: the files are read once; some 80 bytes a step are held. */

@@ -23,8 +23,8 @@ static void split_keys(char *text, struct sh_report_run *run)
             continue;
         }
         run->keys = sh_grow(run->keys, run->n_keys, &cap, sizeof *run->keys);
-        run->keys[run->n_keys++] = (struct sh_report_key){.name = sh_strfmt("%s.%s", section, line + 2),
-                                                          .value = sh_strdup(colon + 2)};
+        run->keys[run->n_keys++] =
+            (struct sh_report_key){.name = sh_strfmt("%s.%s", section, line + 2), .value = sh_strdup(colon + 2)};
     }
 }
 

@@ -92,11 +92,16 @@ static void draw_all(const struct sh_chart *c, const struct sh_report *r, enum s
 
 static struct sh_axis rank_axis(const double *ranks, int n)
 {
-    return (struct sh_axis){.min = ranks[0] / 1.15, .max = ranks[n - 1] * 1.15, .ticks = SH_TICKS_LOG, .title = "ranks",
-                            .at = ranks, .n_at = n};
+    return (struct sh_axis){.min = ranks[0] / 1.15,
+                            .max = ranks[n - 1] * 1.15,
+                            .ticks = SH_TICKS_LOG,
+                            .title = "ranks",
+                            .at = ranks,
+                            .n_at = n};
 }
 
-/* The nearest 1, 2 or 5 times a power of ten that is not above v, or not below it: an axis begins and ends at a tick. */
+/* The nearest 1, 2 or 5 times a power of ten that is not above v, or not below it: an axis begins and ends at a
+ * tick. */
 static double snap(double v, bool up)
 {
     static const double steps[] = {1, 2, 5, 10};
@@ -122,8 +127,10 @@ static void draw_ideal(const struct sh_chart *c, const struct sh_report *r, enum
 
 static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
-    struct sh_chart c = {.out = out, .x = rank_axis(ranks, n),
-                         .y = {.min = INFINITY, .max = 0, .ticks = SH_TICKS_LOG, .title = "tokens a second, all ranks"}};
+    struct sh_chart c = {
+        .out = out,
+        .x = rank_axis(ranks, n),
+        .y = {.min = INFINITY, .max = 0, .ticks = SH_TICKS_LOG, .title = "tokens a second, all ranks"}};
 
     find_range(r, kind, speed, &c.y.min, &c.y.max);
     for (int k = 0; k < r->n_series; k++)
@@ -132,7 +139,8 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     c.y.min = snap(c.y.min / 1.1, false);
     c.y.max = snap(c.y.max * 1.1, true);
     fputs("<figure>\n", out);
-    sh_chart_begin(&c, "Tokens a second against ranks", "Higher is better; on the dotted line each rank is as fast as on the fewest.");
+    sh_chart_begin(&c, "Tokens a second against ranks",
+                   "Higher is better; on the dotted line each rank is as fast as on the fewest.");
     draw_ideal(&c, r, kind);
     draw_all(&c, r, kind, speed);
     fputs("</figure>\n", out);
@@ -140,13 +148,15 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
 
 static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
-    struct sh_chart c = {.out = out, .x = rank_axis(ranks, n),
+    struct sh_chart c = {.out = out,
+                         .x = rank_axis(ranks, n),
                          .y = {.min = 0, .max = 1.1, .ticks = SH_TICKS_PERCENT, .title = "efficiency"}};
 
     find_range(r, kind, sh_report_efficiency, &c.y.min, &c.y.max);
     c.y.max = fmax(c.y.max * 1.02, 1.1);
     fputs("<figure>\n", out);
-    sh_chart_begin(&c, "Efficiency against ranks", "Higher is better; 100 %: each rank is as fast as on the fewest ranks.");
+    sh_chart_begin(&c, "Efficiency against ranks",
+                   "Higher is better; 100 %: each rank is as fast as on the fewest ranks.");
     sh_chart_guide(&c, c.x.min, 1, c.x.max, 1);
     draw_all(&c, r, kind, sh_report_efficiency);
     fputs("</figure>\n", out);
@@ -158,17 +168,21 @@ static void write_row(FILE *out, const struct sh_report_series *s, const struct 
 
     fputs("<tr><td class=\"name\">", out);
     sh_html_text(out, s->label);
-    fprintf(out, "</td><td class=\"n\">%d</td><td class=\"n\">%lld</td><td class=\"n\">%s</td><td class=\"n\">%s</td>"
-            "<td class=\"n\">%.1f %%</td></tr>\n", run->ranks, (long long)run->global_batch,
-            sh_html_number(run->tokens_per_second, all), sh_html_number(run->tokens_per_second / run->ranks, each),
-            100 * sh_report_efficiency(s, run));
+    fprintf(out,
+            "</td><td class=\"n\">%d</td><td class=\"n\">%lld</td><td class=\"n\">%s</td><td class=\"n\">%s</td>"
+            "<td class=\"n\">%.1f %%</td></tr>\n",
+            run->ranks, (long long)run->global_batch, sh_html_number(run->tokens_per_second, all),
+            sh_html_number(run->tokens_per_second / run->ranks, each), 100 * sh_report_efficiency(s, run));
 }
 
 static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
-    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>series</th><th class=\"n\">ranks</th><th class=\"n\">sequences a step"
-          "</th><th class=\"n\">tokens/s</th><th class=\"n\">tokens/s a rank</th><th class=\"n\">efficiency</th></tr></thead>\n"
-          "<tbody>\n", out);
+    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>series</th><th class=\"n\">ranks</th><th "
+          "class=\"n\">sequences a step"
+          "</th><th class=\"n\">tokens/s</th><th class=\"n\">tokens/s a rank</th><th "
+          "class=\"n\">efficiency</th></tr></thead>\n"
+          "<tbody>\n",
+          out);
     for (int k = 0; k < r->n_series; k++)
         for (int i = 0; r->series[k].kind == kind && i < r->series[k].n; i++)
             write_row(out, &r->series[k], run_of(r, &r->series[k], i));
@@ -182,7 +196,8 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
 
     ranks = find_ranks(r, kind, &n);
     if (n) {
-        fprintf(out, "<h2>%s</h2>\n<p class=\"soft\">%s</p>\n<div class=\"pair\">\n", kinds[kind].name, kinds[kind].meaning);
+        fprintf(out, "<h2>%s</h2>\n<p class=\"soft\">%s</p>\n<div class=\"pair\">\n", kinds[kind].name,
+                kinds[kind].meaning);
         chart_speed(out, r, kind, ranks, n);
         chart_efficiency(out, r, kind, ranks, n);
         fputs("</div>\n", out);

@@ -5,12 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys and sections in which the runs of a series may differ: the number of ranks, what follows from it, and what does not
- * change the work of a step. A name that ends in a dot is a section. */
+/* Keys and sections in which the runs of a series may differ: the number of ranks, what follows from it, and what does
+ * not change the work of a step. A name that ends in a dot is a section. */
 static const char *const free_keys[] = {
-    "job.", "mesh.ranks", "mesh.replicate", "training.global_batch_size", "training.steps", "training.dataset_path",
-    "optimizer.", "lr_scheduler.", "checkpoint.", "validation.", "metrics.", "profiling.", "guard.", "fault.", "comm.",
-    "memory.", "debug.",
+    "job.",           "mesh.ranks",
+    "mesh.replicate", "training.global_batch_size",
+    "training.steps", "training.dataset_path",
+    "optimizer.",     "lr_scheduler.",
+    "checkpoint.",    "validation.",
+    "metrics.",       "profiling.",
+    "guard.",         "fault.",
+    "comm.",          "memory.",
+    "debug.",
 };
 
 static bool is_free(const char *name)

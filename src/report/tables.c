@@ -28,11 +28,17 @@ static void mesh_cell(FILE *out, const struct sh_report_run *run)
         fputs("<td class=\"n\">?</td>", out);
 }
 
+static void loss_cell(FILE *out, double loss)
+{
+    if (isfinite(loss))
+        fprintf(out, "<td class=\"n\">%.4f</td>", loss);
+    else
+        fputs("<td class=\"n\">–</td>", out);
+}
+
 static void result_row(FILE *out, const struct sh_report_run *run)
 {
     char number[SH_HTML_NUMBER];
-    double loss = run->n_steps ? run->steps[run->n_steps - 1].loss : NAN;
-    double validation = run->n_validations ? run->validations[run->n_validations - 1].loss : NAN;
 
     fputs("<tr>", out);
     text_cell(out, "name", run->name);
@@ -42,19 +48,22 @@ static void result_row(FILE *out, const struct sh_report_run *run)
     whole_cell(out, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
     whole_cell(out, run->global_batch);
     whole_cell(out, run->n_steps ? run->steps[run->n_steps - 1].step : 0);
-    fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(run->tokens_per_second > 0 ? run->tokens_per_second : NAN, number));
-    fprintf(out, "<td class=\"n\">%s</td>", isfinite(loss) ? (snprintf(number, sizeof number, "%.4f", loss), number) : "–");
-    fprintf(out, "<td class=\"n\">%s</td></tr>\n",
-            isfinite(validation) ? (snprintf(number, sizeof number, "%.4f", validation), number) : "–");
+    fprintf(out, "<td class=\"n\">%s</td>",
+            run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
+    loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
+    loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
+    fputs("</tr>\n", out);
 }
 
 void sh_report_results(FILE *out, const struct sh_report *r)
 {
-    static const char *const heads[] = {"ranks", "replicate × shard", "micro-batch", "sequences a step", "steps",
-                                        "tokens/s", "last loss", "last validation loss"};
+    static const char *const heads[] = {"ranks", "replicate × shard", "micro-batch", "sequences a step",
+                                        "steps", "tokens/s",          "last loss",   "last validation loss"};
 
-    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the measured steps, which are all but the first of a start.</p>\n"
-          "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>", out);
+    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the measured steps, which are all but the "
+          "first of a start.</p>\n"
+          "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
+          out);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
     fputs("</tr></thead>\n<tbody>\n", out);
@@ -75,8 +84,8 @@ static void differing_table(FILE *out, const struct sh_report *r)
     fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th>", out);
     for (int i = 0; i < r->runs[0].n_keys; i++)
         if (is_shown(r, i))
-            fprintf(out, "<th>%.*s<wbr/>%s</th>", (int)strcspn(r->runs[0].keys[i].name, ".") + 1, r->runs[0].keys[i].name,
-                    strchr(r->runs[0].keys[i].name, '.') + 1);
+            fprintf(out, "<th>%.*s<wbr/>%s</th>", (int)strcspn(r->runs[0].keys[i].name, ".") + 1,
+                    r->runs[0].keys[i].name, strchr(r->runs[0].keys[i].name, '.') + 1);
     fputs("</tr></thead>\n<tbody>\n", out);
     for (int k = 0; k < r->n_runs; k++) {
         fputs("<tr>", out);
