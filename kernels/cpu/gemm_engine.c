@@ -1,6 +1,8 @@
+#include "sherd_config.h"
+
 #include "kernels/cpu/gemm_engine.h"
 
-#include "sherd_config.h"
+#include "kernels/cpu/amx.h"
 
 #include <stddef.h>
 
@@ -11,6 +13,9 @@
  *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
  *   bf16 widened to f32  nearly the f32 engine's */
 static const struct sh_gemm_engine *const engines[] = {
+#ifdef SH_AMX
+    &sh_gemm_engine_amx,
+#endif
 #ifdef HAVE_DNNL
     &sh_gemm_engine_dnnl_bf16,
     &sh_gemm_engine_dnnl_f32,
