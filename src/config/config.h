@@ -32,6 +32,7 @@ enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
+enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
@@ -143,6 +144,7 @@ enum sh_cfg_family: llama | gpt2 */
     struct {
         double train_timeout_seconds; /* a collective that takes longer is a stall */
         int trace_buf_size;      /* collectives kept for the report of a stall */
+        int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
     } comm;
     struct {
         int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */

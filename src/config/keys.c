@@ -61,6 +61,7 @@ static words recompute_words = {
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
@@ -298,6 +299,10 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
     {KEY(comm, trace_buf_size), .min = 16, .max = 1000000, .unit = "collectives", .def = "1024",
      .help = "Newest collectives kept for that report."},
+    {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
+     .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
+             "gather moves nothing, and reductions read the other ranks' gradients in place; off: each rank for itself, with "
+             "messages. The results have the same bits."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =
