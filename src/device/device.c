@@ -23,6 +23,7 @@ static sh_rc arena_create(int64_t own_bytes, int64_t window_bytes, int window_fd
         munmap(p, (size_t)bytes);
         return rc;
     }
+    madvise(p, (size_t)own_bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
     *arena = p;
     return SH_OK;
 }
