@@ -72,11 +72,11 @@ const char *sh_comm_name(const struct sh_comm *c)
     return c->ops->name;
 }
 
-void sh_comm_set_window(struct sh_comm *c, const struct sh_comm_window *w)
+void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
 {
-    c->window = *w;
-    if (c->ops->set_window)
-        c->ops->set_window(c);
+    c->segment = *w;
+    if (c->ops->set_segment)
+        c->ops->set_segment(c);
 }
 
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)

@@ -30,9 +30,9 @@ struct sh_comm_options {
     const char *report_dir; /* where rank-N.flight.txt goes; NULL: standard error only */
 };
 
-/* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_window of
+/* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of
  * src/program): [base, peers) holds what groups of ranks have in common, then comes a part for each rank. */
-struct sh_comm_window {
+struct sh_comm_segment {
     char *base, *peers;
     int64_t peer_bytes; /* of each rank's part */
     int ranks, rank;    /* neighbours in the job; this one's place among them */
@@ -69,10 +69,10 @@ sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *o
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
 
-/* From now on collectives whose buffers lie in the window work in place: an all_gather in the common part is a barrier,
+/* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a barrier,
  * reductions of a rank's part read those of its peers at the same distance from the parts' beginnings. Collective; between
  * create and the first start. */
-void sh_comm_set_window(struct sh_comm *c, const struct sh_comm_window *w);
+void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w);
 
 /* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
  * Collective over the axis: each rank starts the same ones in the same order. */

@@ -92,13 +92,13 @@ static void start(struct sh_comm *c, int64_t ticket)
     pthread_cond_signal(&c->work);
 }
 
-static void set_window(struct sh_comm *c)
+static void set_segment(struct sh_comm *c)
 {
     struct sh_mpi *m = c->backend;
 
     for (int s = 0; s < SH_STREAMS; s++)
         for (int a = 0; a < SH_AXES; a++)
-            sh_channel_set_window(&m->channel[s][a], c->mesh, &c->window);
+            sh_channel_set_segment(&m->channel[s][a], c->mesh, &c->segment);
 }
 
 const struct sh_comm_ops sh_comm_mpi = {
@@ -106,5 +106,5 @@ const struct sh_comm_ops sh_comm_mpi = {
     .create = create,
     .destroy = destroy,
     .start = start,
-    .set_window = set_window,
+    .set_segment = set_segment,
 };

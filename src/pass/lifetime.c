@@ -15,7 +15,7 @@ int64_t sh_lifetime_share(const struct sh_program *p, const struct sh_tensor *t)
 {
     int64_t bytes = sh_lifetime_bytes(t);
 
-    return t->space == SH_SPACE_GROUP ? (bytes + p->window.group_ranks - 1) / p->window.group_ranks : bytes;
+    return t->space == SH_SPACE_GROUP ? (bytes + p->segment.group_ranks - 1) / p->segment.group_ranks : bytes;
 }
 
 static void touch(const struct sh_program *p, int t, int op, struct sh_life *life)

@@ -1,6 +1,6 @@
 /* Lifetimes to offsets: one arena, known before the first byte is allocated.
  *
- * Each space (own memory, this rank's part of the window, its group's part) is laid out for itself. Persistent tensors
+ * Each space (own memory, this rank's part of the segment, its group's part) is laid out for itself. Persistent tensors
  * lie at its front, in order. Behind them each section has the rest to itself: its tensors are placed largest first at the
  * lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same space
  * shares its storage. At the end the spaces get their places in the arena. */
@@ -184,11 +184,11 @@ static int64_t whole_pages(int64_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* From places in a space to places in the arena. Without a window the own part is all of it. */
+/* From places in a space to places in the arena. Without a segment the own part is all of it. */
 static void place_spaces(struct place *pl)
 {
     struct sh_program *p = pl->p;
-    struct sh_window *w = &p->window;
+    struct sh_segment *w = &p->segment;
     int64_t at[SH_SPACES] = {0};
 
     p->own_bytes = pl->bytes[SH_SPACE_OWN];
@@ -197,8 +197,8 @@ static void place_spaces(struct place *pl)
         p->own_bytes = whole_pages(p->own_bytes);
         w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
         w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
-        at[SH_SPACE_GROUP] = p->own_bytes + sh_window_group_at(w, w->rank);
-        at[SH_SPACE_PEERS] = p->own_bytes + sh_window_peer_at(w, w->rank);
+        at[SH_SPACE_GROUP] = p->own_bytes + sh_segment_group_at(w, w->rank);
+        at[SH_SPACE_PEERS] = p->own_bytes + sh_segment_peer_at(w, w->rank);
     }
     for (int t = 0; t < p->n_tensors; t++) {
         if (p->tensors[t].base != SH_NONE)

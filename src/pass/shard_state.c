@@ -20,13 +20,13 @@ static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int6
 
 enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt)
 {
-    return opt->window_ranks && opt->mesh.size[SH_AXIS_SHARD] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
+    return opt->segment_ranks && opt->mesh.size[SH_AXIS_SHARD] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
-/* Gradients that are summed over replicas: these share a window only when the whole job does. */
+/* Gradients that are summed over replicas: these share a segment only when the whole job does. */
 static enum sh_space reduced_space(const struct sh_pass_options *opt)
 {
-    bool all = opt->window_ranks == opt->mesh.size[SH_AXIS_WORLD];
+    bool all = opt->segment_ranks == opt->mesh.size[SH_AXIS_WORLD];
 
     return all && opt->mesh.size[SH_AXIS_REPLICATE] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
@@ -43,12 +43,12 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
 
 /* Parameters: in f32 the master copy is what the others gather from; in another type a copy in that type is kept beside
  * it. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
- * nothing twice. In a window all ranks have that copy together, whatever the strategy: it takes no more than their chunks.
+ * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their chunks.
  * Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];
-    bool f32 = p->act == SH_F32, shared = opt->window_ranks > 0;
+    bool f32 = p->act == SH_F32, shared = opt->segment_ranks > 0;
     bool resident = (opt->strategy.params_resident || shared) && size > 1;
 
     if (resident) {
@@ -101,9 +101,9 @@ static int keep_like(struct sh_program *p, const struct sh_program *micro, int t
 
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
-    if (opt->window_ranks)
-        out->window = (struct sh_window){.ranks = opt->window_ranks,
-                                         .rank = opt->window_rank,
+    if (opt->segment_ranks)
+        out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
+                                         .rank = opt->segment_rank,
                                          .group_ranks = opt->mesh.size[SH_AXIS_SHARD]};
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);

@@ -33,26 +33,26 @@ static void make_label(const struct sh_program *p, const struct sh_op *op, char 
         snprintf(label, LABEL, "%s %s", phase, kind);
 }
 
-static void share_window(const struct sh_exec *e)
+static void share_segment(const struct sh_exec *e)
 {
-    const struct sh_window *w = &e->p->window;
+    const struct sh_segment *w = &e->p->segment;
     char *base = e->arena + e->p->own_bytes;
-    struct sh_comm_window window = {.base = base,
-                                    .peers = base + sh_window_peer_at(w, 0),
+    struct sh_comm_segment segment = {.base = base,
+                                    .peers = base + sh_segment_peer_at(w, 0),
                                     .peer_bytes = w->peer_bytes,
                                     .ranks = w->ranks,
                                     .rank = w->rank};
 
-    sh_comm_set_window(e->comm, &window);
+    sh_comm_set_segment(e->comm, &segment);
 }
 
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int window_fd,
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out)
 {
     struct sh_exec *e;
     char *arena;
 
-    SH_TRY(device->arena_create(p->own_bytes, sh_window_bytes(&p->window), window_fd, &arena));
+    SH_TRY(device->arena_create(p->own_bytes, sh_segment_bytes(&p->segment), segment_fd, &arena));
     e = sh_calloc(1, sizeof *e);
     *e = (struct sh_exec){.p = p,
                           .device = device,
@@ -66,8 +66,8 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
         e->calls[i].scalars = &e->scalars;
         make_label(p, &p->ops[i], e->labels[i]);
     }
-    if (p->window.ranks)
-        share_window(e);
+    if (p->segment.ranks)
+        share_segment(e);
     *out = e;
     return SH_OK;
 }
@@ -76,7 +76,7 @@ void sh_exec_destroy(struct sh_exec *e)
 {
     if (!e)
         return;
-    e->device->arena_destroy(e->arena, e->p->own_bytes + sh_window_bytes(&e->p->window));
+    e->device->arena_destroy(e->arena, e->p->own_bytes + sh_segment_bytes(&e->p->segment));
     free(e->calls);
     free(e->tickets);
     free(e->labels);

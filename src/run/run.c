@@ -4,7 +4,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/mesh/window.h"
+#include "src/mesh/segment.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -45,14 +45,14 @@ static sh_rc plan(struct sh_run *r, enum sh_purpose purpose, const struct place 
 {
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
-    int window;
+    int segment;
 
     if (!limit)
         limit = sh_device_node_memory() / at->node_size;
     SH_TRY(sh_request_mesh(&r->cfg, at->world, at->rank, at->ranks_per_node, &shape));
     SH_TRY(check_ranks(&r->cfg, &shape));
-    window = at->in_blocks ? sh_request_window(&r->cfg, &shape, at->ranks_per_node) : 0;
-    SH_TRY(sh_request_build(&r->cfg, &shape, purpose, window, r->threads, limit, &r->build));
+    segment = at->in_blocks ? sh_request_segment(&r->cfg, &shape, at->ranks_per_node) : 0;
+    SH_TRY(sh_request_build(&r->cfg, &shape, purpose, segment, r->threads, limit, &r->build));
     return sh_pass_build(&r->build, &r->p);
 }
 
@@ -75,12 +75,12 @@ static sh_rc connect(struct sh_run *r, int ranks_per_node)
 /* Collective, agreed. */
 static sh_rc allocate(struct sh_run *r)
 {
-    const struct sh_window *w = &r->p->window;
+    const struct sh_segment *w = &r->p->segment;
     int fd = -1;
     sh_rc rc;
 
     if (w->ranks)
-        SH_TRY(sh_window_create(r->mesh, w->ranks, sh_window_bytes(w), &fd));
+        SH_TRY(sh_segment_create(r->mesh, w->ranks, sh_segment_bytes(w), &fd));
     rc = sh_exec_create(r->p, r->device, r->comm, fd, &r->exec);
     if (fd >= 0)
         close(fd);

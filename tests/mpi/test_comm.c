@@ -2,7 +2,7 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/comm.h"
-#include "src/mesh/window.h"
+#include "src/mesh/segment.h"
 #include "tests/mpi/mpitest.h"
 
 #include <stdlib.h>
@@ -112,17 +112,17 @@ static double sum_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i)
     return tree_of(t, axis, salt, i, 0, mesh->shape.size[axis]);
 }
 
-/* Buffers come from the window while there is one: at the same place on all ranks, who ask for the same. */
-static struct sh_comm_window window;
+/* Buffers come from the segment while there is one: at the same place on all ranks, who ask for the same. */
+static struct sh_comm_segment segment;
 static int64_t taken;
 
 static void *buffer(enum sh_dtype t, int64_t elems)
 {
-    if (!window.base)
+    if (!segment.base)
         return sh_calloc((size_t)elems, (size_t)sh_dtype_bytes(t));
-    char *at = window.peers + window.rank * window.peer_bytes + taken;
+    char *at = segment.peers + segment.rank * segment.peer_bytes + taken;
     taken += (elems * sh_dtype_bytes(t) + 63) / 64 * 64;
-    CHECK(taken <= window.peer_bytes);
+    CHECK(taken <= segment.peer_bytes);
     return at;
 }
 
@@ -195,7 +195,7 @@ static void drop(struct trial *t)
 {
     int64_t mine = mesh->shape.index[t->coll.axis] * t->coll.count * sh_dtype_bytes(t->coll.dtype);
     char *send = t->send, *recv = t->recv;
-    if (window.base) {
+    if (segment.base) {
         sh_mesh_barrier(); /* others may still look at theirs */
         taken = 0;
         return;
@@ -257,26 +257,26 @@ static void test_every_kind(void)
 
 enum { GROUP_BYTES = 1 << 20, PEER_BYTES = 16 << 20 };
 
-static void open_window(void)
+static void open_segment(void)
 {
     int world = test_world(), fd;
     int64_t bytes = (int64_t)world * (GROUP_BYTES + PEER_BYTES);
-    CHECK_OK(sh_window_create(mesh, world, bytes, &fd));
-    window.base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(window.base != MAP_FAILED);
-    CHECK(*(int64_t *)(void *)window.base == 0);
+    CHECK_OK(sh_segment_create(mesh, world, bytes, &fd));
+    segment.base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(segment.base != MAP_FAILED);
+    CHECK(*(int64_t *)(void *)segment.base == 0);
     close(fd);
-    window.peers = window.base + (int64_t)world * GROUP_BYTES;
-    window.peer_bytes = PEER_BYTES;
-    window.ranks = world;
-    window.rank = mesh->rank;
-    sh_comm_set_window(comm, &window);
+    segment.peers = segment.base + (int64_t)world * GROUP_BYTES;
+    segment.peer_bytes = PEER_BYTES;
+    segment.ranks = world;
+    segment.rank = mesh->rank;
+    sh_comm_set_segment(comm, &segment);
 }
 
-static void close_window(void)
+static void close_segment(void)
 {
-    munmap(window.base, (size_t)(window.ranks * (int64_t)(GROUP_BYTES + PEER_BYTES)));
-    memset(&window, 0, sizeof window);
+    munmap(segment.base, (size_t)(segment.ranks * (int64_t)(GROUP_BYTES + PEER_BYTES)));
+    memset(&segment, 0, sizeof segment);
 }
 
 /* Each rank of a shard group writes its chunk into what they have in common. */
@@ -284,7 +284,7 @@ static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
 {
     struct trial t = make_trial(SH_OP_ALL_GATHER, SH_AXIS_SHARD, dtype, count, salt);
     int64_t mine = mesh->shape.index[SH_AXIS_SHARD] * count;
-    t.recv = window.base + mesh->shape.index[SH_AXIS_REPLICATE] * (int64_t)GROUP_BYTES;
+    t.recv = segment.base + mesh->shape.index[SH_AXIS_REPLICATE] * (int64_t)GROUP_BYTES;
     fill(dtype, t.recv, mine, count, salt);
     t.coll.recv = t.recv;
     t.coll.send = (char *)t.recv + mine * sh_dtype_bytes(dtype);
@@ -294,7 +294,7 @@ static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
     sh_mesh_barrier();
 }
 
-static void run_in_window(void)
+static void run_in_segment(void)
 {
     for (int axis = 0; axis < SH_AXES; axis++)
         for (int k = 1; k < N_KINDS; k++)
@@ -304,20 +304,20 @@ static void run_in_window(void)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
 }
 
-static void test_window(void)
+static void test_segment(void)
 {
     for (int shard = 1; shard <= test_world(); shard++) {
         if (test_world() % shard != 0)
             continue;
         open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
-        open_window();
+        open_segment();
         receives = 0;
-        run_in_window();
+        run_in_segment();
         CHECK(receives == 0);
         close_comm();
-        close_window();
+        close_segment();
     }
-    test_end("in a window: the same sums, and no message");
+    test_end("in a segment: the same sums, and no message");
 }
 
 /* A trial of the overlap test: kind, stream and size go round, so that channels are busy at the same time. */
@@ -542,7 +542,7 @@ int main(int argc, char **argv)
     sh_rc rc = sh_mesh_start(&argc, &argv);
     if (rc == SH_OK) {
         test_every_kind();
-        test_window();
+        test_segment();
         test_overlap();
         test_delayed_round();
         test_many();

@@ -1,4 +1,4 @@
-/* Collectives inside a window: the ranks see each other's memory, so that a collective is a barrier, the sum of the own
+/* Collectives inside a segment: the ranks see each other's memory, so that a collective is a barrier, the sum of the own
  * part straight from its sources, and a barrier.
  *
  *   all_gather      of a unit that exists once for its group: the chunks are there already; one barrier
@@ -6,7 +6,7 @@
  *   all_reduce      each rank sums a slice, and writes it into every rank's buffer: nobody else reads or writes there
  *
  * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce; the least there
- * are. Sums are those of sum.h over the ranks in their order, as without a window: the same bits. */
+ * are. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 
@@ -19,37 +19,37 @@ enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 16 };
 
 enum { ENTER, SUM, LEAVE };
 
-static bool in_own_part(const struct sh_comm_window *w, const void *p)
+static bool in_own_part(const struct sh_comm_segment *w, const void *p)
 {
     const char *own = w->peers + w->rank * w->peer_bytes;
 
     return (const char *)p >= own && (const char *)p < own + w->peer_bytes;
 }
 
-static bool in_group(const struct sh_comm_window *w, const void *p)
+static bool in_group(const struct sh_comm_segment *w, const void *p)
 {
     return (const char *)p >= w->base && (const char *)p < w->peers;
 }
 
-static bool window_fits(const struct sh_channel *ch, const struct sh_coll *coll)
+static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
-    if (!ch->window)
+    if (!ch->segment)
         return false;
     if (coll->kind == SH_OP_ALL_GATHER)
-        return ch->axis == SH_AXIS_SHARD && in_group(ch->window, coll->recv);
-    return in_own_part(ch->window, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
+        return ch->axis == SH_AXIS_SHARD && in_group(ch->segment, coll->recv);
+    return in_own_part(ch->segment, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
 }
 
 /* The writes before a barrier are there for who comes out of it. */
 static sh_rc barrier(struct sh_channel *ch, int phase)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    ch->window_phase = phase;
+    ch->segment_phase = phase;
     SH_MPI(MPI_Ibarrier(ch->comm, &ch->request[0]));
     return SH_OK;
 }
 
-static sh_rc window_begin(struct sh_channel *ch)
+static sh_rc segment_begin(struct sh_channel *ch)
 {
     return barrier(ch, ENTER);
 }
@@ -57,7 +57,7 @@ static sh_rc window_begin(struct sh_channel *ch)
 /* Where another rank of the axis has what this one has at p. */
 static char *peer(const struct sh_channel *ch, const void *p, int rank)
 {
-    const struct sh_comm_window *w = ch->window;
+    const struct sh_comm_segment *w = ch->segment;
 
     return (char *)(uintptr_t)p + (ch->place[rank] - w->rank) * w->peer_bytes;
 }
@@ -105,29 +105,29 @@ static sh_rc sum_some(struct sh_channel *ch)
     int64_t begin, end, n = PIECE_BYTES / sh_dtype_bytes(ch->coll.dtype);
 
     my_part(ch, &begin, &end);
-    if (begin + ch->window_done >= end)
+    if (begin + ch->segment_done >= end)
         return barrier(ch, LEAVE);
-    if (n > end - begin - ch->window_done)
-        n = end - begin - ch->window_done;
-    sum_piece(ch, begin + ch->window_done, n);
-    ch->window_done += n;
+    if (n > end - begin - ch->segment_done)
+        n = end - begin - ch->segment_done;
+    sum_piece(ch, begin + ch->segment_done, n);
+    ch->segment_done += n;
     return SH_OK;
 }
 
 static sh_rc pass(struct sh_channel *ch, bool *done)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    *done = ch->window_phase == LEAVE || ch->coll.kind == SH_OP_ALL_GATHER;
-    ch->window_phase = SUM;
-    ch->window_done = 0;
+    *done = ch->segment_phase == LEAVE || ch->coll.kind == SH_OP_ALL_GATHER;
+    ch->segment_phase = SUM;
+    ch->segment_done = 0;
     return SH_OK;
 }
 
-static sh_rc window_step(struct sh_channel *ch, bool *moved, bool *done)
+static sh_rc segment_step(struct sh_channel *ch, bool *moved, bool *done)
 {
     int arrived;
 
-    if (ch->window_phase == SUM) {
+    if (ch->segment_phase == SUM) {
         *moved = true;
         return sum_some(ch);
     }
@@ -138,9 +138,9 @@ static sh_rc window_step(struct sh_channel *ch, bool *moved, bool *done)
     return pass(ch, done);
 }
 
-const struct sh_algo sh_algo_window = {
-    .name = "window",
-    .fits = window_fits,
-    .begin = window_begin,
-    .step = window_step,
+const struct sh_algo sh_algo_segment = {
+    .name = "segment",
+    .fits = segment_fits,
+    .begin = segment_begin,
+    .step = segment_step,
 };

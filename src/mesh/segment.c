@@ -1,6 +1,6 @@
 /* Memory that the ranks of a node see together: a file without a name, made by the first of them and opened by the others
  * through /proc. Nothing of it outlives the processes, however they end, and no limit of /dev/shm applies. */
-#include "src/mesh/window.h"
+#include "src/mesh/segment.h"
 
 #include "src/base/rng.h"
 #include "src/base/time.h"
@@ -33,7 +33,7 @@ static sh_rc make(int64_t bytes, struct ticket *t)
         return refuse("memfd_create");
     t->pid = getpid();
     t->fd = fd;
-    t->mark = sh_rng_key((uint64_t)sh_now_ns() ^ (uint64_t)t->pid, "window");
+    t->mark = sh_rng_key((uint64_t)sh_now_ns() ^ (uint64_t)t->pid, "segment");
     if (ftruncate(fd, bytes) == 0 && pwrite(fd, &t->mark, sizeof t->mark, 0) == (ssize_t)sizeof t->mark)
         return SH_OK;
     sh_rc rc = refuse("a file in memory");
@@ -86,7 +86,7 @@ static sh_rc erase_mark(MPI_Comm node, int fd)
     return pwrite(fd, &zero, sizeof zero, 0) == (ssize_t)sizeof zero ? SH_OK : refuse("pwrite");
 }
 
-sh_rc sh_window_create(const struct sh_mesh *mesh, int ranks, int64_t bytes, int *fd)
+sh_rc sh_segment_create(const struct sh_mesh *mesh, int ranks, int64_t bytes, int *fd)
 {
     MPI_Comm node = MPI_COMM_NULL;
     int mine = -1;
