@@ -12,6 +12,7 @@
 struct sh_metrics {
     FILE *file;
     char *path;
+    char *failure; /* of the first line that could not be written; NULL */
 };
 
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
@@ -32,7 +33,13 @@ void sh_metrics_close(struct sh_metrics *m)
         return;
     fclose(m->file);
     free(m->path);
+    free(m->failure);
     free(m);
+}
+
+sh_rc sh_metrics_result(const struct sh_metrics *m)
+{
+    return m && m->failure ? sh_fail(SH_E_DATA, "%s", m->failure) : SH_OK;
 }
 
 /* JSON has no NaN or Inf: such a number is written as null. */
@@ -41,21 +48,27 @@ static json_t *number(double v)
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-/* Flushed line by line: what is in the file is what has happened. */
-static sh_rc write_line(struct sh_metrics *m, json_t *line)
+static char *put(struct sh_metrics *m, const char *text)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    bool ok;
-
-    json_decref(line);
     if (!text)
-        return sh_fail(SH_E_BUG, "metrics: a line cannot be encoded");
-    ok = fprintf(m->file, "%s\n", text) > 0 && fflush(m->file) == 0;
-    free(text);
-    return ok ? SH_OK : sh_fail(SH_E_DATA, "write %s: %s", m->path, strerror(errno));
+        return sh_strfmt("%s: a line cannot be encoded", m->path);
+    if (fprintf(m->file, "%s\n", text) < 0 || fflush(m->file) != 0)
+        return sh_strfmt("write %s: %s", m->path, strerror(errno));
+    return NULL;
 }
 
-sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
+/* Flushed line by line: what is in the file is what has happened. Nothing follows a line that is lost. */
+static void write_line(struct sh_metrics *m, json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+
+    if (m && !m->failure)
+        m->failure = put(m, text);
+    free(text);
+    json_decref(line);
+}
+
+void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
     json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
                              number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
@@ -70,18 +83,18 @@ sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
-    return write_line(m, line);
+    write_line(m, line);
 }
 
-sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
 {
-    return write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss),
-                                   "tokens", (json_int_t)tokens, "seconds", number(seconds)));
+    write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss), "tokens",
+                            (json_int_t)tokens, "seconds", number(seconds)));
 }
 
-sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
+void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
-    return write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path,
-                                   "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
-                                   number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9)));
+    write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path, "bytes",
+                            (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds", number(c->stall),
+                            "gb_per_second", number((double)c->bytes / c->seconds / 1e9)));
 }

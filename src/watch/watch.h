@@ -34,12 +34,15 @@ struct sh_checkpoint_metrics {
     double stall;            /* of them, those in which training stood still */
 };
 
-/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. */
+/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. A line that
+ * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that do
+ * not write: nothing. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
-sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
-sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
-sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
+void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+sh_rc sh_metrics_result(const struct sh_metrics *m);
 void sh_metrics_close(struct sh_metrics *m);
 
 /* One line on standard error: on a terminal it is written over, elsewhere printed every log_freq steps. */
