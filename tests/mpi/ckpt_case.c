@@ -111,27 +111,53 @@ static void add_crumbs(struct sh_ckpt_set *set, bool fill)
     }
 }
 
-static struct sh_range own_range(enum ckpt_cut cut)
+static int64_t total_elems(void)
 {
     int64_t total = 0;
     for (int t = 0; t < test_n_tensors; t++)
         total += test_tensors[t].elems;
+    return total;
+}
+
+static struct sh_range shard_range(int replicas)
+{
+    int shards = test_world / replicas;
+    return sh_layout_owned(total_elems(), shards, test_rank % shards);
+}
+
+static struct sh_range written_range(int replicas)
+{
+    return sh_layout_split(shard_range(replicas), replicas, test_rank / (test_world / replicas));
+}
+
+static struct sh_range own_range(enum ckpt_cut cut)
+{
     int owner = cut == CUT_FIRST_RANK ? 0 : test_world - 1;
-    int replicas = cut == CUT_REPLICAS && test_world % 2 == 0 ? 2 : 1, shards = test_world / replicas;
     if (cut == CUT_EVERYTHING)
-        return (struct sh_range){0, total};
+        return (struct sh_range){0, total_elems()};
     if (cut == CUT_FIRST_RANK || cut == CUT_LAST_RANK)
-        return (struct sh_range){0, owner == test_rank ? total : 0};
-    return sh_layout_split(sh_layout_owned(total, shards, test_rank % shards), replicas, test_rank / shards);
+        return (struct sh_range){0, owner == test_rank ? total_elems() : 0};
+    return written_range(cut == CUT_REPLICAS && test_world % 2 == 0 ? 2 : 1);
+}
+
+static struct sh_ckpt_set make_range_set(struct sh_range own, bool fill)
+{
+    struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
+    add_range(&set, own, fill);
+    return set;
+}
+
+struct sh_ckpt_set make_mesh_set(int replicas, bool fill)
+{
+    return make_range_set(fill ? written_range(replicas) : shard_range(replicas), fill);
 }
 
 struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill)
 {
     struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
-    if (cut == CUT_CRUMBS)
-        add_crumbs(&set, fill);
-    else
-        add_range(&set, own_range(cut), fill);
+    if (cut != CUT_CRUMBS)
+        return make_range_set(own_range(cut), fill);
+    add_crumbs(&set, fill);
     return set;
 }
 
