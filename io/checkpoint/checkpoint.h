@@ -52,8 +52,8 @@ struct sh_ckpt_set {
  * earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no permission). */
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
 
-/* Which checkpoints stay: the newest `latest` (0: all of them), and for good those whose step is a multiple of `every`
- * (0: none). */
+/* Which checkpoints stay: the newest `latest` (0: all of them), which are ephemeral, and those whose step is a multiple of
+ * `every` (0: none), which are permanent. */
 struct sh_ckpt_keep {
     int latest;
     int64_t every;
@@ -146,7 +146,7 @@ sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_
 sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out);
 
 /* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its job.
- * Errors: SH_E_DATA: another job holds it (says which). A file system without locks: a warning, and the lock is not held. */
+ * Errors: SH_E_DATA: another job holds it (says which), no folder, or one in which no file can be made. A file system without locks: a warning, and the lock is not held. */
 struct sh_ckpt_lock;
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
 bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);

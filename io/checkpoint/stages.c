@@ -6,6 +6,7 @@
 #include "io/checkpoint/road.h"
 #include "io/checkpoint/write.h"
 #include "io/file/file.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -137,9 +138,14 @@ static sh_rc publish(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_file_publish(s->temp, s->path) : SH_OK;
 }
 
+/* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */
 static sh_rc retain(struct sh_ckpt_saving *s)
 {
-    return s->rank == 0 ? sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) : SH_OK;
+    if (s->rank != 0 || sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) == SH_OK)
+        return SH_OK;
+    sh_log_warn("old checkpoints stay: %s", sh_error_text());
+    sh_error_clear();
+    return SH_OK;
 }
 
 const struct sh_ckpt_stage sh_ckpt_stages[] = {

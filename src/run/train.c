@@ -335,7 +335,7 @@ static sh_rc loop(struct train *t)
     if (r->step >= cfg->training.steps)
         sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
-        SH_TRY(sh_saving_save(&t->saving));
+        SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_patience(cfg->comm.train_timeout_seconds);
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
@@ -345,7 +345,7 @@ static sh_rc loop(struct train *t)
         if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
             SH_TRY(validate(t));
         if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
-            SH_TRY(sh_saving_save(&t->saving));
+            SH_TRY(sh_saving_save(&t->saving, r->step == cfg->training.steps));
     }
     sh_mesh_patience(0);
     SH_TRY(sh_saving_poll(&t->saving, true));

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct sh_metrics {
     FILE *file;
@@ -46,6 +47,25 @@ sh_rc sh_metrics_result(const struct sh_metrics *m)
 static json_t *number(double v)
 {
     return isfinite(v) ? json_real(v) : json_null();
+}
+
+/* UTC, as in ISO 8601: events are looked up in logs of other programs, on other hosts. */
+static json_t *now(void)
+{
+    char text[32];
+    time_t seconds = time(NULL);
+    struct tm utc;
+
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return json_string(text);
+}
+
+/* Reasons may hold names of files, and these any bytes. */
+static json_t *words(const char *text)
+{
+    json_t *s = json_string(text);
+
+    return s ? s : json_string("(not UTF-8)");
 }
 
 static char *put(struct sh_metrics *m, const char *text)
@@ -97,4 +117,10 @@ void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metr
     write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path, "bytes",
                             (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds", number(c->stall),
                             "gb_per_second", number((double)c->bytes / c->seconds / 1e9)));
+}
+
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason)
+{
+    write_line(m, json_pack("{s:s, s:o, s:I, s:i, s:o}", "event", "checkpoint_failed", "time", now(), "step",
+                            (json_int_t)step, "failures", failures, "reason", words(reason)));
 }

@@ -42,6 +42,7 @@ sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
 void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason); /* failures: in a row */
 sh_rc sh_metrics_result(const struct sh_metrics *m);
 void sh_metrics_close(struct sh_metrics *m);
 

@@ -3,8 +3,9 @@
  *
  *   SHIM_FOLDER=out/ SHIM_AFTER=part-of-a-path SHIM_RANK=1 SHIM_CALL=write SHIM_NUMBER=3 SHIM_FAULT=kill
  *
- * SHIM_FAULT is kill, count, or the number of an errno. With count the calls met are written at the end, one line a
- * rank, to the file SHIM_COUNTS: "rank call call ...", in their order. */
+ * SHIM_FAULT is kill, count, or the number of an errno; with SHIM_LASTING all later calls of that kind fail too. The
+ * calls met are written at the end, one line a rank, to the file SHIM_COUNTS if that is given: "rank call call ...", in
+ * their order. */
 #include "tests/fault/shim.h"
 
 #include <stdio.h>
@@ -38,7 +39,8 @@ static enum shim_call call_of(const char *name)
 static struct shim_plan plan_here(void)
 {
     const char *fault = setting("SHIM_FAULT");
-    struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")), .number = atol(setting("SHIM_NUMBER"))};
+    struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")), .number = atol(setting("SHIM_NUMBER")),
+                             .lasting = getenv("SHIM_LASTING") != NULL};
     if (strcmp(fault, "kill") == 0)
         plan.fault = SHIM_KILL;
     else if (strcmp(fault, "count") != 0) {
