@@ -18,16 +18,6 @@ static const char *setting(const char *name)
     return value ? value : "";
 }
 
-/* Each launcher tells it in its own way; alone it is 0. */
-static int rank_here(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]))
-            return atoi(getenv(names[i]));
-    return 0;
-}
-
 static enum shim_call call_of(const char *name)
 {
     int c = 0;
@@ -53,7 +43,7 @@ static struct shim_plan plan_here(void)
 __attribute__((constructor)) static void begin(void)
 {
     bool counting = strcmp(setting("SHIM_FAULT"), "count") == 0;
-    if (getenv("SHIM_FOLDER") && (counting || rank_here() == atoi(setting("SHIM_RANK"))))
+    if (getenv("SHIM_FOLDER") && (counting || shim_rank() == atoi(setting("SHIM_RANK"))))
         shim_start(setting("SHIM_FOLDER"), getenv("SHIM_AFTER"), plan_here());
 }
 
@@ -64,7 +54,7 @@ __attribute__((destructor)) static void tell(void)
     shim_stop();
     if (!out)
         return;
-    fprintf(out, "%d", rank_here());
+    fprintf(out, "%d", shim_rank());
     for (long i = 0; i < shim_count(SHIM_ANY) && i < SHIM_ORDER; i++)
         fprintf(out, " %s", shim_call_name[shim_order(i)]);
     fprintf(out, "\n");
