@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """`sherd train` on every mesh loads and saves the same file, to the bit. Prints TAP.
 
-One rank trains some steps; then a tensor is made NaN. A run that goes on from there, on whatever mesh, has no finite loss, so
-it leaves the step out and saves what it loaded, as it loaded it: parameters and both moments. The files of all meshes have one
-SHA-256 and differ from the loaded one in nothing but the number of steps and what goes with it. Since each mesh loads a file
-that another one could have written, that is every pair of meshes: with SHERD_LONG=1 29 x 29 of them, all
-replicate x shard of 1 to 16 ranks, for a model whose sizes no number of ranks divides.
+One rank trains some steps; then a tensor is made NaN. A run that goes on from there, on whatever mesh, has no finite
+loss, so it leaves the step out and saves what it loaded, as it loaded it: parameters and both moments. The files of
+all meshes have one SHA-256 and differ from the loaded one in nothing but the number of steps and what goes with it.
+Since each mesh loads a file that another one could have written, that is every pair of meshes: with SHERD_LONG=1 29 x
+29 of them, all replicate x shard of 1 to 16 ranks, for a model whose sizes no number of ranks divides.
 """
 import hashlib
 import os

@@ -33,8 +33,8 @@ void use_small_model(void);
 /* This rank's pieces for a cut, with memory behind them: known values (fill) or garbage. Freed with free_set. */
 struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill);
 
-/* As training does on a mesh of `replicas` x world / replicas ranks: replicas share the saving of their shard (fill), and
- * each of them loads the whole of it. */
+/* As training does on a mesh of `replicas` x world / replicas ranks: replicas share the saving of their shard (fill),
+ * and each of them loads the whole of it. */
 struct sh_ckpt_set make_mesh_set(int replicas, bool fill);
 void free_set(struct sh_ckpt_set *set);
 

@@ -3,8 +3,8 @@
 
 The files of all meshes, by MPI-IO, by direct writes and in the background, have one SHA-256; one of them is loaded on
 every mesh, to the bit. Since all files are the same file, that is every pair of a mesh that saves and one that loads:
-with SHERD_LONG=1 29 x 29 of them, all replicate x shard of 1 to 16 ranks. The tensors have prime sizes, and from 12 ranks on
-there are more shards than blocks of a state.
+with SHERD_LONG=1 29 x 29 of them, all replicate x shard of 1 to 16 ranks. The tensors have prime sizes, and from 12
+ranks on there are more shards than blocks of a state.
 """
 import hashlib
 import os
