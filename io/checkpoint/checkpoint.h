@@ -65,7 +65,7 @@ struct sh_ckpt_options {
     int road;               /* through parallel HDF5's MPI-IO driver, or by plain writes at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
-    const char *hints;      /* of MPI-IO: "key=value,key=value"; "" for none */
+    const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */
 };

@@ -76,7 +76,7 @@ static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, 
     hid_t space = ndim ? H5Screate_simple(ndim, dim, NULL) : H5Screate(H5S_SCALAR);
     SH_H5(space, l->path, name);
     hid_t set = H5Dcreate2(l->file, name, type, space, H5P_DEFAULT, l->dcpl, H5P_DEFAULT);
-    H5Sclose(space);
+    sh_ckpt_h5_close(H5Sclose, space);
     SH_H5(set, l->path, name);
     if (data)
         SH_H5(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), l->path, name);
@@ -91,7 +91,7 @@ static sh_rc set_attribute(const struct layout *l, const char *name, hid_t type,
     hid_t space = H5Screate(H5S_SCALAR);
     SH_H5(space, l->path, name);
     hid_t attr = H5Acreate_by_name(l->file, "/meta", name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    H5Sclose(space);
+    sh_ckpt_h5_close(H5Sclose, space);
     SH_H5(attr, l->path, name);
     SH_H5(H5Awrite(attr, type, value), l->path, name);
     SH_H5(H5Aclose(attr), l->path, name);

@@ -37,6 +37,14 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
     return sh_fail(SH_E_DATA, "%s: %s: %s", path, words, reason ? reason : "no reason given");
 }
 
+void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)
+{
+    hid_t errors = H5Eget_current_stack();
+    close(id);
+    if (errors >= 0)
+        H5Eset_current_stack(errors);
+}
+
 static hid_t common_access(void)
 {
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);

@@ -18,6 +18,9 @@ sh_rc sh_ckpt_h5_start(void);
 /* Fail with "<path>: <words>: <HDF5's innermost reason>". */
 sh_rc sh_ckpt_h5_fail(const char *path, const char *words);
 
+/* Close between a call and the look at its result: every function of HDF5 begins by forgetting why the one before failed. */
+void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id);
+
 /* A call that returns a negative value on failure. */
 #define SH_H5(call, path, words)                      \
     do {                                              \

@@ -75,7 +75,7 @@ static sh_rc lay_out(struct sh_ckpt_saving *s)
     if (s->rank != 0)
         return SH_OK;
     char *temp = sh_file_temp_name(s->path);
-    sh_rc rc = sh_file_create(temp, &fd);
+    sh_rc rc = sh_ckpt_road_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
         strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
     free(temp);

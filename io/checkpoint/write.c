@@ -37,7 +37,7 @@ static sh_rc write_box(hid_t set, hid_t space, const hsize_t *start, const hsize
     SH_H5(memory, path, name);
     /* The default transfer list: independent. Collective transfers hang the others when one rank meets an error. */
     herr_t status = H5Dwrite(set, H5T_IEEE_F32LE, memory, space, H5P_DEFAULT, data);
-    H5Sclose(memory);
+    sh_ckpt_h5_close(H5Sclose, memory);
     SH_H5(status, path, name);
     return SH_OK;
 }
@@ -84,7 +84,7 @@ static sh_rc open_by_all(const char *path, const char *hints, hid_t *file)
         MPI_Info_free(&info);
     SH_H5(fapl, path, "MPI-IO driver");
     *file = H5Fopen(path, H5F_ACC_RDWR, fapl);
-    H5Pclose(fapl);
+    sh_ckpt_h5_close(H5Pclose, fapl);
     SH_H5(*file, path, "open for writing by all ranks");
     return SH_OK;
 }

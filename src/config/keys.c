@@ -252,9 +252,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},
-    {KEY(checkpoint, hints), .def = "",
-     .help = "Hints for MPI-IO, key=value,key=value: striping_factor, striping_unit, cb_nodes, romio_... ; with auto they "
-             "choose mpiio."},
+    {KEY(checkpoint, hints), .pairs = true, .def = "",
+     .help = "Hints for MPI-IO, such as striping_factor=16,striping_unit=16777216; with io: auto they choose mpiio. "
+             "doc/checkpoint-format.md has a table of them."},
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
      .help = "A stage of a save that takes longer (a dead disk, a lost rank) stops the job and is named."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
