@@ -40,6 +40,20 @@ static sh_rc open_metrics(struct train *t)
     return rc;
 }
 
+/* A line between what an earlier process did and what this one does: steps behind `step` may be there twice. */
+static void report_start(const struct train *t)
+{
+    const struct sh_mesh *mesh = t->r->mesh;
+    struct sh_start_metrics m = {.step = t->r->step,
+                                 .resumed_from = t->r->resumed_from,
+                                 .parameters_from = t->r->parameters_from,
+                                 .ranks = mesh->world,
+                                 .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+
+    sh_metrics_start(t->metrics, &m);
+}
+
 static sh_rc save_config(const struct sh_run *r)
 {
     char *text, *path;
@@ -79,6 +93,7 @@ static sh_rc open_outputs(struct train *t)
     SH_TRY(save_config(t->r));
     SH_TRY(open_metrics(t));
     t->saving.metrics = t->metrics;
+    report_start(t);
     return SH_OK;
 }
 

@@ -88,6 +88,19 @@ static void write_line(struct sh_metrics *m, json_t *line)
     json_decref(line);
 }
 
+static json_t *words_or_null(const char *text)
+{
+    return text ? words(text) : json_null();
+}
+
+void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
+{
+    write_line(m, json_pack("{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}}", "event", "start", "time", now(), "step",
+                            (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from), "parameters_from",
+                            words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate,
+                            "shard", s->shard));
+}
+
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
     json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",

@@ -139,6 +139,42 @@ static void a_checkpoint_is_a_line(void **state)
     json_decref(o);
 }
 
+static void events_are_lines(void **state)
+{
+    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3}, resumed = fresh;
+    struct sh_metrics *m;
+    json_t *o;
+
+    (void)state;
+    resumed.step = 7;
+    resumed.resumed_from = "a/step-00000007.h5";
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    sh_metrics_start(m, &fresh);
+    sh_metrics_start(m, &resumed);
+    sh_metrics_not_saved(m, 8, 2, "fsync \xff: Input/output error");
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_close(m);
+    o = line(4);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "start");
+    assert_number(o, "ranks", 6);
+    assert_number(json_object_get(o, "mesh"), "replicate", 2);
+    assert_number(json_object_get(o, "mesh"), "shard", 3);
+    assert_true(json_is_null(json_object_get(o, "resumed_from")));
+    assert_true(json_is_null(json_object_get(o, "parameters_from")));
+    json_decref(o);
+    o = line(5);
+    assert_number(o, "step", 7);
+    assert_string_equal(json_string_value(json_object_get(o, "resumed_from")), "a/step-00000007.h5");
+    assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), strlen("2000-01-01T00:00:00Z"));
+    json_decref(o);
+    o = line(6);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "checkpoint_failed");
+    assert_string_equal(json_string_value(json_object_get(o, "reason")), "(not UTF-8)");
+    assert_number(o, "step", 8);
+    assert_number(o, "failures", 2);
+    json_decref(o);
+}
+
 static void a_file_that_cannot_be_written_is_an_error(void **state)
 {
     struct sh_metrics *m = NULL;
@@ -295,6 +331,7 @@ int main(void)
         cmocka_unit_test(a_step_has_every_field),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_checkpoint_is_a_line),
+        cmocka_unit_test(events_are_lines),
         cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_trace_is_json),
         cmocka_unit_test(a_trace_survives_any_name),
