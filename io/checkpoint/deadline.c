@@ -19,8 +19,7 @@ struct sh_ckpt_deadline {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    char *folder;
-    int64_t step;
+    char *what;
     double seconds, grace;
     const char *stage;
     int64_t since_ns;
@@ -36,8 +35,7 @@ static double left(const struct sh_ckpt_deadline *d)
 
 static void expire(const struct sh_ckpt_deadline *d)
 {
-    sh_stop(sh_fail(SH_E_COMM, "checkpoint of step %lld in %s: %s, %s takes longer than checkpoint.timeout_seconds=%g",
-                    (long long)d->step, d->folder,
+    sh_stop(sh_fail(SH_E_COMM, "%s: %s, %s takes longer than checkpoint.timeout_seconds=%g", d->what,
                     d->waits ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
@@ -61,13 +59,13 @@ static void *watch(void *arg)
     return NULL;
 }
 
-struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds, int rank)
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *what, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
     if (seconds <= 0)
         return NULL;
     struct sh_ckpt_deadline *d = sh_calloc(1, sizeof *d);
-    *d = (struct sh_ckpt_deadline){.folder = sh_strdup(folder), .step = step, .seconds = seconds, .stage = "preparing",
+    *d = (struct sh_ckpt_deadline){.what = sh_strdup(what), .seconds = seconds, .stage = "preparing",
                                    .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -77,8 +75,8 @@ struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step
     int error = pthread_create(&d->thread, NULL, watch, d);
     if (error == 0)
         return d;
-    sh_log_warn("this checkpoint is saved without its deadline: no thread for it: %s", strerror(error));
-    free(d->folder);
+    sh_log_warn("%s: without its deadline: no thread for it: %s", what, strerror(error));
+    free(d->what);
     free(d);
     return NULL;
 }
@@ -124,6 +122,6 @@ void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
     pthread_join(d->thread, NULL);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
-    free(d->folder);
+    free(d->what);
     free(d);
 }

@@ -1,5 +1,6 @@
 #include "io/checkpoint/checkpoint.h"
 
+#include "io/checkpoint/deadline.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/edge.h"
 #include "io/file/file.h"
@@ -19,6 +20,7 @@ struct load {
     int64_t *place; /* [set->n_tensors]: of each tensor in the index */
     struct sh_ckpt_index index;
     struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
+    struct sh_ckpt_deadline *deadline;
 };
 
 static sh_rc read_index(struct load *l)
@@ -122,19 +124,49 @@ static sh_rc check_edges(struct load *l)
     return sh_ckpt_edge_check(&l->parts, &l->index, l->fd, l->path, l->world);
 }
 
-static sh_rc (*const stages[])(struct load *) = {read_index, match, open_data, read_pieces, check_edges};
+static const struct {
+    const char *name;
+    bool local; /* meets the others only when it is done */
+    sh_rc (*run)(struct load *);
+} stages[] = {
+    {"reading the index", true, read_index},
+    {"matching tensors", false, match},
+    {"opening the checkpoint", true, open_data},
+    {"reading the data", true, read_pieces},
+    {"comparing shared blocks", false, check_edges},
+};
 
-sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
-                          struct sh_ckpt_load_report *report)
+static sh_rc run_stage(struct load *l, size_t i)
+{
+    sh_ckpt_deadline_enter(l->deadline, stages[i].name);
+    if (!stages[i].local)
+        sh_ckpt_deadline_wait(l->deadline);
+    sh_rc rc = stages[i].run(l);
+    sh_ckpt_deadline_wait(l->deadline);
+    return sh_agree(rc);
+}
+
+static struct sh_ckpt_deadline *start_deadline(const struct load *l, double timeout_seconds)
+{
+    char *what = sh_strfmt("loading %s", l->path);
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, timeout_seconds, l->rank);
+    free(what);
+    return d;
+}
+
+sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, double timeout_seconds,
+                          struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {
     size_t i = 0;
     struct load l = {.path = path, .set = set, .fd = -1};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
+    l.deadline = start_deadline(&l, timeout_seconds);
     while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
-        rc = sh_agree(stages[i++](&l));
-    report->damaged = rc == SH_E_DATA && stages[i - 1] != match;
+        rc = run_stage(&l, i++);
+    sh_ckpt_deadline_stop(l.deadline);
+    report->damaged = rc == SH_E_DATA && stages[i - 1].run != match;
     if (rc == SH_OK) {
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};
@@ -150,5 +182,5 @@ sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struc
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
 {
     struct sh_ckpt_load_report report;
-    return sh_ckpt_load_report(path, set, meta, &report);
+    return sh_ckpt_load_report(path, set, 0, meta, &report);
 }

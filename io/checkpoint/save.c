@@ -1,5 +1,6 @@
 #include "io/checkpoint/save.h"
 
+#include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
@@ -11,7 +12,9 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
 {
     *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1};
     sh_mesh_world(&s->rank, &s->world);
-    s->deadline = sh_ckpt_deadline_start(folder, meta->step, options->timeout_seconds, s->rank);
+    char *what = sh_strfmt("checkpoint of step %lld in %s", (long long)meta->step, folder);
+    s->deadline = sh_ckpt_deadline_start(what, options->timeout_seconds, s->rank);
+    free(what);
     sh_rc rc = sh_ckpt_index_make(set, meta, &s->index);
     sh_ckpt_deadline_wait(s->deadline);
     return sh_agree(rc);

@@ -114,7 +114,7 @@ enum sh_cfg_family: llama | gpt2 */
         int async_mode;          /* enum sh_cfg_async: disabled | async */
         int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
         char hints[512];         /* for MPI-IO: "name=value,name=value" */
-        double timeout_seconds;  /* of one stage of a save */
+        double timeout_seconds;  /* of one stage of a save or a load */
         int max_failures;        /* saves that may fail in a row; more end the job */
         int keep_latest_k;       /* ephemeral ones: the newest that stay; 0: all */
         int64_t keep_every_n;    /* permanent ones: those whose step is a multiple; 0: none */

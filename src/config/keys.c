@@ -256,7 +256,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Hints for MPI-IO, such as striping_factor=16,striping_unit=16777216; with io: auto they choose mpiio. "
              "doc/checkpoint-format.md has a table of them."},
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
-     .help = "A stage of a save that takes longer (a dead disk, a lost rank) stops the job and is named."},
+     .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
      .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and training "
              "goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},

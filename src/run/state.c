@@ -75,7 +75,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     for (int i = 0; model_only && i < s.set.n_pieces; i++)
         s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = NULL;
     sh_mesh_own_mpi();
-    rc = sh_ckpt_load_report(path, &s.set, meta, &report);
+    rc = sh_ckpt_load_report(path, &s.set, r->cfg.checkpoint.timeout_seconds, meta, &report);
     sh_pieces_free(&s);
     if (damaged)
         *damaged = report.damaged;

@@ -42,14 +42,14 @@ def checkpoint(folder, step):
     return folder / f'out/checkpoint/step-{step:08}.h5'
 
 
-def start(folder, env, program=None, limits=()):
+def start(folder, env, program=None, limits=(), ranks=RANKS):
     """Train; returns (exit status, seconds, standard error)."""
-    words = job.command(RANKS, ['train', 'c.yaml', *limits])
+    words = job.command(ranks, ['train', 'c.yaml', *limits])
     if program:
         words[words.index(os.environ['SHERD'])] = str(BUILD / program)
     began = time.monotonic()
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
-                          env=job.environment(RANKS) | env, timeout=job.SECONDS)
+                          env=job.environment(ranks) | env, timeout=job.SECONDS)
     return done.returncode, time.monotonic() - began, done.stderr
 
 

@@ -1,4 +1,4 @@
-/* Linked into sherd_dies, which is `sherd` but for one rank that ends when it enters a stage of a save: the linker puts
+/* Linked into sherd_dies, which is `sherd` but for one rank that ends when it enters a stage of a save or a load: the linker puts
  * this in front of the call by which each stage tells the deadline that it begins. From the environment:
  *
  *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop
