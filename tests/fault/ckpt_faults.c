@@ -137,6 +137,8 @@ static void judge_result(sh_rc rc, bool met)
         return;
     if (sums[0] != test_world && sums[1] != test_world)
         complain("the ranks have different classes, or one that is not about data");
+    if (rc == SH_OK && now->end == OWN_MUST_FAIL && job->end == OWN_MUST_PASS)
+        complain("the failure was not noticed");
     if (sums[2] != (rc == SH_OK ? 0 : 1))
         complain("not one text");
     unmet += sums[3] == 0;

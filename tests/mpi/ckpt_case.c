@@ -34,6 +34,14 @@ static const struct sh_ckpt_tensor small[] = {
     {"layers.0.wide", 2, {1, 6553}, 6553},
 };
 
+/* 240 MB of state: for tests of memory. */
+static const struct sh_ckpt_tensor big[] = {
+    {"wte.weight", 2, {10007, 1009}, 10097063},
+    {"layers.0.norm.weight", 1, {1009}, 1009},
+    {"layers.0.attn.weight", 2, {3001, 2003}, 6011003},
+    {"head.weight", 2, {1009, 3967}, 4002703},
+};
+
 const struct sh_ckpt_tensor *test_tensors = large;
 int test_n_tensors = sizeof large / sizeof large[0];
 
@@ -41,6 +49,12 @@ void use_small_model(void)
 {
     test_tensors = small;
     test_n_tensors = sizeof small / sizeof small[0];
+}
+
+void use_big_model(void)
+{
+    test_tensors = big;
+    test_n_tensors = sizeof big / sizeof big[0];
 }
 
 void check_that(bool ok, const char *file, int line, const char *what)
