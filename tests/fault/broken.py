@@ -87,7 +87,8 @@ def judge_end(how, status, seconds, said):
     wrong += [f'it took {seconds:.1f} s to end'] if seconds > END_SECONDS else []
     if how == 'stop':
         # The deadline of a stage, or, where the others have gone on with the training, that of its collectives.
-        named = re.search(r'^sherd: (?:rank \d+: )?error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\))', said, re.M)
+        named = re.search(r'^sherd: .*error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\))', said,
+                          re.M)
         wrong += [] if status == STATUS_COMM and named else [f'exit {status}: {said}']
     return wrong
 

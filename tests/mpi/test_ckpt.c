@@ -1,10 +1,12 @@
-/* Saved on any ranks in any cut by either road, the file has the same bytes; loaded on any ranks in any cut, the same values.
+/* Saved on any ranks in any cut by either road, the file has the same bytes; loaded on any ranks in any cut, the same
+ * values.
  * test_ckpt REFERENCE: also compare with the file that an earlier run, on other ranks or another MPI, left as REFERENCE
  * (written when it is missing). Under tests/mpi/run the runs on 1, 2, 3, ... ranks are compared in this way. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/mesh/mesh.h"
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +184,25 @@ static void newest_by_step(const char *folder)
     }
 }
 
+/* A step that is saved again gets a new file: who reads the old one goes on reading it. */
+static void never_in_place(const char *folder)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(7);
+    struct stat before, after;
+    int64_t bytes;
+    meta.tokens++;
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && fstat(fd, &before) == 0);
+    sh_mesh_barrier();
+    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    CHECK(stat(path, &after) == 0 && after.st_ino != before.st_ino);
+    CHECK(fstat(fd, &after) == 0 && after.st_size == before.st_size && after.st_nlink == 0);
+    CHECK(memcmp(&after.st_mtim, &before.st_mtim, sizeof before.st_mtim) == 0);
+    close(fd);
+    free_set(&set);
+}
+
 /* New folders on the way, and no more rights than wanted when the umask gives all. */
 static void modes(const char *folder)
 {
@@ -232,6 +253,7 @@ int main(int argc, char **argv)
         compare_with_reference(argv[1]);
     else if (getenv("RANKS")) /* the runner gives each number of ranks a folder beside the others */
         compare_with_reference("../reference.h5");
+    never_in_place(folder);
     modes(folder);
     remove_folder();
     if (test_rank == 0)
