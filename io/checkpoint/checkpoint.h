@@ -93,12 +93,18 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
  * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
-/* The same with a limit for each stage, as when saving (0: none), telling what happened, whatever the result. */
+struct sh_ckpt_load_options {
+    double timeout_seconds; /* of each stage, as when saving */
+    bool share;             /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
+                               they are on several nodes; on one, the page cache does the same. The same on all ranks */
+};
+
+/* The same with options, telling what happened, whatever the result. */
 struct sh_ckpt_load_report {
     bool damaged;           /* failed, and not because the file is of another model: an earlier one may do */
 };
-sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, double timeout_seconds,
-                          struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
+sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
+                      struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
 
 /* Only the meta data; local, serial (eval, generate, info before a mesh exists). */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
