@@ -1,12 +1,12 @@
-/* A limit for each stage of a save or a load. A dead disk or a peer that is gone leaves ranks waiting in calls that never return:
- * a thread of its own then stops the job, naming the stage. Local. */
+/* A limit for each stage of a save or a load. A dead disk or a peer that is gone leaves ranks waiting in calls that
+ * never return: a thread of its own then stops the job, naming the stage. Local. */
 #ifndef IO_CHECKPOINT_DEADLINE_H
 #define IO_CHECKPOINT_DEADLINE_H
 
 struct sh_ckpt_deadline;
 
-/* `what` begins the line and is copied: "loading out/step-8.h5". `rank`: of the job; where all are stuck, 0 speaks first.
- * seconds 0: no limit, and NULL, which the other functions take as well. */
+/* `what` begins the line and is copied: "loading out/step-8.h5". `rank`: of the job; where all are stuck, 0 speaks
+ * first. seconds 0: no limit, and NULL, which the other functions take as well. */
 struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *what, double seconds, int rank);
 
 /* This rank works on a stage from now on; its time begins anew. `stage` is lent. */

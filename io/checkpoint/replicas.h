@@ -1,5 +1,5 @@
-/* Ranks that want the same of a file, as the replicas of a shard do. Each reads a part of it and hands that to the others:
- * the file is read once, by all nodes, however many replicas there are. */
+/* Ranks that want the same of a file, as the replicas of a shard do. Each reads a part of it and hands that to the
+ * others: the file is read once, by all nodes, however many replicas there are. */
 #ifndef IO_CHECKPOINT_REPLICAS_H
 #define IO_CHECKPOINT_REPLICAS_H
 
@@ -16,7 +16,7 @@ struct sh_ckpt_replicas {
 /* A rank that reads for itself. Local. */
 struct sh_ckpt_replicas sh_ckpt_replicas_alone(void);
 
-/* The ranks that gave the same `wish`: a hash of what they want, in order. Collective over the job. Errors: SH_E_COMM. */
+/* The ranks that gave the same `wish`, a hash of what they want in order. Collective over the job. Errors: SH_E_COMM. */
 sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out);
 void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r); /* collective over them */
 

@@ -258,10 +258,11 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
      .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
-     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and training "
-             "goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
+     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and "
+             "training goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
-     .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. 0: all stay."},
+     .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
+             "0: all stay."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",

@@ -8,7 +8,7 @@
 /* What every MPI library takes as an info object. */
 enum { SH_CONFIG_PAIR_NAME_MAX = 35, SH_CONFIG_PAIR_VALUE_MAX = 255, SH_CONFIG_PAIRS_MAX = 1024 };
 
-/* Add one pair to the text. Errors: SH_E_USAGE: a name or value that the form cannot hold, a name that is there already. */
+/* Add one pair to the text. Errors: SH_E_USAGE: a name or value that the form cannot hold, a name that is there. */
 sh_rc sh_config_pairs_add(const struct sh_config_key *key, char pairs[SH_CONFIG_PAIRS_MAX], const char *name,
                           const char *value);
 

@@ -71,7 +71,8 @@ static sh_rc give_up(const struct sh_saving *s, sh_rc rc, const char *reason)
     if (s->r->mesh->rank != 0)
         return rc;
     if (s->must && s->again)
-        return sh_fail(rc, "step %lld must be saved and was not, at the second try either: %s", (long long)s->step, reason);
+        return sh_fail(rc, "step %lld must be saved and was not, at the second try either: %s", (long long)s->step,
+                       reason);
     return sh_fail(rc, "step %lld not saved: %s; that is failure %d in a row (checkpoint.max_failures=%d)",
                    (long long)s->step, reason, s->failures, s->r->cfg.checkpoint.max_failures);
 }
@@ -93,8 +94,8 @@ static bool is_last_straw(const struct sh_saving *s)
     return s->must && most > 0 ? s->again : s->failures > most;
 }
 
-/* What becomes of a save. Storage may be better the next time, under another name; of all other failures the save is not
- * the cause. */
+/* What becomes of a save. Storage may be better the next time, under another name; of all other failures the save is
+ * not the cause. */
 static sh_rc settle(struct sh_saving *s, sh_rc rc)
 {
     char reason[REASON_BYTES];

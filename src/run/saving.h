@@ -1,5 +1,5 @@
-/* Checkpoints while training goes on: when one is due it is saved, in front of the training or behind it, and told of. A
- * save that storage makes fail is named in a warning and a line of the metrics, and training goes on: the checkpoints
+/* Checkpoints while training goes on: when one is due it is saved, in front of the training or behind it, and told of.
+ * A save that storage makes fail is named in a warning and a line of the metrics, and training goes on: the checkpoints
  * before are untouched, and the next one that is due is another try. More than checkpoint.max_failures in a row end the
  * job, and so does a state that must be saved and cannot be, at the second try either.
  *
@@ -24,8 +24,8 @@ struct sh_saving {
 };
 
 /* Save where the run stands, after the checkpoint that is being written if there is one.
- *   must  in  no later checkpoint can stand in for this one, as at the end of a run: it is not left out when the one before
- *             is still being written, and tried again when it fails; a job that must know how it went polls to the end.
+ *   must  in  no later checkpoint can stand in for this one, as at the end of a run: it is not left out when the one
+ *             before is still being written, and tried again when it fails; poll to the end to know how it went
  * Errors: SH_E_DATA (SH_E_MEMORY): it had to be saved and was not, or one failure too many; others as sh_ckpt_save. */
 sh_rc sh_saving_save(struct sh_saving *s, bool must);
 

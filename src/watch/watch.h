@@ -43,15 +43,16 @@ struct sh_start_metrics {
 };
 
 /* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. A line that
- * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that do
- * not write: nothing. */
+ * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that
+ * do not write: nothing. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s);
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
 void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
-void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason); /* failures: in a row */
+/* failures: in a row, this one included */
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason);
 sh_rc sh_metrics_result(const struct sh_metrics *m);
 void sh_metrics_close(struct sh_metrics *m);
 

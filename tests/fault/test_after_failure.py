@@ -132,7 +132,8 @@ def too_many(mode, most):
         wrong.append(run.stderr)
     done = len(job.metrics(run.folder))
     # Behind the training, steps are done before the failure is met.
-    return wrong + ([] if SAVED[most] <= done <= (tiny.STEPS if mode == 'behind' else SAVED[most]) else [f'{done} steps'])
+    most_done = tiny.STEPS if mode == 'behind' else SAVED[most]
+    return wrong + ([] if SAVED[most] <= done <= most_done else [f'{done} steps'])
 
 
 def last_again(mode):
@@ -162,7 +163,8 @@ def make_cases():
              for mode, ranks, fault in some]
     many = [('front', 0), ('behind', 1)] + [('front', 2), ('behind', 3), ('mpiio', 1)] * LONG
     cases += [(f'{mode}, more than {most} failures', too_many, mode, most) for mode, most in many]
-    cases += [(f'{mode}, the last step, saved at the second try', last_again, mode) for mode in MODES if LONG or mode == 'behind']
+    cases += [(f'{mode}, the last step, saved at the second try', last_again, mode) for mode in MODES
+              if LONG or mode == 'behind']
     cases += [(f'{mode}, the last step, lost', last_lost, mode) for mode in MODES if LONG or mode != 'mpiio']
     return cases + [(f'start in a folder with {error}', at_start, error) for error in ['EROFS'] + ['EACCES'] * LONG]
 

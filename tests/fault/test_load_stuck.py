@@ -35,7 +35,8 @@ def case(folder, stage, rank):
     begin, end = f'loading out/checkpoint/step-{tiny.STEPS:08}.h5: ', f', {stage} takes longer than checkpoint.timeout'
     # When the launcher ends the job it wakes the rank, which may then speak for itself.
     named = errors and all(begin in line and end in line for line in errors)
-    wrong = [] if status == broken.STATUS_COMM and named and 'other ranks are late' in said else [f'exit {status}: {said}']
+    good = status == broken.STATUS_COMM and named and 'other ranks are late' in said
+    wrong = [] if good else [f'exit {status}: {said}']
     wrong += [f'it took {seconds:.1f} s to end'] if seconds > END_SECONDS else []
     if broken.checkpoint(folder, tiny.STEPS).read_bytes() != before:
         wrong.append('the checkpoint is not what it was')

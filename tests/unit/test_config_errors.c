@@ -82,7 +82,8 @@ static const struct refusal texts[] = {
     {"checkpoint:\n  hints:\n    a: \"1,b=2\"\n",
      "c.yaml:3: checkpoint.hints: a: '1,b=2' is not a value of 1 .. 255 letters, without blank, comma and ="},
     {"checkpoint:\n  hints: {a123456789012345678901234567890123456: 1}\n",
-     "c.yaml:2: checkpoint.hints: 'a123456789012345678901234567890123456' is not a name of letters, digits and _, 35 at most"},
+     "c.yaml:2: checkpoint.hints: 'a123456789012345678901234567890123456' is not a name of letters, digits and _, "
+     "35 at most"},
     {"checkpoint:\n  hints: {a: 1}\n  hints: a=1\n", "c.yaml:3: checkpoint.hints: given twice, first at c.yaml:2"},
     {DEBUG_MODEL "checkpoint:\n  hints: {a: 1}\n  io: direct\n",
      "c.yaml:3: checkpoint.hints: are for MPI-IO, and checkpoint.io=direct does without it"},
