@@ -74,6 +74,17 @@ static sh_rc all_done(struct sh_ckpt_behind *b, bool wait, bool *done)
     return SH_OK;
 }
 
+/* The ranks meet: whether all are done with the stage, and with what result. */
+static sh_rc meet(struct sh_ckpt_behind *b, bool wait, bool *done)
+{
+    sh_ckpt_deadline_meet(b->s.deadline, true);
+    sh_rc rc = all_done(b, wait, done);
+    if (rc == SH_OK && *done)
+        rc = finish_stage(b);
+    sh_ckpt_deadline_meet(b->s.deadline, false);
+    return rc;
+}
+
 static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
 {
     bool done = true;
@@ -85,9 +96,7 @@ static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
         if (start)
             start_stage(b);
         start = true;
-        SH_TRY(all_done(b, wait, &done));
-        if (done)
-            SH_TRY(finish_stage(b));
+        SH_TRY(meet(b, wait, &done));
     }
     return SH_OK;
 }

@@ -22,21 +22,27 @@ struct sh_ckpt_deadline {
     char *what;
     double seconds, grace;
     const char *stage;
-    int64_t since_ns;
-    bool waits, rests, stop;
+    int64_t since_ns, meets_ns;
+    bool waits, rests, meets, stop;
 };
+
+/* Of a limit that began then; `waits`: with time for the one that is late to say so first. */
+static double rest_of(const struct sh_ckpt_deadline *d, int64_t since_ns, bool waits)
+{
+    return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - since_ns) / 1e9;
+}
 
 static double left(const struct sh_ckpt_deadline *d)
 {
-    if (d->rests)
-        return d->seconds;
-    return d->seconds + d->grace + (d->waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - d->since_ns) / 1e9;
+    double stage = d->rests ? d->seconds : rest_of(d, d->since_ns, d->waits);
+    double meeting = d->meets ? rest_of(d, d->meets_ns, true) : d->seconds;
+    return stage < meeting ? stage : meeting;
 }
 
 static void expire(const struct sh_ckpt_deadline *d)
 {
     sh_stop(sh_fail(SH_E_COMM, "%s: %s, %s takes longer than checkpoint.timeout_seconds=%g", d->what,
-                    d->waits ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
+                    d->waits || d->rests ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
 static void *watch(void *arg)
@@ -109,6 +115,17 @@ void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d)
 void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d)
 {
     set(d, NULL, false, true);
+}
+
+void sh_ckpt_deadline_meet(struct sh_ckpt_deadline *d, bool on)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->meets = on;
+    d->meets_ns = sh_now_ns();
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
 }
 
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)

@@ -3,6 +3,8 @@
 #ifndef IO_CHECKPOINT_DEADLINE_H
 #define IO_CHECKPOINT_DEADLINE_H
 
+#include <stdbool.h>
+
 struct sh_ckpt_deadline;
 
 /* `what` begins the line and is copied: "loading out/step-8.h5". `rank`: of the job; where all are stuck, 0 speaks
@@ -17,6 +19,10 @@ void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d);
 
 /* It has done its part and does something else; no limit until the next stage. */
 void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d);
+
+/* Beside the stage, which a thread of a background save may work on or rest from: the ranks meet between two steps, and
+ * one of them may not come. */
+void sh_ckpt_deadline_meet(struct sh_ckpt_deadline *d, bool on);
 
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d);
 
