@@ -59,6 +59,21 @@ struct sh_ckpt_keep {
     int64_t every;
 };
 
+/* Where the time of a save goes. Behind the training, a phase's seconds are those of its thread alone, without what lies
+ * between the end of a stage and the step after which the ranks learn of it. */
+enum sh_ckpt_phase {
+    SH_CKPT_SUMS,           /* of the blocks, from memory */
+    SH_CKPT_LAYOUT,         /* of the file by rank 0 */
+    SH_CKPT_WRITE,          /* the data, and its way to the disk */
+    SH_CKPT_SYNC,           /* fsync: what was still under way */
+    SH_CKPT_VERIFY,         /* index and data read back */
+    SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */
+    SH_CKPT_PHASES
+};
+struct sh_ckpt_times {
+    double seconds[SH_CKPT_PHASES]; /* of this rank */
+};
+
 /* How a save is done. */
 enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
 struct sh_ckpt_options {
@@ -67,7 +82,9 @@ struct sh_ckpt_options {
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
+    int threads;            /* that may sum blocks while training waits; behind it, one does */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */
+    struct sh_ckpt_times *times; /* (optional) set when the save succeeds; lent until then */
 };
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes);
@@ -78,7 +95,7 @@ sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const s
  *   wait   in   come back only when done
  *   *done  out  committed: the file is there, *bytes is its size
  * Cost between steps: one sum of an int while a stage runs; in between, once a save each, the sums of the blocks are added
- * up, and rank 0 lays the file out and reads its index back. */
+ * up and the index is sent to all. A thread of rank 0 uses HDF5: until the end nobody else may. */
 struct sh_ckpt_behind;
 sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                            const struct sh_ckpt_options *options, struct sh_ckpt_behind **out);

@@ -11,7 +11,7 @@
 #define SH_CKPT_FORMAT "sherd-checkpoint"
 enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 0 };
 
-/* Once before other calls, again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever the
+/* Before other calls, in each thread; again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever the
  * environment or a file asks for. */
 sh_rc sh_ckpt_h5_start(void);
 

@@ -4,7 +4,7 @@
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/edge.h"
 #include "io/checkpoint/replicas.h"
-#include "io/file/file.h"
+#include "io/checkpoint/spans.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
@@ -14,25 +14,16 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TURN = 4 }; /* blocks that a replica reads before it hands them on */
-
-/* Elements [at, at + n) of one block of a tensor, and where they go. */
-struct wanted {
-    const struct sh_ckpt_entry *entry;
-    int state;
-    int64_t block, at, n;
-    float *data;
-};
+enum { TURN = 8 }; /* blocks that a replica reads before it hands them on */
 
 struct load {
     const char *path;
     const struct sh_ckpt_set *set;
     int rank, world;
-    int fd;
+    struct sh_file_direct file;
     int64_t *place; /* [set->n_tensors]: of each tensor in the index */
     struct sh_ckpt_index index;
-    struct wanted *wanted;
-    int n_wanted, cap_wanted;
+    struct sh_ckpt_spans wanted;
     bool share; /* ranks that want the same read it together */
     struct sh_ckpt_replicas replicas;
     struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
@@ -86,102 +77,67 @@ static sh_rc match(struct load *l)
 
 static sh_rc open_data(struct load *l)
 {
-    return sh_ckpt_index_open_data(&l->index, l->path, &l->fd);
+    return sh_ckpt_index_open_data(&l->index, l->path, &l->file.fd);
 }
 
-static sh_rc check_piece(const struct load *l, const struct sh_ckpt_piece *p)
-{
-    SH_REQUIRE(p->tensor >= 0 && p->tensor < l->set->n_tensors);
-    SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= l->set->tensors[p->tensor].elems - p->begin);
-    return SH_OK;
-}
-
-static void want(struct load *l, int state, const struct sh_ckpt_piece *p)
-{
-    const struct sh_ckpt_entry *e = &l->index.entry[l->place[p->tensor]];
-    for (int64_t done = 0; done < p->elems;) {
-        int64_t block = (p->begin + done) / SH_CKPT_BLOCK_ELEMS, at = (p->begin + done) % SH_CKPT_BLOCK_ELEMS;
-        int64_t rest = sh_ckpt_block_elems(e->elems, block) - at, n = p->elems - done < rest ? p->elems - done : rest;
-        l->wanted = sh_grow(l->wanted, l->n_wanted, &l->cap_wanted, sizeof *l->wanted);
-        l->wanted[l->n_wanted++] = (struct wanted){e, state, block, at, n, p->data[state] + done};
-        done += n;
-    }
-}
-
-/* State by state, as they lie in the file: mostly one range after the other. */
 static sh_rc plan_reads(struct load *l)
 {
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        for (int i = 0; i < l->set->n_pieces; i++) {
-            SH_TRY(check_piece(l, &l->set->pieces[i]));
-            if (l->set->pieces[i].data[s])
-                want(l, s, &l->set->pieces[i]);
-        }
-    return SH_OK;
+    return sh_ckpt_spans_of_set(&l->wanted, l->set, &l->index, l->place);
 }
 
 static sh_rc find_replicas(struct load *l)
 {
     uint64_t wish = 0;
-    for (int i = 0; i < l->n_wanted; i++) {
-        const struct wanted *w = &l->wanted[i];
-        int64_t what[] = {w->state, w->entry->first_block + w->block, w->at, w->n};
+    for (int i = 0; i < l->wanted.n; i++) {
+        const struct sh_ckpt_span *s = &l->wanted.span[i];
+        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems};
         wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
     }
     return l->share ? sh_ckpt_replicas_find(wish, &l->replicas) : SH_OK;
 }
 
-/* Compare what has come into its place: a whole block on the spot, parts of one later. */
-static sh_rc take(struct load *l, const struct wanted *w)
+/* Past the page cache, except when ranks read the same bytes: those of one node then share what is in it. */
+static sh_rc choose_way(struct load *l)
 {
-    const struct sh_ckpt_entry *e = w->entry;
-    int64_t number = e->first_block + w->block;
-    uint64_t seed = sh_ckpt_digest_seed(l->index.meta.step, w->state, e->name);
-    uint64_t sum = sh_ckpt_digest_part(seed, w->block, w->data, w->at, w->n);
-    if (w->n == sh_ckpt_block_elems(e->elems, w->block))
-        return sum == l->index.digest[w->state][number] ? SH_OK
-                                                        : sh_ckpt_index_damaged(l->path, w->state, e, w->block);
-    l->parts.part = sh_grow(l->parts.part, l->parts.n, &l->parts.cap, sizeof *l->parts.part);
-    l->parts.part[l->parts.n++] = (struct sh_ckpt_part){.block = w->state * l->index.n_blocks + number,
-                                                        .begin = (int32_t)w->at,
-                                                        .end = (int32_t)(w->at + w->n),
-                                                        .sum = sum};
+    long long elems[2] = {0};
+    for (int i = 0; i < l->wanted.n; i++)
+        elems[0] += l->wanted.span[i].elems;
+    elems[0] /= l->replicas.size;
+    for (int64_t i = 0; i < l->index.n; i++)
+        elems[1] += l->rank == 0 ? l->index.entry[i].elems * SH_CKPT_STATES : 0;
+    SH_TRY(sh_mesh_sum_i64(elems, 2));
+    if (elems[0] <= elems[1])
+        sh_file_direct_open(l->path, l->file.fd, false, &l->file);
     return SH_OK;
-}
-
-static sh_rc read_one(struct load *l, const struct wanted *w)
-{
-    int64_t offset = w->entry->offset[w->state] + (w->block * SH_CKPT_BLOCK_ELEMS + w->at) * 4;
-    SH_TRY(sh_file_read(l->fd, l->path, w->data, w->n * 4, offset));
-    return take(l, w);
 }
 
 /* Replica k reads the k-th TURN of a round. One that has failed goes on taking part in the rounds. */
 static void read_turn(struct load *l, int first, sh_rc *rc)
 {
-    int begin = first + l->replicas.rank * TURN;
-    for (int i = begin; i < begin + TURN && i < l->n_wanted && *rc == SH_OK; i++)
-        *rc = read_one(l, &l->wanted[i]);
+    int begin = first + l->replicas.rank * TURN, left = l->wanted.n - begin;
+    struct sh_ckpt_spans turn = {.span = l->wanted.span + begin, .n = left < TURN ? left : TURN};
+    if (left > 0 && *rc == SH_OK)
+        *rc = sh_ckpt_spans_read(&turn, &l->file, &l->index);
 }
 
 static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
 {
     const struct sh_ckpt_replicas *r = &l->replicas;
-    for (int i = first; r->size > 1 && i < first + r->size * TURN && i < l->n_wanted; i++) {
-        const struct wanted *w = &l->wanted[i];
+    for (int i = first; i < first + r->size * TURN && i < l->wanted.n; i++) {
+        struct sh_ckpt_span *s = &l->wanted.span[i];
         int root = (i - first) / TURN;
-        SH_TRY(sh_ckpt_replicas_hand(r, root, w->data, w->n));
+        SH_TRY(sh_ckpt_replicas_hand(r, root, s->data, s->elems));
         if (root != r->rank && *rc == SH_OK)
-            *rc = take(l, w);
+            *rc = sh_ckpt_span_check(s, s->data, &l->index, l->path);
     }
     return SH_OK;
 }
 
-static sh_rc read_data(struct load *l)
+static sh_rc read_together(struct load *l)
 {
     sh_rc own = SH_OK, handed = SH_OK;
     int any;
-    for (int first = 0; first < l->n_wanted; first += l->replicas.size * TURN) {
+    for (int first = 0; first < l->wanted.n; first += l->replicas.size * TURN) {
         read_turn(l, first, &own);
         SH_TRY(hand_round(l, first, &handed));
     }
@@ -190,9 +146,31 @@ static sh_rc read_data(struct load *l)
     return any ? own : handed;
 }
 
+static sh_rc read_data(struct load *l)
+{
+    return l->replicas.size > 1 ? read_together(l) : sh_ckpt_spans_read(&l->wanted, &l->file, &l->index);
+}
+
+/* Whole blocks have been compared already. */
+static void add_edges(struct load *l)
+{
+    for (int i = 0; i < l->wanted.n; i++) {
+        const struct sh_ckpt_span *s = &l->wanted.span[i];
+        if (s->elems == sh_ckpt_block_elems(s->entry->elems, s->block))
+            continue;
+        l->parts.part = sh_grow(l->parts.part, l->parts.n, &l->parts.cap, sizeof *l->parts.part);
+        l->parts.part[l->parts.n++] =
+            (struct sh_ckpt_part){.block = s->state * l->index.n_blocks + s->entry->first_block + s->block,
+                                  .begin = (int32_t)s->at,
+                                  .end = (int32_t)(s->at + s->elems),
+                                  .sum = s->sum};
+    }
+}
+
 static sh_rc check_edges(struct load *l)
 {
-    return sh_ckpt_edge_check(&l->parts, &l->index, l->fd, l->path, l->world);
+    add_edges(l);
+    return sh_ckpt_edge_check(&l->parts, &l->index, l->file.fd, l->path, l->world);
 }
 
 static const struct {
@@ -205,6 +183,7 @@ static const struct {
     {"opening the checkpoint", true, open_data},
     {"planning the reads", true, plan_reads},
     {"finding replicas", false, find_replicas},
+    {"choosing how to read", false, choose_way},
     {"reading the data", true, read_data},
     {"comparing shared blocks", false, check_edges},
 };
@@ -231,7 +210,8 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {
     size_t i = 0;
-    struct load l = {.path = path, .set = set, .fd = -1, .share = options->share, .replicas = sh_ckpt_replicas_alone()};
+    struct load l = {.path = path, .set = set, .file = {.path = path, .fd = -1, .direct = -1},
+                     .share = options->share, .replicas = sh_ckpt_replicas_alone()};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
@@ -244,10 +224,11 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};
     }
-    if (l.fd >= 0)
-        close(l.fd);
+    sh_file_direct_close(&l.file);
+    if (l.file.fd >= 0)
+        close(l.file.fd);
     sh_ckpt_replicas_free(&l.replicas);
-    free(l.wanted);
+    sh_ckpt_spans_free(&l.wanted);
     free(l.place);
     free(l.parts.part);
     sh_ckpt_index_free(&l.index);

@@ -1,7 +1,6 @@
 #include "io/checkpoint/save.h"
 
 #include "io/checkpoint/create.h"
-#include "io/checkpoint/digest.h"
 #include "io/checkpoint/h5.h"
 #include "io/checkpoint/road.h"
 #include "io/checkpoint/write.h"
@@ -10,7 +9,6 @@
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,16 +41,16 @@ static sh_rc choose_road(struct sh_ckpt_saving *s)
 }
 
 /* From memory, before anything is written: what is compared at the end covers the whole way to the disk. */
-static sh_rc digest_pieces(struct sh_ckpt_saving *s)
+static sh_rc sum_blocks(struct sh_ckpt_saving *s)
 {
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
-    for (int i = 0; i < s->set.n_pieces; i++) {
-        const struct sh_ckpt_piece *p = &s->set.pieces[i];
-        const struct sh_ckpt_entry *e = &s->index.entry[p->tensor];
-        s->covered[p->tensor] += p->elems;
-        for (int k = 0; k < SH_CKPT_STATES; k++)
-            sh_ckpt_digest_add(sh_ckpt_digest_seed(s->index.meta.step, k, e->name), p->data[k], p->begin, p->elems,
-                               s->index.digest[k] + e->first_block);
+    for (int i = 0; i < s->set.n_pieces; i++)
+        s->covered[s->set.pieces[i].tensor] += s->set.pieces[i].elems;
+    SH_TRY(sh_ckpt_spans_of_set(&s->spans, &s->set, &s->index, NULL));
+    SH_TRY(sh_ckpt_spans_sum(&s->spans, s->options.threads));
+    for (int i = 0; i < s->spans.n; i++) {
+        const struct sh_ckpt_span *span = &s->spans.span[i];
+        s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
     }
     return SH_OK;
 }
@@ -100,7 +98,13 @@ static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 
 static sh_rc write_direct(struct sh_ckpt_saving *s)
 {
-    return s->road == SH_CKPT_DIRECT ? sh_ckpt_write_direct(s->temp, s->fd, &s->set, &s->index) : SH_OK;
+    struct sh_file_direct file;
+    if (s->road != SH_CKPT_DIRECT)
+        return SH_OK;
+    sh_file_direct_open(s->temp, s->fd, true, &file);
+    sh_rc rc = sh_ckpt_spans_write(&s->spans, &file);
+    sh_file_direct_close(&file);
+    return rc;
 }
 
 /* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
@@ -126,10 +130,9 @@ static sh_rc share_index(struct sh_ckpt_saving *s)
     return sh_ckpt_index_share(&s->written, s->rank);
 }
 
-/* The part of the next rank, which another process and mostly another node wrote, from the disk if the kernel can. */
+/* The part of the next rank, which another process and mostly another node wrote. */
 static sh_rc verify_data(struct sh_ckpt_saving *s)
 {
-    posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
     return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world);
 }
 
@@ -149,19 +152,19 @@ static sh_rc retain(struct sh_ckpt_saving *s)
 }
 
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
-    {.name = "preparing", .run = prepare},
-    {.name = "choosing how to write", .run = choose_road},
-    {.name = "summing blocks", .local = true, .run = digest_pieces},
-    {.name = "adding the sums", .run = add_digests},
-    {.name = "laying out the file", .run = lay_out},
-    {.name = "opening the file", .run = open_file},
-    {.name = "writing through MPI-IO", .run = write_mpiio},
-    {.name = "writing", .local = true, .run = write_direct},
-    {.name = "fsync", .local = true, .run = sync_data},
-    {.name = "reading the index back", .run = read_index},
-    {.name = "sharing the index", .run = share_index},
-    {.name = "reading the data back", .local = true, .run = verify_data},
-    {.name = "renaming", .local = true, .run = publish},
-    {.name = "deleting old checkpoints", .local = true, .run = retain},
+    {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
+    {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_road},
+    {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
+    {.name = "adding the sums", .phase = SH_CKPT_SUMS, .run = add_digests},
+    {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},
+    {.name = "opening the file", .phase = SH_CKPT_LAYOUT, .run = open_file},
+    {.name = "writing through MPI-IO", .phase = SH_CKPT_WRITE, .run = write_mpiio},
+    {.name = "writing", .phase = SH_CKPT_WRITE, .local = true, .run = write_direct},
+    {.name = "fsync", .phase = SH_CKPT_SYNC, .local = true, .run = sync_data},
+    {.name = "reading the index back", .phase = SH_CKPT_VERIFY, .local = true, .run = read_index},
+    {.name = "sharing the index", .phase = SH_CKPT_VERIFY, .run = share_index},
+    {.name = "reading the data back", .phase = SH_CKPT_VERIFY, .local = true, .run = verify_data},
+    {.name = "renaming", .phase = SH_CKPT_COMMIT, .local = true, .run = publish},
+    {.name = "deleting old checkpoints", .phase = SH_CKPT_COMMIT, .local = true, .run = retain},
 };
 const int sh_ckpt_n_stages = sizeof sh_ckpt_stages / sizeof sh_ckpt_stages[0];

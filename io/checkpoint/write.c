@@ -2,7 +2,6 @@
 
 #include "io/checkpoint/h5.h"
 #include "io/checkpoint/road.h"
-#include "io/file/file.h"
 
 #include <stdint.h>
 
@@ -101,16 +100,4 @@ sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, cons
     if (H5Fclose(file) < 0 && rc == SH_OK)
         rc = sh_ckpt_h5_fail(path, "close");
     return rc;
-}
-
-sh_rc sh_ckpt_write_direct(const char *path, int fd, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index)
-{
-    /* State by state, as they lie in the file: a rank's pieces of a unit are then one range, written in order. */
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        for (int i = 0; i < set->n_pieces; i++) {
-            const struct sh_ckpt_piece *p = &set->pieces[i];
-            SH_TRY(sh_file_write(fd, path, p->data[s], p->elems * 4,
-                                 index->entry[p->tensor].offset[s] + p->begin * 4));
-        }
-    return SH_OK;
 }

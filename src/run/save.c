@@ -19,6 +19,7 @@ static struct sh_ckpt_options options_of(const struct sh_run *r)
         .road = r->cfg.checkpoint.io,
         .hints = r->cfg.checkpoint.hints,
         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+        .threads = r->threads,
         .keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n}};
 }
 
@@ -38,6 +39,8 @@ sh_rc sh_run_can_save(struct sh_run *r)
     folder = sh_run_checkpoint_folder(r);
     rc = sh_ckpt_behind_check(folder, &options);
     free(folder);
+    if (rc == SH_OK)
+        sh_pieces_touch(r);
     return rc;
 }
 
