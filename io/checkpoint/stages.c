@@ -67,7 +67,8 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
     return SH_OK;
 }
 
-static sh_rc lay_out(struct sh_ckpt_saving *s)
+/* With hints MPI-IO does it, hence not a part of the layout, which may be a thread's. */
+static sh_rc create_file(struct sh_ckpt_saving *s)
 {
     int fd;
     if (s->rank != 0)
@@ -77,8 +78,18 @@ static sh_rc lay_out(struct sh_ckpt_saving *s)
     if (rc == SH_OK)
         strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
     free(temp);
-    SH_TRY(rc);
-    rc = sh_ckpt_create(s->temp, fd, &s->index);
+    if (rc == SH_OK)
+        close(fd);
+    return rc;
+}
+
+static sh_rc lay_out(struct sh_ckpt_saving *s)
+{
+    int fd;
+    if (s->rank != 0)
+        return SH_OK;
+    SH_TRY(sh_file_reopen(s->temp, &fd, &s->bytes));
+    sh_rc rc = sh_ckpt_create(s->temp, fd, &s->index);
     close(fd);
     return rc;
 }
@@ -156,6 +167,7 @@ const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_road},
     {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
     {.name = "adding the sums", .phase = SH_CKPT_SUMS, .run = add_digests},
+    {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .run = create_file},
     {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},
     {.name = "opening the file", .phase = SH_CKPT_LAYOUT, .run = open_file},
     {.name = "writing through MPI-IO", .phase = SH_CKPT_WRITE, .run = write_mpiio},

@@ -18,7 +18,7 @@
 
 enum row {
     WRITE, WRITE_MPIIO, WRITE_BEST, SAVE_DIRECT, SAVE_DIRECT_VERIFIED, SAVE_MPIIO, SAVE_MPIIO_VERIFIED, SAVE_BEHIND,
-    READ, LOAD, COPY, SNAPSHOT, STALL, EMPTY, ROWS
+    READ, LOAD, COPY, SNAPSHOT, STALL, EMPTY, PHASE, ROWS = PHASE + SH_CKPT_PHASES
 };
 
 static const struct sh_bench_row rows[ROWS] = {
@@ -36,6 +36,12 @@ static const struct sh_bench_row rows[ROWS] = {
     [SNAPSHOT] = {"snapshot of the state", "memcpy of the state"},
     [STALL] = {"stall of a save behind", "memcpy of the state"},
     [EMPTY] = {"lay out and index 405B's tensors", NULL},
+    [PHASE + SH_CKPT_SUMS] = {"of save direct: sums of blocks", NULL},
+    [PHASE + SH_CKPT_LAYOUT] = {"of save direct: layout", NULL},
+    [PHASE + SH_CKPT_WRITE] = {"of save direct: writes", NULL},
+    [PHASE + SH_CKPT_SYNC] = {"of save direct: fsync", NULL},
+    [PHASE + SH_CKPT_VERIFY] = {"of save direct: reading back", NULL},
+    [PHASE + SH_CKPT_COMMIT] = {"of save direct: commit", NULL},
 };
 
 struct bench {
@@ -48,7 +54,7 @@ struct bench {
     struct sh_bench_times times[ROWS];
 };
 
-static void put(struct bench *b, enum row row, double seconds)
+static void put(struct bench *b, int row, double seconds)
 {
     b->times[row].seconds[b->round] = seconds;
 }
@@ -100,6 +106,8 @@ static sh_rc save(struct bench *b, int road, enum row without, enum row with)
     SH_TRY(rc);
     put(b, with, seconds);
     put(b, without, seconds - times.seconds[SH_CKPT_VERIFY]);
+    for (int i = 0; road == SH_CKPT_DIRECT && i < SH_CKPT_PHASES; i++)
+        put(b, PHASE + i, times.seconds[i]);
     return SH_OK;
 }
 
@@ -190,6 +198,11 @@ static void fill(struct bench *b)
             sh_rng_fill_normal((uint64_t)k, i, b->state.pieces[i].elems, 1.0f, b->state.pieces[i].data[k]);
 }
 
+static bool is_about_bytes(int row)
+{
+    return row != EMPTY && row != PHASE + SH_CKPT_LAYOUT && row != PHASE + SH_CKPT_SYNC && row != PHASE + SH_CKPT_COMMIT;
+}
+
 static sh_rc measure(struct bench *b)
 {
     long long all;
@@ -202,7 +215,7 @@ static sh_rc measure(struct bench *b)
     SH_TRY(sh_mesh_sum_i64(&all, 1));
     b->bytes = all;
     for (int i = 0; i < ROWS; i++)
-        b->times[i].bytes = i == EMPTY ? 0 : b->bytes;
+        b->times[i].bytes = is_about_bytes(i) ? b->bytes : 0;
     SH_TRY(sh_run_can_save(b->r));
     for (b->round = 0; b->round < b->options->repeat; b->round++)
         SH_TRY(round_of_all(b));
@@ -276,6 +289,7 @@ sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *
 
     b->options = options;
     prepare(&cfg);
+    SH_TRY_OUT(sh_agree(sh_bench_check("io", options)));
     SH_TRY_OUT(make_folder(&cfg, options->folder));
     rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
     if (rc == SH_OK) {

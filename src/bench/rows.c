@@ -135,6 +135,16 @@ static sh_rc read_earlier(const char *path, const char *kind, json_t **out)
     return sh_fail(SH_E_DATA, "%s: not the results of sherd bench %s", path, kind);
 }
 
+sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options)
+{
+    json_t *earlier = NULL;
+
+    if (options->compare)
+        SH_TRY(read_earlier(options->compare, kind, &earlier));
+    json_decref(earlier);
+    return SH_OK;
+}
+
 sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows, const struct sh_bench_times *times,
                       int n, int rounds, const struct sh_bench_options *options)
 {

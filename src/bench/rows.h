@@ -19,6 +19,9 @@ struct sh_bench_times {
     int64_t bytes; /* moved by all ranks; 0: the row is not about bytes */
 };
 
+/* Whether options->compare can be used, asked before anything is measured. Local. Errors: SH_E_DATA. */
+sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options);
+
 /* Table, JSON and comparison. Local: rank 0.
  *   head   what was measured, one line
  *   times  [n] of the rows, `rounds` of each

@@ -48,7 +48,7 @@ char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed wit
 struct sh_run_saved {
     char *path; /* of what was committed, freed with free(); NULL: nothing was */
     int64_t step, bytes;
-    double seconds, stall;
+    double seconds, stall, disk_seconds; /* the last: the longest of the ranks' times of writing and fsync */
 };
 sh_rc sh_run_can_save(struct sh_run *r);                                          /* asked before the first step */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out); /* begin, and end when not async */

@@ -19,7 +19,8 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
                                       .path = saved->path,
                                       .bytes = saved->bytes,
                                       .seconds = saved->seconds,
-                                      .stall = saved->stall};
+                                      .stall = saved->stall,
+                                      .disk_seconds = saved->disk_seconds};
 
     if (!saved->path)
         return;

@@ -32,6 +32,7 @@ struct sh_checkpoint_metrics {
     int64_t bytes;
     double seconds;          /* from the snapshot to the commit */
     double stall;            /* of them, those in which training stood still */
+    double disk_seconds;     /* of them, those of writing the data and of fsync */
 };
 
 /* With what a process begins. */
