@@ -62,9 +62,9 @@ struct sh_ckpt_keep {
 /* Where the time of a save goes. Behind the training, a phase's seconds are those of its thread alone, without what lies
  * between the end of a stage and the step after which the ranks learn of it. */
 enum sh_ckpt_phase {
-    SH_CKPT_SUMS,           /* of the blocks, from memory */
     SH_CKPT_LAYOUT,         /* of the file by rank 0 */
-    SH_CKPT_WRITE,          /* the data, and its way to the disk */
+    SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
+    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums */
     SH_CKPT_SYNC,           /* fsync: what was still under way */
     SH_CKPT_VERIFY,         /* index and data read back */
     SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */

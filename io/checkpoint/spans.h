@@ -13,7 +13,7 @@ struct sh_ckpt_span {
     int64_t block, at, elems; /* elements [at, at + elems) of a block of the tensor */
     uint64_t seed;            /* sh_ckpt_digest_seed() */
     float *data;              /* NULL: to be checked only */
-    uint64_t sum;             /* set by summing and reading */
+    uint64_t sum;             /* set by summing, writing and reading; 0 before */
 };
 
 struct sh_ckpt_spans {
@@ -40,7 +40,7 @@ sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads);
 
 /* Between memory and file, in the order of the row. Neighbours in the file are moved together, 8 MiB at a time, several at
  * once; writes end at multiples of that. Needs 4 buffers of 8 MiB beside the data.
- * Reading sums what it reads, and compares blocks that are read whole with their digests.
+ * Both sum what they move; reading compares blocks that are read whole with their digests.
  * Errors: SH_E_DATA: I/O; a block that does not match its digest, by name. */
 sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_file_direct *file);
 sh_rc sh_ckpt_spans_read(struct sh_ckpt_spans *spans, const struct sh_file_direct *file, const struct sh_ckpt_index *index);

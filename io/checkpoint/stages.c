@@ -40,23 +40,27 @@ static sh_rc choose_road(struct sh_ckpt_saving *s)
     return sh_ckpt_road_choose(s->folder, &s->options, &s->road);
 }
 
-/* From memory, before anything is written: what is compared at the end covers the whole way to the disk. */
-static sh_rc sum_blocks(struct sh_ckpt_saving *s)
+static sh_rc list_spans(struct sh_ckpt_saving *s)
 {
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
     for (int i = 0; i < s->set.n_pieces; i++)
         s->covered[s->set.pieces[i].tensor] += s->set.pieces[i].elems;
-    SH_TRY(sh_ckpt_spans_of_set(&s->spans, &s->set, &s->index, NULL));
-    SH_TRY(sh_ckpt_spans_sum(&s->spans, s->options.threads));
-    for (int i = 0; i < s->spans.n; i++) {
-        const struct sh_ckpt_span *span = &s->spans.span[i];
-        s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
-    }
-    return SH_OK;
+    return sh_ckpt_spans_of_set(&s->spans, &s->set, &s->index, NULL);
+}
+
+/* Sums are made from memory, on this road before the data is given away: what is compared at the end covers the whole way to
+ * the disk. */
+static sh_rc sum_blocks(struct sh_ckpt_saving *s)
+{
+    return s->road == SH_CKPT_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
 }
 
 static sh_rc add_digests(struct sh_ckpt_saving *s)
 {
+    for (int i = 0; i < s->spans.n; i++) {
+        const struct sh_ckpt_span *span = &s->spans.span[i];
+        s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
+    }
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
     for (int k = 0; k < SH_CKPT_STATES; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
@@ -107,6 +111,7 @@ static sh_rc write_mpiio(struct sh_ckpt_saving *s)
     return s->road == SH_CKPT_MPIIO ? sh_ckpt_write_pieces(s->temp, &s->set, s->options.hints) : SH_OK;
 }
 
+/* Sums on the way, while the disk is busy with the piece before. */
 static sh_rc write_direct(struct sh_ckpt_saving *s)
 {
     struct sh_file_direct file;
@@ -116,6 +121,11 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
     sh_rc rc = sh_ckpt_spans_write(&s->spans, &file);
     sh_file_direct_close(&file);
     return rc;
+}
+
+static sh_rc sign(struct sh_ckpt_saving *s)
+{
+    return s->rank == 0 ? sh_ckpt_sign(s->temp, &s->index) : SH_OK;
 }
 
 /* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
@@ -165,13 +175,15 @@ static sh_rc retain(struct sh_ckpt_saving *s)
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
     {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_road},
-    {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
-    {.name = "adding the sums", .phase = SH_CKPT_SUMS, .run = add_digests},
+    {.name = "listing what to write", .phase = SH_CKPT_LAYOUT, .local = true, .run = list_spans},
     {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .run = create_file},
     {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},
     {.name = "opening the file", .phase = SH_CKPT_LAYOUT, .run = open_file},
+    {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
     {.name = "writing through MPI-IO", .phase = SH_CKPT_WRITE, .run = write_mpiio},
     {.name = "writing", .phase = SH_CKPT_WRITE, .local = true, .run = write_direct},
+    {.name = "adding the sums", .phase = SH_CKPT_SUMS, .run = add_digests},
+    {.name = "signing", .phase = SH_CKPT_SUMS, .local = true, .run = sign},
     {.name = "fsync", .phase = SH_CKPT_SYNC, .local = true, .run = sync_data},
     {.name = "reading the index back", .phase = SH_CKPT_VERIFY, .local = true, .run = read_index},
     {.name = "sharing the index", .phase = SH_CKPT_VERIFY, .run = share_index},

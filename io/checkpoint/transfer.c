@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
+enum { CACHED_BYTES = 128 << 10 };
 
 /* A contiguous range of the file; `first` is the span in which it begins. */
 struct chunk {
@@ -68,15 +69,27 @@ static void cut_at_spans(struct transfer *t)
     }
 }
 
+/* Part of a span into the buffer, summed as it comes into the cache. Its other parts may be another thread's. */
+static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char *to)
+{
+    uint64_t sum = 0;
+    for (int64_t at = skip; at < skip + bytes; at += CACHED_BYTES) {
+        int64_t n = skip + bytes - at < CACHED_BYTES ? skip + bytes - at : CACHED_BYTES;
+        sum += sh_ckpt_digest_part(s->seed, s->block, s->data + at / 4, s->at + at / 4, n / 4);
+        memcpy(to + (at - skip), (const char *)s->data + at, (size_t)n);
+    }
+    __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
+}
+
 static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
     int64_t at = c->offset, end = c->offset + c->bytes;
     char *to = buffer + (at - sh_file_align_down(at));
-    for (const struct sh_ckpt_span *s = &t->spans->span[c->first]; at < end; s++) {
+    for (struct sh_ckpt_span *s = &t->spans->span[c->first]; at < end; s++) {
         int64_t skip = at - place_of(s), rest = s->elems * 4 - skip, n = end - at < rest ? end - at : rest;
-        memcpy(to, (const char *)s->data + skip, (size_t)n);
+        give_part(s, skip, n, to);
         to += n;
         at += n;
     }
