@@ -32,6 +32,7 @@ static sh_rc lay_out_and_read(const char *path, int fd, struct sh_ckpt_index *in
     struct sh_ckpt_index back;
 
     SH_TRY(sh_ckpt_create(path, fd, index));
+    SH_TRY(sh_ckpt_sign(path, index));
     SH_TRY(sh_ckpt_index_read(path, &back));
     sh_ckpt_index_free(&back);
     return SH_OK;
