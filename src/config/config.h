@@ -114,10 +114,11 @@ enum sh_cfg_family: llama | gpt2 */
         int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
         int async_mode;          /* enum sh_cfg_async: disabled | async */
         int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
-        char hints[512];         /* for MPI-IO: "key=value,key=value" */
-        double timeout_seconds;  /* of one stage of a save */
-        int keep_latest_k;       /* checkpoints kept; 0: all */
-        int64_t keep_every_n;    /* those whose step is a multiple stay for good; 0: none */
+        char hints[512];         /* for MPI-IO: "name=value,name=value" */
+        double timeout_seconds;  /* of one stage of a save or a load */
+        int max_failures;        /* saves that may fail in a row; more end the job */
+        int keep_latest_k;       /* ephemeral ones: the newest that stay; 0: all */
+        int64_t keep_every_n;    /* permanent ones: those whose step is a multiple; 0: none */
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
         bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
     } checkpoint;

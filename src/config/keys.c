@@ -253,15 +253,19 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},
-    {KEY(checkpoint, hints), .def = "",
-     .help = "Hints for MPI-IO, key=value,key=value: striping_factor, striping_unit, cb_nodes, romio_... ; with auto they "
-             "choose mpiio."},
+    {KEY(checkpoint, hints), .pairs = true, .def = "",
+     .help = "Hints for MPI-IO, such as striping_factor=16,striping_unit=16777216; with io: auto they choose mpiio. "
+             "doc/checkpoint-format.md has a table of them."},
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
-     .help = "A stage of a save that takes longer (a dead disk, a lost rank) stops the job and is named."},
+     .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
+    {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
+     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and "
+             "training goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
-     .help = "How many of the newest checkpoints stay; older ones are deleted once a new one is safe. 0: all stay."},
+     .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
+             "0: all stay."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
-     .help = "Checkpoints whose step is a multiple of this are never deleted; 0: none of them."},
+     .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",
      .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); "
              "empty: none."},

@@ -136,6 +136,8 @@ void sh_run_close(struct sh_run *r)
         sh_mesh_destroy(r->mesh);
     sh_program_destroy(r->p);
     free(r->folder);
+    free(r->resumed_from);
+    free(r->parameters_from);
     free(r->guard);
     sh_ckpt_unlock(r->lock);
     free(r);

@@ -4,7 +4,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/optim/optim.h"
+#include "src/run/saving.h"
 #include "src/run/tracing.h"
 
 #include <math.h>
@@ -20,10 +20,10 @@ struct train {
     struct sh_progress progress;
     struct sh_tracing tracing;
     struct sh_model_flops flops;
-    int64_t global_batch;                    /* sequences of a step */
-    double data_seconds, checkpoint_seconds; /* since the last step's metrics */
+    struct sh_saving saving;
+    int64_t global_batch; /* sequences of a step */
+    double data_seconds;  /* since the last step's metrics */
     int64_t rss;
-    sh_rc pending; /* what went wrong on this rank since the ranks last agreed */
 };
 
 static double seconds_since(int64_t begin_ns)
@@ -38,6 +38,20 @@ static sh_rc open_metrics(struct train *t)
 
     free(path);
     return rc;
+}
+
+/* A line between what an earlier process did and what this one does: steps behind `step` may be there twice. */
+static void report_start(const struct train *t)
+{
+    const struct sh_mesh *mesh = t->r->mesh;
+    struct sh_start_metrics m = {.step = t->r->step,
+                                 .resumed_from = t->r->resumed_from,
+                                 .parameters_from = t->r->parameters_from,
+                                 .ranks = mesh->world,
+                                 .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+
+    sh_metrics_start(t->metrics, &m);
 }
 
 static sh_rc save_config(const struct sh_run *r)
@@ -77,7 +91,10 @@ static sh_rc open_outputs(struct train *t)
         return SH_OK;
     SH_TRY(sh_tracing_check(t->r));
     SH_TRY(save_config(t->r));
-    return open_metrics(t);
+    SH_TRY(open_metrics(t));
+    t->saving.metrics = t->metrics;
+    report_start(t);
+    return SH_OK;
 }
 
 static void set_up(struct train *t)
@@ -153,13 +170,14 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 /* Read what comes first; the ranks agree that all could, and that all could write their logs. */
 static sh_rc prepare(struct train *t)
 {
+    sh_rc rc = sh_metrics_result(t->metrics);
     double failed;
 
-    if (t->pending == SH_OK)
-        t->pending = read_micro_step(t, 0);
-    failed = t->pending != SH_OK;
+    if (rc == SH_OK)
+        rc = read_micro_step(t, 0);
+    failed = rc != SH_OK;
     SH_TRY(sum_over_ranks(t->r, &failed, 1));
-    return failed > 0 ? sh_agree(t->pending) : SH_OK;
+    return failed > 0 ? sh_agree(rc) : SH_OK;
 }
 
 /* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
@@ -256,8 +274,7 @@ static void report(struct train *t, struct sh_step_metrics *m)
 {
     if (!t->metrics)
         return;
-    if (t->pending == SH_OK)
-        t->pending = sh_metrics_step(t->metrics, m);
+    sh_metrics_step(t->metrics, m);
     if (m->skipped)
         sh_progress_break(&t->progress);
     sh_progress_step(&t->progress, m);
@@ -302,10 +319,10 @@ static sh_rc train_step(struct train *t)
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
     m.time.data = t->data_seconds;
-    m.time.checkpoint = t->checkpoint_seconds;
+    m.time.checkpoint = t->saving.seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.peak_rss_bytes = t->rss;
-    t->data_seconds = t->checkpoint_seconds = 0;
+    t->data_seconds = t->saving.seconds = 0;
     report(t, &m);
     return SH_OK;
 }
@@ -321,73 +338,7 @@ static sh_rc validate(struct train *t)
     sh_progress_break(&t->progress);
     sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss,
                 (long long)v.sequences);
-    if (t->pending == SH_OK)
-        t->pending = sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
-    return SH_OK;
-}
-
-/* *saved: what sh_run_save() or a poll has committed, if anything. */
-static void report_saved(struct train *t, struct sh_run_saved *saved)
-{
-    struct sh_checkpoint_metrics m = {.step = saved->step,
-                                      .path = saved->path,
-                                      .bytes = saved->bytes,
-                                      .seconds = saved->seconds,
-                                      .stall = saved->stall};
-
-    if (!saved->path)
-        return;
-    sh_progress_break(&t->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training stood still for %.3f s)", (long long)m.step, m.path,
-                (double)m.bytes / 1e6, m.seconds, m.stall);
-    if (t->metrics && t->pending == SH_OK)
-        t->pending = sh_metrics_checkpoint(t->metrics, &m);
-    free(saved->path);
-}
-
-static sh_rc poll_save(struct train *t, bool wait)
-{
-    struct sh_run_saved saved;
-    int64_t begin = sh_now_ns();
-
-    if (!sh_run_is_saving(t->r))
-        return SH_OK;
-    SH_TRY(sh_run_save_poll(t->r, wait, &saved));
-    t->checkpoint_seconds += seconds_since(begin);
-    report_saved(t, &saved);
-    return SH_OK;
-}
-
-/* One at a time: a second copy would take memory that is not planned for. */
-static bool skips(struct train *t)
-{
-    const struct sh_config *cfg = &t->r->cfg;
-
-    if (!sh_run_is_saving(t->r) || cfg->checkpoint.async_busy == SH_BUSY_WAIT || t->r->step == cfg->training.steps)
-        return false;
-    sh_progress_break(&t->progress);
-    sh_log_info("step %lld  not saved: the checkpoint before is still being written (checkpoint.async_busy=skip)",
-                (long long)t->r->step);
-    return true;
-}
-
-/* A save may take long on one rank, and no limit of a step must end it; it has its own, checkpoint.timeout_seconds. */
-static sh_rc save(struct train *t)
-{
-    struct sh_run_saved saved;
-    char guard[128];
-    int64_t begin;
-
-    if (skips(t))
-        return SH_OK;
-    sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
-    begin = sh_now_ns();
-    sh_guard_save(&t->guard, guard, sizeof guard);
-    SH_TRY(sh_run_save(t->r, guard, &saved));
-    sh_mesh_patience(t->r->cfg.comm.train_timeout_seconds);
-    t->checkpoint_seconds += seconds_since(begin);
-    report_saved(t, &saved);
+    sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
     return SH_OK;
 }
 
@@ -399,27 +350,27 @@ static sh_rc loop(struct train *t)
     if (r->step >= cfg->training.steps)
         sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
-        SH_TRY(save(t));
+        SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_patience(cfg->comm.train_timeout_seconds);
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
         SH_TRY(train_step(t));
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
-        SH_TRY(poll_save(t, false));
+        SH_TRY(sh_saving_poll(&t->saving, false));
         if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
             SH_TRY(validate(t));
         if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
-            SH_TRY(save(t));
+            SH_TRY(sh_saving_save(&t->saving, r->step == cfg->training.steps));
     }
     sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
+    SH_TRY(sh_saving_poll(&t->saving, true));
     SH_TRY(sh_tracing_finish(&t->tracing, r));
-    return sh_agree(t->pending);
+    return sh_agree(sh_metrics_result(t->metrics));
 }
 
 sh_rc sh_run_train(struct sh_run *r)
 {
-    struct train t = {.r = r};
+    struct train t = {.r = r, .saving = {.r = r, .guard = &t.guard, .progress = &t.progress}};
     sh_rc rc;
 
     set_up(&t);
