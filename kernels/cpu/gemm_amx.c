@@ -2,7 +2,7 @@
  * again and again, or store each partial sum.
  *
  * A block of at most BLOCK rows, columns and inner elements is packed once by all threads and multiplied as patches of
- * PATCH x PATCH. While a patch takes its depth in stretches of DEPTH, a panel of columns stays in the L1 cache (16 KiB), the
+ * PATCH x PATCH, or smaller ones where threads would idle. While a patch takes its depth in stretches of DEPTH, a panel of columns stays in the L1 cache (16 KiB), the
  * patch's rows and sums in L2. A sum takes its inner elements in ascending order whatever thread works on it, so that the
  * number of threads changes no bit.
  * Floor: 2*m*n*k operations at 2 x 16 x 16 x 32 in 16 cycles; the caches give half of that (see doc/performance.md). */
@@ -16,9 +16,9 @@
 #include "kernels/cpu/gemm_engine.h"
 
 #include <immintrin.h>
-#include <string.h>
+#include <omp.h>
 
-enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, BLOCK = 1024, DEPTH = 256, PATCH = 256, TILE = STEP / 2 };
+enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, BLOCK = 1024, DEPTH = 256, PATCH = 512, TILE = STEP / 2 };
 enum { PANEL = BLOCK * SIDE }; /* elements of the deepest panel */
 
 /* What is multiplied now: rows [row, row + m), columns [col, col + n), inner elements [in, in + k) of the product. */
@@ -34,9 +34,14 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
 static int64_t panels(int64_t n)
 {
-    return (n + SIDE - 1) / SIDE;
+    return div_up(n, SIDE);
 }
 
 /* All eight tiles: 16 rows of 64 bytes. Static, since GCC 12 believes that loading it reads eight bytes, and drops what is
@@ -167,12 +172,21 @@ static void multiply_patch(const struct block *b, int64_t i0, int64_t i1, int64_
             emit_tile(b, i, j);
 }
 
+/* Panels on a side of a patch: each thread is to have two patches at least, down to a quarter of the usual side. */
+static int64_t span_of(int64_t rows, int64_t cols)
+{
+    int64_t span = PATCH / SIDE;
+
+    while (span > PATCH / SIDE / 4 && div_up(rows, span) * div_up(cols, span) < 2 * omp_get_num_threads())
+        span /= 2;
+    return span;
+}
+
 /* Within a parallel region: its threads share the work. */
 static void multiply_block(const struct block *b)
 {
-    enum { SPAN = PATCH / SIDE };
-    int64_t rows = panels(b->m), cols = panels(b->n);
-    int64_t down = (rows + SPAN - 1) / SPAN, across = (cols + SPAN - 1) / SPAN;
+    int64_t rows = panels(b->m), cols = panels(b->n), span = span_of(rows, cols);
+    int64_t down = div_up(rows, span), across = div_up(cols, span);
 
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < rows + cols; i++) {
@@ -183,8 +197,8 @@ static void multiply_block(const struct block *b)
     }
 #pragma omp for schedule(dynamic)
     for (int64_t p = 0; p < down * across; p++) {
-        int64_t i = p % down * SPAN, j = p / down * SPAN;
-        multiply_patch(b, i, least(i + SPAN, rows), j, least(j + SPAN, cols));
+        int64_t i = p % down * span, j = p / down * span;
+        multiply_patch(b, i, least(i + span, rows), j, least(j + span, cols));
     }
 }
 
