@@ -167,7 +167,8 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1; /* 0: unknown */
     SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, node, &l->mesh));
     l->threads = threads_of_rank(&l->cfg, (int)ranks);
-    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
+    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, sh_request_segment(&l->cfg, &l->mesh, node), l->threads,
+                            l->cfg.memory.limit_bytes, &l->build));
     return sh_pass_build(&l->build, &l->p);
 }
 

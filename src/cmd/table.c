@@ -61,6 +61,14 @@ static const struct sh_cmd_option ckpt[] = {
     {0},
 };
 
+static const struct sh_cmd_option bench[] = {
+    {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
+    {.name = "--repeat", .value = "N", .help = "rounds, in each of which everything is measured once; default 3"},
+    {.name = "--json", .value = "FILE", .help = "write the results into this file"},
+    {.name = "--compare", .value = "FILE", .help = "set the results against those of an earlier --json"},
+    {0},
+};
+
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
@@ -85,6 +93,10 @@ const struct sh_cmd sh_commands[] = {
      "two "
      "FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
      ckpt, .run = sh_cmd_ckpt},
+    {"bench", "io [CONFIG.yaml]",
+     "measure this machine: checkpoints of a model saved, loaded and copied in turn with plain programs that move the "
+     "same bytes; start it with mpirun or srun",
+     bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
     {0},
 };

@@ -20,6 +20,7 @@ struct sh_comm {
     const struct sh_comm_ops *ops;
     const struct sh_mesh *mesh;
     struct sh_comm_options opt;
+    struct sh_comm_segment segment;
     void *backend;
 
     pthread_mutex_t lock;   /* guards what follows */
@@ -39,6 +40,7 @@ struct sh_comm_ops {
     sh_rc (*create)(struct sh_comm *c);               /* collective */
     void (*destroy)(struct sh_comm *c);               /* collective; all tickets are complete */
     void (*start)(struct sh_comm *c, int64_t ticket); /* the ring holds the collective; called with the lock held */
+    void (*set_segment)(struct sh_comm *c);            /* c->segment is there; before the first start. (opt) */
 };
 
 extern const struct sh_comm_ops sh_comm_self;

@@ -92,9 +92,19 @@ static void start(struct sh_comm *c, int64_t ticket)
     pthread_cond_signal(&c->work);
 }
 
+static void set_segment(struct sh_comm *c)
+{
+    struct sh_mpi *m = c->backend;
+
+    for (int s = 0; s < SH_STREAMS; s++)
+        for (int a = 0; a < SH_AXES; a++)
+            sh_channel_set_segment(&m->channel[s][a], c->mesh, &c->segment);
+}
+
 const struct sh_comm_ops sh_comm_mpi = {
     .name = "mpi",
     .create = create,
     .destroy = destroy,
     .start = start,
+    .set_segment = set_segment,
 };

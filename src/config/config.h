@@ -32,6 +32,7 @@ enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
+enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
@@ -115,10 +116,11 @@ enum sh_cfg_family: llama | gpt2 */
         int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
         int async_mode;          /* enum sh_cfg_async: disabled | async */
         int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
-        char hints[512];         /* for MPI-IO: "key=value,key=value" */
-        double timeout_seconds;  /* of one stage of a save */
-        int keep_latest_k;       /* checkpoints kept; 0: all */
-        int64_t keep_every_n;    /* those whose step is a multiple stay for good; 0: none */
+        char hints[512];         /* for MPI-IO: "name=value,name=value" */
+        double timeout_seconds;  /* of one stage of a save or a load */
+        int max_failures;        /* saves that may fail in a row; more end the job */
+        int keep_latest_k;       /* ephemeral ones: the newest that stay; 0: all */
+        int64_t keep_every_n;    /* permanent ones: those whose step is a multiple; 0: none */
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
         bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
     } checkpoint;
@@ -149,6 +151,7 @@ enum sh_cfg_family: llama | gpt2 */
     struct {
         double train_timeout_seconds; /* a collective that takes longer is a stall */
         int trace_buf_size;      /* collectives kept for the report of a stall */
+        int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
     } comm;
     struct {
         int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */

@@ -4,13 +4,26 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static sh_rc arena_create(int64_t bytes, char **arena)
+static sh_rc no_arena(int64_t bytes)
 {
-    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes, strerror(errno));
+}
+
+static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
+{
+    int64_t bytes = own_bytes + segment_bytes;
+    char *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (p == MAP_FAILED)
-        return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes,
-                       strerror(errno));
+        return no_arena(bytes);
+    if (segment_bytes && mmap(p + own_bytes, (size_t)segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                             segment_fd, 0) == MAP_FAILED) {
+        sh_rc rc = no_arena(bytes);
+
+        munmap(p, (size_t)bytes);
+        return rc;
+    }
+    madvise(p, (size_t)own_bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
     *arena = p;
     return SH_OK;
 }

@@ -13,8 +13,10 @@
 struct sh_device {
     const char *name;
     const struct sh_kernel_table *kernels;
-    sh_rc (*arena_create)(int64_t bytes, char **arena); /* SH_E_MEMORY when it cannot be had */
-    void (*arena_destroy)(char *arena, int64_t bytes);
+    /* One range of addresses: own_bytes of this process, then segment_bytes of the file segment_fd (whole pages; 0 bytes:
+     * none). SH_E_MEMORY when it cannot be had. */
+    sh_rc (*arena_create)(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena);
+    void (*arena_destroy)(char *arena, int64_t bytes); /* of both */
     void (*put)(void *device, const void *host, int64_t bytes); /* host to device */
     void (*get)(void *host, const void *device, int64_t bytes); /* device to host */
 };

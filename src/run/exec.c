@@ -33,13 +33,26 @@ static void make_label(const struct sh_program *p, const struct sh_op *op, char 
         snprintf(label, LABEL, "%s %s", phase, kind);
 }
 
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
+static void share_segment(const struct sh_exec *e)
+{
+    const struct sh_segment *w = &e->p->segment;
+    char *base = e->arena + e->p->own_bytes;
+    struct sh_comm_segment segment = {.base = base,
+                                    .peers = base + sh_segment_peer_at(w, 0),
+                                    .peer_bytes = w->peer_bytes,
+                                    .ranks = w->ranks,
+                                    .rank = w->rank};
+
+    sh_comm_set_segment(e->comm, &segment);
+}
+
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out)
 {
     struct sh_exec *e;
     char *arena;
 
-    SH_TRY(device->arena_create(p->arena_bytes, &arena));
+    SH_TRY(device->arena_create(p->own_bytes, sh_segment_bytes(&p->segment), segment_fd, &arena));
     e = sh_calloc(1, sizeof *e);
     *e = (struct sh_exec){.p = p,
                           .device = device,
@@ -53,6 +66,8 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
         e->calls[i].scalars = &e->scalars;
         make_label(p, &p->ops[i], e->labels[i]);
     }
+    if (p->segment.ranks)
+        share_segment(e);
     *out = e;
     return SH_OK;
 }
@@ -61,7 +76,7 @@ void sh_exec_destroy(struct sh_exec *e)
 {
     if (!e)
         return;
-    e->device->arena_destroy(e->arena, e->p->arena_bytes);
+    e->device->arena_destroy(e->arena, e->p->own_bytes + sh_segment_bytes(&e->p->segment));
     free(e->calls);
     free(e->tickets);
     free(e->labels);

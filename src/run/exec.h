@@ -16,8 +16,9 @@ struct sh_exec_time {
     double compute, exposed_comm; /* seconds since sh_exec_reset_time */
 };
 
-/* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it. */
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
+/* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it.
+ *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none */
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out);
 void sh_exec_destroy(struct sh_exec *e);
 

@@ -21,8 +21,11 @@ struct sh_pieces {
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out);
 void sh_pieces_free(struct sh_pieces *p);
 
-/* Copy what SAVE describes to where SNAPSHOT finds it. */
+/* Copy what SAVE describes to where SNAPSHOT finds it, by all threads of the rank. */
 void sh_pieces_copy(const struct sh_run *r);
+
+/* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
+void sh_pieces_touch(const struct sh_run *r);
 
 /* Elements of a unit: those of this rank, and those of a parameter. */
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u);
