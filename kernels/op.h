@@ -17,6 +17,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum sh_op_kind {
     SH_OP_EMBED,         /* tokens [B,T] i32, wte [V,C], wpe [P,C] (opt)            -> x [B,T,C]                        */
     SH_OP_EMBED_BWD,     /* dx [B,T,C], tokens [B,T]                                -> dwte [V,C] += (opt), dwpe [P,C] += (opt) */
@@ -104,6 +108,7 @@ struct sh_op_call {
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;
+    void *queue;                     /* where the device puts the call: a stream of CUDA; NULL on the CPU */
 };
 
 static inline bool sh_op_adds(const struct sh_op_call *call, int out)
@@ -111,7 +116,8 @@ static inline bool sh_op_adds(const struct sh_op_call *call, int out)
     return (call->attr->accumulate >> out) & 1u;
 }
 
-/* A kernel runs one call to its end. It trusts the shapes (the check pass has checked them) and allocates nothing. */
+/* A kernel runs one call to its end; on a GPU it puts it into call->queue and returns, having read *call and its scalars.
+ * It trusts the shapes (the check pass has checked them) and allocates nothing. */
 typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 
 /* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and only for those. */
@@ -124,6 +130,7 @@ struct sh_kernel_table {
 
 extern const struct sh_kernel_table sh_kernels_ref; /* plain loops: what is right */
 extern const struct sh_kernel_table sh_kernels_cpu; /* threads, vector code, CBLAS, oneDNN */
+extern const struct sh_kernel_table sh_kernels_cuda; /* one GPU; without CUDA only its work_bytes is of use, for plans */
 
 struct sh_op_cost {
     double flops; /* multiply-adds counted as two */
@@ -144,5 +151,9 @@ const struct sh_op_info *sh_op_info(enum sh_op_kind kind);
 
 /* Operations and bytes of one call (shapes and attr set). */
 struct sh_op_cost sh_op_cost(const struct sh_op_call *call);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -9,6 +9,10 @@
 
 #include <stdbool.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Clang can mark the type, so that every ignored code is a warning; GCC marks functions only, hence the Clang build. */
 #ifdef __clang__
 #define SH_RC_MUST_BE_USED __attribute__((warn_unused_result))
@@ -72,5 +76,9 @@ const char *sh_rc_name(sh_rc rc);
  * For failures inside a training step, where peers wait in collectives; elsewhere return an sh_rc. Does not return. */
 void sh_stop(sh_rc rc) __attribute__((noreturn));
 void sh_stop_hook(void (*hook)(int exit_status));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -81,7 +81,9 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
         return sh_fail(SH_E_USAGE, "sherd %s: %s is given twice", cmd->name, cmd->options[row].name);
     if (!cmd->options[row].value) {
         args->values[row] = "";
-        return equals ? sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name) : SH_OK;
+        if (equals)
+            return sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name);
+        return set_keys(&cmd->options[row], NULL, args);
     }
     if (!equals && !has_value(argc, argv, *i))
         return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);

@@ -15,6 +15,7 @@ struct plan {
     struct sh_build build;
     struct sh_program *p;
     int threads;
+    bool gpu;
 };
 
 static const char *recompute_name(int mode)
@@ -49,8 +50,12 @@ static void print_request(const struct plan *l)
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
            l->cfg.training.local_batch_size);
-    printf("threads      %d a rank%s\n", l->threads,
-           l->cfg.training.threads ? "" : ": this machine's cores over the ranks of a node; training.threads sets it");
+    if (l->gpu)
+        printf("device       cuda: one GPU a rank\n");
+    else
+        printf("threads      %d a rank%s\n", l->threads,
+               l->cfg.training.threads ? ""
+                                       : ": this machine's cores over the ranks of a node; training.threads sets it");
     printf(
         "work         %.4g GFLOP a token (6 x weights in products + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
         (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
@@ -85,7 +90,7 @@ static void print_memory(const struct plan *l)
     char text[SH_STR_SHORT];
 
     sh_pass_memory(l->p, bytes);
-    printf("\nmemory of this rank at the peak\n");
+    printf("\nmemory of this rank%s at the peak\n", l->gpu ? "'s GPU" : "");
     for (int i = 0; i < SH_MEM_KINDS; i++) {
         sum += bytes[i];
         if (bytes[i])
@@ -95,8 +100,13 @@ static void print_memory(const struct plan *l)
     if (l->p->arena_bytes != sum)
         printf("  %-34s %20lld  %12s\n", "gaps between tensors", (long long)(l->p->arena_bytes - sum),
                sh_str_bytes(l->p->arena_bytes - sum, text));
-    printf("  %-34s %20lld  %12s\n", "arena: all that is allocated", (long long)l->p->arena_bytes,
-           sh_str_bytes(l->p->arena_bytes, text));
+    printf("  %-34s %20lld  %12s\n", l->gpu ? "arena: all that is allocated on it" : "arena: all that is allocated",
+           (long long)l->p->arena_bytes, sh_str_bytes(l->p->arena_bytes, text));
+    if (!l->gpu)
+        return;
+    printf("  beside it, not Sherd's: about 0.5 GiB for CUDA's context and libraries, and NCCL's buffers\n");
+    printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)l->p->host_bytes,
+           sh_str_bytes(l->p->host_bytes, text));
 }
 
 struct traffic {
@@ -157,6 +167,7 @@ static int threads_of_rank(const struct sh_config *cfg, int ranks)
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
 {
     int64_t ranks, rank;
+    char why[256];
     int node;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
@@ -167,7 +178,10 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1; /* 0: unknown */
     SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, node, &l->mesh));
     l->threads = threads_of_rank(&l->cfg, (int)ranks);
-    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
+    SH_TRY(sh_request_gpu(&l->cfg, true, &l->gpu, why));
+    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->gpu,
+                            l->gpu ? 0 : sh_request_segment(&l->cfg, &l->mesh, node), l->threads,
+                            l->cfg.memory.limit_bytes, &l->build));
     return sh_pass_build(&l->build, &l->p);
 }
 

@@ -9,6 +9,8 @@ static const struct sh_cmd_option train[] = {
      "a new run with the parameters of a checkpoint, new optimizer, step 0 (the same as "
      "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)",
      .key = "checkpoint.initial_load_path", .also = "checkpoint.initial_load_model_only=true"},
+    {.name = "--share-gpu", .help = "let several ranks use one GPU: slow, for tests (the same as --comm.share_gpu=true)",
+     .also = "comm.share_gpu=true"},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
@@ -66,6 +68,14 @@ static const struct sh_cmd_option report[] = {
     {0},
 };
 
+static const struct sh_cmd_option bench[] = {
+    {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
+    {.name = "--repeat", .value = "N", .help = "rounds, in each of which everything is measured once; default 3"},
+    {.name = "--json", .value = "FILE", .help = "write the results into this file"},
+    {.name = "--compare", .value = "FILE", .help = "set the results against those of an earlier --json"},
+    {0},
+};
+
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
@@ -93,6 +103,10 @@ const struct sh_cmd sh_commands[] = {
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
+    {"bench", "io [CONFIG.yaml]",
+     "measure this machine: checkpoints of a model saved, loaded and copied in turn with plain programs that move the "
+     "same bytes; start it with mpirun or srun",
+     bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
     {0},
 };

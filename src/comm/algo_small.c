@@ -1,5 +1,6 @@
 /* Collectives where the number of messages is the cost: MPI's own all-gather, and sums made by every rank for itself in
- * one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all. */
+ * one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all, and those
+ * that were launched on a GPU and need only be watched. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 
@@ -10,6 +11,32 @@ static int64_t part_bytes(const struct sh_coll *coll)
     return coll->count * sh_dtype_bytes(coll->dtype);
 }
 
+static bool device_fits(const struct sh_channel *ch, const struct sh_coll *coll)
+{
+    (void)coll;
+    return ch->done != NULL;
+}
+
+static sh_rc device_begin(struct sh_channel *ch)
+{
+    (void)ch;
+    return SH_OK;
+}
+
+static sh_rc device_step(struct sh_channel *ch, bool *moved, bool *done)
+{
+    *done = ch->c->opt.device->event_is_done(ch->done);
+    *moved = *moved || *done;
+    return SH_OK;
+}
+
+const struct sh_algo sh_algo_device = {
+    .name = "device",
+    .fits = device_fits,
+    .begin = device_begin,
+    .step = device_step,
+};
+
 static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     return ch->size == 1 || coll->count == 0;
@@ -17,7 +44,7 @@ static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 
 static sh_rc alone_begin(struct sh_channel *ch)
 {
-    sh_comm_run_alone(&ch->coll);
+    sh_comm_run_alone(ch->c, &ch->coll, NULL);
     return SH_OK;
 }
 

@@ -7,11 +7,24 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum { SH_COMM_ON_DEVICE = 512 }; /* collectives with a queue that may be open at once */
+
+/* Of a collective with a queue. A ticket has them until the one SH_COMM_ON_DEVICE later takes them over. */
+struct sh_comm_events {
+    void *ready; /* in the caller's queue: the operands are there */
+    void *begin; /* before the collective itself; the progress thread looks at it from then on */
+    void *done;  /* behind it (nccl only) */
+};
+
+struct sh_stage;
+
 /* A ticket's place in the ring. Complete when record.end_ns is set; then it may be overwritten by a later ticket. */
 struct sh_comm_item {
     struct sh_coll coll;
     struct sh_coll_record record;
     int64_t next; /* the ticket behind it in the same channel; 0: none yet */
+    struct sh_comm_events *events; /* NULL: operands in host memory */
+    struct sh_stage *stage;        /* of mpi: where the operands are meanwhile; NULL: where they were */
 };
 
 struct sh_comm_ops;
@@ -20,7 +33,11 @@ struct sh_comm {
     const struct sh_comm_ops *ops;
     const struct sh_mesh *mesh;
     struct sh_comm_options opt;
+    struct sh_comm_segment segment;
     void *backend;
+    void *copies;                  /* queue for copies of the mpi backend on a GPU */
+    struct sh_comm_events *events; /* [SH_COMM_ON_DEVICE], NULL without a GPU */
+    struct sh_stage *stages;       /* all that there are */
 
     pthread_mutex_t lock;   /* guards what follows */
     pthread_cond_t work;    /* to the progress thread: a collective was started, MPI is asked back, the end */
@@ -39,10 +56,19 @@ struct sh_comm_ops {
     sh_rc (*create)(struct sh_comm *c);               /* collective */
     void (*destroy)(struct sh_comm *c);               /* collective; all tickets are complete */
     void (*start)(struct sh_comm *c, int64_t ticket); /* the ring holds the collective; called with the lock held */
+
+    /* Of those with a queue; without the lock, by the caller's thread. NULL: nothing to do. */
+    sh_rc (*launch)(struct sh_comm *c, struct sh_comm_item *item); /* before start */
+    sh_rc (*join)(struct sh_comm *c, int64_t ticket, void *queue);
+
+    sh_rc (*available)(void);             /* local; NULL: always */
+    sh_rc (*look)(struct sh_comm *c);     /* by the progress thread now and then: is all well? NULL: nothing to ask */
+    void (*set_segment)(struct sh_comm *c);            /* c->segment is there; before the first start. (opt) */
 };
 
 extern const struct sh_comm_ops sh_comm_self;
 extern const struct sh_comm_ops sh_comm_mpi;
+extern const struct sh_comm_ops sh_comm_nccl; /* in builds with it */
 
 /* The ring (record.c). All with the lock held. */
 struct sh_comm_item *sh_comm_item(struct sh_comm *c, int64_t ticket);
@@ -50,7 +76,13 @@ int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll);
 bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket);
 void sh_comm_set_complete(struct sh_comm *c, int64_t ticket); /* wakes the caller */
 
-/* The collective on an axis of one rank, or of no elements: a copy at most. */
-void sh_comm_run_alone(const struct sh_coll *coll);
+/* The collective on an axis of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). */
+void sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue);
+
+/* Device memory (staging.c): events; and for mpi, operands of a collective out to pinned host memory and back. */
+void sh_comm_device_open(struct sh_comm *c);
+void sh_comm_device_close(struct sh_comm *c);
+sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item);
+sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue);
 
 #endif

@@ -1,12 +1,67 @@
 #include "src/comm/comm.h"
 
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/comm/backend.h"
 
+#include "sherd_config.h"
+
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { RING_MIN = 256 }; /* tickets that may be open at once, whatever the history */
+enum { RING_MIN = 2 * SH_COMM_ON_DEVICE }; /* tickets that may be open at once, whatever the history */
+
+static const struct sh_comm_ops *const backends[] = {
+    &sh_comm_mpi,
+#if defined HAVE_CUDA && defined HAVE_NCCL
+    &sh_comm_nccl,
+#endif
+};
+
+static const struct sh_comm_ops *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (!strcmp(backends[i]->name, name))
+            return backends[i];
+    return NULL;
+}
+
+static sh_rc want_nccl(const struct sh_comm_options *opt, const struct sh_comm_ops *nccl)
+{
+    if (!opt->device || !opt->device->gpu)
+        return sh_fail(SH_E_USAGE, "comm.backend=nccl is for GPUs, but training.device is cpu; leave it out");
+    if (!nccl)
+        return sh_fail(SH_E_USAGE, "comm.backend=nccl, but this sherd was built without NCCL's headers");
+    return nccl->available();
+}
+
+/* NCCL where there are GPUs and the library is found on all ranks. */
+static const struct sh_comm_ops *choose_auto(const struct sh_comm_options *opt)
+{
+    const struct sh_comm_ops *nccl = find("nccl");
+
+    if (!opt->device || !opt->device->gpu)
+        return &sh_comm_mpi;
+    if (sh_agree(want_nccl(opt, nccl)) == SH_OK)
+        return nccl;
+    if (sh_error_text()[0])
+        sh_log_info("GPUs talk through MPI and host memory: %s", sh_error_text());
+    sh_error_clear();
+    return &sh_comm_mpi;
+}
+
+/* Collective: all ranks choose alike. */
+static sh_rc choose(const struct sh_mesh *mesh, const struct sh_comm_options *opt, const struct sh_comm_ops **ops)
+{
+    const char *name = opt->backend ? opt->backend : "auto";
+
+    if (!strcmp(name, "nccl"))
+        SH_TRY(sh_agree(want_nccl(opt, find(name))));
+    *ops = mesh->world == 1 ? &sh_comm_self : !strcmp(name, "auto") ? choose_auto(opt) : find(name);
+    SH_REQUIRE(*ops);
+    return SH_OK;
+}
 
 static void init_locks(struct sh_comm *c)
 {
@@ -21,6 +76,7 @@ static void init_locks(struct sh_comm *c)
 
 static void free_all(struct sh_comm *c)
 {
+    sh_comm_device_close(c);
     pthread_cond_destroy(&c->done);
     pthread_cond_destroy(&c->work);
     pthread_mutex_destroy(&c->lock);
@@ -30,9 +86,11 @@ static void free_all(struct sh_comm *c)
 
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out)
 {
+    const struct sh_comm_ops *ops;
     SH_REQUIRE(opt->timeout_seconds > 0 && opt->history >= 0);
+    SH_TRY(choose(mesh, opt, &ops));
     struct sh_comm *c = sh_calloc(1, sizeof *c);
-    c->ops = mesh->world == 1 ? &sh_comm_self : &sh_comm_mpi;
+    c->ops = ops;
     c->mesh = mesh;
     c->opt = *opt;
     c->capacity = opt->history > RING_MIN ? opt->history : RING_MIN;
@@ -40,6 +98,7 @@ sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *o
     c->oldest_open = 1;
     atomic_init(&c->doing, "starting");
     init_locks(c);
+    sh_comm_device_open(c);
     sh_rc rc = c->ops->create(c);
     if (rc != SH_OK) {
         free_all(c);
@@ -72,6 +131,13 @@ const char *sh_comm_name(const struct sh_comm *c)
     return c->ops->name;
 }
 
+void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
+{
+    c->segment = *w;
+    if (c->ops->set_segment)
+        c->ops->set_segment(c);
+}
+
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
@@ -79,18 +145,42 @@ static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->dtype == SH_F32 || coll->dtype == SH_F64);
     SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);
+    SH_REQUIRE(!coll->queue || c->events);
     return SH_OK;
+}
+
+static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
+{
+    sh_rc rc = SH_OK;
+
+    item->events = &c->events[item->record.ticket % SH_COMM_ON_DEVICE];
+    pthread_mutex_unlock(&c->lock);
+    if (c->ops->launch)
+        rc = c->ops->launch(c, item);
+    pthread_mutex_lock(&c->lock);
+    return rc;
 }
 
 sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket)
 {
     SH_TRY(check(c, coll));
     pthread_mutex_lock(&c->lock);
-    wait_until_complete(c, c->newest + 1 - c->capacity); /* whose place the new one takes */
-    *ticket = sh_comm_push(c, coll);
-    c->ops->start(c, *ticket);
+    /* whose place the new one takes */
+    wait_until_complete(c, c->newest + 1 - (coll->queue ? SH_COMM_ON_DEVICE : c->capacity));
+    int64_t new = sh_comm_push(c, coll);
+    sh_rc rc = coll->queue ? launch(c, sh_comm_item(c, new)) : SH_OK;
+    if (rc == SH_OK) {
+        c->ops->start(c, new);
+        *ticket = new;
+    }
     pthread_mutex_unlock(&c->lock);
-    return SH_OK;
+    return rc;
+}
+
+sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue)
+{
+    SH_REQUIRE(ticket > 0 && ticket <= c->newest && queue);
+    return c->ops->join ? c->ops->join(c, ticket, queue) : SH_OK;
 }
 
 sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket)

@@ -2,8 +2,13 @@
  *
  * A channel is a stream of the program on an axis of the mesh, with a communicator of its own, so that channels never
  * wait for each other. Collectives of one channel run in the order of their start, which is the same on all ranks.
- * Backends: `self` (one rank: nothing is sent) and `mpi` (a progress thread works the queues off).
- * Order: create, { start, wait } ..., destroy. start and wait are called by one thread.
+ * Backends: `self` (one rank: nothing is sent), `mpi` (a progress thread works the queues off) and `nccl` (between GPUs).
+ * Order: create, { start, wait or join } ..., destroy. These are called by one thread.
+ *
+ * Operands in host memory, and those on a GPU: the latter come with the queue that they are made in. The collective runs
+ * behind what is in it at the start, and sh_comm_join() lets what follows in the queue wait for the result; the host goes
+ * on. nccl sends from GPU to GPU, and leaves operands in host memory to mpi; mpi takes what is on a GPU through pinned host
+ * memory, for which the host waits in the join.
  *
  * From the first start on the progress thread is the only caller of MPI, until any function of mesh.h takes MPI back
  * (sh_mesh_own_mpi: waits for all tickets). Code that calls MPI or HDF5 by itself calls sh_mesh_own_mpi() before.
@@ -17,6 +22,7 @@
 
 #include "src/base/dtype.h"
 #include "src/base/err.h"
+#include "src/device/device.h"
 #include "src/mesh/mesh.h"
 #include "src/program/program.h"
 
@@ -28,6 +34,18 @@ struct sh_comm_options {
     double timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing */
     int history;            /* collectives kept for that report */
     const char *report_dir; /* where rank-N.flight.txt goes; NULL: standard error only */
+    const struct sh_device *device; /* open; where operands with a queue lie. NULL: there are none */
+    const char *backend;    /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
+    bool share_gpu;         /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
+    int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: as NCCL thinks */
+};
+
+/* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of
+ * src/program): [base, peers) holds what groups of ranks have in common, then comes a part for each rank. */
+struct sh_comm_segment {
+    char *base, *peers;
+    int64_t peer_bytes; /* of each rank's part */
+    int ranks, rank;    /* neighbours in the job; this one's place among them */
 };
 
 struct sh_coll {
@@ -42,6 +60,7 @@ struct sh_coll {
     void *recv;
     int64_t count;          /* elements of one rank's part */
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */
+    void *queue;            /* of the device, where send and recv lie; NULL: they are in host memory */
     const char *label;      /* for reports and traces; must outlive the job */
 };
 
@@ -55,11 +74,18 @@ struct sh_coll_record {     /* what happened, for traces and the flight recorder
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };
 
-/* Chooses `self` for one rank, else `mpi`. The mesh and report_dir must outlive it. Collective over the job.
- * Memory: up to 8 MiB for each stream and axis that carries reductions; at most 16 of them; none grows later. */
+/* Chooses `self` for one rank, else as opt->backend says. Mesh, device and report_dir must outlive it. Collective over the
+ * job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there.
+ * Memory: up to 8 MiB for each stream and axis that carries reductions; at most 16 of them; none grows later. With mpi on
+ * GPUs also pinned buffers as large as what is under way at once, made in the first step; with nccl what NCCL takes. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
+
+/* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a barrier,
+ * reductions of a rank's part read those of its peers at the same distance from the parts' beginnings. Collective; between
+ * create and the first start. */
+void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w);
 
 /* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
  * Collective over the axis: each rank starts the same ones in the same order. */
@@ -67,6 +93,10 @@ sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *tick
 
 /* Return when the ticket is complete. Local. Errors do not return: a stalled or failed collective stops the job. */
 sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket);
+
+/* Let what is put into the queue from now on wait for the ticket, of a collective that was started with a queue. Once for
+ * each. Errors: as above. */
+sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue);
 
 /* The record of a ticket while it is among the newest `history` ones; false: too old. Local. */
 bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *out);

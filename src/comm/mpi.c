@@ -35,7 +35,7 @@ static sh_rc open_channels(struct sh_mpi *m)
 {
     for (int s = 0; s < SH_STREAMS; s++)
         for (int a = 0; a < SH_AXES; a++)
-            SH_TRY(sh_channel_open(&m->channel[s][a], (enum sh_stream)s, (enum sh_axis)a, m->c->mesh));
+            SH_TRY(sh_channel_open(&m->channel[s][a], (enum sh_stream)s, (enum sh_axis)a, m->c));
     return sh_watch_open(m);
 }
 
@@ -92,9 +92,21 @@ static void start(struct sh_comm *c, int64_t ticket)
     pthread_cond_signal(&c->work);
 }
 
+static void set_segment(struct sh_comm *c)
+{
+    struct sh_mpi *m = c->backend;
+
+    for (int s = 0; s < SH_STREAMS; s++)
+        for (int a = 0; a < SH_AXES; a++)
+            sh_channel_set_segment(&m->channel[s][a], c->mesh, &c->segment);
+}
+
 const struct sh_comm_ops sh_comm_mpi = {
     .name = "mpi",
     .create = create,
     .destroy = destroy,
     .start = start,
+    .launch = sh_stage_out,
+    .join = sh_stage_back,
+    .set_segment = set_segment,
 };

@@ -52,18 +52,30 @@ static bool pick(struct sh_mpi *m, struct sh_channel *ch)
     struct sh_comm_item *item = sh_comm_item(c, ch->first);
     if (!sh_comm_is_complete(c, item->coll.after))
         return false;
+    if (item->events != NULL && !c->opt.device->event_is_done(item->events->begin))
+        return false;
     ch->current = ch->first;
     ch->first = item->next;
     ch->entered++;
     ch->coll = item->coll;
+    ch->done = item->events != NULL && item->stage == NULL ? item->events->done : NULL;
     ch->start_ns = item->record.start_ns = sh_now_ns();
     return true;
+}
+
+/* What a GPU did is timed by its own clock. */
+static void take_times(const struct sh_device *device, struct sh_comm_item *item)
+{
+    item->record.start_ns = device->event_ns(item->events->begin);
+    item->record.end_ns = device->event_ns(item->events->done);
 }
 
 static void finish(struct sh_mpi *m, struct sh_channel *ch)
 {
     pthread_mutex_lock(&m->c->lock);
     sh_comm_set_complete(m->c, ch->current);
+    if (ch->done != NULL)
+        take_times(m->c->opt.device, sh_comm_item(m->c, ch->current));
     pthread_mutex_unlock(&m->c->lock);
     ch->current = 0;
 }
@@ -126,6 +138,8 @@ void *sh_progress_main(void *arg)
 {
     struct sh_mpi *m = arg;
     struct sh_comm *c = m->c;
+    if (c->events != NULL)
+        c->opt.device->attach();
     pthread_mutex_lock(&c->lock);
     while (park(m)) {
         pthread_mutex_unlock(&c->lock);

@@ -1,14 +1,18 @@
-/* One rank: a collective is a copy at most, done where it is started. */
+/* One rank: a collective is a copy at most, done where it is started: on a GPU, in the very queue of its operands. */
 #include "src/base/time.h"
 #include "src/comm/backend.h"
 
 #include <string.h>
 
-void sh_comm_run_alone(const struct sh_coll *coll)
+void sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue)
 {
-    size_t bytes = (size_t)coll->count * (size_t)sh_dtype_bytes(coll->dtype);
-    if (coll->kind != SH_OP_ALL_REDUCE && bytes > 0 && coll->send != coll->recv)
-        memmove(coll->recv, coll->send, bytes);
+    int64_t bytes = coll->count * sh_dtype_bytes(coll->dtype);
+    if (coll->kind == SH_OP_ALL_REDUCE || bytes == 0 || coll->send == coll->recv)
+        return;
+    if (queue != NULL)
+        c->opt.device->copy(queue, coll->recv, coll->send, bytes);
+    else
+        memmove(coll->recv, coll->send, (size_t)bytes);
 }
 
 static sh_rc create(struct sh_comm *c)
@@ -26,7 +30,7 @@ static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_comm_item *item = sh_comm_item(c, ticket);
     item->record.start_ns = sh_now_ns();
-    sh_comm_run_alone(&item->coll);
+    sh_comm_run_alone(c, &item->coll, item->coll.queue);
     sh_comm_set_complete(c, ticket);
 }
 

@@ -204,5 +204,7 @@ sh_rc sh_stall_look(struct sh_mpi *m)
         return SH_OK;
     w->next_look_ns = sh_now_ns() + LOOK_NS;
     SH_TRY(sh_watch_read(m));
+    if (m->c->ops->look != NULL)
+        SH_TRY(m->c->ops->look(m->c));
     return w->channel == NULL ? find_overdue(m) : judge(m);
 }

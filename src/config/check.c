@@ -117,6 +117,20 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_device(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.device == SH_DEVICE_CUDA && c->training.kernels == SH_KERNELS_REF)
+        return sh_config_refuse(state, "training.kernels", "ref are kernels of the CPU; leave out training.device=cuda");
+    if (c->training.device == SH_DEVICE_CPU && c->comm.backend == SH_COMM_NCCL)
+        return sh_config_refuse(state, "comm.backend", "nccl is for GPUs; leave it out with training.device=cpu");
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->comm.backend == SH_COMM_NCCL)
+        return sh_config_refuse(state, "comm.backend",
+                                "nccl sums in an order of its own, not in the tree of training.reproducible=mesh; give"
+                                " mpi, or leave it out");
+    return SH_OK;
+}
+
 static sh_rc check_recompute(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -140,6 +154,9 @@ static sh_rc check_idle(struct sh_config_state *state)
     } keys[] = {
         {"activation_checkpoint.every_k", "activation_checkpoint.mode=every_k",
          c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K},
+        {"comm.share_gpu", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
+        {"comm.nccl_max_ctas", "GPUs and comm.backend=nccl",
+         c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_ACTION_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ACTION_ROLLBACK},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
@@ -162,22 +179,6 @@ static sh_rc check_guard(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* key=value,key=value: keys of letters, digits and _; values of anything printable but a comma. */
-static bool are_hints(const char *text)
-{
-    while (*text) {
-        size_t key = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
-        if (key == 0 || text[key] != '=')
-            return false;
-        text += key + 1;
-        size_t value = strcspn(text, ", =");
-        if (value == 0 || (text[value] && (text[value] != ',' || !text[value + 1])))
-            return false;
-        text += value + (text[value] == ',');
-    }
-    return true;
-}
-
 static sh_rc check_checkpoint(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -190,8 +191,6 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     if (c->checkpoint.async_mode == SH_ASYNC_ASYNC && (c->checkpoint.io == SH_IO_MPIIO || c->checkpoint.hints[0]))
         return sh_config_refuse(state, "checkpoint.async_mode", "writes without MPI-IO; leave out checkpoint.%s",
                                 c->checkpoint.hints[0] ? "hints" : "io=mpiio");
-    if (!are_hints(c->checkpoint.hints))
-        return sh_config_refuse(state, "checkpoint.hints", "\"%s\" is not key=value,key=value", c->checkpoint.hints);
     if (c->checkpoint.hints[0] && c->checkpoint.io == SH_IO_DIRECT)
         return sh_config_refuse(state, "checkpoint.hints", "are for MPI-IO, and checkpoint.io=direct does without it");
     return SH_OK;
@@ -202,7 +201,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_idle,
+        check_checkpoint, check_device, check_idle,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(checks[i](state));

@@ -24,6 +24,9 @@ typedef const struct sh_config_word words[];
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
 static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
+static words device_words = {
+    {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
+static words comm_words = {{"auto", SH_COMM_AUTO}, {"mpi", SH_COMM_MPI}, {"nccl", SH_COMM_NCCL}, {NULL, 0}};
 static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, {NULL, 0}};
 static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_REPRODUCIBLE_MESH}, {NULL, 0}};
 static words token_words = {
@@ -61,6 +64,7 @@ static words recompute_words = {
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
     {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
@@ -132,8 +136,11 @@ const struct sh_config_key sh_config_keys[] = {
          "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
     {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
+    {KEY(training, device), WORDS(device_words), .def = "auto",
+     .help = "cuda: one GPU a rank; cpu: the cores of the node. auto: cuda where this program was built with it and every "
+             "rank sees a GPU, else cpu."},
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
-     .help = "cpu: fast kernels; ref: the plain loops that define what is right."},
+     .help = "Of the CPU. cpu: fast kernels; ref: the plain loops that define what is right."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses and parameters have the same bits on every mesh of a "
              "power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
@@ -258,15 +265,19 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},
-    {KEY(checkpoint, hints), .def = "",
-     .help = "Hints for MPI-IO, key=value,key=value: striping_factor, striping_unit, cb_nodes, romio_... ; with auto they "
-             "choose mpiio."},
+    {KEY(checkpoint, hints), .pairs = true, .def = "",
+     .help = "Hints for MPI-IO, such as striping_factor=16,striping_unit=16777216; with io: auto they choose mpiio. "
+             "doc/checkpoint-format.md has a table of them."},
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
-     .help = "A stage of a save that takes longer (a dead disk, a lost rank) stops the job and is named."},
+     .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
+    {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
+     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and "
+             "training goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
-     .help = "How many of the newest checkpoints stay; older ones are deleted once a new one is safe. 0: all stay."},
+     .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
+             "0: all stay."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
-     .help = "Checkpoints whose step is a multiple of this are never deleted; 0: none of them."},
+     .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",
      .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); "
              "empty: none."},
@@ -315,6 +326,17 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
     {KEY(comm, trace_buf_size), .min = 16, .max = 1000000, .unit = "collectives", .def = "1024",
      .help = "Newest collectives kept for that report."},
+    {KEY(comm, backend), WORDS(comm_words), .def = "auto",
+     .help = "How ranks talk. nccl: from GPU to GPU; mpi: through host memory, on GPUs too. auto: nccl between GPUs where "
+             "the library is found, else mpi; and mpi for training.reproducible=mesh, whose sums it makes."},
+    {KEY(comm, share_gpu), BOOL, .def = "false",
+     .help = "Let several ranks use one GPU. Slow, for tests; without it such a job is refused."},
+    {KEY(comm, nccl_max_ctas), .min = 0, .max = 64, .unit = "blocks", .def = "0",
+     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: as NCCL thinks."},
+    {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
+     .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
+             "gather moves nothing, and reductions read the other ranks' gradients in place; off: each rank for itself, with "
+             "messages. The results have the same bits."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =

@@ -1,49 +1,21 @@
 #include "src/device/device.h"
 
-#include <errno.h>
+#include "sherd_config.h"
+
 #include <string.h>
-#include <sys/mman.h>
 
-static sh_rc arena_create(int64_t bytes, char **arena)
-{
-    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (p == MAP_FAILED)
-        return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes,
-                       strerror(errno));
-    *arena = p;
-    return SH_OK;
-}
-
-static void arena_destroy(char *arena, int64_t bytes)
-{
-    munmap(arena, (size_t)bytes);
-}
-
-static void copy(void *to, const void *from, int64_t bytes)
-{
-    memcpy(to, from, (size_t)bytes);
-}
-
-static const struct sh_device devices[] = {
-    {.name = "cpu",
-     .kernels = &sh_kernels_cpu,
-     .arena_create = arena_create,
-     .arena_destroy = arena_destroy,
-     .put = copy,
-     .get = copy},
-    {.name = "ref",
-     .kernels = &sh_kernels_ref,
-     .arena_create = arena_create,
-     .arena_destroy = arena_destroy,
-     .put = copy,
-     .get = copy},
+static const struct sh_device *const devices[] = {
+    &sh_device_cpu,
+    &sh_device_ref,
+#ifdef HAVE_CUDA
+    &sh_device_cuda,
+#endif
 };
 
 const struct sh_device *sh_device_find(const char *name)
 {
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
-        if (!strcmp(devices[i].name, name))
-            return &devices[i];
+        if (!strcmp(devices[i]->name, name))
+            return devices[i];
     return NULL;
 }

@@ -1,25 +1,76 @@
-/* Where a program runs: memory, copies to and from it, and a kernel for each operation.
+/* Where a program runs: memory, queues of work, copies, and a kernel for each operation.
  *
- * A device is one row of a table, chosen by name. The arena is the one allocation of a run; it starts zeroed, so that
- * padding is zero, and its pages are the process's only when first touched. Local. */
+ * A device is one row of a table, chosen by name; a process uses one, and opens it first. What is put into a queue runs in
+ * its order, beside the host and other queues; events tie queues to each other and to the host. On the CPU there is only
+ * the queue NULL: what is put into it is done on the spot, and an event is a time. The executor and the communication
+ * treat both alike.
+ *
+ * The arena is the one allocation of a run; it starts zeroed, so that padding is zero. On the CPU its pages are the
+ * process's only when first touched. Host memory from host_create is pinned on a GPU: copies from and to it run beside
+ * everything else.
+ *
+ * All local. Functions without a return value stop the job when a GPU fails: nothing can be done with one that has. */
 #ifndef SH_DEVICE_DEVICE_H
 #define SH_DEVICE_DEVICE_H
 
 #include "kernels/op.h"
 #include "src/base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
+
+struct sh_device_info {
+    char name[64];      /* "NVIDIA H200" */
+    int index;          /* among those that this process sees */
+    uint64_t id;        /* of the piece of hardware: processes of a node with the same number share it */
+    int64_t free_bytes; /* of its memory, now */
+};
 
 struct sh_device {
     const char *name;
     const struct sh_kernel_table *kernels;
-    sh_rc (*arena_create)(int64_t bytes, char **arena); /* SH_E_MEMORY when it cannot be had */
-    void (*arena_destroy)(char *arena, int64_t bytes);
-    void (*put)(void *device, const void *host, int64_t bytes); /* host to device */
-    void (*get)(void *host, const void *device, int64_t bytes); /* device to host */
+    bool gpu; /* has memory of its own, which the host cannot read */
+
+    /* GPUs that this process sees; 0 with the reason in why. NULL: always there. */
+    int (*count)(char why[256]);
+    /* Use the one that falls to rank `node_rank` of the node: they are dealt out in turn. NULL: nothing to do. */
+    sh_rc (*open)(int node_rank, struct sh_device_info *info);
+    void (*close)(void);
+    void (*attach)(void);       /* another thread of the process will call the functions below */
+    int64_t (*used_bytes)(void); /* memory in use on the device by all; NULL: as the host's */
+
+    /* One range of addresses: own_bytes of this process, then segment_bytes of the file segment_fd (whole pages; 0 bytes:
+     * none; never on a GPU). SH_E_MEMORY when it cannot be had. */
+    sh_rc (*arena_create)(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena);
+    void (*arena_destroy)(char *arena, int64_t bytes); /* of both */
+    sh_rc (*host_create)(int64_t bytes, char **memory); /* SH_E_MEMORY */
+    void (*host_destroy)(char *memory, int64_t bytes);
+
+    void *(*queue_create)(bool urgent); /* urgent: before others where both could go on */
+    void (*queue_destroy)(void *queue);
+    void (*queue_drain)(void *queue);   /* return when all that was put into it is done */
+
+    /* Put a kernel into call->queue; the label names it in profilers. */
+    sh_rc (*run)(const struct sh_op_call *call, const char *label);
+    /* Put a copy into the queue: device or pinned memory on both sides, which may overlap on the CPU only. */
+    void (*copy)(void *queue, void *to, const void *from, int64_t bytes);
+    /* Host to device, behind what is in the queue; `host` is any memory and free again on return. */
+    void (*put)(void *queue, void *device, const void *host, int64_t bytes);
+    /* Device to any host memory, behind what is in the queue, and there on return. */
+    void (*get)(void *queue, void *host, const void *device, int64_t bytes);
+
+    /* An event is marked in a queue and happens when all before the mark is done. Marking it again forgets the last
+     * mark. One that was never marked has happened. */
+    void *(*event_create)(bool timed);
+    void (*event_destroy)(void *event); /* NULL: nothing */
+    void (*event_mark)(void *event, void *queue);
+    void (*queue_after)(void *queue, void *event); /* what follows in the queue waits for the event */
+    bool (*event_is_done)(void *event);
+    void (*event_wait)(void *event);
+    int64_t (*event_ns)(void *event); /* when it happened, as sh_now_ns(): timed ones that are done */
 };
 
-/* "cpu", or "ref": the CPU with the reference kernels. NULL: no such device. */
+/* "cpu", "ref": the CPU with the reference kernels; "cuda" in builds with it. NULL: no such device. */
 const struct sh_device *sh_device_find(const char *name);
 
 /* Threads for one of `sharing` ranks that may run on the same cores as this one: its share of them, at least 1. */
@@ -36,5 +87,7 @@ int64_t sh_device_node_memory(void);
 
 /* Largest resident size of this process so far, in bytes. */
 int64_t sh_device_peak_rss(void);
+
+extern const struct sh_device sh_device_cpu, sh_device_ref, sh_device_cuda; /* the rows, for sh_device_find() */
 
 #endif

@@ -64,6 +64,7 @@ sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
     sh_rc rc = SH_OK;
 
     p->tree_sums = b->options.reproducible;
+    p->snapshot_on_host = b->snapshot_on_host;
     sh_pass_shard_state(micro, &b->options, p);
     sh_pass_shard_init(micro, &b->options, p);
     if (b->options.training)

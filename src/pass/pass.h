@@ -36,6 +36,9 @@ struct sh_strategy {
 struct sh_pass_options {
     struct sh_strategy strategy;
     struct sh_mesh_shape mesh;
+    /* Of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit exists once for
+     * all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
+    int segment_ranks, segment_rank;
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */
     bool snapshot;             /* room for a copy of the state that is saved while the training goes on */
@@ -77,7 +80,7 @@ sh_rc sh_pass_check(const struct sh_program *p);
 /* A number that is the same on all ranks when they meet the same collectives in the same order. */
 uint64_t sh_pass_hash(const struct sh_program *p);
 
-/* Live bytes per kind of memory at the peak of the whole program, persistent ones included. */
+/* Live bytes per kind of memory at the peak of the whole program, persistent ones included; the device's only. */
 void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
 
 #endif

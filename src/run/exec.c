@@ -1,58 +1,97 @@
 #include "src/run/exec.h"
 
 #include "src/base/mem.h"
-#include "src/base/time.h"
+#include "src/run/exec_trace.h"
+#include "src/run/spans.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-enum { LABEL = 64 };
 
 struct sh_exec {
     const struct sh_program *p;
     const struct sh_device *device;
     struct sh_comm *comm;
-    char *arena;
-    struct sh_op_call *calls; /* [ops] */
-    int64_t *tickets;         /* [ops] of collectives under way or done */
-    char (*labels)[LABEL];    /* [ops] "backward layers.3 linear_bwd_x" */
+    char *arena, *host;
+    void *queue, *copies;                     /* queues of the operations, and of copies beside them */
+    void *before_copies, *copied;             /* events */
+    struct sh_op_call *calls;                 /* [ops] */
+    int64_t *tickets;                         /* [ops] of collectives under way or done */
+    char (*labels)[SH_EXEC_LABEL];            /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
-    int64_t step, compute_ns, wait_ns;
-    struct sh_trace *trace;
+    int64_t step;
+    struct sh_spans *spans;
+    struct sh_exec_trace *trace;
 };
 
-static void make_label(const struct sh_program *p, const struct sh_op *op, char label[LABEL])
+static void make_label(const struct sh_program *p, const struct sh_op *op, char label[SH_EXEC_LABEL])
 {
     const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
 
     if (op->unit != SH_NONE)
-        snprintf(label, LABEL, "%s %.30s %s", phase, p->units[op->unit].name, kind);
+        snprintf(label, SH_EXEC_LABEL, "%s %.30s %s", phase, p->units[op->unit].name, kind);
     else if (op->block != SH_NONE)
-        snprintf(label, LABEL, "%s layers.%d %s", phase, op->block, kind);
+        snprintf(label, SH_EXEC_LABEL, "%s layers.%d %s", phase, op->block, kind);
     else
-        snprintf(label, LABEL, "%s %s", phase, kind);
+        snprintf(label, SH_EXEC_LABEL, "%s %s", phase, kind);
 }
 
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
-                     struct sh_exec **out)
+static void make_queues(struct sh_exec *e)
 {
-    struct sh_exec *e;
-    char *arena;
+    e->queue = e->device->queue_create(false);
+    e->copies = e->device->queue_create(false);
+    e->before_copies = e->device->event_create(false);
+    e->copied = e->device->event_create(false);
+    e->spans = sh_spans_create(e->device, e->queue);
+}
 
-    SH_TRY(device->arena_create(p->arena_bytes, &arena));
-    e = sh_calloc(1, sizeof *e);
-    *e = (struct sh_exec){.p = p,
-                          .device = device,
-                          .comm = comm,
-                          .arena = arena,
-                          .calls = sh_calloc((size_t)p->n_ops, sizeof *e->calls),
-                          .tickets = sh_calloc((size_t)p->n_ops, sizeof *e->tickets),
-                          .labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels)};
+static void make_calls(struct sh_exec *e)
+{
+    const struct sh_program *p = e->p;
+
+    e->calls = sh_calloc((size_t)p->n_ops, sizeof *e->calls);
+    e->tickets = sh_calloc((size_t)p->n_ops, sizeof *e->tickets);
+    e->labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels);
     for (int i = 0; i < p->n_ops; i++) {
-        sh_program_call(p, &p->ops[i], arena, &e->calls[i]);
+        sh_program_call(p, &p->ops[i], e->arena, &e->calls[i]);
         e->calls[i].scalars = &e->scalars;
+        e->calls[i].queue = e->queue;
         make_label(p, &p->ops[i], e->labels[i]);
     }
+}
+
+static void share_segment(const struct sh_exec *e)
+{
+    const struct sh_segment *w = &e->p->segment;
+    char *base = e->arena + e->p->own_bytes;
+    struct sh_comm_segment segment = {.base = base,
+                                    .peers = base + sh_segment_peer_at(w, 0),
+                                    .peer_bytes = w->peer_bytes,
+                                    .ranks = w->ranks,
+                                    .rank = w->rank};
+
+    sh_comm_set_segment(e->comm, &segment);
+}
+
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
+                     struct sh_exec **out)
+{
+    int64_t segment_bytes = sh_segment_bytes(&p->segment);
+    char *arena, *host = NULL;
+    struct sh_exec *e;
+    sh_rc rc;
+
+    SH_TRY(device->arena_create(p->own_bytes, segment_bytes, segment_fd, &arena));
+    rc = p->host_bytes ? device->host_create(p->host_bytes, &host) : SH_OK;
+    if (rc != SH_OK) {
+        device->arena_destroy(arena, p->own_bytes + segment_bytes);
+        return rc;
+    }
+    e = sh_calloc(1, sizeof *e);
+    *e = (struct sh_exec){.p = p, .device = device, .comm = comm, .arena = arena, .host = host};
+    make_queues(e);
+    make_calls(e);
+    if (p->segment.ranks)
+        share_segment(e);
     *out = e;
     return SH_OK;
 }
@@ -61,7 +100,17 @@ void sh_exec_destroy(struct sh_exec *e)
 {
     if (!e)
         return;
-    e->device->arena_destroy(e->arena, e->p->arena_bytes);
+    e->device->queue_drain(e->queue);
+    e->device->queue_drain(e->copies);
+    sh_exec_trace_destroy(e->trace);
+    sh_spans_destroy(e->spans);
+    e->device->event_destroy(e->before_copies);
+    e->device->event_destroy(e->copied);
+    e->device->queue_destroy(e->queue);
+    e->device->queue_destroy(e->copies);
+    e->device->arena_destroy(e->arena, e->p->own_bytes + sh_segment_bytes(&e->p->segment));
+    if (e->host)
+        e->device->host_destroy(e->host, e->p->host_bytes);
     free(e->calls);
     free(e->tickets);
     free(e->labels);
@@ -87,6 +136,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
                            .count = part_elems(e, op),
+                           .queue = e->queue,
                            .label = e->labels[i]};
 
     if (op->attr.after != SH_NONE)
@@ -94,41 +144,13 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     return sh_comm_start(e->comm, &coll, &e->tickets[i]);
 }
 
-static void trace_collective(struct sh_exec *e, int i)
-{
-    struct sh_coll_record r;
-    char detail[LABEL];
-
-    if (!sh_comm_record(e->comm, e->tickets[i], &r))
-        return;
-    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_axis_name(r.axis), (long long)r.bytes);
-    sh_trace_event(e->trace, e->p->ops[i].stream, e->labels[i], detail, r.start_ns, r.end_ns);
-}
-
 static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
 {
-    int collective = s->first_op + e->p->ops[i].attr.waits_for;
-    int64_t begin = sh_now_ns(), end;
+    int64_t ticket = e->tickets[s->first_op + e->p->ops[i].attr.waits_for];
+    int64_t span = sh_spans_begin(e->spans, SH_SPAN_WAIT);
 
-    SH_TRY(sh_comm_wait(e->comm, e->tickets[collective]));
-    end = sh_now_ns();
-    e->wait_ns += end - begin;
-    if (e->trace) {
-        trace_collective(e, collective);
-        sh_trace_event(e->trace, SH_STREAMS, "wait", e->labels[collective], begin, end);
-    }
-    return SH_OK;
-}
-
-static sh_rc compute(struct sh_exec *e, int i)
-{
-    int64_t begin = sh_now_ns(), end;
-
-    SH_TRY(e->device->kernels->run[e->p->ops[i].kind](&e->calls[i]));
-    end = sh_now_ns();
-    e->compute_ns += end - begin;
-    if (e->trace)
-        sh_trace_event(e->trace, SH_STREAM_COMPUTE, e->labels[i], e->p->tensors[e->p->ops[i].out[0]].name, begin, end);
+    SH_TRY(e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket));
+    sh_spans_end(e->spans, span);
     return SH_OK;
 }
 
@@ -141,17 +163,30 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
         return start(e, s, i);
     if (e->p->ops[i].kind == SH_OP_WAIT)
         return wait(e, s, i);
-    return info->marker ? SH_OK : compute(e, i);
+    return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
+}
+
+static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
+{
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        sh_exec_trace_begin(e->trace, i);
+        SH_TRY(run_op(e, s, i));
+        sh_exec_trace_end(e->trace, i);
+    }
+    return sh_exec_trace_section(e->trace, s, e->tickets);
 }
 
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
 {
-    for (int i = 0; i < s->n_ops; i++) {
-        sh_rc rc = run_op(e, s, s->first_op + i);
+    int64_t span = sh_spans_begin(e->spans, SH_SPAN_SECTION);
+    sh_rc rc;
 
-        if (rc != SH_OK)
-            sh_stop(rc);
-    }
+    if (s->kind == SH_SECTION_UPDATE || s->kind == SH_SECTION_INIT)
+        e->device->queue_after(e->queue, e->copied);
+    rc = run_ops(e, s);
+    if (rc != SH_OK)
+        sh_stop(rc);
+    sh_spans_end(e->spans, span);
 }
 
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
@@ -166,17 +201,50 @@ struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e)
 
 void *sh_exec_data(struct sh_exec *e, int tensor)
 {
-    return e->arena + e->p->tensors[tensor].offset_bytes;
+    const struct sh_tensor *t = &e->p->tensors[tensor];
+
+    return (t->mem == SH_MEM_SNAPSHOT && e->host ? e->host : e->arena) + t->offset_bytes;
 }
 
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host)
 {
-    e->device->put(sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
+    sh_exec_put_at(e, sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
 }
 
 void sh_exec_get(struct sh_exec *e, int tensor, void *host)
 {
-    e->device->get(host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
+    sh_exec_get_at(e, host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
+}
+
+void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes)
+{
+    e->device->put(e->queue, device, host, bytes);
+}
+
+void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes)
+{
+    e->device->get(e->queue, host, device, bytes);
+}
+
+void sh_exec_copies_begin(struct sh_exec *e)
+{
+    e->device->event_mark(e->before_copies, e->queue);
+    e->device->queue_after(e->copies, e->before_copies);
+}
+
+void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes)
+{
+    e->device->copy(e->copies, host, device, bytes);
+}
+
+void sh_exec_copies_end(struct sh_exec *e)
+{
+    e->device->event_mark(e->copied, e->copies);
+}
+
+void sh_exec_copies_wait(struct sh_exec *e)
+{
+    e->device->event_wait(e->copied);
 }
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step)
@@ -186,17 +254,15 @@ void sh_exec_set_step(struct sh_exec *e, int64_t step)
 
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
 {
-    e->trace = t;
-    for (int i = 0; t && i < SH_STREAMS; i++)
-        sh_trace_row(t, i, sh_stream_name((enum sh_stream)i));
-    if (t)
-        sh_trace_row(t, SH_STREAMS, "exposed communication");
+    sh_exec_trace_destroy(e->trace);
+    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->labels, t) : NULL;
 }
 
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
 {
-    struct sh_exec_time t = {.compute = (double)e->compute_ns / 1e9, .exposed_comm = (double)e->wait_ns / 1e9};
+    double seconds[SH_SPANS];
 
-    e->compute_ns = e->wait_ns = 0;
-    return t;
+    sh_spans_take(e->spans, seconds);
+    return (struct sh_exec_time){.compute = seconds[SH_SPAN_SECTION] - seconds[SH_SPAN_WAIT],
+                                 .exposed_comm = seconds[SH_SPAN_WAIT]};
 }

@@ -1,7 +1,8 @@
 /* The executor: runs the sections of a program, in the order in which their operations stand.
  *
- * Operations of the compute stream run one after the other in the calling thread (and its OpenMP team). A collective is
- * started where it stands, after everything before it; its result is there after its wait. */
+ * One thread puts operations of the compute stream into one queue of the device; a collective is started where it stands,
+ * after everything before it, and its result is there after its wait. On the CPU each operation is done when its call
+ * returns. On a GPU the host runs ahead of it; what the host reads (sh_exec_get) it waits for. */
 #ifndef SH_RUN_EXEC_H
 #define SH_RUN_EXEC_H
 
@@ -13,11 +14,13 @@
 struct sh_exec;
 
 struct sh_exec_time {
-    double compute, exposed_comm; /* seconds since sh_exec_reset_time */
+    double compute, exposed_comm; /* seconds of what came to its end since the last sh_exec_take_time */
 };
 
-/* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it. */
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
+/* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it, and the
+ * arena of host memory where the program has one. Errors: SH_E_MEMORY.
+ *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none */
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out);
 void sh_exec_destroy(struct sh_exec *e);
 
@@ -27,9 +30,20 @@ void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s);
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind);
 
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);
-void *sh_exec_data(struct sh_exec *e, int tensor);                 /* device address */
+void *sh_exec_data(struct sh_exec *e, int tensor);                 /* device address; of a snapshot: host address */
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */
 void sh_exec_get(struct sh_exec *e, int tensor, void *host);
+
+/* Copies between device addresses and any host memory, in order with the operations; done on return. */
+void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes);
+void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes);
+
+/* Copies to the host arena beside the operations: begin, copy ..., end; what runs between writes nothing that is copied,
+ * so UPDATE and INIT wait until they are done, and sh_exec_copies_wait() lets the host wait. */
+void sh_exec_copies_begin(struct sh_exec *e);
+void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes);
+void sh_exec_copies_end(struct sh_exec *e);
+void sh_exec_copies_wait(struct sh_exec *e);
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none; rows are the streams */

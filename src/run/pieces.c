@@ -2,7 +2,9 @@
 
 #include "src/base/mem.h"
 
+#include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u)
 {
@@ -24,16 +26,47 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
     return sh_layout_split(sh_pieces_owned(r, u), m->size[SH_AXIS_REPLICATE], m->index[SH_AXIS_REPLICATE]);
 }
 
-/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. NULL: there is none. */
-static float *find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_pieces_way way, int k, int64_t *from)
+static int state_tensor(const struct sh_unit *u, int k)
 {
     const int state[SH_CKPT_STATES] = {u->master, u->exp_avg, u->exp_avg_sq};
+
+    return state[k];
+}
+
+static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
+{
+    struct sh_range own = sh_pieces_owned(r, u);
+
+    return own.end - own.begin;
+}
+
+/* Elements of all units before this one. */
+static int64_t elems_before(const struct sh_run *r, const struct sh_unit *u)
+{
+    int64_t n = 0;
+
+    for (const struct sh_unit *v = r->p->units; v < u; v++)
+        n += owned_elems(r, v);
+    return n;
+}
+
+static float *find_loaded(const struct sh_run *r, const struct sh_unit *u, int k, const struct sh_pieces *p)
+{
+    return p->loaded + SH_CKPT_STATES * elems_before(r, u) + k * owned_elems(r, u);
+}
+
+/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. NULL: there is none. */
+static float *find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_pieces_way way, int k,
+                         const struct sh_pieces *p, int64_t *from)
+{
     struct sh_range part = written(r, u);
 
     *from = way == SH_PIECES_SNAPSHOT ? part.begin : sh_pieces_owned(r, u).begin;
     if (way == SH_PIECES_SNAPSHOT)
         return (float *)sh_exec_data(r->exec, u->snapshot) + k * (part.end - part.begin);
-    return state[k] == SH_NONE ? NULL : sh_exec_data(r->exec, state[k]);
+    if (state_tensor(u, k) == SH_NONE)
+        return NULL;
+    return p && p->loaded ? find_loaded(r, u, k, p) : sh_exec_data(r->exec, state_tensor(u, k));
 }
 
 static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_index, struct sh_pieces *out)
@@ -50,7 +83,7 @@ static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_
         .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
     for (int k = 0; k < SH_CKPT_STATES; k++) {
         int64_t from;
-        float *state = find_state(r, u, way, k, &from);
+        float *state = find_state(r, u, way, k, out, &from);
 
         if (state)
             piece->data[k] = state + (mine.begin - from);
@@ -62,6 +95,10 @@ void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pi
 {
     size_t n = (size_t)r->p->n_params;
 
+    *out = (struct sh_pieces){0};
+    if (way == SH_PIECES_LOAD && r->device->gpu)
+        out->loaded = sh_calloc((size_t)(SH_CKPT_STATES * elems_before(r, r->p->units + r->p->n_units)) + 1,
+                                sizeof *out->loaded);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
     out->set = (struct sh_ckpt_set){.tensors = out->tensors, .n_tensors = r->p->n_params, .pieces = out->pieces};
@@ -79,18 +116,77 @@ void sh_pieces_free(struct sh_pieces *p)
 {
     free(p->tensors);
     free(p->pieces);
+    free(p->loaded);
 }
 
-void sh_pieces_copy(const struct sh_run *r)
+void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
+{
+    for (int i = 0; p->loaded && i < r->p->n_units; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++) {
+            const struct sh_unit *u = &r->p->units[i];
+
+            if (state_tensor(u, k) != SH_NONE)
+                sh_exec_put_at(r->exec, sh_exec_data(r->exec, state_tensor(u, k)), find_loaded(r, u, k, p),
+                               owned_elems(r, u) * (int64_t)sizeof *p->loaded);
+        }
+}
+
+/* Slice t of n of one state of a unit's copy. */
+static void copy_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
+{
+    struct sh_range slice = sh_layout_split(written(r, u), n, t);
+    int64_t begin, copy_begin;
+    const float *state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
+    float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
+
+    memcpy(copy + (slice.begin - copy_begin), state + (slice.begin - begin),
+           (size_t)(slice.end - slice.begin) * sizeof *copy);
+}
+
+static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
+{
+    struct sh_range slice = sh_layout_split(written(r, u), n, t);
+    int64_t begin;
+    float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &begin);
+
+    memset(copy + (slice.begin - begin), 0, (size_t)(slice.end - slice.begin) * sizeof *copy);
+}
+
+/* Each thread its slice of everything: memory then lies near the thread that touched it first. */
+static void by_all_threads(const struct sh_run *r, void (*work)(const struct sh_run *r, const struct sh_unit *u, int k,
+                                                                int t, int n))
+{
+#pragma omp parallel
+    for (int i = 0; i < r->p->n_units; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            work(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
+}
+
+static void copy_by_queue(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; k < SH_CKPT_STATES; k++) {
             const struct sh_unit *u = &r->p->units[i];
             struct sh_range part = written(r, u);
             int64_t begin, copy_begin;
-            const float *state = find_state(r, u, SH_PIECES_SAVE, k, &begin);
-            float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, &copy_begin);
+            const float *state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
+            float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
 
-            r->device->get(copy, state + (part.begin - begin), (part.end - part.begin) * (int64_t)sizeof *copy);
+            sh_exec_copy(r->exec, copy, state + (part.begin - begin), (part.end - part.begin) * (int64_t)sizeof *copy);
         }
+}
+
+void sh_pieces_copy(const struct sh_run *r)
+{
+    sh_exec_copies_begin(r->exec);
+    if (r->device->gpu)
+        copy_by_queue(r);
+    else
+        by_all_threads(r, copy_slice);
+    sh_exec_copies_end(r->exec);
+}
+
+void sh_pieces_touch(const struct sh_run *r)
+{
+    by_all_threads(r, touch_slice);
 }

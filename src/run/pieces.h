@@ -8,7 +8,7 @@
 
 enum sh_pieces_way {
     SH_PIECES_LOAD,      /* all that the rank holds */
-    SH_PIECES_SAVE,      /* replicas, who all hold the same, share the writing */
+    SH_PIECES_SAVE,      /* replicas, who all hold the same, share the writing; of a GPU for sh_pieces_copy() only */
     SH_PIECES_SNAPSHOT,  /* the same as SAVE, of the copy in the units' snapshots */
 };
 
@@ -16,13 +16,21 @@ struct sh_pieces {
     struct sh_ckpt_set set;
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
+    float *loaded; /* on a GPU, LOAD: what was read, before it goes to the device; else NULL */
 };
 
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out);
 void sh_pieces_free(struct sh_pieces *p);
 
-/* Copy what SAVE describes to where SNAPSHOT finds it. */
+/* Copy what SAVE describes to where SNAPSHOT finds it: on CPUs by all threads of the rank, from a GPU beside the training.
+ * sh_exec_copies_wait() waits for it. */
 void sh_pieces_copy(const struct sh_run *r);
+
+/* After a file was read into the pieces of LOAD: bring them to the device, where that is not their place already. */
+void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p);
+
+/* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
+void sh_pieces_touch(const struct sh_run *r);
 
 /* Elements of a unit: those of this rank, and those of a parameter. */
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u);

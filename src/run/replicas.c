@@ -13,12 +13,12 @@ static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg
 
 /* Each block through a buffer that stays in the cache, so that the data may be on any device. The sum does not depend
  * on which thread takes which block; the number of the block is mixed in. */
-static uint64_t hash_data(const struct sh_device *device, const char *data, int64_t bytes)
+static uint64_t hash_data(const struct sh_run *r, const char *data, int64_t bytes)
 {
     int64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
     uint64_t sum = 0;
 
-#pragma omp parallel reduction(+ : sum)
+#pragma omp parallel reduction(+ : sum) if (!r->device->gpu) /* to a GPU one thread talks */
     {
         char *buffer = sh_calloc(BLOCK_BYTES, 1);
 
@@ -26,7 +26,7 @@ static uint64_t hash_data(const struct sh_device *device, const char *data, int6
         for (int64_t b = 0; b < blocks; b++) {
             int64_t left = bytes - b * BLOCK_BYTES, n = left < BLOCK_BYTES ? left : BLOCK_BYTES;
 
-            device->get(buffer, data + b * BLOCK_BYTES, n);
+            sh_exec_get_at(r->exec, buffer, data + b * BLOCK_BYTES, n);
             sum += sh_mix64(sh_hash64(buffer, (size_t)n) + (uint64_t)b + 1);
         }
         free(buffer);
@@ -43,7 +43,7 @@ static uint64_t hash_state(const struct sh_run *r, const struct sh_unit *u, int 
 
     if (t == SH_NONE)
         return 0;
-    return hash_data(r->device, sh_exec_data(r->exec, t),
+    return hash_data(r, sh_exec_data(r->exec, t),
                      (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype));
 }
 

@@ -1,5 +1,7 @@
 #include "src/run/request.h"
 
+#include <stdio.h>
+
 /* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes; else the shard axis is all ranks or one.
  */
 struct strategy {
@@ -83,9 +85,39 @@ struct sh_model sh_request_model(const struct sh_config *cfg)
     };
 }
 
-const struct sh_device *sh_request_device(const struct sh_config *cfg)
+static bool sees_gpu(char why[256])
 {
-    return sh_device_find(cfg->training.kernels == SH_KERNELS_REF ? "ref" : "cpu");
+    const struct sh_device *cuda = sh_device_find("cuda");
+
+    snprintf(why, 256, "this sherd was built without CUDA");
+    return cuda && cuda->count(why) > 0;
+}
+
+sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256])
+{
+    bool any = cfg->training.device == SH_DEVICE_AUTO && cfg->training.kernels != SH_KERNELS_REF;
+    bool must = cfg->training.device == SH_DEVICE_CUDA;
+
+    why[0] = '\0';
+    *gpu = must && only_plan;
+    if (*gpu || (!any && !must))
+        return SH_OK;
+    *gpu = sees_gpu(why);
+    if (!*gpu && must)
+        return sh_fail(SH_E_USAGE, "training.device=cuda: %s", why);
+    if (!sh_device_find("cuda"))
+        why[0] = '\0';
+    return SH_OK;
+}
+
+const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu)
+{
+    return sh_device_find(gpu ? "cuda" : cfg->training.kernels == SH_KERNELS_REF ? "ref" : "cpu");
+}
+
+static const struct sh_kernel_table *kernels(const struct sh_config *cfg, bool gpu)
+{
+    return gpu ? &sh_kernels_cuda : sh_request_device(cfg, false)->kernels;
 }
 
 int64_t sh_request_global_batch(const struct sh_config *cfg, int world)
@@ -152,6 +184,15 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
     return SH_OK;
 }
 
+int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, int ranks_per_node)
+{
+    int world = mesh->size[SH_AXIS_WORLD], shard = mesh->size[SH_AXIS_SHARD];
+    bool full = ranks_per_node > 0 && world % ranks_per_node == 0 && ranks_per_node % shard == 0;
+    bool gains = shard > 1 || (world > 1 && world == ranks_per_node);
+
+    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && full && gains ? ranks_per_node : 0;
+}
+
 static enum sh_recompute recompute_mode(int mode)
 {
     static const enum sh_recompute modes[] = {[SH_RECOMPUTE_NONE] = SH_PASS_KEEP_ALL,
@@ -172,8 +213,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
     return s;
 }
 
-sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose,
-                       int threads, int64_t limit_bytes, struct sh_build *out)
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, bool gpu,
+                       int segment_ranks, int threads, int64_t limit_bytes, struct sh_build *out)
 {
     bool generate = purpose == SH_TO_GENERATE;
     int micro_steps = 1;
@@ -191,10 +232,12 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
         .act = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32,
         .options = {.strategy = keeps(cfg),
                     .mesh = *mesh,
+                    .segment_ranks = segment_ranks,
+                    .segment_rank = segment_ranks ? mesh->index[SH_AXIS_WORLD] % segment_ranks : 0,
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
-                                cfg->checkpoint.async_mode == SH_ASYNC_ASYNC,
+                                (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
                     .reproducible = reproducible(cfg),
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
@@ -204,7 +247,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
         .every_k = cfg->activation_checkpoint.every_k,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
-        .kernels = sh_request_device(cfg)->kernels,
+        .kernels = kernels(cfg, gpu),
+        .snapshot_on_host = gpu,
         .threads = threads,
         .limit_bytes = limit_bytes,
     };

@@ -106,10 +106,12 @@ static sh_rc load_named(struct sh_run *r)
 
     if (!r->cfg.checkpoint.initial_load_model_only) {
         SH_TRY(sh_run_load(r, path, NULL));
+        r->resumed_from = sh_strdup(path);
         sh_log_info("went on from %s at step %lld", path, (long long)r->step);
         return SH_OK;
     }
     SH_TRY(sh_run_load_model(r, path));
+    r->parameters_from = sh_strdup(path);
     sh_log_info("a new run with the parameters of %s", path);
     return SH_OK;
 }
@@ -117,6 +119,7 @@ static sh_rc load_named(struct sh_run *r)
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
     SH_TRY(load_or_earlier(r, folder, path));
+    r->resumed_from = sh_strdup(*path);
     sh_log_info("resumed from %s at step %lld", *path, (long long)r->step);
     return SH_OK;
 }

@@ -12,7 +12,7 @@ static void zero(struct sh_run *r, int tensor)
     int64_t bytes = sh_tensor_bytes(&r->p->tensors[tensor]);
 
     for (int64_t at = 0; at < bytes; at += PIECE_BYTES)
-        r->device->put(data + at, zeros, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+        sh_exec_put_at(r->exec, data + at, zeros, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
     free(zeros);
 }
 

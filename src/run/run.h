@@ -18,6 +18,8 @@ struct sh_run {
     struct sh_build build;
     struct sh_program *p;
     const struct sh_device *device;
+    struct sh_device_info gpu; /* when it is one */
+    int sharing_gpu;           /* ranks that use it */
     struct sh_mesh *mesh;
     struct sh_comm *comm;
     struct sh_exec *exec;
@@ -26,6 +28,7 @@ struct sh_run {
 
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
+    char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
     char *guard;                  /* state of the guard from the checkpoint, NULL */
     struct sh_run_behind *behind; /* a checkpoint that is being written, NULL */
     struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */
@@ -47,7 +50,7 @@ char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed wit
 struct sh_run_saved {
     char *path; /* of what was committed, freed with free(); NULL: nothing was */
     int64_t step, bytes;
-    double seconds, stall;
+    double seconds, stall, disk_seconds; /* the last: the longest of the ranks' times of writing and fsync */
 };
 sh_rc sh_run_can_save(struct sh_run *r);                                          /* asked before the first step */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out); /* begin, and end when not async */

@@ -7,18 +7,29 @@
 #include <string.h>
 
 struct sh_run_behind {
-    struct sh_ckpt_behind *save;
+    struct sh_ckpt_behind *save; /* NULL while the copy is under way */
     struct sh_pieces pieces;
+    struct sh_ckpt_meta meta;    /* of its own */
     char *folder;
+    struct sh_ckpt_times times;
     int64_t step, begin_ns, stall_ns;
 };
 
-static struct sh_ckpt_options options_of(const struct sh_run *r)
+/* The disks are as fast as the slowest rank. */
+static sh_rc disk_seconds(const struct sh_ckpt_times *times, double *seconds)
+{
+    *seconds = times->seconds[SH_CKPT_WRITE] + times->seconds[SH_CKPT_SYNC];
+    return sh_mesh_max(seconds, 1);
+}
+
+static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_times *times)
 {
     return (struct sh_ckpt_options){
         .road = r->cfg.checkpoint.io,
         .hints = r->cfg.checkpoint.hints,
         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+        .threads = r->threads,
+        .times = times,
         .keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n}};
 }
 
@@ -29,7 +40,7 @@ static bool is_async(const struct sh_run *r)
 
 sh_rc sh_run_can_save(struct sh_run *r)
 {
-    struct sh_ckpt_options options = options_of(r);
+    struct sh_ckpt_options options = options_of(r, NULL);
     char *folder;
     sh_rc rc;
 
@@ -38,6 +49,8 @@ sh_rc sh_run_can_save(struct sh_run *r)
     folder = sh_run_checkpoint_folder(r);
     rc = sh_ckpt_behind_check(folder, &options);
     free(folder);
+    if (rc == SH_OK)
+        sh_pieces_touch(r);
     return rc;
 }
 
@@ -60,6 +73,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
     cfg.memory = defaults.memory;
     cfg.fault = defaults.fault;
     cfg.training.threads = defaults.training.threads;
+    cfg.training.device = defaults.training.device;
     return sh_config_print(&cfg, text);
 }
 
@@ -75,13 +89,18 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
 
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)
 {
-    struct sh_ckpt_options options = options_of(r);
+    struct sh_ckpt_times times;
+    struct sh_ckpt_options options = options_of(r, &times);
     char *folder = sh_run_checkpoint_folder(r);
     int64_t begin = sh_now_ns();
     struct sh_pieces p;
     sh_rc rc;
 
-    sh_pieces_make(r, SH_PIECES_SAVE, &p);
+    if (r->device->gpu) { /* a file is written from host memory */
+        sh_pieces_copy(r);
+        sh_exec_copies_wait(r->exec);
+    }
+    sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
     rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
@@ -89,20 +108,34 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     out->seconds = out->stall = (double)(sh_now_ns() - begin) / 1e9;
     sh_pieces_free(&p);
     free(folder);
-    return rc;
+    return rc == SH_OK ? disk_seconds(&times, &out->disk_seconds) : rc;
 }
 
+/* When the copy is there. */
+static sh_rc begin_writing(struct sh_run *r)
+{
+    struct sh_run_behind *b = r->behind;
+    struct sh_ckpt_options options = options_of(r, &b->times);
+
+    sh_exec_copies_wait(r->exec);
+    return sh_ckpt_behind_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
+}
+
+/* From a GPU the copy travels beside the next step, up to its update; the first poll begins to write it. */
 static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
 {
-    struct sh_ckpt_options options = options_of(r);
     struct sh_run_behind *b = r->behind = sh_calloc(1, sizeof *b);
 
     b->begin_ns = sh_now_ns();
     b->step = r->step;
     b->folder = sh_run_checkpoint_folder(r);
     sh_pieces_make(r, SH_PIECES_SNAPSHOT, &b->pieces);
+    b->meta = *meta;
+    b->meta.config = sh_strdup(meta->config);
+    b->meta.guard = sh_strdup(meta->guard);
     sh_pieces_copy(r);
-    SH_TRY(sh_ckpt_behind_begin(b->folder, &b->pieces.set, meta, &options, &b->save));
+    if (!r->device->gpu)
+        SH_TRY(begin_writing(r));
     b->stall_ns = sh_now_ns() - b->begin_ns;
     return SH_OK;
 }
@@ -132,11 +165,16 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
     bool done;
 
     *out = (struct sh_run_saved){0};
+    if (!b->save)
+        SH_TRY(begin_writing(r));
     SH_TRY(sh_ckpt_behind_poll(b->save, wait, &done, &out->bytes));
     now = sh_now_ns();
     b->stall_ns += now - begin;
     if (!done)
         return SH_OK;
+    sh_ckpt_behind_end(b->save); /* the times are there now */
+    b->save = NULL;
+    SH_TRY(disk_seconds(&b->times, &out->disk_seconds));
     out->path = sh_strfmt("%s/step-%08lld.h5", b->folder, (long long)b->step);
     out->step = b->step;
     out->seconds = (double)(now - b->begin_ns) / 1e9;
@@ -153,6 +191,7 @@ void sh_run_save_abandon(struct sh_run *r)
         return;
     sh_ckpt_behind_end(b->save);
     sh_pieces_free(&b->pieces);
+    sh_ckpt_meta_free(&b->meta);
     free(b->folder);
     free(b);
     r->behind = NULL;

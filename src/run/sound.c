@@ -8,12 +8,12 @@
 
 enum { STATES = 3, BLOCK = 1 << 16 };
 
-/* Through a buffer that stays in the cache, so that the data may be on any device. */
-static bool is_finite(const struct sh_device *device, const float *data, int64_t n)
+/* Through a buffer that stays in the cache, so that the data may be on any device; to a GPU one thread talks. */
+static bool is_finite(const struct sh_run *r, const float *data, int64_t n)
 {
     int bad = 0;
 
-#pragma omp parallel reduction(+ : bad)
+#pragma omp parallel reduction(+ : bad) if (!r->device->gpu)
     {
         float *buffer = sh_calloc(BLOCK, sizeof *buffer);
 
@@ -21,7 +21,7 @@ static bool is_finite(const struct sh_device *device, const float *data, int64_t
         for (int64_t at = 0; at < n; at += BLOCK) {
             int64_t here = n - at < BLOCK ? n - at : BLOCK;
 
-            device->get(buffer, data + at, here * (int64_t)sizeof *buffer);
+            sh_exec_get_at(r->exec, buffer, data + at, here * (int64_t)sizeof *buffer);
             for (int64_t i = 0; i < here; i++)
                 bad |= !isfinite(buffer[i]);
         }
@@ -37,7 +37,7 @@ static sh_rc check_unit(const struct sh_run *r, const struct sh_unit *u)
     struct sh_range own = sh_pieces_owned(r, u);
 
     for (int i = 0; i < STATES; i++)
-        if (!is_finite(r->device, sh_exec_data(r->exec, tensor[i]), own.end - own.begin))
+        if (!is_finite(r, sh_exec_data(r->exec, tensor[i]), own.end - own.begin))
             return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
                            u->name, name[i]);
     return SH_OK;

@@ -31,7 +31,7 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
         int64_t n = mine.end - at < PIECE ? mine.end - at : PIECE;
 
         fill(param, r->cfg.debug.seed, at - param->unit_elems, n, buffer);
-        r->device->put(master + (at - own.begin), buffer, n * (int64_t)sizeof *buffer);
+        sh_exec_put_at(r->exec, master + (at - own.begin), buffer, n * (int64_t)sizeof *buffer);
     }
 }
 
@@ -67,6 +67,8 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
 
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
+    const struct sh_ckpt_load_options options = {.timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                                 .share = r->mesh->n_nodes > 1};
     struct sh_ckpt_load_report report;
     struct sh_pieces s;
     sh_rc rc;
@@ -75,7 +77,9 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     for (int i = 0; model_only && i < s.set.n_pieces; i++)
         s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = NULL;
     sh_mesh_own_mpi();
-    rc = sh_ckpt_load_report(path, &s.set, meta, &report);
+    rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
+    if (rc == SH_OK)
+        sh_pieces_put(r, &s);
     sh_pieces_free(&s);
     if (damaged)
         *damaged = report.damaged;

@@ -4,9 +4,9 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/optim/optim.h"
 #include "src/run/replicas.h"
 #include "src/run/rollback.h"
+#include "src/run/saving.h"
 #include "src/run/sound.h"
 #include "src/run/stopping.h"
 #include "src/run/stragglers.h"
@@ -29,10 +29,10 @@ struct train {
     bool undo;        /* the step just done was bad, and the run goes back */
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
-    int64_t global_batch;                    /* sequences of a step */
-    double data_seconds, checkpoint_seconds; /* since the last step's metrics */
+    struct sh_saving saving;
+    int64_t global_batch; /* sequences of a step */
+    double data_seconds;  /* since the last step's metrics */
     int64_t rss;
-    sh_rc pending; /* what went wrong on this rank since the ranks last agreed */
 };
 
 static double seconds_since(int64_t begin_ns)
@@ -47,6 +47,20 @@ static sh_rc open_metrics(struct train *t)
 
     free(path);
     return rc;
+}
+
+/* A line between what an earlier process did and what this one does: steps behind `step` may be there twice. */
+static void report_start(const struct train *t)
+{
+    const struct sh_mesh *mesh = t->r->mesh;
+    struct sh_start_metrics m = {.step = t->r->step,
+                                 .resumed_from = t->r->resumed_from,
+                                 .parameters_from = t->r->parameters_from,
+                                 .ranks = mesh->world,
+                                 .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+
+    sh_metrics_start(t->metrics, &m);
 }
 
 static sh_rc save_config(const struct sh_run *r)
@@ -86,6 +100,8 @@ static sh_rc open_outputs(struct train *t)
         SH_TRY(sh_tracing_check(t->r));
         SH_TRY(save_config(t->r));
         SH_TRY(open_metrics(t));
+        t->saving.metrics = t->metrics;
+        report_start(t);
     }
     return sh_stopping_open(&t->stopping, t->r);
 }
@@ -168,14 +184,15 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 static sh_rc prepare(struct train *t)
 {
     double sums[1 + SH_STOPPING_WISHES];
+    sh_rc rc = sh_metrics_result(t->metrics);
 
-    if (t->pending == SH_OK)
-        t->pending = read_micro_step(t, 0);
-    sums[0] = t->pending != SH_OK;
+    if (rc == SH_OK)
+        rc = read_micro_step(t, 0);
+    sums[0] = rc != SH_OK;
     sh_stopping_wish(&t->stopping, t->r, sums + 1);
     SH_TRY(sum_over_ranks(t->r, sums, 1 + SH_STOPPING_WISHES));
     sh_stopping_decide(&t->stopping, t->r, sums + 1);
-    return sums[0] > 0 ? sh_agree(t->pending) : SH_OK;
+    return sums[0] > 0 ? sh_agree(rc) : SH_OK;
 }
 
 /* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
@@ -215,9 +232,10 @@ static void micro_steps(struct train *t)
 
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
+        if (!r->p->tree_sums)
+            continue;
         sh_exec_get(r->exec, r->p->loss, &loss);
-        if (r->p->tree_sums)
-            add_loss(open, m, loss);
+        add_loss(open, m, loss);
     }
     if (r->p->tree_sums)
         sh_exec_put(r->exec, r->p->loss, &open[0]);
@@ -272,8 +290,7 @@ static void report(struct train *t, struct sh_step_metrics *m)
 {
     if (!t->metrics)
         return;
-    if (t->pending == SH_OK)
-        t->pending = sh_metrics_step(t->metrics, m);
+    sh_metrics_step(t->metrics, m);
     if (m->skipped)
         sh_progress_break(&t->progress);
     sh_progress_step(&t->progress, m);
@@ -323,10 +340,10 @@ static sh_rc train_step(struct train *t)
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
     m.time.data = t->data_seconds;
-    m.time.checkpoint = t->checkpoint_seconds;
+    m.time.checkpoint = t->saving.seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.peak_rss_bytes = t->rss;
-    t->data_seconds = t->checkpoint_seconds = 0;
+    t->data_seconds = t->saving.seconds = 0;
     report(t, &m);
     t->undo = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
     return SH_OK;
@@ -343,62 +360,8 @@ static sh_rc validate(struct train *t)
     sh_progress_break(&t->progress);
     sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss,
                 (long long)v.sequences);
-    if (t->pending == SH_OK)
-        t->pending = sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
+    sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
     return SH_OK;
-}
-
-/* The first thing that goes wrong is the one that the ranks agree on. */
-static void keep_pending(struct train *t, sh_rc rc)
-{
-    if (t->pending == SH_OK)
-        t->pending = rc;
-}
-
-/* *saved: what sh_run_save() or a poll has committed, if anything. */
-static void report_saved(struct train *t, struct sh_run_saved *saved)
-{
-    struct sh_checkpoint_metrics m = {.step = saved->step,
-                                      .path = saved->path,
-                                      .bytes = saved->bytes,
-                                      .seconds = saved->seconds,
-                                      .stall = saved->stall};
-
-    if (!saved->path)
-        return;
-    sh_progress_break(&t->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training stood still for %.3f s)", (long long)m.step, m.path,
-                (double)m.bytes / 1e6, m.seconds, m.stall);
-    if (t->metrics && t->pending == SH_OK)
-        t->pending = sh_metrics_checkpoint(t->metrics, &m);
-    free(saved->path);
-    keep_pending(t, sh_stopping_saved(&t->stopping, saved));
-}
-
-static sh_rc poll_save(struct train *t, bool wait)
-{
-    struct sh_run_saved saved;
-    int64_t begin = sh_now_ns();
-
-    if (!sh_run_is_saving(t->r))
-        return SH_OK;
-    SH_TRY(sh_run_save_poll(t->r, wait, &saved));
-    t->checkpoint_seconds += seconds_since(begin);
-    report_saved(t, &saved);
-    return SH_OK;
-}
-
-/* One at a time: a second copy would take memory that is not planned for. */
-static bool skips(struct train *t)
-{
-    const struct sh_config *cfg = &t->r->cfg;
-
-    if (!sh_run_is_saving(t->r) || cfg->checkpoint.async_busy == SH_BUSY_WAIT || t->r->step == cfg->training.steps)
-        return false;
-    sh_progress_break(&t->progress);
-    sh_log_info("step %lld  not saved: the checkpoint before is still being written (checkpoint.async_busy=skip)",
-                (long long)t->r->step);
-    return true;
 }
 
 /* Where the guard may go back, the loss of the next step makes it do so. */
@@ -426,29 +389,15 @@ static sh_rc compare_replicas(struct train *t)
     return SH_OK;
 }
 
-/* A save may take long on one rank, and no limit of a step must end it; it has its own, checkpoint.timeout_seconds. */
-static sh_rc save(struct train *t)
+/* Damage is not written as good. */
+static sh_rc save(struct train *t, bool must)
 {
-    struct sh_run_saved saved;
-    char guard[128];
-    int64_t begin;
     bool sound;
 
-    if (skips(t))
-        return SH_OK;
-    SH_TRY(compare_replicas(t)); /* damage is not written as good */
+    SH_TRY(compare_replicas(t));
     SH_TRY(check_state(t, &sound));
-    if (!sound)
-        return SH_OK;
-    sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
-    begin = sh_now_ns();
-    sh_guard_save(&t->guard, guard, sizeof guard);
-    SH_TRY(sh_run_save(t->r, guard, &saved));
-    sh_mesh_patience(t->r->cfg.comm.train_timeout_seconds);
-    sh_guard_saved(&t->guard);
-    t->checkpoint_seconds += seconds_since(begin);
-    report_saved(t, &saved);
+    if (sound)
+        SH_TRY(sh_saving_save(&t->saving, must));
     return SH_OK;
 }
 
@@ -457,8 +406,7 @@ static void report_rollback(struct train *t, const struct sh_rollback_metrics *m
     sh_log_info("step %lld  undone, back at step %lld; samples %lld to %lld of the run are left out (rollback %d of "
                 "%d)", (long long)m->from, (long long)m->to, (long long)m->first, (long long)m->last,
                 t->guard.rollbacks, t->guard.max_rollbacks);
-    if (t->metrics && t->pending == SH_OK)
-        t->pending = sh_metrics_rollback(t->metrics, m);
+    sh_metrics_rollback(t->metrics, m);
 }
 
 static sh_rc go_back(struct train *t)
@@ -467,7 +415,7 @@ static sh_rc go_back(struct train *t)
     struct sh_rollback_metrics m = {.from = r->step, .last = r->samples - 1};
 
     sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
+    SH_TRY(sh_saving_poll(&t->saving, true));
     SH_TRY(sh_rollback(r, &m.first));
     SH_TRY(load_guard(t));
     sh_mesh_patience(r->cfg.comm.train_timeout_seconds);
@@ -486,11 +434,11 @@ static sh_rc after_step(struct train *t)
 
     if (cfg->fault.replica_check_every && r->step % cfg->fault.replica_check_every == 0)
         SH_TRY(compare_replicas(t));
-    SH_TRY(poll_save(t, false));
+    SH_TRY(sh_saving_poll(&t->saving, false));
     if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
         SH_TRY(validate(t));
     if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
-        SH_TRY(save(t));
+        SH_TRY(save(t, r->step == cfg->training.steps));
     return SH_OK;
 }
 
@@ -500,14 +448,14 @@ static sh_rc finish_saves(struct train *t, int64_t first_step)
     const struct sh_run *r = t->r;
 
     sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
+    SH_TRY(sh_saving_poll(&t->saving, true));
     if (!t->stopping.asked || !r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
     sh_log_info("asked to stop (%s): saving step %lld", t->stopping.why, (long long)r->step);
-    SH_TRY(save(t));
+    SH_TRY(save(t, true));
     sh_mesh_patience(0);
-    return poll_save(t, true);
+    return sh_saving_poll(&t->saving, true);
 }
 
 static sh_rc loop(struct train *t)
@@ -519,7 +467,7 @@ static sh_rc loop(struct train *t)
     if (r->step >= cfg->training.steps)
         sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
-        SH_TRY(save(t));
+        SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_patience(cfg->comm.train_timeout_seconds);
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
@@ -531,7 +479,7 @@ static sh_rc loop(struct train *t)
     }
     SH_TRY(finish_saves(t, first_step));
     SH_TRY(sh_tracing_finish(&t->tracing, r));
-    SH_TRY(sh_agree(t->pending));
+    SH_TRY(sh_agree(sh_metrics_result(t->metrics)));
     return sh_stopping_status(&t->stopping, r);
 }
 
@@ -543,7 +491,9 @@ static void say_done(const struct sh_run *r)
 
 sh_rc sh_run_train(struct sh_run *r)
 {
-    struct train t = {.r = r, .compared = -1};
+    struct train t = {.r = r,
+                      .saving = {.r = r, .guard = &t.guard, .progress = &t.progress, .stopping = &t.stopping},
+                      .compared = -1};
     sh_rc rc;
 
     set_up(&t);

@@ -39,7 +39,7 @@ def wait_until(holds, folder, child, what):
 def wait_for_steps(folder, child, count):
     """Training is under way once it has written some metrics."""
     path = folder / 'out/metrics.jsonl'
-    wait_until(lambda: path.exists() and path.read_bytes().count(b'\n') >= count, folder, child, 'did not train')
+    wait_until(lambda: path.exists() and path.read_bytes().count(b'"loss"') >= count, folder, child, 'did not train')
 
 
 def start(folder, config, ranks, **env):

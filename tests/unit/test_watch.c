@@ -70,20 +70,21 @@ static void write_lines(void)
 
     bad.step = 4;
     struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40,
-                                          .seconds = 2.5, .stall = 0.5};
+                                          .seconds = 2.5, .stall = 0.5, .disk_seconds = 2};
 
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
     bad.pace.node = NULL;
     bad.skipped = "loss or gradient norm is not finite";
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
-    assert_int_equal(sh_metrics_step(m, &step), SH_OK);
-    assert_int_equal(sh_metrics_step(m, &bad), SH_OK);
+    sh_metrics_step(m, &step);
+    sh_metrics_step(m, &bad);
+    assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_close(m);
     assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
-    assert_int_equal(sh_metrics_validation(m, 4, -NAN, 64, 1.5), SH_OK);
-    assert_int_equal(sh_metrics_checkpoint(m, &saved), SH_OK);
-    assert_int_equal(sh_metrics_rollback(m, &back), SH_OK);
+    sh_metrics_validation(m, 4, -NAN, 64, 1.5);
+    sh_metrics_checkpoint(m, &saved);
+    sh_metrics_rollback(m, &back);
     sh_metrics_close(m);
 }
 
@@ -146,6 +147,44 @@ static void a_checkpoint_is_a_line(void **state)
     (void)state;
     assert_string_equal(json_string_value(json_object_get(o, "checkpoint")), "a \"quoted\"/\xc3\xa9.h5");
     assert_number(o, "bytes", (double)(INT64_C(1) << 40));
+    assert_number(o, "disk_share", 0.8);
+    assert_number(o, "disk_gb_per_second", (double)(INT64_C(1) << 40) / 2 / 1e9);
+    json_decref(o);
+}
+
+static void events_are_lines(void **state)
+{
+    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3}, resumed = fresh;
+    struct sh_metrics *m;
+    json_t *o;
+
+    (void)state;
+    resumed.step = 7;
+    resumed.resumed_from = "a/step-00000007.h5";
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    sh_metrics_start(m, &fresh);
+    sh_metrics_start(m, &resumed);
+    sh_metrics_not_saved(m, 8, 2, "fsync \xff: Input/output error");
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_close(m);
+    o = line(5);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "start");
+    assert_number(o, "ranks", 6);
+    assert_number(json_object_get(o, "mesh"), "replicate", 2);
+    assert_number(json_object_get(o, "mesh"), "shard", 3);
+    assert_true(json_is_null(json_object_get(o, "resumed_from")));
+    assert_true(json_is_null(json_object_get(o, "parameters_from")));
+    json_decref(o);
+    o = line(6);
+    assert_number(o, "step", 7);
+    assert_string_equal(json_string_value(json_object_get(o, "resumed_from")), "a/step-00000007.h5");
+    assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), strlen("2000-01-01T00:00:00Z"));
+    json_decref(o);
+    o = line(7);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "checkpoint_failed");
+    assert_string_equal(json_string_value(json_object_get(o, "reason")), "(not UTF-8)");
+    assert_number(o, "step", 8);
+    assert_number(o, "failures", 2);
     json_decref(o);
 }
 
@@ -170,7 +209,15 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
     assert_non_null(strstr(sh_error_text(), "/nowhere/at/all"));
     assert_null(m);
     assert_int_equal(sh_metrics_open("/dev/full", &m), SH_OK);
-    assert_int_equal(sh_metrics_step(m, &step), SH_E_DATA);
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_step(m, &step);
+    sh_metrics_validation(m, 4, 1, 64, 1.5);
+    for (int again = 0; again < 2; again++) {
+        sh_error_clear();
+        assert_int_equal(sh_metrics_result(m), SH_E_DATA);
+        assert_string_equal(sh_error_text(), "write /dev/full: No space left on device");
+    }
+    assert_int_equal(sh_metrics_result(NULL), SH_OK);
     sh_metrics_close(m);
 }
 
@@ -310,6 +357,7 @@ int main(void)
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_checkpoint_is_a_line),
         cmocka_unit_test(a_rollback_is_a_line),
+        cmocka_unit_test(events_are_lines),
         cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_trace_is_json),
         cmocka_unit_test(a_trace_survives_any_name),

@@ -1,0 +1,27 @@
+/* AdamW's numbers that are the same for all elements of a run: computed once, in double, on the host. Valid C and C++. */
+#ifndef SH_KERNELS_ADAMW_H
+#define SH_KERNELS_ADAMW_H
+
+#include "kernels/op.h"
+
+struct sh_adamw_factors {
+    float grad_scale, beta1, beta2, grad1, grad2, keep, step, root, eps;
+};
+
+/*   g *= grad_scale, m = beta1 m + grad1 g, v = beta2 v + grad2 g g, p = keep p - step m / (sqrt(root v) + eps) */
+static inline struct sh_adamw_factors sh_adamw_factors_of(const struct sh_op_scalars *s, bool decay)
+{
+    struct sh_adamw_factors f;
+    f.grad_scale = s->grad_scale;
+    f.beta1 = s->beta1;
+    f.beta2 = s->beta2;
+    f.grad1 = (float)(1 - (double)s->beta1);
+    f.grad2 = (float)(1 - (double)s->beta2);
+    f.keep = (float)(decay ? 1 - (double)s->lr * (double)s->weight_decay : 1);
+    f.step = (float)((double)s->lr / (1 - s->beta1_pow));
+    f.root = (float)(1 / (1 - s->beta2_pow));
+    f.eps = s->adam_eps;
+    return f;
+}
+
+#endif

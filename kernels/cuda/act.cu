@@ -1,0 +1,153 @@
+/* Activations, all bound by memory. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12, swiglu 12, swiglu_bwd 20.
+ *
+ * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. In bf16 the fast
+ * exponential and division are right to 2^-17 or better, far below what is rounded away; with the exact ones the
+ * arithmetic would take as long as the memory. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/map.cuh"
+
+namespace
+{
+constexpr float TWO_ROOT_2_PI = 1.5957691216057308f; /* 2 sqrt(2/pi) */
+constexpr float CUBIC = 0.044715f;
+
+template <class T> __device__ __forceinline__ float sigmoid(float x);
+
+template <> __device__ __forceinline__ float sigmoid<float>(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+template <> __device__ __forceinline__ float sigmoid<sh_bf16>(float x)
+{
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+template <class T> __device__ __forceinline__ float gelu_gate(float x)
+{
+    return sigmoid<T>(TWO_ROOT_2_PI * (x + CUBIC * x * x * x));
+}
+
+template <class T> struct gelu {
+    T *y;
+    const T *x;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            v[k] *= gelu_gate<T>(v[k]);
+        sh_store(y + i, v);
+    }
+};
+
+/* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z keeps 0 * slope from being 0 * Inf. NaN
+ * stays NaN. */
+template <class T> __device__ __forceinline__ float gelu_slope(float x)
+{
+    float s = gelu_gate<T>(x), z = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x;
+    return s + x * s * (1.0f - s) * (TWO_ROOT_2_PI * (1.0f + 3 * CUBIC * z * z));
+}
+
+template <class T> struct gelu_bwd {
+    T *dx;
+    const T *dy, *x;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float d[N], v[N];
+        sh_load(d, dy + i);
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            d[k] *= gelu_slope<T>(v[k]);
+        sh_store(dx + i, d);
+    }
+};
+
+/* Element i of h [N,F] belongs to gate i + row * F and up F further on, in gu [N,2F]. */
+template <class T> struct swiglu {
+    T *h;
+    const T *gu;
+    int64_t F;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t g = i + i / F * F;
+        float gate[N], up[N];
+        sh_load(gate, gu + g);
+        sh_load(up, gu + g + F);
+        for (int k = 0; k < N; k++)
+            gate[k] *= sigmoid<T>(gate[k]) * up[k];
+        sh_store(h + i, gate);
+    }
+};
+
+template <class T> struct swiglu_bwd {
+    T *dgu;
+    const T *dh, *gu;
+    int64_t F;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t g = i + i / F * F;
+        float d[N], gate[N], up[N];
+        sh_load(d, dh + i);
+        sh_load(gate, gu + g);
+        sh_load(up, gu + g + F);
+        for (int k = 0; k < N; k++) {
+            float s = sigmoid<T>(gate[k]), dup = d[k] * gate[k] * s;
+            gate[k] = d[k] * up[k] * s * (1.0f + gate[k] * (1.0f - s));
+            up[k] = dup;
+        }
+        sh_store(dgu + g, gate);
+        sh_store(dgu + g + F, up);
+    }
+};
+} // namespace
+
+extern "C" sh_rc sh_cuda_gelu(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        gelu<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
+        return sh_map<N>("gelu", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0),
+                         call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        gelu_bwd<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])};
+        bool vectors = sh_aligned<N>(f.dx, 0) && sh_aligned<N>(f.dy, 0) && sh_aligned<N>(f.x, 0);
+        return sh_map<N>("gelu_bwd", f, sh_elems(&call->out[0]), vectors, call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        int64_t F = sh_last_dim(&call->out[0]);
+        swiglu<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), F};
+        return sh_map<N>("swiglu", f, sh_elems(&call->out[0]), sh_aligned<N>(f.h, F) && sh_aligned<N>(f.gu, F),
+                         call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        int64_t F = sh_last_dim(&call->in[0]);
+        swiglu_bwd<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]), F};
+        bool vectors = sh_aligned<N>(f.dgu, F) && sh_aligned<N>(f.dh, F) && sh_aligned<N>(f.gu, F);
+        return sh_map<N>("swiglu_bwd", f, sh_elems(&call->in[0]), vectors, call->queue);
+    });
+}

@@ -1,0 +1,70 @@
+/* Attention on a GPU: three ways to the same operands, chosen by the shape alone, so that all ranks choose alike.
+ *
+ *   attention_cudnn.c  cuDNN: bf16, head sizes of 64 and 128, whole tiles, no documents; when the library is there
+ *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
+ *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
+ *
+ * All three are deterministic. Valid C and C++, no CUDA header. */
+#ifndef SH_KERNELS_CUDA_ATTENTION_H
+#define SH_KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/op.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One call of either direction, as the kernels read it. Rows of qkv and dqkv are (H+2K)*D elements, of o and dout
+ * H*D. */
+struct sh_attention {
+    int64_t batch, seq;
+    int heads, kv_heads, dim;
+    enum sh_dtype dtype;
+    float scale;
+    const void *qkv;
+    const int32_t *docs; /* [B,T] first position of the document of each position; NULL: 0 */
+    void *o;             /* [B,T,H*D]: out forward, in backward */
+    float *lse;          /* [B,H,T]: the same */
+    const void *dout;    /* backward only, as the rest */
+    void *dqkv;
+    float *delta;        /* [B,H,T] scratch: sum over d of dout * o */
+};
+
+static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
+{
+    bool forward = call->kind == SH_OP_ATTENTION;
+    const struct sh_operand *qkv = &call->in[forward ? 0 : 1];
+    struct sh_attention a;
+    a.batch = qkv->dim[0], a.seq = qkv->dim[1];
+    a.heads = call->attr->heads, a.kv_heads = call->attr->kv_heads, a.dim = call->attr->head_dim;
+    a.dtype = qkv->dtype, a.scale = call->attr->scale;
+    a.qkv = qkv->data;
+    a.docs = (const int32_t *)call->in[forward ? 1 : 4].data;
+    a.o = forward ? call->out[0].data : call->in[2].data;
+    a.lse = (float *)(forward ? call->out[1].data : call->in[3].data);
+    a.dout = forward ? 0 : call->in[0].data;
+    a.dqkv = forward ? 0 : call->out[0].data;
+    a.delta = (float *)call->work;
+    return a;
+}
+
+enum { SH_ATTENTION_MAX_DIM = 256 };
+
+/* attention.cu: whether it has a kernel for the type and head size, and the two directions. Backward needs delta. */
+bool sh_attention_tensor_takes(const struct sh_attention *a);
+sh_rc sh_attention_tensor(const struct sh_attention *a, void *queue);
+sh_rc sh_attention_tensor_bwd(const struct sh_attention *a, void *queue);
+
+/* attention_any.cu; delta is for both. Errors: SH_E_USAGE for head sizes above SH_ATTENTION_MAX_DIM. */
+sh_rc sh_attention_any(const struct sh_attention *a, void *queue);
+sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue);
+sh_rc sh_attention_delta(const struct sh_attention *a, void *queue);
+
+/* attention_cudnn.c. takes: the library is there and has a plan for this call. */
+bool sh_attention_cudnn_takes(const struct sh_op_call *call);
+sh_rc sh_attention_cudnn(const struct sh_op_call *call);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

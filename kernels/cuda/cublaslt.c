@@ -1,0 +1,243 @@
+#include "kernels/cuda/cublaslt.h"
+
+#include "src/base/library.h"
+
+#include <cublasLt.h>
+#include <stddef.h>
+#include <string.h>
+
+/* The functions used. In the emulated build they are linked (tests/gpu/emulated/cublaslt.c), else loaded. */
+#define CALLS(X)                                                       \
+    X(Create) X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic)   \
+    X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+    X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                       \
+    X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
+
+#define MEMBER(name) __typeof__(&cublasLt##name) name;
+static struct {
+    CALLS(MEMBER)
+} lt;
+
+static sh_rc load_calls(void)
+{
+#ifdef SH_CUDA_EMULATED
+#define LINKED(name) lt.name = cublasLt##name;
+    CALLS(LINKED)
+    return SH_OK;
+#else
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+#define SYMBOL(name) {"cublasLt" #name, &lt.name},
+    static const char *const files[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), NULL};
+    static const struct sh_library_symbol symbols[] = {CALLS(SYMBOL) {NULL, NULL}};
+    return sh_library_load(files, symbols);
+#endif
+}
+
+/* What cuBLASLt's choice depends on: everything but the addresses, of which only the alignment counts. */
+struct shape {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t in_dtype, out_dtype;
+    int32_t trans_a, trans_b, has_bias, has_addend;
+    uint32_t align_a, align_b, align_c, align_addend, align_bias;
+};
+
+struct choice {
+    struct shape shape;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+};
+
+/* A model has five kinds of weights, three products each, with and without addend, and the head's chunks: about 40.
+ * When there are more, the oldest goes. */
+enum { CHOICES = 128 };
+static struct {
+    cublasLtHandle_t handle;
+    struct choice choice[CHOICES];
+    int n, oldest;
+} cache;
+
+static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, const char *what)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return SH_OK;
+    return sh_fail(SH_E_BUG, "cuBLASLt refuses to %s [%lld,%lld] = [%lld,%lld] [%lld,%lld] of %s: %s", what,
+                   (long long)p->m, (long long)p->n, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
+                   sh_dtype_name(p->in_dtype), lt.GetStatusString(status));
+}
+
+static sh_rc open_library(void)
+{
+    if (cache.handle)
+        return SH_OK;
+    SH_TRY(load_calls());
+    cublasStatus_t status = lt.Create(&cache.handle);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return sh_fail(SH_E_USAGE, "cuBLASLt does not start: %s", lt.GetStatusString(status));
+    return SH_OK;
+}
+
+/* Largest power of two up to 256 that divides the address. */
+static uint32_t alignment(const void *p)
+{
+    uintptr_t low = (uintptr_t)p | 256;
+    return (uint32_t)(low & -low);
+}
+
+static struct shape shape_of(const struct sh_cublaslt_product *p)
+{
+    struct shape s;
+    memset(&s, 0, sizeof s); /* compared as bytes */
+    s.m = p->m, s.n = p->n, s.k = p->k;
+    s.lda = p->lda, s.ldb = p->ldb, s.ldc = p->ldc;
+    s.in_dtype = (int32_t)p->in_dtype, s.out_dtype = (int32_t)p->out_dtype;
+    s.trans_a = p->trans_a, s.trans_b = p->trans_b;
+    s.has_bias = p->bias != NULL, s.has_addend = p->addend != NULL;
+    s.align_a = alignment(p->a), s.align_b = alignment(p->b);
+    s.align_c = alignment(p->c), s.align_addend = alignment(p->addend ? p->addend : p->c);
+    s.align_bias = alignment(p->bias);
+    return s;
+}
+
+static cudaDataType_t type_of(int32_t dtype)
+{
+    return dtype == SH_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static void forget(struct choice *x)
+{
+    if (x->desc)
+        lt.MatmulDescDestroy(x->desc);
+    for (int i = 0; i < 3; i++) {
+        cublasLtMatrixLayout_t layout = i == 0 ? x->a : i == 1 ? x->b : x->c;
+        if (layout)
+            lt.MatrixLayoutDestroy(layout);
+    }
+    memset(x, 0, sizeof *x);
+}
+
+/* cuBLASLt knows columns only: a row-major [m,n] is its [n,m], and c' = b' a'. Its A is our b, its B our a. */
+static cublasStatus_t describe(struct choice *x, const struct sh_cublaslt_product *p)
+{
+    const struct shape *s = &x->shape;
+    cublasOperation_t op_a = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = s->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cudaDataType_t in = type_of(s->in_dtype), out = type_of(s->out_dtype);
+    uint64_t m = (uint64_t)s->m, n = (uint64_t)s->n, k = (uint64_t)s->k;
+    cublasStatus_t status = lt.MatmulDescCreate(&x->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+
+#define SET(attribute, value)            \
+    if (status == CUBLAS_STATUS_SUCCESS) \
+        status = lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value))
+    SET(TRANSA, op_a);
+    SET(TRANSB, op_b);
+    SET(EPILOGUE, epilogue);
+    if (s->has_bias) {
+        SET(BIAS_DATA_TYPE, out);
+        SET(BIAS_POINTER, p->bias); /* the choice depends on its alignment */
+    }
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt.MatrixLayoutCreate(&x->a, in, s->trans_b ? k : n, s->trans_b ? n : k, s->ldb);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt.MatrixLayoutCreate(&x->b, in, s->trans_a ? m : k, s->trans_a ? k : m, s->lda);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt.MatrixLayoutCreate(&x->c, out, n, m, s->ldc);
+    return status;
+}
+
+static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const struct shape *s)
+{
+    uint64_t space = SH_CUBLASLT_SPACE_BYTES;
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } row[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space, sizeof space},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->align_b, sizeof s->align_b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->align_a, sizeof s->align_a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->align_addend, sizeof s->align_addend},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->align_c, sizeof s->align_c},
+    };
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof row / sizeof row[0] && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = lt.MatmulPreferenceSetAttribute(preference, row[i].attribute, row[i].value, row[i].bytes);
+    return status;
+}
+
+static cublasStatus_t choose(struct choice *x)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t best;
+    int found = 0;
+    cublasStatus_t status = lt.MatmulPreferenceCreate(&preference);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = set_preference(preference, &x->shape);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt.MatmulAlgoGetHeuristic(cache.handle, x->desc, x->a, x->b, x->c, x->c, preference, 1, &best, &found);
+    lt.MatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_SUCCESS && found == 0)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        x->algo = best.algo;
+    return status;
+}
+
+static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape *s, struct choice **out)
+{
+    bool full = cache.n == CHOICES;
+    struct choice *x = &cache.choice[full ? cache.oldest : cache.n];
+    forget(x);
+    x->shape = *s;
+    cublasStatus_t status = describe(x, p);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = choose(x);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        forget(x);
+        return check(status, p, "plan");
+    }
+    if (full)
+        cache.oldest = (cache.oldest + 1) % CHOICES;
+    else
+        cache.n++;
+    *out = x;
+    return SH_OK;
+}
+
+static sh_rc find_choice(const struct sh_cublaslt_product *p, struct choice **out)
+{
+    struct shape s = shape_of(p);
+    for (int i = 0; i < cache.n; i++) {
+        if (memcmp(&cache.choice[i].shape, &s, sizeof s) == 0) {
+            *out = &cache.choice[i];
+            return SH_OK;
+        }
+    }
+    return make_choice(p, &s, out);
+}
+
+static void *align256(void *p)
+{
+    return (char *)p + (-(uintptr_t)p & 255);
+}
+
+sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
+{
+    SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
+    struct choice *x = NULL;
+    SH_TRY(open_library());
+    SH_TRY(find_choice(p, &x));
+    if (p->bias)
+        SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias), p,
+                     "add a bias to"));
+    float one = 1, beta = p->addend ? 1.0f : 0.0f;
+    const void *addend = p->addend ? p->addend : p->c;
+    return check(lt.Matmul(cache.handle, x->desc, &one, p->b, x->a, p->a, x->b, &beta, addend, x->c, p->c, x->c,
+                           &x->algo, align256(work), SH_CUBLASLT_SPACE_BYTES, queue),
+                 p, "run");
+}

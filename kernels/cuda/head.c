@@ -1,0 +1,126 @@
+/* The head: logits, cross entropy and its gradients, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
+ * exists. The logits are f32 also in bf16: rounded to bf16 they would cost the loss its third digit. Their gradients
+ * take their place, in the compute type. Rows are padded in scratch to 64 elements, since a vocabulary seldom is a
+ * multiple of anything and products want aligned rows.
+ * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; besides, every logit is written, read twice and its
+ * gradient written and read twice: 18 bytes in bf16 against 6*C operations, a tenth of the time at C = 4096 on an H200.
+ * dw is read and written once a chunk, so chunks should have a thousand rows or more. */
+#include "kernels/cuda/head.h"
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/operand.h"
+#include "kernels/cuda/work_product.h"
+
+#include <stddef.h>
+
+struct head {
+    const struct sh_op_call *call;
+    struct sh_cuda_head_work at;
+    int64_t rows, dim, vocab;
+    char *work;
+};
+
+static struct head head_of(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *w = &call->in[1];
+    char *work = call->work;
+    work += -(uintptr_t)work & 255;
+    return (struct head){.call = call, .at = sh_cuda_head_work(call), .rows = sh_cuda_rows(x), .dim = w->dim[1],
+                         .vocab = w->dim[0], .work = work};
+}
+
+static sh_rc run_product(const struct head *h, const struct sh_cublaslt_product *p)
+{
+    return sh_cublaslt_run(p, h->work + h->at.product, SH_CUBLASLT_WORK_BYTES, h->call->queue);
+}
+
+/* logits [n,V] = x [n,C] w' for rows [r, r+n) */
+static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
+{
+    const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1];
+    struct sh_cublaslt_product p = {
+        .m = n, .n = h->vocab, .k = h->dim,
+        .in_dtype = x->dtype, .out_dtype = SH_F32,
+        .a = sh_cuda_at(x, r * h->dim), .lda = h->dim,
+        .b = w->data, .ldb = h->dim, .trans_b = true,
+        .c = h->work + h->at.logits, .ldc = h->at.ld,
+    };
+    return run_product(h, &p);
+}
+
+static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient)
+{
+    const struct sh_op_call *call = h->call;
+    struct sh_cuda_softmax s = {
+        .rows = n, .vocab = h->vocab, .ld = h->at.ld,
+        .logits = (float *)(void *)(h->work + h->at.logits),
+        .targets = (const int32_t *)call->in[2].data + r,
+        .row_loss = (double *)(void *)(h->work + h->at.row_loss),
+        .loss = call->out[0].data, .add_loss = r > 0 || sh_op_adds(call, 0),
+        .gradient = gradient, .grad_dtype = call->in[0].dtype, .loss_scale = call->scalars->loss_scale,
+    };
+    return sh_cuda_softmax_loss(&s, call->queue);
+}
+
+/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x */
+static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
+{
+    const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1], *dx = &h->call->out[1], *dw = &h->call->out[2];
+    struct sh_cublaslt_product p = {
+        .m = n, .n = h->dim, .k = h->vocab,
+        .in_dtype = x->dtype, .out_dtype = dx->dtype,
+        .a = h->work + h->at.logits, .lda = x->dtype == SH_BF16 ? 2 * h->at.ld : h->at.ld,
+        .b = w->data, .ldb = h->dim,
+        .c = sh_cuda_at(dx, r * h->dim), .ldc = h->dim,
+    };
+    SH_TRY(run_product(h, &p));
+
+    p.m = h->vocab;
+    p.k = n;
+    p.trans_a = true;
+    p.b = sh_cuda_at(x, r * h->dim);
+    p.out_dtype = dw->dtype;
+    p.c = dw->data;
+    p.addend = r > 0 || sh_op_adds(h->call, 2) ? dw->data : NULL;
+    return run_product(h, &p);
+}
+
+static sh_rc run_chunks(const struct sh_op_call *call, bool gradient)
+{
+    SH_REQUIRE(call->work_bytes >= sh_cuda_head_work(call).bytes);
+    struct head h = head_of(call);
+    for (int64_t r = 0; r < h.rows; r += h.at.chunk) {
+        int64_t n = h.rows - r < h.at.chunk ? h.rows - r : h.at.chunk;
+        SH_TRY(chunk_logits(&h, r, n));
+        SH_TRY(chunk_loss(&h, r, n, gradient));
+        if (gradient)
+            SH_TRY(chunk_gradients(&h, r, n));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_cuda_head_loss(const struct sh_op_call *call)
+{
+    return run_chunks(call, false);
+}
+
+sh_rc sh_cuda_head_loss_grad(const struct sh_op_call *call)
+{
+    return run_chunks(call, true);
+}
+
+/* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
+sh_rc sh_cuda_logits(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    int64_t seq = x->dim[1], dim = x->dim[2];
+    struct sh_cublaslt_product p = {
+        .m = x->dim[0], .n = w->dim[0], .k = dim,
+        .in_dtype = x->dtype, .out_dtype = y->dtype,
+        .a = sh_cuda_at(x, call->scalars->position * dim), .lda = seq * dim,
+        .b = w->data, .ldb = dim, .trans_b = true,
+        .c = y->data, .ldc = w->dim[0],
+    };
+    return sh_cublaslt_run(&p, call->work, call->work_bytes, call->queue);
+}

@@ -1,0 +1,282 @@
+/* What the kernels of this folder share: launching, types, vectors, sums over a warp or a block. A .cu file includes
+ * it instead of any CUDA header; with SH_CUDA_EMULATED the same file is C++ for the CPU
+ * (tests/gpu/emulated/cuda_on_cpu.h).
+ *
+ * No inline PTX outside attention_mma.cuh, no atomics on floating-point numbers: same inputs, same bits, and the
+ * number of blocks and threads that a sum is cut in depends on shapes only, never on the GPU. */
+#ifndef SH_KERNELS_CUDA_LAUNCH_CUH
+#define SH_KERNELS_CUDA_LAUNCH_CUH
+
+#include "kernels/op.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef SH_CUDA_EMULATED
+#include "tests/gpu/emulated/cuda_on_cpu.h"
+
+/* Shared memory of the block: `name` is a pointer to `count` elements. Dynamic: as many bytes as the launch gave. */
+#define SH_SHARED(type, name, count)                                                     \
+    static char name##_key_;                                                             \
+    type *const name = static_cast<type *>(sh_emulated::shared(&name##_key_, sizeof(type) * (count)))
+#define SH_DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(sh_emulated::dynamic_shared())
+#define SH_ANY_TYPE __attribute__((may_alias)) /* what stands in the memory may be of another type */
+
+template <class... P, class... A>
+sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *,
+                     A... args)
+{
+    sh_emulated::launch(name, grid, block, shared_bytes, [=] { kernel(P(args)...); });
+    return SH_OK;
+}
+#else
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#define SH_SHARED(type, name, count)    \
+    __shared__ type name##_there_[count]; \
+    type *const name = name##_there_
+#define SH_DYNAMIC_SHARED(type, name)                    \
+    extern __shared__ __align__(128) char sh_dynamic_[]; \
+    type *const name = reinterpret_cast<type *>(sh_dynamic_)
+#define SH_ANY_TYPE
+
+/* More shared memory than 48 KB has to be asked for. */
+template <class... P, class... A>
+sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
+                     A... args)
+{
+    if (shared_bytes > 48 << 10)
+        (void)cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)shared_bytes);
+    kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(queue)>>>(P(args)...);
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess)
+        return sh_fail(SH_E_BUG, "CUDA kernel %s, %u x %u blocks of %u threads: %s", name, grid.x, grid.y,
+                       block.x * block.y, cudaGetErrorString(error));
+    return SH_OK;
+}
+#endif
+
+/* Enqueue kernel(...) and return SH_OK, or SH_E_BUG when the launch is refused. A template stands in parentheses:
+ *   SH_TRY(SH_LAUNCH((sum<float, 4>), dim3(blocks), dim3(256), 0, call->queue, x, n)); */
+#define SH_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
+    sh_cuda_launch(#kernel, kernel, grid, block, shared_bytes, queue, __VA_ARGS__)
+
+/* f(float()) or f(sh_bf16()), by the type of activations. */
+template <class F> static inline sh_rc sh_by_act(enum sh_dtype dtype, F f)
+{
+    if (dtype == SH_BF16)
+        return f(sh_bf16());
+    if (dtype == SH_F32)
+        return f(float());
+    return sh_fail(SH_E_BUG, "CUDA kernel for %s", sh_dtype_name(dtype));
+}
+
+static inline int64_t sh_elems(const struct sh_operand *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
+static inline int64_t sh_last_dim(const struct sh_operand *t)
+{
+    return t->dim[t->ndim - 1];
+}
+
+template <class T> static inline T *sh_data(const struct sh_operand *t)
+{
+    return static_cast<T *>(t->data);
+}
+
+static inline int64_t sh_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Blocks for so much work, of which each block takes what the grid leaves over: few on the CPU, so that tests go
+ * round. */
+static inline unsigned sh_blocks(int64_t wanted)
+{
+#ifdef SH_CUDA_EMULATED
+    const int64_t most = 3;
+#else
+    const int64_t most = 1 << 16;
+#endif
+    return (unsigned)(wanted < most ? wanted : most);
+}
+
+/* Elements in 16 bytes of T. */
+template <class T> constexpr int SH_WIDTH = 16 / (int)sizeof(T);
+
+/* Whether vectors of N elements begin where a GPU can load them: at `p` and every row of `row` elements behind it. An
+ * absent operand (NULL) is no obstacle. */
+template <int N, class T> static inline bool sh_aligned(const T *p, int64_t row)
+{
+    constexpr size_t bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
+    return !p || (row % N == 0 && reinterpret_cast<uintptr_t>(p) % bytes == 0);
+}
+
+__device__ __forceinline__ float sh_widen(float x)
+{
+    return x;
+}
+
+__device__ __forceinline__ float sh_widen(sh_bf16 x)
+{
+    return __uint_as_float((unsigned)x << 16);
+}
+
+template <class T> __device__ __forceinline__ T sh_narrow(float x);
+
+template <> __device__ __forceinline__ float sh_narrow<float>(float x)
+{
+    return x;
+}
+
+template <> __device__ __forceinline__ sh_bf16 sh_narrow<sh_bf16>(float x)
+{
+#ifdef SH_CUDA_EMULATED
+    return sh_f32_to_bf16(x);
+#else
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#endif
+}
+
+/* The piece of memory that one instruction moves. */
+template <size_t BYTES> struct sh_piece;
+template <> struct sh_piece<2> {
+    typedef uint16_t SH_ANY_TYPE type;
+};
+template <> struct sh_piece<4> {
+    typedef uint32_t SH_ANY_TYPE type;
+};
+template <> struct sh_piece<8> {
+    typedef uint2 type;
+};
+template <> struct sh_piece<16> {
+    typedef uint4 type;
+};
+
+/* N elements as they are, moved 16 bytes at a time or in one piece where they are less; p has that alignment. */
+template <class T, int N> __device__ __forceinline__ void sh_load_raw(T (&v)[N], const T *p)
+{
+    constexpr size_t bytes = sizeof v < 16 ? sizeof v : 16;
+    typedef typename sh_piece<bytes>::type piece;
+    piece pieces[sizeof v / bytes];
+    for (size_t i = 0; i < sizeof v / bytes; i++)
+        pieces[i] = reinterpret_cast<const piece *>(p)[i];
+    memcpy(v, pieces, sizeof v);
+}
+
+template <class T, int N> __device__ __forceinline__ void sh_store_raw(T *p, const T (&v)[N])
+{
+    constexpr size_t bytes = sizeof v < 16 ? sizeof v : 16;
+    typedef typename sh_piece<bytes>::type piece;
+    piece pieces[sizeof v / bytes];
+    memcpy(pieces, v, sizeof v);
+    for (size_t i = 0; i < sizeof v / bytes; i++)
+        reinterpret_cast<piece *>(p)[i] = pieces[i];
+}
+
+/* The same from and to f32. */
+template <class T, int N> __device__ __forceinline__ void sh_load(float (&v)[N], const T *p)
+{
+    T raw[N];
+    sh_load_raw(raw, p);
+    for (int i = 0; i < N; i++)
+        v[i] = sh_widen(raw[i]);
+}
+
+template <class T, int N> __device__ __forceinline__ void sh_store(T *p, const float (&v)[N])
+{
+    T raw[N];
+    for (int i = 0; i < N; i++)
+        raw[i] = sh_narrow<T>(v[i]);
+    sh_store_raw(p, raw);
+}
+
+/* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros behind them, in one
+ * piece where `vectors` says that p has the alignment. */
+template <class T, int N>
+__device__ __forceinline__ void sh_load_some(float (&v)[N], const T *p, int64_t left, bool vectors)
+{
+    if (vectors && left >= N)
+        sh_load(v, p);
+    else
+        for (int i = 0; i < N; i++)
+            v[i] = i < left ? sh_widen(p[i]) : 0;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void sh_store_some(T *p, const float (&v)[N], int64_t left, bool vectors)
+{
+    if (vectors && left >= N)
+        sh_store(p, v);
+    else
+        for (int i = 0; i < N && i < left; i++)
+            p[i] = sh_narrow<T>(v[i]);
+}
+
+/* y = v, or y += v. */
+template <int N> __device__ __forceinline__ void sh_put(float *y, const float (&v)[N], bool add)
+{
+    float sum[N];
+    if (add)
+        sh_load(sum, y);
+    for (int i = 0; i < N; i++)
+        sum[i] = add ? sum[i] + v[i] : v[i];
+    sh_store(y, sum);
+}
+
+struct sh_add {
+    template <class T> __device__ __forceinline__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
+};
+
+/* The larger one; a NaN is passed over. */
+struct sh_larger {
+    __device__ __forceinline__ float operator()(float a, float b) const
+    {
+        return fmaxf(a, b);
+    }
+};
+
+/* Over the lanes of a warp; all get the same bits, because f is commutative. */
+template <class T, class F> __device__ __forceinline__ T sh_warp_reduce(T v, F f)
+{
+    for (int with = 16; with; with /= 2)
+        v = f(v, __shfl_xor_sync(~0u, v, with));
+    return v;
+}
+
+/* Over the threads of a block of whole warps, for all of them; K values at once. `none` is what adds nothing. */
+template <int K, class T, class F> __device__ __forceinline__ void sh_block_reduce(T (&v)[K], T none, F f)
+{
+    SH_SHARED(T, part, K * 32);
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+
+    for (int k = 0; k < K; k++)
+        v[k] = sh_warp_reduce(v[k], f);
+    if (warps == 1)
+        return;
+    for (int k = 0; k < K; k++)
+        if (lane == 0)
+            part[k * 32 + warp] = v[k];
+    __syncthreads();
+    for (int k = 0; k < K; k++)
+        v[k] = sh_warp_reduce(lane < warps ? part[k * 32 + lane] : none, f);
+    __syncthreads(); /* part may be used again */
+}
+
+template <int K, class T> __device__ __forceinline__ void sh_block_sum(T (&v)[K])
+{
+    sh_block_reduce(v, T(0), sh_add());
+}
+
+#endif

@@ -1,0 +1,100 @@
+/* Rotary embedding of the query and key heads in a packed row; value heads are copied, or left where they are when the
+ * output is the input. Bytes: qkv read and written; in place only the (H+K)/(H+2K) of it that turns. The table stays in
+ * the L2 cache. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/map.cuh"
+
+namespace
+{
+/* Element i counts the first halves of all heads that are touched: of `heads` of the `row_heads` in a row, the first
+ * `turned` of which turn. y may be x. */
+template <class T> struct rope {
+    T *y;
+    const T *x;
+    const float *cs;
+    int64_t heads, row_heads, turned, half, seq;
+    float sign;
+
+    template <int N> __device__ __forceinline__ void turn(float (&a)[N], float (&b)[N], const float *angles) const
+    {
+        float c[N], s[N];
+        sh_load(c, angles);
+        sh_load(s, angles + half);
+        for (int k = 0; k < N; k++) {
+            float first = a[k] * c[k] - b[k] * sign * s[k];
+            b[k] = b[k] * c[k] + a[k] * sign * s[k];
+            a[k] = first;
+        }
+    }
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t head = i / half, row = head / heads, h = head - row * heads, k = i - head * half;
+        int64_t to = (row * row_heads + h) * 2 * half + k;
+        float a[N], b[N];
+        sh_load(a, x + to);
+        sh_load(b, x + to + half);
+        if (h < turned)
+            turn(a, b, cs + row % seq * 2 * half + k);
+        sh_store(y + to, a);
+        sh_store(y + to + half, b);
+    }
+};
+
+/* As kernels/ref/rope.c, whose comments explain it; once a run. */
+struct rope_table {
+    float *cs;
+    int64_t D;
+    double theta, factor, low_freq, high_freq, original_len;
+
+    __device__ double frequency(int64_t i) const
+    {
+        const double pi = 3.14159265358979323846;
+        double freq = pow(theta, -2.0 * (double)i / (double)D);
+        double turns = original_len * freq / (2 * pi);
+
+        if (factor == 0 || turns > high_freq)
+            return freq;
+        if (turns < low_freq)
+            return freq / factor;
+        double smooth = (turns - low_freq) / (high_freq - low_freq);
+        return (1 - smooth) * freq / factor + smooth * freq;
+    }
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t t = i / (D / 2), k = i % (D / 2);
+        double angle = (double)t * frequency(k);
+        cs[t * D + k] = (float)cos(angle);
+        cs[t * D + D / 2 + k] = (float)sin(angle);
+    }
+};
+} // namespace
+
+extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0];
+    const struct sh_op_attr *attr = call->attr;
+    int64_t half = attr->head_dim / 2, turned = attr->heads + attr->kv_heads, row_heads = turned + attr->kv_heads;
+    int64_t heads = call->out[0].data == x->data ? turned : row_heads;
+    const float *cs = sh_data<float>(&call->in[1]);
+
+    return sh_by_act(x->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, heads, row_heads, turned, half, x->dim[1],
+                     attr->inverse ? -1.0f : 1.0f};
+        bool vectors = sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) && sh_aligned<N>(cs, half);
+        return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * half, vectors, call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
+{
+    const struct sh_op_attr *attr = call->attr;
+    int64_t T = call->out[0].dim[0], D = call->out[0].dim[1];
+    rope_table f = {sh_data<float>(&call->out[0]), D, attr->rope_theta, attr->rope_factor, attr->rope_low_freq,
+                    attr->rope_high_freq, attr->rope_original_len};
+
+    return sh_map<1>("rope_table", f, T * (D / 2), false, call->queue);
+}

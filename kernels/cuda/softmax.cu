@@ -1,0 +1,115 @@
+/* Softmax and cross entropy of rows of logits. A block owns a row. Bytes a logit: 4 for the loss, which keeps a running
+ * maximum and a sum that it scales when the maximum grows; with gradients 4 more, and 4 (bf16: 2) written. */
+#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/head.h"
+
+namespace
+{
+constexpr int THREADS = 1024, N = 4;
+
+/* Maximum of some logits, and the sum of e^(logit - max). */
+struct soft {
+    float max, sum;
+};
+
+__device__ __forceinline__ void include(soft &s, const float (&x)[N])
+{
+    float max = s.max, sum = 0;
+
+    for (int k = 0; k < N; k++)
+        max = fmaxf(max, x[k]);
+    for (int k = 0; k < N; k++)
+        sum += max == -INFINITY ? 0 : expf(x[k] - max);
+    s.sum = (max == s.max ? s.sum : s.sum * expf(s.max - max)) + sum;
+    s.max = max;
+}
+
+/* Elements from `at` on, -Inf behind the end: they add nothing. */
+__device__ __forceinline__ void load_logits(float (&x)[N], const float *row, int64_t at, int64_t vocab)
+{
+    if (at + N <= vocab)
+        sh_load(x, row + at);
+    else
+        for (int k = 0; k < N; k++)
+            x[k] = at + k < vocab ? row[at + k] : -INFINITY;
+}
+
+/* Of the whole row, for all threads of the block. */
+__device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
+{
+    soft s = {-INFINITY, 0};
+    for (int64_t at = (int64_t)threadIdx.x * N; at < vocab; at += blockDim.x * N) {
+        float x[N];
+        load_logits(x, row, at, vocab);
+        include(s, x);
+    }
+    float max[1] = {s.max};
+    sh_block_reduce(max, -INFINITY, sh_larger());
+    float sum[1] = {s.max == -INFINITY ? s.sum : s.sum * expf(s.max - max[0])};
+    sh_block_sum(sum);
+    return {max[0], sum[0]};
+}
+
+/* The row becomes (softmax - onehot) * scale, 0 where factor and scale are. A gradient never lies behind the logit
+ * that it is made of, so that a tile of the row may be written when all of it was read. */
+template <class T>
+__device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_t target, float max, float factor,
+                                               float scale)
+{
+    T *to = reinterpret_cast<T *>(row);
+
+    for (int64_t tile = 0; tile < vocab; tile += blockDim.x * N) {
+        int64_t at = tile + threadIdx.x * N;
+        float x[N];
+        load_logits(x, row, at, vocab);
+        for (int k = 0; k < N; k++)
+            x[k] = factor == 0 ? 0 : expf(x[k] - max) * factor - (at + k == target ? scale : 0);
+        __syncthreads();
+        sh_store_some(to + at, x, vocab - at, true);
+    }
+}
+
+/* T: type of the gradient; void: only the loss. A target outside the vocabulary makes the loss NaN. */
+template <class T> __device__ __forceinline__ void softmax_row(const sh_cuda_softmax &s, int64_t r)
+{
+    float *row = s.logits + r * s.ld;
+    int64_t target = s.targets[r];
+    bool counts = target >= 0;
+    soft of_row = {0, 1};
+    float at_target = 0;
+
+    if (counts) {
+        at_target = target < s.vocab ? row[target] : nanf("");
+        of_row = soft_of(row, s.vocab);
+    }
+    if (threadIdx.x == 0)
+        s.row_loss[r] = counts ? log((double)of_row.sum) + (double)of_row.max - (double)at_target : 0;
+    if constexpr (!std::is_void<T>::value)
+        write_gradient<T>(row, s.vocab, target, of_row.max,
+                          counts ? (float)(s.loss_scale / (double)of_row.sum) : 0, (float)s.loss_scale);
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sh_cuda_softmax s)
+{
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x)
+        softmax_row<T>(s, r);
+}
+
+template <class T> sh_rc run(const struct sh_cuda_softmax *s, void *queue)
+{
+    int64_t threads = sh_ceil_div(sh_ceil_div(s->vocab, 4 * N), 32) * 32;
+    dim3 block((unsigned)(threads < THREADS ? threads : THREADS));
+    return SH_LAUNCH(softmax_kernel<T>, dim3(sh_blocks(s->rows)), block, 0, queue, *s);
+}
+} // namespace
+
+extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue)
+{
+    if (s->rows == 0)
+        return s->add_loss ? SH_OK : sh_sum_parts(s->loss, false, s->row_loss, 0, queue);
+    if (!s->gradient)
+        SH_TRY(run<void>(s, queue));
+    else
+        SH_TRY(sh_by_act(s->grad_dtype, [&](auto zero) { return run<decltype(zero)>(s, queue); }));
+    return sh_sum_parts(s->loss, s->add_loss, s->row_loss, s->rows, queue);
+}

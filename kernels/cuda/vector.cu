@@ -1,0 +1,137 @@
+/* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, cast 6, copy 8,
+ * accumulate 12, sumsq 4. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/map.cuh"
+#include "kernels/cuda/work.h"
+
+namespace
+{
+enum { SUM_THREADS = 256 };
+
+template <class T> struct add {
+    T *y;
+    const T *a, *b;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float u[N], v[N];
+        sh_load(u, a + i);
+        sh_load(v, b + i);
+        for (int k = 0; k < N; k++)
+            u[k] += v[k];
+        sh_store(y + i, u);
+    }
+};
+
+template <class T> sh_rc run_add(T *y, const T *a, const T *b, int64_t n, void *queue)
+{
+    constexpr int N = SH_WIDTH<T>;
+    bool vectors = sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0) && sh_aligned<N>(b, 0);
+    return sh_map<N>("add", add<T>{y, a, b}, n, vectors, queue);
+}
+
+template <class Y, class A> struct cast {
+    Y *y;
+    const A *a;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, a + i);
+        sh_store(y + i, v);
+    }
+};
+
+template <class Y, class A> sh_rc run_cast(const struct sh_op_call *call)
+{
+    constexpr int N = 4; /* 16 bytes of the wider type */
+    cast<Y, A> f = {sh_data<Y>(&call->out[0]), sh_data<A>(&call->in[0])};
+    return sh_map<N>("cast", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.a, 0), call->queue);
+}
+
+/* Of a type that has the size. */
+template <class T> struct copy {
+    T *y;
+    const T *a;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        T v[N];
+        sh_load_raw(v, a + i);
+        sh_store_raw(y + i, v);
+    }
+};
+
+template <class T> sh_rc run_copy(const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    copy<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
+    return sh_map<N>("copy", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.a, 0), call->queue);
+}
+
+/* The grid is as large as the parts that the scratch has room for, and so the same on every GPU. */
+__global__ void __launch_bounds__(SUM_THREADS) sum_squares(double *parts, const float *a, int64_t n, bool vectors)
+{
+    constexpr int N = 4;
+    int64_t step = (int64_t)gridDim.x * SUM_THREADS * N;
+    double sum[1] = {0};
+
+    for (int64_t i = ((int64_t)blockIdx.x * SUM_THREADS + threadIdx.x) * N; i < n; i += step) {
+        float v[N];
+        sh_load_some(v, a + i, n - i, vectors);
+        for (int k = 0; k < N; k++)
+            sum[0] += (double)v[k] * (double)v[k];
+    }
+    sh_block_sum(sum);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = sum[0];
+}
+} // namespace
+
+extern "C" sh_rc sh_cuda_add(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        return run_add(sh_data<T>(&call->out[0]), sh_data<const T>(&call->in[0]), sh_data<const T>(&call->in[1]),
+                       sh_elems(&call->out[0]), call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_accumulate(const struct sh_op_call *call)
+{
+    float *y = sh_data<float>(&call->out[0]);
+    return run_add<float>(y, y, sh_data<float>(&call->in[0]), sh_elems(&call->out[0]), call->queue);
+}
+
+extern "C" sh_rc sh_cuda_cast(const struct sh_op_call *call)
+{
+    enum sh_dtype from = call->in[0].dtype, to = call->out[0].dtype;
+
+    if (from == SH_F32 && to == SH_BF16)
+        return run_cast<sh_bf16, float>(call);
+    if (from == SH_BF16 && to == SH_F32)
+        return run_cast<float, sh_bf16>(call);
+    return sh_fail(SH_E_BUG, "cast from %s to %s", sh_dtype_name(from), sh_dtype_name(to));
+}
+
+extern "C" sh_rc sh_cuda_copy(const struct sh_op_call *call)
+{
+    switch (sh_dtype_bytes(call->out[0].dtype)) {
+    case 2: return run_copy<uint16_t>(call);
+    case 4: return run_copy<uint32_t>(call);
+    default: return run_copy<uint64_t>(call);
+    }
+}
+
+extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
+{
+    const float *a = sh_data<float>(&call->in[0]);
+    int64_t n = sh_elems(&call->in[0]), parts = sh_cuda_sumsq_parts(n);
+    double *work = static_cast<double *>(call->work);
+
+    SH_REQUIRE(call->work_bytes >= sh_cuda_sumsq_work_bytes(call));
+    SH_TRY(SH_LAUNCH(sum_squares, dim3((unsigned)parts), dim3(SUM_THREADS), 0, call->queue, work, a, n,
+                     sh_aligned<4>(a, 0)));
+    return sh_sum_parts(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), work, parts, call->queue);
+}

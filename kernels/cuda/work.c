@@ -1,0 +1,38 @@
+#include "kernels/cuda/work.h"
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/operand.h"
+
+static int64_t elems(const struct sh_operand *t)
+{
+    return sh_cuda_rows(t) * sh_cuda_last_dim(t);
+}
+
+int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
+{
+    if (call->out[0].ndim == 0)
+        return 0;
+    return sh_cuda_embed_bwd_ints(elems(&call->in[1]), call->out[0].dim[0]) * (int64_t)sizeof(int32_t);
+}
+
+int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
+{
+    int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C, sums = call->out[2].ndim > 0 ? 2 : 1;
+    return sums * sh_cuda_norm_parts(N) * C * (int64_t)sizeof(float);
+}
+
+int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)
+{
+    int64_t O = elems(&call->out[0]);
+    return sh_cuda_bias_parts(elems(&call->in[0]) / O) * O * (int64_t)sizeof(float);
+}
+
+int64_t sh_cuda_sumsq_work_bytes(const struct sh_op_call *call)
+{
+    return sh_cuda_sumsq_parts(elems(&call->in[0])) * (int64_t)sizeof(double);
+}
+
+int64_t sh_cuda_sumsq_exact_work_bytes(const struct sh_op_call *call)
+{
+    return sh_cuda_sumsq_parts(elems(&call->in[0])) * SH_CUDA_EXACT_WORDS * (int64_t)sizeof(uint64_t);
+}

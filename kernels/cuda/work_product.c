@@ -1,0 +1,103 @@
+#include "kernels/cuda/work_product.h"
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/operand.h"
+
+enum {
+    LOGITS_PAD = 64,
+    CUDNN_TILE = 128,          /* rows of a tile of cuDNN: sequences of whole tiles only */
+    CUDNN_SLACK = 1 << 20,     /* counters and the like */
+    CUDNN_MOST = 640 << 20,    /* holds the [T,T] of four heads at T = 8192, or of one at 16384 */
+};
+
+int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
+{
+    (void)call;
+    return SH_CUBLASLT_WORK_BYTES;
+}
+
+struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call)
+{
+    int64_t rows = sh_cuda_rows(&call->in[0]), vocab = call->in[1].dim[0], wish = call->attr->chunk_rows;
+    struct sh_cuda_head_work w = {.chunk = wish < rows ? wish : rows};
+    w.ld = (vocab + LOGITS_PAD - 1) / LOGITS_PAD * LOGITS_PAD;
+    w.logits = w.row_loss + sh_cuda_round256(w.chunk * (int64_t)sizeof(double));
+    w.product = w.logits + sh_cuda_round256(w.chunk * w.ld * (int64_t)sizeof(float));
+    w.bytes = w.product + SH_CUBLASLT_WORK_BYTES + 256;
+    return w;
+}
+
+int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call)
+{
+    return call->kind == SH_OP_LOGITS ? SH_CUBLASLT_WORK_BYTES : sh_cuda_head_work(call).bytes;
+}
+
+/* [B,T,(H+2K)D] of either direction */
+static const struct sh_operand *qkv_of(const struct sh_op_call *call)
+{
+    return &call->in[call->kind == SH_OP_ATTENTION ? 0 : 1];
+}
+
+static bool has_docs(const struct sh_op_call *call)
+{
+    return call->in[call->kind == SH_OP_ATTENTION ? 1 : 4].ndim > 0;
+}
+
+static bool cudnn_can(const struct sh_op_call *call)
+{
+    const struct sh_operand *qkv = qkv_of(call);
+    int dim = call->attr->head_dim;
+    return qkv->dtype == SH_BF16 && (dim == 64 || dim == 128) && qkv->dim[1] % CUDNN_TILE == 0 && !has_docs(call);
+}
+
+/* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. */
+static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
+{
+    int64_t seq = qkv_of(call)->dim[1];
+    return heads * seq * (2 * seq + 4 * call->attr->head_dim);
+}
+
+/* The largest divisor of n with each * divisor <= CUDNN_MOST; 0: not even 1. */
+static int64_t most_at_once(int64_t n, int64_t each)
+{
+    for (int64_t d = n; d > 0; d--)
+        if (n % d == 0 && d * each <= CUDNN_MOST)
+            return d;
+    return 0;
+}
+
+struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
+{
+    struct sh_cuda_cudnn_work w = {0};
+    int64_t batch = qkv_of(call)->dim[0], seq = qkv_of(call)->dim[1], kv = call->attr->kv_heads;
+    if (!cudnn_can(call))
+        return w;
+    if (call->kind == SH_OP_ATTENTION) {
+        w = (struct sh_cuda_cudnn_work){.batch = batch, .kv_heads = kv, .plan = CUDNN_SLACK};
+    } else {
+        int64_t group = call->attr->heads / kv, heads = most_at_once(kv, cudnn_space(call, group));
+        int64_t whole = heads == kv ? most_at_once(batch, cudnn_space(call, call->attr->heads)) : 1;
+        if (heads == 0)
+            return w;
+        w = (struct sh_cuda_cudnn_work){.batch = whole, .kv_heads = heads};
+        w.sums = sh_cuda_round256(whole * heads * group * seq * (int64_t)sizeof(float));
+        w.plan = sh_cuda_round256(whole * cudnn_space(call, heads * group)) + CUDNN_SLACK;
+    }
+    w.bytes = w.sums + w.plan + 256;
+    return w;
+}
+
+int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call)
+{
+    return sh_cuda_cudnn_work(call).bytes;
+}
+
+/* The other kernels need the row sums of all heads. */
+int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call)
+{
+    const struct sh_operand *qkv = qkv_of(call);
+    int64_t sums = qkv->dim[0] * call->attr->heads * qkv->dim[1] * (int64_t)sizeof(float);
+    int64_t cudnn = sh_cuda_cudnn_work(call).bytes;
+    return sums > cudnn ? sums : cudnn;
+}

@@ -1,0 +1,60 @@
+#include "src/base/library.h"
+
+#include "sherd_config.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *open_in_folders(const char *file)
+{
+    char *folders = sh_strdup(SHERD_CUDA_LIBDIRS), *rest = folders, *folder;
+    void *library = NULL;
+
+    while (!library && (folder = strsep(&rest, ":")) != NULL) {
+        char *path = sh_strfmt("%s/%s", folder, file);
+
+        if (folder[0])
+            library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        free(path);
+    }
+    free(folders);
+    return library;
+}
+
+static void *open_first(const char *const *files, char why[256])
+{
+    void *library = NULL;
+
+    for (int i = 0; !library && files[i]; i++) {
+        library = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            snprintf(why, 256, "%s", dlerror());
+        if (!library)
+            library = open_in_folders(files[i]);
+    }
+    return library;
+}
+
+sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *symbols)
+{
+    char why[256] = "";
+    void *library = open_first(files, why);
+
+    if (!library)
+        return sh_fail(SH_E_USAGE, "cannot load %s; is LD_LIBRARY_PATH set (module load)?", why);
+    for (int i = 0; symbols[i].name; i++)
+        if (!dlsym(library, symbols[i].name)) {
+            dlclose(library);
+            return sh_fail(SH_E_USAGE, "%s lacks %s; a newer one is needed", files[0], symbols[i].name);
+        }
+    for (int i = 0; symbols[i].name; i++) {
+        void *function = dlsym(library, symbols[i].name);
+
+        memcpy(symbols[i].address, &function, sizeof function); /* ISO C has no cast from data to function */
+    }
+    return SH_OK;
+}

@@ -1,0 +1,279 @@
+/* The nccl backend: collectives from GPU to GPU.
+ *
+ * A communicator each for what runs at the same time: gathers, reductions and sums over replicas, since one communicator
+ * runs one collective at a time. All come from one of the world by splitting, and each stream has a queue, before that of
+ * the computation. The caller's thread launches; the mpi backend beneath runs what lies in host memory, and its progress
+ * thread watches over all of them: it sees by events that a collective has begun and is done, so that the report of a
+ * stall and the flight recorder are the same.
+ *
+ * Sums are ncclSum of fp32 or fp64; never ncclAvg, whose 1/N is rounded to the type.
+ * Communicators do not block: NCCL's calls return at once, and the time limit and NCCL's own errors are ours to watch.
+ * A job that fails is taken down by MPI_Abort, which ends the processes and with them the kernels that wait; a communicator
+ * is not aborted before, because that is only safe while no other thread is inside NCCL. */
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/comm/nccl_load.h"
+#include "src/comm/progress.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SAY_AFTER_NS ((int64_t)10e9)
+
+/* What the passes use (src/pass/shard_section.c, shard_rest.c). */
+static const struct use {
+    enum sh_stream stream;
+    enum sh_axis axis;
+} uses[] = {
+    {SH_STREAM_GATHER, SH_AXIS_SHARD},        {SH_STREAM_GATHER, SH_AXIS_INNER},   {SH_STREAM_REDUCE, SH_AXIS_SHARD},
+    {SH_STREAM_REPLICATE, SH_AXIS_REPLICATE}, {SH_STREAM_REPLICATE, SH_AXIS_SHARD}, {SH_STREAM_REPLICATE, SH_AXIS_WORLD},
+};
+enum { USES = sizeof uses / sizeof uses[0] };
+
+struct nccl {
+    ncclComm_t world;
+    ncclComm_t comm[SH_STREAMS][SH_AXES]; /* NULL: one rank, or not in use; some are the same */
+    ncclComm_t made[USES];                /* each once */
+    char name[USES][48];                  /* NCCL keeps the pointer */
+    int n_made;
+    void *queue[SH_STREAMS];
+};
+
+static struct nccl state; /* one job, one mesh */
+
+static sh_rc nccl_failed(const char *what, ncclResult_t rc, ncclComm_t comm)
+{
+    return sh_fail(SH_E_COMM, "NCCL: %s: %s (%s)", what, sh_nccl.ncclGetErrorString(rc),
+                   sh_nccl.ncclGetLastError(comm));
+}
+
+/* Until the call that was made on a communicator has come to its end. */
+static sh_rc settle(const struct sh_comm *c, ncclComm_t comm, ncclResult_t rc, const char *what)
+{
+    int64_t begin = sh_now_ns(), limit = (int64_t)(c->opt.timeout_seconds * 1e9);
+    bool said = false;
+
+    while (rc == ncclInProgress) {
+        int64_t waited = sh_now_ns() - begin;
+
+        if (waited > limit)
+            return sh_fail(SH_E_COMM, "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO "
+                           "tells what it does", what, c->opt.timeout_seconds);
+        if (waited > SAY_AFTER_NS && !said)
+            sh_log_info("NCCL: %s takes its time ...", what);
+        said = said || waited > SAY_AFTER_NS;
+        sched_yield();
+        if (sh_nccl.ncclCommGetAsyncError(comm, &rc) != ncclSuccess)
+            return nccl_failed(what, rc, comm);
+    }
+    return rc == ncclSuccess ? SH_OK : nccl_failed(what, rc, comm);
+}
+
+static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *config)
+{
+    *config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+    config->blocking = 0;
+    config->commName = name;
+    if (c->opt.nccl_max_ctas)
+        config->maxCTAs = c->opt.nccl_max_ctas;
+}
+
+/* NCCL refuses two ranks of one host on one GPU. Each poses as a host of its own then, and all talk through the loopback
+ * device, with few blocks, since those of all ranks must fit on the GPU together. Read by NCCL at its first use. */
+static void pose_as_hosts(const struct sh_comm *c)
+{
+    static const char *const variables[][2] = {
+        {"NCCL_NET", "Socket"},      {"NCCL_IB_DISABLE", "1"},    {"NCCL_SOCKET_IFNAME", "lo"},
+        {"NCCL_P2P_DISABLE", "1"},   {"NCCL_SHM_DISABLE", "1"},   {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_NVLS_ENABLE", "0"},   {"NCCL_MAX_CTAS", "4"},      {"NCCL_PROTO", "Simple"},
+        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, /* 2.30 and later */
+    };
+    char id[32];
+
+    snprintf(id, sizeof id, "rank%d", c->mesh->rank);
+    setenv("NCCL_HOSTID", id, 0);
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        setenv(variables[i][0], variables[i][1], 0);
+}
+
+static sh_rc make_world(struct sh_comm *c)
+{
+    ncclConfig_t config;
+    ncclUniqueId id;
+    ncclResult_t rc = ncclSuccess;
+
+    configure(c, "sherd world", &config);
+    if (c->mesh->rank == 0)
+        rc = sh_nccl.ncclGetUniqueId(&id);
+    SH_TRY(sh_agree(rc == ncclSuccess ? SH_OK : nccl_failed("ncclGetUniqueId", rc, NULL)));
+    SH_TRY(sh_mesh_bcast(&id, sizeof id, 0));
+    rc = sh_nccl.ncclCommInitRankConfig(&state.world, c->mesh->world, id, c->mesh->rank, &config);
+    return sh_agree(settle(c, state.world, rc, "connecting all ranks"));
+}
+
+static bool same_group(const struct sh_mesh_shape *m, enum sh_axis a, enum sh_axis b)
+{
+    return m->size[a] == m->size[b] && sh_mesh_axis_member(m, a, 0) == sh_mesh_axis_member(m, b, 0) &&
+           sh_mesh_axis_member(m, a, 1) == sh_mesh_axis_member(m, b, 1);
+}
+
+/* On one stream, axes of the same ranks share a communicator. */
+static ncclComm_t find_made(const struct sh_comm *c, const struct use *u)
+{
+    for (int a = 0; a < SH_AXES; a++)
+        if (state.comm[u->stream][a] && same_group(&c->mesh->shape, (enum sh_axis)a, u->axis))
+            return state.comm[u->stream][a];
+    return NULL;
+}
+
+static sh_rc make_comm(struct sh_comm *c, const struct use *u)
+{
+    const struct sh_mesh_shape *m = &c->mesh->shape;
+    ncclConfig_t config;
+    ncclComm_t comm = NULL;
+    char *name = state.name[state.n_made];
+    ncclResult_t rc;
+
+    if (m->size[u->axis] == 1)
+        return SH_OK;
+    state.comm[u->stream][u->axis] = find_made(c, u);
+    if (state.comm[u->stream][u->axis])
+        return SH_OK;
+    snprintf(name, sizeof state.name[0], "sherd %s %s", sh_stream_name(u->stream), sh_axis_name(u->axis));
+    configure(c, name, &config);
+    rc = sh_nccl.ncclCommSplit(state.world, sh_mesh_axis_member(m, u->axis, 0), m->index[u->axis], &comm, &config);
+    SH_TRY(settle(c, state.world, rc, name));
+    SH_TRY(settle(c, comm, ncclInProgress, name));
+    state.comm[u->stream][u->axis] = state.made[state.n_made++] = comm;
+    return SH_OK;
+}
+
+static sh_rc make_comms(struct sh_comm *c)
+{
+    for (int i = 0; i < USES; i++)
+        SH_TRY(sh_agree(make_comm(c, &uses[i])));
+    return SH_OK;
+}
+
+static sh_rc create(struct sh_comm *c)
+{
+    int64_t begin = sh_now_ns();
+    int version;
+
+    SH_TRY(sh_comm_mpi.create(c));
+    sh_mesh_own_mpi();
+    state = (struct nccl){0};
+    if (c->opt.share_gpu)
+        pose_as_hosts(c);
+    for (int s = 0; s < SH_STREAMS; s++)
+        state.queue[s] = s == SH_STREAM_COMPUTE ? NULL : c->opt.device->queue_create(true);
+    SH_TRY(make_world(c));
+    SH_TRY(make_comms(c));
+    sh_nccl.ncclGetVersion(&version);
+    sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s)", version / 10000, version / 100 % 100,
+                version % 100, c->mesh->world, state.n_made + 1, (double)(sh_now_ns() - begin) / 1e9);
+    return SH_OK;
+}
+
+/* Whatever it says: the job is at its end, and all collectives are complete. */
+static void destroy_comm(const struct sh_comm *c, ncclComm_t comm)
+{
+    if (settle(c, comm, sh_nccl.ncclCommFinalize(comm), "closing a communicator") != SH_OK)
+        sh_error_clear();
+    sh_nccl.ncclCommDestroy(comm);
+}
+
+static void destroy(struct sh_comm *c)
+{
+    for (int i = 0; i < state.n_made; i++)
+        destroy_comm(c, state.made[i]);
+    destroy_comm(c, state.world);
+    for (int s = 0; s < SH_STREAMS; s++)
+        if (state.queue[s])
+            c->opt.device->queue_destroy(state.queue[s]);
+    sh_comm_mpi.destroy(c);
+}
+
+static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue)
+{
+    static const ncclDataType_t types[SH_DTYPES] = {[SH_F32] = ncclFloat32,
+                                                    [SH_BF16] = ncclBfloat16,
+                                                    [SH_F64] = ncclFloat64,
+                                                    [SH_I32] = ncclInt32,
+                                                    [SH_I64] = ncclInt64};
+    size_t n = (size_t)coll->count;
+
+    switch (coll->kind) {
+    case SH_OP_ALL_GATHER:
+        return sh_nccl.ncclAllGather(coll->send, coll->recv, n, types[coll->dtype], comm, queue);
+    case SH_OP_REDUCE_SCATTER:
+        return sh_nccl.ncclReduceScatter(coll->send, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
+    default:
+        return sh_nccl.ncclAllReduce(coll->recv, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
+    }
+}
+
+static void wait_for(struct sh_comm *c, int64_t ticket, void *queue)
+{
+    if (ticket > c->newest - SH_COMM_ON_DEVICE) /* else it was complete before its events were given away */
+        c->opt.device->queue_after(queue, c->events[ticket % SH_COMM_ON_DEVICE].done);
+}
+
+static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
+{
+    const struct sh_device *device = c->opt.device;
+    const struct sh_coll *coll = &item->coll;
+    void *queue = state.queue[coll->stream];
+    ncclComm_t comm = state.comm[coll->stream][coll->axis];
+
+    SH_REQUIRE(queue && (comm || c->mesh->shape.size[coll->axis] == 1));
+    device->event_mark(item->events->ready, coll->queue);
+    device->queue_after(queue, item->events->ready);
+    if (coll->after)
+        wait_for(c, coll->after, queue);
+    device->event_mark(item->events->begin, queue);
+    if (comm && coll->count)
+        SH_TRY(settle(c, comm, enqueue(coll, comm, queue), coll->label));
+    else
+        sh_comm_run_alone(c, coll, queue);
+    device->event_mark(item->events->done, queue);
+    return SH_OK;
+}
+
+static sh_rc join(struct sh_comm *c, int64_t ticket, void *queue)
+{
+    wait_for(c, ticket, queue);
+    return SH_OK;
+}
+
+static void start(struct sh_comm *c, int64_t ticket)
+{
+    sh_comm_mpi.start(c, ticket);
+}
+
+/* A peer or the network failed; what waits for it would wait for ever. */
+static sh_rc look(struct sh_comm *c)
+{
+    (void)c;
+    for (int i = 0; i < state.n_made; i++) {
+        ncclResult_t rc = ncclSuccess;
+
+        if (sh_nccl.ncclCommGetAsyncError(state.made[i], &rc) != ncclSuccess ||
+            (rc != ncclSuccess && rc != ncclInProgress))
+            return nccl_failed("a communicator failed", rc, state.made[i]);
+    }
+    return SH_OK;
+}
+
+const struct sh_comm_ops sh_comm_nccl = {
+    .name = "nccl",
+    .create = create,
+    .destroy = destroy,
+    .start = start,
+    .launch = launch,
+    .join = join,
+    .available = sh_nccl_load,
+    .look = look,
+};

@@ -1,0 +1,25 @@
+/* Inside of the nccl backend: NCCL's functions, loaded while the program runs. */
+#ifndef SH_COMM_NCCL_LOAD_H
+#define SH_COMM_NCCL_LOAD_H
+
+#include "src/base/err.h"
+
+#include <nccl.h>
+
+#define SH_NCCL_FUNCTIONS(X)                                                                           \
+    X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommFinalize) \
+    X(ncclCommDestroy) X(ncclCommGetAsyncError) X(ncclGetErrorString) X(ncclGetLastError)             \
+    X(ncclAllGather) X(ncclReduceScatter) X(ncclAllReduce)
+
+struct sh_nccl_functions {
+#define X(function) __typeof__(function) *function;
+    SH_NCCL_FUNCTIONS(X)
+#undef X
+};
+
+extern struct sh_nccl_functions sh_nccl;
+
+/* Load them once; what they are told through the environment must stand there before. Local. Errors: SH_E_USAGE. */
+sh_rc sh_nccl_load(void);
+
+#endif

@@ -1,0 +1,148 @@
+/* Collectives whose operands lie on a GPU: their events; and for MPI, which Sherd never gives device memory, the way out to
+ * pinned host memory and back. Buffers are kept and used again, so that none is made after the first step. */
+#include "src/base/mem.h"
+#include "src/comm/backend.h"
+
+#include <stdlib.h>
+
+struct sh_stage {
+    struct sh_stage *next;
+    char *memory;
+    int64_t bytes;
+    bool lent;
+    void *used; /* event: the way back is done */
+    /* The way back: */
+    void *to;
+    const char *from;
+    int64_t back_bytes;
+};
+
+void sh_comm_device_open(struct sh_comm *c)
+{
+    const struct sh_device *device = c->opt.device;
+
+    if (!device || !device->gpu)
+        return;
+    c->copies = device->queue_create(true);
+    c->events = sh_calloc(SH_COMM_ON_DEVICE, sizeof *c->events);
+    for (int i = 0; i < SH_COMM_ON_DEVICE; i++)
+        c->events[i] = (struct sh_comm_events){.ready = device->event_create(false),
+                                               .begin = device->event_create(true),
+                                               .done = device->event_create(true)};
+}
+
+static void free_stages(struct sh_comm *c)
+{
+    for (struct sh_stage *s = c->stages, *next; s; s = next) {
+        next = s->next;
+        c->opt.device->event_wait(s->used);
+        c->opt.device->event_destroy(s->used);
+        c->opt.device->host_destroy(s->memory, s->bytes);
+        free(s);
+    }
+}
+
+void sh_comm_device_close(struct sh_comm *c)
+{
+    const struct sh_device *device = c->opt.device;
+
+    if (!c->events)
+        return;
+    free_stages(c);
+    for (int i = 0; i < SH_COMM_ON_DEVICE; i++) {
+        device->event_destroy(c->events[i].ready);
+        device->event_destroy(c->events[i].begin);
+        device->event_destroy(c->events[i].done);
+    }
+    device->queue_destroy(c->copies);
+    free(c->events);
+}
+
+static sh_rc make_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
+{
+    char *memory;
+
+    SH_TRY(c->opt.device->host_create(bytes, &memory));
+    *out = sh_calloc(1, sizeof **out);
+    **out = (struct sh_stage){
+        .next = c->stages, .memory = memory, .bytes = bytes, .used = c->opt.device->event_create(false)};
+    c->stages = *out;
+    return SH_OK;
+}
+
+/* The smallest one that is free and large enough. */
+static sh_rc lend_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
+{
+    struct sh_stage *best = NULL;
+
+    for (struct sh_stage *s = c->stages; s; s = s->next)
+        if (!s->lent && s->bytes >= bytes && (!best || s->bytes < best->bytes) &&
+            c->opt.device->event_is_done(s->used))
+            best = s;
+    if (!best)
+        SH_TRY(make_stage(c, bytes, &best));
+    best->lent = true;
+    *out = best;
+    return SH_OK;
+}
+
+/* What a collective reads, and where it leaves its result, as stretches of the buffer. */
+struct stretches {
+    int64_t all, in, in_bytes, out, out_bytes;
+};
+
+static struct stretches stretches_of(const struct sh_comm *c, const struct sh_coll *coll)
+{
+    int64_t size = c->mesh->shape.size[coll->axis], index = c->mesh->shape.index[coll->axis];
+    int64_t part = coll->count * sh_dtype_bytes(coll->dtype);
+
+    switch (coll->kind) {
+    case SH_OP_ALL_GATHER: /* in place, so that it is the same for the backend wherever it came from */
+        return (struct stretches){.all = size * part, .in = index * part, .in_bytes = part, .out_bytes = size * part};
+    case SH_OP_REDUCE_SCATTER:
+        return (struct stretches){
+            .all = (size + 1) * part, .in_bytes = size * part, .out = size * part, .out_bytes = part};
+    default:
+        return (struct stretches){.all = part, .in_bytes = part, .out_bytes = part};
+    }
+}
+
+sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
+{
+    const struct sh_device *device = c->opt.device;
+    struct sh_coll *coll = &item->coll;
+    struct stretches at = stretches_of(c, coll);
+    struct sh_stage *s;
+
+    if (coll->after) /* its result is an operand, and must be on the device */
+        SH_TRY(sh_stage_back(c, coll->after, coll->queue));
+    SH_TRY(lend_stage(c, at.all ? at.all : 1, &s));
+    s->to = coll->recv;
+    s->from = s->memory + at.out;
+    s->back_bytes = at.out_bytes;
+    device->event_mark(item->events->ready, coll->queue);
+    device->queue_after(c->copies, item->events->ready);
+    device->copy(c->copies, s->memory + at.in, coll->kind == SH_OP_ALL_REDUCE ? coll->recv : coll->send, at.in_bytes);
+    device->event_mark(item->events->begin, c->copies);
+    coll->send = s->memory + at.in;
+    coll->recv = s->memory + at.out;
+    item->stage = s;
+    return SH_OK;
+}
+
+sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue)
+{
+    struct sh_comm_item *item = sh_comm_item(c, ticket);
+    struct sh_stage *s = item->stage;
+
+    SH_TRY(sh_comm_wait(c, ticket));
+    SH_REQUIRE(item->record.ticket == ticket);
+    if (!s) /* another collective needed it before */
+        return SH_OK;
+    c->opt.device->event_wait(item->events->begin); /* long done; the queue of copies has let go of the buffer */
+    c->opt.device->copy(queue, s->to, s->from, s->back_bytes);
+    c->opt.device->event_mark(s->used, queue);
+    s->lent = false;
+    item->stage = NULL;
+    return SH_OK;
+}

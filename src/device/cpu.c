@@ -1,0 +1,120 @@
+/* The CPU as a device: everything is done where it is put, and an event is the time of its mark. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/device/device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static sh_rc memory_create(int64_t bytes, char **memory)
+{
+    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes,
+                       strerror(errno));
+    *memory = p;
+    return SH_OK;
+}
+
+static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
+{
+    int64_t bytes = own_bytes + segment_bytes;
+    char *p;
+
+    SH_TRY(memory_create(bytes, &p));
+    if (segment_bytes && mmap(p + own_bytes, (size_t)segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                              segment_fd, 0) == MAP_FAILED) {
+        munmap(p, (size_t)bytes);
+        return sh_fail(SH_E_MEMORY, "the node's segment of %lld bytes cannot be mapped: %s", (long long)segment_bytes,
+                       strerror(errno));
+    }
+    madvise(p, (size_t)own_bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
+    *arena = p;
+    return SH_OK;
+}
+
+static void memory_destroy(char *memory, int64_t bytes)
+{
+    munmap(memory, (size_t)bytes);
+}
+
+static void attach(void)
+{
+}
+
+static void *queue_create(bool urgent)
+{
+    (void)urgent;
+    return NULL;
+}
+
+static void queue_nothing(void *queue)
+{
+    (void)queue;
+}
+
+static sh_rc run_cpu(const struct sh_op_call *call, const char *label)
+{
+    (void)label;
+    return sh_kernels_cpu.run[call->kind](call);
+}
+
+static sh_rc run_ref(const struct sh_op_call *call, const char *label)
+{
+    (void)label;
+    return sh_kernels_ref.run[call->kind](call);
+}
+
+static void copy(void *queue, void *to, const void *from, int64_t bytes)
+{
+    (void)queue;
+    if (bytes && to != from)
+        memmove(to, from, (size_t)bytes);
+}
+
+static void *event_create(bool timed)
+{
+    (void)timed;
+    return sh_calloc(1, sizeof(int64_t));
+}
+
+static void event_mark(void *event, void *queue)
+{
+    (void)queue;
+    *(int64_t *)event = sh_now_ns();
+}
+
+static void queue_after(void *queue, void *event)
+{
+    (void)queue;
+    (void)event;
+}
+
+static bool event_is_done(void *event)
+{
+    (void)event;
+    return true;
+}
+
+static void event_wait(void *event)
+{
+    (void)event;
+}
+
+static int64_t event_ns(void *event)
+{
+    return *(int64_t *)event;
+}
+
+#define ON_THE_SPOT                                                                                            \
+    .attach = attach, .arena_create = arena_create, .arena_destroy = memory_destroy,                         \
+    .host_create = memory_create, .host_destroy = memory_destroy, .queue_create = queue_create,               \
+    .queue_destroy = queue_nothing, .queue_drain = queue_nothing, .copy = copy, .put = copy, .get = copy,     \
+    .event_create = event_create, .event_destroy = free, .event_mark = event_mark, .queue_after = queue_after, \
+    .event_is_done = event_is_done, .event_wait = event_wait, .event_ns = event_ns
+
+const struct sh_device sh_device_cpu = {.name = "cpu", .kernels = &sh_kernels_cpu, .run = run_cpu, ON_THE_SPOT};
+const struct sh_device sh_device_ref = {.name = "ref", .kernels = &sh_kernels_ref, .run = run_ref, ON_THE_SPOT};

@@ -1,0 +1,233 @@
+/* The cuda device: one GPU, its memory and its queues, which are streams that do not wait for the default one. */
+#include "src/device/cuda.h"
+
+#include "src/base/hash.h"
+#include "src/base/str.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef SH_CUDA_EMULATED
+/* The doubles of tests/gpu/emulated see copies and collectives, but not what a kernel reads and writes. */
+void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
+#endif
+
+static int device_index = -1;
+
+void sh_cuda_must(cudaError_t rc, const char *what)
+{
+    if (rc != cudaSuccess)
+        sh_stop(sh_fail(SH_E_BUG, "GPU %d: %s: %s (%s)", device_index, what, cudaGetErrorString(rc),
+                        cudaGetErrorName(rc)));
+}
+
+static int count(char why[256])
+{
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+
+    if (rc != cudaSuccess || n == 0)
+        snprintf(why, 256, "%s", rc != cudaSuccess ? cudaGetErrorString(rc) : "no GPU is visible");
+    return rc == cudaSuccess ? n : 0;
+}
+
+static sh_rc describe(int index, struct sh_device_info *info)
+{
+    struct cudaDeviceProp prop;
+    size_t free_bytes, all;
+
+    if (cudaGetDeviceProperties(&prop, index) != cudaSuccess || cudaMemGetInfo(&free_bytes, &all) != cudaSuccess)
+        return sh_fail(SH_E_USAGE, "GPU %d cannot be used: %s", index, cudaGetErrorString(cudaGetLastError()));
+    *info = (struct sh_device_info){
+        .index = index, .id = sh_hash64(&prop.uuid, sizeof prop.uuid), .free_bytes = (int64_t)free_bytes};
+    snprintf(info->name, sizeof info->name, "%.63s", prop.name);
+    return SH_OK;
+}
+
+static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
+{
+    char why[256];
+    int n = count(why);
+
+    if (!n)
+        return sh_fail(SH_E_USAGE, "training.device=cuda, but %s; is this node one with GPUs, and is its driver loaded?",
+                       why);
+    if (cudaSetDevice(node_rank % n) != cudaSuccess)
+        return sh_fail(SH_E_USAGE, "GPU %d of %d cannot be used: %s", node_rank % n, n,
+                       cudaGetErrorString(cudaGetLastError()));
+    device_index = node_rank % n;
+    SH_TRY(describe(device_index, info));
+    SH_TRY(sh_cuda_copy_open());
+    sh_cuda_event_open();
+    return SH_OK;
+}
+
+static void close_gpu(void)
+{
+    if (device_index < 0)
+        return;
+    sh_cuda_event_close();
+    sh_cuda_copy_close();
+    device_index = -1;
+}
+
+static void attach(void)
+{
+    sh_cuda_must(cudaSetDevice(device_index), "use it in another thread");
+}
+
+static int64_t used_bytes(void)
+{
+    size_t free_bytes, all;
+
+    sh_cuda_must(cudaMemGetInfo(&free_bytes, &all), "ask for its memory");
+    return (int64_t)(all - free_bytes);
+}
+
+/* A segment is for CPUs: ranks talk to GPUs through their own memory. */
+static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, char **arena)
+{
+    char text[SH_STR_SHORT], left[SH_STR_SHORT];
+    size_t free_bytes = 0, all = 0;
+    void *p;
+
+    (void)segment_fd;
+    SH_REQUIRE(segment_bytes == 0);
+    if (cudaMalloc(&p, (size_t)bytes) != cudaSuccess) {
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &all);
+        return sh_fail(SH_E_MEMORY, "the arena of %s cannot be allocated on GPU %d, which has %s free",
+                       sh_str_bytes(bytes, text), device_index, sh_str_bytes((int64_t)free_bytes, left));
+    }
+    sh_cuda_must(cudaMemset(p, 0, (size_t)bytes), "clear the arena");
+    sh_cuda_must(cudaDeviceSynchronize(), "clear the arena");
+    *arena = p;
+    return SH_OK;
+}
+
+static void arena_destroy(char *arena, int64_t bytes)
+{
+    (void)bytes;
+    sh_cuda_must(cudaFree(arena), "free the arena");
+}
+
+static sh_rc host_create(int64_t bytes, char **memory)
+{
+    char text[SH_STR_SHORT];
+    void *p;
+
+    if (cudaMallocHost(&p, (size_t)bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return sh_fail(SH_E_MEMORY, "%s of pinned host memory cannot be had", sh_str_bytes(bytes, text));
+    }
+    *memory = p;
+    return SH_OK;
+}
+
+static void host_destroy(char *memory, int64_t bytes)
+{
+    (void)bytes;
+    sh_cuda_must(cudaFreeHost(memory), "free pinned memory");
+}
+
+static void *queue_create(bool urgent)
+{
+    cudaStream_t stream;
+    int low, high;
+
+    sh_cuda_must(cudaDeviceGetStreamPriorityRange(&low, &high), "ask for priorities");
+    sh_cuda_must(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? high : low),
+                 "create a queue");
+    return stream;
+}
+
+static void queue_destroy(void *queue)
+{
+    sh_cuda_must(cudaStreamDestroy(queue), "destroy a queue");
+}
+
+static void queue_drain(void *queue)
+{
+    sh_cuda_must(cudaStreamSynchronize(queue), "wait for a queue");
+    sh_cuda_event_anchor();
+}
+
+#ifdef SH_CUDA_EMULATED
+static void declare(const struct sh_op_call *call, const struct sh_operand *o, int write, const char *label)
+{
+    int64_t bytes = sh_dtype_bytes(o->dtype);
+
+    for (int i = 0; i < o->ndim; i++)
+        bytes *= o->dim[i];
+    if (o->data)
+        sh_emulated_access(call->queue, o->data, bytes, write, label);
+}
+
+static void declare_all(const struct sh_op_call *call, const char *label)
+{
+    const struct sh_op_info *info = sh_op_info(call->kind);
+
+    for (int i = 0; i < info->n_in; i++)
+        declare(call, &call->in[i], 0, label);
+    for (int i = 0; i < info->n_out; i++) {
+        if (sh_op_adds(call, i) || (info->rw_out >> i & 1))
+            declare(call, &call->out[i], 0, label);
+        declare(call, &call->out[i], 1, label);
+    }
+    if (call->work)
+        sh_emulated_access(call->queue, call->work, call->work_bytes, 1, label);
+}
+#else
+static void declare_all(const struct sh_op_call *call, const char *label)
+{
+    (void)call;
+    (void)label;
+}
+#endif
+
+static sh_rc run(const struct sh_op_call *call, const char *label)
+{
+    sh_rc rc;
+
+    declare_all(call, label);
+    nvtxRangePushA(label);
+    rc = sh_kernels_cuda.run[call->kind](call);
+    nvtxRangePop();
+    return rc;
+}
+
+static void copy(void *queue, void *to, const void *from, int64_t bytes)
+{
+    if (bytes && to != from)
+        sh_cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, queue), "copy");
+}
+
+const struct sh_device sh_device_cuda = {
+    .name = "cuda",
+    .kernels = &sh_kernels_cuda,
+    .gpu = true,
+    .count = count,
+    .open = open_gpu,
+    .close = close_gpu,
+    .attach = attach,
+    .used_bytes = used_bytes,
+    .arena_create = arena_create,
+    .arena_destroy = arena_destroy,
+    .host_create = host_create,
+    .host_destroy = host_destroy,
+    .queue_create = queue_create,
+    .queue_destroy = queue_destroy,
+    .queue_drain = queue_drain,
+    .run = run,
+    .copy = copy,
+    .put = sh_cuda_put,
+    .get = sh_cuda_get,
+    .event_create = sh_cuda_event_create,
+    .event_destroy = sh_cuda_event_destroy,
+    .event_mark = sh_cuda_event_mark,
+    .queue_after = sh_cuda_queue_after,
+    .event_is_done = sh_cuda_event_is_done,
+    .event_wait = sh_cuda_event_wait,
+    .event_ns = sh_cuda_event_ns,
+};

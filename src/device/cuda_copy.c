@@ -1,0 +1,87 @@
+/* Host memory that is not pinned is copied by the driver in pieces anyway, and while it does so the host waits and queues
+ * stand still. Here the pieces are our own: the host fills one while the other travels. */
+#include "src/device/cuda.h"
+
+#include <string.h>
+
+enum { PIECES = 2, PIECE_BYTES = 4 << 20 }; /* larger ones are not faster over PCIe 5 */
+
+static struct {
+    char *memory;
+    cudaEvent_t used; /* when the last copy from or to it is done */
+} piece[PIECES];
+static int newest;
+
+sh_rc sh_cuda_copy_open(void)
+{
+    for (int i = 0; i < PIECES; i++) {
+        if (cudaMallocHost((void **)&piece[i].memory, PIECE_BYTES) != cudaSuccess)
+            return sh_fail(SH_E_MEMORY, "no %d bytes of pinned host memory; see ulimit -l", PIECE_BYTES);
+        sh_cuda_must(cudaEventCreateWithFlags(&piece[i].used, cudaEventDisableTiming), "create an event");
+    }
+    return SH_OK;
+}
+
+void sh_cuda_copy_close(void)
+{
+    for (int i = 0; i < PIECES; i++)
+        if (piece[i].memory) {
+            cudaEventDestroy(piece[i].used);
+            cudaFreeHost(piece[i].memory);
+            piece[i].memory = NULL;
+        }
+}
+
+/* The piece that was used longest ago, free to be written. */
+static int take(void)
+{
+    newest = (newest + 1) % PIECES;
+    sh_cuda_must(cudaEventSynchronize(piece[newest].used), "wait for a copy");
+    return newest;
+}
+
+static void travel(int i, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind, void *queue)
+{
+    sh_cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, kind, queue), "copy");
+    sh_cuda_must(cudaEventRecord(piece[i].used, queue), "record an event");
+}
+
+static int64_t next_bytes(int64_t left)
+{
+    return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+void sh_cuda_put(void *queue, void *device, const void *host, int64_t bytes)
+{
+    for (int64_t at = 0, n; at < bytes; at += n) {
+        int i = take();
+
+        n = next_bytes(bytes - at);
+        memcpy(piece[i].memory, (const char *)host + at, (size_t)n);
+        travel(i, (char *)device + at, piece[i].memory, n, cudaMemcpyHostToDevice, queue);
+    }
+}
+
+static int begin_get(void *queue, const void *device, int64_t bytes)
+{
+    int i = take();
+
+    travel(i, piece[i].memory, device, bytes, cudaMemcpyDeviceToHost, queue);
+    return i;
+}
+
+void sh_cuda_get(void *queue, void *host, const void *device, int64_t bytes)
+{
+    const char *from = device;
+    int ahead = bytes ? begin_get(queue, from, next_bytes(bytes)) : 0;
+
+    for (int64_t at = 0, n; at < bytes; at += n) {
+        int i = ahead;
+
+        n = next_bytes(bytes - at);
+        if (at + n < bytes)
+            ahead = begin_get(queue, from + at + n, next_bytes(bytes - at - n));
+        sh_cuda_must(cudaEventSynchronize(piece[i].used), "wait for a copy");
+        memcpy((char *)host + at, piece[i].memory, (size_t)n);
+    }
+}

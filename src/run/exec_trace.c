@@ -1,0 +1,109 @@
+#include "src/run/exec_trace.h"
+
+#include "src/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct sh_exec_trace {
+    const struct sh_program *p;
+    const struct sh_device *device;
+    void *queue;
+    struct sh_comm *comm;
+    char (*labels)[SH_EXEC_LABEL];
+    struct sh_trace *out;
+    void **begin, **end; /* [ops] events */
+};
+
+/* Rows of the trace are the streams, and one of what is waited for. */
+static void name_rows(struct sh_trace *t)
+{
+    for (int i = 0; i < SH_STREAMS; i++)
+        sh_trace_row(t, i, sh_stream_name((enum sh_stream)i));
+    sh_trace_row(t, SH_STREAMS, "exposed communication");
+}
+
+struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
+                                           struct sh_comm *comm, char (*labels)[SH_EXEC_LABEL], struct sh_trace *out)
+{
+    struct sh_exec_trace *t = sh_calloc(1, sizeof *t);
+
+    *t = (struct sh_exec_trace){.p = p,
+                                .device = device,
+                                .queue = queue,
+                                .comm = comm,
+                                .labels = labels,
+                                .out = out,
+                                .begin = sh_calloc((size_t)p->n_ops, sizeof *t->begin),
+                                .end = sh_calloc((size_t)p->n_ops, sizeof *t->end)};
+    for (int i = 0; i < p->n_ops; i++) {
+        t->begin[i] = device->event_create(true);
+        t->end[i] = device->event_create(true);
+    }
+    device->queue_drain(queue);
+    name_rows(out);
+    return t;
+}
+
+void sh_exec_trace_destroy(struct sh_exec_trace *t)
+{
+    if (!t)
+        return;
+    for (int i = 0; i < t->p->n_ops; i++) {
+        t->device->event_destroy(t->begin[i]);
+        t->device->event_destroy(t->end[i]);
+    }
+    free(t->begin);
+    free(t->end);
+    free(t);
+}
+
+void sh_exec_trace_begin(struct sh_exec_trace *t, int i)
+{
+    if (t)
+        t->device->event_mark(t->begin[i], t->queue);
+}
+
+void sh_exec_trace_end(struct sh_exec_trace *t, int i)
+{
+    if (t)
+        t->device->event_mark(t->end[i], t->queue);
+}
+
+static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
+{
+    struct sh_coll_record r;
+    char detail[SH_EXEC_LABEL];
+
+    SH_TRY(sh_comm_wait(t->comm, ticket));
+    if (!sh_comm_record(t->comm, ticket, &r))
+        return SH_OK;
+    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_axis_name(r.axis), (long long)r.bytes);
+    sh_trace_event(t->out, t->p->ops[i].stream, t->labels[i], detail, r.start_ns, r.end_ns);
+    return SH_OK;
+}
+
+static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i, const int64_t *tickets)
+{
+    const struct sh_op *op = &t->p->ops[i];
+    const struct sh_op_info *info = sh_op_info(op->kind);
+    int64_t begin = t->device->event_ns(t->begin[i]), end = t->device->event_ns(t->end[i]);
+
+    if (info->comm)
+        return write_collective(t, i, tickets[i]);
+    if (op->kind == SH_OP_WAIT)
+        sh_trace_event(t->out, SH_STREAMS, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
+    else if (!info->marker)
+        sh_trace_event(t->out, SH_STREAM_COMPUTE, t->labels[i], t->p->tensors[op->out[0]].name, begin, end);
+    return SH_OK;
+}
+
+sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, const int64_t *tickets)
+{
+    if (!t)
+        return SH_OK;
+    t->device->queue_drain(t->queue);
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
+        SH_TRY(write_op(t, s, i, tickets));
+    return SH_OK;
+}

@@ -1,0 +1,280 @@
+/* Double of the part of cuBLASLt that kernels/cuda/cublaslt.c uses: plain products on host memory, done when they are
+ * asked for. It is stricter than the library where the library would be quietly wrong: an operand that is less aligned
+ * than was promised, a kernel that was chosen for other shapes, or with too little scratch, ends the program. */
+#include <cublasLt.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENTS = 4 }; /* of A, B, C, D */
+
+struct layout {
+    cudaDataType_t type;
+    uint64_t rows, cols;
+    int64_t ld;
+};
+
+struct product {
+    cublasOperation_t op[2];
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+    cudaDataType_t bias_type;
+};
+
+struct preference {
+    uint64_t space;
+    uint32_t reduction, alignment[ALIGNMENTS];
+};
+
+/* What stands in a cublasLtMatmulAlgo_t: the wish that it answers. */
+struct algo {
+    struct layout layout[ALIGNMENTS];
+    struct product product;
+    struct preference preference;
+};
+
+struct cublasLtContext {
+    int unused;
+};
+
+_Static_assert(sizeof(void *) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm holds a pointer");
+
+static void want(bool fine, const char *what)
+{
+    if (fine)
+        return;
+    fprintf(stderr, "emulated cuBLASLt: %s\n", what);
+    abort();
+}
+
+static void *own(size_t bytes)
+{
+    void *p = calloc(1, bytes);
+    want(p != NULL, "no memory");
+    return p;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    static struct cublasLtContext context;
+    *handle = &context;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "failed";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    want(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "only sums and factors in f32 are imitated");
+    struct product *p = own(sizeof *p);
+    *p = (struct product){
+        .op = {CUBLAS_OP_N, CUBLAS_OP_N}, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = CUDA_R_32F};
+    *desc = (void *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    free(desc);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* One attribute: where it is kept. */
+struct place {
+    int attribute;
+    void *at;
+    size_t bytes;
+};
+
+static cublasStatus_t set(const struct place *place, int attribute, const void *value, size_t bytes)
+{
+    for (; place->at; place++) {
+        if (place->attribute != attribute)
+            continue;
+        want(bytes == place->bytes, "an attribute has another size");
+        memcpy(place->at, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    want(false, "an attribute that is not imitated");
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes)
+{
+    struct product *p = (void *)desc;
+    const struct place place[] = {
+        {CUBLASLT_MATMUL_DESC_TRANSA, &p->op[0], sizeof p->op[0]},
+        {CUBLASLT_MATMUL_DESC_TRANSB, &p->op[1], sizeof p->op[1]},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue},
+        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias},
+        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, sizeof p->bias_type},
+        {0, NULL, 0},
+    };
+    return set(place, (int)attribute, value, bytes);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
+{
+    want(ld >= (int64_t)rows, "a leading dimension is smaller than its column");
+    struct layout *p = own(sizeof *p);
+    *p = (struct layout){.type = type, .rows = rows, .cols = cols, .ld = ld};
+    *layout = (void *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+    struct preference *p = own(sizeof *p);
+    p->reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
+    for (int i = 0; i < ALIGNMENTS; i++)
+        p->alignment[i] = 256;
+    *preference = (void *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes)
+{
+    struct preference *p = (void *)preference;
+    const struct place place[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &p->space, sizeof p->space},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &p->reduction, sizeof p->reduction},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->alignment[0], sizeof p->alignment[0]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p->alignment[1], sizeof p->alignment[1]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->alignment[2], sizeof p->alignment[2]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->alignment[3], sizeof p->alignment[3]},
+        {0, NULL, 0},
+    };
+    return set(place, (int)attribute, value, bytes);
+}
+
+/* The last wishes answered. They are kept for good, as the algorithm is nothing but its number. */
+static struct algo *answers[1 << 12];
+static uint64_t n_answers;
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t results[], int *found)
+{
+    const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {a, b, c, d};
+    struct algo *answer = own(sizeof *answer);
+    want(handle && most >= 1, "no handle, or no room for an answer");
+    for (int i = 0; i < ALIGNMENTS; i++)
+        memcpy(&answer->layout[i], layout[i], sizeof answer->layout[i]);
+    memcpy(&answer->product, desc, sizeof answer->product);
+    memcpy(&answer->preference, preference, sizeof answer->preference);
+    want(!(answer->preference.reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE), "a sum of no fixed order was allowed");
+    want(n_answers < sizeof answers / sizeof answers[0], "asked for an algorithm too often: is it kept?");
+    memset(results, 0, sizeof *results);
+    results->algo.data[0] = n_answers;
+    answers[n_answers++] = answer;
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static double get(const void *p, cudaDataType_t type, int64_t i)
+{
+    if (type == CUDA_R_32F)
+        return ((const float *)p)[i];
+    uint32_t u = (uint32_t)((const uint16_t *)p)[i] << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static void put(void *p, cudaDataType_t type, int64_t i, float value)
+{
+    uint32_t u;
+    if (type == CUDA_R_32F) {
+        ((float *)p)[i] = value;
+        return;
+    }
+    memcpy(&u, &value, sizeof u);
+    bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    ((uint16_t *)p)[i] = (uint16_t)(nan ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+static const struct algo *answer_of(const cublasLtMatmulAlgo_t *algo)
+{
+    want(algo && algo->data[0] < n_answers, "an algorithm that nobody chose");
+    return answers[algo->data[0]];
+}
+
+static void check_call(const struct algo *answer, const struct product *p,
+                       const cublasLtMatrixLayout_t layout[ALIGNMENTS], const void *const operand[ALIGNMENTS],
+                       const void *space, size_t space_bytes)
+{
+    for (int i = 0; i < ALIGNMENTS; i++) {
+        want(!memcmp(layout[i], &answer->layout[i], sizeof answer->layout[i]), "the algorithm is for another shape");
+        want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
+    }
+    want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] &&
+             p->epilogue == answer->product.epilogue,
+         "the algorithm is for another product");
+    want(space_bytes >= answer->preference.space && (uintptr_t)space % 256 == 0, "scratch is too small or not aligned");
+}
+
+/* d [m,n] = alpha op(a) op(b) + beta c + bias [m], column-major, sums in double. */
+static void multiply(const struct product *p, float alpha, float beta, const struct layout *la, const void *a,
+                     const struct layout *lb, const void *b, const struct layout *lc, const void *c,
+                     const struct layout *ld, void *d)
+{
+    bool ta = p->op[0] == CUBLAS_OP_T, tb = p->op[1] == CUBLAS_OP_T;
+    int64_t m = (int64_t)ld->rows, n = (int64_t)ld->cols, k = (int64_t)(ta ? la->rows : la->cols);
+    want((int64_t)(ta ? la->cols : la->rows) == m && (int64_t)(tb ? lb->rows : lb->cols) == n &&
+             (int64_t)(tb ? lb->cols : lb->rows) == k, "the shapes do not fit each other");
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            double sum = 0;
+            for (int64_t q = 0; q < k; q++)
+                sum += get(a, la->type, ta ? i * la->ld + q : q * la->ld + i) *
+                       get(b, lb->type, tb ? q * lb->ld + j : j * lb->ld + q);
+            sum *= alpha;
+            if (beta != 0)
+                sum += beta * get(c, lc->type, j * lc->ld + i);
+            if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
+                sum += get(p->bias, p->bias_type, i);
+            put(d, ld->type, j * ld->ld + i, (float)sum);
+        }
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t *algo, void *space, size_t space_bytes, cudaStream_t stream)
+{
+    (void)handle;
+    (void)stream;
+    const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {la, lb, lc, ld};
+    const struct product *p = (const void *)desc;
+    check_call(answer_of(algo), p, layout, (const void *const[]){a, b, c, d}, space, space_bytes);
+    want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS,
+         "this epilogue is not imitated");
+    memset(space, 0xff, 4096); /* what anybody had there is gone */
+    memset((char *)space + space_bytes - 4096, 0xff, 4096);
+    multiply(p, *(const float *)alpha, *(const float *)beta, (const void *)la, a, (const void *)lb, b, (const void *)lc,
+             c, (const void *)ld, d);
+    return CUBLAS_STATUS_SUCCESS;
+}

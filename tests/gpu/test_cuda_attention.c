@@ -1,0 +1,255 @@
+/* Attention of CUDA against the reference: lengths around the edges of tiles, all ratios of heads, documents that begin
+ * anywhere, scores that are far apart; by tensor cores (bf16, head sizes of 32, 64, 96, 128) and by ordinary
+ * arithmetic. The same bits in any order of threads and blocks. */
+#include "kernels/cuda/cuda.h"
+#include "tests/gpu/optest_device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int64_t work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return call->kind == SH_OP_ATTENTION ? sh_cuda_attention_work_bytes(call) : sh_cuda_attention_bwd_work_bytes(call);
+}
+
+static const struct sh_kernel_table table = {
+    .name = "cuda",
+    .run = {[SH_OP_ATTENTION] = sh_cuda_attention, [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd},
+    .work_bytes = work_bytes,
+};
+
+struct shape {
+    int64_t batch, seq;
+    int heads, kv_heads, dim;
+    bool docs;
+};
+
+static const struct shape any_shapes[] = {
+    {1, 1, 1, 1, 8, false},   {2, 17, 2, 1, 8, true},   {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
+    {1, 70, 2, 1, 80, true},  {1, 40, 6, 2, 40, false}, {1, 35, 2, 1, 256, false},
+};
+
+static const struct shape tensor_shapes[] = {
+    {1, 1, 1, 1, 32, false},  {2, 63, 2, 1, 32, true},   {1, 65, 3, 3, 32, false}, {1, 200, 2, 1, 64, true},
+    {1, 129, 4, 2, 64, false}, {2, 64, 2, 2, 128, false}, {1, 131, 2, 1, 128, true}, {1, 90, 1, 1, 96, false},
+    {1, 300, 1, 1, 32, true},
+};
+
+/* Documents of random lengths, many of one token. */
+static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
+{
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t first = 0;
+        for (int64_t t = 0; t < seq; t++) {
+            if (optest_int(0, 40) == 0)
+                first = t;
+            optest_set(docs, b * seq + t, (double)first);
+        }
+    }
+}
+
+static void begin(struct optest *t, enum sh_op_kind kind, struct shape s)
+{
+    optest_begin(t, kind);
+    t->attr.heads = s.heads;
+    t->attr.kv_heads = s.kv_heads;
+    t->attr.head_dim = s.dim;
+    t->attr.scale = 1.0f / sqrtf((float)s.dim);
+}
+
+static void begin_forward(struct optest *t, enum sh_dtype act, struct shape s)
+{
+    begin(t, SH_OP_ATTENTION, s);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    if (s.docs) {
+        optest_in_ints(t, 1, 0, 1, DIMS(s.batch, s.seq));
+        set_docs(&t->call.in[1], s.batch, s.seq);
+    }
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_out(t, 1, SH_F32, DIMS(s.batch, s.heads, s.seq));
+}
+
+static void copy_data(const struct sh_operand *to, const struct sh_operand *from)
+{
+    memcpy(to->data, from->data, (size_t)optest_elems(from) * (size_t)sh_dtype_bytes(from->dtype));
+}
+
+/* A backward call on what the reference's forward gave. */
+static void begin_backward(struct optest *t, enum sh_dtype act, struct shape s)
+{
+    struct optest fwd;
+    begin_forward(&fwd, act, s);
+    optest_run(&fwd, &sh_kernels_ref, 1);
+
+    begin(t, SH_OP_ATTENTION_BWD, s);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_in(t, 1, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    optest_in(t, 2, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_in(t, 3, SH_F32, DIMS(s.batch, s.heads, s.seq));
+    copy_data(&t->call.in[1], &fwd.call.in[0]);
+    copy_data(&t->call.in[2], &fwd.call.out[0]);
+    copy_data(&t->call.in[3], &fwd.call.out[1]);
+    if (s.docs) {
+        optest_in_ints(t, 4, 0, 1, DIMS(s.batch, s.seq));
+        copy_data(&t->call.in[4], &fwd.call.in[1]);
+    }
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    optest_end(&fwd);
+}
+
+static double size_of(const struct sh_operand *x)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < optest_elems(x); i++)
+        sum += optest_get(x, i) * optest_get(x, i);
+    return sqrt(sum / (double)optest_elems(x));
+}
+
+/* Weights and their gradients are rounded to bf16 before they are multiplied: an output is a sum of products that are
+ * each off by 2^-9 of themselves, at random, of which the largest few count. As a whole the output is then off by less
+ * than 2^-8 of its size; one element by some deviations of that. In f32, all errors are those of sums. */
+static void check_near(const struct optest *ref, const struct optest *t, int i, double terms)
+{
+    const struct sh_operand *x = &ref->call.out[i], *y = &t->call.out[i];
+    double size = size_of(x), sum = 0;
+    if (x->dtype != SH_BF16) {
+        optest_close(ref, t, i, terms);
+        return;
+    }
+    for (int64_t k = 0; k < optest_elems(x); k++) {
+        double off = optest_get(x, k) - optest_get(y, k);
+        sum += off * off;
+    }
+    if (!(sqrt(sum / (double)optest_elems(x)) <= 0x1p-8 * size))
+        fail_msg("%s output %d is off by %.3g of its size", sh_op_info(ref->call.kind)->name, i,
+                 sqrt(sum / (double)optest_elems(x)) / size);
+    optest_within(ref, t, i, 8 * 0x1p-8 * size, 0x1p-7);
+}
+
+/* n outputs of the call, as the reference says, and with the same bits in all orders. */
+static void check(const struct optest *t, int n, double terms)
+{
+    struct optest ref, first, other;
+    optest_copy(&ref, t);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_copy(&first, t);
+    optest_device_run(&first, &table);
+    for (int i = 0; i < n; i++)
+        check_near(&ref, &first, i, terms);
+    for (int order = 1; order < OPTEST_ORDERS; order++) {
+        optest_copy(&other, t);
+        optest_device_order(order);
+        optest_device_run(&other, &table);
+        optest_device_order(0);
+        for (int i = 0; i < n; i++)
+            optest_same(&first, &other, i);
+        optest_end(&other);
+    }
+    optest_end(&first);
+    optest_end(&ref);
+}
+
+static void check_shape(enum sh_dtype act, struct shape s)
+{
+    struct optest t;
+    begin_forward(&t, act, s);
+    check(&t, 2, (double)(s.dim + s.seq));
+    optest_end(&t);
+    begin_backward(&t, act, s);
+    check(&t, 1, (double)(4 * s.dim) + (double)s.seq * s.heads / s.kv_heads);
+    optest_end(&t);
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    optest_seed(31);
+    for (size_t i = 0; i < sizeof any_shapes / sizeof any_shapes[0]; i++)
+        check_shape(SH_F32, any_shapes[i]);
+}
+
+static void test_any_bf16(void **state)
+{
+    (void)state;
+    optest_seed(32);
+    for (size_t i = 0; i < sizeof any_shapes / sizeof any_shapes[0]; i++)
+        check_shape(SH_BF16, any_shapes[i]);
+}
+
+static void test_tensor_cores(void **state)
+{
+    (void)state;
+    optest_seed(33);
+    for (size_t i = 0; i < sizeof tensor_shapes / sizeof tensor_shapes[0]; i++)
+        check_shape(SH_BF16, tensor_shapes[i]);
+}
+
+/* Scores of hundreds: exponentials overflow without the maximum, and rows' maxima grow from tile to tile. A row is then
+ * one value, or few; lse is as large as the scores, whose sums of 32 products are off by f32's rounding. */
+static void test_large_scores(void **state)
+{
+    (void)state;
+    optest_seed(34);
+    struct optest t, ref;
+    begin_forward(&t, SH_BF16, (struct shape){1, 200, 1, 1, 32, false});
+    optest_scale(&t.call.in[0], 16);
+    optest_copy(&ref, &t);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_device_run(&t, &table);
+    optest_within(&ref, &t, 0, 16 * 4 * 0x1p-8, 0x1p-7);
+    optest_within(&ref, &t, 1, 400 * 32 * 0x1p-23, 0x1p-20);
+    optest_end(&ref);
+    optest_end(&t);
+}
+
+/* A NaN in the last query reaches no other row. */
+static void test_nan_stays_in_its_row(void **state)
+{
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        optest_seed(35);
+        struct optest t, ref;
+        begin_forward(&t, acts[i], (struct shape){1, 140, 1, 1, 32, false});
+        optest_set(&t.call.in[0], 139 * 96, NAN);
+        optest_copy(&ref, &t);
+        optest_run(&ref, &sh_kernels_ref, 1);
+        optest_device_run(&t, &table);
+        for (int64_t k = 0; k < 140 * 32; k++)
+            assert_int_equal(isnan(optest_get(&ref.call.out[0], k)), isnan(optest_get(&t.call.out[0], k)));
+        assert_true(isnan(optest_get(&t.call.out[1], 139)));
+        assert_false(isnan(optest_get(&t.call.out[1], 138)));
+        optest_end(&ref);
+        optest_end(&t);
+    }
+}
+
+/* What is too large for all kernels is refused. */
+static void test_head_too_large(void **state)
+{
+    (void)state;
+    struct optest t;
+    begin_forward(&t, SH_F32, (struct shape){1, 4, 1, 1, 264, false});
+    assert_int_equal(sh_cuda_attention(&t.call), SH_E_USAGE);
+    optest_end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_any_bf16),
+        cmocka_unit_test(test_tensor_cores),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_nan_stays_in_its_row),
+        cmocka_unit_test(test_head_too_large),
+    };
+    return cmocka_run_group_tests_name("cuda_attention", tests, NULL, NULL);
+}

@@ -1,0 +1,179 @@
+/* The head of CUDA against the reference, on the double of cuBLASLt: vocabularies of any size, masked targets, chunks
+ * that do not divide the rows or exceed them, sums that go on from earlier values. */
+#include "kernels/cuda/cuda.h"
+#include "tests/gpu/optest_device.h"
+
+#include <malloc.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static int64_t work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return sh_cuda_head_work_bytes(call);
+}
+
+static const struct sh_kernel_table table = {
+    .name = "cuda",
+    .run = {
+        [SH_OP_HEAD_LOSS] = sh_cuda_head_loss,
+        [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_loss_grad,
+        [SH_OP_LOGITS] = sh_cuda_logits,
+    },
+    .work_bytes = work_bytes,
+};
+
+struct shape {
+    int64_t batch, seq, dim, vocab, chunk_rows;
+    bool add_loss, add_dw;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 8, 5, 1, false, false},    {2, 17, 24, 65, 5, true, false},  {1, 40, 32, 300, 64, false, true},
+    {3, 11, 16, 257, 32, true, true}, {1, 50, 16, 2, 49, true, true},
+};
+
+/* Logits of size 1, so that many classes count; one target in five is masked. */
+static void begin(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct shape s)
+{
+    optest_begin(t, kind);
+    t->attr.chunk_rows = s.chunk_rows;
+    t->scalars.loss_scale = 1.0 / (double)(s.batch * s.seq);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
+    optest_in(t, 1, act, DIMS(s.vocab, s.dim));
+    optest_scale(&t->call.in[1], 1 / sqrt((double)s.dim));
+    optest_in_ints(t, 2, 0, s.vocab, DIMS(s.batch, s.seq));
+    for (int64_t i = 0; i < s.batch * s.seq; i++)
+        if (optest_int(0, 5) == 0)
+            optest_set(&t->call.in[2], i, -1);
+    optest_out(t, 0, SH_F64, DIMS(1));
+    if (s.add_loss)
+        optest_add_to(t, 0);
+}
+
+/* Output i within |ref - cuda| <= atol + rtol |ref|. */
+struct bound {
+    double atol, rtol;
+};
+
+static void check(struct optest *t, int n, const struct bound *bound)
+{
+    struct optest ref, other;
+    optest_copy(&ref, t);
+    optest_copy(&other, t);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_device_run(t, &table);
+    optest_device_order(OPTEST_ORDERS - 1);
+    optest_device_run(&other, &table);
+    optest_device_order(0);
+    for (int i = 0; i < n; i++) {
+        optest_within(&ref, t, i, bound[i].atol, bound[i].rtol);
+        optest_same(t, &other, i);
+    }
+    optest_end(&other);
+    optest_end(&ref);
+    optest_end(t);
+}
+
+/* A row's loss is off as its logits are, and as a sum of V exponentials is. */
+static struct bound loss_bound(struct shape s)
+{
+    double rows = (double)(s.batch * s.seq);
+    return (struct bound){.atol = rows * (double)(s.dim + 64) * 0x1p-23, .rtol = 0x1p-20};
+}
+
+static void check_loss(enum sh_dtype act, struct shape s)
+{
+    struct optest t;
+    begin(&t, SH_OP_HEAD_LOSS, act, s);
+    struct bound bound = loss_bound(s);
+    check(&t, 1, &bound);
+}
+
+/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, and in bf16 each is
+ * rounded; they are multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
+static void check_gradients(enum sh_dtype act, struct shape s)
+{
+    struct optest t;
+    begin(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
+    optest_out(&t, 1, act, DIMS(s.batch, s.seq, s.dim));
+    optest_out(&t, 2, SH_F32, DIMS(s.vocab, s.dim));
+    if (s.add_dw)
+        optest_add_to(&t, 2);
+    double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
+    struct bound bound[3] = {
+        loss_bound(s),
+        {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act == SH_BF16 ? 0x1p-7 : 0x1p-20},
+        {.atol = 12 * eps, .rtol = 0x1p-20},
+    };
+    check(&t, 3, bound);
+}
+
+static void check_logits(enum sh_dtype act, struct shape s, int64_t position)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_LOGITS);
+    t.scalars.position = position;
+    optest_in(&t, 0, act, DIMS(s.batch, s.seq, s.dim));
+    optest_in(&t, 1, act, DIMS(s.vocab, s.dim));
+    optest_out(&t, 0, SH_F32, DIMS(s.batch, s.vocab));
+    struct bound bound = {.atol = 0x1p-23 * (double)(s.dim + 4), .rtol = 0x1p-20};
+    check(&t, 1, &bound);
+}
+
+static void check_shapes(enum sh_dtype act)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        check_loss(act, shapes[i]);
+        check_gradients(act, shapes[i]);
+        check_logits(act, shapes[i], shapes[i].seq - 1);
+    }
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    optest_seed(51);
+    check_shapes(SH_F32);
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    optest_seed(52);
+    check_shapes(SH_BF16);
+}
+
+/* Nothing to learn from: no loss, zero gradients, and dw as it was. */
+static void test_all_masked(void **state)
+{
+    (void)state;
+    optest_seed(53);
+    struct shape s = {1, 20, 16, 33, 8, false, true};
+    struct optest t;
+    begin(&t, SH_OP_HEAD_LOSS_GRAD, SH_BF16, s);
+    optest_out(&t, 1, SH_BF16, DIMS(s.batch, s.seq, s.dim));
+    optest_out(&t, 2, SH_F32, DIMS(s.vocab, s.dim));
+    optest_add_to(&t, 2);
+    for (int64_t i = 0; i < s.seq; i++)
+        optest_set(&t.call.in[2], i, -1);
+    check(&t, 3, (struct bound[3]){{0, 0}, {0, 0}, {0, 0}});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_all_masked),
+    };
+    /* Scratch is 32 MiB a call: pages that were had once are kept. */
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    return cmocka_run_group_tests_name("cuda_head", tests, NULL, NULL);
+}

@@ -1,0 +1,182 @@
+/* Linear layers of CUDA against the reference, on the double of cuBLASLt: both orders of storage, bias, residual
+ * gradient, sums that go on, operands at any address, more shapes than are remembered. */
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cuda.h"
+#include "tests/gpu/optest_device.h"
+
+#include <malloc.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static int64_t work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return sh_cuda_linear_work_bytes(call);
+}
+
+static const struct sh_kernel_table table = {
+    .name = "cuda",
+    .run = {
+        [SH_OP_LINEAR] = sh_cuda_linear,
+        [SH_OP_LINEAR_BWD_X] = sh_cuda_linear_bwd_x,
+        [SH_OP_LINEAR_BWD_W] = sh_cuda_linear_bwd_w,
+    },
+    .work_bytes = work_bytes,
+};
+
+struct shape {
+    int64_t batch, seq, in, out;
+};
+
+static const struct shape shapes[] = {{1, 1, 1, 1}, {2, 5, 7, 3}, {1, 33, 16, 48}, {3, 11, 65, 17}, {2, 32, 40, 8}};
+
+struct way {
+    bool w_in_out, extra; /* extra: a bias, a residual gradient, an earlier value */
+    int shift;
+};
+
+static const struct way ways[] = {{false, false, 0}, {true, true, 0}, {false, true, 1}, {true, false, 3}};
+
+static void weight(struct optest *t, int i, bool out, enum sh_dtype dtype, struct shape s, bool w_in_out)
+{
+    int64_t first = w_in_out ? s.in : s.out, second = w_in_out ? s.out : s.in;
+    if (out)
+        optest_out(t, i, dtype, DIMS(first, second));
+    else
+        optest_in(t, i, dtype, DIMS(first, second));
+}
+
+static double begin(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct shape s, struct way way)
+{
+    optest_begin(t, kind);
+    t->attr.w_in_out = way.w_in_out;
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, kind == SH_OP_LINEAR ? s.in : s.out));
+    if (kind == SH_OP_LINEAR_BWD_W) {
+        optest_in(t, 1, act, DIMS(s.batch, s.seq, s.in));
+        weight(t, 0, true, SH_F32, s, way.w_in_out);
+        if (way.extra)
+            optest_add_to(t, 0);
+        return (double)(s.batch * s.seq);
+    }
+    weight(t, 1, false, act, s, way.w_in_out);
+    if (kind == SH_OP_LINEAR) {
+        if (way.extra)
+            optest_in(t, 2, act, DIMS(s.out));
+        optest_out(t, 0, act, DIMS(s.batch, s.seq, s.out));
+        return (double)s.in;
+    }
+    if (way.extra)
+        optest_in(t, 2, act, DIMS(s.batch, s.seq, s.in));
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, s.in));
+    return (double)s.out;
+}
+
+static void check(enum sh_op_kind kind, enum sh_dtype act, struct shape s, struct way way)
+{
+    struct optest t, ref;
+    double terms = begin(&t, kind, act, s, way);
+    optest_shift(&t, way.shift);
+    optest_copy(&ref, &t);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_device_run(&t, &table);
+    optest_close(&ref, &t, 0, terms);
+    optest_end(&t);
+    optest_end(&ref);
+}
+
+static void check_all(enum sh_dtype act)
+{
+    static const enum sh_op_kind kinds[] = {SH_OP_LINEAR, SH_OP_LINEAR_BWD_X, SH_OP_LINEAR_BWD_W};
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
+                check(kinds[kind], act, shapes[i], ways[w]);
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    optest_seed(41);
+    check_all(SH_F32);
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    optest_seed(42);
+    check_all(SH_BF16);
+}
+
+/* dx in the storage of dres, as the place pass may put it. */
+static void test_in_place(void **state)
+{
+    (void)state;
+    optest_seed(43);
+    struct optest t, ref;
+    begin(&t, SH_OP_LINEAR_BWD_X, SH_BF16, (struct shape){1, 9, 8, 16}, (struct way){.extra = true});
+    optest_copy(&ref, &t);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_alias(&t, 2, 0);
+    optest_device_run(&t, &table);
+    optest_close(&ref, &t, 0, 16);
+    optest_end(&t);
+    optest_end(&ref);
+}
+
+/* Twice through more shapes than have room: the second time round, the first are chosen again. */
+static void test_many_shapes(void **state)
+{
+    (void)state;
+    float x[300], w[6], y[450];
+    void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0),
+         *dw = device_alloc(sizeof w, 0), *dy = device_alloc(sizeof y, 0);
+    for (int i = 0; i < 300; i++)
+        x[i] = (float)i;
+    for (int i = 0; i < 6; i++)
+        w[i] = (float)(i + 1);
+    device_put(dx, x, sizeof x);
+    device_put(dw, w, sizeof w);
+    for (int64_t n = 0; n < 300; n++) {
+        int64_t rows = n % 150 + 1, r = rows - 1;
+        struct sh_cublaslt_product p = {
+            .m = rows, .n = 3, .k = 2, .in_dtype = SH_F32, .out_dtype = SH_F32,
+            .a = dx, .lda = 2, .b = dw, .ldb = 2, .trans_b = true, .c = dy, .ldc = 3,
+        };
+        assert_int_equal(sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, NULL), SH_OK);
+        device_get(y, dy, sizeof y);
+        for (int o = 0; o < 3; o++)
+            assert_float_equal(y[r * 3 + o], x[r * 2] * w[o * 2] + x[r * 2 + 1] * w[o * 2 + 1], 0);
+    }
+    device_free(work);
+    device_free(dx);
+    device_free(dw);
+    device_free(dy);
+}
+
+static void test_too_little_work(void **state)
+{
+    (void)state;
+    optest_seed(45);
+    struct optest t;
+    begin(&t, SH_OP_LINEAR, SH_F32, shapes[1], ways[0]);
+    t.call.work_bytes = SH_CUBLASLT_WORK_BYTES - 1;
+    assert_int_equal(sh_cuda_linear(&t.call), SH_E_BUG);
+    optest_end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f32),         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_in_place),    cmocka_unit_test(test_many_shapes),
+        cmocka_unit_test(test_too_little_work),
+    };
+    /* Scratch is 32 MiB a call: pages that were had once are kept. */
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    return cmocka_run_group_tests_name("cuda_linear", tests, NULL, NULL);
+}
