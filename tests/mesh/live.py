@@ -1,6 +1,7 @@
 """A training run that goes on while a test does something to it."""
 import os
 import pathlib
+import signal
 import subprocess
 import time
 
@@ -46,9 +47,11 @@ def start(folder, config, ranks, **env):
     """Train in an empty folder, or go on in one that was left (config None)."""
     if config is not None:
         job.prepare(folder, {'job.dump_folder': 'out', **config})
+    # A test in the background is born with SIGINT ignored, and would hand that on.
     with open(folder / 'stderr', 'wb') as errors:
         return subprocess.Popen(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=errors,
-                                stderr=errors, cwd=folder, env=job.environment(ranks) | env, start_new_session=True)
+                                stderr=errors, cwd=folder, env=job.environment(ranks) | env, start_new_session=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def said(folder):

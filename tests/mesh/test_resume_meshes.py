@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`sherd train` on every mesh loads and saves the same file, to the bit. Prints TAP.
 
-One rank trains some steps; then a tensor is made NaN. A run that goes on from there, on whatever mesh, has no finite
+One rank trains some steps; then the head is made huge. A run that goes on from there, on whatever mesh, has no finite
 loss, so it leaves the step out and saves what it loaded, as it loaded it: parameters and both moments. The files of
 all meshes have one SHA-256 and differ from the loaded one in nothing but the number of steps and what goes with it.
 Since each mesh loads a file that another one could have written, that is every pair of meshes: with SHERD_LONG=1 29 x
@@ -33,11 +33,12 @@ def saved(folder, step):
 
 
 def make_seed():
-    """Three trained steps, and a tensor that is not a number."""
+    """Three trained steps, and numbers in the head that are finite but whose products are not."""
     job.train('seed', config())
     path = saved('seed', STEPS)
-    name, values = next(iter(checkpoint.read(path).items()))
-    values[...] = float('nan')
+    name = 'lm_head.weight'
+    values = checkpoint.read(path)[name]
+    values[...] = 3e38
     checkpoint.replace(path, {name: values})
     return path
 
