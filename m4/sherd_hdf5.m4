@@ -2,6 +2,9 @@
 #
 # Tried in turn: --with-hdf5=DIR; CC as it is (h5pcc, Cray's cc); pkg-config by the kind of MPI (Debian's names), then by
 # the plain name; h5pcc. Sets hdf5_CPPFLAGS, hdf5_LIBS and a row of the table.
+#
+# Releases before 1.10.7, and 1.12.0 which is older than that one, have bugs in what the ranks do together with a file's
+# metadata. A file that was damaged in that way would only be found when it is read back, so they are refused here.
 AC_DEFUN([SHERD_HDF5], [
 AC_ARG_WITH([hdf5], [AS_HELP_STRING([--with-hdf5=auto|DIR], [parallel HDF5 @<:@auto@:>@])], [], [with_hdf5=auto])
 have_hdf5=no
@@ -47,14 +50,27 @@ AS_IF([test $have_hdf5 = no], [
         [sherd_hdf5_seen="$sherd_hdf5_seen $1 ($sherd_verdict);"])])
 ])
 
-# An HDF5 that links may still be serial, or drag in another MPI beside ours, which would crash at the first MPI_Comm that
-# is handed over. The second shows in the libraries that the linked program asks for.
+# An HDF5 that links may still be too old, serial, or drag in another MPI beside ours, which would crash at the first
+# MPI_Comm that is handed over. The last shows in the libraries that the linked program asks for.
 AC_DEFUN([SHERD_HDF5_JUDGE], [
 sherd_verdict="serial"
 sherd_keep_CPPFLAGS=$CPPFLAGS
 sherd_keep_LIBS=$LIBS
 CPPFLAGS="$CPPFLAGS $hdf5_CPPFLAGS $mpi_CPPFLAGS"
 LIBS="$hdf5_LIBS $mpi_LIBS $LIBS"
+AC_COMPILE_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
+#define VERSION (H5_VERS_MAJOR * 1000000 + H5_VERS_MINOR * 1000 + H5_VERS_RELEASE)
+#if VERSION < 1010007 || (VERSION >= 1011000 && VERSION < 1012001)
+#error old
+#endif], [])],
+    [SHERD_HDF5_JUDGE_BUILD],
+    [sherd_verdict="too old: before 1.10.7, and in 1.12.0, ranks can damage the metadata that they share"])
+CPPFLAGS=$sherd_keep_CPPFLAGS
+LIBS=$sherd_keep_LIBS
+])
+
+# Of one that is new enough: how it was built.
+AC_DEFUN([SHERD_HDF5_JUDGE_BUILD], [
 AC_LINK_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
 #include <mpi.h>
 #ifndef H5_HAVE_PARALLEL
@@ -64,6 +80,4 @@ AC_LINK_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
     sherd_mpis=`(ldd conftest$EXEEXT 2>/dev/null) | sed -n 's/^@<:@@<:@:space:@:>@@:>@*\(libmpi@<:@^ @:>@*\.so\.@<:@0-9@:>@*\).*/\1/p' | sort -u |
         grep -E '^libmpi(ch)?@<:@.@:>@so' | wc -l`
     AS_IF([test $sherd_mpis -gt 1], [sherd_verdict="built for another MPI"])])
-CPPFLAGS=$sherd_keep_CPPFLAGS
-LIBS=$sherd_keep_LIBS
 ])

@@ -87,7 +87,7 @@ static int run_flag(int argc, char **argv)
     if (is_help(argv[1]))
         sh_cmd_help(stdout, SH_HELP_TEXT);
     else
-        printf("sherd %s\n", PACKAGE_VERSION);
+        printf("sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
     return SH_OK;
 }
 

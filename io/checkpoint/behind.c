@@ -1,5 +1,7 @@
-/* A save behind the training. Its thread runs one local stage at a time: memory, writes, fsync, reads. What needs MPI or
- * HDF5, which is not built for threads, and every agreement is done by the caller between two steps. */
+/* A save behind the training. Its thread runs one local stage at a time: memory, HDF5 on rank 0, writes, fsync, reads. What
+ * needs MPI, and every agreement, is done by the caller between two steps. HDF5 is mostly not built for threads, but bears
+ * being used by one after the other: a stage's thread is joined before the next begins, and training itself has no use for
+ * HDF5. Its serial driver calls no MPI. */
 #include "io/checkpoint/save.h"
 
 #include "io/checkpoint/road.h"
@@ -27,7 +29,7 @@ struct sh_ckpt_behind {
 static void *run_stage(void *arg)
 {
     struct sh_ckpt_behind *b = arg;
-    b->rc = sh_ckpt_stages[b->stage].run(&b->s);
+    b->rc = sh_ckpt_saving_run_alone(&b->s, b->stage);
     if (b->rc != SH_OK)
         snprintf(b->text, sizeof b->text, "%s", sh_error_text());
     sh_ckpt_deadline_rest(b->s.deadline);
@@ -74,6 +76,17 @@ static sh_rc all_done(struct sh_ckpt_behind *b, bool wait, bool *done)
     return SH_OK;
 }
 
+/* The ranks meet: whether all are done with the stage, and with what result. */
+static sh_rc meet(struct sh_ckpt_behind *b, bool wait, bool *done)
+{
+    sh_ckpt_deadline_meet(b->s.deadline, true);
+    sh_rc rc = all_done(b, wait, done);
+    if (rc == SH_OK && *done)
+        rc = finish_stage(b);
+    sh_ckpt_deadline_meet(b->s.deadline, false);
+    return rc;
+}
+
 static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
 {
     bool done = true;
@@ -85,9 +98,7 @@ static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
         if (start)
             start_stage(b);
         start = true;
-        SH_TRY(all_done(b, wait, &done));
-        if (done)
-            SH_TRY(finish_stage(b));
+        SH_TRY(meet(b, wait, &done));
     }
     return SH_OK;
 }
@@ -109,6 +120,7 @@ sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, co
     struct sh_ckpt_behind *b = sh_calloc(1, sizeof *b);
     sh_rc rc = sh_ckpt_saving_open(&b->s, folder, set, meta, options);
     b->s.options.road = SH_CKPT_DIRECT;
+    b->s.options.threads = 1;
     if (rc == SH_OK)
         rc = go_on(b, false, true);
     if (rc == SH_OK)

@@ -52,11 +52,26 @@ struct sh_ckpt_set {
  * earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no permission). */
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
 
-/* Which checkpoints stay: the newest `latest` (0: all of them), and for good those whose step is a multiple of `every`
- * (0: none). */
+/* Which checkpoints stay: the newest `latest` (0: all of them), which are ephemeral, and those whose step is a multiple of
+ * `every` (0: none), which are permanent. */
 struct sh_ckpt_keep {
     int latest;
     int64_t every;
+};
+
+/* Where the time of a save goes. Behind the training, a phase's seconds are those of its thread alone, without what lies
+ * between the end of a stage and the step after which the ranks learn of it. */
+enum sh_ckpt_phase {
+    SH_CKPT_LAYOUT,         /* of the file by rank 0 */
+    SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
+    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums */
+    SH_CKPT_SYNC,           /* fsync: what was still under way */
+    SH_CKPT_VERIFY,         /* index and data read back */
+    SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */
+    SH_CKPT_PHASES
+};
+struct sh_ckpt_times {
+    double seconds[SH_CKPT_PHASES]; /* of this rank */
 };
 
 /* How a save is done. */
@@ -65,9 +80,11 @@ struct sh_ckpt_options {
     int road;               /* through parallel HDF5's MPI-IO driver, or by plain writes at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
-    const char *hints;      /* of MPI-IO: "key=value,key=value"; "" for none */
+    const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
+    int threads;            /* that may sum blocks while training waits; behind it, one does */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */
+    struct sh_ckpt_times *times; /* (optional) set when the save succeeds; lent until then */
 };
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes);
@@ -78,7 +95,7 @@ sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const s
  *   wait   in   come back only when done
  *   *done  out  committed: the file is there, *bytes is its size
  * Cost between steps: one sum of an int while a stage runs; in between, once a save each, the sums of the blocks are added
- * up, and rank 0 lays the file out and reads its index back. */
+ * up and the index is sent to all. A thread of rank 0 uses HDF5: until the end nobody else may. */
 struct sh_ckpt_behind;
 sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                            const struct sh_ckpt_options *options, struct sh_ckpt_behind **out);
@@ -93,12 +110,18 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
  * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
-/* The same, telling what happened, whatever the result. */
+struct sh_ckpt_load_options {
+    double timeout_seconds; /* of each stage, as when saving */
+    bool share;             /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
+                               they are on several nodes; on one, the page cache does the same. The same on all ranks */
+};
+
+/* The same with options, telling what happened, whatever the result. */
 struct sh_ckpt_load_report {
     bool damaged;           /* failed, and not because the file is of another model: an earlier one may do */
 };
-sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
-                          struct sh_ckpt_load_report *report);
+sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
+                      struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
 
 /* Only the meta data; local, serial (eval, generate, info before a mesh exists). */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
@@ -146,7 +169,7 @@ sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_
 sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out);
 
 /* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its job.
- * Errors: SH_E_DATA: another job holds it (says which). A file system without locks: a warning, and the lock is not held. */
+ * Errors: SH_E_DATA: another job holds it (says which), no folder, or one in which no file can be made. A file system without locks: a warning, and the lock is not held. */
 struct sh_ckpt_lock;
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
 bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);

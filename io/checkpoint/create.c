@@ -76,7 +76,7 @@ static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, 
     hid_t space = ndim ? H5Screate_simple(ndim, dim, NULL) : H5Screate(H5S_SCALAR);
     SH_H5(space, l->path, name);
     hid_t set = H5Dcreate2(l->file, name, type, space, H5P_DEFAULT, l->dcpl, H5P_DEFAULT);
-    H5Sclose(space);
+    sh_ckpt_h5_close(H5Sclose, space);
     SH_H5(set, l->path, name);
     if (data)
         SH_H5(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), l->path, name);
@@ -91,7 +91,7 @@ static sh_rc set_attribute(const struct layout *l, const char *name, hid_t type,
     hid_t space = H5Screate(H5S_SCALAR);
     SH_H5(space, l->path, name);
     hid_t attr = H5Acreate_by_name(l->file, "/meta", name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    H5Sclose(space);
+    sh_ckpt_h5_close(H5Sclose, space);
     SH_H5(attr, l->path, name);
     SH_H5(H5Awrite(attr, type, value), l->path, name);
     SH_H5(H5Aclose(attr), l->path, name);
@@ -150,15 +150,21 @@ static sh_rc write_meta(const struct layout *l)
         {"format_major", SH_CKPT_MAJOR}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step}, {"updates", m->updates},
         {"samples", m->samples}, {"tokens", m->tokens}, {"block_elems", SH_CKPT_BLOCK_ELEMS},
     };
-    uint64_t digest = sh_ckpt_index_digest(l->index);
+    uint64_t unsigned_yet = 0;
     SH_TRY(make_group(l, "/meta"));
     SH_TRY(set_format(l));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         SH_TRY(set_attribute(l, numbers[i].name, H5T_STD_I64LE, &numbers[i].value));
-    return set_attribute(l, "digest", H5T_STD_U64LE, &digest);
+    return set_attribute(l, "digest", H5T_STD_U64LE, &unsigned_yet);
 }
 
-static sh_rc write_digests(const struct layout *l)
+static const char *digest_name(int state, char name[64])
+{
+    snprintf(name, 64, "/digest/%s", sh_ckpt_state_name[state]);
+    return name;
+}
+
+static sh_rc make_digests(const struct layout *l)
 {
     static const char *const groups[] = {"/digest", "/digest/optimizer"};
     hsize_t n = (hsize_t)l->index->n_blocks;
@@ -166,8 +172,7 @@ static sh_rc write_digests(const struct layout *l)
         SH_TRY(make_group(l, groups[g]));
     for (int s = 0; s < SH_CKPT_STATES; s++) {
         char name[64];
-        snprintf(name, sizeof name, "/digest/%s", sh_ckpt_state_name[s]);
-        SH_TRY(make_dataset(l, name, H5T_STD_U64LE, 1, &n, l->index->digest[s], NULL));
+        SH_TRY(make_dataset(l, digest_name(s, name), H5T_STD_U64LE, 1, &n, NULL, NULL));
     }
     return SH_OK;
 }
@@ -203,7 +208,7 @@ static sh_rc make_all(struct layout *l)
     SH_TRY(set_metadata_block(l));
     SH_TRY(make_file(l));
     SH_TRY(write_meta(l));
-    SH_TRY(write_digests(l));
+    SH_TRY(make_digests(l));
     SH_TRY(make_group(l, "/optimizer"));
     SH_TRY(make_texts(l));
     for (int s = 0; s < SH_CKPT_STATES; s++)
@@ -228,4 +233,57 @@ sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index)
         .path = path, .index = index, .fd = fd, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
     SH_TRY(sh_ckpt_h5_start());
     return close_all(&l, make_all(&l));
+}
+
+static sh_rc put_digest(hid_t file, const char *path, const char *name, const uint64_t *digest)
+{
+    hid_t set = H5Dopen2(file, name, H5P_DEFAULT);
+    SH_H5(set, path, name);
+    herr_t status = H5Dwrite(set, H5T_STD_U64LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, digest);
+    sh_ckpt_h5_close(H5Dclose, set);
+    SH_H5(status, path, name);
+    return SH_OK;
+}
+
+static sh_rc write_attribute(hid_t group, const char *path, uint64_t digest)
+{
+    hid_t attr = H5Aopen(group, "digest", H5P_DEFAULT);
+    SH_H5(attr, path, "digest");
+    herr_t status = H5Awrite(attr, H5T_STD_U64LE, &digest);
+    sh_ckpt_h5_close(H5Aclose, attr);
+    SH_H5(status, path, "digest");
+    return SH_OK;
+}
+
+/* Through its group: HDF5 1.10.8 does not find an attribute again that was opened by name from the file. */
+static sh_rc put_index_digest(hid_t file, const char *path, uint64_t digest)
+{
+    hid_t group = H5Gopen2(file, "/meta", H5P_DEFAULT);
+    SH_H5(group, path, "/meta");
+    sh_rc rc = write_attribute(group, path, digest);
+    H5Gclose(group);
+    return rc;
+}
+
+static sh_rc put_digests(hid_t file, const char *path, const struct sh_ckpt_index *index)
+{
+    for (int s = 0; s < SH_CKPT_STATES; s++) {
+        char name[64];
+        SH_TRY(put_digest(file, path, digest_name(s, name), index->digest[s]));
+    }
+    return put_index_digest(file, path, sh_ckpt_index_digest(index));
+}
+
+sh_rc sh_ckpt_sign(const char *path, const struct sh_ckpt_index *index)
+{
+    SH_TRY(sh_ckpt_h5_start());
+    hid_t fapl = sh_ckpt_h5_serial_access();
+    SH_H5(fapl, path, "property list");
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, fapl);
+    sh_ckpt_h5_close(H5Pclose, fapl);
+    SH_H5(file, path, "open for its digests");
+    sh_rc rc = put_digests(file, path, index);
+    if (H5Fclose(file) < 0 && rc == SH_OK)
+        rc = sh_ckpt_h5_fail(path, "close");
+    return rc;
 }

@@ -5,9 +5,13 @@
 
 #include "io/checkpoint/index.h"
 
-/* Reserve the space, then write groups, meta data, digests and empty tensors into an existing empty file, open as fd.
+/* Reserve the space, then write groups, meta data, empty digests and tensors into an existing empty file, open as fd.
  * Data sets are laid end to end in the order model, exp_avg, exp_avg_sq, each in the order of the index, and
  * their places are set in it. Afterwards the file has its full length. Errors: SH_E_DATA: no space, an I/O error. */
 sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index);
+
+/* Put the digests of the data, and the one of the index, into a file that is laid out; without them it is no checkpoint.
+ * Errors: SH_E_DATA: an I/O error. */
+sh_rc sh_ckpt_sign(const char *path, const struct sh_ckpt_index *index);
 
 #endif

@@ -19,26 +19,30 @@ struct sh_ckpt_deadline {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    char *folder;
-    int64_t step;
+    char *what;
     double seconds, grace;
     const char *stage;
-    int64_t since_ns;
-    bool waits, rests, stop;
+    int64_t since_ns, meets_ns;
+    bool waits, rests, meets, stop;
 };
+
+/* Of a limit that began then; `waits`: with time for the one that is late to say so first. */
+static double rest_of(const struct sh_ckpt_deadline *d, int64_t since_ns, bool waits)
+{
+    return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - since_ns) / 1e9;
+}
 
 static double left(const struct sh_ckpt_deadline *d)
 {
-    if (d->rests)
-        return d->seconds;
-    return d->seconds + d->grace + (d->waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - d->since_ns) / 1e9;
+    double stage = d->rests ? d->seconds : rest_of(d, d->since_ns, d->waits);
+    double meeting = d->meets ? rest_of(d, d->meets_ns, true) : d->seconds;
+    return stage < meeting ? stage : meeting;
 }
 
 static void expire(const struct sh_ckpt_deadline *d)
 {
-    sh_stop(sh_fail(SH_E_COMM, "checkpoint of step %lld in %s: %s, %s takes longer than checkpoint.timeout_seconds=%g",
-                    (long long)d->step, d->folder,
-                    d->waits ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
+    sh_stop(sh_fail(SH_E_COMM, "%s: %s, %s takes longer than checkpoint.timeout_seconds=%g", d->what,
+                    d->waits || d->rests ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
 static void *watch(void *arg)
@@ -61,13 +65,13 @@ static void *watch(void *arg)
     return NULL;
 }
 
-struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step, double seconds, int rank)
+struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *what, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
     if (seconds <= 0)
         return NULL;
     struct sh_ckpt_deadline *d = sh_calloc(1, sizeof *d);
-    *d = (struct sh_ckpt_deadline){.folder = sh_strdup(folder), .step = step, .seconds = seconds, .stage = "preparing",
+    *d = (struct sh_ckpt_deadline){.what = sh_strdup(what), .seconds = seconds, .stage = "preparing",
                                    .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -77,8 +81,8 @@ struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *folder, int64_t step
     int error = pthread_create(&d->thread, NULL, watch, d);
     if (error == 0)
         return d;
-    sh_log_warn("this checkpoint is saved without its deadline: no thread for it: %s", strerror(error));
-    free(d->folder);
+    sh_log_warn("%s: without its deadline: no thread for it: %s", what, strerror(error));
+    free(d->what);
     free(d);
     return NULL;
 }
@@ -113,6 +117,17 @@ void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d)
     set(d, NULL, false, true);
 }
 
+void sh_ckpt_deadline_meet(struct sh_ckpt_deadline *d, bool on)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->meets = on;
+    d->meets_ns = sh_now_ns();
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+}
+
 void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
 {
     if (!d)
@@ -124,6 +139,6 @@ void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
     pthread_join(d->thread, NULL);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
-    free(d->folder);
+    free(d->what);
     free(d);
 }

@@ -1,5 +1,6 @@
 #include "io/checkpoint/digest.h"
 
+#include "kernels/cpu/math.h"
 #include "src/base/hash.h"
 
 #include <string.h>
@@ -29,27 +30,22 @@ static inline uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems)
+static const uint64_t K = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
+
+/* `place` belongs to the first element. Whole numbers: any order of the sum has the same bits. With AVX-512 the products
+ * are one instruction for eight elements, which makes this twice as fast as one element at a time. */
+SH_CLONES static uint64_t sum_elems(const float *data, int64_t elems, uint64_t place)
 {
-    const uint64_t K = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
-    uint64_t place = (uint64_t)(at + 1) * K + sh_mix64(seed ^ (uint64_t)block), sum = 0;
+    uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum) linear(place : K)
     for (int64_t i = 0; i < elems; i++) {
-        uint32_t bits;
-        memcpy(&bits, data + i, sizeof bits);
-        sum += mix(bits ^ place);
+        sum += mix(sh_f32_to_bits(data[i]) ^ place);
         place += K;
     }
     return sum;
 }
 
-void sh_ckpt_digest_add(uint64_t seed, const float *data, int64_t begin, int64_t elems, uint64_t *blocks)
+uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems)
 {
-    while (elems > 0) {
-        int64_t block = begin / SH_CKPT_BLOCK_ELEMS, at = begin % SH_CKPT_BLOCK_ELEMS;
-        int64_t n = SH_CKPT_BLOCK_ELEMS - at < elems ? SH_CKPT_BLOCK_ELEMS - at : elems;
-        blocks[block] += sh_ckpt_digest_part(seed, block, data, at, n);
-        data += n;
-        begin += n;
-        elems -= n;
-    }
+    return sum_elems(data, elems, (uint64_t)(at + 1) * K + sh_mix64(seed ^ (uint64_t)block));
 }

@@ -19,11 +19,6 @@ int64_t sh_ckpt_blocks(int64_t elems);
 /* The seed of all blocks of one tensor in one state. */
 uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name);
 
-/* Add elements [begin, begin + elems) of a tensor to the sums of its blocks.
- *   data    in  [elems]
- *   blocks  +=  [sh_ckpt_blocks(elements of the tensor)] */
-void sh_ckpt_digest_add(uint64_t seed, const float *data, int64_t begin, int64_t elems, uint64_t *blocks);
-
 /* Elements of block `block` of a tensor of `elems` elements. */
 int64_t sh_ckpt_block_elems(int64_t elems, int64_t block);
 

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +24,16 @@ static int64_t step_of_name(const char *name)
     return errno == 0 && strcmp(again, name) == 0 ? step : -1;
 }
 
-/* ".step-00001000.h5.<16 hex digits>.tmp", as sh_file_temp_name() makes them. */
+/* ".step-00001000.h5.<16 hex digits>.tmp", as sh_file_temp_name() makes them, and what MPI-IO puts beside such a file
+ * and leaves there when it is killed: Open MPI ".data.<rank>" and ".metadata.<rank>" behind the whole name. */
 static bool is_unfinished(const char *name)
 {
-    enum { TAIL = 1 + 16 + 4 };
     char base[64];
-    size_t length = strlen(name);
-    if (length < TAIL + 2 || length - TAIL >= sizeof base || name[0] != '.' || strcmp(name + length - 4, ".tmp") != 0)
+    const char *end = name[0] == '.' ? strstr(name, ".h5.") : NULL; /* of the step's own name, but for its h5 */
+    if (!end || end + 3 - name > (ptrdiff_t)sizeof base)
         return false;
-    snprintf(base, sizeof base, "%.*s", (int)(length - TAIL - 1), name + 1);
-    return step_of_name(base) >= 0 && name[length - TAIL] == '.' &&
-           strspn(name + length - TAIL + 1, "0123456789abcdef") == 16;
+    snprintf(base, sizeof base, "%.*s", (int)(end + 2 - name), name + 1);
+    return step_of_name(base) >= 0 && strspn(end + 4, "0123456789abcdef") == 16 && strncmp(end + 20, ".tmp", 4) == 0;
 }
 
 static int newest_first(const void *a, const void *b)

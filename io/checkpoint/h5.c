@@ -1,6 +1,6 @@
 #include "io/checkpoint/h5.h"
 
-#include <stdbool.h>
+enum { CACHE_BYTES = 16 << 20 };
 
 /* Before main, and so before MPI_Init: HDF5 then registers nothing that runs at the end of the program or of MPI. What it
  * does there is to close once more a file whose close has failed, and it crashes (1.10.8). Every file is closed where it
@@ -13,12 +13,9 @@ __attribute__((constructor)) static void leave_no_handlers(void)
 
 sh_rc sh_ckpt_h5_start(void)
 {
-    static bool started;
-    if (started)
-        return SH_OK;
+    /* Where HDF5 is built for threads, each has its own way of printing errors. */
     if (H5open() < 0 || H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0 || H5PLset_loading_state(0) < 0)
         return sh_fail(SH_E_BUG, "the HDF5 library does not start");
-    started = true;
     return SH_OK;
 }
 
@@ -37,6 +34,30 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
     return sh_fail(SH_E_DATA, "%s: %s: %s", path, words, reason ? reason : "no reason given");
 }
 
+void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)
+{
+    hid_t errors = H5Eget_current_stack();
+    close(id);
+    if (errors >= 0)
+        H5Eset_current_stack(errors);
+}
+
+/* Room for the structures of the largest models from the start, 3 KiB a tensor: a cache that fills writes them out and
+ * reads them back one by one. */
+static herr_t set_cache(hid_t fapl)
+{
+    H5AC_cache_config_t c = {.version = H5AC__CURR_CACHE_CONFIG_VERSION};
+    if (H5Pget_mdc_config(fapl, &c) < 0)
+        return -1;
+    c.set_initial_size = 1;
+    c.initial_size = c.min_size = CACHE_BYTES;
+    c.max_size = 2 * CACHE_BYTES;
+    c.incr_mode = H5C_incr__off;
+    c.flash_incr_mode = H5C_flash_incr__off;
+    c.decr_mode = H5C_decr__off;
+    return H5Pset_mdc_config(fapl, &c);
+}
+
 static hid_t common_access(void)
 {
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
@@ -45,7 +66,7 @@ static hid_t common_access(void)
     /* The format of 1.10 has checksums over its metadata. Locks are left out because many parallel file systems have
      * none, and because a file that is being written has a name that nobody else knows. */
     if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
-        H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG) < 0 || H5Pset_file_locking(fapl, 0, 1) < 0) {
+        set_cache(fapl) < 0 || H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG) < 0 || H5Pset_file_locking(fapl, 0, 1) < 0) {
         H5Pclose(fapl);
         return H5I_INVALID_HID;
     }

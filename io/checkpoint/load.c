@@ -1,8 +1,11 @@
 #include "io/checkpoint/checkpoint.h"
 
+#include "io/checkpoint/deadline.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/edge.h"
-#include "io/file/file.h"
+#include "io/checkpoint/replicas.h"
+#include "io/checkpoint/spans.h"
+#include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -11,14 +14,20 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { TURN = 8 }; /* blocks that a replica reads before it hands them on */
+
 struct load {
     const char *path;
     const struct sh_ckpt_set *set;
     int rank, world;
-    int fd;
+    struct sh_file_direct file;
     int64_t *place; /* [set->n_tensors]: of each tensor in the index */
     struct sh_ckpt_index index;
+    struct sh_ckpt_spans wanted;
+    bool share; /* ranks that want the same read it together */
+    struct sh_ckpt_replicas replicas;
     struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
+    struct sh_ckpt_deadline *deadline;
 };
 
 static sh_rc read_index(struct load *l)
@@ -68,79 +77,158 @@ static sh_rc match(struct load *l)
 
 static sh_rc open_data(struct load *l)
 {
-    return sh_ckpt_index_open_data(&l->index, l->path, &l->fd);
+    return sh_ckpt_index_open_data(&l->index, l->path, &l->file.fd);
 }
 
-/* Elements [at, at + n) of one block of a tensor, into their place. A whole block is compared on the spot. */
-static sh_rc read_part(struct load *l, int state, const struct sh_ckpt_entry *e, int64_t block, int64_t at, int64_t n,
-                       float *data)
+static sh_rc plan_reads(struct load *l)
 {
-    int64_t number = e->first_block + block;
-    SH_TRY(sh_file_read(l->fd, l->path, data, n * 4, e->offset[state] + (block * SH_CKPT_BLOCK_ELEMS + at) * 4));
-    uint64_t sum = sh_ckpt_digest_part(sh_ckpt_digest_seed(l->index.meta.step, state, e->name), block, data, at, n);
-    if (n == sh_ckpt_block_elems(e->elems, block))
-        return sum == l->index.digest[state][number] ? SH_OK : sh_ckpt_index_damaged(l->path, state, e, block);
-    l->parts.part = sh_grow(l->parts.part, l->parts.n, &l->parts.cap, sizeof *l->parts.part);
-    l->parts.part[l->parts.n++] = (struct sh_ckpt_part){
-        .block = state * l->index.n_blocks + number, .begin = (int32_t)at, .end = (int32_t)(at + n), .sum = sum};
+    return sh_ckpt_spans_of_set(&l->wanted, l->set, &l->index, l->place);
+}
+
+static sh_rc find_replicas(struct load *l)
+{
+    uint64_t wish = 0;
+    for (int i = 0; i < l->wanted.n; i++) {
+        const struct sh_ckpt_span *s = &l->wanted.span[i];
+        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems};
+        wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
+    }
+    return l->share ? sh_ckpt_replicas_find(wish, &l->replicas) : SH_OK;
+}
+
+/* Past the page cache, except when ranks read the same bytes: those of one node then share what is in it. */
+static sh_rc choose_way(struct load *l)
+{
+    long long elems[2] = {0};
+    for (int i = 0; i < l->wanted.n; i++)
+        elems[0] += l->wanted.span[i].elems;
+    elems[0] /= l->replicas.size;
+    for (int64_t i = 0; i < l->index.n; i++)
+        elems[1] += l->rank == 0 ? l->index.entry[i].elems * SH_CKPT_STATES : 0;
+    SH_TRY(sh_mesh_sum_i64(elems, 2));
+    if (elems[0] <= elems[1])
+        sh_file_direct_open(l->path, l->file.fd, false, &l->file);
     return SH_OK;
 }
 
-static sh_rc read_state(struct load *l, int state, const struct sh_ckpt_piece *p, const struct sh_ckpt_entry *e)
+/* Replica k reads the k-th TURN of a round. One that has failed goes on taking part in the rounds. */
+static void read_turn(struct load *l, int first, sh_rc *rc)
 {
-    for (int64_t done = 0; done < p->elems;) {
-        int64_t block = (p->begin + done) / SH_CKPT_BLOCK_ELEMS, at = (p->begin + done) % SH_CKPT_BLOCK_ELEMS;
-        int64_t rest = sh_ckpt_block_elems(e->elems, block) - at, n = p->elems - done < rest ? p->elems - done : rest;
-        SH_TRY(read_part(l, state, e, block, at, n, p->data[state] + done));
-        done += n;
+    int begin = first + l->replicas.rank * TURN, left = l->wanted.n - begin;
+    struct sh_ckpt_spans turn = {.span = l->wanted.span + begin, .n = left < TURN ? left : TURN};
+    if (left > 0 && *rc == SH_OK)
+        *rc = sh_ckpt_spans_read(&turn, &l->file, &l->index);
+}
+
+static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
+{
+    const struct sh_ckpt_replicas *r = &l->replicas;
+    for (int i = first; i < first + r->size * TURN && i < l->wanted.n; i++) {
+        struct sh_ckpt_span *s = &l->wanted.span[i];
+        int root = (i - first) / TURN;
+        SH_TRY(sh_ckpt_replicas_hand(r, root, s->data, s->elems));
+        if (root != r->rank && *rc == SH_OK)
+            *rc = sh_ckpt_span_check(s, s->data, &l->index, l->path);
     }
     return SH_OK;
 }
 
-static sh_rc check_piece(const struct load *l, const struct sh_ckpt_piece *p)
+static sh_rc read_together(struct load *l)
 {
-    SH_REQUIRE(p->tensor >= 0 && p->tensor < l->set->n_tensors);
-    SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= l->set->tensors[p->tensor].elems - p->begin);
-    return SH_OK;
+    sh_rc own = SH_OK, handed = SH_OK;
+    int any;
+    for (int first = 0; first < l->wanted.n; first += l->replicas.size * TURN) {
+        read_turn(l, first, &own);
+        SH_TRY(hand_round(l, first, &handed));
+    }
+    SH_TRY(sh_ckpt_replicas_any(&l->replicas, own != SH_OK, &any));
+    /* What a replica that failed has handed on is no reason of its own. */
+    return any ? own : handed;
 }
 
-/* State by state, as they lie in the file: mostly one range after the other. */
-static sh_rc read_pieces(struct load *l)
+static sh_rc read_data(struct load *l)
 {
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        for (int i = 0; i < l->set->n_pieces; i++) {
-            const struct sh_ckpt_piece *p = &l->set->pieces[i];
-            SH_TRY(check_piece(l, p));
-            if (p->data[s])
-                SH_TRY(read_state(l, s, p, &l->index.entry[l->place[p->tensor]]));
-        }
-    return SH_OK;
+    return l->replicas.size > 1 ? read_together(l) : sh_ckpt_spans_read(&l->wanted, &l->file, &l->index);
+}
+
+/* Whole blocks have been compared already. */
+static void add_edges(struct load *l)
+{
+    for (int i = 0; i < l->wanted.n; i++) {
+        const struct sh_ckpt_span *s = &l->wanted.span[i];
+        if (s->elems == sh_ckpt_block_elems(s->entry->elems, s->block))
+            continue;
+        l->parts.part = sh_grow(l->parts.part, l->parts.n, &l->parts.cap, sizeof *l->parts.part);
+        l->parts.part[l->parts.n++] =
+            (struct sh_ckpt_part){.block = s->state * l->index.n_blocks + s->entry->first_block + s->block,
+                                  .begin = (int32_t)s->at,
+                                  .end = (int32_t)(s->at + s->elems),
+                                  .sum = s->sum};
+    }
 }
 
 static sh_rc check_edges(struct load *l)
 {
-    return sh_ckpt_edge_check(&l->parts, &l->index, l->fd, l->path, l->world);
+    add_edges(l);
+    return sh_ckpt_edge_check(&l->parts, &l->index, l->file.fd, l->path, l->world);
 }
 
-static sh_rc (*const stages[])(struct load *) = {read_index, match, open_data, read_pieces, check_edges};
+static const struct {
+    const char *name;
+    bool local; /* meets the others only when it is done */
+    sh_rc (*run)(struct load *);
+} stages[] = {
+    {"reading the index", true, read_index},
+    {"matching tensors", false, match},
+    {"opening the checkpoint", true, open_data},
+    {"planning the reads", true, plan_reads},
+    {"finding replicas", false, find_replicas},
+    {"choosing how to read", false, choose_way},
+    {"reading the data", true, read_data},
+    {"comparing shared blocks", false, check_edges},
+};
 
-sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta,
-                          struct sh_ckpt_load_report *report)
+static sh_rc run_stage(struct load *l, size_t i)
+{
+    sh_ckpt_deadline_enter(l->deadline, stages[i].name);
+    if (!stages[i].local || l->replicas.size > 1)
+        sh_ckpt_deadline_wait(l->deadline);
+    sh_rc rc = stages[i].run(l);
+    sh_ckpt_deadline_wait(l->deadline);
+    return sh_agree(rc);
+}
+
+static struct sh_ckpt_deadline *start_deadline(const struct load *l, double timeout_seconds)
+{
+    char *what = sh_strfmt("loading %s", l->path);
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, timeout_seconds, l->rank);
+    free(what);
+    return d;
+}
+
+sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
+                      struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {
     size_t i = 0;
-    struct load l = {.path = path, .set = set, .fd = -1};
+    struct load l = {.path = path, .set = set, .file = {.path = path, .fd = -1, .direct = -1},
+                     .share = options->share, .replicas = sh_ckpt_replicas_alone()};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
+    l.deadline = start_deadline(&l, options->timeout_seconds);
     while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
-        rc = sh_agree(stages[i++](&l));
-    report->damaged = rc == SH_E_DATA && stages[i - 1] != match;
+        rc = run_stage(&l, i++);
+    sh_ckpt_deadline_stop(l.deadline);
+    report->damaged = rc == SH_E_DATA && stages[i - 1].run != match;
     if (rc == SH_OK) {
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};
     }
-    if (l.fd >= 0)
-        close(l.fd);
+    sh_file_direct_close(&l.file);
+    if (l.file.fd >= 0)
+        close(l.file.fd);
+    sh_ckpt_replicas_free(&l.replicas);
+    sh_ckpt_spans_free(&l.wanted);
     free(l.place);
     free(l.parts.part);
     sh_ckpt_index_free(&l.index);
@@ -150,5 +238,5 @@ sh_rc sh_ckpt_load_report(const char *path, const struct sh_ckpt_set *set, struc
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
 {
     struct sh_ckpt_load_report report;
-    return sh_ckpt_load_report(path, set, meta, &report);
+    return sh_ckpt_load_as(path, set, &(struct sh_ckpt_load_options){0}, meta, &report);
 }

@@ -3,6 +3,7 @@
 #endif
 #include "io/checkpoint/checkpoint.h"
 
+#include "io/checkpoint/folder.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -75,9 +76,25 @@ static sh_rc open_and_take(const char *path, struct sh_ckpt_lock *lock)
     return take(path, lock);
 }
 
+/* A file as those that will be written: a folder in which none can be made is found before the first step. */
+static sh_rc try_to_write(const char *folder)
+{
+    char *path = sh_ckpt_folder_path(folder, 0), *temp = sh_file_temp_name(path);
+    int fd;
+    sh_rc rc = sh_file_create(temp, &fd);
+    if (rc == SH_OK) {
+        close(fd);
+        unlink(temp);
+    }
+    free(path);
+    free(temp);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "checkpoint folder %s cannot be written: ", folder);
+}
+
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out)
 {
     SH_TRY(sh_file_make_folder(folder));
+    SH_TRY(try_to_write(folder));
     struct sh_ckpt_lock *lock = sh_calloc(1, sizeof *lock);
     char *path = sh_strfmt("%s/.lock", folder);
     sh_rc rc = open_and_take(path, lock);

@@ -196,7 +196,7 @@ static sh_rc open_with_hdf5(struct reader *r)
     hid_t fapl = sh_ckpt_h5_serial_access();
     SH_H5(fapl, r->path, "property list");
     r->file = H5Fopen(r->path, H5F_ACC_RDONLY, fapl);
-    H5Pclose(fapl);
+    sh_ckpt_h5_close(H5Pclose, fapl);
     SH_H5(r->file, r->path, "open as HDF5");
     return SH_OK;
 }

@@ -1,11 +1,13 @@
 #include "io/checkpoint/road.h"
 
+#include "io/file/file.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 /* File systems on which what several nodes write into one file, side by side, is all there afterwards, without MPI-IO's
@@ -54,7 +56,7 @@ static sh_rc add_hint(MPI_Info info, char *hint)
 {
     char *equals = strchr(hint, '=');
     if (!equals || equals == hint || !equals[1] || equals - hint >= MPI_MAX_INFO_KEY || strlen(equals) > MPI_MAX_INFO_VAL)
-        return sh_fail(SH_E_USAGE, "checkpoint.hints: \"%s\" is not key=value", hint);
+        return sh_fail(SH_E_USAGE, "checkpoint.hints: \"%s\" is not name=value", hint);
     *equals = '\0';
     SH_MPI(MPI_Info_set(info, hint, equals + 1));
     return SH_OK;
@@ -83,4 +85,35 @@ sh_rc sh_ckpt_road_info(const char *hints, MPI_Info *info)
     else
         MPI_Info_free(&made);
     return rc;
+}
+
+static sh_rc create_failed(const char *path, int mpi_rc)
+{
+    char why[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(mpi_rc, why, &length);
+    return sh_fail(SH_E_DATA, "create %s with checkpoint.hints: %s", path, why);
+}
+
+/* MPI-IO gives files the mode that the umask leaves of 0666. */
+static int create_with(const char *path, MPI_Info info)
+{
+    MPI_File file;
+    mode_t before = umask(0777);
+    umask(before | 0137);
+    int mpi_rc = MPI_File_open(MPI_COMM_SELF, path, MPI_MODE_CREATE | MPI_MODE_EXCL | MPI_MODE_RDWR, info, &file);
+    umask(before);
+    return mpi_rc == MPI_SUCCESS ? MPI_File_close(&file) : mpi_rc;
+}
+
+sh_rc sh_ckpt_road_create(const char *path, const char *hints, int *fd)
+{
+    MPI_Info info;
+    int64_t bytes;
+    SH_TRY(sh_ckpt_road_info(hints, &info));
+    if (info == MPI_INFO_NULL)
+        return sh_file_create(path, fd);
+    int mpi_rc = create_with(path, info);
+    MPI_Info_free(&info);
+    return mpi_rc == MPI_SUCCESS ? sh_file_reopen(path, fd, &bytes) : create_failed(path, mpi_rc);
 }

@@ -11,7 +11,11 @@
  * Errors: SH_E_DATA: the file system is not known. */
 sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, int *road);
 
-/* "key=value,key=value" as an info object, MPI_INFO_NULL for "". Freed with MPI_Info_free. Local.
+/* A new empty file as by sh_file_create; with hints the MPI library makes it, since a parallel file system takes the
+ * striping of a file from whoever creates it. Local: one rank. Errors: SH_E_DATA; SH_E_USAGE: hints of another form. */
+sh_rc sh_ckpt_road_create(const char *path, const char *hints, int *fd);
+
+/* "name=value,name=value" as an info object, MPI_INFO_NULL for "". Freed with MPI_Info_free. Local.
  * Errors: SH_E_USAGE: another form. */
 sh_rc sh_ckpt_road_info(const char *hints, MPI_Info *info);
 

@@ -1,5 +1,7 @@
 #include "io/checkpoint/save.h"
 
+#include "src/base/mem.h"
+#include "src/base/time.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
@@ -11,10 +13,20 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
 {
     *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1};
     sh_mesh_world(&s->rank, &s->world);
-    s->deadline = sh_ckpt_deadline_start(folder, meta->step, options->timeout_seconds, s->rank);
+    char *what = sh_strfmt("checkpoint of step %lld in %s", (long long)meta->step, folder);
+    s->deadline = sh_ckpt_deadline_start(what, options->timeout_seconds, s->rank);
+    free(what);
     sh_rc rc = sh_ckpt_index_make(set, meta, &s->index);
     sh_ckpt_deadline_wait(s->deadline);
     return sh_agree(rc);
+}
+
+sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
+{
+    int64_t begin = sh_now_ns();
+    sh_rc rc = sh_ckpt_stages[stage].run(s);
+    s->times.seconds[sh_ckpt_stages[stage].phase] += (double)(sh_now_ns() - begin) / 1e9;
+    return rc;
 }
 
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
@@ -22,7 +34,7 @@ sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
     sh_ckpt_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
     if (!sh_ckpt_stages[stage].local)
         sh_ckpt_deadline_wait(s->deadline); /* it meets the others on the way */
-    sh_rc rc = sh_ckpt_stages[stage].run(s);
+    sh_rc rc = sh_ckpt_saving_run_alone(s, stage);
     sh_ckpt_deadline_wait(s->deadline);
     return sh_agree(rc);
 }
@@ -36,7 +48,10 @@ void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
         unlink(s->temp);
     if (!committed)
         sh_mesh_barrier(); /* a rank that returned earlier could end the job before the file is gone */
+    if (committed && s->options.times)
+        *s->options.times = s->times;
     free(s->covered);
+    sh_ckpt_spans_free(&s->spans);
     sh_ckpt_index_free(&s->index);
     sh_ckpt_index_free(&s->written);
 }
@@ -56,5 +71,5 @@ sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const s
 
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes)
 {
-    return sh_ckpt_save_as(folder, set, meta, &(struct sh_ckpt_options){.hints = ""}, bytes);
+    return sh_ckpt_save_as(folder, set, meta, &(struct sh_ckpt_options){.hints = "", .threads = 1}, bytes);
 }

@@ -4,7 +4,7 @@
 #define IO_CHECKPOINT_SAVE_H
 
 #include "io/checkpoint/deadline.h"
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/spans.h"
 
 enum { SH_CKPT_PATH_BYTES = 4096 };
 
@@ -19,7 +19,9 @@ struct sh_ckpt_saving {
     long long *covered;              /* [tensors] elements that the ranks hold together */
     struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written;    /* as found in the file */
+    struct sh_ckpt_spans spans;      /* of the set, in `index` */
     int64_t bytes;
+    struct sh_ckpt_times times;
     struct sh_ckpt_deadline *deadline;
 };
 
@@ -27,7 +29,8 @@ struct sh_ckpt_saving {
  * ranks have passed. */
 struct sh_ckpt_stage {
     const char *name;
-    bool local;                      /* only memory and plain file calls: no MPI, no HDF5 */
+    enum sh_ckpt_phase phase;
+    bool local;                      /* memory, files and HDF5, but no MPI: may run in a thread, one at a time */
     sh_rc (*run)(struct sh_ckpt_saving *s);
 };
 extern const struct sh_ckpt_stage sh_ckpt_stages[];
@@ -37,6 +40,9 @@ extern const int sh_ckpt_n_stages;
 sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
                           const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options);
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage);
+
+/* What `stage` does on this rank alone, timed. Local when the stage is. */
+sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage);
 void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed);
 
 #endif

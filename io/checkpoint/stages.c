@@ -1,15 +1,14 @@
 #include "io/checkpoint/save.h"
 
 #include "io/checkpoint/create.h"
-#include "io/checkpoint/digest.h"
 #include "io/checkpoint/h5.h"
 #include "io/checkpoint/road.h"
 #include "io/checkpoint/write.h"
 #include "io/file/file.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,23 +40,27 @@ static sh_rc choose_road(struct sh_ckpt_saving *s)
     return sh_ckpt_road_choose(s->folder, &s->options, &s->road);
 }
 
-/* From memory, before anything is written: what is compared at the end covers the whole way to the disk. */
-static sh_rc digest_pieces(struct sh_ckpt_saving *s)
+static sh_rc list_spans(struct sh_ckpt_saving *s)
 {
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
-    for (int i = 0; i < s->set.n_pieces; i++) {
-        const struct sh_ckpt_piece *p = &s->set.pieces[i];
-        const struct sh_ckpt_entry *e = &s->index.entry[p->tensor];
-        s->covered[p->tensor] += p->elems;
-        for (int k = 0; k < SH_CKPT_STATES; k++)
-            sh_ckpt_digest_add(sh_ckpt_digest_seed(s->index.meta.step, k, e->name), p->data[k], p->begin, p->elems,
-                               s->index.digest[k] + e->first_block);
-    }
-    return SH_OK;
+    for (int i = 0; i < s->set.n_pieces; i++)
+        s->covered[s->set.pieces[i].tensor] += s->set.pieces[i].elems;
+    return sh_ckpt_spans_of_set(&s->spans, &s->set, &s->index, NULL);
+}
+
+/* Sums are made from memory, on this road before the data is given away: what is compared at the end covers the whole way to
+ * the disk. */
+static sh_rc sum_blocks(struct sh_ckpt_saving *s)
+{
+    return s->road == SH_CKPT_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
 }
 
 static sh_rc add_digests(struct sh_ckpt_saving *s)
 {
+    for (int i = 0; i < s->spans.n; i++) {
+        const struct sh_ckpt_span *span = &s->spans.span[i];
+        s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
+    }
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
     for (int k = 0; k < SH_CKPT_STATES; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
@@ -68,18 +71,29 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
     return SH_OK;
 }
 
-static sh_rc lay_out(struct sh_ckpt_saving *s)
+/* With hints MPI-IO does it, hence not a part of the layout, which may be a thread's. */
+static sh_rc create_file(struct sh_ckpt_saving *s)
 {
     int fd;
     if (s->rank != 0)
         return SH_OK;
     char *temp = sh_file_temp_name(s->path);
-    sh_rc rc = sh_file_create(temp, &fd);
+    sh_rc rc = sh_ckpt_road_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
         strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
     free(temp);
-    SH_TRY(rc);
-    rc = sh_ckpt_create(s->temp, fd, &s->index);
+    if (rc == SH_OK)
+        close(fd);
+    return rc;
+}
+
+static sh_rc lay_out(struct sh_ckpt_saving *s)
+{
+    int fd;
+    if (s->rank != 0)
+        return SH_OK;
+    SH_TRY(sh_file_reopen(s->temp, &fd, &s->bytes));
+    sh_rc rc = sh_ckpt_create(s->temp, fd, &s->index);
     close(fd);
     return rc;
 }
@@ -97,9 +111,21 @@ static sh_rc write_mpiio(struct sh_ckpt_saving *s)
     return s->road == SH_CKPT_MPIIO ? sh_ckpt_write_pieces(s->temp, &s->set, s->options.hints) : SH_OK;
 }
 
+/* Sums on the way, while the disk is busy with the piece before. */
 static sh_rc write_direct(struct sh_ckpt_saving *s)
 {
-    return s->road == SH_CKPT_DIRECT ? sh_ckpt_write_direct(s->temp, s->fd, &s->set, &s->index) : SH_OK;
+    struct sh_file_direct file;
+    if (s->road != SH_CKPT_DIRECT)
+        return SH_OK;
+    sh_file_direct_open(s->temp, s->fd, true, &file);
+    sh_rc rc = sh_ckpt_spans_write(&s->spans, &file);
+    sh_file_direct_close(&file);
+    return rc;
+}
+
+static sh_rc sign(struct sh_ckpt_saving *s)
+{
+    return s->rank == 0 ? sh_ckpt_sign(s->temp, &s->index) : SH_OK;
 }
 
 /* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
@@ -125,10 +151,9 @@ static sh_rc share_index(struct sh_ckpt_saving *s)
     return sh_ckpt_index_share(&s->written, s->rank);
 }
 
-/* The part of the next rank, which another process and mostly another node wrote, from the disk if the kernel can. */
+/* The part of the next rank, which another process and mostly another node wrote. */
 static sh_rc verify_data(struct sh_ckpt_saving *s)
 {
-    posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
     return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world);
 }
 
@@ -137,25 +162,33 @@ static sh_rc publish(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_file_publish(s->temp, s->path) : SH_OK;
 }
 
+/* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */
 static sh_rc retain(struct sh_ckpt_saving *s)
 {
-    return s->rank == 0 ? sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) : SH_OK;
+    if (s->rank != 0 || sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) == SH_OK)
+        return SH_OK;
+    sh_log_warn("old checkpoints stay: %s", sh_error_text());
+    sh_error_clear();
+    return SH_OK;
 }
 
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
-    {.name = "preparing", .run = prepare},
-    {.name = "choosing how to write", .run = choose_road},
-    {.name = "summing blocks", .local = true, .run = digest_pieces},
-    {.name = "adding the sums", .run = add_digests},
-    {.name = "laying out the file", .run = lay_out},
-    {.name = "opening the file", .run = open_file},
-    {.name = "writing through MPI-IO", .run = write_mpiio},
-    {.name = "writing", .local = true, .run = write_direct},
-    {.name = "fsync", .local = true, .run = sync_data},
-    {.name = "reading the index back", .run = read_index},
-    {.name = "sharing the index", .run = share_index},
-    {.name = "reading the data back", .local = true, .run = verify_data},
-    {.name = "renaming", .local = true, .run = publish},
-    {.name = "deleting old checkpoints", .local = true, .run = retain},
+    {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
+    {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_road},
+    {.name = "listing what to write", .phase = SH_CKPT_LAYOUT, .local = true, .run = list_spans},
+    {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .run = create_file},
+    {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},
+    {.name = "opening the file", .phase = SH_CKPT_LAYOUT, .run = open_file},
+    {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
+    {.name = "writing through MPI-IO", .phase = SH_CKPT_WRITE, .run = write_mpiio},
+    {.name = "writing", .phase = SH_CKPT_WRITE, .local = true, .run = write_direct},
+    {.name = "adding the sums", .phase = SH_CKPT_SUMS, .run = add_digests},
+    {.name = "signing", .phase = SH_CKPT_SUMS, .local = true, .run = sign},
+    {.name = "fsync", .phase = SH_CKPT_SYNC, .local = true, .run = sync_data},
+    {.name = "reading the index back", .phase = SH_CKPT_VERIFY, .local = true, .run = read_index},
+    {.name = "sharing the index", .phase = SH_CKPT_VERIFY, .run = share_index},
+    {.name = "reading the data back", .phase = SH_CKPT_VERIFY, .local = true, .run = verify_data},
+    {.name = "renaming", .phase = SH_CKPT_COMMIT, .local = true, .run = publish},
+    {.name = "deleting old checkpoints", .phase = SH_CKPT_COMMIT, .local = true, .run = retain},
 };
 const int sh_ckpt_n_stages = sizeof sh_ckpt_stages / sizeof sh_ckpt_stages[0];

@@ -1,10 +1,10 @@
 #include "io/checkpoint/index.h"
 
 #include "io/checkpoint/digest.h"
+#include "io/checkpoint/spans.h"
 #include "io/file/file.h"
-#include "src/base/mem.h"
 
-#include <stdlib.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd)
@@ -20,13 +20,6 @@ sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *pat
     *fd = f;
     return SH_OK;
 }
-
-struct check {
-    const struct sh_ckpt_index *index;
-    int fd;
-    const char *path;
-    float *buffer; /* [SH_CKPT_BLOCK_ELEMS] */
-};
 
 sh_rc sh_ckpt_index_damaged(const char *path, int state, const struct sh_ckpt_entry *e, int64_t block)
 {
@@ -51,51 +44,16 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
     return SH_OK;
 }
 
-static sh_rc check_block(const struct check *c, int state, const struct sh_ckpt_entry *e, int64_t block)
-{
-    int64_t elems;
-    return sh_ckpt_index_read_block(c->index, c->fd, c->path, state, e, block, c->buffer, &elems);
-}
-
-/* The blocks of one tensor that begin in [begin, end), where the tensor itself begins at `at`. */
-static sh_rc check_tensor(const struct check *c, int state, const struct sh_ckpt_entry *e, int64_t at, int64_t begin,
-                          int64_t end)
-{
-    for (int64_t b = 0; b < sh_ckpt_blocks(e->elems); b++) {
-        int64_t first = at + b * SH_CKPT_BLOCK_ELEMS;
-        if (first >= begin && first < end)
-            SH_TRY(check_block(c, state, e, b));
-    }
-    return SH_OK;
-}
-
-static sh_rc check_range(const struct check *c, int64_t begin, int64_t end)
-{
-    int64_t at = 0;
-    for (int s = 0; s < SH_CKPT_STATES; s++) {
-        for (int64_t i = 0; i < c->index->n; i++) {
-            SH_TRY(check_tensor(c, s, &c->index->entry[i], at, begin, end));
-            at += c->index->entry[i].elems;
-        }
-    }
-    return SH_OK;
-}
-
-/* Place `part` of `parts` equal cuts of `total`, without overflow. */
-static int64_t cut(int64_t total, int part, int parts)
-{
-    return total / parts * part + total % parts * part / parts;
-}
-
-/* All elements of all states are cut in equal parts; a block belongs to the part in which it begins. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts)
 {
-    struct check c = {.index = index, .fd = fd, .path = path};
-    int64_t total = 0;
-    for (int64_t i = 0; i < index->n; i++)
-        total += index->entry[i].elems * SH_CKPT_STATES;
-    c.buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *c.buffer);
-    sh_rc rc = check_range(&c, cut(total, part, parts), cut(total, part + 1, parts));
-    free(c.buffer);
+    struct sh_ckpt_spans spans = {0};
+    struct sh_file_direct file;
+    sh_file_direct_open(path, fd, false, &file);
+    if (file.direct < 0)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* from the disk if the kernel can */
+    sh_ckpt_spans_of_share(&spans, index, part, parts);
+    sh_rc rc = sh_ckpt_spans_read(&spans, &file, index);
+    sh_ckpt_spans_free(&spans);
+    sh_file_direct_close(&file);
     return rc;
 }

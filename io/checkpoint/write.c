@@ -2,7 +2,6 @@
 
 #include "io/checkpoint/h5.h"
 #include "io/checkpoint/road.h"
-#include "io/file/file.h"
 
 #include <stdint.h>
 
@@ -37,7 +36,7 @@ static sh_rc write_box(hid_t set, hid_t space, const hsize_t *start, const hsize
     SH_H5(memory, path, name);
     /* The default transfer list: independent. Collective transfers hang the others when one rank meets an error. */
     herr_t status = H5Dwrite(set, H5T_IEEE_F32LE, memory, space, H5P_DEFAULT, data);
-    H5Sclose(memory);
+    sh_ckpt_h5_close(H5Sclose, memory);
     SH_H5(status, path, name);
     return SH_OK;
 }
@@ -84,7 +83,7 @@ static sh_rc open_by_all(const char *path, const char *hints, hid_t *file)
         MPI_Info_free(&info);
     SH_H5(fapl, path, "MPI-IO driver");
     *file = H5Fopen(path, H5F_ACC_RDWR, fapl);
-    H5Pclose(fapl);
+    sh_ckpt_h5_close(H5Pclose, fapl);
     SH_H5(*file, path, "open for writing by all ranks");
     return SH_OK;
 }
@@ -101,16 +100,4 @@ sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, cons
     if (H5Fclose(file) < 0 && rc == SH_OK)
         rc = sh_ckpt_h5_fail(path, "close");
     return rc;
-}
-
-sh_rc sh_ckpt_write_direct(const char *path, int fd, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index)
-{
-    /* State by state, as they lie in the file: a rank's pieces of a unit are then one range, written in order. */
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        for (int i = 0; i < set->n_pieces; i++) {
-            const struct sh_ckpt_piece *p = &set->pieces[i];
-            SH_TRY(sh_file_write(fd, path, p->data[s], p->elems * 4,
-                                 index->entry[p->tensor].offset[s] + p->begin * 4));
-        }
-    return SH_OK;
 }

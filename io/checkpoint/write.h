@@ -1,4 +1,5 @@
-/* The tensors' data into a file that sh_ckpt_create has laid out, by either road. */
+/* The tensors' data into a file that sh_ckpt_create has laid out, through MPI-IO; the other road is
+ * sh_ckpt_spans_write(). */
 #ifndef IO_CHECKPOINT_WRITE_H
 #define IO_CHECKPOINT_WRITE_H
 
@@ -8,9 +9,5 @@
  * Collective: opening and closing; the transfers are independent. The result is local: agree on it. A success proves
  * little, since MPI-IO may lose an error: read back. Errors: SH_E_DATA. */
 sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const char *hints);
-
-/* The same straight at the places that the index has, into the file open as fd. Local, neither MPI nor HDF5: also from a
- * thread. Errors: SH_E_DATA. */
-sh_rc sh_ckpt_write_direct(const char *path, int fd, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index);
 
 #endif

@@ -216,6 +216,8 @@ sh_rc sh_file_publish(const char *temp, const char *path)
 static sh_rc check_folder(const char *path)
 {
     struct stat st;
+    if (stat(path, &st) != 0 && errno == ENOENT) /* though its name is taken */
+        return sh_fail(SH_E_DATA, "folder %s: a symbolic link to something that is not there", path);
     if (stat(path, &st) != 0)
         return sh_fail(SH_E_DATA, "folder %s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode))

@@ -78,14 +78,14 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
 
 int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads)
 {
+    if (e->product)
+        return e->shared_bytes;
     return threads * sh_cpu_round64((out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 
-sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)
+static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work)
 {
     int64_t one_thread = sh_gemm_work_bytes_on(e, g->out_dtype, 1);
-    SH_REQUIRE(work_bytes >= one_thread * omp_get_max_threads());
-
     struct plan p = plan_tiles(g);
     struct sh_gemm_failure failure = {0};
 #pragma omp parallel
@@ -97,6 +97,12 @@ sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, vo
             sh_gemm_note(&failure, run_tile(e, g, p, i, mine));
     }
     return sh_gemm_failed(&failure);
+}
+
+sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)
+{
+    SH_REQUIRE(work_bytes >= sh_gemm_work_bytes_on(e, g->out_dtype, omp_get_max_threads()));
+    return e->product ? e->product(g, work) : run_tiles(e, g, work);
 }
 
 int64_t sh_gemm_work_bytes(enum sh_dtype in_dtype, enum sh_dtype out_dtype, int threads)

@@ -1,16 +1,22 @@
+#include "sherd_config.h"
+
 #include "kernels/cpu/gemm_engine.h"
 
-#include "sherd_config.h"
+#include "kernels/cpu/amx.h"
 
 #include <stddef.h>
 
 /* Measured with one thread on the products of a GPT-2 step (bench_kernels), GFLOP/s a core:
  *                        Zen 5 (avx512_bf16)   Sapphire-Rapids-like (AMX)
+ *   own AMX              -                     1.2-1.6 x oneDNN on the same machine
  *   oneDNN 2.6 bf16      370-440               550-950
  *   oneDNN 2.6 sgemm     190-240               180-200
  *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
  *   bf16 widened to f32  nearly the f32 engine's */
 static const struct sh_gemm_engine *const engines[] = {
+#ifdef SH_AMX
+    &sh_gemm_engine_amx,
+#endif
 #ifdef HAVE_DNNL
     &sh_gemm_engine_dnnl_bf16,
     &sh_gemm_engine_dnnl_f32,

@@ -1,5 +1,5 @@
-/* Engines: libraries that multiply one tile on one thread. One row a library and type; adding one is one row and one
- * file. The first usable row of a type is taken; the rows, and the measurements behind their order, stand in
+/* Engines: libraries that multiply one tile on one thread, or code of our own that does a whole product with all of
+ * them. One row an engine and type; adding one is one row and one file. The first usable row of a type is taken; the rows, and the measurements behind their order, stand in
  * gemm_engine.c. */
 #ifndef SH_KERNELS_CPU_GEMM_ENGINE_H
 #define SH_KERNELS_CPU_GEMM_ENGINE_H
@@ -26,12 +26,16 @@ struct sh_gemm_engine {
     const char *name;
     enum sh_dtype in_dtype;
     bool (*usable)(void);      /* on this CPU; also prepares the library, so called before the first tile */
-    int64_t work_bytes;        /* scratch of one thread; 0 in all f32 engines */
-    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */
+    /* Either of both; all f32 engines have tile(). */
+    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work);  /* from many threads at once */
+    sh_rc (*product)(const struct sh_gemm *g, void *work);    /* opens a parallel region itself */
+    int64_t work_bytes;        /* scratch of tile() on one thread; 0 in all f32 engines */
+    int64_t shared_bytes;      /* scratch of product() */
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen;
+extern const struct sh_gemm_engine sh_gemm_engine_amx; /* with HAVE_AMX, on x86-64 */
 
 /* Engine i of the table, NULL behind the last; the one that sh_gemm_run() takes for a type, always the same. The first
  * call for a type is outside of parallel regions. */

@@ -78,6 +78,10 @@ const char *sh_rc_name(sh_rc rc)
         return "communication";
     case SH_E_NUMERIC:
         return "numbers";
+    case SH_E_REPLICA:
+        return "replicas";
+    case SH_REQUEUE:
+        return "stopped";
     case SH_E_BUG:
         return "bug";
     }

@@ -27,7 +27,9 @@ enum SH_RC_MUST_BE_USED sh_rc {
     SH_E_MEMORY = 4,   /* does not fit */
     SH_E_COMM = 5,     /* a peer or a collective */
     SH_E_NUMERIC = 6,  /* NaN or Inf where the run cannot go on */
+    SH_E_REPLICA = 7,  /* ranks that hold the same do not: memory or a processor has failed */
     SH_E_BUG = 70,     /* an invariant of Sherd itself */
+    SH_REQUEUE = 75,   /* no failure: stopped as asked, all is saved, start again to go on */
 };
 typedef enum sh_rc sh_rc;
 

@@ -66,10 +66,13 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as tex
 
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 
 #endif

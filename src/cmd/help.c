@@ -12,6 +12,10 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
                 o->help);
 }
 
+#define EXIT_STATUS                                                                                              \
+    "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug of Sherd, 75 stopped " \
+    "as asked: start again to go on."
+
 static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with fully and hybrid sharded data parallelism over MPI.\n\n"
@@ -20,7 +24,7 @@ static void help_text(FILE *out)
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         sh_cmd_help_of(out, c);
     fputs("\n  sherd --version\n\n"
-          "Exit status: 0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd.\n",
+          "Exit status: " EXIT_STATUS "\n",
           out);
 }
 
@@ -39,7 +43,7 @@ static void help_roff(FILE *out)
             fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
     }
     fputs(".SH EXIT STATUS\n"
-          "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 70 a bug of Sherd.\n"
+          EXIT_STATUS "\n"
           ".SH SEE ALSO\n.BR sherd\\-config (5)\n",
           out);
 }

@@ -188,7 +188,9 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, node, &l->mesh));
     l->threads = threads_of_rank(&l->cfg, (int)ranks);
     SH_TRY(sh_request_gpu(&l->cfg, true, &l->gpu, why));
-    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->gpu, l->threads, l->cfg.memory.limit_bytes, &l->build));
+    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->gpu,
+                            l->gpu ? 0 : sh_request_segment(&l->cfg, &l->mesh, node), l->threads,
+                            l->cfg.memory.limit_bytes, &l->build));
     return sh_pass_build(&l->build, &l->p);
 }
 

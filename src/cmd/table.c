@@ -25,6 +25,10 @@ static const struct sh_cmd_option plan[] = {
     {0},
 };
 
+static const struct sh_cmd_option doctor[] = {
+    {0},
+};
+
 static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "write the end of the text into this file instead"},
@@ -59,6 +63,19 @@ static const struct sh_cmd_option ckpt[] = {
     {0},
 };
 
+static const struct sh_cmd_option report[] = {
+    {.name = "-o", .value = "FILE", .help = "page to write; default report.html in the folder"},
+    {0},
+};
+
+static const struct sh_cmd_option bench[] = {
+    {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
+    {.name = "--repeat", .value = "N", .help = "rounds, in each of which everything is measured once; default 3"},
+    {.name = "--json", .value = "FILE", .help = "write the results into this file"},
+    {.name = "--compare", .value = "FILE", .help = "set the results against those of an earlier --json"},
+    {0},
+};
+
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
@@ -70,6 +87,9 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .run = sh_cmd_train},
     {"plan", "CONFIG.yaml", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
+    {"doctor", "CONFIG.yaml",
+     "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
+     .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...", "turn text files into a token file, one token a byte", tokenize, .run = sh_cmd_tokenize},
     {"generate", "[CONFIG.yaml]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
@@ -80,6 +100,13 @@ const struct sh_cmd sh_commands[] = {
      "two "
      "FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
      ckpt, .run = sh_cmd_ckpt},
+    {"report", "FOLDER",
+     "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
+     report, .run = sh_cmd_report},
+    {"bench", "io [CONFIG.yaml]",
+     "measure this machine: checkpoints of a model saved, loaded and copied in turn with plain programs that move the "
+     "same bytes; start it with mpirun or srun",
+     bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
     {0},
 };

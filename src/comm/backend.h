@@ -33,6 +33,7 @@ struct sh_comm {
     const struct sh_comm_ops *ops;
     const struct sh_mesh *mesh;
     struct sh_comm_options opt;
+    struct sh_comm_segment segment;
     void *backend;
     void *copies;                  /* queue for copies of the mpi backend on a GPU */
     struct sh_comm_events *events; /* [SH_COMM_ON_DEVICE], NULL without a GPU */
@@ -62,6 +63,7 @@ struct sh_comm_ops {
 
     sh_rc (*available)(void);             /* local; NULL: always */
     sh_rc (*look)(struct sh_comm *c);     /* by the progress thread now and then: is all well? NULL: nothing to ask */
+    void (*set_segment)(struct sh_comm *c);            /* c->segment is there; before the first start. (opt) */
 };
 
 extern const struct sh_comm_ops sh_comm_self;

@@ -62,14 +62,30 @@ void sh_channel_close(struct sh_channel *ch)
         return;
     if (ch->comm != MPI_COMM_NULL)
         MPI_Comm_free(&ch->comm);
+    free(ch->place);
     free(ch->staging);
     free(ch->request);
     free(ch->source);
 }
 
+void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, const struct sh_comm_segment *w)
+{
+    int first = mesh->rank - w->rank;
+    bool inside = ch->size > 1;
+
+    if (inside)
+        ch->place = sh_calloc((size_t)ch->size, sizeof *ch->place);
+    for (int i = 0; i < ch->size && inside; i++) {
+        ch->place[i] = sh_mesh_axis_member(&mesh->shape, ch->axis, i) - first;
+        inside = ch->place[i] >= 0 && ch->place[i] < w->ranks;
+    }
+    ch->segment = inside ? w : NULL;
+}
+
 sh_rc sh_channel_begin(struct sh_channel *ch)
 {
-    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone, &sh_algo_small, &sh_algo_direct};
+    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone, &sh_algo_segment, &sh_algo_small,
+                                                  &sh_algo_direct};
     int i = 0;
     while (!algos[i]->fits(ch, &ch->coll))
         i++;

@@ -43,6 +43,11 @@ struct sh_channel {
     const void **source;     /* [size]: operands of a sum, by rank */
     MPI_Request *request;    /* of all rounds */
     struct sh_direct direct;
+
+    const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside of it, or there is none */
+    int *place;              /* [size]: of the axis's ranks in the segment */
+    int segment_phase;
+    int64_t segment_done;     /* elements summed */
 };
 
 /* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */
@@ -58,10 +63,14 @@ extern const struct sh_algo sh_algo_device; /* runs on a GPU by itself */
 extern const struct sh_algo sh_algo_alone;
 extern const struct sh_algo sh_algo_small;
 extern const struct sh_algo sh_algo_direct;
+extern const struct sh_algo sh_algo_segment;
 
 /* Collective over the axis, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
 sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_comm *c);
 void sh_channel_close(struct sh_channel *ch);
+
+/* Use a segment for what lies in it, when all ranks of the channel share it. Local; the segment is lent. */
+void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, const struct sh_comm_segment *w);
 
 /* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);

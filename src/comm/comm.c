@@ -131,6 +131,13 @@ const char *sh_comm_name(const struct sh_comm *c)
     return c->ops->name;
 }
 
+void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
+{
+    c->segment = *w;
+    if (c->ops->set_segment)
+        c->ops->set_segment(c);
+}
+
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);

@@ -40,6 +40,14 @@ struct sh_comm_options {
     int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: as NCCL thinks */
 };
 
+/* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of
+ * src/program): [base, peers) holds what groups of ranks have in common, then comes a part for each rank. */
+struct sh_comm_segment {
+    char *base, *peers;
+    int64_t peer_bytes; /* of each rank's part */
+    int ranks, rank;    /* neighbours in the job; this one's place among them */
+};
+
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
                                REDUCE_SCATTER: send [size*count] f32 -> recv [count]; sum in a binary tree
@@ -73,6 +81,11 @@ struct sh_coll_record {     /* what happened, for traces and the flight recorder
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
+
+/* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a barrier,
+ * reductions of a rank's part read those of its peers at the same distance from the parts' beginnings. Collective; between
+ * create and the first start. */
+void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w);
 
 /* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
  * Collective over the axis: each rank starts the same ones in the same order. */

@@ -92,6 +92,15 @@ static void start(struct sh_comm *c, int64_t ticket)
     pthread_cond_signal(&c->work);
 }
 
+static void set_segment(struct sh_comm *c)
+{
+    struct sh_mpi *m = c->backend;
+
+    for (int s = 0; s < SH_STREAMS; s++)
+        for (int a = 0; a < SH_AXES; a++)
+            sh_channel_set_segment(&m->channel[s][a], c->mesh, &c->segment);
+}
+
 const struct sh_comm_ops sh_comm_mpi = {
     .name = "mpi",
     .create = create,
@@ -99,4 +108,5 @@ const struct sh_comm_ops sh_comm_mpi = {
     .start = start,
     .launch = sh_stage_out,
     .join = sh_stage_back,
+    .set_segment = set_segment,
 };

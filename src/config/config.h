@@ -32,7 +32,9 @@ enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
+enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
+enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
 enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
@@ -42,6 +44,7 @@ struct sh_config {
     struct {
         char dump_folder[SH_CONFIG_PATH_MAX]; /* everything a run writes; default ./outputs */
         char description[256];
+        double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
     } job;
     struct {                     /* the preset sets all of these; keys given by the user win */
         char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
@@ -116,10 +119,11 @@ enum sh_cfg_family: llama | gpt2 */
         int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
         int async_mode;          /* enum sh_cfg_async: disabled | async */
         int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
-        char hints[512];         /* for MPI-IO: "key=value,key=value" */
-        double timeout_seconds;  /* of one stage of a save */
-        int keep_latest_k;       /* checkpoints kept; 0: all */
-        int64_t keep_every_n;    /* those whose step is a multiple stay for good; 0: none */
+        char hints[512];         /* for MPI-IO: "name=value,name=value" */
+        double timeout_seconds;  /* of one stage of a save or a load */
+        int max_failures;        /* saves that may fail in a row; more end the job */
+        int keep_latest_k;       /* ephemeral ones: the newest that stay; 0: all */
+        int64_t keep_every_n;    /* permanent ones: those whose step is a multiple; 0: none */
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
         bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
     } checkpoint;
@@ -138,17 +142,22 @@ enum sh_cfg_family: llama | gpt2 */
         int64_t trace_first_step, trace_steps;
     } profiling;
     struct {
-        bool skip_non_finite;    /* a step with NaN or Inf in loss or gradient norm is skipped; else the run stops */
-        double z_score;          /* skip when the gradient norm is so many deviations above its running mean; 0: off */
+        int action;              /* enum sh_cfg_guard, with a step whose loss or gradient norm is NaN or Inf, or an outlier */
+        double z_score;          /* outlier: the gradient norm is so many deviations above its running mean; 0: off */
         int window;              /* steps of that mean */
         int max_skips;           /* in a row; more: SH_E_NUMERIC */
+        int max_rollbacks;       /* to one checkpoint; more: SH_E_NUMERIC */
     } guard;
+    struct {
+        int64_t replica_check_every; /* steps; 0: replicas are never compared */
+    } fault;
     struct {
         double train_timeout_seconds; /* a collective that takes longer is a stall */
         int trace_buf_size;      /* collectives kept for the report of a stall */
         int backend;             /* enum sh_cfg_comm: auto | mpi | nccl */
         bool share_gpu;          /* several ranks may use one GPU */
         int nccl_max_ctas;       /* 0: as NCCL thinks */
+        int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
     } comm;
     struct {
         int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */

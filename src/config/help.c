@@ -14,7 +14,7 @@ static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX]
     if (key->only_words)
         snprintf(out, FACTS_MAX, "%s", words);
     else if (key->type == SH_KEY_STRING)
-        snprintf(out, FACTS_MAX, "text");
+        snprintf(out, FACTS_MAX, "%s", key->pairs ? "name=value,name=value, or a mapping" : "text");
     else
         snprintf(out, FACTS_MAX, "%s%s%s%s%s%s", words, words[0] != '\0' ? " | " : "",
                  key->type == SH_KEY_DOUBLE ? "number " : "", range, key->unit != NULL ? " " : "",

@@ -64,7 +64,10 @@ static words recompute_words = {
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
+static words guard_words = {
+    {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
 static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
 static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
@@ -75,6 +78,10 @@ static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
 const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
     {KEY(job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
+    {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
+     .help = "Where the end of the job is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), stop, "
+             "save and exit with 75 so early that this much is left over; what a save and a step take is measured and added. "
+             "-1: run into the limit."},
 
     {KEY(model, name), .def = "",
      .help =
@@ -258,15 +265,19 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},
-    {KEY(checkpoint, hints), .def = "",
-     .help = "Hints for MPI-IO, key=value,key=value: striping_factor, striping_unit, cb_nodes, romio_... ; with auto they "
-             "choose mpiio."},
+    {KEY(checkpoint, hints), .pairs = true, .def = "",
+     .help = "Hints for MPI-IO, such as striping_factor=16,striping_unit=16777216; with io: auto they choose mpiio. "
+             "doc/checkpoint-format.md has a table of them."},
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
-     .help = "A stage of a save that takes longer (a dead disk, a lost rank) stops the job and is named."},
+     .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
+    {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
+     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and "
+             "training goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
-     .help = "How many of the newest checkpoints stay; older ones are deleted once a new one is safe. 0: all stay."},
+     .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
+             "0: all stay."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
-     .help = "Checkpoints whose step is a multiple of this are never deleted; 0: none of them."},
+     .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",
      .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); "
              "empty: none."},
@@ -292,13 +303,24 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(profiling, trace_steps), .min = 1, .max = 10000, .unit = "steps", .def = "3",
      .help = "Number of steps in the trace."},
 
-    {KEY(guard, skip_non_finite), BOOL, .def = "true",
-     .help = "Leave out a step whose loss or gradient norm is NaN or infinite; false: stop."},
+    {KEY(guard, action), WORDS(guard_words), .def = "skip",
+     .help = "What to do with a bad step, one whose loss or gradient norm is NaN or infinite or, with z_score, whose norm "
+             "is an outlier. skip: leave its update out; rollback: load the newest checkpoint and leave out all data "
+             "since then; stop: end the run with the exit status of numbers."},
     {KEY(guard, z_score), .min = 0, .max = 1000, .unit = "standard deviations", .def = "0",
-     .help = "Leave out a step whose gradient norm is this far above its running mean; 0: off, else at least 2."},
+     .help = "A step is an outlier when its gradient norm is this far above the running mean; 0: off, else at least "
+             "2."},
     {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128", .help = "Steps of that running mean."},
     {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
-     .help = "Stop when more steps than this in a row are left out."},
+     .help = "For skip: stop when more steps than this in a row are left out."},
+    {KEY(guard, max_rollbacks), .min = 1, .max = 1000, .def = "3",
+     .help = "For rollback: stop when one checkpoint would be gone back to more often than this."},
+
+    {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
+     .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard, no_shard) each "
+             "so many steps, and before each checkpoint: memory that was damaged without a sign ends the job, naming the "
+             "rank. "
+             "0: never."},
 
     {KEY(comm, train_timeout_seconds), .min = 0.1, .max = 604800, .unit = "seconds", .def = "300",
      .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
@@ -311,6 +333,10 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Let several ranks use one GPU. Slow, for tests; without it such a job is refused."},
     {KEY(comm, nccl_max_ctas), .min = 0, .max = 64, .unit = "blocks", .def = "0",
      .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: as NCCL thinks."},
+    {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
+     .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
+             "gather moves nothing, and reductions read the other ranks' gradients in place; off: each rank for itself, with "
+             "messages. The results have the same bits."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =

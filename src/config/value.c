@@ -3,6 +3,7 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/config/alias.h"
+#include "src/config/pairs.h"
 #include "src/config/text.h"
 
 #include <errno.h>
@@ -178,6 +179,8 @@ static sh_rc set_string(const struct sh_config_key *key, const char *text, struc
         return sh_fail(SH_E_USAGE, "%s: %zu bytes, more than the %zu that fit", key->name, len, key->size - 1);
     if (sh_config_text_bad(text, len, false) != len)
         return sh_fail(SH_E_USAGE, "%s: holds control characters or is not UTF-8", key->name);
+    if (key->pairs)
+        SH_TRY(sh_config_pairs_check(key, text));
     memset(field, 0, key->size); /* equal configurations are equal in all their bytes */
     memcpy(field, text, len);
     return SH_OK;

@@ -2,6 +2,7 @@
 
 #include "src/base/mem.h"
 #include "src/config/load.h"
+#include "src/config/pairs.h"
 #include "src/config/text.h"
 
 #include <stdarg.h>
@@ -101,6 +102,31 @@ static sh_rc check_value(const struct reader *r, const char *name)
     return SH_OK;
 }
 
+/* event: the name of a pair. Reads its value. */
+static sh_rc read_pair(struct reader *r, const struct sh_config_key *key, char pairs[SH_CONFIG_PAIRS_MAX])
+{
+    char name[SH_CONFIG_NAME_MAX], full[2 * SH_CONFIG_NAME_MAX];
+    SH_TRY(check_key(r, "pair"));
+    snprintf(name, sizeof name, "%s", scalar_text(r));
+    snprintf(full, sizeof full, "%s.%s", key->name, name);
+    SH_TRY(read_event(r));
+    SH_TRY(check_value(r, full));
+    sh_rc rc = sh_config_pairs_add(key, pairs, name, scalar_text(r));
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s:%d: ", r->name, r->line);
+}
+
+/* event: the beginning of a mapping. Reads to its end. */
+static sh_rc read_pairs(struct reader *r, const struct sh_config_key *key, struct sh_config_place place)
+{
+    char pairs[SH_CONFIG_PAIRS_MAX] = "";
+    SH_TRY(read_event(r));
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        SH_TRY(read_pair(r, key, pairs));
+        SH_TRY(read_event(r));
+    }
+    return sh_config_give(r->state, place, key->name, pairs, SH_TEXT_QUOTED);
+}
+
 /* event: a key. Reads its value. */
 static sh_rc read_key(struct reader *r)
 {
@@ -108,7 +134,10 @@ static sh_rc read_key(struct reader *r)
     SH_TRY(check_key(r, "key"));
     snprintf(name, sizeof name, "%s.%.*s", r->section, SH_CONFIG_NAME_MAX - 1, scalar_text(r));
     struct sh_config_place place = {.source = SH_SOURCE_FILE, .file = r->name, .line = r->line};
+    const struct sh_config_key *key = sh_config_key_find(name);
     SH_TRY(read_event(r));
+    if (key != NULL && key->pairs && r->event.type == YAML_MAPPING_START_EVENT)
+        return read_pairs(r, key, place);
     SH_TRY(check_value(r, name));
     bool plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     return sh_config_give(r->state, place, name, scalar_text(r), plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED);

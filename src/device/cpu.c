@@ -19,6 +19,23 @@ static sh_rc memory_create(int64_t bytes, char **memory)
     return SH_OK;
 }
 
+static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
+{
+    int64_t bytes = own_bytes + segment_bytes;
+    char *p;
+
+    SH_TRY(memory_create(bytes, &p));
+    if (segment_bytes && mmap(p + own_bytes, (size_t)segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                              segment_fd, 0) == MAP_FAILED) {
+        munmap(p, (size_t)bytes);
+        return sh_fail(SH_E_MEMORY, "the node's segment of %lld bytes cannot be mapped: %s", (long long)segment_bytes,
+                       strerror(errno));
+    }
+    madvise(p, (size_t)own_bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
+    *arena = p;
+    return SH_OK;
+}
+
 static void memory_destroy(char *memory, int64_t bytes)
 {
     munmap(memory, (size_t)bytes);
@@ -93,7 +110,7 @@ static int64_t event_ns(void *event)
 }
 
 #define ON_THE_SPOT                                                                                            \
-    .attach = attach, .arena_create = memory_create, .arena_destroy = memory_destroy,                         \
+    .attach = attach, .arena_create = arena_create, .arena_destroy = memory_destroy,                         \
     .host_create = memory_create, .host_destroy = memory_destroy, .queue_create = queue_create,               \
     .queue_destroy = queue_nothing, .queue_drain = queue_nothing, .copy = copy, .put = copy, .get = copy,     \
     .event_create = event_create, .event_destroy = free, .event_mark = event_mark, .queue_after = queue_after, \

@@ -85,12 +85,15 @@ static int64_t used_bytes(void)
     return (int64_t)(all - free_bytes);
 }
 
-static sh_rc arena_create(int64_t bytes, char **arena)
+/* A segment is for CPUs: ranks talk to GPUs through their own memory. */
+static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, char **arena)
 {
     char text[SH_STR_SHORT], left[SH_STR_SHORT];
     size_t free_bytes = 0, all = 0;
     void *p;
 
+    (void)segment_fd;
+    SH_REQUIRE(segment_bytes == 0);
     if (cudaMalloc(&p, (size_t)bytes) != cudaSuccess) {
         cudaGetLastError();
         cudaMemGetInfo(&free_bytes, &all);

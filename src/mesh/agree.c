@@ -84,6 +84,15 @@ sh_rc sh_mesh_sum_i64(long long *values, int n)
     return reduce_world(values, n, MPI_LONG_LONG, MPI_SUM);
 }
 
+sh_rc sh_mesh_gather(const void *mine, int bytes, void *all)
+{
+    MPI_Request request;
+
+    sh_mesh_own_mpi();
+    SH_MPI(MPI_Igather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request));
+    return sh_mesh_wait(&request);
+}
+
 bool sh_mesh_same(unsigned long long hash)
 {
     /* Equal when least and greatest are: the greatest is the complement of the complements' least. */

@@ -80,6 +80,9 @@ sh_rc sh_mesh_wait(MPI_Request *request);
 sh_rc sh_mesh_bcast(void *data, long bytes, int root);
 sh_rc sh_mesh_max(double *values, int n);
 sh_rc sh_mesh_sum_i64(long long *values, int n);
+/* Each rank's `bytes` one after the other: all [world][bytes] on rank 0, unused elsewhere. A tree, so that rank 0 meets
+ * O(log world) messages. */
+sh_rc sh_mesh_gather(const void *mine, int bytes, void *all);
 bool sh_mesh_same(unsigned long long hash); /* true on all ranks when all gave the same value */
 void sh_mesh_barrier(void);
 

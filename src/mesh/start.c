@@ -9,6 +9,12 @@
 
 enum { ABORT_SECONDS = 5 };
 
+#ifdef OPEN_MPI
+#define SRUN_PROTOCOL "pmix"
+#else
+#define SRUN_PROTOCOL "pmi2"
+#endif
+
 static void (*take_mpi)(void *arg);
 static void *take_mpi_arg;
 
@@ -63,7 +69,7 @@ sh_rc sh_mesh_launch_check(int world)
         return sh_fail(
             SH_E_USAGE,
             "the launcher started %s ranks (%s), but MPI sees only one: launcher and MPI library do not match; "
-            "start with the mpirun of the MPI that sherd was built with, or with srun --mpi=pmix or --mpi=pmi2",
+            "start with srun --mpi=" SRUN_PROTOCOL ", or with the mpirun of the MPI that sherd was built with",
             value, counts[i]);
     }
     return SH_OK;

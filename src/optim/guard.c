@@ -28,25 +28,57 @@ static bool is_outlier(const struct sh_guard *g, double norm)
     return norm - g->mean > g->z_score * deviation && deviation > 0;
 }
 
+static sh_rc refuse(int64_t step, double loss, double norm, const char *why, int n)
+{
+    return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g; %s %d", (long long)step, loss, norm, why, n);
+}
+
+static sh_rc act(struct sh_guard *g, int64_t step, double loss, double norm)
+{
+    switch (g->action) {
+    case SH_GUARD_SKIP:
+        return ++g->skips <= g->max_skips ? SH_OK
+                                          : refuse(step, loss, norm,
+                                                   "as many steps were skipped in a row as guard.max_skips "
+                                                   "allows:",
+                                                   g->max_skips);
+    case SH_GUARD_ROLLBACK:
+        return ++g->rollbacks <= g->max_rollbacks
+                   ? SH_OK
+                   : refuse(step, loss, norm,
+                            "gone back to the newest checkpoint as often as guard.max_rollbacks allows:",
+                            g->max_rollbacks);
+    case SH_GUARD_STOP:
+        break;
+    }
+    return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g%s; guard.action=stop", (long long)step, loss,
+                   norm, isfinite(loss) && isfinite(norm) ? ", an outlier" : "");
+}
+
 sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict)
 {
     bool finite = isfinite(loss) && isfinite(norm);
 
-    if (!finite && !g->skip_non_finite)
-        return sh_fail(SH_E_NUMERIC,
-                       "step %lld: loss %g, gradient norm %g; set guard.skip_non_finite=true to skip such steps",
-                       (long long)step, loss, norm);
     if (finite && !is_outlier(g, norm)) {
         learn(g, norm);
         g->skips = 0;
         *verdict = SH_STEP_GOOD;
         return SH_OK;
     }
-    if (++g->skips > g->max_skips)
-        return sh_fail(SH_E_NUMERIC, "step %lld: the %dth step in a row to be skipped (loss %g, gradient norm %g); "
-                       "guard.max_skips is %d", (long long)step, g->skips, loss, norm, g->max_skips);
+    SH_TRY(act(g, step, loss, norm));
     *verdict = finite ? SH_STEP_OUTLIER : SH_STEP_NON_FINITE;
     return SH_OK;
+}
+
+void sh_guard_saved(struct sh_guard *g)
+{
+    g->rollbacks = 0;
+}
+
+void sh_guard_forget(struct sh_guard *g)
+{
+    g->seen = g->skips = 0;
+    g->mean = g->m2 = 0;
 }
 
 void sh_guard_save(const struct sh_guard *g, char *text, int size)

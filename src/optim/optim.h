@@ -24,25 +24,32 @@ double sh_lr_at(const struct sh_lr *lr, int64_t step);
 /* Factor for the gradients: min(1, max_norm / norm); 1 when max_norm is 0. */
 double sh_clip_scale(double norm, double max_norm);
 
-/* The guard watches loss and gradient norm. */
+/* The guard watches loss and gradient norm. What to do with a step that it finds bad, non-finite or an outlier: leave
+ * its update out, go back to the newest checkpoint and leave out all data since then, or stop. */
+enum sh_guard_action { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 struct sh_guard {
-    bool skip_non_finite;
+    enum sh_guard_action action;
     double z_score;          /* 0: off */
-    int window, max_skips;
+    int window, max_skips, max_rollbacks;
     /* state */
     int64_t seen;            /* norms in the mean, at most window */
     double mean, m2;         /* running mean and sum of squared deviations, older norms fading beyond the window */
     int skips;               /* in a row */
+    int rollbacks;           /* since the newest checkpoint was saved, which is what they go back to */
 };
 
 enum sh_verdict { SH_STEP_GOOD, SH_STEP_NON_FINITE, SH_STEP_OUTLIER };
 
-/* Judge a step and learn from good ones. Errors: SH_E_NUMERIC when the run cannot go on (non-finite and not to be
- * skipped, or more than max_skips in a row), with what was seen. */
+/* Judge a step and learn from good ones; what is not SH_STEP_GOOD calls for the action. Errors: SH_E_NUMERIC when the
+ * run cannot go on (the action is to stop, more than max_skips skips in a row, or more than max_rollbacks to one
+ * checkpoint), with what was seen. */
 sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict);
 
 /* State as text for the checkpoint ("seen mean m2 skips", hexadecimal floats) and back; SH_E_DATA when malformed. */
 void sh_guard_save(const struct sh_guard *g, char *text, int size);
 sh_rc sh_guard_load(struct sh_guard *g, const char *text);
+
+void sh_guard_saved(struct sh_guard *g);  /* a checkpoint was taken: the run has come on */
+void sh_guard_forget(struct sh_guard *g); /* back to the start of a run; the rollbacks stay counted */
 
 #endif

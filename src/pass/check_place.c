@@ -65,7 +65,7 @@ static sh_rc check_pairs(const struct sh_check *c, const int *list, int n)
     for (int i = 0; i < n; i++) {
         int64_t end = t[list[i]].offset_bytes + sh_tensor_bytes(&t[list[i]]);
 
-        if (t[list[i]].offset_bytes < 0 || end > c->p->arena_bytes)
+        if (t[list[i]].offset_bytes < 0 || end > c->p->own_bytes + sh_segment_bytes(&c->p->segment))
             return sh_fail(SH_E_BUG, "program check: %s lies outside of the arena", t[list[i]].name);
         for (int k = i + 1; k < n && t[list[k]].offset_bytes < end; k++)
             if (!may_share(c, list[i], list[k]))

@@ -11,6 +11,13 @@ int64_t sh_lifetime_bytes(const struct sh_tensor *t)
     return (sh_tensor_bytes(t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+int64_t sh_lifetime_share(const struct sh_program *p, const struct sh_tensor *t)
+{
+    int64_t bytes = sh_lifetime_bytes(t);
+
+    return t->space == SH_SPACE_GROUP ? (bytes + p->segment.group_ranks - 1) / p->segment.group_ranks : bytes;
+}
+
 static void touch(const struct sh_program *p, int t, int op, struct sh_life *life)
 {
     int root;
@@ -73,6 +80,6 @@ bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *se
     *in_root = sh_tensor_root(p, in);
     *out_root = sh_tensor_root(p, out);
     return !p->tensors[*in_root].persistent && !p->tensors[*out_root].persistent && *in_root != *out_root &&
-           life[*in_root].last == index && life[*out_root].first == index && operand_uses(p, op, *in_root) == 1 &&
+           p->tensors[*in_root].space == p->tensors[*out_root].space && life[*in_root].last == index && life[*out_root].first == index && operand_uses(p, op, *in_root) == 1 &&
            sh_tensor_bytes(&p->tensors[*in_root]) == sh_tensor_bytes(&p->tensors[*out_root]);
 }

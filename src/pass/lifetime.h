@@ -12,8 +12,9 @@ struct sh_life {
  * until the wait for it; a gathered unit until its release. */
 void sh_lifetime_of_section(const struct sh_program *p, const struct sh_section *section, struct sh_life *life);
 
-/* Bytes that a tensor's storage takes in the arena, alignment included. */
+/* Bytes that a tensor's storage takes in the arena, alignment included; and what of them counts for this rank. */
 int64_t sh_lifetime_bytes(const struct sh_tensor *t);
+int64_t sh_lifetime_share(const struct sh_program *p, const struct sh_tensor *t);
 
 /* Whether output operand inplace_out of the operation may take its input's storage: the input dies here and is used
  * once. */

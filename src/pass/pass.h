@@ -36,6 +36,9 @@ struct sh_strategy {
 struct sh_pass_options {
     struct sh_strategy strategy;
     struct sh_mesh_shape mesh;
+    /* Of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit exists once for
+     * all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
+    int segment_ranks, segment_rank;
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */
     bool snapshot;             /* room for a copy of the state that is saved while the training goes on */

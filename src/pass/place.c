@@ -1,8 +1,10 @@
 /* Lifetimes to offsets: one arena, known before the first byte is allocated.
  *
- * Persistent tensors lie at the front, in order. Behind them each section has the rest of the arena to itself: its
- * tensors are placed largest first at the lowest offset that no tensor alive at the same time takes. An output that may
- * overwrite a dying input shares its storage. Snapshots lie in an arena of host memory where the program says so. */
+ * Each space (own memory, this rank's part of the segment, its group's part) is laid out for itself. Persistent tensors
+ * lie at its front, in order. Behind them each section has the rest to itself: its tensors are placed largest first at the
+ * lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same space
+ * shares its storage. At the end the spaces get their places in the arena. Snapshots
+ * lie in an arena of host memory where the program says so. */
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/pass/lifetime.h"
@@ -17,8 +19,11 @@ struct block {
     struct sh_life life;
 };
 
+enum { PAGE = 4096 };
+
 struct place {
     struct sh_program *p;
+    int64_t persistent[SH_SPACES], bytes[SH_SPACES];
     struct sh_life *life; /* [tensors] */
     int *shares;          /* [tensors] root whose storage this root takes, SH_NONE */
     struct block *blocks;
@@ -43,18 +48,20 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
     }
 }
 
-static void place_persistent(struct sh_program *p)
+static void place_persistent(struct place *pl)
 {
-    p->persistent_bytes = p->host_bytes = 0;
-    for (int i = 0; i < p->n_tensors; i++) {
-        struct sh_tensor *t = &p->tensors[i];
-        int64_t *end = sh_tensor_on_host(p, i) ? &p->host_bytes : &p->persistent_bytes;
+    pl->p->host_bytes = 0;
+    for (int i = 0; i < pl->p->n_tensors; i++) {
+        struct sh_tensor *t = &pl->p->tensors[i];
+        int64_t *end = sh_tensor_on_host(pl->p, i) ? &pl->p->host_bytes : &pl->persistent[t->space];
 
         if (!t->persistent || t->base != SH_NONE)
             continue;
         t->offset_bytes = *end;
         *end += sh_lifetime_bytes(t);
     }
+    memcpy(pl->bytes, pl->persistent, sizeof pl->bytes);
+    pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
 }
 
 static int storage(const struct place *pl, int root)
@@ -74,19 +81,19 @@ static void share_storage(struct place *pl, const struct sh_section *section)
     }
 }
 
-static void collect_blocks(struct place *pl)
+static void collect_blocks(struct place *pl, enum sh_space space)
 {
     int *at = sh_calloc((size_t)pl->p->n_tensors + 1, sizeof *at);
 
     pl->n_blocks = 0;
     for (int t = 0; t < pl->p->n_tensors; t++)
-        if (pl->life[t].first != SH_NONE && pl->shares[t] == SH_NONE) {
+        if (pl->life[t].first != SH_NONE && pl->shares[t] == SH_NONE && pl->p->tensors[t].space == space) {
             at[t] = pl->n_blocks;
             pl->blocks[pl->n_blocks++] =
                 (struct block){.root = t, .bytes = sh_lifetime_bytes(&pl->p->tensors[t]), .life = pl->life[t]};
         }
     for (int t = 0; t < pl->p->n_tensors; t++)
-        if (pl->shares[t] != SH_NONE) {
+        if (pl->shares[t] != SH_NONE && pl->p->tensors[t].space == space) {
             struct sh_life *life = &pl->blocks[at[storage(pl, t)]].life;
 
             life->last = life->last > pl->life[t].last ? life->last : pl->life[t].last;
@@ -145,6 +152,20 @@ static int64_t assign_offsets(struct place *pl)
     return end;
 }
 
+/* Bytes of the space that the section needs behind the persistent tensors. */
+static int64_t place_in_space(struct place *pl, enum sh_space space)
+{
+    int64_t front = pl->persistent[space], peak;
+
+    collect_blocks(pl, space);
+    peak = assign_offsets(pl);
+    for (int i = 0; i < pl->n_blocks; i++)
+        pl->p->tensors[pl->blocks[i].root].offset_bytes = front + pl->blocks[i].offset;
+    if (front + peak > pl->bytes[space])
+        pl->bytes[space] = front + peak;
+    return peak;
+}
+
 static void place_section(struct place *pl, struct sh_section *section)
 {
     struct sh_program *p = pl->p;
@@ -153,15 +174,42 @@ static void place_section(struct place *pl, struct sh_section *section)
     for (int t = 0; t < p->n_tensors; t++)
         pl->shares[t] = SH_NONE;
     share_storage(pl, section);
-    collect_blocks(pl);
-    section->peak_bytes = assign_offsets(pl);
-    for (int i = 0; i < pl->n_blocks; i++)
-        p->tensors[pl->blocks[i].root].offset_bytes = p->persistent_bytes + pl->blocks[i].offset;
+    section->peak_bytes = 0;
+    for (int space = 0; space < SH_SPACES; space++)
+        section->peak_bytes += place_in_space(pl, (enum sh_space)space);
     for (int t = 0; t < p->n_tensors; t++)
         if (pl->shares[t] != SH_NONE)
             p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
-    if (p->persistent_bytes + section->peak_bytes > p->arena_bytes)
-        p->arena_bytes = p->persistent_bytes + section->peak_bytes;
+}
+
+static int64_t whole_pages(int64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* From places in a space to places in the arena. Without a segment the own part is all of it. */
+static void place_spaces(struct place *pl)
+{
+    struct sh_program *p = pl->p;
+    struct sh_segment *w = &p->segment;
+    int64_t at[SH_SPACES] = {0};
+
+    p->own_bytes = pl->bytes[SH_SPACE_OWN];
+    p->arena_bytes = p->own_bytes + pl->bytes[SH_SPACE_PEERS];
+    if (w->ranks) {
+        p->own_bytes = whole_pages(p->own_bytes);
+        w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
+        w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
+        at[SH_SPACE_GROUP] = p->own_bytes + sh_segment_group_at(w, w->rank);
+        at[SH_SPACE_PEERS] = p->own_bytes + sh_segment_peer_at(w, w->rank);
+    }
+    for (int t = 0; t < p->n_tensors; t++) {
+        if (p->tensors[t].base != SH_NONE)
+            continue;
+        p->tensors[t].offset_bytes += at[p->tensors[t].space];
+        if (p->tensors[t].space == SH_SPACE_GROUP)
+            p->arena_bytes += sh_lifetime_share(p, &p->tensors[t]);
+    }
 }
 
 static void place_views(struct sh_program *p)
@@ -200,13 +248,13 @@ sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels,
     struct place pl = {.p = p};
 
     add_scratch(p, kernels, threads);
-    place_persistent(p);
-    p->arena_bytes = p->persistent_bytes;
+    place_persistent(&pl);
     pl.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.life);
     pl.shares = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.shares);
     pl.blocks = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.blocks);
     for (int i = 0; i < p->n_sections; i++)
         place_section(&pl, &p->sections[i]);
+    place_spaces(&pl);
     place_views(p);
     free(pl.life);
     free(pl.shares);

@@ -7,6 +7,9 @@
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
+/* Where gradients of whole units lie until they are reduced. */
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt);
+
 /* A collective of unit `unit` and the wait for it, appended to the newest section of p; returns the collective's index
  * in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit,

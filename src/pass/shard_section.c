@@ -179,7 +179,9 @@ static int level_grad(struct shard *s, int unit, int level)
 
     if (kept != SH_NONE)
         return kept;
-    return flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
+    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
+    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt);
+    return kept;
 }
 
 static int unit_grad(struct shard *s, int unit)

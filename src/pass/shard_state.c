@@ -2,13 +2,33 @@
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
-static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, const char *unit,
-                const char *what)
+static int keep_in(struct sh_program *p, enum sh_space space, enum sh_mem mem, enum sh_dtype dtype, int64_t elems,
+                   const char *unit, const char *what)
 {
     struct sh_tensor t = sh_tensor_make(mem, dtype, 1, &elems, "%.40s.%s", unit, what);
 
     t.persistent = true;
+    t.space = space;
     return sh_program_add_tensor(p, &t);
+}
+
+static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, const char *unit,
+                const char *what)
+{
+    return keep_in(p, SH_SPACE_OWN, mem, dtype, elems, unit, what);
+}
+
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt)
+{
+    return opt->segment_ranks && opt->mesh.size[SH_AXIS_SHARD] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
+}
+
+/* Gradients that are summed over replicas: these share a segment only when the whole job does. */
+static enum sh_space reduced_space(const struct sh_pass_options *opt)
+{
+    bool all = opt->segment_ranks == opt->mesh.size[SH_AXIS_WORLD];
+
+    return all && opt->mesh.size[SH_AXIS_REPLICATE] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name)
@@ -23,14 +43,17 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
 
 /* Parameters: in f32 the master copy is what the others gather from; in another type a copy in that type is kept beside
  * it. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
- * nothing twice. Over one rank the chunk is the full copy. */
+ * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their chunks.
+ * Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];
-    bool f32 = p->act == SH_F32, resident = opt->strategy.params_resident && size > 1;
+    bool f32 = p->act == SH_F32, shared = opt->segment_ranks > 0;
+    bool resident = (opt->strategy.params_resident || shared) && size > 1;
 
     if (resident) {
-        u->full = keep(p, f32 ? SH_MEM_PARAM : SH_MEM_COMPUTE, p->act, u->chunk * size, u->name, "full");
+        u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, f32 ? SH_MEM_PARAM : SH_MEM_COMPUTE, p->act,
+                          u->chunk * size, u->name, "full");
         u->compute = sh_shard_view(p, u->full, u->chunk * index, 1, &u->chunk, u->name);
     }
     u->master = f32 && resident ? u->compute : keep(p, SH_MEM_PARAM, SH_F32, u->chunk, u->name, "param");
@@ -53,15 +76,16 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD];
+    enum sh_space unreduced = sh_shard_unreduced_space(opt);
 
     u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
     u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
     keep_snapshot(opt, p, u);
-    u->grad_shard = keep(p, SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
+    u->grad_shard = keep_in(p, reduced_space(opt), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
-        u->grad_full = keep(p, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
+        u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
     for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
-        u->grad_level[level] = keep(p, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
+        u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
 }
 
 static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
@@ -77,6 +101,10 @@ static int keep_like(struct sh_program *p, const struct sh_program *micro, int t
 
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
+    if (opt->segment_ranks)
+        out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
+                                         .rank = opt->segment_rank,
+                                         .group_ranks = opt->mesh.size[SH_AXIS_SHARD]};
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);
     for (int i = 0; i < micro->n_units; i++) {

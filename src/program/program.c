@@ -95,6 +95,21 @@ struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, 
     return t;
 }
 
+int64_t sh_segment_group_at(const struct sh_segment *w, int rank)
+{
+    return rank / w->group_ranks * w->group_bytes;
+}
+
+int64_t sh_segment_peer_at(const struct sh_segment *w, int rank)
+{
+    return sh_segment_group_at(w, w->ranks) + rank * w->peer_bytes;
+}
+
+int64_t sh_segment_bytes(const struct sh_segment *w)
+{
+    return w->ranks ? sh_segment_peer_at(w, w->ranks) : 0;
+}
+
 int64_t sh_tensor_elems(const struct sh_tensor *t)
 {
     int64_t n = 1;

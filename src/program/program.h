@@ -33,6 +33,14 @@ enum sh_mem {
 };
 const char *sh_mem_name(enum sh_mem kind);
 
+/* Where a tensor's storage is. Ranks of a node may have a segment: memory that all of them see. */
+enum sh_space {
+    SH_SPACE_OWN,   /* this rank's own memory */
+    SH_SPACE_PEERS, /* this rank's part of the segment, in which the others read and write during collectives */
+    SH_SPACE_GROUP, /* in the segment, once for all ranks of a shard group: each writes its own chunk only */
+    SH_SPACES
+};
+
 enum { SH_NAME_MAX = 64, SH_NONE = -1 };
 enum { SH_GRAD_LEVELS = 10 }; /* of the tree over micro-steps: 2^10 of them at most */
 
@@ -42,6 +50,7 @@ struct sh_tensor {
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     enum sh_mem mem;
+    enum sh_space space;   /* of the root; views have no storage of their own. GROUP: persistent tensors only */
     bool persistent;       /* lives between sections; else from its first write to its last use in a section */
     int base;              /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
     int64_t base_elems;    /* where the view starts, in elements of its own dtype */
@@ -142,10 +151,23 @@ struct sh_program {
 
     bool snapshot_on_host; /* the device has memory of its own: snapshots lie in another arena, of host memory */
 
-    int64_t persistent_bytes; /* set by place */
-    int64_t arena_bytes;      /* all of it: the one allocation of a run on the device */
+    /* Set by place. The arena is one range of addresses: own_bytes of this rank, then the segment of its node, in which
+     * the groups' tensors lie first and then each rank's part. */
+    int64_t persistent_bytes; /* at the front of the own part */
+    int64_t own_bytes;
+    struct sh_segment {
+        int ranks, rank;      /* of the node that share it, and this one's place among them; ranks == 0: no segment */
+        int group_ranks;      /* ranks of a shard group */
+        int64_t group_bytes, peer_bytes; /* of one group, of one rank; whole pages */
+    } segment;
+    int64_t arena_bytes;      /* what this rank takes: its own part, its part of the segment, its share of its group's */
     int64_t host_bytes;       /* of the host's arena */
 };
+
+/* Where a part of the segment begins, from the start of the segment; and its whole length. */
+int64_t sh_segment_group_at(const struct sh_segment *w, int rank);
+int64_t sh_segment_peer_at(const struct sh_segment *w, int rank);
+int64_t sh_segment_bytes(const struct sh_segment *w);
 
 struct sh_program *sh_program_create(enum sh_dtype act);
 void sh_program_destroy(struct sh_program *p);

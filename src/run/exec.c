@@ -59,23 +59,39 @@ static void make_calls(struct sh_exec *e)
     }
 }
 
-sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm,
+static void share_segment(const struct sh_exec *e)
+{
+    const struct sh_segment *w = &e->p->segment;
+    char *base = e->arena + e->p->own_bytes;
+    struct sh_comm_segment segment = {.base = base,
+                                    .peers = base + sh_segment_peer_at(w, 0),
+                                    .peer_bytes = w->peer_bytes,
+                                    .ranks = w->ranks,
+                                    .rank = w->rank};
+
+    sh_comm_set_segment(e->comm, &segment);
+}
+
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out)
 {
+    int64_t segment_bytes = sh_segment_bytes(&p->segment);
     char *arena, *host = NULL;
     struct sh_exec *e;
     sh_rc rc;
 
-    SH_TRY(device->arena_create(p->arena_bytes, &arena));
+    SH_TRY(device->arena_create(p->own_bytes, segment_bytes, segment_fd, &arena));
     rc = p->host_bytes ? device->host_create(p->host_bytes, &host) : SH_OK;
     if (rc != SH_OK) {
-        device->arena_destroy(arena, p->arena_bytes);
+        device->arena_destroy(arena, p->own_bytes + segment_bytes);
         return rc;
     }
     e = sh_calloc(1, sizeof *e);
     *e = (struct sh_exec){.p = p, .device = device, .comm = comm, .arena = arena, .host = host};
     make_queues(e);
     make_calls(e);
+    if (p->segment.ranks)
+        share_segment(e);
     *out = e;
     return SH_OK;
 }
@@ -92,7 +108,7 @@ void sh_exec_destroy(struct sh_exec *e)
     e->device->event_destroy(e->copied);
     e->device->queue_destroy(e->queue);
     e->device->queue_destroy(e->copies);
-    e->device->arena_destroy(e->arena, e->p->arena_bytes);
+    e->device->arena_destroy(e->arena, e->p->own_bytes + sh_segment_bytes(&e->p->segment));
     if (e->host)
         e->device->host_destroy(e->host, e->p->host_bytes);
     free(e->calls);

@@ -2,7 +2,9 @@
 
 #include "src/base/mem.h"
 
+#include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u)
 {
@@ -129,9 +131,39 @@ void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
         }
 }
 
-void sh_pieces_copy(const struct sh_run *r)
+/* Slice t of n of one state of a unit's copy. */
+static void copy_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
 {
-    sh_exec_copies_begin(r->exec);
+    struct sh_range slice = sh_layout_split(written(r, u), n, t);
+    int64_t begin, copy_begin;
+    const float *state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
+    float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
+
+    memcpy(copy + (slice.begin - copy_begin), state + (slice.begin - begin),
+           (size_t)(slice.end - slice.begin) * sizeof *copy);
+}
+
+static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
+{
+    struct sh_range slice = sh_layout_split(written(r, u), n, t);
+    int64_t begin;
+    float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &begin);
+
+    memset(copy + (slice.begin - begin), 0, (size_t)(slice.end - slice.begin) * sizeof *copy);
+}
+
+/* Each thread its slice of everything: memory then lies near the thread that touched it first. */
+static void by_all_threads(const struct sh_run *r, void (*work)(const struct sh_run *r, const struct sh_unit *u, int k,
+                                                                int t, int n))
+{
+#pragma omp parallel
+    for (int i = 0; i < r->p->n_units; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            work(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
+}
+
+static void copy_by_queue(const struct sh_run *r)
+{
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; k < SH_CKPT_STATES; k++) {
             const struct sh_unit *u = &r->p->units[i];
@@ -142,5 +174,19 @@ void sh_pieces_copy(const struct sh_run *r)
 
             sh_exec_copy(r->exec, copy, state + (part.begin - begin), (part.end - part.begin) * (int64_t)sizeof *copy);
         }
+}
+
+void sh_pieces_copy(const struct sh_run *r)
+{
+    sh_exec_copies_begin(r->exec);
+    if (r->device->gpu)
+        copy_by_queue(r);
+    else
+        by_all_threads(r, copy_slice);
     sh_exec_copies_end(r->exec);
+}
+
+void sh_pieces_touch(const struct sh_run *r)
+{
+    by_all_threads(r, touch_slice);
 }

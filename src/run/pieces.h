@@ -22,11 +22,15 @@ struct sh_pieces {
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out);
 void sh_pieces_free(struct sh_pieces *p);
 
-/* Begin to copy what SAVE describes to where SNAPSHOT finds it, beside the training; sh_exec_copies_wait() waits for it. */
+/* Copy what SAVE describes to where SNAPSHOT finds it: on CPUs by all threads of the rank, from a GPU beside the training.
+ * sh_exec_copies_wait() waits for it. */
 void sh_pieces_copy(const struct sh_run *r);
 
 /* After a file was read into the pieces of LOAD: bring them to the device, where that is not their place already. */
 void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p);
+
+/* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
+void sh_pieces_touch(const struct sh_run *r);
 
 /* Elements of a unit: those of this rank, and those of a parameter. */
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u);

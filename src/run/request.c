@@ -184,6 +184,15 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
     return SH_OK;
 }
 
+int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, int ranks_per_node)
+{
+    int world = mesh->size[SH_AXIS_WORLD], shard = mesh->size[SH_AXIS_SHARD];
+    bool full = ranks_per_node > 0 && world % ranks_per_node == 0 && ranks_per_node % shard == 0;
+    bool gains = shard > 1 || (world > 1 && world == ranks_per_node);
+
+    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && full && gains ? ranks_per_node : 0;
+}
+
 static enum sh_recompute recompute_mode(int mode)
 {
     static const enum sh_recompute modes[] = {[SH_RECOMPUTE_NONE] = SH_PASS_KEEP_ALL,
@@ -218,7 +227,7 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 }
 
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, bool gpu,
-                       int threads, int64_t limit_bytes, struct sh_build *out)
+                       int segment_ranks, int threads, int64_t limit_bytes, struct sh_build *out)
 {
     bool generate = purpose == SH_TO_GENERATE;
     int micro_steps = 1;
@@ -236,6 +245,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
         .act = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32,
         .options = {.strategy = keeps(cfg),
                     .mesh = *mesh,
+                    .segment_ranks = segment_ranks,
+                    .segment_rank = segment_ranks ? mesh->index[SH_AXIS_WORLD] % segment_ranks : 0,
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&

@@ -15,9 +15,14 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int rank
 
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, int ranks_per_node);
 
-/* Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, and the like. */
+/* Ranks of a node that may share a segment: ranks_per_node where shard groups lie within nodes, the nodes are full and it
+ * gains something; else 0. For CPUs. */
+int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, int ranks_per_node);
+
+/* segment_ranks: of sh_request_segment().
+ * Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, and the like. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, bool gpu,
-                       int threads, int64_t limit_bytes, struct sh_build *out);
+                       int segment_ranks, int threads, int64_t limit_bytes, struct sh_build *out);
 
 struct sh_model sh_request_model(const struct sh_config *cfg);
 

@@ -106,10 +106,12 @@ static sh_rc load_named(struct sh_run *r)
 
     if (!r->cfg.checkpoint.initial_load_model_only) {
         SH_TRY(sh_run_load(r, path, NULL));
+        r->resumed_from = sh_strdup(path);
         sh_log_info("went on from %s at step %lld", path, (long long)r->step);
         return SH_OK;
     }
     SH_TRY(sh_run_load_model(r, path));
+    r->parameters_from = sh_strdup(path);
     sh_log_info("a new run with the parameters of %s", path);
     return SH_OK;
 }
@@ -117,22 +119,24 @@ static sh_rc load_named(struct sh_run *r)
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
     SH_TRY(load_or_earlier(r, folder, path));
+    r->resumed_from = sh_strdup(*path);
     sh_log_info("resumed from %s at step %lld", *path, (long long)r->step);
     return SH_OK;
 }
 
-static sh_rc choose_and_load(struct sh_run *r, const char *folder)
+sh_rc sh_run_load_start(struct sh_run *r, bool own)
 {
-    char *path = NULL;
+    char *folder = sh_run_checkpoint_folder(r), *path = NULL;
     sh_rc rc = SH_OK;
 
-    if (resumes(r))
+    if (own)
         rc = find(r, folder, INT64_MAX, &path);
     if (rc == SH_OK && path)
         rc = load_newest(r, folder, &path);
     else if (rc == SH_OK)
         rc = r->cfg.checkpoint.initial_load_path[0] ? load_named(r) : sh_run_init_state(r);
     free(path);
+    free(folder);
     return rc;
 }
 
@@ -144,7 +148,7 @@ sh_rc sh_run_start_state(struct sh_run *r)
     SH_TRY_OUT(refuse_wish(r, folder));
     if (r->cfg.checkpoint.enable)
         SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
-    rc = choose_and_load(r, folder);
+    rc = sh_run_load_start(r, resumes(r));
 out:
     free(folder);
     return rc;

@@ -4,8 +4,10 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/mesh/segment.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
 {
@@ -16,17 +18,41 @@ static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape
     return SH_OK;
 }
 
+struct place {
+    int rank, world;
+    int node_rank, node_size; /* as MPI found it */
+    int ranks_per_node;       /* as taken */
+    bool in_blocks;           /* nodes of that size hold neighbouring ranks */
+};
+
+static sh_rc find_place(const struct sh_config *cfg, struct place *at)
+{
+    int smallest;
+    double scattered;
+
+    sh_mesh_world(&at->rank, &at->world);
+    SH_TRY(sh_mesh_nodes(&at->node_rank, &at->node_size, &smallest));
+    at->ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
+    scattered = at->node_size % at->ranks_per_node ||
+                at->rank % at->ranks_per_node != at->node_rank % at->ranks_per_node;
+    SH_TRY(sh_mesh_max(&scattered, 1));
+    at->in_blocks = !scattered;
+    return SH_OK;
+}
+
 /* Everything that can be refused without touching memory or peers. */
-static sh_rc plan(struct sh_run *r, enum sh_purpose purpose, int ranks_per_node, int node_size, int world, int rank)
+static sh_rc plan(struct sh_run *r, enum sh_purpose purpose, const struct place *at)
 {
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
+    int segment;
 
     if (!limit)
-        limit = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / node_size;
-    SH_TRY(sh_request_mesh(&r->cfg, world, rank, ranks_per_node, &shape));
+        limit = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / at->node_size;
+    SH_TRY(sh_request_mesh(&r->cfg, at->world, at->rank, at->ranks_per_node, &shape));
     SH_TRY(check_ranks(&r->cfg, &shape));
-    SH_TRY(sh_request_build(&r->cfg, &shape, purpose, r->device->gpu, r->threads, limit, &r->build));
+    segment = at->in_blocks && !r->device->gpu ? sh_request_segment(&r->cfg, &shape, at->ranks_per_node) : 0;
+    SH_TRY(sh_request_build(&r->cfg, &shape, purpose, r->device->gpu, segment, r->threads, limit, &r->build));
     return sh_pass_build(&r->build, &r->p);
 }
 
@@ -50,6 +76,21 @@ static sh_rc connect(struct sh_run *r, int ranks_per_node)
                        "the ranks have planned different collectives; are all of them the same build with the same "
                        "configuration?");
     return sh_comm_create(r->mesh, &opt, &r->comm);
+}
+
+/* Collective, agreed. */
+static sh_rc allocate(struct sh_run *r)
+{
+    const struct sh_segment *w = &r->p->segment;
+    int fd = -1;
+    sh_rc rc;
+
+    if (w->ranks)
+        SH_TRY(sh_segment_create(r->mesh, w->ranks, sh_segment_bytes(w), &fd));
+    rc = sh_exec_create(r->p, r->device, r->comm, fd, &r->exec);
+    if (fd >= 0)
+        close(fd);
+    return sh_agree(rc);
 }
 
 /* All ranks take the same kind of device. Collective. */
@@ -105,24 +146,23 @@ static void announce(const struct sh_run *r)
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
-    int node_rank, node_size, smallest, sharing, ranks_per_node, world, rank;
+    struct place at;
+    int sharing;
     sh_rc rc;
 
     *r = (struct sh_run){.cfg = *cfg, .folder = sh_strdup(cfg->job.dump_folder)};
-    SH_TRY_OUT(sh_mesh_nodes(&node_rank, &node_size, &smallest));
+    SH_TRY_OUT(find_place(cfg, &at));
     SH_TRY_OUT(choose_device(r));
     if (r->device->gpu)
-        SH_TRY_OUT(open_gpu(r, node_rank));
+        SH_TRY_OUT(open_gpu(r, at.node_rank));
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
-    sh_mesh_world(&rank, &world);
-    ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
-    SH_TRY_OUT(sh_agree(plan(r, purpose, ranks_per_node, node_size, world, rank)));
+    SH_TRY_OUT(sh_agree(plan(r, purpose, &at)));
     if (purpose == SH_TO_TRAIN)
-        SH_TRY_OUT(sh_agree(rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
-    SH_TRY_OUT(sh_agree(connect(r, ranks_per_node)));
-    SH_TRY_OUT(sh_agree(sh_exec_create(r->p, r->device, r->comm, &r->exec)));
+        SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
+    SH_TRY_OUT(sh_agree(connect(r, at.ranks_per_node)));
+    SH_TRY_OUT(allocate(r));
     announce(r);
     *out = r;
     return SH_OK;
@@ -145,6 +185,8 @@ void sh_run_close(struct sh_run *r)
         sh_mesh_destroy(r->mesh);
     sh_program_destroy(r->p);
     free(r->folder);
+    free(r->resumed_from);
+    free(r->parameters_from);
     free(r->guard);
     sh_ckpt_unlock(r->lock);
     free(r);

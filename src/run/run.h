@@ -28,6 +28,7 @@ struct sh_run {
 
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
+    char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
     char *guard;                  /* state of the guard from the checkpoint, NULL */
     struct sh_run_behind *behind; /* a checkpoint that is being written, NULL */
     struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */
@@ -49,7 +50,7 @@ char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed wit
 struct sh_run_saved {
     char *path; /* of what was committed, freed with free(); NULL: nothing was */
     int64_t step, bytes;
-    double seconds, stall;
+    double seconds, stall, disk_seconds; /* the last: the longest of the ranks' times of writing and fsync */
 };
 sh_rc sh_run_can_save(struct sh_run *r);                                          /* asked before the first step */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out); /* begin, and end when not async */
@@ -60,6 +61,8 @@ void sh_run_save_abandon(struct sh_run *r); /* give up one that is being written
 /* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration names, or
  * initial values. Says which. Takes the lock of the folder when checkpoints will be written. */
 sh_rc sh_run_start_state(struct sh_run *r);
+/* The same without a look at the folder's lock and at unfinished files; own: whether the folder's own checkpoints count. */
+sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
 /* feed.c: the sequences of one micro-step of this rank, so that memory does not grow with the global batch. */
 struct sh_feed {

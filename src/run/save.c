@@ -11,15 +11,25 @@ struct sh_run_behind {
     struct sh_pieces pieces;
     struct sh_ckpt_meta meta;    /* of its own */
     char *folder;
+    struct sh_ckpt_times times;
     int64_t step, begin_ns, stall_ns;
 };
 
-static struct sh_ckpt_options options_of(const struct sh_run *r)
+/* The disks are as fast as the slowest rank. */
+static sh_rc disk_seconds(const struct sh_ckpt_times *times, double *seconds)
+{
+    *seconds = times->seconds[SH_CKPT_WRITE] + times->seconds[SH_CKPT_SYNC];
+    return sh_mesh_max(seconds, 1);
+}
+
+static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_times *times)
 {
     return (struct sh_ckpt_options){
         .road = r->cfg.checkpoint.io,
         .hints = r->cfg.checkpoint.hints,
         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+        .threads = r->threads,
+        .times = times,
         .keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n}};
 }
 
@@ -30,7 +40,7 @@ static bool is_async(const struct sh_run *r)
 
 sh_rc sh_run_can_save(struct sh_run *r)
 {
-    struct sh_ckpt_options options = options_of(r);
+    struct sh_ckpt_options options = options_of(r, NULL);
     char *folder;
     sh_rc rc;
 
@@ -39,6 +49,8 @@ sh_rc sh_run_can_save(struct sh_run *r)
     folder = sh_run_checkpoint_folder(r);
     rc = sh_ckpt_behind_check(folder, &options);
     free(folder);
+    if (rc == SH_OK)
+        sh_pieces_touch(r);
     return rc;
 }
 
@@ -51,6 +63,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
 
     SH_TRY(sh_config_load(NULL, 1, model, &defaults));
     memcpy(cfg.job.dump_folder, defaults.job.dump_folder, sizeof cfg.job.dump_folder);
+    cfg.job.stop_before_limit_seconds = defaults.job.stop_before_limit_seconds;
     cfg.mesh = defaults.mesh;
     cfg.parallelism = defaults.parallelism;
     cfg.checkpoint = defaults.checkpoint;
@@ -58,6 +71,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
     cfg.profiling = defaults.profiling;
     cfg.comm = defaults.comm;
     cfg.memory = defaults.memory;
+    cfg.fault = defaults.fault;
     cfg.training.threads = defaults.training.threads;
     cfg.training.device = defaults.training.device;
     return sh_config_print(&cfg, text);
@@ -75,7 +89,8 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
 
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)
 {
-    struct sh_ckpt_options options = options_of(r);
+    struct sh_ckpt_times times;
+    struct sh_ckpt_options options = options_of(r, &times);
     char *folder = sh_run_checkpoint_folder(r);
     int64_t begin = sh_now_ns();
     struct sh_pieces p;
@@ -93,14 +108,14 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     out->seconds = out->stall = (double)(sh_now_ns() - begin) / 1e9;
     sh_pieces_free(&p);
     free(folder);
-    return rc;
+    return rc == SH_OK ? disk_seconds(&times, &out->disk_seconds) : rc;
 }
 
 /* When the copy is there. */
 static sh_rc begin_writing(struct sh_run *r)
 {
-    struct sh_ckpt_options options = options_of(r);
     struct sh_run_behind *b = r->behind;
+    struct sh_ckpt_options options = options_of(r, &b->times);
 
     sh_exec_copies_wait(r->exec);
     return sh_ckpt_behind_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
@@ -157,6 +172,9 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
     b->stall_ns += now - begin;
     if (!done)
         return SH_OK;
+    sh_ckpt_behind_end(b->save); /* the times are there now */
+    b->save = NULL;
+    SH_TRY(disk_seconds(&b->times, &out->disk_seconds));
     out->path = sh_strfmt("%s/step-%08lld.h5", b->folder, (long long)b->step);
     out->step = b->step;
     out->seconds = (double)(now - b->begin_ns) / 1e9;

@@ -55,7 +55,7 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
 {
     static const char *const skip[] = {"job",        "mesh",    "parallelism", "activation_checkpoint",
                                        "checkpoint", "metrics", "profiling",   "comm",
-                                       "memory",     NULL};
+                                       "memory",     "fault",   NULL};
     struct sh_config then;
 
     if (r->mesh->rank != 0)
@@ -67,6 +67,8 @@ static void say_what_differs(const struct sh_run *r, const char *path, const str
 
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
+    const struct sh_ckpt_load_options options = {.timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                                 .share = r->mesh->n_nodes > 1};
     struct sh_ckpt_load_report report;
     struct sh_pieces s;
     sh_rc rc;
@@ -75,7 +77,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     for (int i = 0; model_only && i < s.set.n_pieces; i++)
         s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = NULL;
     sh_mesh_own_mpi();
-    rc = sh_ckpt_load_report(path, &s.set, meta, &report);
+    rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
     if (rc == SH_OK)
         sh_pieces_put(r, &s);
     sh_pieces_free(&s);

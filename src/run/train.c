@@ -4,7 +4,12 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/optim/optim.h"
+#include "src/run/replicas.h"
+#include "src/run/rollback.h"
+#include "src/run/saving.h"
+#include "src/run/sound.h"
+#include "src/run/stopping.h"
+#include "src/run/stragglers.h"
 #include "src/run/tracing.h"
 
 #include <math.h>
@@ -19,11 +24,15 @@ struct train {
     struct sh_metrics *metrics; /* rank 0 only, else NULL */
     struct sh_progress progress;
     struct sh_tracing tracing;
+    struct sh_stopping stopping;
+    struct sh_stragglers stragglers;
+    bool undo;        /* the step just done was bad, and the run goes back */
+    int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
-    int64_t global_batch;                    /* sequences of a step */
-    double data_seconds, checkpoint_seconds; /* since the last step's metrics */
+    struct sh_saving saving;
+    int64_t global_batch;  /* sequences of a step */
+    double data_seconds;   /* since the last step's metrics */
     int64_t rss, gpu_used; /* bytes, largest over the ranks */
-    sh_rc pending; /* what went wrong on this rank since the ranks last agreed */
 };
 
 static double seconds_since(int64_t begin_ns)
@@ -38,6 +47,20 @@ static sh_rc open_metrics(struct train *t)
 
     free(path);
     return rc;
+}
+
+/* A line between what an earlier process did and what this one does: steps behind `step` may be there twice. */
+static void report_start(const struct train *t)
+{
+    const struct sh_mesh *mesh = t->r->mesh;
+    struct sh_start_metrics m = {.step = t->r->step,
+                                 .resumed_from = t->r->resumed_from,
+                                 .parameters_from = t->r->parameters_from,
+                                 .ranks = mesh->world,
+                                 .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+
+    sh_metrics_start(t->metrics, &m);
 }
 
 static sh_rc save_config(const struct sh_run *r)
@@ -73,11 +96,14 @@ static sh_rc open_data(struct train *t)
 /* Only when the run is sure to start: one that is refused leaves no trace in the folder. */
 static sh_rc open_outputs(struct train *t)
 {
-    if (t->r->mesh->rank != 0)
-        return SH_OK;
-    SH_TRY(sh_tracing_check(t->r));
-    SH_TRY(save_config(t->r));
-    return open_metrics(t);
+    if (t->r->mesh->rank == 0) {
+        SH_TRY(sh_tracing_check(t->r));
+        SH_TRY(save_config(t->r));
+        SH_TRY(open_metrics(t));
+        t->saving.metrics = t->metrics;
+        report_start(t);
+    }
+    return sh_stopping_open(&t->stopping, t->r);
 }
 
 static void set_up(struct train *t)
@@ -96,23 +122,26 @@ static void set_up(struct train *t)
                            .decay = decay[cfg->lr_scheduler.decay_type],
                            .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
                            .decay_ratio = cfg->lr_scheduler.decay_ratio};
-    t->guard = (struct sh_guard){.skip_non_finite = cfg->guard.skip_non_finite,
+    t->guard = (struct sh_guard){.action = (enum sh_guard_action)cfg->guard.action,
                                  .z_score = cfg->guard.z_score,
                                  .window = cfg->guard.window,
-                                 .max_skips = cfg->guard.max_skips};
+                                 .max_skips = cfg->guard.max_skips,
+                                 .max_rollbacks = cfg->guard.max_rollbacks};
     sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
                      cfg->metrics.log_freq);
 }
 
-static sh_rc start_state(struct train *t)
+/* As the state that was loaded has it. */
+static sh_rc load_guard(struct train *t)
 {
-    SH_TRY(sh_run_start_state(t->r));
+    sh_guard_forget(&t->guard);
     if (!t->r->guard || !t->r->guard[0])
         return SH_OK;
     return sh_agree(sh_guard_load(&t->guard, t->r->guard));
 }
 
-/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read ahead. */
+/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read
+ * ahead. */
 static sh_rc read_micro_step(struct train *t, int m)
 {
     struct sh_feed *f = &t->feed;
@@ -134,7 +163,8 @@ static int64_t step_tokens(const struct train *t)
     return t->global_batch * t->r->cfg.training.seq_len;
 }
 
-/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does. */
+/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does.
+ * */
 static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
@@ -150,16 +180,19 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
     return sh_comm_wait(r->comm, ticket);
 }
 
-/* Read what comes first; the ranks agree that all could, and that all could write their logs. */
+/* Read what comes first; the ranks agree that all could, that all could write their logs, and whether to stop here. */
 static sh_rc prepare(struct train *t)
 {
-    double failed;
+    double sums[1 + SH_STOPPING_WISHES];
+    sh_rc rc = sh_metrics_result(t->metrics);
 
-    if (t->pending == SH_OK)
-        t->pending = read_micro_step(t, 0);
-    failed = t->pending != SH_OK;
-    SH_TRY(sum_over_ranks(t->r, &failed, 1));
-    return failed > 0 ? sh_agree(t->pending) : SH_OK;
+    if (rc == SH_OK)
+        rc = read_micro_step(t, 0);
+    sums[0] = rc != SH_OK;
+    sh_stopping_wish(&t->stopping, t->r, sums + 1);
+    SH_TRY(sum_over_ranks(t->r, sums, 1 + SH_STOPPING_WISHES));
+    sh_stopping_decide(&t->stopping, t->r, sums + 1);
+    return sums[0] > 0 ? sh_agree(rc) : SH_OK;
 }
 
 /* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
@@ -259,8 +292,7 @@ static void report(struct train *t, struct sh_step_metrics *m)
 {
     if (!t->metrics)
         return;
-    if (t->pending == SH_OK)
-        t->pending = sh_metrics_step(t->metrics, m);
+    sh_metrics_step(t->metrics, m);
     if (m->skipped)
         sh_progress_break(&t->progress);
     sh_progress_step(&t->progress, m);
@@ -287,6 +319,8 @@ static sh_rc train_step(struct train *t)
 
     sh_exec_set_step(r->exec, r->step + 1);
     SH_TRY(prepare(t));
+    if (t->stopping.asked)
+        return SH_OK;
     forward_backward(t, &m.loss, &m.grad_norm);
     SH_TRY(judge(t, m.loss, m.grad_norm, &verdict));
     if (verdict == SH_STEP_GOOD)
@@ -295,8 +329,11 @@ static sh_rc train_step(struct train *t)
     r->step++;
     r->samples += t->global_batch;
     r->tokens += step_tokens(t);
-    if (due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1)
+    sh_stragglers_add(&t->stragglers, spent.compute + t->data_seconds);
+    if (due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
         SH_TRY(measure_memory(t));
+        SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
+    }
     m.step = r->step;
     m.skipped = verdict_text(verdict);
     m.tokens = step_tokens(t);
@@ -305,12 +342,13 @@ static sh_rc train_step(struct train *t)
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
     m.time.data = t->data_seconds;
-    m.time.checkpoint = t->checkpoint_seconds;
+    m.time.checkpoint = t->saving.seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.peak_rss_bytes = t->rss;
     m.gpu_used_bytes = t->gpu_used;
-    t->data_seconds = t->checkpoint_seconds = 0;
+    t->data_seconds = t->saving.seconds = 0;
     report(t, &m);
+    t->undo = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
     return SH_OK;
 }
 
@@ -325,118 +363,155 @@ static sh_rc validate(struct train *t)
     sh_progress_break(&t->progress);
     sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss,
                 (long long)v.sequences);
-    if (t->pending == SH_OK)
-        t->pending = sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
+    sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
     return SH_OK;
 }
 
-/* *saved: what sh_run_save() or a poll has committed, if anything. */
-static void report_saved(struct train *t, struct sh_run_saved *saved)
+/* Where the guard may go back, the loss of the next step makes it do so. */
+static sh_rc check_state(struct train *t, bool *sound)
 {
-    struct sh_checkpoint_metrics m = {.step = saved->step,
-                                      .path = saved->path,
-                                      .bytes = saved->bytes,
-                                      .seconds = saved->seconds,
-                                      .stall = saved->stall};
+    sh_rc rc = sh_run_is_sound(t->r);
 
-    if (!saved->path)
-        return;
+    *sound = rc == SH_OK;
+    if (rc != SH_E_NUMERIC || t->guard.action != SH_GUARD_ROLLBACK || t->r->step == t->r->cfg.training.steps)
+        return rc;
     sh_progress_break(&t->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training stood still for %.3f s)", (long long)m.step, m.path,
-                (double)m.bytes / 1e6, m.seconds, m.stall);
-    if (t->metrics && t->pending == SH_OK)
-        t->pending = sh_metrics_checkpoint(t->metrics, &m);
-    free(saved->path);
-}
-
-static sh_rc poll_save(struct train *t, bool wait)
-{
-    struct sh_run_saved saved;
-    int64_t begin = sh_now_ns();
-
-    if (!sh_run_is_saving(t->r))
-        return SH_OK;
-    SH_TRY(sh_run_save_poll(t->r, wait, &saved));
-    t->checkpoint_seconds += seconds_since(begin);
-    report_saved(t, &saved);
+    if (sh_error_text()[0])
+        sh_log_warn("%s", sh_error_text());
+    sh_error_clear();
     return SH_OK;
 }
 
-/* One at a time: a second copy would take memory that is not planned for. */
-static bool skips(struct train *t)
+/* After the step just done; once is enough. */
+static sh_rc compare_replicas(struct train *t)
 {
-    const struct sh_config *cfg = &t->r->cfg;
-
-    if (!sh_run_is_saving(t->r) || cfg->checkpoint.async_busy == SH_BUSY_WAIT || t->r->step == cfg->training.steps)
-        return false;
-    sh_progress_break(&t->progress);
-    sh_log_info("step %lld  not saved: the checkpoint before is still being written (checkpoint.async_busy=skip)",
-                (long long)t->r->step);
-    return true;
+    if (!t->r->cfg.fault.replica_check_every || t->compared == t->r->step)
+        return SH_OK;
+    SH_TRY(sh_replicas_compare(t->r));
+    t->compared = t->r->step;
+    return SH_OK;
 }
 
-/* A save may take long on one rank, and no limit of a step must end it; it has its own, checkpoint.timeout_seconds. */
-static sh_rc save(struct train *t)
+/* Damage is not written as good. */
+static sh_rc save(struct train *t, bool must)
 {
-    struct sh_run_saved saved;
-    char guard[128];
-    int64_t begin;
+    bool sound;
 
-    if (skips(t))
-        return SH_OK;
+    SH_TRY(compare_replicas(t));
+    SH_TRY(check_state(t, &sound));
+    if (sound)
+        SH_TRY(sh_saving_save(&t->saving, must));
+    return SH_OK;
+}
+
+static void report_rollback(struct train *t, const struct sh_rollback_metrics *m)
+{
+    sh_log_info("step %lld  undone, back at step %lld; samples %lld to %lld of the run are left out (rollback %d of "
+                "%d)", (long long)m->from, (long long)m->to, (long long)m->first, (long long)m->last,
+                t->guard.rollbacks, t->guard.max_rollbacks);
+    sh_metrics_rollback(t->metrics, m);
+}
+
+static sh_rc go_back(struct train *t)
+{
+    struct sh_run *r = t->r;
+    struct sh_rollback_metrics m = {.from = r->step, .last = r->samples - 1};
+
     sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
-    begin = sh_now_ns();
-    sh_guard_save(&t->guard, guard, sizeof guard);
-    SH_TRY(sh_run_save(t->r, guard, &saved));
-    sh_mesh_patience(t->r->cfg.comm.train_timeout_seconds);
-    t->checkpoint_seconds += seconds_since(begin);
-    report_saved(t, &saved);
+    SH_TRY(sh_saving_poll(&t->saving, true));
+    SH_TRY(sh_rollback(r, &m.first));
+    SH_TRY(load_guard(t));
+    sh_mesh_patience(r->cfg.comm.train_timeout_seconds);
+    t->stopping.saved = m.to = r->step;
+    t->compared = -1;
+    t->undo = false;
+    report_rollback(t, &m);
     return SH_OK;
+}
+
+/* What is due after a step that stays. */
+static sh_rc after_step(struct train *t)
+{
+    struct sh_run *r = t->r;
+    const struct sh_config *cfg = &r->cfg;
+
+    if (cfg->fault.replica_check_every && r->step % cfg->fault.replica_check_every == 0)
+        SH_TRY(compare_replicas(t));
+    SH_TRY(sh_saving_poll(&t->saving, false));
+    if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
+        SH_TRY(validate(t));
+    if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
+        SH_TRY(save(t, r->step == cfg->training.steps));
+    return SH_OK;
+}
+
+/* What is being written is finished first, and is enough when nothing was done since. */
+static sh_rc finish_saves(struct train *t, int64_t first_step)
+{
+    const struct sh_run *r = t->r;
+
+    sh_mesh_patience(0);
+    SH_TRY(sh_saving_poll(&t->saving, true));
+    if (!t->stopping.asked || !r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
+        return SH_OK;
+    sh_progress_break(&t->progress);
+    sh_log_info("asked to stop (%s): saving step %lld", t->stopping.why, (long long)r->step);
+    SH_TRY(save(t, true));
+    sh_mesh_patience(0);
+    return sh_saving_poll(&t->saving, true);
 }
 
 static sh_rc loop(struct train *t)
 {
     struct sh_run *r = t->r;
     const struct sh_config *cfg = &r->cfg;
+    int64_t first_step = r->step;
 
     if (r->step >= cfg->training.steps)
         sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
-        SH_TRY(save(t));
+        SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_patience(cfg->comm.train_timeout_seconds);
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
         SH_TRY(train_step(t));
+        if (t->stopping.asked)
+            break;
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
-        SH_TRY(poll_save(t, false));
-        if (cfg->validation.enable && due(r->step, cfg->validation.freq, cfg->training.steps))
-            SH_TRY(validate(t));
-        if (cfg->checkpoint.enable && due(r->step, cfg->checkpoint.interval, cfg->training.steps))
-            SH_TRY(save(t));
+        SH_TRY(t->undo ? go_back(t) : after_step(t));
     }
-    sh_mesh_patience(0);
-    SH_TRY(poll_save(t, true));
+    SH_TRY(finish_saves(t, first_step));
     SH_TRY(sh_tracing_finish(&t->tracing, r));
-    return sh_agree(t->pending);
+    SH_TRY(sh_agree(sh_metrics_result(t->metrics)));
+    return sh_stopping_status(&t->stopping, r);
+}
+
+static void say_done(const struct sh_run *r)
+{
+    sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step, (long long)r->tokens,
+                r->folder);
 }
 
 sh_rc sh_run_train(struct sh_run *r)
 {
-    struct train t = {.r = r};
+    struct train t = {.r = r,
+                      .saving = {.r = r, .guard = &t.guard, .progress = &t.progress, .stopping = &t.stopping},
+                      .compared = -1};
     sh_rc rc;
 
     set_up(&t);
     SH_TRY_OUT(sh_agree(open_data(&t)));
-    SH_TRY_OUT(start_state(&t));
+    SH_TRY_OUT(sh_run_start_state(r));
+    SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(open_outputs(&t)));
+    SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     SH_TRY_OUT(loop(&t));
-    if (r->mesh->rank == 0)
-        sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step,
-                    (long long)r->tokens, r->folder);
+    say_done(r);
 out:
     sh_progress_break(&t.progress);
+    sh_stopping_close(&t.stopping, r, rc);
+    sh_stragglers_close(&t.stragglers);
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
     sh_feed_close(&t.feed);

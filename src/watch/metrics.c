@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct sh_metrics {
     FILE *file;
     char *path;
+    char *failure; /* of the first line that could not be written; NULL */
 };
 
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
@@ -32,7 +34,13 @@ void sh_metrics_close(struct sh_metrics *m)
         return;
     fclose(m->file);
     free(m->path);
+    free(m->failure);
     free(m);
+}
+
+sh_rc sh_metrics_result(const struct sh_metrics *m)
+{
+    return m && m->failure ? sh_fail(SH_E_DATA, "%s", m->failure) : SH_OK;
 }
 
 /* JSON has no NaN or Inf: such a number is written as null. */
@@ -41,21 +49,65 @@ static json_t *number(double v)
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-/* Flushed line by line: what is in the file is what has happened. */
-static sh_rc write_line(struct sh_metrics *m, json_t *line)
+/* UTC, as in ISO 8601: events are looked up in logs of other programs, on other hosts. */
+static json_t *now(void)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    bool ok;
+    char text[32];
+    time_t seconds = time(NULL);
+    struct tm utc;
 
-    json_decref(line);
-    if (!text)
-        return sh_fail(SH_E_BUG, "metrics: a line cannot be encoded");
-    ok = fprintf(m->file, "%s\n", text) > 0 && fflush(m->file) == 0;
-    free(text);
-    return ok ? SH_OK : sh_fail(SH_E_DATA, "write %s: %s", m->path, strerror(errno));
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return json_string(text);
 }
 
-sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
+static json_t *pace(const struct sh_pace_metrics *p)
+{
+    return json_pack("{s:o, s:o, s:o, s:i, s:s}", "min", number(p->least), "median", number(p->median), "max",
+                     number(p->most), "slowest_rank", p->slowest, "slowest_node", p->node);
+}
+
+/* Reasons may hold names of files, and these any bytes. */
+static json_t *words(const char *text)
+{
+    json_t *s = json_string(text);
+
+    return s ? s : json_string("(not UTF-8)");
+}
+
+static char *put(struct sh_metrics *m, const char *text)
+{
+    if (!text)
+        return sh_strfmt("%s: a line cannot be encoded", m->path);
+    if (fprintf(m->file, "%s\n", text) < 0 || fflush(m->file) != 0)
+        return sh_strfmt("write %s: %s", m->path, strerror(errno));
+    return NULL;
+}
+
+/* Flushed line by line: what is in the file is what has happened. Nothing follows a line that is lost. */
+static void write_line(struct sh_metrics *m, json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+
+    if (m && !m->failure)
+        m->failure = put(m, text);
+    free(text);
+    json_decref(line);
+}
+
+static json_t *words_or_null(const char *text)
+{
+    return text ? words(text) : json_null();
+}
+
+void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
+{
+    write_line(m, json_pack("{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}}", "event", "start", "time", now(), "step",
+                            (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from), "parameters_from",
+                            words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate,
+                            "shard", s->shard));
+}
+
+void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
     json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
                              number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
@@ -72,18 +124,34 @@ sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
         json_object_set_new(line, "gpu_used_bytes", json_integer((json_int_t)s->gpu_used_bytes));
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
-    return write_line(m, line);
+    if (line && s->pace.node)
+        json_object_set_new(line, "rank_seconds", pace(&s->pace));
+    write_line(m, line);
 }
 
-sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
 {
-    return write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss),
-                                   "tokens", (json_int_t)tokens, "seconds", number(seconds)));
+    write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss), "tokens",
+                            (json_int_t)tokens, "seconds", number(seconds)));
 }
 
-sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
+void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
-    return write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path,
-                                   "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
-                                   number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9)));
+    write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path,
+                            "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
+                            number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9),
+                            "disk_gb_per_second", number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",
+                            number(c->disk_seconds / c->seconds)));
+}
+
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason)
+{
+    write_line(m, json_pack("{s:s, s:o, s:I, s:i, s:o}", "event", "checkpoint_failed", "time", now(), "step",
+                            (json_int_t)step, "failures", failures, "reason", words(reason)));
+}
+
+void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r)
+{
+    write_line(m, json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,
+                            "first_sample_left_out", (json_int_t)r->first, "last_sample_left_out", (json_int_t)r->last));
 }

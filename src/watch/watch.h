@@ -13,6 +13,13 @@ struct sh_step_time {
     double step, compute, exposed_comm, data, checkpoint;
 };
 
+/* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */
+struct sh_pace_metrics {
+    double least, median, most;
+    int slowest;             /* rank */
+    const char *node;        /* that it is on; NULL: nothing was gathered */
+};
+
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
@@ -25,6 +32,12 @@ struct sh_step_metrics {
     int64_t arena_bytes;     /* planned and allocated, of one rank */
     int64_t peak_rss_bytes;  /* largest over the ranks */
     int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
+    struct sh_pace_metrics pace;
+};
+
+struct sh_rollback_metrics {
+    int64_t from, to;        /* steps */
+    int64_t first, last;     /* samples of the run that are left out for good */
 };
 
 struct sh_checkpoint_metrics {
@@ -33,14 +46,30 @@ struct sh_checkpoint_metrics {
     int64_t bytes;
     double seconds;          /* from the snapshot to the commit */
     double stall;            /* of them, those in which training stood still */
+    double disk_seconds;     /* of them, those of writing the data and of fsync */
 };
 
-/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. */
+/* With what a process begins. */
+struct sh_start_metrics {
+    int64_t step;                /* done before it */
+    const char *resumed_from;    /* a checkpoint, NULL */
+    const char *parameters_from; /* one of which only the parameters were taken, NULL; both NULL: initial values */
+    int ranks, replicate, shard;
+};
+
+/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. A line that
+ * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that
+ * do not write: nothing. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
-sh_rc sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
-sh_rc sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
-sh_rc sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s);
+void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
+void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r);
+/* failures: in a row, this one included */
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason);
+sh_rc sh_metrics_result(const struct sh_metrics *m);
 void sh_metrics_close(struct sh_metrics *m);
 
 /* One line on standard error: on a terminal it is written over, elsewhere printed every log_freq steps. */

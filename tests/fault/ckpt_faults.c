@@ -2,7 +2,7 @@
  * state) is right to the bit, or is refused with one class on all ranks and one text; earlier checkpoints are untouched
  * and nothing unfinished is left. Many faults in one start of the job:
  *
- *     ckpt_faults save-mpiio|save-direct|save-behind|load FOLDER FIRST BUDGET SECONDS [TEXT]
+ *     ckpt_faults save-mpiio|save-direct|save-behind|load|load-shared FOLDER FIRST BUDGET SECONDS [TEXT]
  *
  * injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from place FIRST of these on; a
  * stage of a save that hangs is to be stopped after SECONDS. test_ckpt_faults.py starts it, and starts it again behind
@@ -99,16 +99,28 @@ static sh_rc save_new(void)
 }
 
 /* A load that succeeds with wrong values is the worst of all ends, hence a class of its own. */
-static sh_rc load_before(void)
+static sh_rc load(enum ckpt_cut cut, bool share)
 {
-    struct sh_ckpt_set set = make_set(CUT_REPLICAS, false);
+    struct sh_ckpt_load_options options = {.timeout_seconds = seconds, .share = share};
+    struct sh_ckpt_load_report report;
+    struct sh_ckpt_set set = make_set(cut, false);
     struct sh_ckpt_meta meta = {0};
-    sh_rc rc = sh_ckpt_load(before.path, &set, &meta);
+    sh_rc rc = sh_ckpt_load_as(before.path, &set, &options, &meta, &report);
     if (rc == SH_OK && (wrong_elements(&set) != 0 || meta.step != BEFORE))
         rc = sh_fail(SH_E_BUG, "loaded, but the state is wrong");
     sh_ckpt_meta_free(&meta);
     free_set(&set);
     return rc;
+}
+
+static sh_rc load_before(void)
+{
+    return load(CUT_REPLICAS, false);
+}
+
+static sh_rc load_shared(void)
+{
+    return load(CUT_EVERYTHING, true);
 }
 
 /* The new file may only be there when it is whole: either the save succeeded, or only the last step failed, which makes
@@ -137,6 +149,8 @@ static void judge_result(sh_rc rc, bool met)
         return;
     if (sums[0] != test_world && sums[1] != test_world)
         complain("the ranks have different classes, or one that is not about data");
+    if (rc == SH_OK && now->end == OWN_MUST_FAIL && job->end == OWN_MUST_PASS)
+        complain("the failure was not noticed");
     if (sums[2] != (rc == SH_OK ? 0 : 1))
         complain("not one text");
     unmet += sums[3] == 0;
@@ -234,6 +248,7 @@ static const struct job jobs[] = {
     {"save-direct", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
     {"save-behind", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
     {"load", load_before, false, SH_CKPT_AUTO, OWN_MUST_PASS},
+    {"load-shared", load_shared, false, SH_CKPT_AUTO, OWN_MUST_PASS},
 };
 
 static const struct job *find_job(const char *name)

@@ -8,8 +8,10 @@
 enum { FAULT_TEXT_BYTES = 160 };
 
 /* A call that was interrupted, was late or moved only a part has not failed. Sherd's own calls, and those of HDF5
- * alone, get over it; MPI-IO may give up, and that must then be refused like any failure. */
-enum fault_end { MAY_FAIL, OWN_MUST_PASS, MUST_PASS };
+ * alone, get over it; MPI-IO may give up, and that must then be refused like any failure. What may be lost with a call
+ * that has failed, a later success does not bring back: an fsync that is tried again says nothing of the first one's
+ * data. MPI-IO's own such calls are followed by Sherd's, which must hold then. */
+enum fault_end { OWN_MUST_FAIL, MAY_FAIL, OWN_MUST_PASS, MUST_PASS };
 
 struct fault {
     int rank;

@@ -37,10 +37,13 @@ struct shim_plan {
 extern const char *const shim_call_name[SHIM_CALLS + 1];
 
 /* Count from now on, from 0; calls on files that are open already are not seen. `folder` is how
- * paths begin, as the program itself writes them; `after` (NULL:
- * nothing) is part of a path that must be met before anything counts. Both are copied. */
+ * paths begin, as the program itself writes them; `after` (NULL: nothing) is part of a path that must be met before
+ * anything counts. Both are copied. */
 void shim_start(const char *folder, const char *after, struct shim_plan plan);
 void shim_stop(void);
+
+/* The rank of this process before MPI begins: each launcher tells it in its own way; alone it is 0. */
+int shim_rank(void);
 
 /* Calls of a kind (SHIM_ANY: of all) since shim_start; whether the planned one was among them. Good after shim_stop. */
 long shim_count(enum shim_call call);

@@ -3,8 +3,9 @@
  *
  *   SHIM_FOLDER=out/ SHIM_AFTER=part-of-a-path SHIM_RANK=1 SHIM_CALL=write SHIM_NUMBER=3 SHIM_FAULT=kill
  *
- * SHIM_FAULT is kill, count, or the number of an errno. With count the calls met are written at the end, one line a
- * rank, to the file SHIM_COUNTS: "rank call call ...", in their order. */
+ * SHIM_FAULT is kill, count, or the number of an errno; with SHIM_LASTING all later calls of that kind fail too. The
+ * calls met are written at the end, one line a rank, to the file SHIM_COUNTS if that is given: "rank call call ...", in
+ * their order. */
 #include "tests/fault/shim.h"
 
 #include <stdio.h>
@@ -15,16 +16,6 @@ static const char *setting(const char *name)
 {
     const char *value = getenv(name);
     return value ? value : "";
-}
-
-/* Each launcher tells it in its own way; alone it is 0. */
-static int rank_here(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]))
-            return atoi(getenv(names[i]));
-    return 0;
 }
 
 static enum shim_call call_of(const char *name)
@@ -38,7 +29,8 @@ static enum shim_call call_of(const char *name)
 static struct shim_plan plan_here(void)
 {
     const char *fault = setting("SHIM_FAULT");
-    struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")), .number = atol(setting("SHIM_NUMBER"))};
+    struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")), .number = atol(setting("SHIM_NUMBER")),
+                             .lasting = getenv("SHIM_LASTING") != NULL};
     if (strcmp(fault, "kill") == 0)
         plan.fault = SHIM_KILL;
     else if (strcmp(fault, "count") != 0) {
@@ -51,7 +43,7 @@ static struct shim_plan plan_here(void)
 __attribute__((constructor)) static void begin(void)
 {
     bool counting = strcmp(setting("SHIM_FAULT"), "count") == 0;
-    if (getenv("SHIM_FOLDER") && (counting || rank_here() == atoi(setting("SHIM_RANK"))))
+    if (getenv("SHIM_FOLDER") && (counting || shim_rank() == atoi(setting("SHIM_RANK"))))
         shim_start(setting("SHIM_FOLDER"), getenv("SHIM_AFTER"), plan_here());
 }
 
@@ -62,7 +54,7 @@ __attribute__((destructor)) static void tell(void)
     shim_stop();
     if (!out)
         return;
-    fprintf(out, "%d", rank_here());
+    fprintf(out, "%d", shim_rank());
     for (long i = 0; i < shim_count(SHIM_ANY) && i < SHIM_ORDER; i++)
         fprintf(out, " %s", shim_call_name[shim_order(i)]);
     fprintf(out, "\n");

@@ -56,6 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 enum { MAX_BYTES = 4096 };
 
 static const char *const seeds[] = {
+    "model: {name: debug}\ncheckpoint:\n  hints: {striping_factor: 16, cb_nodes: '4'}\n  interval: 5\n",
     "model:\n  name: debug\ntraining:\n  steps: 100\n  local_batch_size: 4 # sequences\noptimizer:\n  lr: 3.0e-4\n",
     "job: {description: \"\\u20ac\", dump_folder: 'it''s'}\nmodel: {name: gpt2-124m}\nmemory: {limit_bytes: 4GiB}\n",
     "parallelism:\n  zero_stage: 2\n  data_parallel_replicate_degree: 2\nmodel:\n  name: llama3.2-1b\n  n_layers: 2\n",

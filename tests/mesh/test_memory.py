@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Memory: what `sherd plan` says is what a run takes, to the byte, and sharding divides it. Prints TAP."""
+import functools
 import pathlib
 import re
 import sys
@@ -21,6 +22,9 @@ RUNS = {
     'shard_optim over 2, full recompute': (2, 'llama', {'parallelism.sharding_strategy': 'shard_optim',
                                                         'activation_checkpoint.mode': 'full'}),
     'no_shard over 2': (2, 'gpt2', {'parallelism.sharding_strategy': 'no_shard'}),
+    'full_shard over 3, nothing shared': (3, 'gpt2', {'comm.shared_memory': 'off'}),
+    'hybrid_shard_zero2 2 x 2, nodes of 2': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard_zero2',
+                                                         'mesh.ranks_per_node': 2}),
     'one rank, reproducible': (1, 'gpt2', {'training.reproducible': 'mesh', 'training.global_batch_size': 16}),
     'shard_optim over 2, reproducible': (2, 'llama', {'training.reproducible': 'mesh',
                                                       'training.global_batch_size': 16,
@@ -47,17 +51,17 @@ def case_exact(ranks, family, changes):
     config = {'training.dataset_path': tokens, **tiny.MODELS[family], **changes, 'training.steps': 2,
               'lr_scheduler.total_steps': 10}
     step = job.train('run', config, ranks)[-1]
-    planned = plan(config, ranks)['arena: all that is allocated']
+    planned = plan({'mesh.ranks_per_node': ranks or 1, **config}, ranks)['arena: all that is allocated']
     wrong = [f'arena of {step["arena_bytes"]} bytes, planned {planned}'] if step['arena_bytes'] != planned else []
     if not planned <= step['peak_rss_bytes'] <= planned + BESIDE_ARENA_BYTES:
         wrong.append(f'{step["peak_rss_bytes"]} bytes resident beside an arena of {planned}')
     return wrong
 
 
-def case_quarter():
+def case_quarter(**changes):
     """But for the padding of units; without accumulation, which needs room for a second gradient of one unit."""
     config = {**tiny.MODELS['llama'], 'model.dim': 60, 'model.head_dim': 12, 'model.ffn_dim': 100,
-              'training.global_batch_size': -1}
+              'training.global_batch_size': -1, **changes}
     whole, part = plan({**config, 'parallelism.sharding_strategy': 'no_shard'}, 4), plan(config, 4)
     ratios = {name: part[name] / whole[name] for name in MODEL_STATES}
     return [f'{name}: {ratio:.4f} of what no_shard takes' for name, ratio in ratios.items() if not 0.25 <= ratio < 0.26]
@@ -82,7 +86,8 @@ def case_large():
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{name}: as planned', case_exact, *run) for name, run in RUNS.items() if run[0] == 1 or job.can_launch()]
-    cases += [('full_shard over 4 takes a quarter', case_quarter), ('70b on 512 ranks', case_large)]
+    cases += [('full_shard over 4 takes a quarter', case_quarter),
+              ('and so on one node', functools.partial(case_quarter, **{'mesh.ranks_per_node': 4})), ('70b on 512 ranks', case_large)]
     examples = sorted((job.TOP / 'examples').glob('*.yaml'))
     cases += [(f'{path.name} can be planned', case_example, path) for path in examples]
     sys.exit(job.run_cases(cases))

@@ -2,7 +2,7 @@
 """The same training on every mesh: strategies, numbers of ranks, recompute, prefetch, accumulation. Prints TAP.
 
 In float32 the losses of all steps agree with those of one rank to LOSS_BOUND; two runs on one mesh, and runs that
-differ only in what is computed again or gathered when, agree to the bit. SHERD_LONG=1 runs every
+differ only in what is computed again or gathered when, or in what the ranks of a node share, agree to the bit. SHERD_LONG=1 runs every
 combination, else a sample of them.
 """
 import functools
@@ -25,6 +25,10 @@ HYBRID = ('hybrid_shard', 'hybrid_shard_zero2')
 GRIDS = ((1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2))  # replicate, shard
 
 
+# Within a node nothing is gathered, so gathers are tried as if there were none.
+APART = {'comm.shared_memory': 'off'}
+
+
 def flat(strategy, ranks, **more):
     return ranks, {'parallelism.sharding_strategy': strategy, **more}
 
@@ -35,9 +39,8 @@ def grid(strategy, replicate, shard, **more):
 
 
 def inner(strategy, n, replicate, shard):
-    if replicate == 1:
-        return flat(strategy, shard, **{'parallelism.reshard_after_forward': n})
-    return grid(strategy, replicate, shard, **{'parallelism.reshard_after_forward': n})
+    changes = {'parallelism.reshard_after_forward': n, **APART}
+    return flat(strategy, shard, **changes) if replicate == 1 else grid(strategy, replicate, shard, **changes)
 
 
 INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full_shard', 2, 1, 6),
@@ -54,7 +57,7 @@ BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_gra
 
 RECOMPUTE = [{'activation_checkpoint.mode': 'full'}, {'activation_checkpoint.mode': 'selective'},
              {'activation_checkpoint.mode': 'every_k', 'activation_checkpoint.every_k': 2}]
-PREFETCH = [{'parallelism.forward_prefetch': forward, 'parallelism.backward_prefetch': backward,
+PREFETCH = [{**APART, 'parallelism.forward_prefetch': forward, 'parallelism.backward_prefetch': backward,
              'parallelism.limit_all_gathers': limit}
             for forward, backward, limit in [(0, 0, 1), (0, 0, 2), (2, 2, 0), (3, 1, 2), (1, 3, 3)]]
 
@@ -109,11 +112,13 @@ def case_same_bits(family, ranks, changes, kinds):
 
 
 def mesh_cases():
-    both = [(family, ranks, with_local(changes, ranks, accumulate), accumulate)
-            for family in tiny.MODELS for accumulate in (False, True)
+    both = [(family, ranks, {**apart, **with_local(changes, ranks, accumulate)}, accumulate)
+            for family in tiny.MODELS for accumulate in (False, True) for apart in (({}, APART) if LONG else ({},))
             for ranks, changes in (EVERY_MESH if LONG else SAMPLE)]
     if not LONG:  # half of the sample without accumulation, half with it; the other way round for the other model
         both = [row for i, row in enumerate(both) if (i + (row[0] == 'llama')) % 2 == row[3]]
+        both = [(family, ranks, {**APART, **changes} if i % 2 else changes, accumulate)
+                for i, (family, ranks, changes, accumulate) in enumerate(both)]
     return [(f'{family}, {label(ranks, changes)}', case_mesh, family, ranks, changes)
             for family, ranks, changes, _ in both]
 
@@ -124,6 +129,8 @@ def bit_cases():
         where, changes = f'{family}, {label(ranks, changes)}', with_local(changes, ranks, True)
         cases += [(f'{where}: again', case_again, family, ranks, changes),
                   (f'{where}: recompute', case_same_bits, family, ranks, changes, RECOMPUTE),
+                  (f'{where}: nothing shared', case_same_bits, family, ranks, changes,
+                   [APART, {**APART, 'mesh.ranks_per_node': 1}]),
                   (f'{where}: prefetch', case_same_bits, family, ranks, changes, PREFETCH if LONG else PREFETCH[::2])]
     return cases
 

@@ -2,8 +2,9 @@
 """A run that is interrupted and taken up again, on the same mesh and on others. Prints TAP.
 
 On the same mesh nothing shows that there was an interruption: losses and the last checkpoint are the same to the bit.
-On another mesh the run sees the same global batches, and its losses are those of the uninterrupted run to LOSS_BOUND.
-SHERD_LONG=1 takes every mesh's run up on every other one.
+On another mesh the run sees the same global batches, and its losses are those of the uninterrupted run to LOSS_BOUND;
+one case shows that other batches would be seen. SHERD_LONG=1 takes every mesh's run up on every other one, and goes on
+for 50 steps.
 """
 import functools
 import itertools
@@ -17,8 +18,9 @@ import job
 import tiny
 
 LOSS_BOUND = 1e-5
-HALF = tiny.STEPS // 2
 LONG = bool(os.environ.get('SHERD_LONG'))
+BEFORE, AFTER = (10, 50) if LONG else (5, 5)  # steps
+STEPS = BEFORE + AFTER
 
 # Name: ranks, changes of the configuration.
 MESHES = {
@@ -39,8 +41,9 @@ folders = itertools.count()
 
 
 def config(family, mesh, more):
-    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': HALF,
-            **tiny.MODELS[family], **MESHES[mesh][1], **dict(more)}
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': BEFORE,
+            **tiny.MODELS[family], 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, **MESHES[mesh][1],
+            **dict(more)}
 
 
 def checkpoint(folder, step):
@@ -55,23 +58,23 @@ def uninterrupted(family, mesh, more=()):
 
 
 def take_up(before, family, mesh, more=()):
-    """Go on from the checkpoint in the middle of `before`, as after a crash; returns (folder, metrics from then on)."""
+    """Go on from the first checkpoint of `before`, as after a crash; returns (folder, metrics from then on)."""
     folder = job.prepare(f'taken-up-{next(folders)}', config(family, mesh, more))
-    checkpoint(folder, HALF).parent.mkdir(parents=True)
-    shutil.copy(checkpoint(before, HALF), checkpoint(folder, HALF))
+    checkpoint(folder, BEFORE).parent.mkdir(parents=True)
+    shutil.copy(checkpoint(before, BEFORE), checkpoint(folder, BEFORE))
     job.sherd('train', 'c.yaml', ranks=MESHES[mesh][0], folder=folder)
     return folder, job.metrics(folder)
 
 
 def compare(after, whole, keys, bound):
-    found, expected = ([step[key] for step in steps for key in keys] for steps in (after, whole[HALF:]))
+    found, expected = ([step[key] for step in steps for key in keys] for steps in (after, whole[BEFORE:]))
     return job.differ(', '.join(keys), found, expected, bound)
 
 
 def case_same(family, mesh, more):
     before, whole = uninterrupted(family, mesh, more)
     folder, after = take_up(before, family, mesh, more)
-    same = checkpoint(folder, tiny.STEPS).read_bytes() == checkpoint(before, tiny.STEPS).read_bytes()
+    same = checkpoint(folder, STEPS).read_bytes() == checkpoint(before, STEPS).read_bytes()
     return (compare(after, whole, ('step', 'loss', 'grad_norm', 'lr', 'tokens_seen'), 0)
             + ([] if same else ['the last checkpoints differ']))
 
@@ -81,13 +84,22 @@ def case_other(family, mesh, other):
     return compare(take_up(before, family, other)[1], whole, ('step', 'loss', 'tokens_seen'), LOSS_BOUND)
 
 
+def case_other_batches():
+    before, whole = uninterrupted('llama', '1 rank')
+    after = take_up(before, 'llama', '1 rank', tuple({'debug.seed': 1}.items()))[1]
+    near = [step['step'] for step, expected in zip(after, whole[BEFORE:])
+            if abs(step['loss'] - expected['loss']) <= LOSS_BOUND * expected['loss']]
+    return [f'the losses of other batches are near at steps {near}'] if near or len(after) != AFTER else []
+
+
 def make_cases():
     same = [(f'{family}, {mesh}, {kind}: nothing shows', case_same, family, mesh, more)
             for family, mesh in zip(itertools.cycle(tiny.MODELS), MESHES)
             for kind, more in (('float32', ()), ('bfloat16', tuple(BF16.items())))]
     ring = list(zip(MESHES, [*MESHES][1:] + [*MESHES][:1]))
     pairs = itertools.permutations(MESHES, 2) if LONG else ring
-    return same + [(f'llama, {mesh}, then {other}', case_other, 'llama', mesh, other) for mesh, other in pairs]
+    return (same + [(f'llama, {mesh}, then {other}', case_other, 'llama', mesh, other) for mesh, other in pairs]
+            + [('batches of another seed show in every loss', case_other_batches)])
 
 
 if __name__ == '__main__':

@@ -8,60 +8,28 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
+import live
 import tiny
 
 TIMEOUT_SECONDS = 2
 GRACE_SECONDS = 5
 COMM = 5  # the exit status of a communication error
 CASES = [(signal.SIGSTOP, 1, 2), (signal.SIGSTOP, 0, 4), (signal.SIGSTOP, 2, 4), (signal.SIGKILL, 1, 4)]
-LAUNCHER_RANK = ('OMPI_COMM_WORLD_RANK', 'PMI_RANK')
-
-
-def variable(process, names):
-    """The first of these variables in the environment of a process, or None."""
-    try:
-        words = (process / 'environ').read_bytes().split(b'\0')
-    except OSError:
-        return None
-    found = dict(word.decode(errors='replace').split('=', 1) for word in words if b'=' in word)
-    return next((found[name] for name in names if name in found), None)
-
-
-def find_rank(folder, rank):
-    """The process of a rank among those that work in the folder."""
-    for process in pathlib.Path('/proc').glob('[0-9]*'):
-        if launcher.works_in(process / 'cwd', folder.absolute()) and variable(process, LAUNCHER_RANK) == str(rank):
-            return int(process.name)
-    raise job.Failed(f'rank {rank} is not running')
-
-
-def wait_for_steps(folder, child, count):
-    """Training is under way once it has written some metrics."""
-    deadline = time.monotonic() + job.SECONDS
-    path = folder / 'out/metrics.jsonl'
-    while not path.exists() or path.read_bytes().count(b'\n') < count:
-        if child.poll() is not None or time.monotonic() > deadline:
-            raise job.Failed(f'did not train: {(folder / "stderr").read_text()}')
-        time.sleep(0.05)
 
 
 def start(folder, ranks):
-    job.prepare(folder, {'job.dump_folder': 'out', **tiny.MODELS['llama'], 'training.dataset_path': tokens,
-                         'training.steps': 1000000, 'training.local_batch_size': tiny.GLOBAL_BATCH // ranks,
-                         'comm.train_timeout_seconds': TIMEOUT_SECONDS, 'checkpoint.enable': False})
-    with open(folder / 'stderr', 'wb') as errors:
-        return subprocess.Popen(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=errors,
-                                stderr=errors, cwd=folder, env=job.environment(ranks), start_new_session=True)
+    return live.start(folder, {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': 1000000,
+                               'training.local_batch_size': tiny.GLOBAL_BATCH // ranks,
+                               'comm.train_timeout_seconds': TIMEOUT_SECONDS, 'checkpoint.enable': False}, ranks)
 
 
 def judge(status, seconds, folder, how, rank):
-    text = launcher.NOISE.sub('', (folder / 'stderr').read_text(errors='replace'))
+    text = live.said(folder)
     said = [line for line in text.splitlines() if 'error:' in line and line.startswith('sherd:')]
     wrong = [f'process {number} is still there' for number in launcher.left_alive(folder.absolute())]
     if seconds > TIMEOUT_SECONDS + GRACE_SECONDS:
@@ -79,9 +47,9 @@ def case(how, rank, ranks):
     folder = pathlib.Path(f'{how.name}-{rank}-of-{ranks}')
     child = start(folder, ranks)
     try:
-        wait_for_steps(folder, child, 20)
+        live.wait_for_steps(folder, child, 20)
         begin = time.monotonic()
-        os.kill(find_rank(folder, rank), how)
+        os.kill(live.find_rank(folder, rank), how)
         status = child.wait(TIMEOUT_SECONDS + GRACE_SECONDS + 5)
         return judge(status, time.monotonic() - begin, folder, how, rank)
     finally:

@@ -34,6 +34,14 @@ static const struct sh_ckpt_tensor small[] = {
     {"layers.0.wide", 2, {1, 6553}, 6553},
 };
 
+/* 240 MB of state: for tests of memory. */
+static const struct sh_ckpt_tensor big[] = {
+    {"wte.weight", 2, {10007, 1009}, 10097063},
+    {"layers.0.norm.weight", 1, {1009}, 1009},
+    {"layers.0.attn.weight", 2, {3001, 2003}, 6011003},
+    {"head.weight", 2, {1009, 3967}, 4002703},
+};
+
 const struct sh_ckpt_tensor *test_tensors = large;
 int test_n_tensors = sizeof large / sizeof large[0];
 
@@ -41,6 +49,12 @@ void use_small_model(void)
 {
     test_tensors = small;
     test_n_tensors = sizeof small / sizeof small[0];
+}
+
+void use_big_model(void)
+{
+    test_tensors = big;
+    test_n_tensors = sizeof big / sizeof big[0];
 }
 
 void check_that(bool ok, const char *file, int line, const char *what)
@@ -111,27 +125,53 @@ static void add_crumbs(struct sh_ckpt_set *set, bool fill)
     }
 }
 
-static struct sh_range own_range(enum ckpt_cut cut)
+static int64_t total_elems(void)
 {
     int64_t total = 0;
     for (int t = 0; t < test_n_tensors; t++)
         total += test_tensors[t].elems;
+    return total;
+}
+
+static struct sh_range shard_range(int replicas)
+{
+    int shards = test_world / replicas;
+    return sh_layout_owned(total_elems(), shards, test_rank % shards);
+}
+
+static struct sh_range written_range(int replicas)
+{
+    return sh_layout_split(shard_range(replicas), replicas, test_rank / (test_world / replicas));
+}
+
+static struct sh_range own_range(enum ckpt_cut cut)
+{
     int owner = cut == CUT_FIRST_RANK ? 0 : test_world - 1;
-    int replicas = cut == CUT_REPLICAS && test_world % 2 == 0 ? 2 : 1, shards = test_world / replicas;
     if (cut == CUT_EVERYTHING)
-        return (struct sh_range){0, total};
+        return (struct sh_range){0, total_elems()};
     if (cut == CUT_FIRST_RANK || cut == CUT_LAST_RANK)
-        return (struct sh_range){0, owner == test_rank ? total : 0};
-    return sh_layout_split(sh_layout_owned(total, shards, test_rank % shards), replicas, test_rank / shards);
+        return (struct sh_range){0, owner == test_rank ? total_elems() : 0};
+    return written_range(cut == CUT_REPLICAS && test_world % 2 == 0 ? 2 : 1);
+}
+
+static struct sh_ckpt_set make_range_set(struct sh_range own, bool fill)
+{
+    struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
+    add_range(&set, own, fill);
+    return set;
+}
+
+struct sh_ckpt_set make_mesh_set(int replicas, bool fill)
+{
+    return make_range_set(fill ? written_range(replicas) : shard_range(replicas), fill);
 }
 
 struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill)
 {
     struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
-    if (cut == CUT_CRUMBS)
-        add_crumbs(&set, fill);
-    else
-        add_range(&set, own_range(cut), fill);
+    if (cut != CUT_CRUMBS)
+        return make_range_set(own_range(cut), fill);
+    add_crumbs(&set, fill);
     return set;
 }
 

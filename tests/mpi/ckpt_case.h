@@ -27,11 +27,16 @@ void check_fails(sh_rc rc, sh_rc expected, const char *says);
 extern const struct sh_ckpt_tensor *test_tensors;
 extern int test_n_tensors;
 
-/* From now on some 17,000 elements instead of two million. Before everything else, on all ranks. */
+/* From now on some 17,000 elements, or 20 million, instead of two million. Before everything else, on all ranks. */
 void use_small_model(void);
+void use_big_model(void);
 
 /* This rank's pieces for a cut, with memory behind them: known values (fill) or garbage. Freed with free_set. */
 struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill);
+
+/* As training does on a mesh of `replicas` x world / replicas ranks: replicas share the saving of their shard (fill),
+ * and each of them loads the whole of it. */
+struct sh_ckpt_set make_mesh_set(int replicas, bool fill);
 void free_set(struct sh_ckpt_set *set);
 
 /* Elements of the set's pieces that do not have the known value. */

@@ -1,10 +1,12 @@
-/* Saved on any ranks in any cut by either road, the file has the same bytes; loaded on any ranks in any cut, the same values.
+/* Saved on any ranks in any cut by either road, the file has the same bytes; loaded on any ranks in any cut, the same
+ * values.
  * test_ckpt REFERENCE: also compare with the file that an earlier run, on other ranks or another MPI, left as REFERENCE
  * (written when it is missing). Under tests/mpi/run the runs on 1, 2, 3, ... ranks are compared in this way. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/mesh/mesh.h"
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +15,13 @@
 
 static char path[256], path_of_eight[256];
 
-static void load_and_compare(enum ckpt_cut cut)
+static void load_and_compare(enum ckpt_cut cut, bool share)
 {
     struct sh_ckpt_set set = make_set(cut, false);
     struct sh_ckpt_meta meta, expected = test_meta(7);
-    CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
+    struct sh_ckpt_load_options options = {.timeout_seconds = 200, .share = share};
+    struct sh_ckpt_load_report report;
+    CHECK(sh_ckpt_load_as(path, &set, &options, &meta, &report) == SH_OK && !report.damaged);
     CHECK(wrong_elements(&set) == 0);
     CHECK(meta.step == 7 && meta.samples == expected.samples && meta.tokens == expected.tokens);
     CHECK(meta.updates == expected.updates);
@@ -93,7 +97,7 @@ static void every_cut(const char *folder)
     for (int cut = CUT_LAST_RANK; cut < CUT_EVERYTHING; cut++) {
         CHECK(save(folder, (enum ckpt_cut)cut) == first);
         for (int load = 0; load < CUTS; load++)
-            load_and_compare((enum ckpt_cut)load);
+            load_and_compare((enum ckpt_cut)load, cut % 2 == 0);
     }
     save_behind(folder, false, first);
     save_behind(folder, true, first);
@@ -112,15 +116,34 @@ static long long bytes_read(void)
     return n;
 }
 
-/* Each rank its own part: together they read the file once. */
-static void read_once(void)
+/* Each rank its own part, or all of them everything: together they read the file once. */
+static void read_once(enum ckpt_cut cut, bool share)
 {
     long bytes;
     long long before = bytes_read(), after;
-    load_and_compare(CUT_FLAT);
+    load_and_compare(cut, share);
     after = before < 0 ? 0 : bytes_read() - before;
     CHECK(sh_mesh_sum_i64(&after, 1) == SH_OK && file_hash(path, &bytes));
     CHECK(before < 0 || (double)after <= 1.02 * (double)bytes);
+}
+
+/* One rank reads the damaged block, and all are to learn of it. */
+static void shared_damage(void)
+{
+    struct sh_ckpt_load_options options = {.share = true};
+    struct sh_ckpt_load_report report;
+    struct sh_ckpt_set set = make_set(CUT_EVERYTHING, false);
+    struct sh_ckpt_meta meta;
+    FILE *f = test_rank == 0 ? fopen(path, "r+b") : NULL;
+    int byte = 0;
+    CHECK(!f || (fseek(f, -3000, SEEK_END) == 0 && (byte = fgetc(f)) != EOF && fseek(f, -3000, SEEK_END) == 0));
+    CHECK(!f || (fputc(byte ^ 16, f) != EOF && fflush(f) == 0));
+    sh_mesh_barrier();
+    check_fails(sh_ckpt_load_as(path, &set, &options, &meta, &report), SH_E_DATA, "block");
+    CHECK(report.damaged);
+    CHECK(!f || (fseek(f, -3000, SEEK_END) == 0 && fputc(byte, f) != EOF && fclose(f) == 0));
+    sh_mesh_barrier();
+    free_set(&set);
 }
 
 static void only_some_states(void)
@@ -182,6 +205,25 @@ static void newest_by_step(const char *folder)
     }
 }
 
+/* A step that is saved again gets a new file: who reads the old one goes on reading it. */
+static void never_in_place(const char *folder)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(7);
+    struct stat before, after;
+    int64_t bytes;
+    meta.tokens++;
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && fstat(fd, &before) == 0);
+    sh_mesh_barrier();
+    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    CHECK(stat(path, &after) == 0 && after.st_ino != before.st_ino);
+    CHECK(fstat(fd, &after) == 0 && after.st_size == before.st_size && after.st_nlink == 0);
+    CHECK(memcmp(&after.st_mtim, &before.st_mtim, sizeof before.st_mtim) == 0);
+    close(fd);
+    free_set(&set);
+}
+
 /* New folders on the way, and no more rights than wanted when the umask gives all. */
 static void modes(const char *folder)
 {
@@ -221,7 +263,10 @@ int main(int argc, char **argv)
     const char *folder = make_folder();
     snprintf(path, sizeof path, "%s/step-00000007.h5", folder);
     every_cut(folder);
-    read_once();
+    read_once(CUT_FLAT, false);
+    read_once(CUT_EVERYTHING, true);
+    read_once(CUT_REPLICAS, true);
+    shared_damage();
     only_some_states();
     if (test_rank == 0) {
         serial_calls(folder);
@@ -232,6 +277,7 @@ int main(int argc, char **argv)
         compare_with_reference(argv[1]);
     else if (getenv("RANKS")) /* the runner gives each number of ranks a folder beside the others */
         compare_with_reference("../reference.h5");
+    never_in_place(folder);
     modes(folder);
     remove_folder();
     if (test_rank == 0)

@@ -178,6 +178,13 @@ static void control_characters(hid_t f)
     put(f, "/model/a\033[31m%n%s\n", H5T_IEEE_F32LE, 1, thirteen, plain());
 }
 
+static void long_name(hid_t f)
+{
+    static char name[10000] = "/model/";
+    memset(name + strlen(name), 'x', sizeof name - 1 - strlen(name));
+    put(f, name, H5T_IEEE_F32LE, 1, thirteen, plain());
+}
+
 static const struct {
     bool removes_victim; /* and its links: first */
     void (*change)(hid_t file);
@@ -205,9 +212,11 @@ static const struct {
     {false, no_meta, "/meta"},
     {false, meta_elsewhere, "link to elsewhere"},
     {false, control_characters, "impossible name"},
+    {false, long_name, "impossible name"},
 };
 
-static void change_file(size_t i)
+/* A copy of the good file, open for changes. */
+static hid_t open_copy(void)
 {
     char command[700];
     snprintf(command, sizeof command, "cp '%s' '%s'", good, path);
@@ -217,10 +226,45 @@ static void change_file(size_t i)
     hid_t file = H5Fopen(path, H5F_ACC_RDWR, fapl);
     H5Pclose(fapl);
     CHECK(file >= 0);
+    return file;
+}
+
+static void change_file(size_t i)
+{
+    hid_t file = open_copy();
     if (cases[i].removes_victim)
         CHECK(H5Ldelete(file, victim, H5P_DEFAULT) >= 0);
     cases[i].change(file);
     CHECK(H5Fclose(file) >= 0);
+}
+
+/* A filter in a file may be one that HDF5 would fetch from HDF5_PLUGIN_PATH. Ranks that let HDF5 look into a file have
+ * turned that off. */
+static void no_plugins(void)
+{
+    unsigned kinds = ~0U;
+    if (test_rank == 0)
+        CHECK(H5PLget_loading_state(&kinds) >= 0 && kinds == 0);
+}
+
+/* What a later minor version adds is none of this one's business. */
+static void later_minor_version(void)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, false);
+    struct sh_ckpt_meta meta;
+    if (test_rank == 0) {
+        hid_t file = open_copy(), space = H5Screate(H5S_SCALAR);
+        set_number(file, "format_minor", 9);
+        H5Aclose(H5Acreate_by_name(file, "/meta", "more", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+        H5Gclose(H5Gcreate2(file, "/more", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+        H5Sclose(space);
+        CHECK(H5Fclose(file) >= 0);
+    }
+    sh_mesh_barrier();
+    CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK && wrong_elements(&set) == 0);
+    sh_ckpt_meta_free(&meta);
+    free_set(&set);
+    sh_mesh_barrier();
 }
 
 static void all_cases(void)
@@ -257,6 +301,8 @@ int main(int argc, char **argv)
     snprintf(path, sizeof path, "%s/step-00000007.h5", folder);
     save_good(folder);
     all_cases();
+    no_plugins();
+    later_minor_version();
     remove_folder();
     if (test_rank == 0)
         printf("test_ckpt_hostile: %d ranks: ok\n", test_world);

@@ -2,10 +2,12 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/comm.h"
+#include "src/mesh/segment.h"
 #include "tests/mpi/mpitest.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static struct sh_mesh *mesh;
@@ -13,6 +15,7 @@ static struct sh_comm *comm;
 
 /* Of the two rounds that a direct collective has in flight, hold back the first: its requests look incomplete until `until`
  * of the other's are complete. Set while nothing runs. The library's calls come here, since MPI's own are weak symbols. */
+static int receives; /* parts of large collectives that came as messages */
 static struct {
     int until;          /* 0: no delay */
     int seen, per_slot; /* completed requests of the other slot; requests of one */
@@ -23,6 +26,7 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
 {
     if (delay.until > 0 && delay.first == NULL)
         delay.first = request;
+    receives++;
     return PMPI_Irecv(at, count, type, source, tag, of, request);
 }
 
@@ -108,9 +112,18 @@ static double sum_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i)
     return tree_of(t, axis, salt, i, 0, mesh->shape.size[axis]);
 }
 
+/* Buffers come from the segment while there is one: at the same place on all ranks, who ask for the same. */
+static struct sh_comm_segment segment;
+static int64_t taken;
+
 static void *buffer(enum sh_dtype t, int64_t elems)
 {
-    return sh_calloc((size_t)elems, (size_t)sh_dtype_bytes(t));
+    if (!segment.base)
+        return sh_calloc((size_t)elems, (size_t)sh_dtype_bytes(t));
+    char *at = segment.peers + segment.rank * segment.peer_bytes + taken;
+    taken += (elems * sh_dtype_bytes(t) + 63) / 64 * 64;
+    CHECK(taken <= segment.peer_bytes);
+    return at;
 }
 
 static void fill(enum sh_dtype t, void *at, int64_t first, int64_t n, int salt)
@@ -182,6 +195,11 @@ static void drop(struct trial *t)
 {
     int64_t mine = mesh->shape.index[t->coll.axis] * t->coll.count * sh_dtype_bytes(t->coll.dtype);
     char *send = t->send, *recv = t->recv;
+    if (segment.base) {
+        sh_mesh_barrier(); /* others may still look at theirs */
+        taken = 0;
+        return;
+    }
     if (t->coll.kind == SH_OP_ALL_GATHER && send == recv + mine)
         send = NULL;
     else if (t->coll.kind == SH_OP_REDUCE_SCATTER && recv == send + mine)
@@ -235,6 +253,71 @@ static void test_every_kind(void)
         close_comm();
     }
     test_end("every kind, type, axis and size");
+}
+
+enum { GROUP_BYTES = 1 << 20, PEER_BYTES = 16 << 20 };
+
+static void open_segment(void)
+{
+    int world = test_world(), fd;
+    int64_t bytes = (int64_t)world * (GROUP_BYTES + PEER_BYTES);
+    CHECK_OK(sh_segment_create(mesh, world, bytes, &fd));
+    segment.base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(segment.base != MAP_FAILED);
+    CHECK(*(int64_t *)(void *)segment.base == 0);
+    close(fd);
+    segment.peers = segment.base + (int64_t)world * GROUP_BYTES;
+    segment.peer_bytes = PEER_BYTES;
+    segment.ranks = world;
+    segment.rank = mesh->rank;
+    sh_comm_set_segment(comm, &segment);
+}
+
+static void close_segment(void)
+{
+    munmap(segment.base, (size_t)(segment.ranks * (int64_t)(GROUP_BYTES + PEER_BYTES)));
+    memset(&segment, 0, sizeof segment);
+}
+
+/* Each rank of a shard group writes its chunk into what they have in common. */
+static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
+{
+    struct trial t = make_trial(SH_OP_ALL_GATHER, SH_AXIS_SHARD, dtype, count, salt);
+    int64_t mine = mesh->shape.index[SH_AXIS_SHARD] * count;
+    t.recv = segment.base + mesh->shape.index[SH_AXIS_REPLICATE] * (int64_t)GROUP_BYTES;
+    fill(dtype, t.recv, mine, count, salt);
+    t.coll.recv = t.recv;
+    t.coll.send = (char *)t.recv + mine * sh_dtype_bytes(dtype);
+    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    check_result(&t);
+    sh_mesh_barrier();
+}
+
+static void run_in_segment(void)
+{
+    for (int axis = 0; axis < SH_AXES; axis++)
+        for (int k = 1; k < N_KINDS; k++)
+            for (int n = 0; n < N_COUNTS; n++)
+                run_trial(make_trial(kinds[k], (enum sh_axis)axis, n % 2 ? SH_F32 : SH_F64, counts[n], n), n % 3 == 0);
+    for (int n = 0; n < N_COUNTS - 1; n++)
+        gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
+}
+
+static void test_segment(void)
+{
+    for (int shard = 1; shard <= test_world(); shard++) {
+        if (test_world() % shard != 0)
+            continue;
+        open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
+        open_segment();
+        receives = 0;
+        run_in_segment();
+        CHECK(receives == 0);
+        close_comm();
+        close_segment();
+    }
+    test_end("in a segment: the same sums, and no message");
 }
 
 /* A trial of the overlap test: kind, stream and size go round, so that channels are busy at the same time. */
@@ -459,6 +542,7 @@ int main(int argc, char **argv)
     sh_rc rc = sh_mesh_start(&argc, &argv);
     if (rc == SH_OK) {
         test_every_kind();
+        test_segment();
         test_overlap();
         test_delayed_round();
         test_many();

@@ -97,26 +97,26 @@ static void two_jobs_cannot_have_one_folder(void **state)
     assert_int_equal(system(command), 0);
 }
 
-static void be_late(const char *folder)
+static void be_late(const char *what)
 {
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(folder, 7, 0.2, 0);
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, 0.2, 0);
 
     sh_ckpt_deadline_enter(d, "writing");
     sleep(20);
 }
 
-static void wait_for_ever(const char *folder)
+static void wait_for_ever(const char *what)
 {
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(folder, 7, 0.2, 0);
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, 0.2, 0);
 
     sh_ckpt_deadline_enter(d, "fsync");
     sh_ckpt_deadline_wait(d);
     sleep(20);
 }
 
-static void be_in_time(const char *folder)
+static void be_in_time(const char *what)
 {
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(folder, 7, 0.2, 0);
+    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, 0.2, 0);
 
     sh_ckpt_deadline_enter(d, "writing");
     sh_ckpt_deadline_rest(d);
@@ -131,7 +131,7 @@ static void a_stage_has_a_deadline(void **state)
 
     (void)state;
     assert_int_equal(run_child(be_late, "/ckpt", text), SH_E_COMM);
-    assert_non_null(strstr(text, "step 7 in /ckpt: this rank is stuck, writing takes longer than"));
+    assert_non_null(strstr(text, "/ckpt: this rank is stuck, writing takes longer than"));
     assert_int_equal(run_child(wait_for_ever, "/ckpt", text), SH_E_COMM);
     assert_non_null(strstr(text, "other ranks are late, fsync takes longer than"));
     assert_int_equal(run_child(be_in_time, "/ckpt", text), 0);

@@ -69,9 +69,31 @@ static const struct refusal texts[] = {
      "c.yaml:2: debug.seed: 18446744073709551616 is out of range 0 .. 18446744073709551615"},
     {"job:\n  description: \"a\\tb\"\n", "c.yaml:2: job.description: holds control characters or is not UTF-8"},
     {"job:\n  description: \"a\\0b\"\n", "c.yaml:2: job.description: holds a zero character"},
+    /* pairs, as text and as a mapping */
+    {"checkpoint:\n  hints: a\n", "c.yaml:2: checkpoint.hints: 'a' is not name=value"},
+    {"checkpoint:\n  hints: a=1,\n", "c.yaml:2: checkpoint.hints: '' is not name=value"},
+    {"checkpoint:\n  hints: a=1,b=2,a=3\n", "c.yaml:2: checkpoint.hints: a: given twice"},
+    {"checkpoint:\n  hints:\n    a: 1\n    a: 2\n", "c.yaml:4: checkpoint.hints: a: given twice"},
+    {"checkpoint:\n  hints:\n    a b: 1\n",
+     "c.yaml:3: checkpoint.hints: 'a b' is not a name of letters, digits and _, 35 at most"},
+    {"checkpoint:\n  hints: =1\n", "c.yaml:2: checkpoint.hints: '' is not a name of letters, digits and _, 35 at most"},
+    {"checkpoint:\n  hints:\n    a:\n",
+     "c.yaml:3: checkpoint.hints: a: '' is not a value of 1 .. 255 letters, without blank, comma and ="},
+    {"checkpoint:\n  hints:\n    a: \"1,b=2\"\n",
+     "c.yaml:3: checkpoint.hints: a: '1,b=2' is not a value of 1 .. 255 letters, without blank, comma and ="},
+    {"checkpoint:\n  hints: {a123456789012345678901234567890123456: 1}\n",
+     "c.yaml:2: checkpoint.hints: 'a123456789012345678901234567890123456' is not a name of letters, digits and _, "
+     "35 at most"},
+    {"checkpoint:\n  hints: {a: 1}\n  hints: a=1\n", "c.yaml:3: checkpoint.hints: given twice, first at c.yaml:2"},
+    {DEBUG_MODEL "checkpoint:\n  hints: {a: 1}\n  io: direct\n",
+     "c.yaml:3: checkpoint.hints: are for MPI-IO, and checkpoint.io=direct does without it"},
+    {"checkpoint:\n  hints: {a: &x 1}\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
     /* YAML that is more than sections, keys and values */
     {"training:\n  steps: [1, 2]\n", "c.yaml:2: training.steps: wants one value, got a list"},
     {"training:\n  steps: {a: 1}\n", "c.yaml:2: training.steps: wants one value, got a mapping"},
+    {"checkpoint:\n  hints: {a: 1,\n    b: [2]}\n", "c.yaml:3: checkpoint.hints.b: wants one value, got a list"},
+    {"checkpoint:\n  hints:\n    a: {b: 1}\n", "c.yaml:3: checkpoint.hints.a: wants one value, got a mapping"},
+    {"checkpoint:\n  hints: [a=1]\n", "c.yaml:2: checkpoint.hints: wants one value, got a list"},
     {"- training\n", "c.yaml:1: wants sections (training:) with keys below them"},
     {"steps\n", "c.yaml:1: wants sections (training:) with keys below them"},
     {"? [a]\n: 1\n", "c.yaml:1: wants the name of a section, got a list or a mapping"},
@@ -168,6 +190,8 @@ static const struct refusal texts[] = {
      "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
+    {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
+     "c.yaml:2: guard.action: rollback goes back to checkpoints, and checkpoint.enable=false"},
 };
 
 static const struct refusal arguments[] = {

@@ -70,7 +70,7 @@ static void clipping(void **state)
 
 static struct sh_guard guard(void)
 {
-    return (struct sh_guard){.skip_non_finite = true, .z_score = 4, .window = 32, .max_skips = 3};
+    return (struct sh_guard){.z_score = 4, .window = 32, .max_skips = 3, .max_rollbacks = 2};
 }
 
 static enum sh_verdict judge(struct sh_guard *g, double loss, double norm)
@@ -110,7 +110,7 @@ static void non_finite_steps_are_skipped(void **state)
         assert_int_equal(judge(&g, bad[i][0], bad[i][1]), SH_STEP_NON_FINITE);
         before.skips = 1;
         assert_same(&g, &before); /* nothing is learned from it */
-        g.skip_non_finite = false;
+        g.action = SH_GUARD_STOP;
         assert_int_equal(sh_guard_judge(&g, 7, bad[i][0], bad[i][1], &v), SH_E_NUMERIC);
         assert_int_equal(v, SH_STEP_GOOD);
         assert_non_null(strstr(sh_error_text(), "step 7"));
@@ -173,6 +173,39 @@ static void too_many_skips_stop_the_run(void **state)
     assert_non_null(strstr(sh_error_text(), "guard.max_skips"));
 }
 
+static void rollbacks_count_until_a_checkpoint_is_saved(void **state)
+{
+    struct sh_guard g = guard();
+    enum sh_verdict v;
+
+    (void)state;
+    g.action = SH_GUARD_ROLLBACK;
+    learn(&g, 20);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(judge(&g, NAN, 1), SH_STEP_NON_FINITE);
+        sh_guard_forget(&g); /* what comes back from a checkpoint has not come on */
+        learn(&g, 20);
+        assert_int_equal(judge(&g, 2, 9), SH_STEP_OUTLIER);
+        assert_int_equal(g.skips, 0);
+        if (round == 0)
+            sh_guard_saved(&g);
+    }
+    assert_int_equal(sh_guard_judge(&g, 9, NAN, 1, &v), SH_E_NUMERIC);
+    assert_non_null(strstr(sh_error_text(), "guard.max_rollbacks"));
+}
+
+static void an_outlier_stops_where_that_is_asked_for(void **state)
+{
+    struct sh_guard g = guard();
+    enum sh_verdict v;
+
+    (void)state;
+    g.action = SH_GUARD_STOP;
+    learn(&g, 20);
+    assert_int_equal(sh_guard_judge(&g, 21, 2, 9, &v), SH_E_NUMERIC);
+    assert_non_null(strstr(sh_error_text(), "step 21: loss 2, gradient norm 9, an outlier"));
+}
+
 static void state_survives_a_checkpoint(void **state)
 {
     struct sh_guard g = guard(), back = guard();
@@ -229,6 +262,8 @@ int main(void)
         cmocka_unit_test(a_short_window_judges_too),
         cmocka_unit_test(old_norms_fade),
         cmocka_unit_test(too_many_skips_stop_the_run),
+        cmocka_unit_test(rollbacks_count_until_a_checkpoint_is_saved),
+        cmocka_unit_test(an_outlier_stops_where_that_is_asked_for),
         cmocka_unit_test(state_survives_a_checkpoint),
         cmocka_unit_test(a_shorter_window_keeps_mean_and_deviation),
         cmocka_unit_test(damaged_state_is_refused),

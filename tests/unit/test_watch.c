@@ -34,7 +34,8 @@ static const struct sh_step_metrics step = {
     .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
     .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9,
     .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0},
-    .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32};
+    .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
+    .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
 
 /* Line `number` of the file as an object. */
 static json_t *line(int number)
@@ -63,29 +64,33 @@ static void assert_number(const json_t *object, const char *key, double value)
 
 static void write_lines(void)
 {
+    static const struct sh_rollback_metrics back = {.from = 9, .to = 5, .first = 100, .last = 199};
     struct sh_step_metrics bad = step;
     struct sh_metrics *m;
 
     bad.step = 4;
     struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40,
-                                          .seconds = 2.5, .stall = 0.5};
+                                          .seconds = 2.5, .stall = 0.5, .disk_seconds = 2};
 
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
+    bad.pace.node = NULL;
     bad.skipped = "loss or gradient norm is not finite";
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
-    assert_int_equal(sh_metrics_step(m, &step), SH_OK);
-    assert_int_equal(sh_metrics_step(m, &bad), SH_OK);
+    sh_metrics_step(m, &step);
+    sh_metrics_step(m, &bad);
+    assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_close(m);
     assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
-    assert_int_equal(sh_metrics_validation(m, 4, -NAN, 64, 1.5), SH_OK);
-    assert_int_equal(sh_metrics_checkpoint(m, &saved), SH_OK);
+    sh_metrics_validation(m, 4, -NAN, 64, 1.5);
+    sh_metrics_checkpoint(m, &saved);
+    sh_metrics_rollback(m, &back);
     sh_metrics_close(m);
 }
 
 static void a_step_has_every_field(void **state)
 {
-    json_t *o, *time;
+    json_t *o, *time, *pace;
 
     (void)state;
     write_lines();
@@ -109,6 +114,12 @@ static void a_step_has_every_field(void **state)
     assert_number(time, "data", 0.125);
     assert_number(time, "checkpoint", 0);
     assert_null(json_object_get(o, "skipped"));
+    pace = json_object_get(o, "rank_seconds");
+    assert_number(pace, "min", 0.5);
+    assert_number(pace, "median", 0.75);
+    assert_number(pace, "max", 1.5);
+    assert_number(pace, "slowest_rank", 4);
+    assert_string_equal(json_string_value(json_object_get(pace, "slowest_node")), "n7");
     json_decref(o);
 }
 
@@ -119,6 +130,7 @@ static void what_is_not_finite_is_null(void **state)
     (void)state;
     assert_true(json_is_null(json_object_get(o, "loss")));
     assert_true(json_is_null(json_object_get(o, "grad_norm")));
+    assert_null(json_object_get(o, "rank_seconds"));
     assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
     json_decref(o);
     o = line(2);
@@ -135,6 +147,56 @@ static void a_checkpoint_is_a_line(void **state)
     (void)state;
     assert_string_equal(json_string_value(json_object_get(o, "checkpoint")), "a \"quoted\"/\xc3\xa9.h5");
     assert_number(o, "bytes", (double)(INT64_C(1) << 40));
+    assert_number(o, "disk_share", 0.8);
+    assert_number(o, "disk_gb_per_second", (double)(INT64_C(1) << 40) / 2 / 1e9);
+    json_decref(o);
+}
+
+static void events_are_lines(void **state)
+{
+    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3}, resumed = fresh;
+    struct sh_metrics *m;
+    json_t *o;
+
+    (void)state;
+    resumed.step = 7;
+    resumed.resumed_from = "a/step-00000007.h5";
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    sh_metrics_start(m, &fresh);
+    sh_metrics_start(m, &resumed);
+    sh_metrics_not_saved(m, 8, 2, "fsync \xff: Input/output error");
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_close(m);
+    o = line(5);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "start");
+    assert_number(o, "ranks", 6);
+    assert_number(json_object_get(o, "mesh"), "replicate", 2);
+    assert_number(json_object_get(o, "mesh"), "shard", 3);
+    assert_true(json_is_null(json_object_get(o, "resumed_from")));
+    assert_true(json_is_null(json_object_get(o, "parameters_from")));
+    json_decref(o);
+    o = line(6);
+    assert_number(o, "step", 7);
+    assert_string_equal(json_string_value(json_object_get(o, "resumed_from")), "a/step-00000007.h5");
+    assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), strlen("2000-01-01T00:00:00Z"));
+    json_decref(o);
+    o = line(7);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "checkpoint_failed");
+    assert_string_equal(json_string_value(json_object_get(o, "reason")), "(not UTF-8)");
+    assert_number(o, "step", 8);
+    assert_number(o, "failures", 2);
+    json_decref(o);
+}
+
+static void a_rollback_is_a_line(void **state)
+{
+    json_t *o = line(4);
+
+    (void)state;
+    assert_number(o, "step", 5);
+    assert_number(o, "rollback_from", 9);
+    assert_number(o, "first_sample_left_out", 100);
+    assert_number(o, "last_sample_left_out", 199);
     json_decref(o);
 }
 
@@ -147,7 +209,15 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
     assert_non_null(strstr(sh_error_text(), "/nowhere/at/all"));
     assert_null(m);
     assert_int_equal(sh_metrics_open("/dev/full", &m), SH_OK);
-    assert_int_equal(sh_metrics_step(m, &step), SH_E_DATA);
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_step(m, &step);
+    sh_metrics_validation(m, 4, 1, 64, 1.5);
+    for (int again = 0; again < 2; again++) {
+        sh_error_clear();
+        assert_int_equal(sh_metrics_result(m), SH_E_DATA);
+        assert_string_equal(sh_error_text(), "write /dev/full: No space left on device");
+    }
+    assert_int_equal(sh_metrics_result(NULL), SH_OK);
     sh_metrics_close(m);
 }
 
@@ -300,6 +370,8 @@ int main(void)
         cmocka_unit_test(a_step_has_every_field),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_checkpoint_is_a_line),
+        cmocka_unit_test(a_rollback_is_a_line),
+        cmocka_unit_test(events_are_lines),
         cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_trace_is_json),
         cmocka_unit_test(a_trace_survives_any_name),

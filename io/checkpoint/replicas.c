@@ -1,0 +1,51 @@
+#include "io/checkpoint/replicas.h"
+
+#include "src/mesh/mesh.h"
+
+struct sh_ckpt_replicas sh_ckpt_replicas_alone(void)
+{
+    return (struct sh_ckpt_replicas){.comm = MPI_COMM_NULL, .size = 1};
+}
+
+/* A colour has 31 bits: two of them tell wishes apart with all but one chance in 2^62. */
+static sh_rc split(uint64_t wish, MPI_Comm *comm)
+{
+    MPI_Comm half;
+    SH_MPI(MPI_Comm_split(MPI_COMM_WORLD, (int)(wish & INT32_MAX), 0, &half));
+    int mpi_rc = MPI_Comm_split(half, (int)(wish >> 31 & INT32_MAX), 0, comm);
+    MPI_Comm_free(&half);
+    SH_MPI(mpi_rc);
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out)
+{
+    struct sh_ckpt_replicas r;
+    sh_mesh_own_mpi();
+    SH_TRY(split(wish, &r.comm));
+    MPI_Comm_rank(r.comm, &r.rank);
+    MPI_Comm_size(r.comm, &r.size);
+    *out = r;
+    return SH_OK;
+}
+
+void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r)
+{
+    if (r->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&r->comm);
+    *r = sh_ckpt_replicas_alone();
+}
+
+sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, float *data, int64_t elems)
+{
+    SH_MPI(MPI_Bcast(data, (int)elems, MPI_FLOAT, root, r->comm));
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_replicas_any(const struct sh_ckpt_replicas *r, int failed, int *any)
+{
+    *any = failed;
+    if (r->size > 1)
+        SH_MPI(MPI_Allreduce(MPI_IN_PLACE, any, 1, MPI_INT, MPI_MAX, r->comm));
+    return SH_OK;
+}

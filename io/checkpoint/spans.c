@@ -1,0 +1,87 @@
+#include "io/checkpoint/spans.h"
+
+#include "io/checkpoint/digest.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+static void add(struct sh_ckpt_spans *spans, struct sh_ckpt_span span)
+{
+    spans->span = sh_grow(spans->span, spans->n, &spans->cap, sizeof *spans->span);
+    spans->span[spans->n++] = span;
+}
+
+/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks. */
+static void add_range(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, const struct sh_ckpt_entry *e,
+                      int state, int64_t begin, int64_t elems, float *data)
+{
+    uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
+    for (int64_t done = 0, n; done < elems; done += n) {
+        int64_t block = (begin + done) / SH_CKPT_BLOCK_ELEMS, at = (begin + done) % SH_CKPT_BLOCK_ELEMS;
+        int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
+        n = elems - done < rest ? elems - done : rest;
+        add(spans, (struct sh_ckpt_span){.entry = e, .state = state, .block = block, .at = at, .elems = n, .seed = seed,
+                                         .data = data ? data + done : NULL});
+    }
+}
+
+static sh_rc add_piece(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, const int64_t *place, int state,
+                       const struct sh_ckpt_piece *p)
+{
+    const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
+    SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
+    if (p->data[state])
+        add_range(spans, index, e, state, p->begin, p->elems, p->data[state]);
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_spans_of_set(struct sh_ckpt_spans *spans, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
+                           const int64_t *place)
+{
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int i = 0; i < set->n_pieces; i++) {
+            SH_REQUIRE(set->pieces[i].tensor >= 0 && set->pieces[i].tensor < set->n_tensors);
+            SH_TRY(add_piece(spans, index, place, s, &set->pieces[i]));
+        }
+    return SH_OK;
+}
+
+/* Place `part` of `parts` equal cuts of `total`, without overflow. */
+static int64_t cut(int64_t total, int part, int parts)
+{
+    return total / parts * part + total % parts * part / parts;
+}
+
+/* The first block of a tensor that begins at or behind element `at` of it. */
+static int64_t first_block(const struct sh_ckpt_entry *e, int64_t at)
+{
+    int64_t block = at <= 0 ? 0 : sh_ckpt_blocks(at);
+    return block < sh_ckpt_blocks(e->elems) ? block : sh_ckpt_blocks(e->elems);
+}
+
+static int64_t block_begin(const struct sh_ckpt_entry *e, int64_t block)
+{
+    int64_t begin = block * SH_CKPT_BLOCK_ELEMS;
+    return begin < e->elems ? begin : e->elems;
+}
+
+void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, int part, int parts)
+{
+    int64_t total = 0, at = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        total += index->entry[i].elems * SH_CKPT_STATES;
+    int64_t begin = cut(total, part, parts), end = cut(total, part + 1, parts);
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int64_t i = 0; i < index->n; i++) {
+            const struct sh_ckpt_entry *e = &index->entry[i];
+            int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
+            add_range(spans, index, e, s, from, to - from, NULL);
+            at += e->elems;
+        }
+}
+
+void sh_ckpt_spans_free(struct sh_ckpt_spans *spans)
+{
+    free(spans->span);
+    *spans = (struct sh_ckpt_spans){0};
+}

@@ -1,0 +1,48 @@
+/* The data of a checkpoint as a row of spans: stretches of one block of one tensor in one state, which is what a digest is
+ * of. Saving, loading and verifying are the same row in different directions. Local. */
+#ifndef IO_CHECKPOINT_SPANS_H
+#define IO_CHECKPOINT_SPANS_H
+
+#include "io/checkpoint/index.h"
+
+#include "io/file/direct.h"
+
+struct sh_ckpt_span {
+    const struct sh_ckpt_entry *entry;
+    int state;
+    int64_t block, at, elems; /* elements [at, at + elems) of a block of the tensor */
+    uint64_t seed;            /* sh_ckpt_digest_seed() */
+    float *data;              /* NULL: to be checked only */
+    uint64_t sum;             /* set by summing, writing and reading; 0 before */
+};
+
+struct sh_ckpt_spans {
+    struct sh_ckpt_span *span;
+    int n, cap;
+};
+
+/* Add the pieces of a set, state by state as they lie in the file: a rank's pieces of a unit are then one range.
+ *   place  in  [tensors of the set] each one's place in the index; NULL: the same
+ * The index stays where it is as long as the spans are used. Errors: SH_E_BUG: a piece outside its tensor. */
+sh_rc sh_ckpt_spans_of_set(struct sh_ckpt_spans *spans, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
+                           const int64_t *place);
+
+/* Add share `part` of `parts` of all blocks of a file: equal cuts of its elements, a block belongs to the cut in which it
+ * begins. Without data. */
+void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, int part, int parts);
+void sh_ckpt_spans_free(struct sh_ckpt_spans *spans);
+
+/* Sum a span from `data`, and when it is a whole block compare it with its digest. Errors: SH_E_DATA. */
+sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const float *data, const struct sh_ckpt_index *index, const char *path);
+
+/* Sums from memory, by `threads` threads. Cost: each byte read once. */
+sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads);
+
+/* Between memory and file, in the order of the row. Neighbours in the file are moved together, 8 MiB at a time, several at
+ * once; writes end at multiples of that. Needs 4 buffers of 8 MiB beside the data.
+ * Both sum what they move; reading compares blocks that are read whole with their digests.
+ * Errors: SH_E_DATA: I/O; a block that does not match its digest, by name. */
+sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_file_direct *file);
+sh_rc sh_ckpt_spans_read(struct sh_ckpt_spans *spans, const struct sh_file_direct *file, const struct sh_ckpt_index *index);
+
+#endif

@@ -1,0 +1,137 @@
+#include "sherd_config.h"
+
+#include "kernels/cpu/amx.h"
+
+#ifdef SH_AMX
+
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { HALF = SH_AMX_SIDE / 2, TILE = SH_AMX_STEP / 2 };
+
+/* Leaf 7 of CPUID tells of the unit, and of the instruction that rounds to bf16. */
+static bool cpu_has_it(void)
+{
+    unsigned a, b, c, d, a1, b1, c1, d1;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1))
+        return false;
+    bool tile = d >> 24 & 1, bf16 = d >> 22 & 1, avx512 = (b >> 16 & 1) && (b >> 30 & 1) && (b >> 31 & 1);
+    return tile && bf16 && avx512 && (a1 >> 5 & 1);
+}
+
+/* Linux saves the tiles only for processes that have asked. */
+static bool system_allows(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
+bool sh_amx_usable(void)
+{
+    static int answer; /* 0: not asked yet */
+    if (!answer)
+        answer = cpu_has_it() && system_allows() ? 1 : -1;
+    return answer > 0;
+}
+
+static SH_AMX __mmask32 first_32(int64_t n)
+{
+    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+static SH_AMX __mmask16 first_16(int64_t n)
+{
+    return (__mmask16)(n >= 16 ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
+}
+
+/* 16 x 16 pairs: rows become columns. */
+static SH_AMX inline void transpose(__m512i r[16])
+{
+    __m512i t[16];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) {
+        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+/* One tile of stored rows i, each of 32 inner elements from k on. */
+static SH_AMX inline void load_rows(const struct sh_amx_source *s, int64_t i, int64_t k, __m512i r[16])
+{
+    __mmask32 mask = first_32(s->depth - k);
+    _Pragma("GCC unroll 16") for (int64_t j = 0; j < HALF; j++)
+        r[j] = _mm512_maskz_loadu_epi16(i + j < s->sides ? mask : 0, s->data + (i + j) * s->step + k);
+}
+
+/* One tile of stored rows k: two neighbours are interleaved to pairs, for 16 sides from i on. */
+static SH_AMX inline void load_pairs(const struct sh_amx_source *s, int64_t i, int64_t k, __m512i r[16])
+{
+    __mmask16 mask = first_16(s->sides - i);
+    _Pragma("GCC unroll 16") for (int64_t j = 0; j < HALF; j++) {
+        const sh_bf16 *even = s->data + (k + 2 * j) * s->step + i;
+        __m256i lo = _mm256_maskz_loadu_epi16(k + 2 * j < s->depth ? mask : 0, even);
+        __m256i hi = _mm256_maskz_loadu_epi16(k + 2 * j + 1 < s->depth ? mask : 0, even + s->step);
+        r[j] = _mm512_or_si512(_mm512_cvtepu16_epi32(lo), _mm512_slli_epi32(_mm512_cvtepu16_epi32(hi), 16));
+    }
+}
+
+static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
+{
+    _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++)
+        _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
+}
+
+/* Stored rows are tiles of rows as they are; pairs are tiles of columns. The other way round they are transposed. */
+static SH_AMX void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panel)
+{
+    __m512i r[16];
+    for (int64_t k = 0; k < s->depth; k += SH_AMX_SIDE) {
+        for (int h = 0; h < 2; h++, panel += TILE) {
+            if (s->inner_rows)
+                load_pairs(s, h * HALF, k, r);
+            else
+                load_rows(s, h * HALF, k, r);
+            if (s->inner_rows == rows)
+                transpose(r);
+            store(r, panel);
+        }
+    }
+}
+
+void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panel)
+{
+    pack(s, true, panel);
+}
+
+void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panel)
+{
+    pack(s, false, panel);
+}
+
+#else
+
+bool sh_amx_usable(void)
+{
+    return false;
+}
+
+#endif

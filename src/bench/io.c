@@ -1,0 +1,312 @@
+#include "src/bench/bench.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/base/rng.h"
+#include "src/base/time.h"
+#include "src/bench/empty.h"
+#include "src/bench/rows.h"
+#include "src/bench/yard.h"
+#include "src/run/pieces.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum row {
+    WRITE, WRITE_MPIIO, WRITE_BEST, SAVE_DIRECT, SAVE_DIRECT_VERIFIED, SAVE_MPIIO, SAVE_MPIIO_VERIFIED, SAVE_BEHIND,
+    READ, LOAD, COPY, SNAPSHOT, STALL, EMPTY, PHASE, ROWS = PHASE + SH_CKPT_PHASES
+};
+
+static const struct sh_bench_row rows[ROWS] = {
+    [WRITE] = {"write and fdatasync, one rank", NULL},
+    [WRITE_MPIIO] = {"plain MPI-IO and sync, all ranks", NULL},
+    [WRITE_BEST] = {"the better of both", NULL},
+    [SAVE_DIRECT] = {"save direct", "the better of both"},
+    [SAVE_DIRECT_VERIFIED] = {"save direct, verified", "save direct"},
+    [SAVE_MPIIO] = {"save mpiio", "the better of both"},
+    [SAVE_MPIIO_VERIFIED] = {"save mpiio, verified", "save mpiio"},
+    [SAVE_BEHIND] = {"save behind, verified", "save direct"},
+    [READ] = {"read cold, one rank", NULL},
+    [LOAD] = {"load cold", "read cold, one rank"},
+    [COPY] = {"memcpy of the state", NULL},
+    [SNAPSHOT] = {"snapshot of the state", "memcpy of the state"},
+    [STALL] = {"stall of a save behind", "memcpy of the state"},
+    [EMPTY] = {"lay out and index 405B's tensors", NULL},
+    [PHASE + SH_CKPT_SUMS] = {"of save direct: sums into the file", NULL},
+    [PHASE + SH_CKPT_LAYOUT] = {"of save direct: layout", NULL},
+    [PHASE + SH_CKPT_WRITE] = {"of save direct: sums and writes", NULL},
+    [PHASE + SH_CKPT_SYNC] = {"of save direct: fsync", NULL},
+    [PHASE + SH_CKPT_VERIFY] = {"of save direct: reading back", NULL},
+    [PHASE + SH_CKPT_COMMIT] = {"of save direct: commit", NULL},
+};
+
+struct bench {
+    struct sh_run *r;
+    const struct sh_bench_options *options;
+    char *plain, *saved;      /* files */
+    struct sh_pieces state;   /* what this rank saves */
+    int64_t bytes, own_bytes; /* of all ranks, of this rank */
+    int round;
+    struct sh_bench_times times[ROWS];
+};
+
+static void put(struct bench *b, int row, double seconds)
+{
+    b->times[row].seconds[b->round] = seconds;
+}
+
+static double since(int64_t begin)
+{
+    return (double)(sh_now_ns() - begin) / 1e9;
+}
+
+/* Each file makes room for the next. */
+static void delete(const struct bench *b, const char *path)
+{
+    sh_mesh_barrier();
+    if (b->r->mesh->rank == 0)
+        unlink(path);
+    sh_mesh_barrier();
+}
+
+static sh_rc plain_writes(struct bench *b)
+{
+    double alone, together;
+
+    SH_TRY(sh_yard_mpiio(b->plain, b->bytes, &together));
+    delete(b, b->plain);
+    SH_TRY(sh_yard_write(b->plain, b->bytes, &alone));
+    put(b, WRITE, alone);
+    put(b, WRITE_MPIIO, together);
+    put(b, WRITE_BEST, alone < together ? alone : together);
+    return SH_OK;
+}
+
+/* The same save is counted twice: as it is, and without the phase that reads back. */
+static sh_rc save(struct bench *b, int road, enum row without, enum row with)
+{
+    struct sh_ckpt_times times;
+    struct sh_ckpt_options options = {.road = road, .hints = "", .threads = b->r->threads, .times = &times};
+    struct sh_ckpt_meta meta = {.step = b->r->step};
+    char *folder = sh_run_checkpoint_folder(b->r);
+    int64_t bytes, begin;
+    double seconds;
+    sh_rc rc;
+
+    sh_mesh_own_mpi();
+    sh_mesh_barrier();
+    begin = sh_now_ns();
+    rc = sh_ckpt_save_as(folder, &b->state.set, &meta, &options, &bytes);
+    seconds = since(begin);
+    free(folder);
+    SH_TRY(rc);
+    put(b, with, seconds);
+    put(b, without, seconds - times.seconds[SH_CKPT_VERIFY]);
+    for (int i = 0; road == SH_CKPT_DIRECT && i < SH_CKPT_PHASES; i++)
+        put(b, PHASE + i, times.seconds[i]);
+    return SH_OK;
+}
+
+/* As training does it, with a pause for its steps between two looks. */
+static sh_rc save_behind(struct bench *b)
+{
+    const struct timespec step = {.tv_nsec = 20 * 1000 * 1000};
+    struct sh_run_saved saved;
+
+    SH_TRY(sh_run_save(b->r, "", &saved));
+    while (sh_run_is_saving(b->r)) {
+        nanosleep(&step, NULL);
+        SH_TRY(sh_run_save_poll(b->r, false, &saved));
+    }
+    put(b, SAVE_BEHIND, saved.seconds);
+    put(b, STALL, saved.stall);
+    free(saved.path);
+    return SH_OK;
+}
+
+static sh_rc load(struct bench *b)
+{
+    struct sh_ckpt_meta meta = {0};
+    struct sh_pieces p;
+    int64_t begin;
+    sh_rc rc;
+
+    sh_pieces_make(b->r, SH_PIECES_LOAD, &p);
+    sh_yard_drop(b->saved);
+    sh_mesh_own_mpi();
+    sh_mesh_barrier();
+    begin = sh_now_ns();
+    rc = sh_ckpt_load(b->saved, &p.set, &meta);
+    put(b, LOAD, since(begin));
+    sh_pieces_free(&p);
+    sh_ckpt_meta_free(&meta);
+    return rc;
+}
+
+static sh_rc memory(struct bench *b)
+{
+    double seconds;
+    int64_t begin;
+
+    SH_TRY(sh_yard_copy(b->own_bytes, &seconds));
+    put(b, COPY, seconds);
+    sh_mesh_barrier();
+    begin = sh_now_ns();
+    sh_pieces_copy(b->r);
+    sh_mesh_barrier();
+    put(b, SNAPSHOT, since(begin));
+    return SH_OK;
+}
+
+static sh_rc empty(struct bench *b)
+{
+    double seconds = 0;
+
+    SH_TRY(sh_agree(b->r->mesh->rank == 0 ? sh_bench_empty(b->plain, &seconds) : SH_OK));
+    put(b, EMPTY, seconds);
+    return SH_OK;
+}
+
+static sh_rc round_of_all(struct bench *b)
+{
+    double seconds;
+
+    SH_TRY(plain_writes(b));
+    SH_TRY(sh_yard_read(b->plain, &seconds));
+    put(b, READ, seconds);
+    delete(b, b->plain);
+    SH_TRY(save(b, SH_CKPT_DIRECT, SAVE_DIRECT, SAVE_DIRECT_VERIFIED));
+    SH_TRY(load(b));
+    delete(b, b->saved);
+    SH_TRY(save(b, SH_CKPT_MPIIO, SAVE_MPIIO, SAVE_MPIIO_VERIFIED));
+    delete(b, b->saved);
+    SH_TRY(memory(b));
+    SH_TRY(save_behind(b));
+    delete(b, b->saved);
+    return empty(b);
+}
+
+/* Any numbers, but not zeros: a disk may be quick with those. */
+static void fill(struct bench *b)
+{
+    for (int i = 0; i < b->state.set.n_pieces; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            sh_rng_fill_normal((uint64_t)k, i, b->state.pieces[i].elems, 1.0f, b->state.pieces[i].data[k]);
+}
+
+static bool is_about_bytes(int row)
+{
+    return row != EMPTY && row != PHASE + SH_CKPT_LAYOUT && row != PHASE + SH_CKPT_SYNC && row != PHASE + SH_CKPT_COMMIT;
+}
+
+static sh_rc measure(struct bench *b)
+{
+    long long all;
+
+    sh_pieces_make(b->r, SH_PIECES_SAVE, &b->state);
+    fill(b);
+    for (int i = 0; i < b->state.set.n_pieces; i++)
+        b->own_bytes += b->state.pieces[i].elems * SH_CKPT_STATES * (int64_t)sizeof(float);
+    all = b->own_bytes;
+    SH_TRY(sh_mesh_sum_i64(&all, 1));
+    b->bytes = all;
+    for (int i = 0; i < ROWS; i++)
+        b->times[i].bytes = is_about_bytes(i) ? b->bytes : 0;
+    SH_TRY(sh_run_can_save(b->r));
+    for (b->round = 0; b->round < b->options->repeat; b->round++)
+        SH_TRY(round_of_all(b));
+    return SH_OK;
+}
+
+static sh_rc report(const struct bench *b)
+{
+    char *head = sh_strfmt("checkpoint of %s, %.3f GB, %d ranks of %d threads, %d rounds, in %s",
+                           b->r->cfg.model.name[0] ? b->r->cfg.model.name : "a model", (double)b->bytes / 1e9,
+                           b->r->mesh->world, b->r->threads, b->options->repeat, b->options->folder);
+    sh_rc rc = sh_bench_report("io", head, rows, b->times, ROWS, b->options->repeat, b->options);
+
+    free(head);
+    return rc;
+}
+
+/* A folder of its own, so that nothing that was there is touched. */
+static sh_rc make_folder(struct sh_config *cfg, const char *folder)
+{
+    int rank, world, n;
+
+    sh_mesh_world(&rank, &world);
+    n = snprintf(cfg->job.dump_folder, sizeof cfg->job.dump_folder, "%s/sherd-bench-XXXXXX", folder);
+    if (n >= (int)sizeof cfg->job.dump_folder)
+        return sh_agree(sh_fail(SH_E_USAGE, "sherd bench: the folder's name is too long"));
+    SH_TRY(sh_agree(rank == 0 && !mkdtemp(cfg->job.dump_folder)
+                        ? sh_fail(SH_E_DATA, "create a folder in %s: %s", folder, strerror(errno))
+                        : SH_OK));
+    return sh_mesh_bcast(cfg->job.dump_folder, sizeof cfg->job.dump_folder, 0);
+}
+
+static sh_rc make_checkpoint_folder(const struct bench *b)
+{
+    char *folder = sh_run_checkpoint_folder(b->r);
+    sh_rc rc = sh_agree(b->r->mesh->rank == 0 ? sh_mkdir_p(folder) : SH_OK);
+
+    free(folder);
+    return rc;
+}
+
+static void delete_folder(const struct bench *b, const struct sh_config *cfg)
+{
+    char *folder = b->r ? sh_run_checkpoint_folder(b->r) : NULL;
+
+    if (b->plain)
+        delete(b, b->plain);
+    if (b->saved)
+        delete(b, b->saved);
+    sh_mesh_barrier();
+    if (folder)
+        rmdir(folder); /* who comes second finds it gone */
+    rmdir(cfg->job.dump_folder);
+    free(folder);
+}
+
+static void prepare(struct sh_config *cfg)
+{
+    cfg->checkpoint.enable = true;
+    cfg->checkpoint.async_mode = SH_ASYNC_ASYNC;
+    cfg->checkpoint.io = SH_CKPT_AUTO;
+    cfg->checkpoint.hints[0] = '\0';
+    strcpy(cfg->checkpoint.folder, "checkpoint");
+}
+
+sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *options)
+{
+    struct sh_config cfg = *asked;
+    struct bench *b = sh_calloc(1, sizeof *b);
+    sh_rc rc;
+
+    b->options = options;
+    prepare(&cfg);
+    SH_TRY_OUT(sh_agree(sh_bench_check("io", options)));
+    SH_TRY_OUT(make_folder(&cfg, options->folder));
+    rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
+    if (rc == SH_OK) {
+        b->plain = sh_path_join(cfg.job.dump_folder, "plain");
+        b->saved = sh_path_join(cfg.job.dump_folder, "checkpoint/step-00000000.h5");
+        rc = make_checkpoint_folder(b);
+    }
+    if (rc == SH_OK)
+        rc = measure(b);
+    if (rc == SH_OK)
+        rc = sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
+    delete_folder(b, &cfg);
+out:
+    sh_pieces_free(&b->state);
+    free(b->plain);
+    free(b->saved);
+    sh_run_close(b->r);
+    free(b);
+    return rc;
+}

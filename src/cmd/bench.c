@@ -1,0 +1,64 @@
+#include "src/cmd/cmd.h"
+
+#include "src/bench/bench.h"
+#include "src/bench/rows.h"
+#include "src/mesh/mesh.h"
+
+#include <string.h>
+
+static const struct kind {
+    const char *name;
+    sh_rc (*run)(const struct sh_config *cfg, const struct sh_bench_options *options);
+} kinds[] = {
+    {"io", sh_bench_io},
+};
+
+static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
+{
+    if (args->n_positional == 0)
+        return sh_fail(SH_E_USAGE, "sherd bench: what to measure? io; see sherd --help");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(kinds[i].name, args->positional[0])) {
+            *out = &kinds[i];
+            return SH_OK;
+        }
+    return sh_fail(SH_E_USAGE, "sherd bench: no such thing as %s; there is io", args->positional[0]);
+}
+
+/* The word before the configuration is the kind. Without a file the keys on the command line are all there is. */
+static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
+{
+    struct sh_cmd_args rest = *args;
+
+    rest.n_positional--;
+    memmove(rest.positional, rest.positional + 1, (size_t)rest.n_positional * sizeof *rest.positional);
+    if (rest.n_positional == 0)
+        return sh_config_load(NULL, args->n_overrides, args->overrides, cfg);
+    return sh_cmd_config(&rest, NULL, cfg);
+}
+
+static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct kind **kind,
+                            struct sh_config *cfg, struct sh_bench_options *options)
+{
+    const char *folder = sh_cmd_option(cmd, args, "--folder");
+    int64_t repeat;
+
+    SH_TRY(find_kind(args, kind));
+    SH_TRY(configure(args, cfg));
+    SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
+    *options = (struct sh_bench_options){.folder = folder ? folder : ".",
+                                         .repeat = (int)repeat,
+                                         .json = sh_cmd_option(cmd, args, "--json"),
+                                         .compare = sh_cmd_option(cmd, args, "--compare")};
+    return SH_OK;
+}
+
+sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    const struct kind *kind;
+    struct sh_config cfg;
+    struct sh_bench_options options;
+
+    SH_TRY(sh_agree(read_arguments(cmd, args, &kind, &cfg, &options)));
+    return kind->run(&cfg, &options);
+}

@@ -1,0 +1,12 @@
+#include "src/cmd/cmd.h"
+
+#include "src/doctor/doctor.h"
+
+sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    struct sh_config cfg;
+
+    (void)cmd;
+    SH_TRY(sh_agree(sh_cmd_config(args, NULL, &cfg)));
+    return sh_doctor_run(&cfg);
+}

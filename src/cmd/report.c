@@ -1,0 +1,26 @@
+#include "src/cmd/cmd.h"
+
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/report/report.h"
+
+#include <stdlib.h>
+
+sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    const char *file = sh_cmd_option(cmd, args, "-o");
+    struct sh_report *report;
+    char *path;
+    sh_rc rc;
+
+    if (args->n_positional != 1)
+        return sh_fail(SH_E_USAGE, "sherd report: give one folder, that of a run or one above several");
+    SH_TRY(sh_report_open(args->positional[0], &report));
+    path = sh_path_join(file ? "" : args->positional[0], file ? file : "report.html");
+    rc = sh_report_write(report, path);
+    if (rc == SH_OK)
+        sh_log_info("%d run%s: %s", report->n_runs, report->n_runs == 1 ? "" : "s", path);
+    free(path);
+    sh_report_close(report);
+    return rc;
+}

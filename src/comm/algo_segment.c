@@ -1,0 +1,146 @@
+/* Collectives inside a segment: the ranks see each other's memory, so that a collective is a barrier, the sum of the own
+ * part straight from its sources, and a barrier.
+ *
+ *   all_gather      of a unit that exists once for its group: the chunks are there already; one barrier
+ *   reduce_scatter  each rank sums its part from all ranks' gradients where they lie
+ *   all_reduce      each rank sums a slice, and writes it into every rank's buffer: nobody else reads or writes there
+ *
+ * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce; the least there
+ * are. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
+#include "src/comm/channel.h"
+#include "src/comm/sum.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* A step of the progress thread: long enough to be worth it, short enough to go on answering others, and within the
+ * second-level cache for what an all_reduce writes out again. */
+enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 16 };
+
+enum { ENTER, SUM, LEAVE };
+
+static bool in_own_part(const struct sh_comm_segment *w, const void *p)
+{
+    const char *own = w->peers + w->rank * w->peer_bytes;
+
+    return (const char *)p >= own && (const char *)p < own + w->peer_bytes;
+}
+
+static bool in_group(const struct sh_comm_segment *w, const void *p)
+{
+    return (const char *)p >= w->base && (const char *)p < w->peers;
+}
+
+static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll)
+{
+    if (!ch->segment)
+        return false;
+    if (coll->kind == SH_OP_ALL_GATHER)
+        return ch->axis == SH_AXIS_SHARD && in_group(ch->segment, coll->recv);
+    return in_own_part(ch->segment, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
+}
+
+/* The writes before a barrier are there for who comes out of it. */
+static sh_rc barrier(struct sh_channel *ch, int phase)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    ch->segment_phase = phase;
+    SH_MPI(MPI_Ibarrier(ch->comm, &ch->request[0]));
+    return SH_OK;
+}
+
+static sh_rc segment_begin(struct sh_channel *ch)
+{
+    return barrier(ch, ENTER);
+}
+
+/* Where another rank of the axis has what this one has at p. */
+static char *peer(const struct sh_channel *ch, const void *p, int rank)
+{
+    const struct sh_comm_segment *w = ch->segment;
+
+    return (char *)(uintptr_t)p + (ch->place[rank] - w->rank) * w->peer_bytes;
+}
+
+static int64_t line_of(const struct sh_coll *coll, int64_t rank, int64_t size)
+{
+    int64_t at = (coll->count * rank / size + LINE_ELEMS - 1) / LINE_ELEMS * LINE_ELEMS;
+
+    return at < coll->count ? at : coll->count;
+}
+
+/* What this rank sums: elements [*begin, *end) of every rank's buffer. */
+static void my_part(const struct sh_channel *ch, int64_t *begin, int64_t *end)
+{
+    const struct sh_coll *coll = &ch->coll;
+
+    if (coll->kind == SH_OP_REDUCE_SCATTER) {
+        *begin = ch->rank * coll->count;
+        *end = *begin + coll->count;
+    } else {
+        *begin = line_of(coll, ch->rank, ch->size);
+        *end = ch->rank + 1 == ch->size ? coll->count : line_of(coll, ch->rank + 1, ch->size);
+    }
+}
+
+static void sum_piece(struct sh_channel *ch, int64_t at, int64_t n)
+{
+    const struct sh_coll *coll = &ch->coll;
+    bool reduce = coll->kind == SH_OP_ALL_REDUCE;
+    int64_t size = sh_dtype_bytes(coll->dtype), begin, end;
+    const char *all = reduce ? coll->recv : coll->send;
+
+    my_part(ch, &begin, &end);
+    for (int r = 0; r < ch->size; r++)
+        ch->source[r] = peer(ch, all + at * size, r);
+    char *out = (char *)coll->recv + (reduce ? at : at - begin) * size;
+    sh_comm_sum(coll->dtype, out, ch->source, ch->size, n);
+    for (int r = 0; r < ch->size && reduce; r++)
+        if (r != ch->rank)
+            memcpy(peer(ch, out, r), out, (size_t)(n * size));
+}
+
+static sh_rc sum_some(struct sh_channel *ch)
+{
+    int64_t begin, end, n = PIECE_BYTES / sh_dtype_bytes(ch->coll.dtype);
+
+    my_part(ch, &begin, &end);
+    if (begin + ch->segment_done >= end)
+        return barrier(ch, LEAVE);
+    if (n > end - begin - ch->segment_done)
+        n = end - begin - ch->segment_done;
+    sum_piece(ch, begin + ch->segment_done, n);
+    ch->segment_done += n;
+    return SH_OK;
+}
+
+static sh_rc pass(struct sh_channel *ch, bool *done)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    *done = ch->segment_phase == LEAVE || ch->coll.kind == SH_OP_ALL_GATHER;
+    ch->segment_phase = SUM;
+    ch->segment_done = 0;
+    return SH_OK;
+}
+
+static sh_rc segment_step(struct sh_channel *ch, bool *moved, bool *done)
+{
+    int arrived;
+
+    if (ch->segment_phase == SUM) {
+        *moved = true;
+        return sum_some(ch);
+    }
+    SH_MPI(MPI_Test(&ch->request[0], &arrived, MPI_STATUS_IGNORE));
+    if (!arrived)
+        return SH_OK;
+    *moved = true;
+    return pass(ch, done);
+}
+
+const struct sh_algo sh_algo_segment = {
+    .name = "segment",
+    .fits = segment_fits,
+    .begin = segment_begin,
+    .step = segment_step,
+};

@@ -1,0 +1,173 @@
+/* Gather and reduction on each axis, by the channels that training uses: right numbers, and how fast. */
+#include "src/doctor/doctor.h"
+
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/comm/comm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
+
+struct test {
+    const struct sh_doctor *d;
+    struct sh_comm *comm;
+    enum sh_axis axis;
+    int size, index;
+    int64_t count; /* elements of a rank's part */
+    float *whole, *part;
+};
+
+static sh_rc run_one(struct test *t, enum sh_op_kind kind)
+{
+    struct sh_coll coll = {.kind = kind, .axis = t->axis, .dtype = SH_F32, .count = t->count, .label = "doctor"};
+    int64_t ticket;
+
+    coll.send = kind == SH_OP_ALL_GATHER ? t->part : t->whole;
+    coll.recv = kind == SH_OP_ALL_GATHER ? t->whole : t->part;
+    coll.stream = kind == SH_OP_ALL_GATHER ? SH_STREAM_GATHER : SH_STREAM_REDUCE;
+    SH_TRY(sh_comm_start(t->comm, &coll, &ticket));
+    return sh_comm_wait(t->comm, ticket);
+}
+
+/* Small whole numbers, which float32 adds exactly in any order. */
+static void fill_part(struct test *t)
+{
+    for (int64_t i = 0; i < t->count; i++)
+        t->part[i] = (float)(t->index * 7 + i % 13);
+}
+
+static bool gathered_right(const struct test *t)
+{
+    for (int r = 0; r < t->size; r++)
+        for (int64_t i = 0; i < t->count; i++)
+            if (t->whole[r * t->count + i] != (float)(r * 7 + i % 13))
+                return false;
+    return true;
+}
+
+/* Every rank sends the same whole, so the sum is `size` times it. */
+static bool reduced_right(const struct test *t)
+{
+    for (int64_t i = 0; i < t->count; i++)
+        if (t->part[i] != (float)(t->index * 7 + i % 13) * (float)t->size)
+            return false;
+    return true;
+}
+
+static sh_rc time_axis(struct test *t, double *seconds, bool *right)
+{
+    *seconds = INFINITY;
+    *right = true;
+    for (int k = 0; k < REPEATS; k++) {
+        int64_t begin;
+        double took;
+
+        fill_part(t);
+        sh_mesh_barrier();
+        begin = sh_now_ns();
+        SH_TRY(run_one(t, SH_OP_ALL_GATHER));
+        *right = *right && gathered_right(t);
+        SH_TRY(run_one(t, SH_OP_REDUCE_SCATTER));
+        took = (double)(sh_now_ns() - begin) / 1e9;
+        *right = *right && reduced_right(t);
+        *seconds = took < *seconds ? took : *seconds;
+    }
+    return SH_OK;
+}
+
+static sh_rc wrong(const struct test *t)
+{
+    return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, sh_axis_name(t->axis));
+}
+
+/* Groups of an axis are told by their first ranks; each first rank speaks for its group. */
+static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row, int *used)
+{
+    const struct sh_mesh *mesh = t->d->mesh;
+    int groups = mesh->world / t->size, first = sh_mesh_axis_member(&mesh->shape, t->axis, 0);
+    int group = t->axis == SH_AXIS_REPLICATE ? first : first / t->size;
+    struct sh_doctor_slowest s;
+
+    for (int i = 0; i < groups; i++)
+        all[i] = -INFINITY;
+    if (t->index == 0)
+        all[group] = speed;
+    SH_TRY(sh_doctor_fill(groups, all));
+    s = sh_doctor_find_slowest(groups, all);
+    if (s.state != SH_DOCTOR_GOOD) {
+        row->state = SH_DOCTOR_NOTE;
+        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used,
+                          "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", sh_axis_name(t->axis),
+                          t->d->place[t->axis == SH_AXIS_REPLICATE ? s.index : s.index * t->size].host, s.speed / 1e9,
+                          s.median / 1e9);
+    } else {
+        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s a rank (%d ranks)",
+                          *used ? "; " : "", sh_axis_name(t->axis), s.speed / 1e9, t->size);
+    }
+    return SH_OK;
+}
+
+static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, int *used)
+{
+    struct sh_doctor_row bad;
+    double seconds;
+    bool right, failed;
+
+    SH_TRY(time_axis(t, &seconds, &right));
+    sh_mesh_own_mpi();
+    SH_TRY(sh_doctor_any_failed(t->d, right ? SH_OK : wrong(t), &bad, &failed));
+    if (failed) {
+        *row = bad;
+        return SH_OK;
+    }
+    /* Received in a gather and in a reduction. */
+    return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row, used);
+}
+
+static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct test *t, double *all,
+                       struct sh_doctor_row *row)
+{
+    static const enum sh_axis axes[] = {SH_AXIS_SHARD, SH_AXIS_REPLICATE};
+    int used = 0;
+
+    for (int i = 0; i < 2 && row->state != SH_DOCTOR_BAD; i++) {
+        t->d = d;
+        t->comm = comm;
+        t->axis = axes[i];
+        t->size = d->mesh->shape.size[axes[i]];
+        t->index = d->mesh->shape.index[axes[i]];
+        t->count = WHOLE_ELEMS / t->size > 0 ? WHOLE_ELEMS / t->size : 1;
+        if (t->size > 1)
+            SH_TRY(test_axis(t, all, row, &used));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    struct sh_comm_options opt = {.timeout_seconds = TIMEOUT_SECONDS, .history = 64};
+    struct test t = {0};
+    struct sh_comm *comm;
+    size_t elems = (size_t)(WHOLE_ELEMS > d->mesh->world ? WHOLE_ELEMS : d->mesh->world);
+    double *all;
+    sh_rc rc;
+
+    if (d->mesh->world == 1) {
+        sh_doctor_good(row, "one rank");
+        return SH_OK;
+    }
+    SH_TRY(sh_mesh_self_test(d->mesh));
+    SH_TRY(sh_comm_create(d->mesh, &opt, &comm));
+    t.whole = sh_calloc(elems, sizeof *t.whole);
+    t.part = sh_calloc(elems, sizeof *t.part);
+    all = sh_calloc((size_t)d->mesh->world, sizeof *all);
+    rc = test_axes(d, comm, &t, all, row);
+    sh_comm_destroy(comm);
+    free(all);
+    free(t.part);
+    free(t.whole);
+    return rc;
+}

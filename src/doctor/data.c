@@ -1,0 +1,92 @@
+/* Every node sees the same token files: their number, sizes and beginnings. A file system that is mounted on some nodes only,
+ * or a copy that was cut short on one, would train on other data there without a sign. */
+#include "src/doctor/doctor.h"
+
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEAD_BYTES = 1 << 20, NAMES = 400 };
+
+static sh_rc add_open_file(const char *path, int fd, char *head, uint64_t *hash)
+{
+    struct stat st;
+    ssize_t got = pread(fd, head, HEAD_BYTES, 0);
+
+    if (got < 0 || fstat(fd, &st) != 0)
+        return sh_fail(SH_E_DATA, "read %s: %s", path, strerror(errno));
+    *hash = sh_mix64(*hash ^ sh_hash64(path, strlen(path)));
+    *hash = sh_mix64(*hash ^ (uint64_t)st.st_size);
+    *hash = sh_mix64(*hash ^ sh_hash64(head, (size_t)got));
+    return SH_OK;
+}
+
+static sh_rc add_file(const char *path, uint64_t *hash)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char *head;
+    sh_rc rc;
+
+    if (fd < 0)
+        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+    head = sh_calloc(HEAD_BYTES, 1);
+    rc = add_open_file(path, fd, head, hash);
+    free(head);
+    close(fd);
+    return rc;
+}
+
+static sh_rc add_pattern(const char *pattern, uint64_t *hash, double *files)
+{
+    glob_t found;
+    sh_rc rc = SH_OK;
+
+    if (!pattern[0])
+        return SH_OK;
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return sh_fail(SH_E_DATA, "%s: no such file", pattern);
+    for (size_t i = 0; i < found.gl_pathc && rc == SH_OK; i++)
+        rc = add_file(found.gl_pathv[i], hash);
+    *files += (double)found.gl_pathc;
+    globfree(&found);
+    return rc;
+}
+
+static sh_rc look(const struct sh_doctor *d, uint64_t *hash, double *files)
+{
+    if (!sh_doctor_leads(d))
+        return SH_OK;
+    SH_TRY(add_pattern(d->cfg->training.dataset_path, hash, files));
+    return d->cfg->validation.enable ? add_pattern(d->cfg->validation.dataset_path, hash, files) : SH_OK;
+}
+
+sh_rc sh_doctor_data(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    uint64_t *hash = sh_calloc((size_t)d->mesh->n_nodes, sizeof *hash), mine = 1;
+    char names[NAMES];
+    double files = 0;
+    bool failed;
+    sh_rc rc;
+
+    SH_TRY_OUT(sh_doctor_any_failed(d, look(d, &mine, &files), row, &failed));
+    if (failed)
+        goto out;
+    SH_TRY_OUT(sh_doctor_of_nodes_u64(d, mine, hash));
+    SH_TRY_OUT(sh_mesh_max(&files, 1));
+    if (files == 0)
+        sh_doctor_note(row, "training.dataset_path is not set");
+    else if (sh_doctor_odd_nodes(d, hash, NAMES, names))
+        sh_doctor_bad(row, SH_E_DATA, "%s sees other token files (names, sizes or first MiB) than the other nodes", names);
+    else
+        sh_doctor_good(row, "%g file%s, the same on all nodes", files, files == 1 ? "" : "s");
+out:
+    free(hash);
+    return rc;
+}

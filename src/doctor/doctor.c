@@ -1,0 +1,125 @@
+#include "src/doctor/doctor.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/run/request.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHECK_SECONDS = 60 };
+
+/* What the later ones need stands before them: ranks that do not all see one folder cannot measure it together. */
+static const struct {
+    const char *name;
+    sh_doctor_check *run;
+} checks[] = {
+    {"ranks", sh_doctor_ranks},     {"program", sh_doctor_program}, {"cores", sh_doctor_cores},
+    {"clocks", sh_doctor_clocks},   {"data", sh_doctor_data},       {"folder", sh_doctor_folder},
+    {"space", sh_doctor_space},     {"writing", sh_doctor_writing}, {"memory", sh_doctor_memory},
+    {"links", sh_doctor_links},     {"collectives", sh_doctor_collectives},
+};
+enum { CHECKS = sizeof checks / sizeof checks[0] };
+
+/* A check that waits for a node that is gone would wait for ever. Ranks stand in different checks then: the one that the
+ * others wait for is in the earliest. */
+static char hung[256];
+
+static void say_hung(int signal)
+{
+    (void)signal;
+    if (write(STDERR_FILENO, hung, strlen(hung)) < 0)
+        _exit(SH_E_COMM);
+    _exit(SH_E_COMM);
+}
+
+static void watch(const struct sh_doctor *d, const char *check)
+{
+    snprintf(hung, sizeof hung, "sherd: error: doctor: rank %d on %s has waited %d s in the check \"%s\"\n", d->mesh->rank,
+             d->mesh->host, CHECK_SECONDS, check);
+    signal(SIGALRM, say_hung);
+    alarm(CHECK_SECONDS);
+}
+
+static sh_rc find_places(struct sh_doctor *d)
+{
+    struct sh_doctor_place mine = {.node = d->mesh->node, .node_rank = d->mesh->node_rank};
+
+    snprintf(mine.host, sizeof mine.host, "%s", d->mesh->host);
+    d->place = sh_calloc((size_t)d->mesh->world, sizeof *d->place);
+    d->leader = sh_calloc((size_t)d->mesh->n_nodes, sizeof *d->leader);
+    SH_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, d->place, sizeof mine, MPI_BYTE, MPI_COMM_WORLD));
+    for (int rank = 0; rank < d->mesh->world; rank++)
+        if (d->place[rank].node_rank == 0)
+            d->leader[d->place[rank].node] = rank;
+    return SH_OK;
+}
+
+static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
+{
+    int ranks_per_node = cfg->mesh.ranks_per_node, rank, size, world;
+    struct sh_mesh_request req;
+    struct sh_mesh_shape shape;
+
+    if (ranks_per_node == 0)
+        SH_TRY(sh_mesh_nodes(&rank, &size, &ranks_per_node));
+    sh_mesh_world(&rank, &world);
+    SH_TRY(sh_agree(sh_request_mesh(cfg, world, rank, ranks_per_node, &shape)));
+    req = sh_request_axes(cfg, ranks_per_node);
+    SH_TRY(sh_mesh_create(&req, &d->mesh));
+    d->folder = sh_path_join(cfg->job.dump_folder, cfg->checkpoint.folder);
+    return find_places(d);
+}
+
+static void close_doctor(struct sh_doctor *d)
+{
+    alarm(0);
+    free(d->place);
+    free(d->leader);
+    free(d->folder);
+    sh_mesh_destroy(d->mesh);
+}
+
+static void print(const struct sh_doctor *d, const char *name, const struct sh_doctor_row *row)
+{
+    static const char *const state[] = {[SH_DOCTOR_GOOD] = "ok", [SH_DOCTOR_NOTE] = "note", [SH_DOCTOR_BAD] = "BAD"};
+
+    if (d->mesh->rank != 0)
+        return;
+    printf("%-12s %-5s %s\n", name, state[row->state], row->text);
+    fflush(stdout); /* the next check may be the one that hangs */
+}
+
+static sh_rc examine(const struct sh_doctor *d)
+{
+    struct sh_doctor_row first = {0};
+    const char *name = NULL;
+
+    for (int i = 0; i < CHECKS; i++) {
+        struct sh_doctor_row row = {0};
+
+        watch(d, checks[i].name);
+        SH_TRY(checks[i].run(d, &row));
+        print(d, checks[i].name, &row);
+        if (row.state == SH_DOCTOR_BAD && !name) {
+            name = checks[i].name;
+            first = row;
+        }
+    }
+    return name ? sh_fail(first.rc, "doctor: %s: %s", name, first.text) : SH_OK;
+}
+
+sh_rc sh_doctor_run(const struct sh_config *cfg)
+{
+    struct sh_doctor d = {.cfg = cfg};
+    sh_rc rc = open_doctor(cfg, &d);
+
+    if (rc == SH_OK)
+        rc = sh_agree(examine(&d));
+    if (d.mesh != NULL)
+        close_doctor(&d);
+    return rc;
+}

@@ -1,0 +1,107 @@
+/* The checkpoint folder: one for all nodes, writable, and large enough. */
+#include "src/doctor/doctor.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/run/request.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+/* File systems of a network show a new file to the other nodes with some delay. */
+enum { TRIES = 50, PAUSE_NS = 100000000, NAMES = 400 };
+
+static sh_rc leave_mark(const struct sh_doctor *d, char *path)
+{
+    if (d->mesh->rank != 0)
+        return SH_OK;
+    SH_TRY(sh_mkdir_p(d->folder));
+    return sh_write_file_atomic(path, path, strlen(path));
+}
+
+static bool sees(const char *path)
+{
+    for (int i = 0; i < TRIES; i++) {
+        if (access(path, R_OK) == 0)
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    }
+    return false;
+}
+
+/* The name is this job's, so that a folder of the same name on another file system cannot have it. */
+static char *mark_path(const struct sh_doctor *d)
+{
+    long long id = (long long)time(NULL) * 1000003 + getpid();
+    char *name, *path;
+
+    if (sh_mesh_bcast(&id, sizeof id, 0) != SH_OK)
+        sh_stop(SH_E_COMM);
+    name = sh_strfmt(".doctor-%llx", id);
+    path = sh_path_join(d->folder, name);
+    free(name);
+    return path;
+}
+
+sh_rc sh_doctor_folder(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    uint64_t *seen = sh_calloc((size_t)d->mesh->n_nodes, sizeof *seen);
+    char *path = mark_path(d), names[NAMES];
+    bool failed;
+    sh_rc rc;
+
+    SH_TRY_OUT(sh_doctor_any_failed(d, leave_mark(d, path), row, &failed));
+    if (failed)
+        goto out;
+    SH_TRY_OUT(sh_doctor_of_nodes_u64(d, sh_doctor_leads(d) && sees(path), seen));
+    if (sh_doctor_nodes_but(d, seen, true, NAMES, names))
+        sh_doctor_bad(row, SH_E_DATA, "%s is not the same folder on %s; put job.dump_folder on a file system that all share",
+                      d->folder, names);
+    else
+        sh_doctor_good(row, "%s, one for all nodes", d->folder);
+out:
+    if (d->mesh->rank == 0)
+        unlink(path);
+    free(path);
+    free(seen);
+    return rc;
+}
+
+static sh_rc free_bytes(const char *folder, double *bytes)
+{
+    struct statvfs fs;
+
+    if (statvfs(folder, &fs) != 0)
+        return sh_fail(SH_E_DATA, "%s: %s", folder, strerror(errno));
+    *bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    return SH_OK;
+}
+
+/* float32 parameters and two moments; what is kept and the one that is being written. */
+sh_rc sh_doctor_space(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    struct sh_model model = sh_request_model(d->cfg);
+    double one = 12.0 * (double)sh_model_params(&model), room = 0;
+    int kept = d->cfg->checkpoint.keep_latest_k;
+    char have[SH_STR_SHORT], want[SH_STR_SHORT];
+    bool failed;
+
+    SH_TRY(sh_doctor_any_failed(d, d->mesh->rank == 0 ? free_bytes(d->folder, &room) : SH_OK, row, &failed));
+    if (failed)
+        return SH_OK;
+    SH_TRY(sh_mesh_bcast(&room, sizeof room, 0));
+    sh_str_bytes((int64_t)room, have);
+    sh_str_bytes((int64_t)one, want);
+    if (d->cfg->checkpoint.enable && room < one)
+        sh_doctor_bad(row, SH_E_DATA, "%s free, but one checkpoint takes %s", have, want);
+    else if (d->cfg->checkpoint.enable && room < one * (kept + 1))
+        sh_doctor_note(row, "%s free; %d checkpoints of %s each and one more do not fit", have, kept, want);
+    else
+        sh_doctor_good(row, "%s free; a checkpoint takes %s", have, want);
+    return SH_OK;
+}

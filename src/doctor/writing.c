@@ -1,0 +1,79 @@
+/* How fast the nodes write into the checkpoint folder, all at once: a few MiB each with fsync, for two seconds at most. */
+#include "src/doctor/doctor.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE_BYTES = 4 << 20, PIECES = 8, SECONDS = 2 };
+
+static sh_rc write_open_file(int fd, const char *path, const char *piece, double *speed)
+{
+    int64_t begin = sh_now_ns(), bytes = 0;
+
+    for (int i = 0; i < PIECES && sh_now_ns() - begin < SECONDS * 1000000000ll; i++) {
+        ssize_t n = write(fd, piece, PIECE_BYTES);
+
+        if (n < 0)
+            return sh_fail(SH_E_DATA, "write %s: %s", path, strerror(errno));
+        bytes += n;
+    }
+    if (fsync(fd) != 0)
+        return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
+    *speed = (double)bytes / ((double)(sh_now_ns() - begin) / 1e9);
+    return SH_OK;
+}
+
+/* Without a name from the start, so that nothing can be left behind. */
+static sh_rc write_file(const struct sh_doctor *d, double *speed)
+{
+    char *name = sh_strfmt(".doctor-writes-%d", d->mesh->node), *path = sh_path_join(d->folder, name);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    char *piece = sh_calloc(PIECE_BYTES, 1);
+    sh_rc rc;
+
+    memset(piece, 0x5a, PIECE_BYTES); /* not zeros, which some file systems do not write */
+    if (fd < 0) {
+        rc = sh_fail(SH_E_DATA, "create %s: %s", path, strerror(errno));
+    } else {
+        unlink(path);
+        rc = write_open_file(fd, path, piece, speed);
+        close(fd);
+    }
+    free(piece);
+    free(path);
+    free(name);
+    return rc;
+}
+
+sh_rc sh_doctor_writing(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    double *speed = sh_calloc((size_t)d->mesh->n_nodes, sizeof *speed), mine = 0, sum = 0;
+    struct sh_doctor_slowest s;
+    bool failed;
+    sh_rc rc;
+
+    sh_mesh_barrier();
+    SH_TRY_OUT(sh_doctor_any_failed(d, sh_doctor_leads(d) ? write_file(d, &mine) : SH_OK, row, &failed));
+    if (failed)
+        goto out;
+    SH_TRY_OUT(sh_doctor_of_nodes(d, mine, speed));
+    for (int i = 0; i < d->mesh->n_nodes; i++)
+        sum += speed[i];
+    s = sh_doctor_find_slowest(d->mesh->n_nodes, speed);
+    /* Slow storage makes saves slow; training goes on beside them. */
+    if (s.state != SH_DOCTOR_GOOD)
+        sh_doctor_note(row, "%s writes %.3g MB/s, the median node %.3g MB/s", sh_doctor_host(d, s.index), s.speed / 1e6,
+                       s.median / 1e6);
+    else
+        sh_doctor_good(row, "%.3g MB/s by all nodes at once, %.3g MB/s by the slowest", sum / 1e6, s.speed / 1e6);
+out:
+    free(speed);
+    return rc;
+}

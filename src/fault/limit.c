@@ -1,0 +1,57 @@
+#include "src/fault/fault.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Between two saves of one run by the load of the file system, as between two steps by the load of the network. */
+#define FACTOR 1.5
+
+static sh_rc read_end(const char *name, double *end)
+{
+    const char *text = getenv(name);
+    char *rest;
+
+    if (!text || !text[0])
+        return SH_OK;
+    *end = strtod(text, &rest);
+    if (*rest || !isfinite(*end) || *end < 0)
+        return sh_fail(SH_E_USAGE, "%s=%.40s in the environment is not a time in seconds since 1970", name, text);
+    return SH_OK;
+}
+
+sh_rc sh_fault_limit_read(double spare, double save_guess, struct sh_fault_limit *out)
+{
+    double end = 0;
+
+    SH_TRY(read_end("SLURM_JOB_END_TIME", &end));
+    SH_TRY(read_end("SHERD_END_TIME", &end));
+    *out = (struct sh_fault_limit){.end = end, .spare = spare, .save = save_guess, .last_save = -1};
+    return SH_OK;
+}
+
+void sh_fault_limit_step(struct sh_fault_limit *l, double seconds)
+{
+    if (l->seen == SH_FAULT_STEPS_SEEN) {
+        l->step[1] = l->step[0];
+        l->step[0] = 0;
+        l->seen = 0;
+    }
+    l->step[0] = fmax(l->step[0], seconds);
+    l->seen++;
+}
+
+void sh_fault_limit_save(struct sh_fault_limit *l, double seconds)
+{
+    l->save = fmax(l->last_save, seconds);
+    l->last_save = seconds;
+}
+
+double sh_fault_limit_margin(const struct sh_fault_limit *l, int saves)
+{
+    return l->spare + FACTOR * (fmax(l->step[0], l->step[1]) + saves * l->save);
+}
+
+bool sh_fault_limit_near(const struct sh_fault_limit *l, double now, int saves)
+{
+    return l->end > 0 && now + sh_fault_limit_margin(l, saves) >= l->end;
+}

@@ -1,0 +1,59 @@
+#include "src/fault/fault.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The lower of the two in the middle, so that of two ranks the slower one can be a straggler. */
+static double find_median(int n, const double *seconds)
+{
+    double *sorted = sh_calloc((size_t)n, sizeof *sorted), median;
+
+    memcpy(sorted, seconds, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    median = sorted[(n - 1) / 2];
+    free(sorted);
+    return median;
+}
+
+static int find_most(int n, const double *seconds)
+{
+    int most = 0;
+
+    for (int i = 1; i < n; i++)
+        if (seconds[i] > seconds[most])
+            most = i;
+    return most;
+}
+
+void sh_fault_pace_add(struct sh_fault_pace *p, int64_t steps, int n, const double *seconds)
+{
+    int before = p->slowest;
+    bool slow;
+
+    p->slowest = find_most(n, seconds);
+    p->most = p->least = seconds[p->slowest];
+    for (int i = 0; i < n; i++)
+        p->least = seconds[i] < p->least ? seconds[i] : p->least;
+    p->median = find_median(n, seconds);
+    slow = p->most > SH_FAULT_SLOW * p->median;
+    if (!slow || p->slowest != before) {
+        p->slow_steps = 0;
+        p->lost = 0;
+        p->told = false;
+    }
+    if (slow) {
+        p->slow_steps += steps;
+        p->lost += (double)steps * (p->most - p->median);
+    }
+    p->tell = slow && !p->told && p->slow_steps >= SH_FAULT_SLOW_STEPS && p->lost >= SH_FAULT_LOST;
+    p->told = p->told || p->tell;
+}

@@ -1,0 +1,115 @@
+#include "src/report/html.h"
+#include "src/report/parts.h"
+
+#include "src/base/str.h"
+
+#include <math.h>
+
+enum { BAR = 400 }; /* width of a bar's drawing, whatever it is on the page */
+
+static const char *const spent_names[SH_SPENT_N] = {
+    [SH_SPENT_COMPUTE] = "compute",       [SH_SPENT_COMM] = "communication", [SH_SPENT_DATA] = "data",
+    [SH_SPENT_CHECKPOINT] = "checkpoint", [SH_SPENT_OTHER] = "other",
+};
+
+static void head_cell(FILE *out, int colour, const char *name)
+{
+    fprintf(out,
+            "<th class=\"n\"><svg class=\"swatch\" width=\"11\" height=\"11\" aria-hidden=\"true\"><rect class=\"t%d\" "
+            "width=\"11\" height=\"11\"/></svg>%s</th>",
+            colour, name);
+}
+
+static void name_cell(FILE *out, const struct sh_report_run *run)
+{
+    fputs("<tr><td class=\"name\">", out);
+    sh_html_text(out, run->name);
+    fputs("</td><td class=\"bar\">", out);
+}
+
+static void time_bar(FILE *out, const struct sh_report_run *run)
+{
+    double at = 0;
+
+    fprintf(out,
+            "<svg viewBox=\"0 0 %d 16\" height=\"16\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"shares of "
+            "time\">",
+            BAR);
+    for (int k = 0; k < SH_SPENT_N; k++) {
+        fprintf(out, "<rect class=\"t%d\" x=\"%.2f\" width=\"%.2f\" height=\"16\"><title>%s %.1f %%</title></rect>", k,
+                at * BAR, run->share[k] * BAR, spent_names[k], 100 * run->share[k]);
+        at += run->share[k];
+    }
+    fputs("</svg>", out);
+}
+
+static void time_row(FILE *out, const struct sh_report_run *run)
+{
+    name_cell(out, run);
+    time_bar(out, run);
+    fputs("</td>", out);
+    for (int k = 0; k < SH_SPENT_N; k++)
+        fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * run->share[k]);
+    fprintf(out, "<td class=\"n\">%.3g s</td></tr>\n", run->seconds);
+}
+
+void sh_report_time(FILE *out, const struct sh_report *r)
+{
+    bool any = false;
+
+    for (int i = 0; i < r->n_runs; i++)
+        any = any || r->runs[i].seconds > 0;
+    if (!any)
+        return;
+    fputs(
+        "<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all measured steps; more compute is better. "
+        "Communication is the part that computing does not hide; checkpoint, the part in which training stands "
+        "still.</p>\n"
+        "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>",
+        out);
+    for (int k = 0; k < SH_SPENT_N; k++)
+        head_cell(out, k, spent_names[k]);
+    fputs("<th class=\"n\">a step</th></tr></thead>\n<tbody>\n", out);
+    for (int i = 0; i < r->n_runs; i++)
+        if (r->runs[i].seconds > 0)
+            time_row(out, &r->runs[i]);
+    fputs("</tbody></table></div>\n", out);
+}
+
+static void memory_row(FILE *out, const struct sh_report_run *run, double most)
+{
+    char planned[SH_STR_SHORT], peak[SH_STR_SHORT];
+
+    name_cell(out, run);
+    fprintf(out,
+            "<svg viewBox=\"0 0 %d 16\" height=\"16\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"memory\">"
+            "<rect class=\"t0\" width=\"%.2f\" height=\"7\"/><rect class=\"t1\" y=\"9\" width=\"%.2f\" "
+            "height=\"7\"/></svg></td>",
+            BAR, (double)run->arena_bytes / most * BAR, (double)run->peak_rss_bytes / most * BAR);
+    fprintf(out, "<td class=\"n\">%s</td><td class=\"n\">%s</td></tr>\n", sh_str_bytes(run->arena_bytes, planned),
+            sh_str_bytes(run->peak_rss_bytes, peak));
+}
+
+void sh_report_memory(FILE *out, const struct sh_report *r)
+{
+    double most = 0;
+
+    for (int i = 0; i < r->n_runs; i++)
+        most = fmax(most, (double)(r->runs[i].arena_bytes > r->runs[i].peak_rss_bytes ? r->runs[i].arena_bytes
+                                                                                      : r->runs[i].peak_rss_bytes));
+    if (!(most > 0))
+        return;
+    fputs(
+        "<h2>Memory of a rank</h2>\n<p class=\"soft\">Less is better. Planned: the arena, all of which is taken at the "
+        "start. Used: the most that any rank has held, with the program, its libraries, MPI and the pages of the token "
+        "files.</p>\n"
+        "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>bytes</th>",
+        out);
+    head_cell(out, 0, "planned");
+    head_cell(out, 1, "used");
+    fputs("</tr></thead>\n<tbody>\n", out);
+    for (int i = 0; i < r->n_runs; i++)
+        if (r->runs[i].n_steps)
+            memory_row(out, &r->runs[i], most);
+    fputs("</tbody></table></div>\n", out);
+}

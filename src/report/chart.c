@@ -1,0 +1,220 @@
+#include "src/report/html.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The plot box in the SVG: titles above, ticks and their titles left and below. */
+enum { LEFT = 64, RIGHT = SH_CHART_WIDTH - 14, TOP = 50, BOTTOM = SH_CHART_HEIGHT - 46 };
+enum { TICK_ROOM = 34, COLOURS = 8 };
+
+static double place(const struct sh_axis *a, double v)
+{
+    if (a->ticks == SH_TICKS_LOG)
+        return log(v / a->min) / log(a->max / a->min);
+    return (v - a->min) / (a->max - a->min);
+}
+
+double sh_chart_x(const struct sh_chart *c, double v)
+{
+    return LEFT + place(&c->x, v) * (RIGHT - LEFT);
+}
+
+double sh_chart_y(const struct sh_chart *c, double v)
+{
+    return BOTTOM - place(&c->y, v) * (BOTTOM - TOP);
+}
+
+/* ---- ticks ---- */
+
+static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER])
+{
+    static const struct {
+        double from, size;
+        const char *name;
+    } units[] = {{1e12, 1e12, "T"}, {1e9, 1e9, "G"}, {1e6, 1e6, "M"}, {1e4, 1e3, "k"}};
+
+    if (a->ticks == SH_TICKS_PERCENT) {
+        snprintf(out, SH_HTML_NUMBER, "%.0f %%", 100 * v);
+        return;
+    }
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (fabs(v) >= units[i].from) {
+            snprintf(out, SH_HTML_NUMBER, "%.4g %s", v / units[i].size, units[i].name);
+            return;
+        }
+    snprintf(out, SH_HTML_NUMBER, "%.4g", v);
+}
+
+static void tick_x(const struct sh_chart *c, double v)
+{
+    char text[SH_HTML_NUMBER];
+    double x = sh_chart_x(c, v);
+
+    tick_text(&c->x, v, text);
+    fprintf(c->out,
+            "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text class=\"tick\" x=\"%.1f\" y=\"%d\" "
+            "text-anchor=\"middle\">%s</text>\n",
+            x, TOP, BOTTOM, x, BOTTOM + 17, text);
+}
+
+static void tick_y(const struct sh_chart *c, double v)
+{
+    char text[SH_HTML_NUMBER];
+    double y = sh_chart_y(c, v);
+
+    tick_text(&c->y, v, text);
+    fprintf(c->out,
+            "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick\" x=\"%d\" y=\"%.1f\" "
+            "text-anchor=\"end\">%s</text>\n",
+            LEFT, y, RIGHT, LEFT - 7, y + 4, text);
+}
+
+typedef void tick_fn(const struct sh_chart *c, double v);
+
+/* At the given values, where they do not run into each other. */
+static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+{
+    double last = -INFINITY;
+
+    for (int i = 0; i < a->n_at; i++) {
+        double at = place(a, a->at[i]) * (RIGHT - LEFT);
+
+        if (at - last < TICK_ROOM)
+            continue;
+        tick(c, a->at[i]);
+        last = at;
+    }
+}
+
+/* 1, 2 or 5 times a power of ten, as many as there is room for. */
+static void linear_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+{
+    double rough = (a->max - a->min) / 6, power = pow(10, floor(log10(rough))), ratio = rough / power;
+    double step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
+
+    /* Whole numbers have no -0. */
+    for (int64_t k = (int64_t)ceil(a->min / step - 1e-9); (double)k * step <= a->max + 1e-9 * step; k++)
+        tick(c, (double)k * step);
+}
+
+static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+{
+    static const double steps[] = {1, 2, 5};
+    bool crowded = log10(a->max / a->min) > 4;
+
+    for (double power = pow(10, floor(log10(a->min))); power <= a->max; power *= 10)
+        for (int i = 0; i < (crowded ? 1 : 3); i++)
+            if (power * steps[i] >= a->min && power * steps[i] <= a->max)
+                tick(c, power * steps[i]);
+}
+
+static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+{
+    if (a->n_at)
+        given_ticks(c, a, tick);
+    else if (a->ticks == SH_TICKS_LOG)
+        log_ticks(c, a, tick);
+    else
+        linear_ticks(c, a, tick);
+}
+
+/* ---- the frame ---- */
+
+void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good)
+{
+    FILE *out = c->out;
+
+    fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", SH_CHART_WIDTH, SH_CHART_HEIGHT,
+            title);
+    fprintf(out, "<text class=\"title\" x=\"2\" y=\"16\">%s</text>\n", title);
+    fprintf(out, "<text class=\"good\" x=\"2\" y=\"33\">%s</text>\n", good);
+    ticks(c, &c->x, tick_x);
+    ticks(c, &c->y, tick_y);
+    fprintf(out, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, BOTTOM, RIGHT);
+    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", (LEFT + RIGHT) / 2, SH_CHART_HEIGHT - 8,
+            c->x.title);
+    fprintf(out, "<text transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+            (TOP + BOTTOM) / 2, c->y.title);
+}
+
+void sh_chart_end(const struct sh_chart *c)
+{
+    fputs("</svg>\n", c->out);
+}
+
+/* ---- marks: colour and shape repeat after 8, colour and dashes together after 40 ---- */
+
+static void open_line(FILE *out, int look)
+{
+    static const char *const dashes[] = {"", "7 3", "2 2.5", "9 3 2 3", "14 4"};
+    const char *dash = dashes[look % 5];
+
+    fprintf(out, "<path class=\"l k%d\"%s%s%s d=\"", look % COLOURS, dash[0] ? " stroke-dasharray=\"" : "", dash,
+            dash[0] ? "\"" : "");
+}
+
+void sh_chart_line(const struct sh_chart *c, int look, int n, const double *x, const double *y)
+{
+    bool open = false;
+
+    open_line(c->out, look);
+    for (int i = 0; i < n; i++) {
+        if (isfinite(y[i]))
+            fprintf(c->out, "%s%.1f %.1f", open ? "L" : "M", sh_chart_x(c, x[i]), sh_chart_y(c, y[i]));
+        open = isfinite(y[i]);
+    }
+    fputs("\"/>\n", c->out);
+}
+
+void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, double y1)
+{
+    fprintf(c->out, "<path class=\"guide\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
+            sh_chart_x(c, x1), sh_chart_y(c, y1));
+}
+
+static void shape(FILE *out, int look, double x, double y, const char *note)
+{
+    static const char *const shapes[COLOURS] = {
+        "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+        "m-3.6 -3.6h7.2v7.2h-7.2z",
+        "m0 -4.6l4.4 7.8h-8.8z",
+        "m0 -5l5 5l-5 5l-5 -5z",
+        "m0 4.6l4.4 -7.8h-8.8z",
+        "m-4 -4l8 8m0 -8l-8 8",
+        "m-5 0h10m-5 -5v10",
+        "m-3 -4.6h6v9.2h-6z",
+    };
+
+    fprintf(out, "<path class=\"m k%d\" d=\"M%.1f %.1f%s\"><title>", look % COLOURS, x, y, shapes[look % COLOURS]);
+    sh_html_text(out, note);
+    fputs("</title></path>\n", out);
+}
+
+void sh_chart_mark(const struct sh_chart *c, int look, double x, double y, const char *note)
+{
+    shape(c->out, look, sh_chart_x(c, x), sh_chart_y(c, y), note);
+}
+
+void sh_legend_begin(FILE *out)
+{
+    fputs("<ul class=\"legend\">\n", out);
+}
+
+void sh_legend_entry(FILE *out, int look, bool line, bool mark, const char *text)
+{
+    fputs("<li><svg width=\"34\" height=\"12\" aria-hidden=\"true\">", out);
+    if (line) {
+        open_line(out, look);
+        fputs("M1 6H33\"/>", out);
+    }
+    if (mark)
+        shape(out, look, 17, 6, text);
+    fputs("</svg>", out);
+    sh_html_text(out, text);
+    fputs("</li>\n", out);
+}
+
+void sh_legend_end(FILE *out)
+{
+    fputs("</ul>\n", out);
+}

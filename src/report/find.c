@@ -1,0 +1,102 @@
+#include "src/report/parts.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* n2 stands before n10. */
+static int by_name(const FTSENT **a, const FTSENT **b)
+{
+    return strverscmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static bool has(const char *folder, const char *name)
+{
+    char *path = sh_path_join(folder, name);
+    bool found = access(path, F_OK) == 0;
+
+    free(path);
+    return found;
+}
+
+/* A folder is a run by its metrics; a configuration alone is anybody's. */
+static sh_rc visit(struct sh_report *r, FTS *walk, FTSENT *at)
+{
+    const char *name = at->fts_path + strlen(r->folder);
+
+    if (!has(at->fts_accpath, "metrics.jsonl"))
+        return SH_OK;
+    if (!has(at->fts_accpath, "config.yaml"))
+        return sh_fail(SH_E_DATA, "%s: metrics.jsonl without the config.yaml that a run writes beside it",
+                       at->fts_path);
+    name += strspn(name, "/");
+    fts_set(walk, at, FTS_SKIP); /* checkpoints are no runs */
+    return sh_report_add_run(r, at->fts_accpath, name[0] ? name : at->fts_path);
+}
+
+static sh_rc visit_all(struct sh_report *r, FTS *walk)
+{
+    FTSENT *at;
+
+    for (errno = 0; (at = fts_read(walk)); errno = 0) {
+        if (at->fts_info == FTS_D)
+            SH_TRY(visit(r, walk, at));
+        else if (at->fts_info == FTS_DNR || at->fts_info == FTS_ERR || at->fts_info == FTS_NS)
+            return sh_fail(SH_E_DATA, "%s: %s", at->fts_path, strerror(at->fts_errno));
+    }
+    return errno ? sh_fail(SH_E_DATA, "%s: %s", r->folder, strerror(errno)) : SH_OK;
+}
+
+static sh_rc find_runs(struct sh_report *r)
+{
+    char *roots[] = {r->folder, NULL};
+    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name);
+    sh_rc rc;
+
+    if (!walk)
+        return sh_fail(SH_E_DATA, "%s: %s", r->folder, strerror(errno));
+    rc = visit_all(r, walk);
+    fts_close(walk);
+    if (rc == SH_OK && !r->n_runs)
+        return sh_fail(SH_E_DATA, "%s: no run in it or below it; a run is a folder with config.yaml and metrics.jsonl",
+                       r->folder);
+    return rc;
+}
+
+sh_rc sh_report_open(const char *folder, struct sh_report **out)
+{
+    struct sh_report *r = sh_calloc(1, sizeof *r);
+    sh_rc rc;
+
+    r->folder = sh_strdup(folder);
+    for (size_t n = strlen(folder); n > 1 && r->folder[n - 1] == '/'; n--)
+        r->folder[n - 1] = '\0';
+    SH_TRY_OUT(find_runs(r));
+    sh_report_find_series(r);
+    *out = r;
+    return SH_OK;
+out:
+    sh_report_close(r);
+    return rc;
+}
+
+void sh_report_close(struct sh_report *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n_runs; i++)
+        sh_report_free_run(&r->runs[i]);
+    for (int i = 0; i < r->n_series; i++) {
+        free(r->series[i].label);
+        free(r->series[i].runs);
+    }
+    free(r->runs);
+    free(r->series);
+    free(r->folder);
+    free(r);
+}

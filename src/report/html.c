@@ -1,0 +1,62 @@
+#include "src/report/html.h"
+
+#include "src/config/text.h"
+
+#include <math.h>
+#include <string.h>
+
+static void write_char(FILE *out, char c)
+{
+    static const char *const names[] = {
+        ['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;", ['"'] = "&quot;", ['\''] = "&#39;"};
+    unsigned char byte = (unsigned char)c;
+
+    if (byte < sizeof names / sizeof *names && names[byte])
+        fputs(names[byte], out);
+    else
+        fputc(c, out);
+}
+
+void sh_html_text(FILE *out, const char *text)
+{
+    size_t left = strlen(text), good;
+
+    while (left) {
+        good = sh_config_text_bad(text, left, false);
+        for (size_t i = 0; i < good; i++)
+            write_char(out, text[i]);
+        if (good < left)
+            fputc('?', out);
+        good += good < left;
+        text += good;
+        left -= good;
+    }
+}
+
+/* Commas between the thousands of a whole number. */
+static const char *grouped(double v, char out[SH_HTML_NUMBER])
+{
+    char digits[SH_HTML_NUMBER / 2];
+    int n = snprintf(digits, sizeof digits, "%.0f", fabs(v)), to = 0;
+
+    if (v < 0)
+        out[to++] = '-';
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0)
+            out[to++] = ',';
+        out[to++] = digits[i];
+    }
+    out[to] = '\0';
+    return out;
+}
+
+const char *sh_html_number(double v, char out[SH_HTML_NUMBER])
+{
+    if (!isfinite(v))
+        snprintf(out, SH_HTML_NUMBER, "\u2013");
+    else if (fabs(v) >= 1000 && fabs(v) < 1e15)
+        grouped(v, out);
+    else
+        snprintf(out, SH_HTML_NUMBER, "%.3g", v);
+    return out;
+}

@@ -1,0 +1,95 @@
+/* Many runs on one page: what is below a folder, read from the files of the runs, written as one HTML file that needs
+ * no network, no script and no other file.
+ *
+ * sh_report_open() reads, sh_report_write() writes, sh_report_close() frees. All functions are local. What is in a
+ * run's folder is taken as text of unknown origin: whatever is shown of it is escaped. */
+#ifndef SH_REPORT_REPORT_H
+#define SH_REPORT_REPORT_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where the wall time of training went. */
+enum sh_spent { SH_SPENT_COMPUTE, SH_SPENT_COMM, SH_SPENT_DATA, SH_SPENT_CHECKPOINT, SH_SPENT_OTHER, SH_SPENT_N };
+
+struct sh_report_step {
+    int64_t step;
+    double loss, tokens_per_second;  /* NAN: not finite in the run */
+    double seconds[SH_SPENT_N];
+    bool first;                      /* of a start: it also warms up, and is not measured */
+};
+
+struct sh_report_point {
+    int64_t step;
+    double loss;
+};
+
+/* A line of a resolved configuration. */
+struct sh_report_key {
+    char *name, *value;              /* "training.seq_len", "2048" */
+};
+
+/* One run: its configuration, its steps as the run went (those that were given up by going back are left out), and the
+ * figures of its measured steps: the ones since the number of ranks last changed, without the first of a start. */
+struct sh_report_run {
+    char *name;                      /* its folder below the report's, or the report's own */
+    struct sh_report_key *keys;
+    int n_keys;                      /* the same keys in the same order in all runs */
+    int64_t global_batch;            /* sequences of a training step */
+    int ranks, replicate, shard;     /* 0: not known */
+    struct sh_report_step *steps;
+    int n_steps, cap_steps, from;    /* from: the first with this number of ranks */
+    struct sh_report_point *validations;
+    int n_validations, cap_validations;
+    int64_t arena_bytes, peak_rss_bytes;
+    int unreadable;                  /* lines of metrics.jsonl that were cut off */
+    double tokens_per_second;        /* median; 0: no step was measured */
+    double seconds;                  /* wall time of a step, mean, with its share of checkpoints */
+    double share[SH_SPENT_N];        /* of that time; sums to 1 */
+};
+
+/* Runs that differ in their number of ranks alone, and in what follows from it. Weak: each rank keeps its work, so that
+ * the global batch grows with the ranks. Strong: the global batch stays. */
+enum sh_scaling { SH_SCALING_WEAK, SH_SCALING_STRONG, SH_SCALING_N };
+
+struct sh_report_series {
+    enum sh_scaling kind;
+    char *label;                     /* what tells it from the other runs */
+    int *runs;                       /* [n] indices, by ranks */
+    int n, cap;
+    double base;                     /* tokens a second and rank, mean of the runs on the fewest ranks: 100 % */
+};
+
+struct sh_report {
+    char *folder;
+    struct sh_report_run *runs;      /* by name */
+    int n_runs, cap_runs;
+    struct sh_report_series *series; /* weak ones first */
+    int n_series, cap_series;
+};
+
+/* Read every run in `folder` and below it: folders with a config.yaml and a metrics.jsonl. Links are not followed, and
+ * nothing below a run is looked at. Lines of metrics.jsonl that were cut off when a job was killed are passed over and
+ * noted.
+ * Errors: SH_E_DATA with the place: no run, metrics without a configuration, a line that is none of metrics; SH_E_USAGE
+ * for a configuration that this version does not take.
+ * Cost: the files are read once; some 80 bytes a step are held. */
+sh_rc sh_report_open(const char *folder, struct sh_report **out);
+
+/* Replaces `path` in one step. Errors: SH_E_DATA. */
+sh_rc sh_report_write(const struct sh_report *r, const char *path);
+
+void sh_report_close(struct sh_report *r);
+
+/* Tokens a second and rank, relative to the base of the series; 1 is perfect scaling. */
+double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_run *run);
+
+/* The value of a key, "" when there is none of that name. */
+const char *sh_report_value(const struct sh_report_run *run, const char *name);
+
+/* Whether the runs have different values of their i-th key. */
+bool sh_report_differs(const struct sh_report *r, int i);
+
+#endif

@@ -1,0 +1,97 @@
+#include "src/report/parts.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/config/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The lines of sh_config_print(): "section:" and "  key: value". Cuts `text` to pieces. */
+static void split_keys(char *text, struct sh_report_run *run)
+{
+    const char *section = "";
+    char *line, *rest = text;
+    int cap = 0;
+
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char *colon = strchr(line, ':');
+
+        *colon = '\0';
+        if (line[0] != ' ') {
+            section = line;
+            continue;
+        }
+        run->keys = sh_grow(run->keys, run->n_keys, &cap, sizeof *run->keys);
+        run->keys[run->n_keys++] =
+            (struct sh_report_key){.name = sh_strfmt("%s.%s", section, line + 2), .value = sh_strdup(colon + 2)};
+    }
+}
+
+static sh_rc read_config(const char *path, struct sh_report_run *run)
+{
+    struct sh_config cfg;
+    char *text;
+
+    SH_TRY(sh_config_load(path, 0, NULL, &cfg));
+    SH_TRY(sh_config_print(&cfg, &text));
+    split_keys(text, run);
+    free(text);
+    run->ranks = cfg.mesh.ranks;
+    run->global_batch = cfg.training.global_batch_size;
+    return SH_OK;
+}
+
+/* What the number of ranks decides, once it is known. */
+static void settle(struct sh_report_run *run)
+{
+    if (run->global_batch < 0)
+        run->global_batch = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
+}
+
+sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name)
+{
+    char *config = sh_path_join(folder, "config.yaml"), *metrics = sh_path_join(folder, "metrics.jsonl");
+    struct sh_report_run run = {.name = sh_strdup(name)};
+    sh_rc rc;
+
+    SH_TRY_OUT(read_config(config, &run));
+    SH_TRY_OUT(sh_report_read_metrics(metrics, &run));
+    settle(&run);
+    r->runs = sh_grow(r->runs, r->n_runs, &r->cap_runs, sizeof *r->runs);
+    r->runs[r->n_runs++] = run;
+out:
+    if (rc != SH_OK)
+        sh_report_free_run(&run);
+    free(config);
+    free(metrics);
+    return rc;
+}
+
+void sh_report_free_run(struct sh_report_run *run)
+{
+    for (int i = 0; i < run->n_keys; i++) {
+        free(run->keys[i].name);
+        free(run->keys[i].value);
+    }
+    free(run->keys);
+    free(run->steps);
+    free(run->validations);
+    free(run->name);
+}
+
+const char *sh_report_value(const struct sh_report_run *run, const char *name)
+{
+    for (int i = 0; i < run->n_keys; i++)
+        if (!strcmp(run->keys[i].name, name))
+            return run->keys[i].value;
+    return "";
+}
+
+bool sh_report_differs(const struct sh_report *r, int i)
+{
+    for (int k = 1; k < r->n_runs; k++)
+        if (strcmp(r->runs[k].keys[i].value, r->runs[0].keys[i].value) != 0)
+            return true;
+    return false;
+}

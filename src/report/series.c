@@ -1,0 +1,135 @@
+#include "src/report/parts.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys and sections in which the runs of a series may differ: the number of ranks, what follows from it, and what does
+ * not change the work of a step. A name that ends in a dot is a section. */
+static const char *const free_keys[] = {
+    "job.",           "mesh.ranks",
+    "mesh.replicate", "training.global_batch_size",
+    "training.steps", "training.dataset_path",
+    "optimizer.",     "lr_scheduler.",
+    "checkpoint.",    "validation.",
+    "metrics.",       "profiling.",
+    "guard.",         "fault.",
+    "comm.",          "memory.",
+    "debug.",
+};
+
+static bool is_free(const char *name)
+{
+    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++) {
+        size_t length = strlen(free_keys[i]);
+
+        if (free_keys[i][length - 1] == '.' ? !strncmp(name, free_keys[i], length) : !strcmp(name, free_keys[i]))
+            return true;
+    }
+    return false;
+}
+
+static bool same_work(const struct sh_report_run *a, const struct sh_report_run *b, enum sh_scaling kind)
+{
+    if (kind == SH_SCALING_STRONG ? a->global_batch != b->global_batch
+                                  : a->global_batch * b->ranks != b->global_batch * a->ranks)
+        return false;
+    for (int i = 0; i < a->n_keys; i++)
+        if (strcmp(a->keys[i].value, b->keys[i].value) != 0 && !is_free(a->keys[i].name))
+            return false;
+    return true;
+}
+
+/* Only runs that have something to compare. */
+static bool measured(const struct sh_report_run *run)
+{
+    return run->ranks > 0 && run->tokens_per_second > 0;
+}
+
+static int by_ranks(const void *a, const void *b, void *runs)
+{
+    const struct sh_report_run *x = (struct sh_report_run *)runs + *(const int *)a;
+    const struct sh_report_run *y = (struct sh_report_run *)runs + *(const int *)b;
+
+    return x->ranks != y->ranks ? (x->ranks > y->ranks) - (x->ranks < y->ranks) : *(const int *)a - *(const int *)b;
+}
+
+/* "full_shard, local_batch_size 2": the strategy, and whatever else is not the same in all runs. */
+static char *make_label(const struct sh_report *r, const struct sh_report_run *run)
+{
+    char *label = sh_strdup(sh_report_value(run, "parallelism.sharding_strategy"));
+
+    for (int i = 0; i < run->n_keys; i++) {
+        const struct sh_report_key *key = &run->keys[i];
+        char *longer;
+
+        if (is_free(key->name) || !strcmp(key->name, "parallelism.sharding_strategy") || !sh_report_differs(r, i))
+            continue;
+        longer = sh_strfmt("%s, %s %s", label, strchr(key->name, '.') + 1, key->value);
+        free(label);
+        label = longer;
+    }
+    return label;
+}
+
+/* Two series that differ in their work alone are told apart by it. */
+static void name_series(const struct sh_report *r, struct sh_report_series *s)
+{
+    const struct sh_report_run *first = &r->runs[s->runs[0]];
+    char *plain = make_label(r, first);
+
+    if (s->kind == SH_SCALING_STRONG)
+        s->label = sh_strfmt("%s; %lld sequences a step", plain, (long long)first->global_batch);
+    else
+        s->label = sh_strfmt("%s; %.4g sequences a step and rank", plain, (double)first->global_batch / first->ranks);
+    free(plain);
+}
+
+static void find_base(const struct sh_report *r, struct sh_report_series *s)
+{
+    int fewest = r->runs[s->runs[0]].ranks, n = 0;
+
+    for (; n < s->n && r->runs[s->runs[n]].ranks == fewest; n++)
+        s->base += r->runs[s->runs[n]].tokens_per_second / fewest;
+    s->base /= n;
+}
+
+/* The runs that scale with run `first`; kept when they are on different numbers of ranks. */
+static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *taken)
+{
+    struct sh_report_series s = {.kind = kind};
+
+    for (int i = first; i < r->n_runs; i++)
+        if (!taken[i] && measured(&r->runs[i]) && same_work(&r->runs[first], &r->runs[i], kind)) {
+            s.runs = sh_grow(s.runs, s.n, &s.cap, sizeof *s.runs);
+            s.runs[s.n++] = i;
+            taken[i] = true;
+        }
+    qsort_r(s.runs, (size_t)s.n, sizeof *s.runs, by_ranks, r->runs);
+    if (r->runs[s.runs[0]].ranks == r->runs[s.runs[s.n - 1]].ranks) {
+        free(s.runs);
+        return;
+    }
+    name_series(r, &s);
+    find_base(r, &s);
+    r->series = sh_grow(r->series, r->n_series, &r->cap_series, sizeof *r->series);
+    r->series[r->n_series++] = s;
+}
+
+void sh_report_find_series(struct sh_report *r)
+{
+    for (enum sh_scaling kind = 0; kind < SH_SCALING_N; kind++) {
+        bool *taken = sh_calloc((size_t)r->n_runs, sizeof *taken);
+
+        for (int i = 0; i < r->n_runs; i++)
+            if (!taken[i] && measured(&r->runs[i]))
+                gather(r, kind, i, taken);
+        free(taken);
+    }
+}
+
+double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_run *run)
+{
+    return run->tokens_per_second / run->ranks / s->base;
+}

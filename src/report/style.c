@@ -1,0 +1,41 @@
+#include "src/report/html.h"
+
+/* Series colours: those of Okabe and Ito (2008), which most eyes tell apart, darker on white where they are too light.
+ * Kinds of time go from dark to light and back, so that neighbours differ in grey as well. */
+static const char style[] =
+    ":root{color-scheme:light dark;--bg:#fff;--ink:#1b1f24;--soft:#5a636e;--line:#d5dae0;--grid:#e8ebef;--warn:#fff4d6;"
+    "--c0:#0060a8;--c1:#c94f00;--c2:#007a58;--c3:#a83f7f;--c4:#8a6d00;--c5:#2a94c9;--c6:#1b1f24;--c7:#7b5cc4;"
+    "--t0:#0b4f8a;--t1:#e88a1a;--t2:#8fd0b0;--t3:#8c3f86;--t4:#cfd4da}\n"
+    "@media screen and (prefers-color-scheme:dark){:root{--bg:#14171b;--ink:#e6e9ed;--soft:#9aa4af;--line:#3a424b;"
+    "--grid:#262c33;--warn:#3a3114;--c0:#5fb0f0;--c1:#ff9a4d;--c2:#35c79b;--c3:#ea8fc4;--c4:#e3c63c;--c5:#9ad9f7;"
+    "--c6:#e6e9ed;--c7:#b9a4f2;--t0:#3f8fd6;--t1:#f2b056;--t2:#2f6f57;--t3:#d58acb;--t4:#4a535d}}\n"
+    "body{margin:0 auto;padding:1.5rem;max-width:76rem;background:var(--bg);color:var(--ink);"
+    "font:15px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\n"
+    "h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem;border-bottom:1px solid var(--line)}\n"
+    "p{margin:.4rem 0;max-width:60rem}.soft{color:var(--soft)}\n"
+    ".notes{background:var(--warn);padding:.5rem .9rem;border-radius:.4rem;margin:1rem 0}.notes ul{margin:0;padding-left:1.1rem}\n"
+    ".pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1.2rem}\n"
+    "figure{margin:0;break-inside:avoid}figure.wide{max-width:44rem}figure>svg{display:block;width:100%;height:auto}\n"
+    "svg text{font-size:12px;fill:var(--ink)}svg .title{font-size:14px;font-weight:600}svg .good,svg .tick{fill:var(--soft)}\n"
+    "svg .grid{stroke:var(--grid)}svg .frame{stroke:var(--soft);fill:none}svg .guide{stroke:var(--soft);stroke-dasharray:2 4}\n"
+    "svg .l{fill:none;stroke-width:1.8;stroke-linejoin:round}svg .m{stroke-width:1.8;fill:var(--bg)}\n"
+    ".k0{stroke:var(--c0)}.k1{stroke:var(--c1)}.k2{stroke:var(--c2)}.k3{stroke:var(--c3)}.k4{stroke:var(--c4)}"
+    ".k5{stroke:var(--c5)}.k6{stroke:var(--c6)}.k7{stroke:var(--c7)}\n"
+    ".t0{fill:var(--t0)}.t1{fill:var(--t1)}.t2{fill:var(--t2)}.t3{fill:var(--t3)}.t4{fill:var(--t4)}\n"
+    "ul.legend{list-style:none;margin:.2rem 0 .9rem;padding:0;display:flex;flex-wrap:wrap;gap:.1rem 1.2rem;font-size:.85rem}\n"
+    "ul.legend li{display:flex;align-items:center;gap:.4rem;overflow-wrap:anywhere}ul.legend svg{flex:none}\n"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}\n"
+    "th,td{padding:.22rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:middle}\n"
+    "th{font-weight:600;vertical-align:bottom}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
+    "td.name{overflow-wrap:anywhere;min-width:13em}td.bar{min-width:12em;width:38%}td.bar svg{display:block;width:100%}\n"
+    "table.full{width:100%}tr{break-inside:avoid}thead{display:table-header-group}\n"
+    ".swatch{vertical-align:-1px;margin-right:.3rem}details{margin:.8rem 0}summary{cursor:pointer}\n"
+    "pre{font-size:.8rem;columns:22rem;white-space:pre-wrap;overflow-wrap:anywhere;margin:.5rem 0}\n"
+    "@media print{@page{margin:14mm}body{padding:0;max-width:none;font-size:10pt}h2,h2+p{break-after:avoid}"
+    "*{-webkit-print-color-adjust:exact;print-color-adjust:exact}.scroll{overflow:visible}"
+    ".pair{grid-template-columns:1fr 1fr}table{font-size:8pt}th,td{padding:.15rem .35rem}}\n";
+
+void sh_html_style(FILE *out)
+{
+    fprintf(out, "<style>\n%s</style>\n", style);
+}

@@ -1,0 +1,116 @@
+#include "src/report/html.h"
+#include "src/report/parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void text_cell(FILE *out, const char *class, const char *text)
+{
+    fprintf(out, "<td class=\"%s\">", class);
+    sh_html_text(out, text);
+    fputs("</td>", out);
+}
+
+static void whole_cell(FILE *out, int64_t v)
+{
+    if (v > 0)
+        fprintf(out, "<td class=\"n\">%lld</td>", (long long)v);
+    else
+        fputs("<td class=\"n\">?</td>", out);
+}
+
+static void mesh_cell(FILE *out, const struct sh_report_run *run)
+{
+    if (run->shard)
+        fprintf(out, "<td class=\"n\">%d × %d</td>", run->replicate, run->shard);
+    else
+        fputs("<td class=\"n\">?</td>", out);
+}
+
+static void loss_cell(FILE *out, double loss)
+{
+    if (isfinite(loss))
+        fprintf(out, "<td class=\"n\">%.4f</td>", loss);
+    else
+        fputs("<td class=\"n\">–</td>", out);
+}
+
+static void result_row(FILE *out, const struct sh_report_run *run)
+{
+    char number[SH_HTML_NUMBER];
+
+    fputs("<tr>", out);
+    text_cell(out, "name", run->name);
+    text_cell(out, "s", sh_report_value(run, "parallelism.sharding_strategy"));
+    whole_cell(out, run->ranks);
+    mesh_cell(out, run);
+    whole_cell(out, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
+    whole_cell(out, run->global_batch);
+    whole_cell(out, run->n_steps ? run->steps[run->n_steps - 1].step : 0);
+    fprintf(out, "<td class=\"n\">%s</td>",
+            run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
+    loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
+    loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
+    fputs("</tr>\n", out);
+}
+
+void sh_report_results(FILE *out, const struct sh_report *r)
+{
+    static const char *const heads[] = {"ranks", "replicate × shard", "micro-batch", "sequences a step",
+                                        "steps", "tokens/s",          "last loss",   "last validation loss"};
+
+    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the measured steps, which are all but the "
+          "first of a start.</p>\n"
+          "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
+          out);
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
+    fputs("</tr></thead>\n<tbody>\n", out);
+    for (int i = 0; i < r->n_runs; i++)
+        result_row(out, &r->runs[i]);
+    fputs("</tbody></table></div>\n", out);
+}
+
+/* ---- configurations: what differs as a table, what does not as a list ---- */
+
+static bool is_shown(const struct sh_report *r, int i)
+{
+    return strcmp(r->runs[0].keys[i].name, "job.dump_folder") != 0 && sh_report_differs(r, i);
+}
+
+static void differing_table(FILE *out, const struct sh_report *r)
+{
+    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th>", out);
+    for (int i = 0; i < r->runs[0].n_keys; i++)
+        if (is_shown(r, i))
+            fprintf(out, "<th>%.*s<wbr/>%s</th>", (int)strcspn(r->runs[0].keys[i].name, ".") + 1,
+                    r->runs[0].keys[i].name, strchr(r->runs[0].keys[i].name, '.') + 1);
+    fputs("</tr></thead>\n<tbody>\n", out);
+    for (int k = 0; k < r->n_runs; k++) {
+        fputs("<tr>", out);
+        text_cell(out, "name", r->runs[k].name);
+        for (int i = 0; i < r->runs[k].n_keys; i++)
+            if (is_shown(r, i))
+                text_cell(out, "v", r->runs[k].keys[i].value);
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></div>\n", out);
+}
+
+void sh_report_configs(FILE *out, const struct sh_report *r)
+{
+    const struct sh_report_run *first = &r->runs[0];
+
+    fputs("<h2>Configurations</h2>\n", out);
+    if (r->n_runs > 1)
+        differing_table(out, r);
+    fprintf(out, "<details><summary>%s</summary>\n<pre>", r->n_runs > 1 ? "What all runs have in common" : "All keys");
+    for (int i = 0; i < first->n_keys; i++)
+        if (!sh_report_differs(r, i)) {
+            fprintf(out, "%s: ", first->keys[i].name);
+            sh_html_text(out, first->keys[i].value);
+            fputc('\n', out);
+        }
+    fputs("</pre></details>\n", out);
+}

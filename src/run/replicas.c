@@ -1,0 +1,224 @@
+#include "src/run/replicas.h"
+
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+#include "src/fault/fault.h"
+#include "src/run/pieces.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STATES = 4, BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
+static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg_sq", "compute copy"};
+
+/* Each block through a buffer that stays in the cache, so that the data may be on any device. The sum does not depend
+ * on which thread takes which block; the number of the block is mixed in. */
+static uint64_t hash_data(const struct sh_run *r, const char *data, int64_t bytes)
+{
+    int64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    uint64_t sum = 0;
+
+#pragma omp parallel reduction(+ : sum) if (!r->device->gpu) /* to a GPU one thread talks */
+    {
+        char *buffer = sh_calloc(BLOCK_BYTES, 1);
+
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t left = bytes - b * BLOCK_BYTES, n = left < BLOCK_BYTES ? left : BLOCK_BYTES;
+
+            sh_exec_get_at(r->exec, buffer, data + b * BLOCK_BYTES, n);
+            sum += sh_mix64(sh_hash64(buffer, (size_t)n) + (uint64_t)b + 1);
+        }
+        free(buffer);
+    }
+    return sum;
+}
+
+/* Without padding, which nobody reads. */
+static uint64_t hash_state(const struct sh_run *r, const struct sh_unit *u, int state)
+{
+    const int tensor[STATES] = {u->master, u->exp_avg, u->exp_avg_sq, u->compute == u->master ? SH_NONE : u->compute};
+    struct sh_range own = sh_pieces_owned(r, u);
+    int t = tensor[state];
+
+    if (t == SH_NONE)
+        return 0;
+    return hash_data(r, sh_exec_data(r->exec, t),
+                     (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype));
+}
+
+static int n_hashes(const struct sh_run *r)
+{
+    return r->p->n_units * STATES;
+}
+
+static uint64_t hash_all(const struct sh_run *r, uint64_t *hash)
+{
+    uint64_t all = 0;
+
+    for (int i = 0; i < n_hashes(r); i++) {
+        hash[i] = hash_state(r, &r->p->units[i / STATES], i % STATES);
+        all = sh_mix64(all ^ hash[i]) + 1;
+    }
+    return all;
+}
+
+static sh_rc collect(struct sh_run *r, struct sh_coll coll)
+{
+    int64_t ticket;
+
+    coll.stream = SH_STREAM_REPLICATE;
+    coll.label = "replicas";
+    SH_TRY(sh_comm_start(r->comm, &coll, &ticket));
+    return sh_comm_wait(r->comm, ticket);
+}
+
+static sh_rc gather(struct sh_run *r, const uint64_t *mine, int64_t words, uint64_t *all)
+{
+    return collect(r, (struct sh_coll){.kind = SH_OP_ALL_GATHER,
+                                       .axis = SH_AXIS_REPLICATE,
+                                       .dtype = SH_I64,
+                                       .send = mine,
+                                       .recv = all,
+                                       .count = words});
+}
+
+/* Whether the replicas of any shard differ: all ranks learn it. */
+static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *differ)
+{
+    double different = 0;
+
+    SH_TRY(gather(r, &mine, 1, all));
+    for (int i = 0; i < r->mesh->shape.size[SH_AXIS_REPLICATE]; i++)
+        different += all[i] != mine;
+    SH_TRY(collect(
+        r, (struct sh_coll){
+               .kind = SH_OP_ALL_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F64, .recv = &different, .count = 1}));
+    *differ = different > 0;
+    return SH_OK;
+}
+
+/* What a rank tells its replicas once it is known that some differ: its hashes, and its node. */
+struct details {
+    int n_replicas, n_hashes, words;
+    uint64_t *all; /* [n_replicas][words] */
+    bool *odd;     /* [n_replicas] */
+};
+
+static const uint64_t *of_replica(const struct details *d, int i)
+{
+    return d->all + (int64_t)i * d->words;
+}
+
+static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct details *d)
+{
+    uint64_t *mine = sh_calloc((size_t)d->words, sizeof *mine);
+    sh_rc rc;
+
+    memcpy(mine, hash, (size_t)d->n_hashes * sizeof *mine);
+    snprintf((char *)(mine + d->n_hashes), HOST_WORDS * sizeof *mine, "%s", r->mesh->host);
+    rc = gather(r, mine, d->words, d->all);
+    free(mine);
+    return rc;
+}
+
+/* "layers.1 exp_avg, layers.2 parameters and 7 more": what of the odd replica differs from the first that is not odd,
+ * or from the first other one when all are. */
+static void print_differences(const struct sh_run *r, const struct details *d, int odd, FILE *out)
+{
+    enum { SHOWN = 2 };
+    int other = odd == 0, n = 0;
+
+    for (int i = d->n_replicas - 1; i >= 0; i--)
+        if (!d->odd[i])
+            other = i;
+    for (int i = 0; i < d->n_hashes; i++)
+        if (of_replica(d, odd)[i] != of_replica(d, other)[i] && n++ < SHOWN)
+            fprintf(out, "%s%s %s", n > 1 ? ", " : "", r->p->units[i / STATES].name, state_name[i % STATES]);
+    if (n > SHOWN)
+        fprintf(out, " and %d more", n - SHOWN);
+}
+
+static void print_ranks(const struct sh_run *r, const struct details *d, FILE *out)
+{
+    enum { SHOWN = 4 };
+    int n = 0;
+
+    for (int i = 0; i < d->n_replicas; i++)
+        if (d->odd[i] && n++ < SHOWN)
+            fprintf(out, "%srank %d on %s", n > 1 ? ", " : "",
+                    sh_mesh_axis_member(&r->mesh->shape, SH_AXIS_REPLICATE, i),
+                    (const char *)(of_replica(d, i) + d->n_hashes));
+    if (n > SHOWN)
+        fprintf(out, " and %d more", n - SHOWN);
+}
+
+static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    sh_rc rc;
+
+    if (!out)
+        return sh_fail(SH_E_REPLICA, "step %lld: replicas differ; no memory to say more", (long long)r->step);
+    fprintf(out, "step %lld: ", (long long)r->step);
+    print_ranks(r, d, out);
+    if (n_odd < d->n_replicas)
+        fprintf(out,
+                n_odd == 1 ? " is not the replica that %d others are: " : " are not the replicas that %d others are: ",
+                d->n_replicas - n_odd);
+    else
+        fprintf(out, " should be replicas and differ: ");
+    print_differences(r, d, r->mesh->shape.index[SH_AXIS_REPLICATE], out);
+    fprintf(out, "; memory or a processor has failed without a sign: leave %s out and go on from the newest checkpoint",
+            n_odd == 1 ? "that node" : "those nodes");
+    fclose(out);
+    rc = sh_fail(SH_E_REPLICA, "%s", text);
+    free(text);
+    return rc;
+}
+
+/* The odd ones fail, so that the line comes from one of them. */
+static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details *d)
+{
+    int n_odd = sh_fault_odd(d->n_replicas, whole, d->odd);
+
+    return d->odd[r->mesh->shape.index[SH_AXIS_REPLICATE]] ? accuse(r, d, n_odd) : SH_OK;
+}
+
+static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)
+{
+    struct details d = {.n_replicas = r->mesh->shape.size[SH_AXIS_REPLICATE],
+                        .n_hashes = n_hashes(r),
+                        .words = n_hashes(r) + HOST_WORDS};
+    sh_rc rc;
+
+    d.all = sh_calloc((size_t)d.n_replicas * (size_t)d.words, sizeof *d.all);
+    d.odd = sh_calloc((size_t)d.n_replicas, sizeof *d.odd);
+    rc = gather_details(r, hash, &d);
+    if (rc == SH_OK)
+        rc = sh_agree(judge(r, whole, &d));
+    free(d.all);
+    free(d.odd);
+    return rc;
+}
+
+sh_rc sh_replicas_compare(struct sh_run *r)
+{
+    int n = r->mesh->shape.size[SH_AXIS_REPLICATE];
+    uint64_t *hash, *whole;
+    bool differ;
+    sh_rc rc;
+
+    if (n == 1)
+        return SH_OK;
+    hash = sh_calloc((size_t)n_hashes(r), sizeof *hash);
+    whole = sh_calloc((size_t)n, sizeof *whole);
+    rc = any_differ(r, hash_all(r, hash), whole, &differ);
+    if (rc == SH_OK && differ)
+        rc = find_odd(r, hash, whole);
+    free(hash);
+    free(whole);
+    return rc;
+}

@@ -1,0 +1,40 @@
+#include "src/run/rollback.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+enum { PIECE_BYTES = 1 << 16 };
+
+static void zero(struct sh_run *r, int tensor)
+{
+    char *zeros = sh_calloc(PIECE_BYTES, 1), *data = sh_exec_data(r->exec, tensor);
+    int64_t bytes = sh_tensor_bytes(&r->p->tensors[tensor]);
+
+    for (int64_t at = 0; at < bytes; at += PIECE_BYTES)
+        sh_exec_put_at(r->exec, data + at, zeros, bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+    free(zeros);
+}
+
+/* As a run begins. A checkpoint overwrites all of it; initial values are parameters only. */
+static void forget(struct sh_run *r)
+{
+    for (int i = 0; i < r->p->n_units; i++) {
+        zero(r, r->p->units[i].exp_avg);
+        zero(r, r->p->units[i].exp_avg_sq);
+    }
+    r->step = r->samples = r->tokens = r->updates = 0;
+    free(r->guard);
+    r->guard = NULL;
+}
+
+sh_rc sh_rollback(struct sh_run *r, int64_t *first)
+{
+    int64_t next = r->samples;
+
+    forget(r);
+    SH_TRY(sh_run_load_start(r, true));
+    *first = r->samples;
+    r->samples = next;
+    return SH_OK;
+}

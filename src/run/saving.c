@@ -1,0 +1,168 @@
+#include "src/run/saving.h"
+
+#include "src/base/log.h"
+#include "src/base/time.h"
+
+#include <stdlib.h>
+
+enum { REASON_BYTES = 2048 };
+
+static double seconds_since(int64_t begin_ns)
+{
+    return (double)(sh_now_ns() - begin_ns) / 1e9;
+}
+
+/* *saved: what a save or a poll has committed, if anything. */
+static void report(struct sh_saving *s, struct sh_run_saved *saved)
+{
+    struct sh_checkpoint_metrics m = {.step = saved->step,
+                                      .path = saved->path,
+                                      .bytes = saved->bytes,
+                                      .seconds = saved->seconds,
+                                      .stall = saved->stall,
+                                      .disk_seconds = saved->disk_seconds};
+
+    if (!saved->path)
+        return;
+    s->failures = 0;
+    sh_progress_break(s->progress);
+    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training stood still for %.3f s)", (long long)m.step, m.path,
+                (double)m.bytes / 1e6, m.seconds, m.stall);
+    sh_metrics_checkpoint(s->metrics, &m);
+    free(saved->path);
+    if (sh_stopping_saved(s->stopping, saved) == SH_OK)
+        return;
+    sh_log_warn("%s", sh_error_text()); /* the checkpoint is there all the same */
+    sh_error_clear();
+}
+
+static sh_rc begin(struct sh_saving *s)
+{
+    struct sh_run_saved saved;
+    char guard[128];
+
+    s->step = s->r->step;
+    sh_guard_save(s->guard, guard, sizeof guard);
+    SH_TRY(sh_run_save(s->r, guard, &saved));
+    sh_guard_saved(s->guard);
+    report(s, &saved);
+    return SH_OK;
+}
+
+static sh_rc go_on(struct sh_saving *s, bool wait)
+{
+    struct sh_run_saved saved;
+
+    if (!sh_run_is_saving(s->r))
+        return SH_OK;
+    SH_TRY(sh_run_save_poll(s->r, wait, &saved));
+    report(s, &saved);
+    return SH_OK;
+}
+
+/* One rank has the text of an agreed failure, and only the ranks together know which. Afterwards none has it. */
+static sh_rc share_reason(const struct sh_run *r, char reason[REASON_BYTES])
+{
+    double who = sh_error_text()[0] ? r->mesh->rank : 0;
+
+    snprintf(reason, REASON_BYTES, "%s", sh_error_text());
+    sh_error_clear();
+    SH_TRY(sh_mesh_max(&who, 1));
+    return sh_mesh_bcast(reason, REASON_BYTES, (int)who);
+}
+
+/* The job's end: rank 0 has the text. */
+static sh_rc give_up(const struct sh_saving *s, sh_rc rc, const char *reason)
+{
+    if (s->r->mesh->rank != 0)
+        return rc;
+    if (s->must && s->again)
+        return sh_fail(rc, "step %lld must be saved and was not, at the second try either: %s", (long long)s->step,
+                       reason);
+    return sh_fail(rc, "step %lld not saved: %s; that is failure %d in a row (checkpoint.max_failures=%d)",
+                   (long long)s->step, reason, s->failures, s->r->cfg.checkpoint.max_failures);
+}
+
+static void warn(const struct sh_saving *s, const char *reason)
+{
+    if (s->r->mesh->rank != 0)
+        return;
+    sh_progress_break(s->progress);
+    sh_log_warn("step %lld not saved: %s; %s", (long long)s->step, reason,
+                s->must ? "trying once more" : "training goes on");
+}
+
+/* The state that must be saved gets its second try whatever happened to those before. */
+static bool is_last_straw(const struct sh_saving *s)
+{
+    int most = s->r->cfg.checkpoint.max_failures;
+
+    return s->must && most > 0 ? s->again : s->failures > most;
+}
+
+/* What becomes of a save. Storage may be better the next time, under another name; of all other failures the save is
+ * not the cause. */
+static sh_rc settle(struct sh_saving *s, sh_rc rc)
+{
+    char reason[REASON_BYTES];
+
+    if (rc == SH_OK)
+        return SH_OK;
+    sh_run_save_abandon(s->r);
+    if (rc != SH_E_DATA && rc != SH_E_MEMORY)
+        return rc;
+    SH_TRY(share_reason(s->r, reason));
+    s->failures++;
+    sh_metrics_not_saved(s->metrics, s->step, s->failures, reason);
+    if (is_last_straw(s))
+        return give_up(s, rc, reason);
+    warn(s, reason);
+    if (!s->must)
+        return SH_OK;
+    s->again = true;
+    rc = begin(s);
+    return settle(s, rc == SH_OK ? go_on(s, true) : rc);
+}
+
+sh_rc sh_saving_poll(struct sh_saving *s, bool wait)
+{
+    int64_t begun = sh_now_ns();
+    sh_rc rc = settle(s, go_on(s, wait));
+
+    s->seconds += seconds_since(begun);
+    return rc;
+}
+
+/* One at a time: a second copy would take memory that is not planned for. */
+static bool skips(const struct sh_saving *s, bool must)
+{
+    if (!sh_run_is_saving(s->r) || s->r->cfg.checkpoint.async_busy == SH_BUSY_WAIT || must)
+        return false;
+    sh_progress_break(s->progress);
+    sh_log_info("step %lld  not saved: the checkpoint before is still being written (checkpoint.async_busy=skip)",
+                (long long)s->r->step);
+    return true;
+}
+
+static sh_rc save(struct sh_saving *s, bool must)
+{
+    SH_TRY(settle(s, go_on(s, true)));
+    s->must = must;
+    s->again = false;
+    return settle(s, begin(s));
+}
+
+/* A save may take long on one rank, and no limit of a step must end it; it has its own, checkpoint.timeout_seconds. */
+sh_rc sh_saving_save(struct sh_saving *s, bool must)
+{
+    int64_t begun = sh_now_ns();
+    sh_rc rc;
+
+    if (skips(s, must))
+        return SH_OK;
+    sh_mesh_patience(0);
+    rc = save(s, must);
+    sh_mesh_patience(s->r->cfg.comm.train_timeout_seconds);
+    s->seconds += seconds_since(begun);
+    return rc;
+}

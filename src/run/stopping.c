@@ -1,0 +1,160 @@
+#include "src/run/stopping.h"
+
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/time.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LIMIT = SH_FAULT_SIGNALS }; /* the wish after those of the signals */
+
+static int64_t newest_saved(const struct sh_run *r)
+{
+    char *folder = sh_run_checkpoint_folder(r), *path = NULL;
+    int64_t step = -1;
+
+    if (sh_ckpt_newest(folder, &path) == SH_OK && path)
+        step = sh_ckpt_step_of(path);
+    sh_error_clear();
+    free(path);
+    free(folder);
+    return step;
+}
+
+/* Of a save that was never measured: 50 MB/s a rank, 10 GB/s in all, and what does not depend on the size. */
+static double guess_save(const struct sh_run *r)
+{
+    double bytes = 12.0 * (double)sh_model_params(&r->build.model);
+
+    return 5 + fmax(bytes / r->mesh->world / 50e6, bytes / 10e9);
+}
+
+static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
+{
+    bool found;
+
+    s->path = sh_path_join(r->folder, "progress.json");
+    s->record = (struct sh_fault_record){.save_seconds = -1};
+    sh_fault_record_read(s->path, &s->record, &found);
+    s->record.steps = r->cfg.training.steps;
+    s->record.first_step = s->record.step = r->step;
+    s->record.saved_step = newest_saved(r);
+    s->record.starts++;
+    s->record.status = -1;
+    if (s->record.save_seconds >= 0)
+        sh_fault_limit_save(&s->limit, s->record.save_seconds);
+    return sh_fault_record_write(s->path, &s->record);
+}
+
+sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r)
+{
+    double spare = r->cfg.job.stop_before_limit_seconds;
+
+    *s = (struct sh_stopping){.saved = -1};
+    if (r->mesh->rank != 0)
+        return SH_OK;
+    SH_TRY(sh_fault_limit_read(spare, guess_save(r), &s->limit));
+    if (spare < 0 || !r->cfg.checkpoint.enable) /* stopping early would save nothing */
+        s->limit.end = 0;
+    return open_record(s, r);
+}
+
+/* From step to step, with the validations between them. */
+static void measure_step(struct sh_stopping *s)
+{
+    int64_t now = sh_now_ns();
+
+    if (s->step_ns)
+        sh_fault_limit_step(&s->limit, (double)(now - s->step_ns) / 1e9 - s->stall);
+    s->step_ns = now;
+    s->stall = 0;
+}
+
+void sh_stopping_wish(struct sh_stopping *s, const struct sh_run *r, double wishes[SH_STOPPING_WISHES])
+{
+    int saves = sh_run_is_saving(r) ? 2 : 1;
+
+    measure_step(s);
+    for (int i = 0; i < SH_FAULT_SIGNALS; i++)
+        wishes[i] = sh_fault_heard((enum sh_fault_signal)i);
+    wishes[LIMIT] = sh_fault_limit_near(&s->limit, (double)time(NULL), saves);
+}
+
+static void name_reason(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES])
+{
+    for (int i = 0; i < SH_FAULT_SIGNALS; i++)
+        if (sums[i] > 0) {
+            snprintf(s->why, sizeof s->why, "%s to %d of %d ranks", sh_fault_signal_name((enum sh_fault_signal)i),
+                     (int)sums[i], r->mesh->world);
+            return;
+        }
+    snprintf(s->why, sizeof s->why, "the job ends in %.0f s", s->limit.end - (double)time(NULL));
+}
+
+void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES])
+{
+    for (int i = 0; i < SH_STOPPING_WISHES; i++)
+        s->asked = s->asked || sums[i] > 0;
+    if (s->asked)
+        name_reason(s, r, sums);
+}
+
+sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved)
+{
+    s->saved = saved->step;
+    s->stall += saved->stall;
+    if (!s->path)
+        return SH_OK;
+    sh_fault_limit_save(&s->limit, saved->seconds);
+    s->record.saved_step = saved->step;
+    s->record.save_seconds = s->limit.save;
+    s->record.starts = 0;
+    return sh_fault_record_write(s->path, &s->record);
+}
+
+sh_rc sh_stopping_status(const struct sh_stopping *s, const struct sh_run *r)
+{
+    if (!s->asked)
+        return SH_OK;
+    if (!r->cfg.checkpoint.enable)
+        return sh_agree(sh_fail(SH_E_USAGE,
+                                "stopped after step %lld of %lld (%s); nothing is saved, since "
+                                "checkpoint.enable=false",
+                                (long long)r->step, (long long)r->cfg.training.steps, s->why));
+    sh_error_clear();
+    sh_log_info("stopped after step %lld of %lld (%s); start again to go on", (long long)r->step,
+                (long long)r->cfg.training.steps, s->why);
+    return SH_REQUEUE;
+}
+
+static const char *reason_of(const struct sh_stopping *s, sh_rc rc)
+{
+    if (rc == SH_OK)
+        return "all steps are done";
+    if (rc == SH_REQUEUE)
+        return s->why;
+    return sh_error_text()[0] ? sh_error_text() : "another rank failed; see its line in the log";
+}
+
+void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc)
+{
+    char error[sizeof s->record.reason];
+
+    if (!s->path)
+        return;
+    snprintf(error, sizeof error, "%s", sh_error_text());
+    s->record.step = r->step;
+    s->record.status = (int)rc;
+    snprintf(s->record.reason, sizeof s->record.reason, "%s", reason_of(s, rc));
+    if (sh_fault_record_write(s->path, &s->record) != SH_OK) {
+        sh_log_warn("how the run has ended is not on record: %s", sh_error_text());
+        if (error[0])
+            rc = sh_fail(rc, "%s", error); /* which is what main has to tell */
+        else
+            sh_error_clear();
+    }
+    free(s->path);
+}

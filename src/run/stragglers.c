@@ -1,0 +1,58 @@
+#include "src/run/stragglers.h"
+
+#include "src/base/log.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+sh_rc sh_stragglers_open(struct sh_stragglers *s, const struct sh_run *r)
+{
+    size_t world = r->mesh->rank == 0 ? (size_t)r->mesh->world : 0;
+
+    *s = (struct sh_stragglers){0};
+    if (world) {
+        s->host = sh_calloc(world, sizeof *s->host);
+        s->seconds = sh_calloc(world, sizeof *s->seconds);
+    }
+    return sh_mesh_gather(r->mesh->host, sizeof *s->host, s->host);
+}
+
+void sh_stragglers_close(struct sh_stragglers *s)
+{
+    free(s->host);
+    free(s->seconds);
+}
+
+void sh_stragglers_add(struct sh_stragglers *s, double seconds)
+{
+    s->sum += seconds;
+    s->steps++;
+}
+
+static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
+{
+    struct sh_fault_pace *p = &s->pace;
+
+    sh_fault_pace_add(p, s->steps, r->mesh->world, s->seconds);
+    *out = (struct sh_pace_metrics){
+        .least = p->least, .median = p->median, .most = p->most, .slowest = p->slowest, .node = s->host[p->slowest]};
+    if (p->tell)
+        sh_log_warn(
+            "straggler: rank %d on %s has worked %.3g s a step for %lld steps, %.1f times the median of all ranks; "
+            "the others wait for it",
+            p->slowest, out->node, p->most, (long long)p->slow_steps, p->most / p->median);
+}
+
+sh_rc sh_stragglers_gather(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
+{
+    double mean = s->steps ? s->sum / (double)s->steps : 0;
+
+    if (r->mesh->world == 1)
+        return SH_OK;
+    SH_TRY(sh_mesh_gather(&mean, sizeof mean, s->seconds));
+    if (r->mesh->rank == 0)
+        judge(s, r, out);
+    s->sum = 0;
+    s->steps = 0;
+    return SH_OK;
+}

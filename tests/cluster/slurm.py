@@ -1,0 +1,301 @@
+"""A Slurm cluster on one machine: real daemons, and nodes that are told apart.
+
+Each virtual node is a slurmd of its own, in namespaces that give it a host name and a /dev/shm of its own, so that MPI takes
+the nodes for machines. Everything lies in one folder and listens on 127.0.0.1; nothing outside that folder is touched, and
+stop() ends only what start() and the jobs have begun. Needs root, and Debian's slurmd, slurmctld, slurm-client and munge.
+"""
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+PROGRAMS = ('munged', 'mungekey', 'munge', 'slurmctld', 'slurmd', 'sbatch', 'srun', 'scontrol', 'squeue', 'sinfo', 'unshare')
+SECONDS = 30
+# With less, a requeued job would wait shorter, but a credential could expire while a busy machine starts a step.
+CREDENTIAL_SECONDS = 8
+PATH = '/usr/sbin:/sbin:/usr/bin:/bin'
+
+CONFIG = '''\
+ClusterName=sherd
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire={credential}
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+# PMIx names its folders by job only, and one node's may not be another's.
+TmpFS={folder}/tmp/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/log/slurmctld
+SlurmdLogFile={folder}/log/%n
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin={binding}
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+# Nodes are what stands here, whatever the machine has.
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+# Quick to notice and to act.
+ReturnToService=2
+SlurmdTimeout=10
+SlurmctldTimeout=30
+KillWait=10
+MinJobAge=3600
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={tasks} Boards=1 \
+SocketsPerBoard=1 CoresPerSocket={tasks} ThreadsPerCore=1 RealMemory={memory} State=UNKNOWN
+PartitionName=test Nodes=ALL Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
+'''
+
+# What a node becomes before it is a slurmd. No process or IPC namespace: UCX would take to TCP between the nodes, over which
+# MPICH 4.0 often hangs in MPI_Finalize.
+NODE = '''
+hostname {name} && mount --bind {folder}/hosts /etc/hosts && mount -t tmpfs -o mode=1777 tmpfs /dev/shm &&
+exec slurmd -D -f {folder}/slurm.conf -N {name}
+'''
+
+# The nodes are one machine in truth: they meet on the loopback device, and each has its own shared memory, whatever UCX makes
+# of the machine's identity. More ranks than cores must not spin.
+MPI_ENVIRONMENT = {
+    'UCX_NET_DEVICES': 'lo', 'UCX_TLS': '^posix', 'UCX_LOG_LEVEL': 'fatal',
+    'OMPI_MCA_pml': 'ucx', 'OMPI_MCA_btl': '^tcp', 'OMPI_MCA_opal_common_ucx_tls': 'any',
+    'OMPI_MCA_opal_common_ucx_devices': 'any', 'OMPI_MCA_opal_common_ucx_verbose': '-1',
+    'OMPI_MCA_mpi_yield_when_idle': '1', 'OMPI_MCA_btl_tcp_if_include': 'lo', 'OMPI_ALLOW_RUN_AS_ROOT': '1',
+    'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1',
+}
+
+
+class Failed(Exception):
+    """The cluster does not do what it should; the text has the end of the log."""
+
+
+def why_not():
+    """Why no cluster can be started here; '' when it can."""
+    if os.getuid() != 0:
+        return 'nodes of their own need root'
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
+    if missing:
+        return f'no {", ".join(missing)} (Debian: slurmd slurmctld slurm-client munge)'
+    if subprocess.run(['unshare', '--mount', '--uts', '--propagation', 'private', 'hostname', 'n'], capture_output=True,
+                      check=False).returncode != 0:
+        return 'this kernel or container gives no namespaces to root'
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = 'no address'
+    if address != '127.0.0.1':
+        return f'the name {socket.gethostname()} stands for {address}, not 127.0.0.1 (a line in /etc/hosts)'
+    return ''
+
+
+def free_ports(count):
+    """The first of `count` neighbouring ports that nobody listens on."""
+    for first in random.sample(range(20000, 32000, count), 100):  # so that clusters begun together do not meet
+        held = []
+        try:
+            for port in range(first, first + count):
+                held.append(socket.socket())
+                held[-1].bind(('127.0.0.1', port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for one in held:
+                one.close()
+    raise Failed(f'no {count} free ports in a row')
+
+
+def wait_until(what, condition, seconds=SECONDS, every=0.1):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Failed(f'{what}: not within {seconds:g} s')
+        time.sleep(every)
+
+
+def processes():
+    """{pid: (parent, name)} of all that live."""
+    found = {}
+    for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
+        try:
+            begin, rest = stat.read_text().rsplit(')', 1)
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        if state != 'Z':
+            found[int(stat.parent.name)] = (int(parent), begin.split('(', 1)[1])
+    return found
+
+
+def below(roots):
+    """These processes and all that they have started."""
+    alive, found = processes(), set(roots)
+    grown = True
+    while grown:
+        more = {pid for pid, (parent, _) in alive.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return {pid for pid in found if pid in alive}
+
+
+def kill(pids, how=signal.SIGKILL):
+    for pid in pids:
+        try:
+            os.kill(pid, how)
+        except ProcessLookupError:
+            pass
+
+
+def run(command, environment, folder, seconds=120):
+    """(exit status, standard output and error) of a command."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors='replace', env=environment, cwd=folder, timeout=seconds, check=False)
+    return done.returncode, done.stdout
+
+
+class Cluster:
+    """`nodes` nodes n1, n2, ... of `tasks` cores. Use as a context: started on entering, gone on leaving."""
+
+    def __init__(self, folder, nodes, tasks):
+        self.folder = pathlib.Path(folder).absolute()
+        self.nodes, self.tasks = nodes, tasks
+        self.daemons = {}
+        self.environment = {**os.environ, **MPI_ENVIRONMENT, 'SLURM_CONF': str(self.folder / 'slurm.conf'),
+                            'PATH': f"{os.environ.get('PATH', '')}:{PATH}"}
+
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def names(self):
+        return [f'n{i + 1}' for i in range(self.nodes)]
+
+    def start(self):
+        for name in ('munge', 'state', 'log'):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / 'munge').chmod(0o700)
+        self.write_config()
+        self.start_munge()
+        self.daemon('slurmctld', ['slurmctld', '-D', '-c', '-f', str(self.folder / 'slurm.conf')])
+        self.wait('slurmctld answers', lambda: 'is UP' in self.call('scontrol', 'ping'))
+        for name in self.names():
+            self.start_node(name, wait=False)
+        self.wait('all nodes are up', lambda: self.idle() == self.nodes)
+
+    def write_config(self):
+        port = free_ports(self.nodes + 1)
+        host = socket.gethostname().split('.')[0]
+        memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 20
+        (self.folder / 'slurm.conf').write_text(CONFIG.format(
+            host=host, port=port, first=port + 1, last=port + self.nodes, nodes=self.nodes, tasks=self.tasks,
+            memory=memory, folder=self.folder, credential=CREDENTIAL_SECONDS,
+            binding='task/affinity' if os.cpu_count() >= self.tasks else 'task/none'))
+        (self.folder / 'hosts').write_text(f'127.0.0.1 localhost {host} {" ".join(self.names())}\n')
+
+    def start_munge(self):
+        munge = self.folder / 'munge'
+        subprocess.run(['mungekey', '-c', '-k', str(munge / 'key')], env=self.environment, check=True)
+        self.daemon('munged', ['munged', '--force', '--foreground', f'--key-file={munge}/key', f'--seed-file={munge}/seed',
+                               f'--socket={munge}/socket', f'--pid-file={munge}/pid', f'--log-file={self.folder}/log/munged'])
+        self.wait('munged answers', lambda: subprocess.run(
+            ['munge', '-n', '-S', str(munge / 'socket')], capture_output=True, env=self.environment, check=False).returncode == 0)
+
+    def daemon(self, name, command):
+        with open(self.folder / 'log' / f'{name}.out', 'ab') as out:
+            self.daemons[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                                  env=self.environment, start_new_session=True)
+
+    def wait(self, what, condition, seconds=SECONDS):
+        try:
+            wait_until(what, condition, seconds)
+        except Failed as error:
+            logs = sorted((self.folder / 'log').iterdir())
+            raise Failed('\n'.join([str(error), *(f'{log.name}: {line}' for log in logs for line in
+                                                  log.read_text(errors='replace').splitlines()[-4:])])) from None
+
+    def call(self, *command, check=False):
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, stdin=subprocess.DEVNULL,
+                              timeout=SECONDS, check=False)
+        if check and done.returncode != 0:
+            raise Failed(f'{" ".join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}')
+        return done.stdout.strip()
+
+    def field(self, number, name):
+        """A field of what `scontrol show job` says, '' when it says nothing."""
+        for word in self.call('scontrol', 'show', 'job', '-o', number).split():
+            if word.startswith(f'{name}='):
+                return word.split('=', 1)[1]
+        return ''
+
+    def idle(self):
+        return int(self.call('sinfo', '-h', '-t', 'idle', '-o', '%D') or 0)
+
+    def start_node(self, name, wait=True):
+        for kind in ('spool', 'tmp'):  # a node that starts has forgotten what was there
+            shutil.rmtree(self.folder / kind / name, ignore_errors=True)
+            (self.folder / kind / name).mkdir(parents=True)
+        script = NODE.format(name=name, folder=self.folder)
+        self.daemon(name, ['unshare', '--mount', '--uts', '--propagation', 'private', 'sh', '-c', script])
+        if wait:
+            self.wait(f'{name} is up again', lambda: self.call('sinfo', '-h', '-N', '-n', name, '-o', '%T') in (
+                'idle', 'mixed', 'allocated'))
+
+    def steps_on(self, name):
+        """slurmstepd leaves its slurmd; it is told by the log of the node that it holds open."""
+        log, found = str(self.folder / 'log' / name), []
+        for pid, (_, program) in processes().items():
+            if program == 'slurmstepd' and log in links(pid):
+                found.append(pid)
+        return found
+
+    def kill_node(self, name):
+        """As a node that loses power: its daemon and all of its processes end at once."""
+        daemon = self.daemons.pop(name)
+        kill(below([daemon.pid, *self.steps_on(name)]))
+        daemon.wait()
+
+    def stop(self):
+        for name in self.names():
+            if name in self.daemons:
+                self.kill_node(name)
+        for daemon in self.daemons.values():
+            daemon.terminate()
+        for daemon in self.daemons.values():
+            try:
+                daemon.wait(5)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self.daemons = {}
+
+
+def links(pid):
+    """Where the open files of a process lie."""
+    found = set()
+    try:
+        for fd in os.scandir(f'/proc/{pid}/fd'):
+            found.add(os.readlink(fd.path))
+    except OSError:
+        pass
+    return found

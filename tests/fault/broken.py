@@ -1,0 +1,121 @@
+"""A training run whose second save is broken, and that is started again: what the tests of that share.
+
+The job must end soon, with the class of communication when a rank only stands still. The checkpoint of before is
+untouched. Started again it resumes by itself and ends with the losses and the checkpoints, to the bit, of the run that
+was never broken, and nothing unfinished is left.
+"""
+import functools
+import itertools
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
+import job
+import tiny
+
+BUILD = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.'))
+RANKS = 4
+VICTIMS = (0, 2, 3)
+INTERVAL = 4
+SAVES = (4, 8, tiny.STEPS)  # it is the second one that is broken
+END_SECONDS = 60  # start, steps and first save included, on a machine that does other things too
+# Only where a rank stands still: a save of a healthy job may take long on a busy machine.
+LIMITS = ('--checkpoint.timeout_seconds=4', '--comm.train_timeout_seconds=8')
+STATUS_COMM = 5
+# In front through MPI-IO, since in the background it is never used; the bytes are the same.
+WAYS = {'in front': {'checkpoint.io': 'mpiio'}, 'in the background': {'checkpoint.async_mode': 'async'}}
+folders = itertools.count()
+
+
+def config(way):
+    return {'job.dump_folder': 'out', 'training.dataset_path': tiny.write_tokens(),
+            'checkpoint.interval': INTERVAL, **WAYS[way], **tiny.MODELS['llama']}
+
+
+def checkpoint(folder, step):
+    return folder / f'out/checkpoint/step-{step:08}.h5'
+
+
+def start(folder, env, program=None, limits=(), ranks=RANKS):
+    """Train; returns (exit status, seconds, standard error)."""
+    words = job.command(ranks, ['train', 'c.yaml', *limits])
+    if program:
+        words[words.index(os.environ['SHERD'])] = str(BUILD / program)
+    began = time.monotonic()
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env=job.environment(ranks) | env, timeout=job.SECONDS)
+    return done.returncode, time.monotonic() - began, done.stderr
+
+
+def shim(**settings):
+    """The shim watches the second save."""
+    env = {f'SHIM_{key}': str(value) for key, value in settings.items()}
+    env |= {'LD_PRELOAD': str(BUILD / 'tests/fault/shim.so'), 'SHIM_FOLDER': 'out/',
+            'SHIM_AFTER': f'step-{SAVES[1]:08}.h5'}
+    # The sanitizers' library need not be the first one here.
+    return env | {'ASAN_OPTIONS': f"{os.environ.get('ASAN_OPTIONS', 'detect_leaks=0')}:verify_asan_link_order=0"}
+
+
+def losses(folder):
+    """By step; a step that was done again counts as it was the last time."""
+    return {step['step']: step['loss'] for step in job.metrics(folder)}
+
+
+@functools.lru_cache(None)
+def unbroken(way):
+    """Returns (folder, losses, {rank: calls from the second save on, in their order})."""
+    folder, counts = job.prepare(f'unbroken-{len(way)}', config(way)), pathlib.Path(f'counts-{len(way)}').resolve()
+    status, _, said = start(folder, shim(FAULT='count', COUNTS=counts))
+    if status != 0:
+        raise job.Failed(f'the unbroken run: exit {status}\n{said}')
+    lines = [line.split() for line in counts.read_text().splitlines()]
+    return folder, losses(folder), {int(line[0]): line[1:] for line in lines if len(line) > 1}
+
+
+def same(folder, whole, step):
+    return checkpoint(folder, step).read_bytes() == checkpoint(whole, step).read_bytes()
+
+
+def judge_end(how, status, seconds, said):
+    wrong = [] if status != 0 else ['the job was not broken']
+    wrong += [f'it took {seconds:.1f} s to end'] if seconds > END_SECONDS else []
+    if how == 'stop':
+        # The deadline of a stage, or, where the others have gone on with the training, that of its collectives.
+        named = re.search(r'^sherd: .*error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\))', said,
+                          re.M)
+        wrong += [] if status == STATUS_COMM and named else [f'exit {status}: {said}']
+    return wrong
+
+
+def resume(folder, way):
+    """Start again and compare with the unbroken run."""
+    whole, expected, _ = unbroken(way)
+    left = [step for step in SAVES if checkpoint(folder, step).exists()]
+    wrong = [f'before: checkpoint {step} is not what it was' for step in left if not same(folder, whole, step)]
+    wrong += [] if left and left[0] == SAVES[0] else ['the checkpoint before is gone']
+    if wrong:
+        return wrong
+    (folder / 'out/metrics.jsonl').rename(folder / 'metrics-before.jsonl')
+    job.sherd('train', 'c.yaml', ranks=RANKS, folder=folder)
+    wrong = [f'after: checkpoint {step} is not that of the unbroken run' for step in SAVES
+             if not same(folder, whole, step)]
+    wrong += [f'left behind: {path.name}' for path in checkpoint(folder, 0).parent.glob('.*') if path.name != '.lock']
+    found = {} if left[-1] == tiny.STEPS else losses(folder)
+    missing = {step: loss for step, loss in expected.items() if step > left[-1]}
+    return wrong + ([] if found == missing else [f'losses {found}, of the unbroken run {missing}'])
+
+
+def case(way, how, env, program=None):
+    unbroken(way)
+    folder = job.prepare(f'broken-{next(folders)}', config(way))
+    limits = LIMITS if how == 'stop' else ()
+    wrong = judge_end(how, *start(folder, env, program, limits)) + resume(folder, way)
+    if not wrong:
+        shutil.rmtree(folder)
+    return wrong

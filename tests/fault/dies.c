@@ -1,0 +1,34 @@
+/* Linked into sherd_dies, which is `sherd` but for one rank that ends when it enters a stage of a save or a load: the linker puts
+ * this in front of the call by which each stage tells the deadline that it begins. From the environment:
+ *
+ *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop
+ *
+ * is: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do it, or by SIGSTOP as a
+ * node that hangs. */
+#include "io/checkpoint/deadline.h"
+#include "tests/fault/shim.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void __real_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
+void __wrap_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
+
+static void die(const char *how)
+{
+    if (strcmp(how, "exit") == 0)
+        _exit(1);
+    raise(strcmp(how, "stop") == 0 ? SIGSTOP : SIGKILL);
+}
+
+void __wrap_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage)
+{
+    static int saves;
+    const char *at = getenv("DIES_AT");
+    __real_sh_ckpt_deadline_enter(d, stage);
+    if (at && strcmp(stage, at) == 0 && ++saves == atoi(getenv("DIES_SAVE")) &&
+        shim_rank() == atoi(getenv("DIES_RANK")))
+        die(getenv("DIES_HOW"));
+}

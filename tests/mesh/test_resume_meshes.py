@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""`sherd train` on every mesh loads and saves the same file, to the bit. Prints TAP.
+
+One rank trains some steps; then the head is made huge. A run that goes on from there, on whatever mesh, has no finite
+loss, so it leaves the step out and saves what it loaded, as it loaded it: parameters and both moments. The files of
+all meshes have one SHA-256 and differ from the loaded one in nothing but the number of steps and what goes with it.
+Since each mesh loads a file that another one could have written, that is every pair of meshes: with SHERD_LONG=1 29 x
+29 of them, all replicate x shard of 1 to 16 ranks, for a model whose sizes no number of ranks divides.
+"""
+import hashlib
+import os
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+RANKS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+ALL = [(ranks // shard, shard) for ranks in RANKS for shard in range(1, ranks + 1) if ranks % shard == 0]
+MESHES = ALL if os.environ.get('SHERD_LONG') else [(1, 1), (2, 3), (5, 1), (1, 8)]
+STEPS = 3
+BATCH = {'training.global_batch_size': 240, 'training.steps': STEPS}  # 240 divides by all RANKS
+
+
+def config(**changes):
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, **tiny.MODELS['llama'], **BATCH, **changes}
+
+
+def saved(folder, step):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def make_seed():
+    """Three trained steps, and numbers in the head that are finite but whose products are not."""
+    job.train('seed', config())
+    path = saved('seed', STEPS)
+    name = 'lm_head.weight'
+    values = checkpoint.read(path)[name]
+    values[...] = 3e38
+    checkpoint.replace(path, {name: values})
+    return path
+
+
+def tensors(path):
+    return {(state, name): values.tobytes() for state in checkpoint.STATES
+            for name, values in checkpoint.read(path, state).items()}
+
+
+def case(replicate, shard):
+    ranks = replicate * shard
+    folder = job.prepare(f'mesh-{replicate}x{shard}', config(**{
+        'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.replicate': replicate, 'mesh.shard': shard,
+        'training.steps': STEPS + 1}))
+    saved(folder, STEPS).parent.mkdir(parents=True)
+    shutil.copy(seed, saved(folder, STEPS))
+    job.sherd('train', 'c.yaml', ranks=0 if ranks == 1 else ranks, folder=folder)
+    path = saved(folder, STEPS + 1)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    first.setdefault('digest', digest)
+    wrong = [] if digest == first['digest'] else [f'SHA-256 {digest}, of the first mesh {first["digest"]}']
+    differ = [key for key, values in tensors(path).items() if values != expected[key]]
+    wrong += [f'not as it was loaded: {differ}'] if differ else []
+    shutil.rmtree(folder)
+    return wrong
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import checkpoint
+    tokens, first = tiny.write_tokens(), {}
+    seed = make_seed()
+    expected = tensors(seed)
+    sys.exit(job.run_cases([(f'{replicate} x {shard}', case, replicate, shard) for replicate, shard in MESHES]))

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""A run that is asked to stop by a signal, or stops before the end of its job. Prints TAP.
+
+All ranks stop after the same step, save and exit with 75; started again the run goes on as if nothing had been: losses
+and the last checkpoint are those of the run that was never stopped, to the bit. progress.json tells what happened.
+"""
+import functools
+import itertools
+import json
+import pathlib
+import signal
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import live
+import tiny
+
+RANKS = 3
+REQUEUE, USAGE = 75, 2
+MORE = 8  # steps after the restart
+BEFORE = 6  # steps before the signal, at least
+folders = itertools.count()
+
+
+def config(**more):
+    """Steps without an end, and rates that do not depend on it."""
+    return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': 1000000,
+            'lr_scheduler.total_steps': 500, 'training.local_batch_size': tiny.GLOBAL_BATCH // RANKS,
+            'checkpoint.interval': 1000000, **more}
+
+
+def progress(folder):
+    return json.loads((folder / 'out/progress.json').read_text())
+
+
+def checkpoint(folder, step):
+    return folder / f'out/checkpoint/step-{step:08}.h5'
+
+
+def differ(folder, name, expected):
+    return job.differ(name, [progress(folder)[name]], [expected], 0)
+
+
+def change(folder, name, value):
+    path = folder / 'c.yaml'
+    section, key = name.split('.')
+    lines = path.read_text().splitlines()
+    at = lines.index(f'{section}:')
+    found = next(i for i in range(at, len(lines)) if lines[i].startswith(f'  {key}: '))
+    lines[found] = f'  {key}: {value}'
+    path.write_text('\n'.join(lines) + '\n')
+
+
+def stop(folder, action, more, ranks=RANKS, **env):
+    """Train until `action` makes it stop; returns the exit status."""
+    child = live.start(folder, config(**more), ranks, **env)
+    try:
+        action(folder, child)
+        return child.wait(job.SECONDS)
+    finally:
+        job.launcher.stop(child)
+
+
+def go_on(folder, step, more):
+    """Started again, the run is the one that was never stopped."""
+    change(folder, 'training.steps', step + MORE)
+    job.sherd('train', 'c.yaml', ranks=RANKS, folder=folder)
+    whole = job.prepare(f'whole-{next(folders)}', {'job.dump_folder': 'out', **config(**more),
+                                                   'training.steps': step + MORE})
+    job.sherd('train', 'c.yaml', ranks=RANKS, folder=whole)
+    wrong = job.differ('losses', job.losses(job.metrics(folder)), job.losses(job.metrics(whole)), 0)
+    if checkpoint(folder, step + MORE).read_bytes() != checkpoint(whole, step + MORE).read_bytes():
+        wrong.append('the last checkpoints differ')
+    if not progress(folder)['finished'] or progress(folder)['first_step'] != step:
+        wrong.append(f'progress.json: {progress(folder)}')
+    return wrong
+
+
+def judge(folder, status, reason, fewest_steps):
+    """What a stopped run leaves behind."""
+    told = progress(folder)
+    wrong = [] if status == REQUEUE else [f'exit status {status}']
+    expected = {'step': len(job.metrics(folder)), 'saved_step': len(job.metrics(folder)), 'exit_status': REQUEUE,
+                'finished': False, 'first_step': 0, 'starts_without_checkpoint': 0}
+    wrong += [f'progress.json: {key} is {told[key]}, expected {value}' for key, value in expected.items()
+              if told[key] != value]
+    wrong += [] if reason in told['reason'] else [f'reason: {told["reason"]}']
+    wrong += [] if told['step'] >= fewest_steps else [f'only {told["step"]} steps']
+    wrong += [] if live.said(folder).count('stopped after step') == 1 else ['not one line says so']
+    wrong += [f'left behind: {path.name}' for path in checkpoint(folder, 0).parent.glob('.*.tmp*')]
+    return wrong + ([live.said(folder)] if wrong else [])
+
+
+def signal_once(number, ranks, folder, child):
+    live.wait_for_steps(folder, child, BEFORE)
+    live.send(folder, number, ranks)
+
+
+def signal_always(folder, child):
+    """Again and again, through the save and to the end."""
+    live.wait_for_steps(folder, child, BEFORE)
+    while child.poll() is None:
+        live.send(folder, signal.SIGUSR1, range(RANKS))
+        live.send(folder, signal.SIGTERM, [1])
+
+
+def signal_early(folder, child):
+    """As soon as a rank listens, which is before anything is read."""
+    live.wait_until((folder / 'out').exists, folder, child, 'did not start')
+    live.send(folder, signal.SIGUSR1, [1])
+
+
+def case(action, reason, more):
+    folder = pathlib.Path(f'stopped-{next(folders)}')
+    wrong = judge(folder, stop(folder, action, more), reason, BEFORE)
+    return wrong or go_on(folder, progress(folder)['step'], more)
+
+
+def case_early():
+    folder = pathlib.Path('early')
+    status = stop(folder, signal_early, {})
+    return [] if status == REQUEUE else [f'exit status {status}: {live.said(folder)}']
+
+
+def case_alone():
+    """Ctrl-C on one process."""
+    folder = pathlib.Path('alone')
+
+    def interrupt(folder, child):
+        live.wait_for_steps(folder, child, BEFORE)
+        child.send_signal(signal.SIGINT)
+
+    status = stop(folder, interrupt, {}, ranks=0)
+    return judge(folder, status, 'SIGINT to 1 of 1 ranks', BEFORE)
+
+
+def case_nothing_to_save():
+    folder = pathlib.Path('unsaved')
+    status = stop(folder, functools.partial(signal_once, signal.SIGTERM, [0]), {'checkpoint.enable': False})
+    wrong = [] if status == USAGE else [f'exit status {status}']
+    return wrong + ([] if 'nothing is saved, since checkpoint.enable=false' in live.said(folder) else [live.said(folder)])
+
+
+def case_limit():
+    """The job ends in some seconds; that a save is quick is known from the start before."""
+    folder = pathlib.Path('limit')
+    job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': 1})})
+    (folder / 'out').mkdir()
+    (folder / 'out/progress.json').write_text('{"starts_without_checkpoint": 1, "save_seconds": 0.1}')
+    end = int(time.time()) + 9
+    child = live.start(folder, None, RANKS, SHERD_END_TIME=str(end))
+    try:
+        status = child.wait(job.SECONDS)
+    finally:
+        job.launcher.stop(child)
+    wrong = judge(folder, status, 'the job ends in ', 1)
+    return wrong + ([] if time.time() < end else ['it was too late'])
+
+
+def case_no_progress():
+    """A start that does nothing is counted, for the script to give up."""
+    folder = job.prepare('idle', {'job.dump_folder': 'out', **config()})
+    wrong = []
+    for start in (1, 2):
+        child = live.start(folder, None, RANKS, SLURM_JOB_END_TIME=str(int(time.time())))
+        status = child.wait(job.SECONDS)
+        wrong += [] if status == REQUEUE else [f'exit status {status}']
+        wrong += differ(folder, 'starts_without_checkpoint', start)
+    return wrong + (['a checkpoint of nothing'] if checkpoint(folder, 0).exists() else [])
+
+
+def case_finished():
+    folder = job.prepare('finished', {'job.dump_folder': 'out', **config(**{'training.steps': 3})})
+    for _ in range(2):
+        job.sherd('train', 'c.yaml', ranks=RANKS, folder=folder)
+    told = progress(folder)
+    return [] if told['finished'] and told['exit_status'] == 0 and told['first_step'] == 3 else [str(told)]
+
+
+BEHIND = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 4}
+CASES = [
+    ('SIGUSR1 to all', case, functools.partial(signal_once, signal.SIGUSR1, range(RANKS)), 'SIGUSR1 to ', {}),
+    ('SIGTERM to one rank', case, functools.partial(signal_once, signal.SIGTERM, [2]), 'SIGTERM to 1 of 3 ranks', {}),
+    ('signals to the end', case, signal_always, 'SIGUSR1 to ', {}),
+    ('signals to the end, saved behind', case, signal_always, 'SIGUSR1 to ', BEHIND),
+    ('a signal before the first step', case_early),
+    ('Ctrl-C on one process', case_alone),
+    ('nothing can be saved', case_nothing_to_save),
+    ('the end of the job', case_limit),
+    ('starts without progress are counted', case_no_progress),
+    ('a finished run does not run again', case_finished),
+]
+
+if __name__ == '__main__':
+    job.need_launcher()
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases(CASES))
