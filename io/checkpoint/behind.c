@@ -37,7 +37,8 @@ static void *run_stage(void *arg)
     return NULL;
 }
 
-/* A thread that cannot be had is the stage's failure, so that all ranks learn of it where they agree. */
+/* A thread that cannot be had is the stage's failure, so that all ranks learn of it where they agree; others of the
+ * node may wait for what it would have passed on. */
 static void start_stage(struct sh_ckpt_behind *b)
 {
     atomic_store(&b->done, false);
@@ -46,6 +47,7 @@ static void start_stage(struct sh_ckpt_behind *b)
     b->running = error == 0;
     if (error == 0)
         return;
+    sh_ckpt_writers_give_up(&b->s.writers);
     b->rc = SH_E_MEMORY;
     snprintf(b->text, sizeof b->text, "no thread for a checkpoint in the background: %s", strerror(error));
     atomic_store(&b->done, true);

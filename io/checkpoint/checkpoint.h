@@ -81,6 +81,9 @@ struct sh_ckpt_options {
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
+    int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; 0: each rank writes
+                               where its ranges in the file are long, else 2 a node; at least a node's ranks: each writes */
+    int ranks_per_node;     /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
     int threads;            /* that may sum blocks while training waits; behind it, one does */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/deadline.h"
 #include "io/checkpoint/spans.h"
+#include "io/checkpoint/writers.h"
 
 enum { SH_CKPT_PATH_BYTES = 4096 };
 
@@ -20,6 +21,7 @@ struct sh_ckpt_saving {
     struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written;    /* as found in the file */
     struct sh_ckpt_spans spans;      /* of the set, in `index` */
+    struct sh_ckpt_writers writers;  /* by the direct road */
     int64_t bytes;
     struct sh_ckpt_times times;
     struct sh_ckpt_deadline *deadline;

@@ -80,6 +80,56 @@ void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_in
         }
 }
 
+int64_t sh_ckpt_span_at(const struct sh_ckpt_span *s)
+{
+    return s->entry->offset[s->state] + (s->block * SH_CKPT_BLOCK_ELEMS + s->at) * 4;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    int64_t x = sh_ckpt_span_at(a), y = sh_ckpt_span_at(b);
+    return (x > y) - (x < y);
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct sh_ckpt_range *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+int sh_ckpt_ranges_join(struct sh_ckpt_range *ranges, int n)
+{
+    int last = -1;
+    qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
+    for (int i = 0; i < n; i++) {
+        int64_t end = last < 0 ? -1 : ranges[last].at + ranges[last].bytes;
+        if (ranges[i].at < end)
+            return -1;
+        if (ranges[i].at == end)
+            ranges[last].bytes += ranges[i].bytes;
+        else
+            ranges[++last] = ranges[i];
+    }
+    return last + 1;
+}
+
+int sh_ckpt_spans_ranges(struct sh_ckpt_spans *spans, struct sh_ckpt_range **ranges)
+{
+    struct sh_ckpt_range *r = sh_calloc((size_t)spans->n + 1, sizeof *r);
+    int n = 0;
+    if (spans->n > 0) /* else there is no array */
+        qsort(spans->span, (size_t)spans->n, sizeof *spans->span, by_place);
+    for (int i = 0; i < spans->n; i++) {
+        int64_t at = sh_ckpt_span_at(&spans->span[i]), bytes = spans->span[i].elems * 4;
+        if (n > 0 && r[n - 1].at + r[n - 1].bytes == at)
+            r[n - 1].bytes += bytes;
+        else
+            r[n++] = (struct sh_ckpt_range){.at = at, .bytes = bytes};
+    }
+    *ranges = r;
+    return n;
+}
+
 void sh_ckpt_spans_free(struct sh_ckpt_spans *spans)
 {
     free(spans->span);

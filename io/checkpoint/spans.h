@@ -32,17 +32,36 @@ sh_rc sh_ckpt_spans_of_set(struct sh_ckpt_spans *spans, const struct sh_ckpt_set
 void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, int part, int parts);
 void sh_ckpt_spans_free(struct sh_ckpt_spans *spans);
 
+/* A stretch of the file. */
+struct sh_ckpt_range {
+    int64_t at, bytes;
+};
+
+/* Sort the spans by their place in the file and list the ranges that they make: each as long as can be, in order.
+ *   *ranges  out  [returned]; freed with free() */
+int sh_ckpt_spans_ranges(struct sh_ckpt_spans *spans, struct sh_ckpt_range **ranges);
+
+/* Join ranges [n] in place to such a row; returns its length. Errors: -1: two of them overlap. */
+int sh_ckpt_ranges_join(struct sh_ckpt_range *ranges, int n);
+
+/* The place of a span in the file. */
+int64_t sh_ckpt_span_at(const struct sh_ckpt_span *s);
+
 /* Sum a span from `data`, and when it is a whole block compare it with its digest. Errors: SH_E_DATA. */
 sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const float *data, const struct sh_ckpt_index *index, const char *path);
 
 /* Sums from memory, by `threads` threads. Cost: each byte read once. */
 sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads);
 
-/* Between memory and file, in the order of the row. Neighbours in the file are moved together, 8 MiB at a time, several at
- * once; writes end at multiples of that. Needs 4 buffers of 8 MiB beside the data.
+/* Between memory and file. Neighbours in the file are moved together, 8 MiB at a time, several at once; writes end at
+ * multiples of that. Needs 4 buffers of 8 MiB beside the data, or when `writers` has a ring, that instead.
  * Both sum what they move; reading compares blocks that are read whole with their digests.
+ * Writing: spans sorted as by sh_ckpt_spans_ranges(). With a ring all ranks of the group are to call this at about the
+ * same time, each in any thread; one of them writes. When it fails on one, it comes back with SH_OK on the others.
  * Errors: SH_E_DATA: I/O; a block that does not match its digest, by name. */
-sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_file_direct *file);
+struct sh_ckpt_writers;
+sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_ckpt_writers *writers,
+                          const struct sh_file_direct *file);
 sh_rc sh_ckpt_spans_read(struct sh_ckpt_spans *spans, const struct sh_file_direct *file, const struct sh_ckpt_index *index);
 
 #endif

@@ -106,6 +106,13 @@ static sh_rc open_file(struct sh_ckpt_saving *s)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "the checkpoint folder must be the same on all nodes: ");
 }
 
+static sh_rc choose_writers(struct sh_ckpt_saving *s)
+{
+    if (s->road != SH_CKPT_DIRECT)
+        return SH_OK;
+    return sh_ckpt_writers_choose(&s->writers, &s->spans, s->options.writers_per_node, s->options.ranks_per_node);
+}
+
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
     return s->road == SH_CKPT_MPIIO ? sh_ckpt_write_pieces(s->temp, &s->set, s->options.hints) : SH_OK;
@@ -118,7 +125,7 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
     if (s->road != SH_CKPT_DIRECT)
         return SH_OK;
     sh_file_direct_open(s->temp, s->fd, true, &file);
-    sh_rc rc = sh_ckpt_spans_write(&s->spans, &file);
+    sh_rc rc = sh_ckpt_spans_write(&s->spans, &s->writers, &file);
     sh_file_direct_close(&file);
     return rc;
 }
@@ -179,6 +186,7 @@ const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .run = create_file},
     {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},
     {.name = "opening the file", .phase = SH_CKPT_LAYOUT, .run = open_file},
+    {.name = "choosing who writes", .phase = SH_CKPT_LAYOUT, .run = choose_writers},
     {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
     {.name = "writing through MPI-IO", .phase = SH_CKPT_WRITE, .run = write_mpiio},
     {.name = "writing", .phase = SH_CKPT_WRITE, .local = true, .run = write_direct},

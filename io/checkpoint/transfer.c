@@ -5,15 +5,17 @@
 
 #include "io/checkpoint/crew.h"
 #include "io/checkpoint/digest.h"
+#include "io/checkpoint/writers.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
+enum { CHUNK_BYTES = SH_CKPT_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
 enum { CACHED_BYTES = 128 << 10 };
 
-/* A contiguous range of the file; `first` is the span in which it begins. */
+/* A contiguous range of the file; `first` is the span in which it begins. Written for several ranks: the first span of
+ * this one that ends behind its begin. */
 struct chunk {
     int64_t offset, bytes;
     int first;
@@ -22,15 +24,11 @@ struct chunk {
 struct transfer {
     struct sh_ckpt_spans *spans;
     const struct sh_file_direct *file;
-    const struct sh_ckpt_index *index; /* reading */
+    const struct sh_ckpt_index *index;     /* reading */
+    const struct sh_ckpt_writers *writers; /* writing */
     struct chunk *chunk;
     int n, cap;
 };
-
-static int64_t place_of(const struct sh_ckpt_span *s)
-{
-    return s->entry->offset[s->state] + (s->block * SH_CKPT_BLOCK_ELEMS + s->at) * 4;
-}
 
 static void begin_chunk(struct transfer *t, int64_t offset, int first)
 {
@@ -43,16 +41,22 @@ static bool continues(const struct transfer *t, int64_t at)
     return t->n > 0 && t->chunk[t->n - 1].offset + t->chunk[t->n - 1].bytes == at;
 }
 
+static int64_t end_of(const struct sh_ckpt_span *s)
+{
+    return sh_ckpt_span_at(s) + s->elems * 4;
+}
+
 /* Writes: cut where the file is aligned, wherever in a span that is. */
 static void cut_at_multiples(struct transfer *t)
 {
-    for (int i = 0; i < t->spans->n; i++) {
-        int64_t at = place_of(&t->spans->span[i]), end = at + t->spans->span[i].elems * 4;
+    for (int i = 0, first = 0; i < t->writers->n_ranges; i++) {
+        int64_t at = t->writers->range[i].at, end = at + t->writers->range[i].bytes;
         while (at < end) {
             int64_t next = at - at % CHUNK_BYTES + CHUNK_BYTES, n = (next < end ? next : end) - at;
-            if (at % CHUNK_BYTES == 0 || !continues(t, at))
-                begin_chunk(t, at, i);
-            t->chunk[t->n - 1].bytes += n;
+            while (first < t->spans->n && end_of(&t->spans->span[first]) <= at)
+                first++;
+            begin_chunk(t, at, first);
+            t->chunk[t->n - 1].bytes = n;
             at += n;
         }
     }
@@ -62,7 +66,7 @@ static void cut_at_multiples(struct transfer *t)
 static void cut_at_spans(struct transfer *t)
 {
     for (int i = 0; i < t->spans->n; i++) {
-        int64_t at = place_of(&t->spans->span[i]), n = t->spans->span[i].elems * 4;
+        int64_t at = sh_ckpt_span_at(&t->spans->span[i]), n = t->spans->span[i].elems * 4;
         if (!continues(t, at) || t->chunk[t->n - 1].bytes + n > CHUNK_BYTES)
             begin_chunk(t, at, i);
         t->chunk[t->n - 1].bytes += n;
@@ -81,19 +85,54 @@ static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char 
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
 }
 
+/* This rank's part of a chunk; `buffer` begins with the page in which the chunk does. Returns its bytes. */
+static int64_t give_own(const struct transfer *t, const struct chunk *c, char *buffer)
+{
+    int64_t given = 0, end = c->offset + c->bytes, origin = sh_file_align_down(c->offset);
+    for (int i = c->first; i < t->spans->n && sh_ckpt_span_at(&t->spans->span[i]) < end; i++) {
+        struct sh_ckpt_span *s = &t->spans->span[i];
+        int64_t at = sh_ckpt_span_at(s), from = at > c->offset ? at : c->offset, to = end_of(s) < end ? end_of(s) : end;
+        give_part(s, from - at, to - from, buffer + (from - origin));
+        given += to - from;
+    }
+    return given;
+}
+
 static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
-    int64_t at = c->offset, end = c->offset + c->bytes;
-    char *to = buffer + (at - sh_file_align_down(at));
-    for (struct sh_ckpt_span *s = &t->spans->span[c->first]; at < end; s++) {
-        int64_t skip = at - place_of(s), rest = s->elems * 4 - skip, n = end - at < rest ? end - at : rest;
-        give_part(s, skip, n, to);
-        to += n;
-        at += n;
-    }
-    return sh_file_direct_write(t->file, buffer, c->offset, end);
+    give_own(t, c, buffer);
+    return sh_file_direct_write(t->file, buffer, c->offset, c->offset + c->bytes);
+}
+
+static bool has_part(const struct transfer *t, const struct chunk *c)
+{
+    return c->first < t->spans->n && sh_ckpt_span_at(&t->spans->span[c->first]) < c->offset + c->bytes;
+}
+
+/* All ranks of the group work off the same chunks in the same order, so the oldest that is not written always has its
+ * slot and gets all its parts. When the ring was given up, whoever did so says why. */
+static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
+{
+    struct transfer *t = arg;
+    const struct chunk *c = &t->chunk[job];
+    struct sh_ckpt_ring *ring = t->writers->ring;
+    char *slot;
+    (void)no_buffer;
+    if (!t->writers->writes && !has_part(t, c))
+        return SH_OK;
+    if (!(slot = sh_ckpt_ring_enter(ring, job)))
+        return SH_OK;
+    sh_ckpt_ring_add(ring, job, give_own(t, c, slot));
+    if (!t->writers->writes || !sh_ckpt_ring_wait(ring, job, c->bytes))
+        return SH_OK;
+    sh_rc rc = sh_file_direct_write(t->file, slot, c->offset, c->offset + c->bytes);
+    if (rc == SH_OK)
+        sh_ckpt_ring_leave(ring, job);
+    else
+        sh_ckpt_ring_give_up(ring);
+    return rc;
 }
 
 sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const float *data, const struct sh_ckpt_index *index, const char *path)
@@ -127,25 +166,26 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
-static sh_rc run(struct transfer *t, sh_rc (*work)(void *arg, int64_t job, char *buffer))
+static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
-    sh_rc rc = sh_ckpt_crew_run(t->n, TRANSFERS, BUFFER_BYTES, work, t);
+    sh_rc rc = sh_ckpt_crew_run(t->n, TRANSFERS, buffer_bytes, work, t);
     free(t->chunk);
     return rc;
 }
 
-sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_file_direct *file)
+sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_ckpt_writers *writers,
+                          const struct sh_file_direct *file)
 {
-    struct transfer t = {.spans = spans, .file = file};
+    struct transfer t = {.spans = spans, .file = file, .writers = writers};
     cut_at_multiples(&t);
-    return run(&t, write_chunk);
+    return writers->ring ? run(&t, 0, pass_chunk) : run(&t, BUFFER_BYTES, write_chunk);
 }
 
 sh_rc sh_ckpt_spans_read(struct sh_ckpt_spans *spans, const struct sh_file_direct *file, const struct sh_ckpt_index *index)
 {
     struct transfer t = {.spans = spans, .file = file, .index = index};
     cut_at_spans(&t);
-    return run(&t, read_chunk);
+    return run(&t, BUFFER_BYTES, read_chunk);
 }
 
 static sh_rc sum_span(void *arg, int64_t job, char *buffer)

@@ -191,6 +191,10 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     if (c->checkpoint.async_mode == SH_ASYNC_ASYNC && (c->checkpoint.io == SH_IO_MPIIO || c->checkpoint.hints[0]))
         return sh_config_refuse(state, "checkpoint.async_mode", "writes without MPI-IO; leave out checkpoint.%s",
                                 c->checkpoint.hints[0] ? "hints" : "io=mpiio");
+    if (c->checkpoint.writers_per_node != SH_WRITERS_AUTO && c->checkpoint.io != SH_IO_DIRECT &&
+        c->checkpoint.async_mode != SH_ASYNC_ASYNC)
+        return sh_config_refuse(state, "checkpoint.writers_per_node",
+                                "is for plain writes; give checkpoint.io=direct as well");
     if (c->checkpoint.hints[0] && c->checkpoint.io == SH_IO_DIRECT)
         return sh_config_refuse(state, "checkpoint.hints", "are for MPI-IO, and checkpoint.io=direct does without it");
     return SH_OK;

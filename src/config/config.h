@@ -29,6 +29,7 @@ enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECA
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
+enum { SH_WRITERS_AUTO }; /* number of io/checkpoint/checkpoint.h */
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
@@ -117,6 +118,7 @@ enum sh_cfg_family: llama | gpt2 */
         bool create_seed_checkpoint; /* also save the initial values, as step 0 */
         int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
         int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
+        int writers_per_node;    /* of the direct road; SH_WRITERS_AUTO: by the length of the ranks' ranges */
         int async_mode;          /* enum sh_cfg_async: disabled | async */
         int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
         char hints[512];         /* for MPI-IO: "name=value,name=value" */

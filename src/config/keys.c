@@ -63,6 +63,7 @@ static words recompute_words = {
 };
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
+static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
@@ -260,6 +261,11 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, io), WORDS(io_words), .def = "auto",
      .help = "How data gets into the file, whose bytes are the same. mpiio: parallel HDF5; direct: plain writes of each rank "
              "at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and CephFS, else mpiio."},
+    {KEY(checkpoint, writers_per_node), .words = writers_words, .min = 1, .max = MANY_RANKS, .unit = "ranks",
+     .def = "auto",
+     .help = "For direct: ranks of a node that write; the others pass their parts to them through shared memory. auto: "
+             "all where a rank's ranges in the file have 4 MiB or more on average, else 2 where that makes them at least "
+             "twice as long. The ranks of a node or more: all."},
     {KEY(checkpoint, async_mode), WORDS(async_words), .def = "disabled",
      .help = "async: copy what is saved, and write the copy while the training goes on; `sherd plan` counts the copy."},
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",

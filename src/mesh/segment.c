@@ -21,8 +21,7 @@ struct ticket {
 
 static sh_rc refuse(const char *what)
 {
-    return sh_fail(SH_E_COMM, "memory cannot be shared between the ranks of this node: %s: %s; comm.shared_memory=off "
-                   "trains without it", what, strerror(errno));
+    return sh_fail(SH_E_COMM, "memory cannot be shared between the ranks of this node: %s: %s", what, strerror(errno));
 }
 
 static sh_rc make(int64_t bytes, struct ticket *t)
@@ -53,23 +52,25 @@ static sh_rc attach(const struct ticket *t, int *fd)
     if (pread(*fd, &mark, sizeof mark, 0) == (ssize_t)sizeof mark && mark == t->mark)
         return SH_OK;
     close(*fd);
+    *fd = -1;
     errno = ESRCH;
     return refuse("the processes do not see each other");
 }
 
-static sh_rc share(MPI_Comm node, int64_t bytes, int *fd)
+sh_rc sh_segment_share(MPI_Comm node, int64_t bytes, int *fd)
 {
     struct ticket t = {0};
     int rank, failed;
     sh_rc rc = SH_OK;
 
+    *fd = -1;
     SH_MPI(MPI_Comm_rank(node, &rank));
     if (rank == 0)
         rc = make(bytes, &t);
     failed = rc != SH_OK;
     SH_MPI(MPI_Bcast(&t, (int)sizeof t, MPI_BYTE, 0, node));
     SH_MPI(MPI_Bcast(&failed, 1, MPI_INT, 0, node));
-    if (rank == 0)
+    if (rank == 0 && !failed)
         *fd = (int)t.fd;
     else if (!failed)
         rc = attach(&t, fd);
@@ -94,7 +95,10 @@ sh_rc sh_segment_create(const struct sh_mesh *mesh, int ranks, int64_t bytes, in
 
     sh_mesh_own_mpi();
     SH_MPI(MPI_Comm_split(MPI_COMM_WORLD, mesh->rank / ranks, mesh->rank, &node));
-    SH_TRY_OUT(sh_agree(share(node, bytes, &mine)));
+    rc = sh_segment_share(node, bytes, &mine);
+    if (rc != SH_OK)
+        rc = sh_fail_prefix(rc, "comm.shared_memory=off trains without this: ");
+    SH_TRY_OUT(sh_agree(rc));
     SH_TRY_OUT(sh_agree(erase_mark(node, mine)));
     *fd = mine;
     mine = -1;

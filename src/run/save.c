@@ -27,6 +27,8 @@ static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_
     return (struct sh_ckpt_options){
         .road = r->cfg.checkpoint.io,
         .hints = r->cfg.checkpoint.hints,
+        .writers_per_node = r->cfg.checkpoint.writers_per_node,
+        .ranks_per_node = r->cfg.mesh.ranks_per_node,
         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
         .threads = r->threads,
         .times = times,

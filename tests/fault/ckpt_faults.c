@@ -2,12 +2,12 @@
  * state) is right to the bit, or is refused with one class on all ranks and one text; earlier checkpoints are untouched
  * and nothing unfinished is left. Many faults in one start of the job:
  *
- *     ckpt_faults save-mpiio|save-direct|save-behind|load|load-shared FOLDER FIRST BUDGET SECONDS [TEXT]
+ *     ckpt_faults JOB FOLDER FIRST BUDGET SECONDS [TEXT]
  *
- * injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from place FIRST of these on; a
- * stage of a save that hangs is to be stopped after SECONDS. test_ckpt_faults.py starts it, and starts it again behind
- * a fault that ended the job. On standard output: `at PLACE FAULT` before each one, `bad PLACE FAULT: WHY`, `done ...`
- * at the end. */
+ * does a job of the table below and injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from
+ * place FIRST of these on; a stage of a save that hangs is to be stopped after SECONDS. test_ckpt_faults.py starts it, and
+ * starts it again behind a fault that ended the job. On standard output: `at PLACE FAULT` before each one,
+ * `bad PLACE FAULT: WHY`, `done ...` at the end. */
 #include "tests/fault/plan.h"
 #include "tests/mpi/ckpt_case.h"
 
@@ -32,6 +32,7 @@ struct job {
     bool commits;       /* a success leaves a new file */
     int road;
     enum fault_end end; /* faults of this end and above it must not be seen */
+    int writers;        /* per node; 0: auto */
 };
 
 static const struct job *job;
@@ -70,7 +71,8 @@ static sh_rc save(int64_t step)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(step);
-    struct sh_ckpt_options options = {.road = job->road, .hints = "", .timeout_seconds = seconds};
+    struct sh_ckpt_options options = {.road = job->road, .hints = "", .timeout_seconds = seconds,
+                                      .writers_per_node = job->writers};
     int64_t bytes;
     sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &bytes);
     free_set(&set);
@@ -81,7 +83,8 @@ static sh_rc save_behind(void)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(NEW);
-    struct sh_ckpt_options options = {.road = SH_CKPT_DIRECT, .hints = "", .timeout_seconds = seconds};
+    struct sh_ckpt_options options = {.road = SH_CKPT_DIRECT, .hints = "", .timeout_seconds = seconds,
+                                      .writers_per_node = job->writers};
     struct sh_ckpt_behind *behind = NULL;
     int64_t bytes;
     bool done;
@@ -244,11 +247,13 @@ static void make_references(void)
 }
 
 static const struct job jobs[] = {
-    {"save-mpiio", save_new, true, SH_CKPT_MPIIO, MUST_PASS},
-    {"save-direct", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
-    {"save-behind", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS},
-    {"load", load_before, false, SH_CKPT_AUTO, OWN_MUST_PASS},
-    {"load-shared", load_shared, false, SH_CKPT_AUTO, OWN_MUST_PASS},
+    {"save-mpiio", save_new, true, SH_CKPT_MPIIO, MUST_PASS, 0},
+    {"save-direct", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS, EVERY_RANK},
+    {"save-behind", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS, EVERY_RANK},
+    {"save-passed", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS, 1}, /* to one writer */
+    {"behind-passed", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS, 1},
+    {"load", load_before, false, SH_CKPT_AUTO, OWN_MUST_PASS, EVERY_RANK},
+    {"load-shared", load_shared, false, SH_CKPT_AUTO, OWN_MUST_PASS, EVERY_RANK},
 };
 
 static const struct job *find_job(const char *name)

@@ -19,12 +19,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 LONG = bool(os.environ.get('SHERD_LONG'))
-WORKS = ('save-direct', 'save-behind', 'save-mpiio', 'load', 'load-shared')
+WORKS = ('save-direct', 'save-behind', 'save-mpiio', 'load', 'load-shared', 'save-passed', 'behind-passed')
 # Ranks: how many faults during each of them.
-BUDGET = {1: (40, 30, 20, 20, 0), 2: (30, 25, 15, 20, 10), 3: (15, 15, 5, 10, 10), 4: (10, 5, 0, 0, 0),
+BUDGET = {1: (40, 30, 20, 20, 0), 2: (30, 25, 15, 20, 10), 3: (15, 15, 5, 10, 10, 15, 15), 4: (10, 5, 0, 0, 0),
           6: (5, 0, 0, 0, 0)}
 if LONG:
-    BUDGET = {1: (1000, 1000, 1000, 1000), 2: (800, 800, 200, 400), 3: (300, 200, 50, 100), 4: (100, 50, 20, 50),
+    BUDGET = {1: (1000, 1000, 1000, 1000), 2: (800, 800, 200, 400), 3: (300, 200, 50, 100, 0, 200, 200), 4: (100, 50, 20, 50),
               6: (50, 20, 10, 20)}
 STAGE_SECONDS = 4
 END_SECONDS = 12  # rank 0's deadline, that of the others, and what a launcher needs

@@ -16,6 +16,8 @@ enum ckpt_cut {
 
 extern int test_rank, test_world;
 
+enum { EVERY_RANK = 1000 }; /* of a node writes: for writers_per_node */
+
 /* Stop the whole job with a line when a check fails. */
 #define CHECK(cond) check_that((cond), __FILE__, __LINE__, #cond)
 void check_that(bool ok, const char *file, int line, const char *what);

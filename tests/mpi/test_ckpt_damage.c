@@ -43,7 +43,7 @@ static sh_rc save_behind(const char *folder, const struct sh_ckpt_set *set, cons
 
 static sh_rc save_step(const char *folder, int64_t step)
 {
-    struct sh_ckpt_options options = {.road = road, .hints = ""};
+    struct sh_ckpt_options options = {.road = road, .hints = "", .writers_per_node = EVERY_RANK};
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(step);
     int64_t written;

@@ -87,6 +87,8 @@ static const struct refusal texts[] = {
     {"checkpoint:\n  hints: {a: 1}\n  hints: a=1\n", "c.yaml:3: checkpoint.hints: given twice, first at c.yaml:2"},
     {DEBUG_MODEL "checkpoint:\n  hints: {a: 1}\n  io: direct\n",
      "c.yaml:3: checkpoint.hints: are for MPI-IO, and checkpoint.io=direct does without it"},
+    {DEBUG_MODEL "checkpoint:\n  writers_per_node: 2\n",
+     "c.yaml:3: checkpoint.writers_per_node: is for plain writes; give checkpoint.io=direct as well"},
     {"checkpoint:\n  hints: {a: &x 1}\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
     /* YAML that is more than sections, keys and values */
     {"training:\n  steps: [1, 2]\n", "c.yaml:2: training.steps: wants one value, got a list"},

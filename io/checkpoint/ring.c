@@ -1,0 +1,113 @@
+#include "io/checkpoint/ring.h"
+
+#include "io/file/direct.h"
+#include "src/base/mem.h"
+#include "src/mesh/segment.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A sleeper looks up so often, since giving up may fall between its look and its sleep. */
+enum { NAP_NS = 50000000 };
+enum { SLOTS = SH_CKPT_RING_SLOTS, SLOT_BYTES = SH_CKPT_CHUNK_BYTES + 2 * SH_FILE_ALIGN };
+
+/* Of a slot; a line of the cache each. The words are what the kernel can wait on, across processes. */
+struct state {
+    _Alignas(64) _Atomic uint32_t round; /* chunks that have left */
+    _Atomic uint32_t filled;             /* bytes of the present one */
+};
+
+struct head {
+    uint64_t mark; /* of the segment */
+    _Atomic uint32_t given_up;
+    struct state slot[SLOTS];
+};
+enum { HEAD_BYTES = 4096, RING_BYTES = HEAD_BYTES + SLOTS * SLOT_BYTES };
+_Static_assert(sizeof(struct head) <= HEAD_BYTES, "the slots begin behind the head, at a page");
+
+struct sh_ckpt_ring {
+    struct head *head;
+};
+
+sh_rc sh_ckpt_ring_create(MPI_Comm group, struct sh_ckpt_ring **out)
+{
+    int fd;
+    SH_TRY(sh_segment_share(group, RING_BYTES, &fd));
+    if (fd < 0)
+        return SH_OK;
+    void *map = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int error = errno;
+    close(fd);
+    if (map == MAP_FAILED)
+        return sh_fail(SH_E_MEMORY, "no %d bytes to pass a checkpoint to its writer: %s", RING_BYTES, strerror(error));
+    *out = sh_calloc(1, sizeof **out);
+    (*out)->head = map;
+    return SH_OK;
+}
+
+void sh_ckpt_ring_destroy(struct sh_ckpt_ring *ring)
+{
+    if (ring)
+        munmap(ring->head, RING_BYTES);
+    free(ring);
+}
+
+static void wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Until *word is `wanted`; false: given up. */
+static bool wait_until(struct sh_ckpt_ring *ring, _Atomic uint32_t *word, uint32_t wanted)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    for (uint32_t seen; (seen = atomic_load(word)) != wanted;) {
+        if (atomic_load(&ring->head->given_up))
+            return false;
+        syscall(SYS_futex, word, FUTEX_WAIT, seen, &nap, NULL, 0);
+    }
+    return true;
+}
+
+char *sh_ckpt_ring_enter(struct sh_ckpt_ring *ring, int64_t job)
+{
+    if (!wait_until(ring, &ring->head->slot[job % SLOTS].round, (uint32_t)(job / SLOTS)))
+        return NULL;
+    return (char *)ring->head + HEAD_BYTES + job % SLOTS * SLOT_BYTES;
+}
+
+void sh_ckpt_ring_add(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
+{
+    atomic_fetch_add(&ring->head->slot[job % SLOTS].filled, (uint32_t)bytes);
+    wake(&ring->head->slot[job % SLOTS].filled);
+}
+
+bool sh_ckpt_ring_wait(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
+{
+    return wait_until(ring, &ring->head->slot[job % SLOTS].filled, (uint32_t)bytes);
+}
+
+void sh_ckpt_ring_leave(struct sh_ckpt_ring *ring, int64_t job)
+{
+    struct state *slot = &ring->head->slot[job % SLOTS];
+    atomic_store(&slot->filled, 0);
+    atomic_fetch_add(&slot->round, 1);
+    wake(&slot->round);
+}
+
+void sh_ckpt_ring_give_up(struct sh_ckpt_ring *ring)
+{
+    atomic_store(&ring->head->given_up, 1);
+    for (int i = 0; i < SLOTS; i++) {
+        wake(&ring->head->slot[i].round);
+        wake(&ring->head->slot[i].filled);
+    }
+}

@@ -1,0 +1,173 @@
+#include "io/checkpoint/writers.h"
+
+#include "src/base/mem.h"
+#include "src/mesh/mesh.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONG_RANGE_BYTES = 4 << 20, AUTO_PER_NODE = 2 };
+
+/* Of all ranks. */
+struct totals {
+    long long bytes, ranges;
+};
+
+static sh_rc add_up(const struct sh_ckpt_range *range, int n, struct totals *out)
+{
+    long long sums[2] = {0, n};
+    for (int i = 0; i < n; i++)
+        sums[0] += range[i].bytes;
+    SH_TRY(sh_mesh_sum_i64(sums, 2));
+    *out = (struct totals){.bytes = sums[0], .ranges = sums[1]};
+    return SH_OK;
+}
+
+static sh_rc split_nodes(int ranks_per_node, MPI_Comm *node)
+{
+    int rank, world;
+    sh_mesh_world(&rank, &world);
+    if (ranks_per_node > 0)
+        SH_MPI(MPI_Comm_split(MPI_COMM_WORLD, rank / ranks_per_node, 0, node));
+    else
+        SH_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, node));
+    return SH_OK;
+}
+
+/* Neighbours of a node, as evenly as can be: their ranges are neighbours in the file. */
+static sh_rc split_groups(int per_node, int ranks_per_node, MPI_Comm *group)
+{
+    MPI_Comm node;
+    int rank, size;
+    sh_mesh_own_mpi();
+    SH_TRY(split_nodes(ranks_per_node, &node));
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    int writers = per_node < size ? per_node : size;
+    int mpi_rc = MPI_Comm_split(node, (int)((int64_t)rank * writers / size), 0, group);
+    MPI_Comm_free(&node);
+    SH_MPI(mpi_rc);
+    return SH_OK;
+}
+
+/* Replace own ranges by those of all ranks of the group, as they come. */
+static sh_rc gather(struct sh_ckpt_writers *w, MPI_Comm group)
+{
+    int rank, size, total = 0, own = 2 * w->n_ranges;
+    MPI_Comm_rank(group, &rank);
+    MPI_Comm_size(group, &size);
+    int *count = sh_calloc((size_t)size, sizeof *count), *at = sh_calloc((size_t)size, sizeof *at);
+    int mpi_rc = MPI_Allgather(&own, 1, MPI_INT, count, 1, MPI_INT, group);
+    for (int i = 0; i < size; i++) {
+        at[i] = total;
+        total += count[i];
+    }
+    struct sh_ckpt_range *all = sh_calloc((size_t)total / 2 + 1, sizeof *all);
+    if (mpi_rc == MPI_SUCCESS)
+        mpi_rc = MPI_Allgatherv(w->range, own, MPI_INT64_T, all, count, at, MPI_INT64_T, group);
+    free(count);
+    free(at);
+    free(w->range);
+    w->range = all;
+    w->n_ranges = total / 2;
+    w->writes = rank == 0;
+    SH_MPI(mpi_rc);
+    return SH_OK;
+}
+
+static sh_rc join(struct sh_ckpt_writers *w)
+{
+    int n = sh_ckpt_ranges_join(w->range, w->n_ranges);
+    if (n < 0)
+        return sh_fail(SH_E_BUG, "checkpoint: ranks of a node hold the same elements");
+    w->n_ranges = n;
+    return SH_OK;
+}
+
+static sh_rc open_ring(struct sh_ckpt_writers *w, MPI_Comm group)
+{
+    int size;
+    MPI_Comm_size(group, &size);
+    return size == 1 ? SH_OK : sh_ckpt_ring_create(group, &w->ring);
+}
+
+static sh_rc any_failed(sh_rc rc, bool *any)
+{
+    long long failed = rc != SH_OK;
+    SH_TRY(sh_mesh_sum_i64(&failed, 1));
+    *any = failed > 0;
+    return SH_OK;
+}
+
+static void go_alone(struct sh_ckpt_writers *w, struct sh_ckpt_spans *spans)
+{
+    sh_ckpt_writers_free(w);
+    w->n_ranges = sh_ckpt_spans_ranges(spans, &w->range);
+    w->writes = true;
+}
+
+/* *worth: to go on with groups, the same on all ranks: asked for, or the ranges are so much longer. */
+static sh_rc form_group(struct sh_ckpt_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *worth)
+{
+    struct totals together;
+    bool failed;
+    SH_TRY(gather(w, group));
+    sh_rc rc = join(w);
+    SH_TRY(any_failed(rc, &failed));
+    if (failed)
+        return rc;
+    SH_TRY(add_up(w->range, w->writes ? w->n_ranges : 0, &together));
+    *worth = must || 2 * together.ranges <= alone->ranges;
+    return SH_OK;
+}
+
+static sh_rc connect_group(struct sh_ckpt_writers *w, MPI_Comm group, bool must, bool *connected)
+{
+    bool failed;
+    sh_rc rc = open_ring(w, group);
+    SH_TRY(any_failed(rc, &failed));
+    *connected = !failed;
+    if (rc == SH_OK)
+        return SH_OK;
+    if (must)
+        return sh_fail_prefix(rc, "checkpoint.writers_per_node: ");
+    sh_error_clear();
+    return SH_OK;
+}
+
+static sh_rc group_up(struct sh_ckpt_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *done)
+{
+    bool worth = false;
+    SH_TRY(form_group(w, group, alone, must, &worth));
+    return worth ? connect_group(w, group, must, done) : SH_OK;
+}
+
+sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_spans *spans, int per_node, int ranks_per_node)
+{
+    struct totals alone;
+    MPI_Comm group;
+    bool grouped = false;
+    go_alone(w, spans);
+    SH_TRY(add_up(w->range, w->n_ranges, &alone));
+    if (per_node == 0 && alone.bytes >= alone.ranges * LONG_RANGE_BYTES)
+        return SH_OK;
+    SH_TRY(split_groups(per_node ? per_node : AUTO_PER_NODE, ranks_per_node, &group));
+    sh_rc rc = group_up(w, group, &alone, per_node != 0, &grouped);
+    MPI_Comm_free(&group);
+    if (rc == SH_OK && !grouped)
+        go_alone(w, spans);
+    return rc;
+}
+
+void sh_ckpt_writers_give_up(struct sh_ckpt_writers *w)
+{
+    if (w->ring)
+        sh_ckpt_ring_give_up(w->ring);
+}
+
+void sh_ckpt_writers_free(struct sh_ckpt_writers *w)
+{
+    sh_ckpt_ring_destroy(w->ring);
+    free(w->range);
+    *w = (struct sh_ckpt_writers){0};
+}
