@@ -74,6 +74,9 @@ struct sh_ckpt_times {
     double seconds[SH_CKPT_PHASES]; /* of this rank */
 };
 
+/* Where the data comes from that is compared with the sums from memory before a file gets its name. */
+enum sh_ckpt_verify { SH_CKPT_FROM_DISK, SH_CKPT_FROM_CACHE, SH_CKPT_UNVERIFIED };
+
 /* How a save is done. */
 enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
 struct sh_ckpt_options {
@@ -84,6 +87,8 @@ struct sh_ckpt_options {
     int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; 0: each rank writes
                                where its ranges in the file are long, else 2 a node; at least a node's ranks: each writes */
     int ranks_per_node;     /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
+    enum sh_ckpt_verify verify; /* from the disk: written and read past the page cache. From the cache: through it, so
+                               that ranks of one node see what the kernel holds. Of any: the index is read back */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
     int threads;            /* that may sum blocks while training waits; behind it, one does */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */

@@ -53,7 +53,8 @@ sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank);
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */
-sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts);
+sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
+                           bool from_disk);
 
 /* Read one block of a tensor into buffer [SH_CKPT_BLOCK_ELEMS] and compare it with its digest; *elems gets its length.
  * Local. Errors: SH_E_DATA naming tensor and block. */

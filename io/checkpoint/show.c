@@ -70,7 +70,7 @@ static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
 {
     int fd;
     SH_TRY(sh_ckpt_index_open_data(index, path, &fd));
-    sh_rc rc = sh_ckpt_index_verify(index, fd, path, 0, 1);
+    sh_rc rc = sh_ckpt_index_verify(index, fd, path, 0, 1, true);
     close(fd);
     return rc;
 }

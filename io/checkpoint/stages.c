@@ -124,7 +124,10 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
     struct sh_file_direct file;
     if (s->road != SH_CKPT_DIRECT)
         return SH_OK;
-    sh_file_direct_open(s->temp, s->fd, true, &file);
+    if (s->options.verify == SH_CKPT_FROM_CACHE)
+        sh_file_cached_open(s->temp, s->fd, &file);
+    else
+        sh_file_direct_open(s->temp, s->fd, true, &file);
     sh_rc rc = sh_ckpt_spans_write(&s->spans, &s->writers, &file);
     sh_file_direct_close(&file);
     return rc;
@@ -161,7 +164,10 @@ static sh_rc share_index(struct sh_ckpt_saving *s)
 /* The part of the next rank, which another process and mostly another node wrote. */
 static sh_rc verify_data(struct sh_ckpt_saving *s)
 {
-    return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world);
+    if (s->options.verify == SH_CKPT_UNVERIFIED)
+        return SH_OK;
+    return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world,
+                                s->options.verify == SH_CKPT_FROM_DISK);
 }
 
 static sh_rc publish(struct sh_ckpt_saving *s)

@@ -44,12 +44,16 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
     return SH_OK;
 }
 
-sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts)
+sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
+                           bool from_disk)
 {
     struct sh_ckpt_spans spans = {0};
     struct sh_file_direct file;
-    sh_file_direct_open(path, fd, false, &file);
-    if (file.direct < 0)
+    if (from_disk)
+        sh_file_direct_open(path, fd, false, &file);
+    else
+        sh_file_cached_open(path, fd, &file);
+    if (from_disk && file.direct < 0)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* from the disk if the kernel can */
     sh_ckpt_spans_of_share(&spans, index, part, parts);
     sh_rc rc = sh_ckpt_spans_read(&spans, &file, index);

@@ -29,6 +29,11 @@ void sh_file_direct_open(const char *path, int fd, bool writing, struct sh_file_
     *out = (struct sh_file_direct){.path = path, .fd = fd, .direct = direct};
 }
 
+void sh_file_cached_open(const char *path, int fd, struct sh_file_direct *out)
+{
+    *out = (struct sh_file_direct){.path = path, .fd = fd, .direct = -1};
+}
+
 void sh_file_direct_close(struct sh_file_direct *f)
 {
     if (f->direct >= 0)

@@ -20,6 +20,8 @@ struct sh_file_direct {
 
 /* Beside `fd`, which `path` is open as for reading, or also for writing. A failure is none: there is the page cache. */
 void sh_file_direct_open(const char *path, int fd, bool writing, struct sh_file_direct *out);
+/* The same calls, but through the page cache. Closed as the other. */
+void sh_file_cached_open(const char *path, int fd, struct sh_file_direct *out);
 void sh_file_direct_close(struct sh_file_direct *f);
 
 /* The bytes [at, end) of the file. `data` is aligned memory that begins with byte `at` rounded down to SH_FILE_ALIGN, and

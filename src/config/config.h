@@ -33,6 +33,7 @@ enum { SH_WRITERS_AUTO }; /* number of io/checkpoint/checkpoint.h */
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
+enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
@@ -120,6 +121,7 @@ enum sh_cfg_family: llama | gpt2 */
         int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
         int writers_per_node;    /* of the direct road; SH_WRITERS_AUTO: by the length of the ranks' ranges */
         int async_mode;          /* enum sh_cfg_async: disabled | async */
+        int verify;              /* enum sh_cfg_verify, before a file gets its name: disk | cache | off */
         int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
         char hints[512];         /* for MPI-IO: "name=value,name=value" */
         double timeout_seconds;  /* of one stage of a save or a load */

@@ -66,6 +66,7 @@ static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct"
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
+static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
     {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
@@ -268,6 +269,10 @@ const struct sh_config_key sh_config_keys[] = {
              "twice as long. The ranks of a node or more: all."},
     {KEY(checkpoint, async_mode), WORDS(async_words), .def = "disabled",
      .help = "async: copy what is saved, and write the copy while the training goes on; `sherd plan` counts the copy."},
+    {KEY(checkpoint, verify), WORDS(verify_words), .def = "disk",
+     .help = "What is read back and compared with the sums from memory before a checkpoint gets its name. disk: what the disk "
+             "has, which takes as long as writing it where reading and writing share one bandwidth; cache: what the kernel "
+             "holds of it after fsync, a fraction of that; off: its index only. Each load compares in any case."},
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},

@@ -38,6 +38,7 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut)
     int64_t bytes = 0;
     long found;
     struct sh_ckpt_options options = {.road = (int)cut % 2 ? SH_CKPT_DIRECT : SH_CKPT_MPIIO, .timeout_seconds = 200,
+                                      .verify = (enum sh_ckpt_verify)((int)cut / 2 % 3),
                                       .hints = (int)cut % 4 ? "" : "cb_nodes=1,romio_cb_write=disable"};
     CHECK(sh_ckpt_save_as(folder, &set, &meta, &options, &bytes) == SH_OK);
     free_set(&set);
