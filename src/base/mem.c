@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 static _Noreturn void out_of_memory(size_t n, size_t size)
 {
     sh_stop(sh_fail(SH_E_MEMORY, "no memory for %zu elements of %zu bytes", n, size));
@@ -63,3 +67,31 @@ void *sh_grow(void *array, int n, int *cap, size_t size)
     *cap = *cap > 0 ? *cap * 2 : 8;
     return sh_realloc(array, (size_t)*cap, size);
 }
+
+#ifdef __SSE2__
+enum { LINE = 64 };
+
+static void copy_lines(char *to, const char *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += LINE)
+        for (size_t i = at; i < at + LINE; i += sizeof(__m128i))
+            _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+    _mm_sfence();
+}
+
+void sh_mem_copy_away(void *to, const void *from, size_t bytes)
+{
+    size_t head = (LINE - (size_t)(uintptr_t)to % LINE) % LINE, lines;
+
+    head = head < bytes ? head : bytes;
+    memcpy(to, from, head);
+    lines = (bytes - head) / LINE * LINE;
+    copy_lines((char *)to + head, (const char *)from + head, lines);
+    memcpy((char *)to + head + lines, (const char *)from + head + lines, bytes - head - lines);
+}
+#else
+void sh_mem_copy_away(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+#endif

@@ -139,8 +139,8 @@ static void copy_slice(const struct sh_run *r, const struct sh_unit *u, int k, i
     const float *state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
     float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
 
-    memcpy(copy + (slice.begin - copy_begin), state + (slice.begin - begin),
-           (size_t)(slice.end - slice.begin) * sizeof *copy);
+    sh_mem_copy_away(copy + (slice.begin - copy_begin), state + (slice.begin - begin),
+                     (size_t)(slice.end - slice.begin) * sizeof *copy);
 }
 
 static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)

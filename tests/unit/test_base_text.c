@@ -185,9 +185,27 @@ static void test_time_moves_on(void **state)
     assert_true(first > 0 && later >= first);
 }
 
+static void copies_of_any_length_and_place(void **state)
+{
+    char from[400], to[400];
+
+    (void)state;
+    for (int i = 0; i < 400; i++)
+        from[i] = (char)(i * 7 + 1);
+    for (size_t bytes = 0; bytes < 260; bytes++)
+        for (size_t shift = 0; shift < 70; shift += 23) {
+            memset(to, 0, sizeof to);
+            sh_mem_copy_away(to + shift, from + shift / 2, bytes);
+            assert_memory_equal(to + shift, from + shift / 2, bytes);
+            assert_int_equal(to[shift + bytes], 0);
+            assert_true(shift == 0 || to[shift - 1] == 0);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_of_any_length_and_place),
         cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut),
         cmocka_unit_test(test_stop),          cmocka_unit_test(test_memory),
         cmocka_unit_test(test_distance),      cmocka_unit_test(test_nearest),
