@@ -346,8 +346,9 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: as NCCL thinks."},
     {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
-             "gather moves nothing, and reductions read the other ranks' gradients in place; off: each rank for itself, with "
-             "messages. The results have the same bits."},
+             "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "
+             "gradients in place; not with reshard_after_forward: N. off: each rank for itself, with messages. The results "
+             "have the same bits."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =

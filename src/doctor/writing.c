@@ -69,10 +69,10 @@ sh_rc sh_doctor_writing(const struct sh_doctor *d, struct sh_doctor_row *row)
     s = sh_doctor_find_slowest(d->mesh->n_nodes, speed);
     /* Slow storage makes saves slow; training goes on beside them. */
     if (s.state != SH_DOCTOR_GOOD)
-        sh_doctor_note(row, "%s writes %.3g MB/s, the median node %.3g MB/s", sh_doctor_host(d, s.index), s.speed / 1e6,
+        sh_doctor_note(row, "%s writes %.0f MB/s, the median node %.0f MB/s", sh_doctor_host(d, s.index), s.speed / 1e6,
                        s.median / 1e6);
     else
-        sh_doctor_good(row, "%.3g MB/s by all nodes at once, %.3g MB/s by the slowest", sum / 1e6, s.speed / 1e6);
+        sh_doctor_good(row, "%.0f MB/s by all nodes at once, %.0f MB/s by the slowest", sum / 1e6, s.speed / 1e6);
 out:
     free(speed);
     return rc;

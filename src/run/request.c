@@ -189,8 +189,9 @@ int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *
     int world = mesh->size[SH_AXIS_WORLD], shard = mesh->size[SH_AXIS_SHARD];
     bool full = ranks_per_node > 0 && world % ranks_per_node == 0 && ranks_per_node % shard == 0;
     bool gains = shard > 1 || (world > 1 && world == ranks_per_node);
+    bool resharded = mesh->size[SH_AXIS_INNER] > 1; /* asks for gathers over some of the ranks, so there must be gathers */
 
-    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && full && gains ? ranks_per_node : 0;
+    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && full && gains && !resharded ? ranks_per_node : 0;
 }
 
 static enum sh_recompute recompute_mode(int mode)
