@@ -1,7 +1,15 @@
+/* A handler runs on the stack of the thread that gets the signal, and not every thread can bear that: oneDNN's dnnl_sgemm
+ * (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product, and memory that it
+ * points to, are damaged in silence. So the threads that compute have these signals blocked, and one that only sleeps gets
+ * them. */
 #include "src/fault/fault.h"
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
+#include <unistd.h>
 
 static const struct {
     int number;
@@ -11,18 +19,19 @@ static const struct {
     [SH_FAULT_TERM] = {SIGTERM, "SIGTERM"},
     [SH_FAULT_INT] = {SIGINT, "SIGINT"},
 };
-static volatile sig_atomic_t heard[SH_FAULT_SIGNALS];
+static atomic_int heard[SH_FAULT_SIGNALS]; /* free of locks, so a handler may write them */
 
-/* Only what is safe in a handler: flags, signal() and raise(). The raised one comes when the handler returns. */
+/* Only what is safe in a handler: flags, signal() and raise(). The raised one comes when the handler returns. It runs on the
+ * listener, or on a thread that a library had before. */
 static void note(int number)
 {
-    if (number == SIGINT && heard[SH_FAULT_INT]) {
+    if (number == SIGINT && sh_fault_heard(SH_FAULT_INT)) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
     for (int i = 0; i < SH_FAULT_SIGNALS; i++)
         if (signals[i].number == number)
-            heard[i] = 1;
+            atomic_store_explicit(&heard[i], 1, memory_order_relaxed);
 }
 
 /* A shell starts background jobs with SIGINT ignored: Ctrl-C is not for them. */
@@ -33,19 +42,49 @@ static bool is_for_others(int number)
     return number == SIGINT && sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-void sh_fault_listen(void)
+static void *sleep_for_ever(void *number_set)
 {
+    pthread_sigmask(SIG_UNBLOCK, number_set, NULL);
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* Born with every signal blocked, so that it gets no others. */
+static sh_rc start_listener(sigset_t *ours)
+{
+    sigset_t all, before;
+    pthread_t thread;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, sleep_for_ever, ours);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return sh_fail(SH_E_MEMORY, "cannot create the thread that listens for signals: %s", strerror(error));
+    pthread_detach(thread);
+    return SH_OK;
+}
+
+sh_rc sh_fault_listen(void)
+{
+    static sigset_t ours;
     struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
 
     sigemptyset(&action.sa_mask);
+    sigemptyset(&ours);
     for (int i = 0; i < SH_FAULT_SIGNALS; i++)
-        if (!is_for_others(signals[i].number))
+        if (!is_for_others(signals[i].number)) {
+            sigaddset(&ours, signals[i].number);
             sigaction(signals[i].number, &action, NULL);
+        }
+    pthread_sigmask(SIG_BLOCK, &ours, NULL);
+    return start_listener(&ours);
 }
 
 bool sh_fault_heard(enum sh_fault_signal s)
 {
-    return heard[s] != 0;
+    return atomic_load_explicit(&heard[s], memory_order_relaxed) != 0;
 }
 
 const char *sh_fault_signal_name(enum sh_fault_signal s)
