@@ -146,10 +146,10 @@ def case_nothing_to_save():
 def case_limit():
     """The job ends in some seconds; that a save is quick is known from the start before."""
     folder = pathlib.Path('limit')
-    job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': 1})})
+    job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': 3})})
     (folder / 'out').mkdir()
     (folder / 'out/progress.json').write_text('{"starts_without_checkpoint": 1, "save_seconds": 0.1}')
-    end = int(time.time()) + 9
+    end = int(time.time()) + 11
     child = live.start(folder, None, RANKS, SHERD_END_TIME=str(end))
     try:
         status = child.wait(job.SECONDS)

@@ -12,7 +12,7 @@ import job
 import live
 import tiny
 
-RANKS, LATE, STEPS_TO_TELL = 3, 1, 50
+RANKS, LATE, STEPS_TO_TELL = 3, 1, 200
 WORK_SECONDS, PAUSE_SECONDS = 0.003, 0.03
 
 
