@@ -51,8 +51,8 @@ enum sh_op_kind {
     SH_OP_ADAMW,         /* g [n] f32                                               -> p, m, v [n] f32 in place, c [n] act (opt): p in the compute type */
 
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
-    SH_OP_REDUCE_SCATTER,/* full [size*n] f32                                       -> shard [n]: sum over the axis     */
-    SH_OP_ALL_REDUCE,    /*                                                         -> y [n]: sum over the axis, in place */
+    SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis     */
+    SH_OP_ALL_REDUCE,    /*                                                         -> y [n] f32, f64 or bf16: sum over the axis, in place */
     SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
     SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
     SH_OP_KINDS

@@ -8,43 +8,55 @@
  * of s is a pair that is complete. 21 levels are enough for 2^20 sources. */
 enum { BLOCK = 256, LEVELS = 21 };
 
-#define DEFINE_SUM(name, type)                                                                      \
-    static void name##_add(type *restrict sum, const type *restrict more, int n)                    \
+#define SAME(x) (x)
+
+#define DEFINE_LOOP(name, to_type, from_type, statement)                                            \
+    static void name(to_type *restrict to, const from_type *restrict from, int n)                   \
     {                                                                                               \
         if (n == BLOCK)                                                                             \
             for (int i = 0; i < BLOCK; i++)                                                         \
-                sum[i] += more[i];                                                                  \
+                statement;                                                                          \
         else                                                                                        \
             for (int i = 0; i < n; i++)                                                             \
-                sum[i] += more[i];                                                                  \
-    }                                                                                               \
-    static void name(type *out, const void *const *src, int n_src, int64_t elems)                   \
+                statement;                                                                          \
+    }
+
+/* Sources and result are of the type `stored`, what is open of `type`. */
+#define DEFINE_SUM(name, type, stored, widen, narrow)                                               \
+    DEFINE_LOOP(name##_load, type, stored, to[i] = widen(from[i]))                                  \
+    DEFINE_LOOP(name##_add, type, stored, to[i] += widen(from[i]))                                  \
+    DEFINE_LOOP(name##_fold, type, type, to[i] += from[i])                                          \
+    DEFINE_LOOP(name##_store, stored, type, to[i] = narrow(from[i]))                                \
+    static void name(stored *out, const void *const *src, int n_src, int64_t elems)                 \
     {                                                                                               \
         type open[LEVELS][BLOCK];                                                                   \
         for (int64_t at = 0; at < elems; at += BLOCK) {                                             \
             int n = elems - at < BLOCK ? (int)(elems - at) : BLOCK, top = 0;                        \
             for (int s = 0; s < n_src; s++) {                                                       \
-                const type *more = (const type *)src[s] + at;                                       \
+                const stored *more = (const stored *)src[s] + at;                                   \
                 if (s & 1)                                                                          \
                     name##_add(open[top - 1], more, n);                                             \
                 else                                                                                \
-                    memcpy(open[top++], more, (size_t)n * sizeof(type));                            \
+                    name##_load(open[top++], more, n);                                              \
                 for (int pairs = s >> 1; (s & 1) && (pairs & 1); pairs >>= 1, top--)                \
-                    name##_add(open[top - 2], open[top - 1], n);                                    \
+                    name##_fold(open[top - 2], open[top - 1], n);                                   \
             }                                                                                       \
             for (; top > 1; top--)                                                                  \
-                name##_add(open[top - 2], open[top - 1], n);                                        \
-            memcpy(out + at, open[0], (size_t)n * sizeof(type));                                    \
+                name##_fold(open[top - 2], open[top - 1], n);                                       \
+            name##_store(out + at, open[0], n);                                                     \
         }                                                                                           \
     }
 
-DEFINE_SUM(sum_f32, float)
-DEFINE_SUM(sum_f64, double)
+DEFINE_SUM(sum_f32, float, float, SAME, SAME)
+DEFINE_SUM(sum_f64, double, double, SAME, SAME)
+DEFINE_SUM(sum_bf16, float, sh_bf16, sh_bf16_to_f32, sh_f32_to_bf16)
 
 void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
     if (dtype == SH_F64)
         sum_f64(out, src, n_src, elems);
+    else if (dtype == SH_BF16)
+        sum_bf16(out, src, n_src, elems);
     else
         sum_f32(out, src, n_src, elems);
 }

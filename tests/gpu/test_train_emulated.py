@@ -63,12 +63,14 @@ def main():
     os.environ['SHERD_EMULATED_GPUS'] = '8'
     tiny.write_tokens()
     mpi, tree = {'comm.backend': 'mpi'}, {'training.reproducible': 'mesh'}
+    rounded = {'training.mixed_precision_reduce': 'bfloat16'}
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
-              ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi)]
+              ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi),
+              ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
-                   for more in ({}, mpi)]
-    cases = [(f'{model} on {mesh} in {precision} {"mpi" if more else ""} learns as on the CPU', as_on_cpu, model, mesh,
+                   for more in ({}, mpi, rounded)]
+    cases = [(f'{model} on {mesh} in {precision} {" ".join(more.values())} learns as on the CPU', as_on_cpu, model, mesh,
               precision, more) for model, mesh, precision, more in trains]
     cases += [
         ('two runs on one mesh have the same bits', same_bits, ('1x2', {}), ('1x2', {})),
