@@ -124,6 +124,9 @@ typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 struct sh_kernel_table {
     const char *name;
     sh_kernel run[SH_OP_KINDS];
+    /* Before the first run of a call (shapes, attr and data set): what takes time, as libraries and their plans. Errors:
+     * those of run that shapes and libraries alone tell. NULL: nothing to do. */
+    sh_kernel prepare;
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

@@ -18,7 +18,8 @@ struct sh_exec_time {
 };
 
 /* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it, and the
- * arena of host memory where the program has one. Errors: SH_E_MEMORY.
+ * arena of host memory where the program has one; prepares the kernels. Errors: SH_E_MEMORY; those of a kernel's
+ * preparation, with the name of the operation.
  *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none */
 sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out);

@@ -39,6 +39,11 @@ def tree_by_nccl():
                                                                      'comm.backend': 'nccl'})
 
 
+def too_large():
+    """Before the first step, and with the name of the operation."""
+    return refused('heads', 1, r'forward layers\.0 attention: .* a head of 264 is too large', **{'model.head_dim': 264})
+
+
 def shared():
     os.environ['SHERD_EMULATED_GPUS'] = '1'
     try:
@@ -70,7 +75,7 @@ def main():
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]
-    cases = [(f'{model} on {mesh} in {precision} {" ".join(more.values())} learns as on the CPU', as_on_cpu, model, mesh,
+    cases = [(f'{model} on {mesh} in {precision}{"".join(f", {key} {value}" for key, value in more.items())} learns as on the CPU', as_on_cpu, model, mesh,
               precision, more) for model, mesh, precision, more in trains]
     cases += [
         ('two runs on one mesh have the same bits', same_bits, ('1x2', {}), ('1x2', {})),
@@ -84,6 +89,7 @@ def main():
         ('a reduction that waits for nothing is found', forgotten, 11, 'nccl', "'ncclReduceScatter' reads memory"),
         ('a copy to the host that waits for nothing is found', forgotten, 7, 'mpi', "'copy' reads memory"),
         ('sums in a tree are not for NCCL', tree_by_nccl),
+        ('what no kernel can do is refused by its name', too_large),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),
     ]

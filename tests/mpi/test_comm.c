@@ -305,8 +305,8 @@ static void run_in_segment(void)
     static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
     for (int axis = 0; axis < SH_AXES; axis++)
         for (int k = 1; k < N_KINDS; k++)
-            for (int n = 0; n < 3 * N_COUNTS; n++)
-                run_trial(make_trial(kinds[k], (enum sh_axis)axis, summed[n % 3], counts[n / 3], n), n / 3 % 2);
+            for (int n = 0; n < N_COUNTS; n++)
+                run_trial(make_trial(kinds[k], (enum sh_axis)axis, summed[(n + axis) % 3], counts[n], n), n % 4 == 0);
     for (int n = 0; n < N_COUNTS - 1; n++)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
 }
