@@ -127,6 +127,9 @@ struct sh_kernel_table {
     /* Before the first run of a call (shapes, attr and data set): what takes time, as libraries and their plans. Errors:
      * those of run that shapes and libraries alone tell. NULL: nothing to do. */
     sh_kernel prepare;
+    /* Initial values, beside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits on
+     * every device.   out  out  [n] f32, on the device; written behind what is in the queue */
+    sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue);
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

@@ -87,5 +87,8 @@ const struct sh_kernel_table sh_kernels_cuda = {
         [SH_OP_ADAMW] = RUN(sh_cuda_adamw),
     },
     .prepare = prepare,
+#ifdef HAVE_CUDA
+    .fill_normal = sh_cuda_fill_normal,
+#endif
     .work_bytes = work_bytes,
 };

@@ -245,6 +245,14 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
     e->device->get(e->queue, host, device, bytes);
 }
 
+void sh_exec_fill_normal(struct sh_exec *e, float *device, uint64_t key, int64_t first, int64_t n, float std)
+{
+    sh_rc rc = e->device->kernels->fill_normal(key, first, n, std, device, e->queue);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
 void sh_exec_copies_begin(struct sh_exec *e)
 {
     e->device->event_mark(e->before_copies, e->queue);

@@ -4,13 +4,14 @@ its checkpoints to the CPU and back, and an event that is forgotten is found. Pr
 
 Only in a build that was configured --with-cuda=emulated.
 """
+import functools
 import os
 import pathlib
 import re
 import subprocess
 import sys
 
-from trains import BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, same_bits, tiny, traces
+from trains import BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, run, same_bits, tiny, traces
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 
@@ -37,6 +38,15 @@ def forgotten(wait, backend, word):
 def tree_by_nccl():
     return refused('tree', 1, 'nccl sums in an order of its own', **{'training.reproducible': 'mesh',
                                                                      'comm.backend': 'nccl'})
+
+
+def planned(mesh, **more):
+    """The arena is all that is allocated on a GPU, to the byte: an emulated one has no context and no buffers of NCCL."""
+    step = run('planned', 'llama', CUDA, mesh, **more)[-1]
+    text = job.sherd('plan', 'planned/c.yaml', '--ranks', MESHES[mesh][0])
+    arena = int(re.search(r'arena: all that is allocated on it +(\d+)', text)[1])
+    found = {'arena_bytes': step['arena_bytes'], 'gpu_used_bytes': step['gpu_used_bytes']}
+    return [f'{name} is {size}, planned {arena}' for name, size in found.items() if size != arena]
 
 
 def too_large():
@@ -89,6 +99,9 @@ def main():
         ('a reduction that waits for nothing is found', forgotten, 11, 'nccl', "'ncclReduceScatter' reads memory"),
         ('a copy to the host that waits for nothing is found', forgotten, 7, 'mpi', "'copy' reads memory"),
         ('sums in a tree are not for NCCL', tree_by_nccl),
+        ('memory as planned, on one GPU', planned, '1x1'),
+        ('memory as planned, with checkpoints behind the training', functools.partial(
+            planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('what no kernel can do is refused by its name', too_large),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),
