@@ -1,5 +1,5 @@
-/* Initial values, made on the GPU where they stay. Floor: 4 bytes written an element; about 90 integer operations each make
- * this kernel one of arithmetic, and it runs once. */
+/* Initial values, made on the GPU where they stay. Bytes: 4 an element, written; but about 90 integer operations
+ * each make this kernel one of arithmetic. It runs once. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
 #include "src/base/philox.h"

@@ -1,5 +1,5 @@
-/* Philox4x32-10, and the sum of its bits that src/base/rng.h makes deviates of: what the CPU and a GPU compute alike, in C,
- * C++ and CUDA. Pure functions. Source: see rng.h. */
+/* Philox4x32-10, and the sum of its bits that src/base/rng.h makes deviates of: what the CPU and a GPU compute alike,
+ * in C, C++ and CUDA. Pure functions. Source: see rng.h. */
 #ifndef SH_BASE_PHILOX_H
 #define SH_BASE_PHILOX_H
 

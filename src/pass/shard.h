@@ -7,8 +7,8 @@
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
-/* Where gradients of a type lie: of whole units until they are reduced, and chunks that replicas sum. In a segment others
- * look at those that are sent, which are of one type. */
+/* Where gradients of a type lie: of whole units until they are reduced, and chunks that replicas sum. In a segment
+ * others look at those that are sent, which are of one type. */
 enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype);
 enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype);
 

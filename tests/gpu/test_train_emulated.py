@@ -85,8 +85,8 @@ def main():
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]
-    cases = [(f'{model} on {mesh} in {precision}{"".join(f", {key} {value}" for key, value in more.items())} learns as on the CPU', as_on_cpu, model, mesh,
-              precision, more) for model, mesh, precision, more in trains]
+    cases = [(' '.join([model, 'on', mesh, 'in', precision, *more.values(), 'learns as on the CPU']), as_on_cpu, model,
+              mesh, precision, more) for model, mesh, precision, more in trains]
     cases += [
         ('two runs on one mesh have the same bits', same_bits, ('1x2', {}), ('1x2', {})),
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('1x2', tree)),

@@ -259,9 +259,9 @@ static void bf16_trains(void **state)
     free(first.params);
 }
 
-/* Gradients that are sent in bf16 are rounded once before and once after their sum: near those of one rank, where nothing
- * is sent, but not the same; and every variant of a mesh agrees. Where ranks' gradients cancel, what rounding leaves of them is not
- * small beside eps: a fifth of an update of 0.02. */
+/* Gradients that are sent in bf16 are rounded once before and once after their sum: near those of one rank, where
+ * nothing is sent, but not the same; and every variant of a mesh agrees. Where ranks' gradients cancel, what rounding
+ * leaves of them is not small beside eps: a fifth of an update of 0.02. */
 static void check_rounded(const struct tiny_model *m, int shard, int replicate, int micros, bool sync_last,
                           const struct outcome *one)
 {
