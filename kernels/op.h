@@ -51,8 +51,8 @@ enum sh_op_kind {
     SH_OP_ADAMW,         /* g [n] f32                                               -> p, m, v [n] f32 in place, c [n] act (opt): p in the compute type */
 
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
-    SH_OP_REDUCE_SCATTER,/* full [size*n] f32                                       -> shard [n]: sum over the axis     */
-    SH_OP_ALL_REDUCE,    /*                                                         -> y [n]: sum over the axis, in place */
+    SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis     */
+    SH_OP_ALL_REDUCE,    /*                                                         -> y [n] f32, f64 or bf16: sum over the axis, in place */
     SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
     SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
     SH_OP_KINDS
@@ -124,6 +124,12 @@ typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 struct sh_kernel_table {
     const char *name;
     sh_kernel run[SH_OP_KINDS];
+    /* Before the first run of a call (shapes, attr and data set): what takes time, as libraries and their plans. Errors:
+     * those of run that shapes and libraries alone tell. NULL: nothing to do. */
+    sh_kernel prepare;
+    /* Initial values, beside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits on
+     * every device.   out  out  [n] f32, on the device; written behind what is in the queue */
+    sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue);
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

@@ -54,5 +54,6 @@ const struct sh_kernel_table sh_kernels_cpu = {
         [SH_OP_EXACT_ROUND] = sh_ref_exact_round, /* some digits: nothing to gain */
         [SH_OP_ADAMW] = sh_cpu_adamw,
     },
+    .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

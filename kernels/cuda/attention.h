@@ -55,12 +55,15 @@ bool sh_attention_tensor_takes(const struct sh_attention *a);
 sh_rc sh_attention_tensor(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_tensor_bwd(const struct sh_attention *a, void *queue);
 
-/* attention_any.cu; delta is for both. Errors: SH_E_USAGE for head sizes above SH_ATTENTION_MAX_DIM. */
+/* attention_any.cu: head sizes up to SH_ATTENTION_MAX_DIM; delta is for both. */
 sh_rc sh_attention_any(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_delta(const struct sh_attention *a, void *queue);
 
-/* attention_cudnn.c. takes: the library is there and has a plan for this call. */
+/* attention_cudnn.c. prepare makes the plan of a call that cuDNN can do, which takes a second or two, and says once in
+ * the log where there is none. takes: the library is there and has a plan for this call.
+ * Errors of prepare: SH_E_BUG for more shapes than plans are kept. */
+sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call);
 bool sh_attention_cudnn_takes(const struct sh_op_call *call);
 sh_rc sh_attention_cudnn(const struct sh_op_call *call);
 

@@ -315,9 +315,7 @@ template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
 /* By columns of a lane: head sizes up to 64, 128 and 256. */
 sh_rc run_any(const sh_attention &a, bool backward, void *queue)
 {
-    if (a.dim > SH_ATTENTION_MAX_DIM)
-        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most", a.dim,
-                       SH_ATTENTION_MAX_DIM);
+    SH_REQUIRE(a.dim <= SH_ATTENTION_MAX_DIM);
     if (a.dim <= 64)
         return run<2>(a, backward, queue);
     return a.dim <= 128 ? run<4>(a, backward, queue) : run<8>(a, backward, queue);

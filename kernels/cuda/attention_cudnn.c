@@ -1,6 +1,6 @@
 /* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and
- * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made at first use,
- * which takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal, 64
+ * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made before the first
+ * step, which takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal, 64
  * query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward, 541 backward (the backward with atomics, which is not used
  * here). Not measured by us on a GPU. */
 #include "kernels/cuda/attention_cudnn.h"
@@ -260,31 +260,45 @@ static sh_rc open_cudnn(void)
     return state.handle ? SH_OK : check(dnn.Create(&state.handle), "a start on this GPU");
 }
 
-/* The plan of a shape, made when it is new. Where cuDNN is missing or has no plan, it is said once, and other kernels
- * do the work: slower, and as deterministic. */
+static struct plan *find(const struct sh_cudnn_shape *shape)
+{
+    for (int i = 0; i < state.n; i++)
+        if (memcmp(&state.plan[i].shape, shape, sizeof *shape) == 0)
+            return &state.plan[i];
+    return NULL;
+}
+
+/* Where cuDNN is missing or has no plan, it is said once, and other kernels do the work: slower, and as deterministic. */
+sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call)
+{
+    struct sh_cudnn_shape shape = shape_of(call);
+    if (shape.batch == 0 || state.gone || find(&shape))
+        return SH_OK;
+    if (open_cudnn() != SH_OK) {
+        state.gone = true;
+        sh_log_info("attention: own kernels, as cuDNN is not to be had (%s)", sh_error_text());
+        sh_error_clear();
+        return SH_OK;
+    }
+    if (state.n == PLANS)
+        return sh_fail(SH_E_BUG, "cuDNN: more than %d shapes of attention", PLANS);
+    struct plan *p = &state.plan[state.n++];
+    *p = (struct plan){.shape = shape};
+    if (build_plan(p, NULL) == SH_OK)
+        return SH_OK;
+    p->failed = true;
+    sh_log_info("%s, T = %lld, D = %lld: own kernels (%s)", sh_op_info(call->kind)->name, (long long)shape.seq,
+                (long long)shape.dim, sh_error_text());
+    sh_error_clear();
+    forget(p);
+    return SH_OK;
+}
+
 static struct plan *plan_of(const struct sh_op_call *call)
 {
     struct sh_cudnn_shape shape = shape_of(call);
-    if (shape.batch == 0 || state.gone)
-        return NULL;
-    for (int i = 0; i < state.n; i++)
-        if (memcmp(&state.plan[i].shape, &shape, sizeof shape) == 0)
-            return state.plan[i].failed ? NULL : &state.plan[i];
-    if (state.n == PLANS || open_cudnn() != SH_OK) {
-        state.gone = state.n < PLANS;
-        if (state.gone)
-            sh_log_info("attention: own kernels, as cuDNN is not to be had (%s)", sh_error_text());
-        return NULL;
-    }
-    struct plan *p = &state.plan[state.n++];
-    *p = (struct plan){.shape = shape};
-    p->failed = build_plan(p, NULL) != SH_OK;
-    if (!p->failed)
-        return p;
-    sh_log_info("attention, T = %lld, D = %lld: own kernels (%s)", (long long)shape.seq, (long long)shape.dim,
-                sh_error_text());
-    forget(p);
-    return NULL;
+    struct plan *p = shape.batch ? find(&shape) : NULL;
+    return p && !p->failed ? p : NULL;
 }
 
 bool sh_attention_cudnn_takes(const struct sh_op_call *call)

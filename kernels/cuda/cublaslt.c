@@ -1,5 +1,6 @@
 #include "kernels/cuda/cublaslt.h"
 
+#include "kernels/cuda/cuda.h"
 #include "src/base/library.h"
 
 #include <cublasLt.h>
@@ -67,8 +68,9 @@ static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, c
                    sh_dtype_name(p->in_dtype), lt.GetStatusString(status));
 }
 
-static sh_rc open_library(void)
+sh_rc sh_cuda_product_prepare(const struct sh_op_call *call)
 {
+    (void)call;
     if (cache.handle)
         return SH_OK;
     SH_TRY(load_calls());
@@ -230,7 +232,7 @@ sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t w
 {
     SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
     struct choice *x = NULL;
-    SH_TRY(open_library());
+    SH_REQUIRE(cache.handle);
     SH_TRY(find_choice(p, &x));
     if (p->bias)
         SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias), p,

@@ -1,4 +1,4 @@
-/* Matrix products by cuBLASLt, which is loaded at the first product and stays loaded.
+/* Matrix products by cuBLASLt, which is loaded before the first product and stays loaded.
  *
  * For each shape cuBLASLt is asked once which of its kernels is best; the answer and its descriptors are kept, so that
  * a training step after the first allocates nothing and asks nothing. The answer is the library's table look-up, not a
@@ -33,11 +33,11 @@ struct sh_cublaslt_product {
     const void *bias;        /* (opt) */
 };
 
-/* Enqueue one product.
+/* Enqueue one product, after sh_cuda_product_prepare() (cuda.h).
  *   work   device, SH_CUBLASLT_WORK_BYTES, this product's until it has run
  *   queue  cudaStream_t
  * Cost:   2*m*n*k operations.
- * Errors: SH_E_USAGE when cuBLASLt cannot be loaded, SH_E_BUG with its words when it refuses the product. */
+ * Errors: SH_E_BUG with cuBLASLt's words when it refuses the product. */
 sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue);
 
 #endif

@@ -28,6 +28,9 @@ sh_rc sh_cuda_linear(const struct sh_op_call *call);
 sh_rc sh_cuda_linear_bwd_x(const struct sh_op_call *call);
 sh_rc sh_cuda_linear_bwd_w(const struct sh_op_call *call);
 
+/* cublaslt.c: for all kinds with products; load cuBLASLt, and start it on this GPU. SH_E_USAGE when it is not there. */
+sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);
+
 /* bias.cu */
 sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call);
 
@@ -35,7 +38,9 @@ sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call);
 sh_rc sh_cuda_rope_table(const struct sh_op_call *call);
 sh_rc sh_cuda_rope(const struct sh_op_call *call);
 
-/* attention: by cuDNN where it can, else attention.cu */
+/* attention.c: by cuDNN where it can, else attention.cu and attention_any.cu. prepare makes cuDNN's plan; a call that was
+ * not prepared takes the other kernels. Errors: SH_E_USAGE for a head that is too large for all. */
+sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 sh_rc sh_cuda_attention(const struct sh_op_call *call);
 sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call);
 
@@ -63,6 +68,9 @@ sh_rc sh_cuda_exact_round(const struct sh_op_call *call);
 
 /* adamw.cu */
 sh_rc sh_cuda_adamw(const struct sh_op_call *call);
+
+/* init.cu: fill_normal of the table */
+sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue);
 
 /* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every build,
  * so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.

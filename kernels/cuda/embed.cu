@@ -1,5 +1,6 @@
-/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written. Backward: dx read
- * once for dwte and once for dwpe, and all of dwte written where it is overwritten, which is by far the most.
+/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written, and as
+ * many read of wpe: 8 bytes an element in f32, 12 with wpe (bf16: half). Backward: dx read once for dwte and once for
+ * dwpe, and all of dwte (4 V C bytes) written where it is overwritten, which is by far the most.
  *
  * dwte has a sum for each token over the places where it stands. Rows are sorted by token with a counting sort, rows
  * of one token in their own order, so that each sum has one order; atomics touch integers only, and what their order

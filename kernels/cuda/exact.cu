@@ -1,4 +1,5 @@
-/* Sums that do not depend on their order (kernels/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 an element.
+/* Sums that do not depend on their order (kernels/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 an element,
+ * in whole sectors of 32: the order of the sum gives neighbouring lanes neighbouring elements, and a lane no vector.
  *
  * Eight lanes sum a block of 64 elements, each the elements that are its lane in block_sum(), and add up in the same
  * tree. The sum is then added to the accumulator of the warp, of which each lane has one digit in a register. Digits

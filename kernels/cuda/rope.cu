@@ -1,6 +1,6 @@
 /* Rotary embedding of the query and key heads in a packed row; value heads are copied, or left where they are when the
- * output is the input. Bytes: qkv read and written; in place only the (H+K)/(H+2K) of it that turns. The table stays in
- * the L2 cache. */
+ * output is the input. Bytes: qkv read and written (8 an element in f32, 4 in bf16); in place only the (H+K)/(H+2K) of
+ * it that turns. The table stays in the L2 cache. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
 

@@ -32,8 +32,23 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 #ifdef HAVE_CUDA
 #define RUN(function) function
+static sh_rc prepare(const struct sh_op_call *call)
+{
+    switch (call->kind) {
+    case SH_OP_ATTENTION:
+    case SH_OP_ATTENTION_BWD: return sh_cuda_attention_prepare(call);
+    case SH_OP_LINEAR:
+    case SH_OP_LINEAR_BWD_X:
+    case SH_OP_LINEAR_BWD_W:
+    case SH_OP_HEAD_LOSS:
+    case SH_OP_HEAD_LOSS_GRAD:
+    case SH_OP_LOGITS: return sh_cuda_product_prepare(call);
+    default: return SH_OK;
+    }
+}
 #else
 #define RUN(function) absent
+#define prepare absent
 static sh_rc absent(const struct sh_op_call *call)
 {
     return sh_fail(SH_E_BUG, "%s on a GPU: this sherd was built without CUDA", sh_op_info(call->kind)->name);
@@ -71,5 +86,9 @@ const struct sh_kernel_table sh_kernels_cuda = {
         [SH_OP_EXACT_ROUND] = RUN(sh_cuda_exact_round),
         [SH_OP_ADAMW] = RUN(sh_cuda_adamw),
     },
+    .prepare = prepare,
+#ifdef HAVE_CUDA
+    .fill_normal = sh_cuda_fill_normal,
+#endif
     .work_bytes = work_bytes,
 };

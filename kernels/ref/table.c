@@ -45,5 +45,6 @@ const struct sh_kernel_table sh_kernels_ref = {
         [SH_OP_EXACT_ROUND] = sh_ref_exact_round,
         [SH_OP_ADAMW] = sh_ref_adamw,
     },
+    .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

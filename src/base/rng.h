@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* One block: 128 random bits for a 64-bit key and a 128-bit counter. Low words come first in key, counter and out. */
 void sh_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
@@ -22,5 +26,12 @@ uint64_t sh_rng_key(uint64_t seed, const char *name);
  * S has variance 8 * (2^32 - 1) / 12, which the factor takes out exactly (to the rounding of a float); the deviates lie
  * within +-4.9 std, have 524281 levels, and an excess kurtosis of -0.15. */
 void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out);
+
+/* The float that multiplies S (sh_philox_centred_sum() of philox.h). */
+float sh_rng_normal_scale(float std);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

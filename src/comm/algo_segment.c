@@ -15,7 +15,7 @@
 
 /* A step of the progress thread: long enough to be worth it, short enough to go on answering others, and within the
  * second-level cache for what an all_reduce writes out again. */
-enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 16 };
+enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 32 };
 
 enum { ENTER, SUM, LEAVE };
 

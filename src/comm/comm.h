@@ -50,12 +50,13 @@ struct sh_comm_segment {
 
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
-                               REDUCE_SCATTER: send [size*count] f32 -> recv [count]; sum in a binary tree
-                               over the ranks of the axis (sum.h)
+                               REDUCE_SCATTER: send [size*count] -> recv [count]; sum in a binary tree
+                               over the ranks of the axis (sum.h); nccl sums in an order of its own
                                ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the axis */
     enum sh_stream stream;
     enum sh_axis axis;
-    enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64 */
+    enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64, bf16: summed in f32 and rounded once, but
+                               by nccl in bf16, addition by addition */
     const void *send;
     void *recv;
     int64_t count;          /* elements of one rank's part */

@@ -6,7 +6,8 @@
  * thread watches over all of them: it sees by events that a collective has begun and is done, so that the report of a
  * stall and the flight recorder are the same.
  *
- * Sums are ncclSum of fp32 or fp64; never ncclAvg, whose 1/N is rounded to the type.
+ * Sums are ncclSum of fp32, fp64 or bf16 (most of NCCL's algorithms then round each addition); never ncclAvg, whose 1/N
+ * is rounded to the type.
  * Communicators do not block: NCCL's calls return at once, and the time limit and NCCL's own errors are ours to watch.
  * A job that fails is taken down by MPI_Abort, which ends the processes and with them the kernels that wait; a communicator
  * is not aborted before, because that is only safe while no other thread is inside NCCL. */

@@ -8,43 +8,64 @@
  * of s is a pair that is complete. 21 levels are enough for 2^20 sources. */
 enum { BLOCK = 256, LEVELS = 21 };
 
-#define DEFINE_SUM(name, type)                                                                      \
-    static void name##_add(type *restrict sum, const type *restrict more, int n)                    \
+#define DEFINE_LOOP(name, to_type, from_type, statement)                                            \
+    static void name(to_type *restrict to, const from_type *restrict from, int n)                   \
     {                                                                                               \
         if (n == BLOCK)                                                                             \
             for (int i = 0; i < BLOCK; i++)                                                         \
-                sum[i] += more[i];                                                                  \
+                statement;                                                                          \
         else                                                                                        \
             for (int i = 0; i < n; i++)                                                             \
-                sum[i] += more[i];                                                                  \
-    }                                                                                               \
-    static void name(type *out, const void *const *src, int n_src, int64_t elems)                   \
+                statement;                                                                          \
+    }
+
+#define DEFINE_COPY(name, type)                                                                     \
+    static void name(type *restrict to, const type *restrict from, int n)                           \
+    {                                                                                               \
+        memcpy(to, from, (size_t)n * sizeof(type));                                                 \
+    }
+
+/* Sources and result are of the type `stored`, what is open of `type`: load and store go from one to the other, add takes
+ * a source to what is open, fold adds two that are open. */
+#define DEFINE_SUM(name, type, stored, load, add, fold, store)                                      \
+    static void name(stored *out, const void *const *src, int n_src, int64_t elems)                 \
     {                                                                                               \
         type open[LEVELS][BLOCK];                                                                   \
         for (int64_t at = 0; at < elems; at += BLOCK) {                                             \
             int n = elems - at < BLOCK ? (int)(elems - at) : BLOCK, top = 0;                        \
             for (int s = 0; s < n_src; s++) {                                                       \
-                const type *more = (const type *)src[s] + at;                                       \
+                const stored *more = (const stored *)src[s] + at;                                   \
                 if (s & 1)                                                                          \
-                    name##_add(open[top - 1], more, n);                                             \
+                    add(open[top - 1], more, n);                                                    \
                 else                                                                                \
-                    memcpy(open[top++], more, (size_t)n * sizeof(type));                            \
+                    load(open[top++], more, n);                                                     \
                 for (int pairs = s >> 1; (s & 1) && (pairs & 1); pairs >>= 1, top--)                \
-                    name##_add(open[top - 2], open[top - 1], n);                                    \
+                    fold(open[top - 2], open[top - 1], n);                                          \
             }                                                                                       \
             for (; top > 1; top--)                                                                  \
-                name##_add(open[top - 2], open[top - 1], n);                                        \
-            memcpy(out + at, open[0], (size_t)n * sizeof(type));                                    \
+                fold(open[top - 2], open[top - 1], n);                                              \
+            store(out + at, open[0], n);                                                            \
         }                                                                                           \
     }
 
-DEFINE_SUM(sum_f32, float)
-DEFINE_SUM(sum_f64, double)
+DEFINE_COPY(copy_f32, float)
+DEFINE_COPY(copy_f64, double)
+DEFINE_LOOP(add_f32, float, float, to[i] += from[i])
+DEFINE_LOOP(add_f64, double, double, to[i] += from[i])
+DEFINE_LOOP(widen_bf16, float, sh_bf16, to[i] = sh_bf16_to_f32(from[i]))
+DEFINE_LOOP(add_bf16, float, sh_bf16, to[i] += sh_bf16_to_f32(from[i]))
+DEFINE_LOOP(round_bf16, sh_bf16, float, to[i] = sh_f32_to_bf16(from[i]))
+
+DEFINE_SUM(sum_f32, float, float, copy_f32, add_f32, add_f32, copy_f32)
+DEFINE_SUM(sum_f64, double, double, copy_f64, add_f64, add_f64, copy_f64)
+DEFINE_SUM(sum_bf16, float, sh_bf16, widen_bf16, add_bf16, add_f32, round_bf16)
 
 void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
     if (dtype == SH_F64)
         sum_f64(out, src, n_src, elems);
+    else if (dtype == SH_BF16)
+        sum_bf16(out, src, n_src, elems);
     else
         sum_f32(out, src, n_src, elems);
 }

@@ -7,7 +7,8 @@
 /* out[i] = the sum of src[s][i] over a balanced binary tree, ((0 + 1) + (2 + 3)) + ...: n sources are those before the
  * largest power of two below n, and the rest. So the bits depend on the order of src only, and sums of equal parts of a
  * power of two of sources, summed again, are the sum of them all.
- *   src  n_src (1..2^20) vectors of elems f32 or f64; one of them may be out itself */
+ *   src  n_src (1..2^20) vectors of elems f32, f64, or bf16, which is summed in f32 and rounded once; one of them may be
+ *        out itself */
 void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
 
 #endif

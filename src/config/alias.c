@@ -12,6 +12,7 @@ static const struct {
 } prefixes[] = {
     {"parallelism.sharding_strategy", "shardingstrategy."},
     {"training.mixed_precision_param", "torch."},
+    {"training.mixed_precision_reduce", "torch."},
 };
 
 static const struct {
@@ -27,6 +28,8 @@ static const struct {
     {"parallelism.sharding_strategy", "_hybrid_shard_zero2", "hybrid_shard_zero2"},
     {"training.mixed_precision_param", "fp32", "float32"},
     {"training.mixed_precision_param", "bf16", "bfloat16"},
+    {"training.mixed_precision_reduce", "fp32", "float32"},
+    {"training.mixed_precision_reduce", "bf16", "bfloat16"},
 };
 
 static const char *without_prefix(const char *key, const char *word)

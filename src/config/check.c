@@ -114,6 +114,11 @@ static sh_rc check_reproducible(struct sh_config_state *state)
         return sh_config_refuse(state, "parallelism.gradient_sync",
                                 "every_micro_step sums over the ranks before the micro-steps, and"
                                 " training.reproducible=mesh the other way round; leave it out");
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH &&
+        c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
+        return sh_config_refuse(state, "training.mixed_precision_reduce",
+                                "bfloat16 rounds what is sent, and what is sent depends on the mesh; leave it out with"
+                                " training.reproducible=mesh");
     return SH_OK;
 }
 

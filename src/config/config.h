@@ -69,6 +69,7 @@ enum sh_cfg_family: llama | gpt2 */
         int64_t steps;
         double max_norm;         /* 0: no clipping */
         int mixed_precision_param; /* enum sh_cfg_precision: float32 | bfloat16 */
+        int mixed_precision_reduce; /* the same */
         int threads;             /* of one rank; 0: cores of the node / ranks on it */
         int device;              /* enum sh_cfg_device: auto (GPUs where every rank has one) | cpu | cuda */
         int kernels;             /* enum sh_cfg_kernels, of the CPU: cpu | ref */

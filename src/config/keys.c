@@ -136,6 +136,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(training, mixed_precision_param), WORDS(precision_words), .def = "bfloat16",
      .help =
          "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
+    {KEY(training, mixed_precision_reduce), WORDS(precision_words), .def = "float32",
+     .help = "Type in which gradients are sent. bfloat16 is half the bytes: each rank's gradient is rounded to it once, "
+             "and so is the sum, which is made in float32, but by NCCL in bfloat16. Micro-steps are added in float32."},
     {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
     {KEY(training, device), WORDS(device_words), .def = "auto",

@@ -44,6 +44,8 @@ struct sh_pass_options {
     bool snapshot;             /* room for a copy of the state that is saved while the training goes on */
     bool reproducible;         /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
+    enum sh_dtype reduce;      /* in which gradients travel, f32 or bf16; micro-steps are added in f32. Not bf16 where
+                                  reproducible */
     bool decay_all;            /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what

@@ -3,8 +3,8 @@
  * Gathers move up: the gather of an interval starts when the unit `prefetch` intervals before it is complete, as far as
  * the limit of gathered units alive allows. Waits for reductions move down: that of one unit stands before the start of
  * the next one's, so that a reduction runs beside one unit's backward and two unreduced gradients are alive at most.
- * What follows a wait (adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those of
- * the update's gathers, go to the end of the section. */
+ * What follows a wait (casts, adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those
+ * of the update's gathers, go to the end of the section. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
@@ -51,11 +51,23 @@ static bool is_grad_sum(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
 }
 
-/* Adding to the shard follows a reduction; sums of micro-steps on this rank stand before theirs, and stay there. */
-static bool adds_reduced(const struct schedule *s, int i)
+/* Whether operation i, or the collective that it waits for, makes tensor t. */
+static bool makes(const struct schedule *s, int i, int t)
 {
-    for (int k = 0; s->old[i].kind == SH_OP_ACCUMULATE && k < i; k++)
-        if (s->old[k].kind == SH_OP_REDUCE_SCATTER && s->old[k].out[0] == s->old[i].in[0])
+    const struct sh_op *op = s->old[i].kind == SH_OP_WAIT ? &s->old[s->old[i].attr.waits_for] : &s->old[i];
+
+    return op->out[0] == t;
+}
+
+/* Casts, additions and sums over replicas that go on with what the list makes. */
+static bool goes_with(const struct schedule *s, const struct list *l, int i)
+{
+    const struct sh_op *op = &s->old[i];
+    bool sum = is_grad_sum(s, i) && op->attr.after == SH_NONE;
+    bool local = op->unit != SH_NONE && (op->kind == SH_OP_CAST || op->kind == SH_OP_ACCUMULATE);
+
+    for (int k = 0; k < l->n && (sum || local); k++)
+        if (makes(s, l->op[k], sum ? op->out[0] : op->in[0]))
             return true;
     return false;
 }
@@ -72,13 +84,11 @@ static void delay_waits(const struct schedule *s, struct list *out)
         if (s->old[i].kind == SH_OP_REDUCE_SCATTER) {
             append(out, &tail);
             push(out, i);
-        } else if (waited == SH_OP_REDUCE_SCATTER || adds_reduced(s, i)) {
-            push(&tail, i);
-        } else if (is_grad_sum(s, i) && s->old[i].attr.after == SH_NONE) {
-            push(tail.n ? &tail : out, i);
-        } else if (of_unit &&
-                   (waited == SH_OP_ALL_REDUCE || (waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE))) {
+        } else if (goes_with(s, &end, i) || (of_unit && waited == SH_OP_ALL_REDUCE) ||
+                   (of_unit && waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE)) {
             push(&end, i);
+        } else if (waited == SH_OP_REDUCE_SCATTER || goes_with(s, &tail, i)) {
+            push(&tail, i);
         } else {
             push(out, i);
         }

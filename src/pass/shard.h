@@ -7,8 +7,10 @@
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
-/* Where gradients of whole units lie until they are reduced. */
-enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt);
+/* Where gradients of a type lie: of whole units until they are reduced, and chunks that replicas sum. In a segment
+ * others look at those that are sent, which are of one type. */
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype);
+enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype);
 
 /* A collective of unit `unit` and the wait for it, appended to the newest section of p; returns the collective's index
  * in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */

@@ -180,7 +180,7 @@ static int level_grad(struct shard *s, int unit, int level)
     if (kept != SH_NONE)
         return kept;
     kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
-    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt);
+    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, SH_F32);
     return kept;
 }
 
@@ -251,23 +251,89 @@ static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
     }
 }
 
-static void reduce(struct shard *s, int unit, enum sh_phase phase)
+static void cast_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
+{
+    struct sh_op cast = sh_op_make(SH_OP_CAST);
+
+    cast.in[0] = from;
+    cast.out[0] = to;
+    cast.phase = phase;
+    cast.unit = unit;
+    sh_shard_op(s->out, cast);
+}
+
+/* A reduced chunk in the type of reductions, of this section only. */
+static int reduced(struct shard *s, int unit)
+{
+    int chunk = flat(s, SH_MEM_GRAD, s->opt->reduce, s->out->units[unit].chunk, unit, "reduced");
+
+    s->out->tensors[chunk].space = sh_shard_reduced_space(s->opt, s->opt->reduce);
+    return chunk;
+}
+
+/* The unit's gradient as it is sent: itself, or rounded to the type of reductions. */
+static int sent(struct shard *s, int unit, enum sh_phase phase)
+{
+    int from = s->grad[unit], to = from;
+
+    if (s->opt->reduce != SH_F32) {
+        to = flat(s, SH_MEM_GRAD_FULL, s->opt->reduce, sh_tensor_elems(&s->out->tensors[from]), unit, "sent");
+        s->out->tensors[to].space = sh_shard_unreduced_space(s->opt, s->opt->reduce);
+        cast_into(s, unit, from, to, phase);
+    }
+    return to;
+}
+
+/* Add a reduced chunk to the shard. */
+static void add_reduced(struct shard *s, int unit, int chunk, enum sh_phase phase)
 {
     const struct sh_unit *u = &s->out->units[unit];
+    int from = chunk;
+
+    if (s->opt->reduce != SH_F32) {
+        from = flat(s, SH_MEM_GRAD, SH_F32, u->chunk, unit, "widened");
+        cast_into(s, unit, chunk, from, phase);
+    }
+    add_into(s, unit, from, u->grad_shard, phase);
+}
+
+/* Sum the shard over the replicas. `after`: the reduction that makes `chunk`, which then goes straight on; SH_NONE: the
+ * shard is there. */
+static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum sh_phase phase)
+{
+    int shard = s->out->units[unit].grad_shard;
+
+    if (after == SH_NONE) {
+        chunk = s->opt->reduce == SH_F32 ? shard : reduced(s, unit);
+        if (chunk != shard)
+            cast_into(s, unit, shard, chunk, phase);
+    }
+    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, SH_AXIS_REPLICATE, unit, SH_NONE, chunk, after,
+                        phase);
+    if (chunk != shard)
+        cast_into(s, unit, chunk, shard, phase);
+}
+
+/* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
+static void reduce(struct shard *s, int unit, enum sh_phase phase)
+{
     bool now = shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
     bool direct = s->first || s->opt->strategy.sync_last_only;
-    int shard = u->grad_shard, scattered = SH_NONE, chunk;
+    bool sum = s->last && s->opt->mesh.size[SH_AXIS_REPLICATE] > 1;
+    int shard = s->out->units[unit].grad_shard, chunk = shard, scattered = SH_NONE;
 
     if (now) {
-        chunk = direct ? shard : flat(s, SH_MEM_GRAD, SH_F32, u->chunk, unit, "reduced");
+        if (!direct || s->opt->reduce != SH_F32)
+            chunk = reduced(s, unit);
         scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit,
-                                        s->grad[unit], chunk, SH_NONE, phase);
+                                        sent(s, unit, phase), chunk, SH_NONE, phase);
         if (!direct)
-            add_into(s, unit, chunk, shard, phase);
+            add_reduced(s, unit, chunk, phase);
+        else if (chunk != shard && !sum)
+            cast_into(s, unit, chunk, shard, phase);
     }
-    if (s->last && s->opt->mesh.size[SH_AXIS_REPLICATE] > 1)
-        sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, SH_AXIS_REPLICATE, unit, SH_NONE, shard,
-                            direct ? scattered : SH_NONE, phase);
+    if (sum)
+        sum_replicas(s, unit, chunk, direct ? scattered : SH_NONE, phase);
 }
 
 static void emit(struct shard *s, int index)

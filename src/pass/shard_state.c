@@ -18,17 +18,19 @@ static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int6
     return keep_in(p, SH_SPACE_OWN, mem, dtype, elems, unit, what);
 }
 
-enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt)
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype)
 {
-    return opt->segment_ranks && opt->mesh.size[SH_AXIS_SHARD] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
+    bool sent = dtype == opt->reduce && opt->mesh.size[SH_AXIS_SHARD] > 1;
+
+    return opt->segment_ranks && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
-/* Gradients that are summed over replicas: these share a segment only when the whole job does. */
-static enum sh_space reduced_space(const struct sh_pass_options *opt)
+/* Replicas share a segment only when the whole job does. */
+enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype)
 {
-    bool all = opt->segment_ranks == opt->mesh.size[SH_AXIS_WORLD];
+    bool sent = dtype == opt->reduce && opt->mesh.size[SH_AXIS_REPLICATE] > 1;
 
-    return all && opt->mesh.size[SH_AXIS_REPLICATE] > 1 ? SH_SPACE_PEERS : SH_SPACE_OWN;
+    return opt->segment_ranks == opt->mesh.size[SH_AXIS_WORLD] && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name)
@@ -76,12 +78,12 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD];
-    enum sh_space unreduced = sh_shard_unreduced_space(opt);
+    enum sh_space unreduced = sh_shard_unreduced_space(opt, SH_F32);
 
     u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
     u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
     keep_snapshot(opt, p, u);
-    u->grad_shard = keep_in(p, reduced_space(opt), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
+    u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
     for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)

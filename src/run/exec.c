@@ -59,6 +59,20 @@ static void make_calls(struct sh_exec *e)
     }
 }
 
+/* Before the first step, so that it is as fast as the others, and what cannot run is said before anything does. */
+static sh_rc prepare_calls(const struct sh_exec *e)
+{
+    const struct sh_kernel_table *kernels = e->device->kernels;
+
+    for (int i = 0; i < e->p->n_ops && kernels->prepare; i++) {
+        sh_rc rc = kernels->run[e->calls[i].kind] ? kernels->prepare(&e->calls[i]) : SH_OK;
+
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s: ", e->labels[i]);
+    }
+    return SH_OK;
+}
+
 static void share_segment(const struct sh_exec *e)
 {
     const struct sh_segment *w = &e->p->segment;
@@ -90,6 +104,11 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
     *e = (struct sh_exec){.p = p, .device = device, .comm = comm, .arena = arena, .host = host};
     make_queues(e);
     make_calls(e);
+    rc = prepare_calls(e);
+    if (rc != SH_OK) {
+        sh_exec_destroy(e);
+        return rc;
+    }
     if (p->segment.ranks)
         share_segment(e);
     *out = e;
@@ -224,6 +243,14 @@ void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t b
 void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes)
 {
     e->device->get(e->queue, host, device, bytes);
+}
+
+void sh_exec_fill_normal(struct sh_exec *e, float *device, uint64_t key, int64_t first, int64_t n, float std)
+{
+    sh_rc rc = e->device->kernels->fill_normal(key, first, n, std, device, e->queue);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
 }
 
 void sh_exec_copies_begin(struct sh_exec *e)

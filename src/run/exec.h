@@ -18,7 +18,8 @@ struct sh_exec_time {
 };
 
 /* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it, and the
- * arena of host memory where the program has one. Errors: SH_E_MEMORY.
+ * arena of host memory where the program has one; prepares the kernels. Errors: SH_E_MEMORY; those of a kernel's
+ * preparation, with the name of the operation.
  *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none */
 sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out);
@@ -37,6 +38,9 @@ void sh_exec_get(struct sh_exec *e, int tensor, void *host);
 /* Copies between device addresses and any host memory, in order with the operations; done on return. */
 void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes);
 void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes);
+
+/* Numbers of src/base/rng.h, made on the device, in order with the operations. Stops the job when a GPU fails. */
+void sh_exec_fill_normal(struct sh_exec *e, float *device, uint64_t key, int64_t first, int64_t n, float std);
 
 /* Copies to the host arena beside the operations: begin, copy ..., end; what runs between writes nothing that is copied,
  * so UPDATE and INIT wait until they are done, and sh_exec_copies_wait() lets the host wait. */

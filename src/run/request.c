@@ -194,6 +194,11 @@ int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *
     return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && full && gains && !resharded ? ranks_per_node : 0;
 }
 
+static enum sh_dtype dtype_of(int precision)
+{
+    return precision == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32;
+}
+
 static enum sh_recompute recompute_mode(int mode)
 {
     static const enum sh_recompute modes[] = {[SH_RECOMPUTE_NONE] = SH_PASS_KEEP_ALL,
@@ -243,7 +248,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                   .seq = cfg->training.seq_len,
                   .docs = cfg->data.document_mask && !generate,
                   .chunk_rows = chunk_rows(cfg, gpu)},
-        .act = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32,
+        .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),
                     .mesh = *mesh,
                     .segment_ranks = segment_ranks,
@@ -253,6 +258,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
                                 (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
                     .reproducible = reproducible(cfg),
+                    .reduce = dtype_of(cfg->training.mixed_precision_reduce),
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,

@@ -135,11 +135,14 @@ static void announce(const struct sh_run *r)
 {
     const int *size = r->mesh->shape.size;
     char arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128];
+    const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
+    bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
 
-    sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s, arena %s a rank",
+    sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s%s%s%s, arena %s a rank",
                 sh_str_count(sh_model_params(&r->build.model), params), sh_request_strategy_name(&r->cfg),
                 size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], describe_device(r, device),
-                r->p->act == SH_BF16 ? "bfloat16 compute, float32 reduction" : "float32",
+                r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",
+                mixed ? " reduction" : "",
                 sh_str_bytes(r->p->arena_bytes, arena));
 }
 

@@ -9,30 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 16 }; /* elements made on the host at a time */
+enum { PIECE = 1 << 16 }; /* elements copied at a time */
 
-static void fill(const struct sh_param *param, uint64_t seed, int64_t first, int64_t n, float *out)
+static void put_constant(struct sh_run *r, float value, float *out, int64_t n, float *buffer)
 {
-    if (param->init == SH_INIT_NORMAL) {
-        sh_rng_fill_normal(sh_rng_key(seed, param->name), first, n, param->init_std, out);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++)
-        out[i] = param->init == SH_INIT_ONE ? 1.0f : 0.0f;
+    for (int64_t i = 0; i < PIECE; i++)
+        buffer[i] = value;
+    for (int64_t at = 0; at < n; at += PIECE)
+        sh_exec_put_at(r->exec, out + at, buffer, (n - at < PIECE ? n - at : PIECE) * (int64_t)sizeof *buffer);
 }
 
+/* Normal values are made where they stay. */
 static void init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
 {
     const struct sh_unit *u = &r->p->units[param->unit];
     struct sh_range own = sh_pieces_owned(r, u), mine = sh_layout_intersect(own, sh_pieces_range(param));
-    float *master = sh_exec_data(r->exec, u->master);
+    float *out = (float *)sh_exec_data(r->exec, u->master) + (mine.begin - own.begin);
 
-    for (int64_t at = mine.begin; at < mine.end; at += PIECE) {
-        int64_t n = mine.end - at < PIECE ? mine.end - at : PIECE;
-
-        fill(param, r->cfg.debug.seed, at - param->unit_elems, n, buffer);
-        sh_exec_put_at(r->exec, master + (at - own.begin), buffer, n * (int64_t)sizeof *buffer);
-    }
+    if (param->init == SH_INIT_NORMAL)
+        sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
+                            mine.end - mine.begin, param->init_std);
+    else
+        put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
 }
 
 sh_rc sh_run_init_state(struct sh_run *r)

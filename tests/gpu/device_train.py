@@ -77,6 +77,9 @@ def mesh_cases():
              precision, how)
             for family in tiny.MODELS for precision in BOUND for mesh in MESHES if mesh != '1x1'
             for how in (NCCL, MPI)] + [
+        (f'{family} on 2x2 ranks by {how["comm.backend"]}, gradients sent in bfloat16', as_one_rank, family, '2x2',
+         'bfloat16', {**how, 'training.mixed_precision_reduce': 'bfloat16'})
+        for family in tiny.MODELS for how in (NCCL, MPI)] + [
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('2x2', tree))]
 
 

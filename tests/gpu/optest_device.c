@@ -200,7 +200,9 @@ void optest_device_run(struct optest *t, const struct sh_kernel_table *device)
     struct sh_op_call call = t->call;
     put_operands(&t->call, &call);
     put_scratch(&call, device->work_bytes ? (size_t)device->work_bytes(&t->call, 1) : 0);
-    sh_rc rc = device->run[call.kind](&call);
+    sh_rc rc = device->prepare ? device->prepare(&call) : SH_OK;
+    if (rc == SH_OK)
+        rc = device->run[call.kind](&call);
     if (rc != SH_OK)
         fail_msg("%s on %s: %s", sh_op_info(call.kind)->name, device->name, sh_error_text());
     device_free(call.work);

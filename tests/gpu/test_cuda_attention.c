@@ -22,6 +22,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 static const struct sh_kernel_table table = {
     .name = "cuda",
     .run = {[SH_OP_ATTENTION] = sh_cuda_attention, [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd},
+    .prepare = sh_cuda_attention_prepare,
     .work_bytes = work_bytes,
 };
 
@@ -240,7 +241,7 @@ static void test_head_too_large(void **state)
     (void)state;
     struct optest t;
     begin_forward(&t, SH_F32, (struct shape){1, 4, 1, 1, 264, false});
-    assert_int_equal(sh_cuda_attention(&t.call), SH_E_USAGE);
+    assert_int_equal(sh_cuda_attention_prepare(&t.call), SH_E_USAGE);
     optest_end(&t);
 }
 

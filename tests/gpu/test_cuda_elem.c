@@ -3,6 +3,7 @@
  * allows it. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/exact.h"
+#include "src/base/rng.h"
 #include "tests/gpu/optest_device.h"
 
 #include <math.h>
@@ -569,6 +570,28 @@ static void check_survives(enum sh_op_kind kind, enum sh_dtype type, int64_t in_
     optest_end(&t);
 }
 
+/* Any stretch of a stream, to any address, as the CPU makes it; and nothing around it. */
+static void initial_values(void **state)
+{
+    static const int64_t firsts[] = {0, 1, 7, 4000000000, (int64_t)1 << 40};
+    enum { MOST = 1030 };
+    float want[MOST + 2], found[MOST + 2];
+    (void)state;
+    for (int i = 0; i < 5 * LENGTHS; i++) {
+        int64_t n = lengths[i % LENGTHS] < MOST ? lengths[i % LENGTHS] : MOST, first = firsts[i / LENGTHS];
+        uint64_t key = sh_rng_key((uint64_t)i, "model.norm.weight");
+        float *device = device_alloc((size_t)(n + 2) * sizeof *found, (size_t)(i % 4) * sizeof *found);
+        for (int64_t k = 0; k < n + 2; k++)
+            want[k] = found[k] = -1;
+        sh_rng_fill_normal(key, first, n, 0.02f, want + 1);
+        device_put(device, found, (size_t)(n + 2) * sizeof *found);
+        assert_int_equal(sh_cuda_fill_normal(key, first, n, 0.02f, device + 1, NULL), SH_OK);
+        device_get(found, device, (size_t)(n + 2) * sizeof *found);
+        assert_memory_equal(found, want, (size_t)(n + 2) * sizeof *found);
+        device_free(device);
+    }
+}
+
 static void not_finite(void **state)
 {
     (void)state;
@@ -591,6 +614,7 @@ int main(void)
         cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(vector),
         cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
         cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
+        cmocka_unit_test(initial_values),
     };
     if (!optest_device_there())
         return 0;

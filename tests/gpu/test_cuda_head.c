@@ -25,6 +25,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_loss_grad,
         [SH_OP_LOGITS] = sh_cuda_logits,
     },
+    .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
 };
 

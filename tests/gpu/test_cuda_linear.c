@@ -25,6 +25,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_LINEAR_BWD_X] = sh_cuda_linear_bwd_x,
         [SH_OP_LINEAR_BWD_W] = sh_cuda_linear_bwd_w,
     },
+    .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
 };
 
@@ -134,6 +135,7 @@ static void test_many_shapes(void **state)
     float x[300], w[6], y[450];
     void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0),
          *dw = device_alloc(sizeof w, 0), *dy = device_alloc(sizeof y, 0);
+    assert_int_equal(sh_cuda_product_prepare(NULL), SH_OK);
     for (int i = 0; i < 300; i++)
         x[i] = (float)i;
     for (int i = 0; i < 6; i++)

@@ -4,13 +4,14 @@ its checkpoints to the CPU and back, and an event that is forgotten is found. Pr
 
 Only in a build that was configured --with-cuda=emulated.
 """
+import functools
 import os
 import pathlib
 import re
 import subprocess
 import sys
 
-from trains import BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, same_bits, tiny, traces
+from trains import BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, run, same_bits, tiny, traces
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 
@@ -39,6 +40,20 @@ def tree_by_nccl():
                                                                      'comm.backend': 'nccl'})
 
 
+def planned(mesh, **more):
+    """The arena is all that is allocated on a GPU, to the byte: an emulated one has no context and no buffers of NCCL."""
+    step = run('planned', 'llama', CUDA, mesh, **more)[-1]
+    text = job.sherd('plan', 'planned/c.yaml', '--ranks', MESHES[mesh][0])
+    arena = int(re.search(r'arena: all that is allocated on it +(\d+)', text)[1])
+    found = {'arena_bytes': step['arena_bytes'], 'gpu_used_bytes': step['gpu_used_bytes']}
+    return [f'{name} is {size}, planned {arena}' for name, size in found.items() if size != arena]
+
+
+def too_large():
+    """Before the first step, and with the name of the operation."""
+    return refused('heads', 1, r'forward layers\.0 attention: .* a head of 264 is too large', **{'model.head_dim': 264})
+
+
 def shared():
     os.environ['SHERD_EMULATED_GPUS'] = '1'
     try:
@@ -63,13 +78,15 @@ def main():
     os.environ['SHERD_EMULATED_GPUS'] = '8'
     tiny.write_tokens()
     mpi, tree = {'comm.backend': 'mpi'}, {'training.reproducible': 'mesh'}
+    rounded = {'training.mixed_precision_reduce': 'bfloat16'}
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
-              ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi)]
+              ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi),
+              ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
-                   for more in ({}, mpi)]
-    cases = [(f'{model} on {mesh} in {precision} {"mpi" if more else ""} learns as on the CPU', as_on_cpu, model, mesh,
-              precision, more) for model, mesh, precision, more in trains]
+                   for more in ({}, mpi, rounded)]
+    cases = [(' '.join([model, 'on', mesh, 'in', precision, *more.values(), 'learns as on the CPU']), as_on_cpu, model,
+              mesh, precision, more) for model, mesh, precision, more in trains]
     cases += [
         ('two runs on one mesh have the same bits', same_bits, ('1x2', {}), ('1x2', {})),
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('1x2', tree)),
@@ -82,6 +99,10 @@ def main():
         ('a reduction that waits for nothing is found', forgotten, 11, 'nccl', "'ncclReduceScatter' reads memory"),
         ('a copy to the host that waits for nothing is found', forgotten, 7, 'mpi', "'copy' reads memory"),
         ('sums in a tree are not for NCCL', tree_by_nccl),
+        ('memory as planned, on one GPU', planned, '1x1'),
+        ('memory as planned, with checkpoints behind the training', functools.partial(
+            planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
+        ('what no kernel can do is refused by its name', too_large),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),
     ]

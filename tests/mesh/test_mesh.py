@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The same training on every mesh: strategies, numbers of ranks, recompute, prefetch, accumulation. Prints TAP.
 
-In float32 the losses of all steps agree with those of one rank to LOSS_BOUND; two runs on one mesh, and runs that
+In float32 the losses of all steps agree with those of one rank to LOSS_BOUND, and to ROUNDED_BOUND where gradients are
+sent in bfloat16; two runs on one mesh, and runs that
 differ only in what is computed again or gathered when, or in what the ranks of a node share, agree to the bit. SHERD_LONG=1 runs every
 combination, else a sample of them.
 """
@@ -17,6 +18,7 @@ import job
 import tiny
 
 LOSS_BOUND = 1e-5
+ROUNDED_BOUND = 1e-2  # where gradients are rounded to 8 bits on their way
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 RANKS = (1, 2, 3, 4, 6, 8)
@@ -36,6 +38,9 @@ def flat(strategy, ranks, **more):
 def grid(strategy, replicate, shard, **more):
     return replicate * shard, {'parallelism.sharding_strategy': strategy, 'mesh.replicate': replicate,
                                'mesh.shard': shard, **more}
+
+
+ROUNDED = {'training.mixed_precision_reduce': 'bfloat16'}
 
 
 def inner(strategy, n, replicate, shard):
@@ -98,6 +103,15 @@ def case_mesh(family, ranks, changes):
     return job.differ('loss or norm', train(family, ranks, changes)[0], one_rank(family), LOSS_BOUND)
 
 
+def case_rounded(family, ranks, changes):
+    """Near what one rank does, not the same as when float32 is sent, and the same bits whatever the way."""
+    numbers, _ = once(family, ranks, tuple({**changes, **ROUNDED}.items()))
+    exact = train(family, ranks, changes)[0]
+    return (job.differ('loss or norm', numbers, one_rank(family), ROUNDED_BOUND)
+            + (['nothing was rounded'] if numbers == exact else [])
+            + case_same_bits(family, ranks, {**changes, **ROUNDED}, [{}, APART, {**APART, 'mesh.ranks_per_node': 1}]))
+
+
 def case_again(family, ranks, changes):
     """The checkpoint holds all weights, moments and the configuration, so equal files say more than equal losses."""
     numbers, saved = once(family, ranks, tuple(changes.items()))
@@ -143,7 +157,15 @@ def sync_cases():
             for ranks, changes in meshes for sync in ('every_micro_step', 'last_micro_step')]
 
 
+def rounded_cases():
+    meshes = [flat('full_shard', 3), flat('no_shard', 2), grid('hybrid_shard', 2, 2)] + (
+        [flat('shard_optim', 4), grid('hybrid_shard_zero2', 3, 2), INNER[0]] if LONG else [])
+    return [(f'{family}, {label(ranks, changes)}, bf16 sent', case_rounded, family, ranks,
+             with_local(changes, ranks, family == 'llama'))
+            for family, (ranks, changes) in zip(itertools.cycle(tiny.MODELS), meshes)]
+
+
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases(mesh_cases() + bit_cases() + sync_cases()))
+    sys.exit(job.run_cases(mesh_cases() + bit_cases() + sync_cases() + rounded_cases()))

@@ -90,18 +90,24 @@ static bool same_element(enum sh_dtype t, const void *a, int64_t i, double expec
     return memcmp((const char *)a + (size_t)i * size, want, size) == 0;
 }
 
+/* As it is kept, and as it is added up. */
+static double stored(enum sh_dtype t, double v)
+{
+    return t == SH_BF16 ? (double)sh_bf16_to_f32(sh_f32_to_bf16((float)v)) : t == SH_F64 ? v : (double)(float)v;
+}
+
 static double round_to(enum sh_dtype t, double v)
 {
-    return t == SH_F32 ? (double)(float)v : v;
+    return t == SH_F64 ? v : (double)(float)v;
 }
 
 /* The sum of element i over n members of the axis from `first` on, as the tree of src/comm/sum.h, in the type of the
- * reduction. */
+ * reduction: bf16 is summed in f32. */
 static double tree_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i, int first, int n)
 {
     int left = 1;
     if (n == 1)
-        return round_to(t, value(salt, sh_mesh_axis_member(&mesh->shape, axis, first), i));
+        return stored(t, value(salt, sh_mesh_axis_member(&mesh->shape, axis, first), i));
     while (left * 2 < n)
         left *= 2;
     return round_to(t, tree_of(t, axis, salt, i, first, left) + tree_of(t, axis, salt, i, first + left, n - left));
@@ -237,7 +243,7 @@ static void run_axis(enum sh_axis axis)
         for (int t = 0; t < SH_DTYPES; t++)
             for (int n = 0; n < N_COUNTS; n++)
                 for (int in_place = 0; in_place < 2; in_place++)
-                    if (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64)
+                    if (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64 || t == SH_BF16)
                         run_trial(make_trial(kinds[k], axis, (enum sh_dtype)t, counts[n], n + 17 * t), in_place);
 }
 
@@ -296,10 +302,11 @@ static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
 
 static void run_in_segment(void)
 {
+    static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
     for (int axis = 0; axis < SH_AXES; axis++)
         for (int k = 1; k < N_KINDS; k++)
             for (int n = 0; n < N_COUNTS; n++)
-                run_trial(make_trial(kinds[k], (enum sh_axis)axis, n % 2 ? SH_F32 : SH_F64, counts[n], n), n % 3 == 0);
+                run_trial(make_trial(kinds[k], (enum sh_axis)axis, summed[(n + axis) % 3], counts[n], n), n % 4 == 0);
     for (int n = 0; n < N_COUNTS - 1; n++)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
 }
@@ -525,7 +532,7 @@ static void test_refused(void)
                            .recv = &x, .count = 1, .label = "bad"};
     struct sh_coll bad[5] = {good, good, good, good, good};
     bad[0].kind = SH_OP_ADD;
-    bad[1].dtype = SH_BF16;
+    bad[1].dtype = SH_I32;
     bad[2].count = -1;
     bad[3].after = 1;
     bad[4].axis = SH_AXES;

@@ -53,6 +53,7 @@ static void choose(struct sh_build *b, int i)
     b->options.decay_all = i / 4 % 2;
     b->evaluate = i % 2;
     b->act = i / 6 % 2 ? SH_BF16 : SH_F32;
+    b->options.reduce = i / 8 % 2 ? SH_BF16 : SH_F32;
 }
 
 static void mixtures_on_all_meshes(void **state)
@@ -172,6 +173,44 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
+/* Bytes of gradients that a rank sends and sums, whatever their type; and that there is one type only. */
+static int64_t reduced_bytes(const struct sh_program *p, enum sh_dtype dtype)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+        int t = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
+
+        if (op->unit == SH_NONE || (op->kind != SH_OP_REDUCE_SCATTER && op->kind != SH_OP_ALL_REDUCE))
+            continue;
+        assert_int_equal(p->tensors[t].dtype, dtype);
+        assert_int_equal(p->tensors[op->out[0]].dtype, dtype);
+        bytes += sh_tensor_bytes(&p->tensors[t]);
+    }
+    return bytes;
+}
+
+static void bf16_reductions_send_half(void **state)
+{
+    (void)state;
+    for (int micros = 1; micros < 4; micros++)
+        for (int segment = 0; segment <= 4; segment += 4) {
+            struct sh_build b = tiny_build(&tiny_models[1], 1);
+            struct sh_program *f32, *bf16;
+
+            b.options.micro_steps = micros;
+            b.options.segment_ranks = segment;
+            f32 = tiny_program(&b, tiny_mesh(2, 2, 1, 0));
+            b.options.reduce = SH_BF16;
+            bf16 = tiny_program(&b, tiny_mesh(2, 2, 1, 0));
+            assert_true(reduced_bytes(f32, SH_F32) > 0);
+            assert_int_equal(reduced_bytes(bf16, SH_BF16) * 2, reduced_bytes(f32, SH_F32));
+            sh_program_destroy(f32);
+            sh_program_destroy(bf16);
+        }
+}
+
 static int ahead(const struct sh_program *p, enum sh_phase phase)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
@@ -232,6 +271,7 @@ int main(void)
         cmocka_unit_test(without_training),
         cmocka_unit_test(collectives_of_a_step),
         cmocka_unit_test(gradients_are_reduced_when_asked),
+        cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(a_limit_is_kept),
     };

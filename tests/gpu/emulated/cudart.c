@@ -28,6 +28,7 @@ struct CUevent_st {
 struct block {
     char *begin;
     size_t bytes;
+    bool pinned; /* of the host: counts not as used */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -131,7 +132,7 @@ const char *cudaGetErrorName(cudaError_t error)
     return error == cudaErrorNoDevice ? "cudaErrorNoDevice" : "cudaError";
 }
 
-static cudaError_t allocate(void **memory, size_t bytes)
+static cudaError_t allocate(void **memory, size_t bytes, bool pinned)
 {
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
 
@@ -141,22 +142,22 @@ static cudaError_t allocate(void **memory, size_t bytes)
     memset(*memory, POISON, bytes);
     pthread_mutex_lock(&lock);
     blocks = sh_grow(blocks, n_blocks, &cap_blocks, sizeof *blocks);
-    blocks[n_blocks++] = (struct block){*memory, bytes};
-    used += bytes;
+    blocks[n_blocks++] = (struct block){*memory, bytes, pinned};
+    used += pinned ? 0 : bytes;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
 
 static struct block take_block(const void *memory)
 {
-    struct block found = {NULL, 0};
+    struct block found = {NULL, 0, false};
 
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_blocks; i++)
         if (blocks[i].begin == memory) {
             found = blocks[i];
             blocks[i] = blocks[--n_blocks];
-            used -= found.bytes;
+            used -= found.pinned ? 0 : found.bytes;
             break;
         }
     pthread_mutex_unlock(&lock);
@@ -176,7 +177,7 @@ static cudaError_t release(void *memory)
 
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
-    return allocate(memory, bytes);
+    return allocate(memory, bytes, false);
 }
 
 cudaError_t cudaFree(void *memory)
@@ -186,7 +187,7 @@ cudaError_t cudaFree(void *memory)
 
 cudaError_t cudaMallocHost(void **memory, size_t bytes)
 {
-    return allocate(memory, bytes);
+    return allocate(memory, bytes, true);
 }
 
 cudaError_t cudaFreeHost(void *memory)
