@@ -67,6 +67,22 @@ double sh_bench_median(const double *values, int n)
     return spread_of(values, n).median;
 }
 
+void sh_bench_sort(struct sh_bench_list *l, int first, int rounds)
+{
+    for (int i = first; i < l->n; i++)
+        for (int k = i; k > first; k--) {
+            struct sh_bench_row row = l->rows[k];
+            struct sh_bench_times times = l->times[k];
+
+            if (sh_bench_median(l->times[k - 1].seconds, rounds) >= sh_bench_median(times.seconds, rounds))
+                break;
+            l->rows[k] = l->rows[k - 1];
+            l->times[k] = l->times[k - 1];
+            l->rows[k - 1] = row;
+            l->times[k - 1] = times;
+        }
+}
+
 static double gigabytes(const struct sh_bench_times *t, double seconds)
 {
     return (double)t->bytes / 1e9 / seconds;
@@ -87,6 +103,11 @@ static double floor_reached(const struct sh_bench_times *t, double seconds)
     return 100 * t->floor_seconds / seconds;
 }
 
+static double tokens(const struct sh_bench_times *t, double seconds)
+{
+    return (double)t->tokens / seconds;
+}
+
 static double share(const struct sh_bench_times *t, double seconds)
 {
     (void)seconds;
@@ -99,6 +120,7 @@ static const struct column {
     double (*value)(const struct sh_bench_times *t, double seconds);
     int digits;
 } columns[] = {
+    {"tokens/s", "tokens_per_second", "", tokens, 1},
     {"share", "share_percent", "%", share, 1},
     {"GB/s", "gb_per_second", "", gigabytes, 2},
     {"bus GB/s", "bus_gb_per_second", "", bus_gigabytes, 2},

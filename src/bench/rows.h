@@ -20,6 +20,7 @@ struct sh_bench_times {
     int64_t bytes;        /* moved: by all ranks, or what the head line says */
     double bus;           /* of the bytes, the part that each rank's link carries */
     double flops;         /* operations of one rank */
+    int64_t tokens;       /* of all ranks */
     double floor_seconds; /* what the machine's measured rates allow */
     double share;         /* of the whole that the row is a part of */
 };
@@ -33,6 +34,8 @@ struct sh_bench_list {
 
 /* Append a row; returns its index. Times that were found before may move. Local. */
 int sh_bench_add(struct sh_bench_list *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Rows from `first` on, by their medians; the longest first. */
+void sh_bench_sort(struct sh_bench_list *l, int first, int rounds);
 void sh_bench_list_free(struct sh_bench_list *l);
 
 /* Median of n <= SH_BENCH_ROUNDS figures. */

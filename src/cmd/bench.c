@@ -14,7 +14,7 @@ static const struct kind {
     bool sized; /* takes --max-bytes */
 } kinds[] = {
     {.name = "gemm", .run = sh_bench_gemm},
-//S    {.name = "step", .run = sh_bench_step},
+    {.name = "step", .run = sh_bench_step},
 //S    {.name = "comm", .run = sh_bench_comm, .sized = true},
     {.name = "io", .run = sh_bench_io},
 };
