@@ -4,7 +4,9 @@
 
 #include "src/config/config.h"
 
-enum { SH_BENCH_LEAST_BYTES = 4096 }; /* of an operand of a collective */
+/* Of an operand of a collective. */
+#define SH_BENCH_LEAST_BYTES (4ll << 10)
+#define SH_BENCH_MOST_BYTES (4ll << 30)
 
 struct sh_bench_options {
     const char *folder;  /* where files are written, in a new folder that is deleted at the end */

@@ -203,7 +203,7 @@ static sh_rc report(struct bench *b)
 static sh_rc measure(struct bench *b)
 {
     b->scalars.loss_scale = 1;
-    SH_TRY(sh_rate_open(b->r->device, b->r->threads, &b->rate));
+    SH_TRY(sh_rate_open(b->r->device, b->r->threads, 0, &b->rate));
     find_shapes(b);
     for (int k = 0; k < b->options->repeat; k++)
         for (int i = 0; i < b->list.n; i++)

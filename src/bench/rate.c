@@ -9,14 +9,28 @@ enum { CPU_SIDE = 2048, GPU_SIDE = 8192 };
 static const int64_t cpu_bytes = 256ll << 20, gpu_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
-sh_rc sh_rate_open(const struct sh_device *device, int threads, struct sh_rate *out)
+sh_rc sh_rate_open(const struct sh_device *device, int threads, int64_t copy_bytes, struct sh_rate *out)
 {
     *out = (struct sh_rate){.device = device,
                             .threads = threads,
                             .bytes = device->gpu ? gpu_bytes : cpu_bytes,
                             .side = device->gpu ? GPU_SIDE : CPU_SIDE};
+    if (out->bytes < 2 * copy_bytes)
+        out->bytes = 2 * copy_bytes;
     out->queue = device->queue_create(false);
-    return sh_agree(device->arena_create(out->bytes, 0, -1, &out->memory));
+    SH_TRY(sh_agree(device->arena_create(out->bytes, 0, -1, &out->memory)));
+    sh_rate_touch(device, out->queue, out->memory, out->bytes);
+    return SH_OK;
+}
+
+void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, int64_t bytes)
+{
+    static const char zeros[1 << 16];
+
+    for (int64_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < (int64_t)sizeof zeros ? bytes - at : (int64_t)sizeof zeros;
+        device->put(queue, memory + at, zeros, n);
+    }
 }
 
 void sh_rate_close(struct sh_rate *r)

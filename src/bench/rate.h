@@ -13,9 +13,13 @@ struct sh_rate {
     int64_t bytes, side;
 };
 
-/* The device is open, and lent. Memory: 256 MiB of a CPU, 1 GiB of a GPU. Errors: SH_E_MEMORY. Close it even then. */
-sh_rc sh_rate_open(const struct sh_device *device, int threads, struct sh_rate *out);
+/* The device is open, and lent. Memory: 256 MiB of a CPU, 1 GiB of a GPU, or twice copy_bytes where that is more.
+ * Errors: SH_E_MEMORY. Close it even then. */
+sh_rc sh_rate_open(const struct sh_device *device, int threads, int64_t copy_bytes, struct sh_rate *out);
 void sh_rate_close(struct sh_rate *r); /* local */
+
+/* Write zeros everywhere: memory has pages of its own only then. Local. */
+void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, int64_t bytes);
 
 /* Seconds of one call, the mean over as many as fill 20 ms; those of the slowest rank. The call's queue is r->queue. */
 sh_rc sh_rate_call(const struct sh_rate *r, const struct sh_op_call *call, double *seconds);

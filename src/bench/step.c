@@ -185,7 +185,7 @@ static sh_rc report(struct bench *b, const struct sh_config *cfg)
 static sh_rc find_peaks(struct bench *b)
 {
     struct sh_rate rate;
-    sh_rc rc = sh_rate_open(b->r->device, b->r->threads, &rate);
+    sh_rc rc = sh_rate_open(b->r->device, b->r->threads, 0, &rate);
 
     for (int k = 0; k < TRIES && rc == SH_OK; k++) {
         double product = 1, copy = 1;

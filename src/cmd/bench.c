@@ -15,7 +15,7 @@ static const struct kind {
 } kinds[] = {
     {.name = "gemm", .run = sh_bench_gemm},
     {.name = "step", .run = sh_bench_step},
-//S    {.name = "comm", .run = sh_bench_comm, .sized = true},
+    {.name = "comm", .run = sh_bench_comm, .sized = true},
     {.name = "io", .run = sh_bench_io},
 };
 
@@ -52,7 +52,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     SH_TRY(find_kind(args, kind));
     SH_TRY(configure(args, cfg));
     SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
-    SH_TRY(sh_cmd_whole(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, INT64_MAX / 2, 0, &max_bytes));
+    SH_TRY(sh_cmd_whole(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
     if (max_bytes && !(*kind)->sized)
         return sh_fail(SH_E_USAGE, "sherd bench %s: --max-bytes is for sherd bench comm", (*kind)->name);
     *options = (struct sh_bench_options){.folder = folder ? folder : ".",
