@@ -32,15 +32,15 @@ static const struct collective {
 };
 enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 
-static const char formulas[] =
-    "GB/s: bytes of the whole operand over the time; bus GB/s: that times (n-1)/n, for all_reduce 2(n-1)/n, n ranks of the axis";
+static const char formulas[] = "GB/s: bytes of the whole operand over the time; bus GB/s: that times (n-1)/n, for "
+                               "all_reduce 2(n-1)/n, n ranks of the axis";
 
 /* One measurement. Rows of a copy have no collective. */
 struct test {
     const struct collective *coll; /* NULL: a copy */
     bool plain;                    /* by MPI's own call */
     enum sh_axis axis;
-    int64_t elems;                 /* of the whole operand, f32; divides by the axis */
+    int64_t elems; /* of the whole operand, f32; divides by the axis */
 };
 
 struct bench {
@@ -50,9 +50,9 @@ struct bench {
     struct sh_rate rate;
     struct sh_segment segment; /* ranks == 0: none; each part as large as the largest operand */
     int64_t max_bytes, own_bytes;
-    char *arena;               /* two operands of this rank, then the segment */
+    char *arena; /* two operands of this rank, then the segment */
     void *queue;
-    struct test *tests;        /* [list.n] */
+    struct test *tests; /* [list.n] */
     struct sh_bench_list list;
 };
 
@@ -77,8 +77,10 @@ static sh_rc choose_max_bytes(struct bench *b)
     SH_TRY(sh_mesh_max(&least, 1));
     b->max_bytes = b->options->max_bytes;
     if (b->max_bytes > (int64_t)-least)
-        return sh_agree(sh_fail(SH_E_USAGE, "sherd bench comm: --max-bytes=%lld, and half of the memory has room for operands "
-                                "of %lld bytes", (long long)b->max_bytes, (long long)-least));
+        return sh_agree(sh_fail(SH_E_USAGE,
+                                "sherd bench comm: --max-bytes=%lld, and half of the memory has room for operands "
+                                "of %lld bytes",
+                                (long long)b->max_bytes, (long long)-least));
     if (!b->max_bytes)
         b->max_bytes = usual_bytes < (int64_t)-least ? usual_bytes : (int64_t)-least;
     return sh_agree(SH_OK);
@@ -133,7 +135,8 @@ static sh_rc open_memory(struct bench *b)
     }
     sh_rate_touch(b->r->device, b->queue, b->arena, b->own_bytes);
     if (b->segment.ranks)
-        sh_rate_touch(b->r->device, b->queue, b->arena + b->own_bytes + sh_segment_peer_at(&b->segment, b->segment.rank),
+        sh_rate_touch(b->r->device, b->queue,
+                      b->arena + b->own_bytes + sh_segment_peer_at(&b->segment, b->segment.rank),
                       b->segment.peer_bytes);
     return sh_rate_open(b->r->device, b->r->threads, b->max_bytes, &b->rate);
 }
@@ -179,8 +182,9 @@ static void add_collective(struct bench *b, const struct collective *c, enum sh_
 /* Axes of one rank send nothing; those of the same ranks as another are the same measurement. */
 static bool is_measured(const int size[SH_AXES], enum sh_axis axis)
 {
-    bool again = (axis == SH_AXIS_INNER && size[axis] == size[SH_AXIS_SHARD]) ||
-                 (axis == SH_AXIS_WORLD && (size[axis] == size[SH_AXIS_SHARD] || size[axis] == size[SH_AXIS_REPLICATE]));
+    bool again =
+        (axis == SH_AXIS_INNER && size[axis] == size[SH_AXIS_SHARD]) ||
+        (axis == SH_AXIS_WORLD && (size[axis] == size[SH_AXIS_SHARD] || size[axis] == size[SH_AXIS_REPLICATE]));
 
     return size[axis] > 1 && !again;
 }
@@ -208,7 +212,8 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
 
     coll->count = t->elems / b->r->mesh->shape.size[t->axis];
     if (t->coll->kind == SH_OP_ALL_GATHER) {
-        coll->recv = shared && t->axis == SH_AXIS_SHARD ? base + sh_segment_group_at(&b->segment, b->segment.rank) : other;
+        coll->recv =
+            shared && t->axis == SH_AXIS_SHARD ? base + sh_segment_group_at(&b->segment, b->segment.rank) : other;
         coll->send = (char *)coll->recv + index * coll->count * (int64_t)sizeof(float);
     } else if (t->coll->kind == SH_OP_REDUCE_SCATTER) {
         coll->send = peer;
@@ -221,8 +226,12 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
 
 static sh_rc call_sherd(struct bench *b, const struct test *t)
 {
-    struct sh_coll coll = {.kind = t->coll->kind, .stream = t->coll->stream, .axis = t->axis, .dtype = SH_F32,
-                           .queue = b->queue, .label = "bench"};
+    struct sh_coll coll = {.kind = t->coll->kind,
+                           .stream = t->coll->stream,
+                           .axis = t->axis,
+                           .dtype = SH_F32,
+                           .queue = b->queue,
+                           .label = "bench"};
     int64_t ticket;
 
     place(b, t, &coll);
@@ -278,12 +287,14 @@ static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
 static sh_rc report(const struct bench *b)
 {
     const int *size = b->r->mesh->shape.size;
-    const char *memory = b->segment.ranks ? "operands of sums and gathered units in memory that the ranks of a node share; a "
-                                            "gather on the shard axis is a barrier and moves nothing"
-                                          : "operands in each rank's own memory";
-    char *head = sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
-                           size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], sh_comm_name(b->comm), b->options->repeat, memory,
-                           size[SH_AXIS_WORLD] == 1 ? "\none rank: nothing is sent" : "", formulas);
+    const char *memory = b->segment.ranks
+                             ? "operands of sums and gathered units in memory that the ranks of a node share; a "
+                               "gather on the shard axis is a barrier and moves nothing"
+                             : "operands in each rank's own memory";
+    char *head =
+        sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
+                  size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], sh_comm_name(b->comm), b->options->repeat, memory,
+                  size[SH_AXIS_WORLD] == 1 ? "\none rank: nothing is sent" : "", formulas);
     sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
 
     free(head);

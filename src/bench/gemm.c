@@ -1,5 +1,5 @@
-/* The matrix products of a training step, each distinct shape once, where training runs them: by the device's kernels, in
- * the arena of the job. */
+/* The matrix products of a training step, each distinct shape once, where training runs them: by the device's kernels,
+ * in the arena of the job. */
 #include "src/bench/bench.h"
 
 #include "src/base/mem.h"
@@ -41,7 +41,7 @@ struct bench {
     struct sh_op_scalars scalars;
     struct shape *shapes; /* [list.n], those of the squares empty */
     struct sh_bench_list list;
-    int square[SH_DTYPES];    /* row of the square product of a type; SH_NONE */
+    int square[SH_DTYPES]; /* row of the square product of a type; SH_NONE */
 };
 
 static const struct sh_operand *operand(const struct sh_op_call *call, int i)
@@ -188,10 +188,11 @@ static void judge(struct bench *b)
 static sh_rc report(struct bench *b)
 {
     const struct sh_config *cfg = &b->r->cfg;
-    char *head = sh_strfmt("products of a training step of %s, %d sequences of %d tokens; one call of the slowest of %d ranks\n"
-                           "of %d threads, %d rounds; share: of a step's products; floor: the square's best round",
-                           cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len, b->r->mesh->world,
-                           b->r->threads, b->options->repeat);
+    char *head =
+        sh_strfmt("products of a training step of %s, %d sequences of %d tokens; one call of the slowest of %d ranks\n"
+                  "of %d threads, %d rounds; share: of a step's products; floor: the square's best round",
+                  cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len, b->r->mesh->world,
+                  b->r->threads, b->options->repeat);
     sh_rc rc;
 
     judge(b);

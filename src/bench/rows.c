@@ -233,8 +233,8 @@ static json_t *row_json(const struct report *r, int row)
 {
     const struct sh_bench_times *t = &r->times[row];
     struct spread s = spread_of(t->seconds, r->rounds);
-    json_t *line = json_pack("{s:f, s:f, s:f, s:I}", "median_seconds", s.median, "least_seconds", s.least, "most_seconds",
-                             s.most, "bytes", (json_int_t)t->bytes);
+    json_t *line = json_pack("{s:f, s:f, s:f, s:I}", "median_seconds", s.median, "least_seconds", s.least,
+                             "most_seconds", s.most, "bytes", (json_int_t)t->bytes);
 
     for (int i = 0; i < COLUMNS; i++)
         if (columns[i].value(t, s.median) > 0)
@@ -298,8 +298,8 @@ sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options)
     return SH_OK;
 }
 
-sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows, const struct sh_bench_times *times,
-                      int n, int rounds, const struct sh_bench_options *options)
+sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows,
+                      const struct sh_bench_times *times, int n, int rounds, const struct sh_bench_options *options)
 {
     struct report r = {.rows = rows, .times = times, .n = n, .rounds = rounds, .width = width_of(rows, n)};
 

@@ -47,10 +47,10 @@ sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options);
 /* Table, JSON and comparison. Local: rank 0.
  *   head   what was measured, whole lines but for the last line break
  *   times  [n] of the rows, `rounds` of each
- * A ratio is the median over the rounds of a row's seconds over its yardstick's in the same round. With options->compare
- * the last line names the rows whose quickest round was slower than the slowest one before.
+ * A ratio is the median over the rounds of a row's seconds over its yardstick's in the same round. With
+ * options->compare the last line names the rows whose quickest round was slower than the slowest one before.
  * Errors: SH_E_DATA: the files. */
-sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows, const struct sh_bench_times *times,
-                      int n, int rounds, const struct sh_bench_options *options);
+sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows,
+                      const struct sh_bench_times *times, int n, int rounds, const struct sh_bench_options *options);
 
 #endif

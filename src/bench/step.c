@@ -111,9 +111,9 @@ static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
     }
     if (f)
         fclose(f);
-    return steps == cfg->training.steps ? SH_OK
-                                        : sh_fail(SH_E_BUG, "%d of %lld steps are in the metrics", steps,
-                                                  (long long)cfg->training.steps);
+    return steps == cfg->training.steps
+               ? SH_OK
+               : sh_fail(SH_E_BUG, "%d of %lld steps are in the metrics", steps, (long long)cfg->training.steps);
 }
 
 /* What the operations leave of the traced steps, and shares of those. */
@@ -153,7 +153,8 @@ static char *describe(const struct bench *b, const struct sh_config *cfg)
     return sh_strfmt(
         "training steps of %s in %s: %lld tokens on %d ranks of %d threads, %d steps, then as many with a trace\n"
         "memory of a rank: %s planned, %s of the process at most\n"
-        "measured peaks of a rank: %.1f GFLOP/s in a square product, %.1f GB/s in a copy (read and written); operations and\n"
+        "measured peaks of a rank: %.1f GFLOP/s in a square product, %.1f GB/s in a copy (read and written); "
+        "operations and\n"
         "bytes are rank 0's; a floor is the longer of both at these rates; of the step %.4g s, %.1f %% of it",
         cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, b->r->mesh->world, b->r->threads,
         b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),

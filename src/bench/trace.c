@@ -39,7 +39,8 @@ static void forget_layer(const char *label, char *out, size_t bytes)
 /* Whether the event is the compute stream's or a wait; collectives that nobody waits for cost nothing. */
 static bool name_of(json_t *event, char *name, size_t bytes)
 {
-    const char *label = json_string_value(json_object_get(event, "name")), *phase = json_string_value(json_object_get(event, "ph"));
+    const char *label = json_string_value(json_object_get(event, "name")),
+               *phase = json_string_value(json_object_get(event, "ph"));
     json_int_t row = json_integer_value(json_object_get(event, "tid"));
     json_t *args = json_object_get(event, "args");
     const char *what = json_string_value(json_object_get(args, "what"));
@@ -84,7 +85,8 @@ static void add_event(struct reader *r, json_t *event, int row)
 {
     struct sh_bench_times *t = &r->list->times[row];
     json_t *args = json_object_get(event, "args");
-    double flops = json_number_value(json_object_get(args, "flops")), bytes = json_number_value(json_object_get(args, "bytes"));
+    double flops = json_number_value(json_object_get(args, "flops")),
+           bytes = json_number_value(json_object_get(args, "bytes"));
     double at_products = flops / r->peaks->flops_per_second, at_copies = bytes / r->peaks->bytes_per_second;
     int step = (int)((int64_t)r->seen[row]++ * r->steps / r->count[row]);
 
