@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts make them: what tests/bench/peers
-sets Sherd's steps beside. The model is that of tests/gpu/torch_step.py, not compiled.
+"""Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts make them: what
+tests/bench/peers sets Sherd's steps beside. The model is that of tests/gpu/torch_step.py, not compiled.
 
     tests/bench/torch_peer.py --job JSON    rank 0 prints one line of JSON
     tests/bench/torch_peer.py --can MODE    says in one line why this PyTorch cannot; nothing when it can
 
-A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision (float32,
-bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a file of uint16).
+A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
+(float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a file
+of uint16).
 """
 import argparse
 import contextlib
