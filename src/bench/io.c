@@ -5,11 +5,11 @@
 #include "src/base/rng.h"
 #include "src/base/time.h"
 #include "src/bench/empty.h"
+#include "src/bench/folder.h"
 #include "src/bench/rows.h"
 #include "src/bench/yard.h"
 #include "src/run/pieces.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,28 +22,28 @@ enum row {
 };
 
 static const struct sh_bench_row rows[ROWS] = {
-    [WRITE] = {"write and fdatasync, one rank", NULL},
-    [WRITE_MPIIO] = {"plain MPI-IO and sync, all ranks", NULL},
-    [WRITE_BEST] = {"the better of both", NULL},
-    [SAVE_DIRECT] = {"save direct", "the better of both"},
-    [SAVE_DIRECT_VERIFIED] = {"save direct, verified", "save direct"},
-    [SAVE_CACHED] = {"save through the page cache", "the better of both"},
-    [SAVE_CACHED_VERIFIED] = {"save so, verified there", "save through the page cache"},
-    [SAVE_MPIIO] = {"save mpiio", "the better of both"},
-    [SAVE_MPIIO_VERIFIED] = {"save mpiio, verified", "save mpiio"},
-    [SAVE_BEHIND] = {"save behind, verified", "save direct"},
-    [READ] = {"read cold, one rank", NULL},
-    [LOAD] = {"load cold", "read cold, one rank"},
-    [COPY] = {"memcpy of the state", NULL},
-    [SNAPSHOT] = {"snapshot of the state", "memcpy of the state"},
-    [STALL] = {"stall of a save behind", "memcpy of the state"},
-    [EMPTY] = {"lay out and index 405B's tensors", NULL},
-    [PHASE + SH_CKPT_SUMS] = {"of save direct: sums into the file", NULL},
-    [PHASE + SH_CKPT_LAYOUT] = {"of save direct: layout", NULL},
-    [PHASE + SH_CKPT_WRITE] = {"of save direct: sums and writes", NULL},
-    [PHASE + SH_CKPT_SYNC] = {"of save direct: fsync", NULL},
-    [PHASE + SH_CKPT_VERIFY] = {"of save direct: reading back", NULL},
-    [PHASE + SH_CKPT_COMMIT] = {"of save direct: commit", NULL},
+    [WRITE] = {.name = "write and fdatasync, one rank"},
+    [WRITE_MPIIO] = {.name = "plain MPI-IO and sync, all ranks"},
+    [WRITE_BEST] = {.name = "the better of both"},
+    [SAVE_DIRECT] = {.name = "save direct", .against = "the better of both"},
+    [SAVE_DIRECT_VERIFIED] = {.name = "save direct, verified", .against = "save direct"},
+    [SAVE_CACHED] = {.name = "save through the page cache", .against = "the better of both"},
+    [SAVE_CACHED_VERIFIED] = {.name = "save so, verified there", .against = "save through the page cache"},
+    [SAVE_MPIIO] = {.name = "save mpiio", .against = "the better of both"},
+    [SAVE_MPIIO_VERIFIED] = {.name = "save mpiio, verified", .against = "save mpiio"},
+    [SAVE_BEHIND] = {.name = "save behind, verified", .against = "save direct"},
+    [READ] = {.name = "read cold, one rank"},
+    [LOAD] = {.name = "load cold", .against = "read cold, one rank"},
+    [COPY] = {.name = "memcpy of the state"},
+    [SNAPSHOT] = {.name = "snapshot of the state", .against = "memcpy of the state"},
+    [STALL] = {.name = "stall of a save behind", .against = "memcpy of the state"},
+    [EMPTY] = {.name = "lay out and index 405B's tensors"},
+    [PHASE + SH_CKPT_SUMS] = {.name = "of save direct: sums into the file"},
+    [PHASE + SH_CKPT_LAYOUT] = {.name = "of save direct: layout"},
+    [PHASE + SH_CKPT_WRITE] = {.name = "of save direct: sums and writes"},
+    [PHASE + SH_CKPT_SYNC] = {.name = "of save direct: fsync"},
+    [PHASE + SH_CKPT_VERIFY] = {.name = "of save direct: reading back"},
+    [PHASE + SH_CKPT_COMMIT] = {.name = "of save direct: commit"},
 };
 
 struct bench {
@@ -66,21 +66,12 @@ static double since(int64_t begin)
     return (double)(sh_now_ns() - begin) / 1e9;
 }
 
-/* Each file makes room for the next. */
-static void delete(const struct bench *b, const char *path)
-{
-    sh_mesh_barrier();
-    if (b->r->mesh->rank == 0)
-        unlink(path);
-    sh_mesh_barrier();
-}
-
 static sh_rc plain_writes(struct bench *b)
 {
     double alone, together;
 
     SH_TRY(sh_yard_mpiio(b->plain, b->bytes, &together));
-    delete(b, b->plain);
+    sh_bench_folder_drop(b->plain);
     SH_TRY(sh_yard_write(b->plain, b->bytes, &alone));
     put(b, WRITE, alone);
     put(b, WRITE_MPIIO, together);
@@ -180,17 +171,17 @@ static sh_rc round_of_all(struct bench *b)
     SH_TRY(plain_writes(b));
     SH_TRY(sh_yard_read(b->plain, &seconds));
     put(b, READ, seconds);
-    delete(b, b->plain);
+    sh_bench_folder_drop(b->plain);
     SH_TRY(save(b, SH_CKPT_DIRECT, SH_CKPT_FROM_CACHE, SAVE_CACHED, SAVE_CACHED_VERIFIED));
-    delete(b, b->saved);
+    sh_bench_folder_drop(b->saved);
     SH_TRY(save(b, SH_CKPT_DIRECT, SH_CKPT_FROM_DISK, SAVE_DIRECT, SAVE_DIRECT_VERIFIED));
     SH_TRY(load(b));
-    delete(b, b->saved);
+    sh_bench_folder_drop(b->saved);
     SH_TRY(save(b, SH_CKPT_MPIIO, SH_CKPT_FROM_DISK, SAVE_MPIIO, SAVE_MPIIO_VERIFIED));
-    delete(b, b->saved);
+    sh_bench_folder_drop(b->saved);
     SH_TRY(memory(b));
     SH_TRY(save_behind(b));
-    delete(b, b->saved);
+    sh_bench_folder_drop(b->saved);
     return empty(b);
 }
 
@@ -237,21 +228,6 @@ static sh_rc report(const struct bench *b)
     return rc;
 }
 
-/* A folder of its own, so that nothing that was there is touched. */
-static sh_rc make_folder(struct sh_config *cfg, const char *folder)
-{
-    int rank, world, n;
-
-    sh_mesh_world(&rank, &world);
-    n = snprintf(cfg->job.dump_folder, sizeof cfg->job.dump_folder, "%s/sherd-bench-XXXXXX", folder);
-    if (n >= (int)sizeof cfg->job.dump_folder)
-        return sh_agree(sh_fail(SH_E_USAGE, "sherd bench: the folder's name is too long"));
-    SH_TRY(sh_agree(rank == 0 && !mkdtemp(cfg->job.dump_folder)
-                        ? sh_fail(SH_E_DATA, "create a folder in %s: %s", folder, strerror(errno))
-                        : SH_OK));
-    return sh_mesh_bcast(cfg->job.dump_folder, sizeof cfg->job.dump_folder, 0);
-}
-
 static sh_rc make_checkpoint_folder(const struct bench *b)
 {
     char *folder = sh_run_checkpoint_folder(b->r);
@@ -266,13 +242,13 @@ static void delete_folder(const struct bench *b, const struct sh_config *cfg)
     char *folder = b->r ? sh_run_checkpoint_folder(b->r) : NULL;
 
     if (b->plain)
-        delete(b, b->plain);
+        sh_bench_folder_drop(b->plain);
     if (b->saved)
-        delete(b, b->saved);
+        sh_bench_folder_drop(b->saved);
     sh_mesh_barrier();
     if (folder)
         rmdir(folder); /* who comes second finds it gone */
-    rmdir(cfg->job.dump_folder);
+    sh_bench_folder_delete(cfg);
     free(folder);
 }
 
@@ -294,7 +270,7 @@ sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *
     b->options = options;
     prepare(&cfg);
     SH_TRY_OUT(sh_agree(sh_bench_check("io", options)));
-    SH_TRY_OUT(make_folder(&cfg, options->folder));
+    SH_TRY_OUT(sh_bench_folder_make(&cfg, options->folder));
     rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
     if (rc == SH_OK) {
         b->plain = sh_path_join(cfg.job.dump_folder, "plain");

@@ -1,20 +1,50 @@
 #include "src/bench/rows.h"
 
 #include "src/base/file.h"
+#include "src/base/mem.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { JSON_BYTES = 1 << 20 };
+enum { JSON_BYTES = 8 << 20, LEAST_WIDTH = 36, JUDGED_ROUNDS = 3 };
 
 struct report {
     const struct sh_bench_row *rows;
     const struct sh_bench_times *times;
     int n, rounds;
+    int width;       /* of the names */
     json_t *earlier; /* NULL: none */
 };
+
+struct spread {
+    double least, median, most;
+};
+
+int sh_bench_add(struct sh_bench_list *l, const char *fmt, ...)
+{
+    char name[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    l->rows = sh_realloc(l->rows, (size_t)l->n + 1, sizeof *l->rows);
+    l->times = sh_realloc(l->times, (size_t)l->n + 1, sizeof *l->times);
+    l->rows[l->n] = (struct sh_bench_row){.name = sh_strdup(name)};
+    memset(&l->times[l->n], 0, sizeof *l->times);
+    return l->n++;
+}
+
+void sh_bench_list_free(struct sh_bench_list *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free((void *)(uintptr_t)l->rows[i].name);
+    free(l->rows);
+    free(l->times);
+}
 
 static int by_size(const void *a, const void *b)
 {
@@ -23,10 +53,6 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-struct spread {
-    double least, median, most;
-};
-
 static struct spread spread_of(const double *values, int n)
 {
     double sorted[SH_BENCH_ROUNDS];
@@ -34,6 +60,81 @@ static struct spread spread_of(const double *values, int n)
     memcpy(sorted, values, (size_t)n * sizeof *values);
     qsort(sorted, (size_t)n, sizeof *sorted, by_size);
     return (struct spread){sorted[0], n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2, sorted[n - 1]};
+}
+
+double sh_bench_median(const double *values, int n)
+{
+    return spread_of(values, n).median;
+}
+
+void sh_bench_sort(struct sh_bench_list *l, int first, int rounds)
+{
+    for (int i = first; i < l->n; i++)
+        for (int k = i; k > first; k--) {
+            struct sh_bench_row row = l->rows[k];
+            struct sh_bench_times times = l->times[k];
+
+            if (sh_bench_median(l->times[k - 1].seconds, rounds) >= sh_bench_median(times.seconds, rounds))
+                break;
+            l->rows[k] = l->rows[k - 1];
+            l->times[k] = l->times[k - 1];
+            l->rows[k - 1] = row;
+            l->times[k - 1] = times;
+        }
+}
+
+static double gigabytes(const struct sh_bench_times *t, double seconds)
+{
+    return (double)t->bytes / 1e9 / seconds;
+}
+
+static double bus_gigabytes(const struct sh_bench_times *t, double seconds)
+{
+    return t->bus * (double)t->bytes / 1e9 / seconds;
+}
+
+static double gigaflops(const struct sh_bench_times *t, double seconds)
+{
+    return t->flops / 1e9 / seconds;
+}
+
+static double floor_reached(const struct sh_bench_times *t, double seconds)
+{
+    return 100 * t->floor_seconds / seconds;
+}
+
+static double tokens(const struct sh_bench_times *t, double seconds)
+{
+    return (double)t->tokens / seconds;
+}
+
+static double share(const struct sh_bench_times *t, double seconds)
+{
+    (void)seconds;
+    return 100 * t->share;
+}
+
+/* Figures of a row beside its seconds. Adding one is one row and one function. */
+static const struct column {
+    const char *title, *key, *unit;
+    double (*value)(const struct sh_bench_times *t, double seconds);
+    int digits;
+} columns[] = {
+    {"tokens/s", "tokens_per_second", "", tokens, 1},
+    {"share", "share_percent", "%", share, 1},
+    {"GB/s", "gb_per_second", "", gigabytes, 2},
+    {"bus GB/s", "bus_gb_per_second", "", bus_gigabytes, 2},
+    {"GFLOP/s", "gflop_per_second", "", gigaflops, 1},
+    {"of floor", "floor_percent", "%", floor_reached, 1},
+};
+enum { COLUMNS = sizeof columns / sizeof *columns };
+
+static bool is_used(const struct report *r, const struct column *c)
+{
+    for (int i = 0; i < r->n; i++)
+        if (c->value(&r->times[i], 1) > 0)
+            return true;
+    return false;
 }
 
 static int find_row(const struct report *r, const char *name)
@@ -45,54 +146,106 @@ static int find_row(const struct report *r, const char *name)
     return i;
 }
 
-/* 0: the row has no yardstick. */
-static double ratio_of(const struct report *r, int row)
+static int width_of(const struct sh_bench_row *rows, int n)
+{
+    int width = LEAST_WIDTH;
+
+    for (int i = 0; i < n; i++)
+        width = (int)strlen(rows[i].name) > width ? (int)strlen(rows[i].name) : width;
+    return width;
+}
+
+static double ratio_of(const struct report *r, int row, const char *against)
 {
     double ratios[SH_BENCH_ROUNDS];
-    int yard;
+    int yard = find_row(r, against);
 
-    if (!r->rows[row].against)
-        return 0;
-    yard = find_row(r, r->rows[row].against);
     for (int i = 0; i < r->rounds; i++)
         ratios[i] = r->times[row].seconds[i] / r->times[yard].seconds[i];
     return spread_of(ratios, r->rounds).median;
 }
 
-/* The median of an earlier run; 0: it has no such row. */
-static double earlier_median(const struct report *r, const char *name)
+/* A figure of an earlier run; 0: it has no such row. */
+static double earlier_value(const struct report *r, const char *name, const char *key)
 {
     json_t *row = json_object_get(json_object_get(r->earlier, "rows"), name);
 
-    return json_number_value(json_object_get(row, "median_seconds"));
+    return json_number_value(json_object_get(row, key));
+}
+
+static void print_titles(const struct report *r)
+{
+    printf("%-*s %9s %9s %9s", r->width, "seconds", "median", "least", "most");
+    for (int i = 0; i < COLUMNS; i++)
+        if (is_used(r, &columns[i]))
+            printf(" %8s", columns[i].title);
+    putchar('\n');
+}
+
+static void print_column(const struct report *r, const struct column *c, int row, double seconds)
+{
+    double value = c->value(&r->times[row], seconds);
+    int width = 8 - (int)strlen(c->unit);
+
+    if (!is_used(r, c))
+        return;
+    if (value > 0)
+        printf(" %*.*f%s", width, c->digits, value, c->unit);
+    else
+        printf(" %8s", "");
 }
 
 static void print_row(const struct report *r, int row)
 {
     struct spread s = spread_of(r->times[row].seconds, r->rounds);
-    double gb = (double)r->times[row].bytes / 1e9, ratio = ratio_of(r, row), before = earlier_median(r, r->rows[row].name);
+    double before = earlier_value(r, r->rows[row].name, "median_seconds");
+    const char *yards[] = {r->rows[row].against, r->rows[row].also};
 
-    printf("%-36s %9.4f %9.4f %9.4f", r->rows[row].name, s.median, s.least, s.most);
-    if (gb > 0)
-        printf(" %8.2f", gb / s.median);
-    else
-        printf(" %8s", "");
+    printf("%-*s %9.4g %9.4g %9.4g", r->width, r->rows[row].name, s.median, s.least, s.most);
+    for (int i = 0; i < COLUMNS; i++)
+        print_column(r, &columns[i], row, s.median);
     if (before > 0)
         printf("  %6.2f x earlier", s.median / before);
-    if (ratio > 0)
-        printf("  %6.2f x %s", ratio, r->rows[row].against);
+    for (int i = 0; i < 2; i++)
+        if (yards[i])
+            printf("  %6.2f x %s", ratio_of(r, row, yards[i]), yards[i]);
     putchar('\n');
+}
+
+static void print_slower(const struct report *r)
+{
+    int slower = 0;
+
+    if (r->rounds < JUDGED_ROUNDS || json_integer_value(json_object_get(r->earlier, "rounds")) < JUDGED_ROUNDS) {
+        printf("too few rounds to tell a difference from noise: --repeat %d now and earlier\n", JUDGED_ROUNDS);
+        return;
+    }
+    for (int i = 0; i < r->n; i++) {
+        double most = earlier_value(r, r->rows[i].name, "most_seconds");
+
+        if (most > 0 && spread_of(r->times[i].seconds, r->rounds).least > most)
+            printf("%s%s", slower++ ? ", " : "slower than earlier, beyond the spread of both: ", r->rows[i].name);
+    }
+    puts(slower ? "" : "no row is slower than earlier beyond the spread of both");
 }
 
 static json_t *row_json(const struct report *r, int row)
 {
-    struct spread s = spread_of(r->times[row].seconds, r->rounds);
-    json_t *line = json_pack("{s:f, s:f, s:f, s:I}", "median_seconds", s.median, "least_seconds", s.least, "most_seconds",
-                             s.most, "bytes", (json_int_t)r->times[row].bytes);
+    const struct sh_bench_times *t = &r->times[row];
+    struct spread s = spread_of(t->seconds, r->rounds);
+    json_t *line = json_pack("{s:f, s:f, s:f, s:I}", "median_seconds", s.median, "least_seconds", s.least,
+                             "most_seconds", s.most, "bytes", (json_int_t)t->bytes);
 
+    for (int i = 0; i < COLUMNS; i++)
+        if (columns[i].value(t, s.median) > 0)
+            json_object_set_new(line, columns[i].key, json_real(columns[i].value(t, s.median)));
     if (r->rows[row].against) {
         json_object_set_new(line, "against", json_string(r->rows[row].against));
-        json_object_set_new(line, "ratio", json_real(ratio_of(r, row)));
+        json_object_set_new(line, "ratio", json_real(ratio_of(r, row, r->rows[row].against)));
+    }
+    if (r->rows[row].also) {
+        json_object_set_new(line, "also", json_string(r->rows[row].also));
+        json_object_set_new(line, "also_ratio", json_real(ratio_of(r, row, r->rows[row].also)));
     }
     return line;
 }
@@ -145,16 +298,19 @@ sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options)
     return SH_OK;
 }
 
-sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows, const struct sh_bench_times *times,
-                      int n, int rounds, const struct sh_bench_options *options)
+sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows,
+                      const struct sh_bench_times *times, int n, int rounds, const struct sh_bench_options *options)
 {
-    struct report r = {.rows = rows, .times = times, .n = n, .rounds = rounds};
+    struct report r = {.rows = rows, .times = times, .n = n, .rounds = rounds, .width = width_of(rows, n)};
 
     if (options->compare)
         SH_TRY(read_earlier(options->compare, kind, &r.earlier));
-    printf("%s\n%-36s %9s %9s %9s %8s\n", head, "seconds", "median", "least", "most", "GB/s");
+    puts(head);
+    print_titles(&r);
     for (int i = 0; i < n; i++)
         print_row(&r, i);
+    if (r.earlier)
+        print_slower(&r);
     json_decref(r.earlier);
     return options->json ? write_json(&r, kind, head, options->json) : SH_OK;
 }

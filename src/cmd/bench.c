@@ -6,23 +6,29 @@
 
 #include <string.h>
 
+static const char there_is[] = "gemm, step, comm, io";
+
 static const struct kind {
     const char *name;
     sh_rc (*run)(const struct sh_config *cfg, const struct sh_bench_options *options);
+    bool sized; /* takes --max-bytes */
 } kinds[] = {
-    {"io", sh_bench_io},
+    {.name = "gemm", .run = sh_bench_gemm},
+    {.name = "step", .run = sh_bench_step},
+    {.name = "comm", .run = sh_bench_comm, .sized = true},
+    {.name = "io", .run = sh_bench_io},
 };
 
 static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
 {
     if (args->n_positional == 0)
-        return sh_fail(SH_E_USAGE, "sherd bench: what to measure? io; see sherd --help");
+        return sh_fail(SH_E_USAGE, "sherd bench: what to measure? %s; see sherd --help", there_is);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kinds[i].name, args->positional[0])) {
             *out = &kinds[i];
             return SH_OK;
         }
-    return sh_fail(SH_E_USAGE, "sherd bench: no such thing as %s; there is io", args->positional[0]);
+    return sh_fail(SH_E_USAGE, "sherd bench: no such thing as %s; there is %s", args->positional[0], there_is);
 }
 
 /* The word before the configuration is the kind. Without a file the keys on the command line are all there is. */
@@ -41,13 +47,17 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
                             struct sh_config *cfg, struct sh_bench_options *options)
 {
     const char *folder = sh_cmd_option(cmd, args, "--folder");
-    int64_t repeat;
+    int64_t repeat, max_bytes;
 
     SH_TRY(find_kind(args, kind));
     SH_TRY(configure(args, cfg));
     SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
+    SH_TRY(sh_cmd_whole(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
+    if (max_bytes && !(*kind)->sized)
+        return sh_fail(SH_E_USAGE, "sherd bench %s: --max-bytes is for sherd bench comm", (*kind)->name);
     *options = (struct sh_bench_options){.folder = folder ? folder : ".",
                                          .repeat = (int)repeat,
+                                         .max_bytes = max_bytes,
                                          .json = sh_cmd_option(cmd, args, "--json"),
                                          .compare = sh_cmd_option(cmd, args, "--compare")};
     return SH_OK;
@@ -55,7 +65,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
 
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    const struct kind *kind;
+    const struct kind *kind = NULL;
     struct sh_config cfg;
     struct sh_bench_options options;
 

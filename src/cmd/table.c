@@ -71,8 +71,10 @@ static const struct sh_cmd_option report[] = {
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
     {.name = "--repeat", .value = "N", .help = "rounds, in each of which everything is measured once; default 3"},
+    {.name = "--max-bytes", .value = "N", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
     {.name = "--json", .value = "FILE", .help = "write the results into this file"},
-    {.name = "--compare", .value = "FILE", .help = "set the results against those of an earlier --json"},
+    {.name = "--compare", .value = "FILE", .help =
+     "set the results against those of an earlier --json, and name the rows that are slower beyond the spread of both"},
     {0},
 };
 
@@ -103,9 +105,10 @@ const struct sh_cmd sh_commands[] = {
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
-    {"bench", "io [CONFIG.yaml]",
-     "measure this machine: checkpoints of a model saved, loaded and copied in turn with plain programs that move the "
-     "same bytes; start it with mpirun or srun",
+    {"bench", "gemm|step|comm|io [CONFIG.yaml]",
+     "measure this machine: the matrix products of a model beside the best rate of a large one; a training step and each of "
+     "its operations beside what that rate and the memory allow; collectives beside MPI's own; checkpoints saved, loaded and "
+     "copied in turn with plain programs that move the same bytes; start it with mpirun or srun",
      bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
     {0},

@@ -1,0 +1,345 @@
+/* Collectives in the channels and the sort of memory that training uses, in turn with MPI's own calls. */
+#include "src/bench/bench.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/base/time.h"
+#include "src/bench/folder.h"
+#include "src/bench/rate.h"
+#include "src/bench/rows.h"
+#include "src/mesh/segment.h"
+#include "src/run/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { GROWTH = 8, OPERANDS = 2, PAGE = 4096 };
+static const int64_t usual_bytes = 1ll << 30;
+static const double least_seconds = 0.02;
+
+/* Kinds with their traffic: in a ring each rank's link carries `turns` * (size-1)/size of the bytes. */
+static const struct collective {
+    enum sh_op_kind kind;
+    enum sh_stream stream;
+    const char *name, *mpi;
+    int turns;
+} collectives[] = {
+    {SH_OP_ALL_GATHER, SH_STREAM_GATHER, "all_gather", "MPI_Allgather", 1},
+    {SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, "reduce_scatter", "MPI_Reduce_scatter_block", 1},
+    {SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, "all_reduce", "MPI_Allreduce", 2},
+};
+enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
+
+static const char formulas[] = "GB/s: bytes of the whole operand over the time; bus GB/s: that times (n-1)/n, for "
+                               "all_reduce 2(n-1)/n, n ranks of the axis";
+
+/* One measurement. Rows of a copy have no collective. */
+struct test {
+    const struct collective *coll; /* NULL: a copy */
+    bool plain;                    /* by MPI's own call */
+    enum sh_axis axis;
+    int64_t elems; /* of the whole operand, f32; divides by the axis */
+};
+
+struct bench {
+    struct sh_run *r;
+    const struct sh_bench_options *options;
+    struct sh_comm *comm;
+    struct sh_rate rate;
+    struct sh_segment segment; /* ranks == 0: none; each part as large as the largest operand */
+    int64_t max_bytes, own_bytes;
+    char *arena; /* two operands of this rank, then the segment */
+    void *queue;
+    struct test *tests; /* [list.n] */
+    struct sh_bench_list list;
+};
+
+static int64_t round_up(int64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Each rank has two operands, one in the segment, its part of the group's, and the two of the copies. */
+static int64_t room(const struct bench *b)
+{
+    const struct sh_run *r = b->r;
+    int64_t all = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / r->mesh->node_size;
+
+    return all / 2 / (2 * OPERANDS + 2);
+}
+
+static sh_rc choose_max_bytes(struct bench *b)
+{
+    double least = -(double)room(b);
+
+    SH_TRY(sh_mesh_max(&least, 1));
+    b->max_bytes = b->options->max_bytes;
+    if (b->max_bytes > (int64_t)-least)
+        return sh_agree(sh_fail(SH_E_USAGE,
+                                "sherd bench comm: --max-bytes=%lld, and half of the memory has room for operands "
+                                "of %lld bytes",
+                                (long long)b->max_bytes, (long long)-least));
+    if (!b->max_bytes)
+        b->max_bytes = usual_bytes < (int64_t)-least ? usual_bytes : (int64_t)-least;
+    return sh_agree(SH_OK);
+}
+
+/* The job's channels and memory make way for such of this file. */
+static sh_rc open_comm(struct bench *b)
+{
+    struct sh_run *r = b->r;
+    const char *name = sh_comm_name(r->comm);
+    struct sh_comm_options opt = {.timeout_seconds = r->cfg.comm.train_timeout_seconds,
+                                  .history = r->cfg.comm.trace_buf_size,
+                                  .device = r->device,
+                                  .backend = !strcmp(name, "self") ? NULL : name,
+                                  .share_gpu = r->sharing_gpu > 1,
+                                  .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
+
+    sh_comm_destroy(r->comm);
+    r->comm = NULL;
+    sh_exec_destroy(r->exec);
+    r->exec = NULL;
+    return sh_comm_create(r->mesh, &opt, &b->comm);
+}
+
+static sh_rc open_memory(struct bench *b)
+{
+    const struct sh_segment *planned = &b->r->p->segment;
+    int64_t bytes = round_up(b->max_bytes);
+    int fd = -1;
+    sh_rc rc;
+
+    b->own_bytes = OPERANDS * bytes;
+    if (planned->ranks) {
+        b->segment = *planned;
+        b->segment.group_bytes = b->segment.peer_bytes = bytes;
+        SH_TRY(sh_segment_create(b->r->mesh, b->segment.ranks, sh_segment_bytes(&b->segment), &fd));
+    }
+    rc = b->r->device->arena_create(b->own_bytes, sh_segment_bytes(&b->segment), fd, &b->arena);
+    if (fd >= 0)
+        close(fd);
+    SH_TRY(sh_agree(rc));
+    b->queue = b->r->device->queue_create(false);
+    if (b->segment.ranks) {
+        char *base = b->arena + b->own_bytes;
+        struct sh_comm_segment w = {.base = base,
+                                    .peers = base + sh_segment_peer_at(&b->segment, 0),
+                                    .peer_bytes = b->segment.peer_bytes,
+                                    .ranks = b->segment.ranks,
+                                    .rank = b->segment.rank};
+
+        sh_comm_set_segment(b->comm, &w);
+    }
+    sh_rate_touch(b->r->device, b->queue, b->arena, b->own_bytes);
+    if (b->segment.ranks)
+        sh_rate_touch(b->r->device, b->queue,
+                      b->arena + b->own_bytes + sh_segment_peer_at(&b->segment, b->segment.rank),
+                      b->segment.peer_bytes);
+    return sh_rate_open(b->r->device, b->r->threads, b->max_bytes, &b->rate);
+}
+
+/* Gathers on the shard axis find their chunks where they belong: a barrier is all there is. */
+static bool is_barrier(const struct bench *b, const struct collective *c, enum sh_axis axis)
+{
+    return b->segment.ranks && c->kind == SH_OP_ALL_GATHER && axis == SH_AXIS_SHARD;
+}
+
+static void add_test(struct bench *b, const struct test *t, const char *name)
+{
+    int row = sh_bench_add(&b->list, "%s", name);
+
+    b->tests = sh_realloc(b->tests, (size_t)b->list.n, sizeof *b->tests);
+    b->tests[row] = *t;
+    if (t->coll && !t->plain && is_barrier(b, t->coll, t->axis))
+        return;
+    b->list.times[row].bytes = t->elems * (int64_t)sizeof(float);
+    if (t->coll)
+        b->list.times[row].bus = t->coll->turns * (1 - 1.0 / b->r->mesh->shape.size[t->axis]);
+}
+
+static void add_collective(struct bench *b, const struct collective *c, enum sh_axis axis, int64_t bytes, int copy)
+{
+    int size = b->r->mesh->shape.size[axis];
+    struct test t = {.coll = c, .axis = axis, .elems = bytes / (int64_t)sizeof(float) / size * size};
+    bool plain = !b->r->device->gpu; /* MPI's own call takes operands in host memory */
+    char name[96], text[SH_STR_SHORT];
+
+    snprintf(name, sizeof name, "%s%s %s %s", c->name, is_barrier(b, c, axis) ? " (a barrier)" : "", sh_axis_name(axis),
+             sh_str_bytes(bytes, text));
+    add_test(b, &t, name);
+    b->list.rows[b->list.n - 1].also = b->list.rows[copy].name;
+    if (!plain)
+        return;
+    t.plain = true;
+    snprintf(name, sizeof name, "%s %s %s", c->mpi, sh_axis_name(axis), text);
+    add_test(b, &t, name);
+    b->list.rows[b->list.n - 2].against = b->list.rows[b->list.n - 1].name;
+}
+
+/* Axes of one rank send nothing; those of the same ranks as another are the same measurement. */
+static bool is_measured(const int size[SH_AXES], enum sh_axis axis)
+{
+    bool again =
+        (axis == SH_AXIS_INNER && size[axis] == size[SH_AXIS_SHARD]) ||
+        (axis == SH_AXIS_WORLD && (size[axis] == size[SH_AXIS_SHARD] || size[axis] == size[SH_AXIS_REPLICATE]));
+
+    return size[axis] > 1 && !again;
+}
+
+static void add_size(struct bench *b, int64_t bytes)
+{
+    struct test copy = {.elems = bytes / (int64_t)sizeof(float)};
+    char name[64], text[SH_STR_SHORT];
+    int row = b->list.n;
+
+    snprintf(name, sizeof name, "%s %s", b->r->device->gpu ? "copy" : "memcpy", sh_str_bytes(bytes, text));
+    add_test(b, &copy, name);
+    for (int a = 0; a < SH_AXES; a++)
+        for (int i = 0; is_measured(b->r->mesh->shape.size, (enum sh_axis)a) && i < COLLECTIVES; i++)
+            add_collective(b, &collectives[i], (enum sh_axis)a, bytes, row);
+}
+
+/* As training lays its operands: sums in this rank's part of the segment, gathers in the group's. */
+static void place(const struct bench *b, const struct test *t, struct sh_coll *coll)
+{
+    char *own = b->arena, *other = b->arena + b->own_bytes / OPERANDS, *base = b->arena + b->own_bytes;
+    bool shared = b->segment.ranks > 0 && !t->plain;
+    char *peer = shared ? base + sh_segment_peer_at(&b->segment, b->segment.rank) : own;
+    int index = b->r->mesh->shape.index[t->axis];
+
+    coll->count = t->elems / b->r->mesh->shape.size[t->axis];
+    if (t->coll->kind == SH_OP_ALL_GATHER) {
+        coll->recv =
+            shared && t->axis == SH_AXIS_SHARD ? base + sh_segment_group_at(&b->segment, b->segment.rank) : other;
+        coll->send = (char *)coll->recv + index * coll->count * (int64_t)sizeof(float);
+    } else if (t->coll->kind == SH_OP_REDUCE_SCATTER) {
+        coll->send = peer;
+        coll->recv = other;
+    } else {
+        coll->recv = peer;
+        coll->count = t->elems;
+    }
+}
+
+static sh_rc call_sherd(struct bench *b, const struct test *t)
+{
+    struct sh_coll coll = {.kind = t->coll->kind,
+                           .stream = t->coll->stream,
+                           .axis = t->axis,
+                           .dtype = SH_F32,
+                           .queue = b->queue,
+                           .label = "bench"};
+    int64_t ticket;
+
+    place(b, t, &coll);
+    SH_TRY(sh_comm_start(b->comm, &coll, &ticket));
+    return b->queue ? sh_comm_join(b->comm, ticket, b->queue) : sh_comm_wait(b->comm, ticket);
+}
+
+static sh_rc call_mpi(struct bench *b, const struct test *t)
+{
+    MPI_Comm comm = b->r->mesh->comm[t->axis];
+    struct sh_coll at = {.kind = t->coll->kind};
+    int count;
+
+    place(b, t, &at);
+    count = (int)at.count; /* of SH_BENCH_MOST_BYTES it fits */
+    if (at.kind == SH_OP_ALL_GATHER)
+        SH_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, at.recv, count, MPI_FLOAT, comm));
+    else if (at.kind == SH_OP_REDUCE_SCATTER)
+        SH_MPI(MPI_Reduce_scatter_block(at.send, at.recv, count, MPI_FLOAT, MPI_SUM, comm));
+    else
+        SH_MPI(MPI_Allreduce(MPI_IN_PLACE, at.recv, count, MPI_FLOAT, MPI_SUM, comm));
+    return SH_OK;
+}
+
+/* Seconds of one call, the mean of n in a row, of the slowest rank. A failure inside stops the job: peers wait. */
+static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double *seconds)
+{
+    sh_rc rc = SH_OK;
+    int64_t begin;
+
+    sh_mesh_own_mpi();
+    sh_mesh_barrier();
+    begin = sh_now_ns();
+    for (int64_t i = 0; i < n && rc == SH_OK; i++)
+        rc = t->plain ? call_mpi(b, t) : call_sherd(b, t);
+    if (rc != SH_OK)
+        sh_stop(rc);
+    b->r->device->queue_drain(b->queue);
+    *seconds = (double)(sh_now_ns() - begin) / 1e9;
+    SH_TRY(sh_mesh_max(seconds, 1));
+    *seconds /= (double)n;
+    return SH_OK;
+}
+
+static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
+{
+    if (!t->coll)
+        return sh_rate_copy(&b->rate, t->elems * (int64_t)sizeof(float), seconds);
+    SH_TRY(time_calls(b, t, 1, seconds));
+    return time_calls(b, t, *seconds < least_seconds ? (int64_t)(least_seconds / *seconds) + 1 : 1, seconds);
+}
+
+static sh_rc report(const struct bench *b)
+{
+    const int *size = b->r->mesh->shape.size;
+    const char *memory = b->segment.ranks
+                             ? "operands of sums and gathered units in memory that the ranks of a node share; a "
+                               "gather on the shard axis is a barrier and moves nothing"
+                             : "operands in each rank's own memory";
+    char *head =
+        sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
+                  size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], sh_comm_name(b->comm), b->options->repeat, memory,
+                  size[SH_AXIS_WORLD] == 1 ? "\none rank: nothing is sent" : "", formulas);
+    sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
+
+    free(head);
+    return rc;
+}
+
+static sh_rc measure(struct bench *b)
+{
+    SH_TRY(choose_max_bytes(b));
+    SH_TRY(open_comm(b));
+    SH_TRY(open_memory(b));
+    for (int64_t bytes = SH_BENCH_LEAST_BYTES; bytes <= b->max_bytes; bytes *= GROWTH)
+        add_size(b, bytes);
+    for (int k = 0; k < b->options->repeat; k++)
+        for (int i = 0; i < b->list.n; i++)
+            SH_TRY(time_test(b, &b->tests[i], &b->list.times[i].seconds[k]));
+    return sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
+}
+
+static void close_all(struct bench *b)
+{
+    sh_rate_close(&b->rate);
+    if (b->comm)
+        sh_comm_destroy(b->comm);
+    if (b->arena) {
+        b->r->device->queue_destroy(b->queue);
+        b->r->device->arena_destroy(b->arena, b->own_bytes + sh_segment_bytes(&b->segment));
+    }
+    sh_run_close(b->r);
+    sh_bench_list_free(&b->list);
+    free(b->tests);
+}
+
+sh_rc sh_bench_comm(const struct sh_config *asked, const struct sh_bench_options *options)
+{
+    struct sh_config cfg = *asked;
+    struct bench b = {.options = options};
+    sh_rc rc;
+
+    SH_TRY(sh_agree(sh_bench_check("comm", options)));
+    SH_TRY(sh_bench_folder_make(&cfg, options->folder));
+    rc = sh_run_open(&cfg, SH_TO_TRAIN, &b.r);
+    if (rc == SH_OK)
+        rc = measure(&b);
+    close_all(&b);
+    sh_bench_folder_delete(&cfg);
+    return rc;
+}

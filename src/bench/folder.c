@@ -1,0 +1,39 @@
+#include "src/bench/folder.h"
+
+#include "src/mesh/mesh.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+sh_rc sh_bench_folder_make(struct sh_config *cfg, const char *folder)
+{
+    int rank, world, n;
+
+    sh_mesh_world(&rank, &world);
+    n = snprintf(cfg->job.dump_folder, sizeof cfg->job.dump_folder, "%s/sherd-bench-XXXXXX", folder);
+    if (n >= (int)sizeof cfg->job.dump_folder)
+        return sh_agree(sh_fail(SH_E_USAGE, "sherd bench: the folder's name is too long"));
+    SH_TRY(sh_agree(rank == 0 && !mkdtemp(cfg->job.dump_folder)
+                        ? sh_fail(SH_E_DATA, "create a folder in %s: %s", folder, strerror(errno))
+                        : SH_OK));
+    return sh_mesh_bcast(cfg->job.dump_folder, sizeof cfg->job.dump_folder, 0);
+}
+
+void sh_bench_folder_drop(const char *path)
+{
+    int rank, world;
+
+    sh_mesh_world(&rank, &world);
+    sh_mesh_barrier();
+    if (rank == 0)
+        unlink(path);
+    sh_mesh_barrier();
+}
+
+void sh_bench_folder_delete(const struct sh_config *cfg)
+{
+    rmdir(cfg->job.dump_folder);
+}

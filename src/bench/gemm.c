@@ -1,0 +1,232 @@
+/* The matrix products of a training step, each distinct shape once, where training runs them: by the device's kernels,
+ * in the arena of the job. */
+#include "src/bench/bench.h"
+
+#include "src/base/mem.h"
+#include "src/base/rng.h"
+#include "src/bench/folder.h"
+#include "src/bench/rate.h"
+#include "src/bench/rows.h"
+#include "src/run/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 16 };
+
+/* Kinds with products, and which operands have as last dimension what a row of x has and what a row of y has. */
+static const struct product {
+    enum sh_op_kind kind;
+    const char *name;
+    int wide_in, wide_out; /* operands, outputs from SH_OP_MAX_IN on; of the head: dims of the weight */
+} products[] = {
+    {SH_OP_LINEAR, "forward", 0, SH_OP_MAX_IN},
+    {SH_OP_LINEAR_BWD_X, "dX", SH_OP_MAX_IN, 0},
+    {SH_OP_LINEAR_BWD_W, "dW", 1, 0},
+    {SH_OP_HEAD_LOSS, "head, loss", 0, SH_NONE},
+    {SH_OP_HEAD_LOSS_GRAD, "head, loss and gradients", 0, SH_NONE},
+};
+
+struct shape {
+    struct sh_op_call call;
+    enum sh_dtype dtype; /* that is multiplied */
+    int64_t calls;       /* in a step of this rank */
+};
+
+struct bench {
+    struct sh_run *r;
+    const struct sh_bench_options *options;
+    struct sh_rate rate;
+    struct sh_op_scalars scalars;
+    struct shape *shapes; /* [list.n], those of the squares empty */
+    struct sh_bench_list list;
+    int square[SH_DTYPES]; /* row of the square product of a type; SH_NONE */
+};
+
+static const struct sh_operand *operand(const struct sh_op_call *call, int i)
+{
+    return i < SH_OP_MAX_IN ? &call->in[i] : &call->out[i - SH_OP_MAX_IN];
+}
+
+static int64_t last_dim(const struct sh_operand *t)
+{
+    return t->dim[t->ndim - 1];
+}
+
+static int64_t elems(const struct sh_operand *t)
+{
+    int64_t n = t->ndim > 0;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
+static const struct product *product_of(enum sh_op_kind kind)
+{
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+        if (products[i].kind == kind)
+            return &products[i];
+    return NULL;
+}
+
+/* Row of that name, made when there is none. */
+static int row_of(struct bench *b, const char *name)
+{
+    for (int i = 0; i < b->list.n; i++)
+        if (!strcmp(b->list.rows[i].name, name))
+            return i;
+    b->shapes = sh_realloc(b->shapes, (size_t)b->list.n + 1, sizeof *b->shapes);
+    memset(&b->shapes[b->list.n], 0, sizeof *b->shapes);
+    return sh_bench_add(&b->list, "%s", name);
+}
+
+static void add_square(struct bench *b, enum sh_dtype dtype)
+{
+    char name[64];
+
+    if (b->square[dtype] != SH_NONE)
+        return;
+    snprintf(name, sizeof name, "%s square of %lld", sh_dtype_name(dtype), (long long)b->rate.side);
+    b->square[dtype] = row_of(b, name);
+    b->list.times[b->square[dtype]].flops = sh_rate_product_flops(&b->rate);
+    b->shapes[b->square[dtype]].dtype = dtype;
+}
+
+static void add_call(struct bench *b, const struct product *p, const struct sh_op_call *call, int repeat)
+{
+    const struct sh_operand *x = &call->in[0];
+    enum sh_dtype dtype = x->dtype;
+    int64_t wide_in = last_dim(operand(call, p->wide_in));
+    int64_t wide_out = p->wide_out == SH_NONE ? call->in[1].dim[0] : last_dim(operand(call, p->wide_out));
+    char name[128];
+    int row;
+
+    add_square(b, dtype);
+    snprintf(name, sizeof name, "%s %s %lld x %lld -> %lld", sh_dtype_name(dtype), p->name,
+             (long long)(elems(x) / last_dim(x)), (long long)wide_in, (long long)wide_out);
+    row = row_of(b, name);
+    b->list.times[row].flops = sh_op_cost(call).flops;
+    b->shapes[row].call = *call;
+    b->shapes[row].dtype = dtype;
+    b->shapes[row].calls += repeat;
+}
+
+static void find_shapes(struct bench *b)
+{
+    const struct sh_program *p = b->r->p;
+    char *arena = (char *)sh_exec_data(b->r->exec, p->tokens) - p->tensors[p->tokens].offset_bytes;
+
+    for (int i = 0; i < SH_DTYPES; i++)
+        b->square[i] = SH_NONE;
+    for (int s = 0; s < p->n_sections; s++)
+        for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
+            const struct product *kind = product_of(p->ops[i].kind);
+            struct sh_op_call call;
+
+            if (!kind || !p->sections[s].repeat)
+                continue;
+            sh_program_call(p, &p->ops[i], arena, &call);
+            call.scalars = &b->scalars;
+            call.queue = b->rate.queue;
+            add_call(b, kind, &call, p->sections[s].repeat);
+        }
+}
+
+/* Neighbours on a node may have the operand in common: all write the same. */
+static void fill(struct bench *b, const struct sh_operand *t)
+{
+    float *f32 = sh_calloc(PIECE, sizeof *f32);
+    sh_bf16 *bf16 = sh_calloc(PIECE, sizeof *bf16);
+    int32_t *i32 = sh_calloc(PIECE, sizeof *i32);
+    const void *host = t->dtype == SH_I32 ? (void *)i32 : t->dtype == SH_BF16 ? (void *)bf16 : f32;
+    int64_t n = t->data ? elems(t) : 0, size = sh_dtype_bytes(t->dtype);
+
+    sh_rng_fill_normal(1, 0, PIECE, 0.02f, f32);
+    for (int i = 0; i < PIECE; i++) {
+        bf16[i] = sh_f32_to_bf16(f32[i]);
+        i32[i] = i * 31 % b->r->build.model.vocab;
+    }
+    for (int64_t at = 0; at < n; at += PIECE)
+        b->r->device->put(b->rate.queue, (char *)t->data + at * size, host, size * (n - at < PIECE ? n - at : PIECE));
+    free(f32);
+    free(bf16);
+    free(i32);
+}
+
+static sh_rc time_shape(struct bench *b, int row, double *seconds)
+{
+    struct shape *s = &b->shapes[row];
+
+    if (row == b->square[s->dtype])
+        return sh_rate_product(&b->rate, s->dtype, seconds);
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        fill(b, &s->call.in[i]);
+    return sh_rate_call(&b->rate, &s->call, seconds);
+}
+
+/* The best round of the square is what the machine can do. */
+static void judge(struct bench *b)
+{
+    int rounds = b->options->repeat;
+    double all = 0;
+
+    for (int i = 0; i < b->list.n; i++)
+        all += (double)b->shapes[i].calls * sh_bench_median(b->list.times[i].seconds, rounds);
+    for (int i = 0; i < b->list.n; i++) {
+        struct sh_bench_times *t = &b->list.times[i], *yard = &b->list.times[b->square[b->shapes[i].dtype]];
+        double best = yard->seconds[0];
+
+        for (int k = 1; k < rounds; k++)
+            best = yard->seconds[k] < best ? yard->seconds[k] : best;
+        t->floor_seconds = t->flops / yard->flops * best;
+        t->share = (double)b->shapes[i].calls * sh_bench_median(t->seconds, rounds) / all;
+    }
+}
+
+static sh_rc report(struct bench *b)
+{
+    const struct sh_config *cfg = &b->r->cfg;
+    char *head =
+        sh_strfmt("products of a training step of %s, %d sequences of %d tokens; one call of the slowest of %d ranks\n"
+                  "of %d threads, %d rounds; share: of a step's products; floor: the square's best round",
+                  cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len, b->r->mesh->world,
+                  b->r->threads, b->options->repeat);
+    sh_rc rc;
+
+    judge(b);
+    rc = sh_bench_report("gemm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
+    free(head);
+    return rc;
+}
+
+static sh_rc measure(struct bench *b)
+{
+    b->scalars.loss_scale = 1;
+    SH_TRY(sh_rate_open(b->r->device, b->r->threads, 0, &b->rate));
+    find_shapes(b);
+    for (int k = 0; k < b->options->repeat; k++)
+        for (int i = 0; i < b->list.n; i++)
+            SH_TRY(time_shape(b, i, &b->list.times[i].seconds[k]));
+    return sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
+}
+
+sh_rc sh_bench_gemm(const struct sh_config *asked, const struct sh_bench_options *options)
+{
+    struct sh_config cfg = *asked;
+    struct bench b = {.options = options};
+    sh_rc rc;
+
+    SH_TRY(sh_agree(sh_bench_check("gemm", options)));
+    SH_TRY(sh_bench_folder_make(&cfg, options->folder));
+    rc = sh_run_open(&cfg, SH_TO_TRAIN, &b.r);
+    if (rc == SH_OK)
+        rc = measure(&b);
+    sh_rate_close(&b.rate);
+    sh_run_close(b.r);
+    sh_bench_folder_delete(&cfg);
+    sh_bench_list_free(&b.list);
+    free(b.shapes);
+    return rc;
+}

@@ -1,0 +1,133 @@
+#include "src/bench/trace.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/program/program.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const size_t most_bytes = (size_t)1 << 30;
+
+struct reader {
+    int steps;
+    const struct sh_bench_peaks *peaks;
+    struct sh_bench_list *list;
+    int first;  /* row of this reader */
+    int *row;   /* [events] of the list; SH_NONE: no row */
+    int *count; /* [list.n] events of a row in all steps */
+    int *seen;  /* [list.n] of them, those before the one at hand */
+};
+
+/* "forward layers.3 linear" is "forward layers linear". */
+static void forget_layer(const char *label, char *out, size_t bytes)
+{
+    size_t n = 0;
+
+    while (*label && n + 1 < bytes)
+        if (label[0] == '.' && isdigit((unsigned char)label[1]))
+            for (label++; isdigit((unsigned char)*label); label++)
+                ;
+        else
+            out[n++] = *label++;
+    out[n] = '\0';
+}
+
+/* Whether the event is the compute stream's or a wait; collectives that nobody waits for cost nothing. */
+static bool name_of(json_t *event, char *name, size_t bytes)
+{
+    const char *label = json_string_value(json_object_get(event, "name")),
+               *phase = json_string_value(json_object_get(event, "ph"));
+    json_int_t row = json_integer_value(json_object_get(event, "tid"));
+    json_t *args = json_object_get(event, "args");
+    const char *what = json_string_value(json_object_get(args, "what"));
+    char plain[128];
+
+    if (!label || !phase || strcmp(phase, "X") || !what || json_integer_value(json_object_get(event, "pid")) != 0)
+        return false;
+    if (row == SH_STREAM_COMPUTE) {
+        forget_layer(label, plain, sizeof plain);
+        snprintf(name, bytes, "%s, %.4g MFLOP", plain, json_number_value(json_object_get(args, "flops")) / 1e6);
+    } else if (row == SH_STREAMS) {
+        forget_layer(what, plain, sizeof plain);
+        snprintf(name, bytes, "wait for %s", plain);
+    }
+    return row == SH_STREAM_COMPUTE || row == SH_STREAMS;
+}
+
+static int row_of(struct reader *r, const char *name)
+{
+    for (int i = r->first; i < r->list->n; i++)
+        if (!strcmp(r->list->rows[i].name, name))
+            return i;
+    r->count = sh_realloc(r->count, (size_t)r->list->n + 1, sizeof *r->count);
+    r->count[r->list->n] = 0;
+    return sh_bench_add(r->list, "%s", name);
+}
+
+static void count_events(struct reader *r, json_t *events)
+{
+    char name[256];
+
+    r->row = sh_calloc(json_array_size(events) + 1, sizeof *r->row);
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        r->row[i] = name_of(json_array_get(events, i), name, sizeof name) ? row_of(r, name) : SH_NONE;
+        if (r->row[i] != SH_NONE)
+            r->count[r->row[i]]++;
+    }
+}
+
+/* Every step has the same operations in the same order. */
+static void add_event(struct reader *r, json_t *event, int row)
+{
+    struct sh_bench_times *t = &r->list->times[row];
+    json_t *args = json_object_get(event, "args");
+    double flops = json_number_value(json_object_get(args, "flops")),
+           bytes = json_number_value(json_object_get(args, "bytes"));
+    double at_products = flops / r->peaks->flops_per_second, at_copies = bytes / r->peaks->bytes_per_second;
+    int step = (int)((int64_t)r->seen[row]++ * r->steps / r->count[row]);
+
+    t->seconds[step] += json_number_value(json_object_get(event, "dur")) / 1e6;
+    if (step > 0)
+        return;
+    t->flops += flops;
+    t->bytes += (int64_t)bytes;
+    t->floor_seconds += at_products > at_copies ? at_products : at_copies;
+}
+
+static sh_rc read_events(struct reader *r, json_t *events, const char *path)
+{
+    count_events(r, events);
+    if (r->list->n == r->first)
+        return sh_fail(SH_E_DATA, "%s: no operations in the trace", path);
+    r->seen = sh_calloc((size_t)r->list->n, sizeof *r->seen);
+    for (size_t i = 0; i < json_array_size(events); i++)
+        if (r->row[i] != SH_NONE)
+            add_event(r, json_array_get(events, i), r->row[i]);
+    return SH_OK;
+}
+
+sh_rc sh_bench_trace_read(const char *path, int steps, const struct sh_bench_peaks *peaks, struct sh_bench_list *out)
+{
+    struct reader r = {.steps = steps, .peaks = peaks, .list = out, .first = out->n};
+    json_error_t error;
+    json_t *all;
+    char *text;
+    size_t bytes;
+    sh_rc rc;
+
+    SH_TRY(sh_read_file(path, most_bytes, &text, &bytes));
+    all = json_loadb(text, bytes, 0, &error);
+    free(text);
+    if (!all)
+        return sh_fail(SH_E_DATA, "%s:%d: %s", path, error.line, error.text);
+    rc = read_events(&r, json_is_array(all) ? all : json_object_get(all, "traceEvents"), path);
+    json_decref(all);
+    free(r.row);
+    free(r.count);
+    free(r.seen);
+    return rc;
+}

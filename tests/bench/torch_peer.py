@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts make them: what
+tests/bench/peers sets Sherd's steps beside. The model is that of tests/gpu/torch_step.py, not compiled.
+
+    tests/bench/torch_peer.py --job JSON    rank 0 prints one line of JSON
+    tests/bench/torch_peer.py --can MODE    says in one line why this PyTorch cannot; nothing when it can
+
+A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
+(float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a file
+of uint16).
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+import types
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gpu'))
+
+
+def find_fully_shard():
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError:  # PyTorch 2.4 and 2.5
+        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+    return fully_shard, MixedPrecisionPolicy
+
+
+def why_not(mode):
+    try:
+        import torch
+        if mode != 'plain' and not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+            return f'PyTorch {torch.__version__} has no gloo'
+    except ImportError:
+        return f'{sys.executable} has no torch (Debian: python3-torch)'
+    except AttributeError:  # PyTorch 1.13 cannot be asked for gloo
+        pass
+    try:
+        if mode == 'fsdp':
+            find_fully_shard()
+    except Exception:  # where the module is there, it may still not load: PyTorch 1.13 with Python 3.11
+        return f'PyTorch {torch.__version__} has no fully_shard; 2.4 has'
+    return ''
+
+
+def libraries():
+    """What is behind the products, by the files that are mapped."""
+    import torch
+    names = {line.split()[-1] for line in pathlib.Path('/proc/self/maps').read_text().splitlines() if '/' in line}
+    found = sorted(name for name in names if re.search(r'lib(blas|openblas|blis|mkl)', os.path.basename(name)))
+    found += ['MKL inside'] if torch.backends.mkl.is_available() else []
+    return found + (['oneDNN inside'] if torch.backends.mkldnn.is_available() else [])
+
+
+def is_reference(found):
+    """Debian's libblas3 without any other library beside it."""
+    fast = [name for name in found if re.search('openblas|blis|mkl|MKL', name)]
+    return not fast and any('blas' in name for name in found)
+
+
+def loss_of(x, weight, targets):
+    import torch.nn.functional as F
+    return F.cross_entropy(F.linear(x, weight).flatten(0, 1), targets.flatten())
+
+
+def wrap(job, model):
+    import torch
+    if job.mode == 'plain':
+        return model
+    torch.distributed.init_process_group('gloo', init_method=f'file://{job.store}', rank=job.rank, world_size=job.ranks)
+    if job.mode == 'ddp':
+        return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    fully_shard, policy = find_fully_shard()
+    mesh = torch.distributed.device_mesh.init_device_mesh('cpu', (job.ranks,))
+    keep = {'mesh': mesh}
+    if job.precision == 'bfloat16':
+        keep['mp_policy'] = policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, **keep)
+    fully_shard(model, **keep)
+    return model
+
+
+def batches(job):
+    """The same tokens as Sherd's, in file order; neighbours share one token."""
+    import torch
+    tokens = torch.frombuffer(bytearray(pathlib.Path(job.tokens).read_bytes()), dtype=torch.int16).long() & 0xffff
+    for step in range(job.steps):
+        first = (step * job.ranks + job.rank) * job.batch
+        rows = [tokens[(first + i) * job.seq:][:job.seq + 1] for i in range(job.batch)]
+        yield torch.stack([row[:-1] for row in rows]), torch.stack([row[1:] for row in rows])
+
+
+def train_step(job, model, optimizer, tokens, targets):
+    import torch
+    under = job.precision == 'bfloat16' and job.mode != 'fsdp'
+    begin = time.perf_counter()
+    with torch.autocast('cpu', torch.bfloat16) if under else contextlib.nullcontext():
+        loss = model(tokens, targets)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    value = loss.item()
+    return time.perf_counter() - begin, value
+
+
+def peak_bytes():
+    return int(re.search(r'VmHWM:\s+(\d+)', pathlib.Path('/proc/self/status').read_text()).group(1)) << 10
+
+
+def run(job):
+    import torch
+    import torch_step
+    torch.set_num_threads(job.threads)
+    torch.manual_seed(1)
+    model = torch_step.Model(job)
+    model.loss_of = loss_of
+    model = wrap(job, model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, foreach=True)
+    steps = [train_step(job, model, optimizer, *batch) for batch in batches(job)]
+    if job.rank == 0:
+        print(json.dumps({'seconds': [step[0] for step in steps], 'losses': [step[1] for step in steps],
+                          'peak_bytes': peak_bytes(), 'torch': torch.__version__, 'blas': libraries(),
+                          'reference_blas': is_reference(libraries()),
+                          'parameters': sum(x.numel() for x in model.parameters())}))
+    if job.mode != 'plain':
+        torch.distributed.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    wish = parser.add_mutually_exclusive_group(required=True)
+    wish.add_argument('--job')
+    wish.add_argument('--can', choices=['plain', 'ddp', 'fsdp'])
+    a = parser.parse_args()
+    if a.can:
+        print(why_not(a.can))
+    else:
+        run(types.SimpleNamespace(**json.loads(a.job)))
+
+
+if __name__ == '__main__':
+    main()
