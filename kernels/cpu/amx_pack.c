@@ -100,11 +100,22 @@ static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
         _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
 }
 
+/* Ask for step k: a line of each of the 32 stored rows, which hardware does not foresee, as they often lie in as many
+ * pages. Addresses past the end of a matrix do no harm. */
+static inline void prefetch(const struct sh_amx_source *s, int64_t k)
+{
+    const sh_bf16 *next = s->data + (s->inner_rows ? k * s->step : k);
+
+    for (int64_t r = 0; r < SH_AMX_SIDE; r++)
+        __builtin_prefetch(next + r * s->step);
+}
+
 /* Stored rows are tiles of rows as they are; pairs are tiles of columns. The other way round they are transposed. */
 static SH_AMX void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panel)
 {
     __m512i r[16];
     for (int64_t k = 0; k < s->depth; k += SH_AMX_SIDE) {
+        prefetch(s, k + SH_AMX_SIDE);
         for (int h = 0; h < 2; h++, panel += TILE) {
             if (s->inner_rows)
                 load_pairs(s, h * HALF, k, r);

@@ -79,7 +79,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
 int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads)
 {
     if (e->product)
-        return e->shared_bytes;
+        return e->shared_bytes + threads * e->work_bytes;
     return threads * sh_cpu_round64((out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 

@@ -1,6 +1,6 @@
 /* Engines: libraries that multiply one tile on one thread, or code of our own that does a whole product with all of
- * them. One row an engine and type; adding one is one row and one file. The first usable row of a type is taken; the rows, and the measurements behind their order, stand in
- * gemm_engine.c. */
+ * them. One row an engine and type; adding one is one row and one file. The first usable row of a type is taken; the
+ * rows, and the measurements behind their order, stand in gemm_engine.c. */
 #ifndef SH_KERNELS_CPU_GEMM_ENGINE_H
 #define SH_KERNELS_CPU_GEMM_ENGINE_H
 
@@ -29,8 +29,8 @@ struct sh_gemm_engine {
     /* Either of both; all f32 engines have tile(). */
     sh_rc (*tile)(const struct sh_gemm_tile *t, void *work);  /* from many threads at once */
     sh_rc (*product)(const struct sh_gemm *g, void *work);    /* opens a parallel region itself */
-    int64_t work_bytes;        /* scratch of tile() on one thread; 0 in all f32 engines */
-    int64_t shared_bytes;      /* scratch of product() */
+    int64_t work_bytes;        /* scratch of one thread, a multiple of 64; 0 in all f32 engines */
+    int64_t shared_bytes;      /* scratch of product() beside that of each thread */
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */

@@ -115,7 +115,8 @@ static void check_product(const struct sh_gemm_engine *e, const struct product *
 static void check_engine(const struct sh_gemm_engine *e)
 {
     static const int64_t sizes[][3] = {{1, 1, 1},    {1, 70, 3},    {3, 2, 17},     {17, 33, 65},   {64, 64, 64},
-                                       {100, 1, 40}, {257, 385, 9}, {130, 500, 31}, {300, 40, 600}, {2, 800, 130}};
+                                       {100, 1, 40}, {257, 385, 9}, {130, 500, 31}, {300, 40, 600}, {2, 800, 130},
+                                       {33, 7, 8201}, {1050, 1030, 5}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (int orders = 0; orders < 4; orders++) {
             struct product p = {.m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .trans_a = orders & 1,

@@ -1,0 +1,98 @@
+/* Products of packed panels, and what becomes of their sums. */
+#include "sherd_config.h"
+
+#include "kernels/cpu/amx.h"
+
+#ifdef SH_AMX
+
+#include "kernels/cpu/block.h"
+
+#include <immintrin.h>
+
+enum { SIDE = SH_AMX_SIDE, HALF = SIDE / 2, TILE = SH_AMX_STEP / 2 };
+
+/* All eight tiles: 16 rows of 64 bytes. Static, since GCC 12 believes that loading it reads eight bytes, and drops what is
+ * written to the others. */
+static const struct {
+    uint8_t palette, start, rest[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} all_tiles = {.palette = 1,
+               .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+               .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+
+SH_AMX void sh_amx_begin(void)
+{
+    _tile_loadconfig(&all_tiles);
+}
+
+SH_AMX void sh_amx_end(void)
+{
+    _tile_release();
+}
+
+SH_AMX void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, float *sums, int64_t steps, bool add)
+{
+    enum { BYTES = SIDE * 4 };
+
+    if (add) {
+        _tile_loadd(0, sums, BYTES);
+        _tile_loadd(1, sums + HALF, BYTES);
+        _tile_loadd(2, sums + HALF * SIDE, BYTES);
+        _tile_loadd(3, sums + HALF * SIDE + HALF, BYTES);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (; steps > 0; steps--, rows.data += rows.stride, cols.data += cols.stride) {
+        _tile_loadd(6, cols.data, 64);
+        _tile_loadd(4, rows.data, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, cols.data + TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, rows.data + TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, BYTES);
+    _tile_stored(1, sums + HALF, BYTES);
+    _tile_stored(2, sums + HALF * SIDE, BYTES);
+    _tile_stored(3, sums + HALF * SIDE + HALF, BYTES);
+}
+
+static SH_AMX inline __m512 widen(const void *p, enum sh_dtype dtype, __mmask16 mask)
+{
+    if (dtype == SH_F32)
+        return _mm512_maskz_loadu_ps(mask, p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
+}
+
+/* Up to 16 sums of a row, from column `col` on. */
+static SH_AMX inline void emit(const struct sh_gemm *g, __m512 x, int64_t row, int64_t col, __mmask16 mask)
+{
+    int64_t at = row * g->ldc + col;
+    void *c = sh_cpu_at(g->c, g->out_dtype, at);
+
+    if (g->bias)
+        x = _mm512_add_ps(x, widen(sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype, mask));
+    if (g->addend)
+        x = _mm512_add_ps(x, widen(sh_cpu_at(g->addend, g->out_dtype, at), g->out_dtype, mask));
+    if (g->out_dtype == SH_F32)
+        _mm512_mask_storeu_ps(c, mask, x);
+    else
+        _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+{
+    int64_t rows = sh_amx_least(g->m - row, SIDE), cols = sh_amx_least(g->n - col, SIDE);
+    __mmask32 mask = cols == SIDE ? 0xffffffffu : (1u << cols) - 1;
+
+    for (int64_t r = 0; r < rows; r++, sums += SIDE)
+        for (int h = 0; h < 2; h++)
+            emit(g, _mm512_load_ps(sums + h * HALF), row + r, col + h * HALF, (__mmask16)(mask >> h * HALF));
+}
+
+#endif
