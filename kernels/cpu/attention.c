@@ -101,15 +101,15 @@ static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call
     return SH_OK;
 }
 
-int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads)
+static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     return threads * sh_cpu_round64(scratch_elems(call->attr->head_dim) * (int64_t)sizeof(float));
 }
 
-sh_rc sh_cpu_attention(const struct sh_op_call *call)
+static sh_rc run(const struct sh_op_call *call)
 {
     struct sh_attn a = sh_attn_of(call, &call->in[0], &call->in[1]);
-    int64_t one_thread = sh_cpu_attention_work_bytes(call, 1);
+    int64_t one_thread = work_bytes(call, 1);
     SH_REQUIRE(call->work_bytes >= one_thread * omp_get_max_threads());
 
     int64_t blocks = (a.seq + SH_ATTN_Q - 1) / SH_ATTN_Q, heads = a.batch * a.heads;
@@ -128,3 +128,11 @@ sh_rc sh_cpu_attention(const struct sh_op_call *call)
     }
     return sh_gemm_failed(&failure);
 }
+
+static bool takes(enum sh_dtype dtype)
+{
+    (void)dtype;
+    return true;
+}
+
+const struct sh_attn_engine sh_attn_f32 = {.takes = takes, .work_bytes = work_bytes, .run = run};

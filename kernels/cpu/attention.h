@@ -11,6 +11,15 @@
 /* Measured: 32 to 128 queries and 64 to 256 keys; this is the fastest at T=256 and T=1024, by 3 % over 64 and 128. */
 enum { SH_ATTN_Q = 64, SH_ATTN_K = 256 };
 
+/* A way to do one of the two, for the types that it takes. Adding one is one file and one row in attention_engine.c. */
+struct sh_attn_engine {
+    bool (*takes)(enum sh_dtype dtype); /* on this CPU */
+    int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
+    sh_kernel run;
+};
+extern const struct sh_attn_engine sh_attn_f32, sh_attn_f32_bwd; /* any type, computed in f32 */
+extern const struct sh_attn_engine sh_attn_amx, sh_attn_amx_bwd; /* with HAVE_AMX, on x86-64: bf16 by the tile unit */
+
 struct sh_attn {
     int64_t batch, seq, heads, kv_heads, dim;
     int64_t ld;                      /* (H+2K)D: one packed row of qkv */

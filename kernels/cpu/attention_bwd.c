@@ -140,15 +140,15 @@ static sh_rc kv_head_backward(struct task *w)
     return SH_OK;
 }
 
-int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads)
+static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     return threads * sh_cpu_round64(scratch_elems(call->in[1].dim[1], call->attr->head_dim) * (int64_t)sizeof(float));
 }
 
-sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call)
+static sh_rc run(const struct sh_op_call *call)
 {
     struct sh_attn a = sh_attn_of(call, &call->in[1], &call->in[4]);
-    int64_t one_thread = sh_cpu_attention_bwd_work_bytes(call, 1);
+    int64_t one_thread = work_bytes(call, 1);
     SH_REQUIRE(call->work_bytes >= one_thread * omp_get_max_threads());
 
     struct sh_gemm_failure failure = {0};
@@ -167,3 +167,11 @@ sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call)
     }
     return sh_gemm_failed(&failure);
 }
+
+static bool takes(enum sh_dtype dtype)
+{
+    (void)dtype;
+    return true;
+}
+
+const struct sh_attn_engine sh_attn_f32_bwd = {.takes = takes, .work_bytes = work_bytes, .run = run};

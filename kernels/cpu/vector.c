@@ -92,8 +92,10 @@ sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
 
     SH_REQUIRE(call->work_bytes >= sh_cpu_sumsq_work_bytes(call, 1));
 #pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < pieces; p++)
+    for (int64_t p = 0; p < pieces; p++) {
+        sh_cpu_prefetch(a + (p + 1) * SH_CPU_PIECE, SH_CPU_PIECE * (int64_t)sizeof *a);
         part[p] = sumsq(a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+    }
     for (int64_t p = 0; p < pieces; p++)
         sum += part[p];
     *s = sum;
@@ -114,8 +116,10 @@ sh_rc sh_cpu_sumsq_exact(const struct sh_op_call *call)
     {
         struct sh_exact mine = {0};
 #pragma omp for schedule(static)
-        for (int64_t p = 0; p < pieces; p++)
+        for (int64_t p = 0; p < pieces; p++) {
+            sh_cpu_prefetch(a + (p + 1) * SH_CPU_PIECE, SH_CPU_PIECE * (int64_t)sizeof *a);
             sh_exact_add_squares(&mine, a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+        }
 #pragma omp critical(sh_exact)
         sh_exact_add(&sum, &mine);
     }

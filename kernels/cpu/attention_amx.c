@@ -1,0 +1,205 @@
+/* Attention by the tile unit, forward. A task is QUERIES panels of queries of one head; the keys go by in tiles of KEYS
+ * panels, which are packed once a task, with a running maximum and sum a query (online softmax). Tasks share nothing
+ * that they write. */
+#include "sherd_config.h"
+
+#include "kernels/cpu/attention_amx.h"
+
+#ifdef SH_AMX
+
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/math.h"
+
+#include <float.h>
+#include <omp.h>
+#include <string.h>
+
+enum { SIDE = SH_ATTN_SIDE, STEP = SH_AMX_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES = 8, KEYS = 8 };
+
+struct task {
+    const struct sh_attn *a;
+    const struct sh_op_call *call;
+    int64_t b, head, t, panels, depth; /* of the task: first query, panels of queries; steps that hold D */
+    struct sh_attn_queries seen[QUERIES];
+    /* Scratch of one thread. */
+    sh_bf16 *q, *k;        /* [QUERIES][depth] columns, [KEYS][depth] rows */
+    sh_bf16 *v, *p;        /* [depth][KEYS] rows: V turned; [KEYS] columns: weights of one panel of queries */
+    float *o;              /* [QUERIES][depth] blocks: the output, turned, not yet divided by the sums */
+    float *s;              /* [KEYS] blocks: scores, then weights, of one panel of queries */
+    float *max, *sum;      /* [QUERIES][SIDE] of the scaled scores; of their exponentials */
+};
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t scratch_bytes(int64_t depth)
+{
+    int64_t steps = (QUERIES + 2 * KEYS) * depth + KEYS, blocks = QUERIES * depth + KEYS;
+    return steps * STEP * (int64_t)sizeof(sh_bf16) + (blocks * BLOCK + 2 * QUERIES * SIDE) * (int64_t)sizeof(float);
+}
+
+static void cut_scratch(struct task *w, void *p)
+{
+    w->q = p;
+    w->k = w->q + QUERIES * w->depth * STEP;
+    w->v = w->k + KEYS * w->depth * STEP;
+    w->p = w->v + KEYS * w->depth * STEP;
+    w->o = (float *)(void *)(w->p + KEYS * STEP);
+    w->s = w->o + QUERIES * w->depth * BLOCK;
+    w->max = w->s + KEYS * BLOCK;
+    w->sum = w->max + QUERIES * SIDE;
+}
+
+/* top [SIDE]: the largest of each column of s [rows][SIDE]. */
+static SH_AMX void tops(const float *s, int64_t rows, float *top)
+{
+    enum { HALF = SIDE / 2 };
+    __m512 lo = _mm512_set1_ps(-FLT_MAX), hi = lo;
+    for (int64_t i = 0; i < rows; i++, s += SIDE) {
+        lo = _mm512_max_ps(_mm512_loadu_ps(s), lo);
+        hi = _mm512_max_ps(_mm512_loadu_ps(s + HALF), hi);
+    }
+    _mm512_storeu_ps(top, lo);
+    _mm512_storeu_ps(top + HALF, hi);
+}
+
+/* Scores s [rows][SIDE] become exponentials; shrink: what brings earlier ones to the new maximum. */
+static SH_AMX void soften(float *restrict s, int64_t rows, float scale, float *restrict max, float *restrict sum,
+                          float *restrict shrink)
+{
+    float top[SIDE];
+    tops(s, rows, top);
+    for (int j = 0; j < SIDE; j++) {
+        float now = top[j] * scale > max[j] ? top[j] * scale : max[j];
+        shrink[j] = sh_expf(max[j] - now);
+        max[j] = now;
+        sum[j] *= shrink[j];
+    }
+    for (int64_t i = 0; i < rows; i++, s += SIDE)
+        for (int j = 0; j < SIDE; j++) {
+            s[j] = sh_expf(s[j] * scale - max[j]);
+            sum[j] += s[j];
+        }
+}
+
+static SH_AMX void scale_columns(float *restrict block, const float *restrict by)
+{
+    for (int i = 0; i < SIDE; i++, block += SIDE)
+        for (int j = 0; j < SIDE; j++)
+            block[j] *= by[j];
+}
+
+/* Panel j of the queries against those of the panels of keys [k0, k1) that it sees. */
+static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
+{
+    const struct sh_attn_queries *seen = &w->seen[j];
+    int64_t lo = seen->least / SIDE > k0 ? seen->least / SIDE : k0, n = least(seen->t / SIDE + 1, k1) - lo;
+    float shrink[SIDE], *o = w->o + j * w->depth * BLOCK;
+    if (n <= 0)
+        return;
+
+    for (int64_t i = 0; i < n; i++) {
+        sh_tiles_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK,
+                          w->depth, false);
+        sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
+    }
+    soften(w->s, n * SIDE, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink);
+    for (int64_t i = 0; i < n; i++)
+        sh_attn_to_col_step(w->s + i * BLOCK, w->p + i * STEP);
+    for (int64_t d = 0; d < w->depth; d++) {
+        scale_columns(o + d * BLOCK, shrink);
+        sh_tiles_multiply(w->v + (d * KEYS + lo - k0) * STEP, w->p, o + d * BLOCK, n, true);
+    }
+}
+
+static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t rows, int64_t col)
+{
+    const struct sh_attn *a = w->a;
+    return (struct sh_attn_matrix){.data = (const sh_bf16 *)a->qkv + (w->b * a->seq + row) * a->ld + col,
+                                   .ld = a->ld, .rows = least(rows, a->seq - row), .dim = a->dim};
+}
+
+static void open_task(struct task *w)
+{
+    const struct sh_attn *a = w->a;
+    sh_attn_pack_rows(rows_of(w, w->t, QUERIES * SIDE, sh_attn_q_col(a, w->head)), sh_amx_pack_cols, w->q);
+    memset(w->o, 0, (size_t)(w->panels * w->depth * BLOCK) * sizeof(float));
+    for (int64_t j = 0; j < w->panels; j++)
+        w->seen[j] = sh_attn_queries_of(a, w->b, w->t + j * SIDE);
+    for (int64_t j = 0; j < w->panels * SIDE; j++) {
+        w->max[j] = -FLT_MAX; /* not -Inf: queries that see nothing shrink by exp(0) */
+        w->sum[j] = 0;
+    }
+}
+
+static SH_AMX void close_task(struct task *w)
+{
+    const struct sh_attn *a = w->a;
+    int64_t end = least(w->t + w->panels * SIDE, a->seq), ld = a->heads * a->dim;
+    float *lse = (float *)w->call->out[1].data + (w->b * a->heads + w->head) * a->seq;
+    sh_bf16 *o = (sh_bf16 *)w->call->out[0].data + w->b * a->seq * ld + w->head * a->dim;
+
+    for (int64_t t = w->t; t < end; t++) {
+        lse[t] = w->max[t - w->t] + logf(w->sum[t - w->t]);
+        w->sum[t - w->t] = 1.0f / w->sum[t - w->t];
+    }
+    for (int64_t t = w->t, j = 0; t < end; t += SIDE, j++)
+        for (int64_t d = 0; d < w->depth; d++) {
+            float *block = w->o + (j * w->depth + d) * BLOCK;
+            scale_columns(block, w->sum + j * SIDE);
+            sh_attn_put(block, true, o + t * ld + d * SIDE, ld, end - t, a->dim - d * SIDE);
+        }
+}
+
+static void attend(struct task *w)
+{
+    const struct sh_attn *a = w->a;
+    int64_t kv_head = w->head / (a->heads / a->kv_heads), first = a->seq;
+    w->panels = least(sh_attn_panels(a->seq - w->t), QUERIES);
+    open_task(w);
+    for (int64_t j = 0; j < w->panels; j++)
+        first = least(w->seen[j].least, first);
+    int64_t end = w->t / SIDE + w->panels;
+    for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS) {
+        int64_t k1 = least(k0 + KEYS, end), rows = (k1 - k0) * SIDE;
+        sh_attn_pack_rows(rows_of(w, k0 * SIDE, rows, sh_attn_k_col(a, kv_head)), sh_amx_pack_rows, w->k);
+        sh_attn_pack_cols(rows_of(w, k0 * SIDE, rows, sh_attn_v_col(a, kv_head)), sh_amx_pack_rows, w->v, KEYS);
+        for (int64_t j = 0; j < w->panels; j++)
+            take_keys(w, j, k0, k1);
+    }
+    close_task(w);
+}
+
+static int64_t work_bytes(const struct sh_op_call *call, int threads)
+{
+    return threads * scratch_bytes(sh_attn_panels(call->attr->head_dim));
+}
+
+static sh_rc run(const struct sh_op_call *call)
+{
+    struct sh_attn a = sh_attn_of(call, &call->in[0], &call->in[1]);
+    int64_t tasks = (a.seq + QUERIES * SIDE - 1) / (QUERIES * SIDE), heads = a.batch * a.heads;
+    SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
+#pragma omp parallel
+    {
+        struct task w = {.a = &a, .call = call, .depth = sh_attn_panels(a.dim)};
+        cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
+        sh_tiles_set();
+        /* The last queries see the most keys: they go first, so that no thread is left with them at the end. */
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tasks * heads; i++) {
+            w.t = (tasks - 1 - i / heads) * QUERIES * SIDE;
+            w.b = i % heads / a.heads;
+            w.head = i % a.heads;
+            attend(&w);
+        }
+        sh_tiles_drop();
+    }
+    return SH_OK;
+}
+
+const struct sh_attn_engine sh_attn_amx = {.takes = sh_attn_amx_takes, .work_bytes = work_bytes, .run = run};
+
+#endif

@@ -1,0 +1,54 @@
+/* Attention in bf16 by the tile unit: what forward and backward share. Scores stand the other way round than in
+ * attention.h: a tile is 32 keys (rows) by 32 queries (columns), so that what belongs to a query (its maximum, its sum,
+ * lse, delta) is a lane of a vector and no row is ever reduced, and so that two rows of weights side by side are the
+ * pairs which the next product reads as columns. Scores, softmax and all sums are f32; weights and gradients of scores
+ * are rounded to bf16 where a product reads them.
+ *
+ * A block is 32 x 32 floats, row-major, dense; a panel is that of amx.h. Internal to kernels/cpu; local, no state. */
+#ifndef SH_KERNELS_CPU_ATTENTION_AMX_H
+#define SH_KERNELS_CPU_ATTENTION_AMX_H
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/tiles.h"
+
+enum { SH_ATTN_SIDE = SH_AMX_SIDE, SH_ATTN_BLOCK = SH_AMX_STEP };
+
+bool sh_attn_amx_takes(enum sh_dtype dtype);
+
+/* Panels that hold n rows, and steps that hold n of the inner dimension. */
+static inline int64_t sh_attn_panels(int64_t n)
+{
+    return (n + SH_ATTN_SIDE - 1) / SH_ATTN_SIDE;
+}
+
+/* Rows of a head in a tensor of bf16. */
+struct sh_attn_matrix {
+    const sh_bf16 *data;
+    int64_t ld, rows, dim;
+};
+
+/* Panels of 32 rows each, dim deep; the next one sh_attn_panels(dim) steps on.
+ * Panels of 32 columns each, rows deep; the next one `steps` steps on. */
+typedef void (*sh_attn_pack)(const struct sh_amx_source *s, sh_bf16 *panel);
+void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels);
+void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps);
+
+/* Up to 32 queries from t on, and the keys that they see: query t+j those of [first[j], t+j]. A query behind the end
+ * sees none. */
+struct sh_attn_queries {
+    int64_t t;
+    int32_t first[SH_ATTN_SIDE], least, most; /* the least and the most of first */
+};
+struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t);
+
+/* Scores of keys from `key` on become -Inf where the query does not see the key. */
+void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key);
+
+/* A block as one step of a panel of rows; of a panel of columns, where its rows are the inner dimension. */
+void sh_attn_to_row_step(const float *block, sh_bf16 *step);
+void sh_attn_to_col_step(const float *block, sh_bf16 *step);
+
+/* dst [rows,cols] of bf16 = the block, of which so much exists; `turned`: the block's rows are dst's columns. */
+void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols);
+
+#endif

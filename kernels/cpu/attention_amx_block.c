@@ -1,0 +1,114 @@
+#include "sherd_config.h"
+
+#include "kernels/cpu/attention_amx.h"
+
+#ifdef SH_AMX
+
+#include <math.h>
+
+enum { SIDE = SH_ATTN_SIDE, HALF = SIDE / 2, BLOCK = SH_ATTN_BLOCK };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+bool sh_attn_amx_takes(enum sh_dtype dtype)
+{
+    return dtype == SH_BF16 && sh_amx_usable();
+}
+
+void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels)
+{
+    for (int64_t i = 0; i < m.rows; i += SIDE, panels += sh_attn_panels(m.dim) * SH_AMX_STEP)
+        pack(&(struct sh_amx_source){.data = m.data + i * m.ld, .step = m.ld, .sides = least(m.rows - i, SIDE),
+                                     .depth = m.dim}, panels);
+}
+
+void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps)
+{
+    for (int64_t i = 0; i < m.dim; i += SIDE, panels += steps * SH_AMX_STEP)
+        pack(&(struct sh_amx_source){.data = m.data + i, .step = m.ld, .inner_rows = true,
+                                     .sides = least(m.dim - i, SIDE), .depth = m.rows}, panels);
+}
+
+struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t)
+{
+    struct sh_attn_queries q = {.t = t, .least = INT32_MAX};
+    for (int64_t j = 0; j < SIDE; j++) {
+        int32_t first = t + j < a->seq ? (int32_t)sh_attn_first_key(a, b, t + j) : INT32_MAX;
+        q.first[j] = first;
+        q.least = first < q.least ? first : q.least;
+        q.most = first > q.most ? first : q.most;
+    }
+    return q;
+}
+
+SH_AMX void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
+{
+    if (key >= q->most && key + SIDE - 1 <= q->t)
+        return;
+    for (int32_t i = 0; i < SIDE; i++, block += SIDE) {
+        int32_t k = (int32_t)key + i, ahead = (int32_t)(key - q->t) + i;
+        for (int32_t j = 0; j < SIDE; j++)
+            block[j] = k >= q->first[j] && ahead <= j ? block[j] : -INFINITY;
+    }
+}
+
+static SH_AMX inline __m512i rounded(const float *row)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + HALF), _mm512_loadu_ps(row));
+}
+
+SH_AMX void sh_attn_to_row_step(const float *block, sh_bf16 *step)
+{
+    for (int i = 0; i < SIDE; i++)
+        _mm512_storeu_si512(step + i * SIDE, rounded(block + i * SIDE));
+}
+
+SH_AMX void sh_attn_to_col_step(const float *block, sh_bf16 *step)
+{
+    /* Unpacking works within quarters of a vector: each of the two results has pairs of both halves of the columns. */
+    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    for (int p = 0; p < HALF; p++, block += 2 * SIDE, step += SIDE) {
+        __m512i even = rounded(block), odd = rounded(block + SIDE);
+        __m512i lo = _mm512_unpacklo_epi16(even, odd), hi = _mm512_unpackhi_epi16(even, odd);
+        _mm512_storeu_si512(step, _mm512_permutex2var_epi64(lo, first, hi));
+        _mm512_storeu_si512(step + BLOCK / 2, _mm512_permutex2var_epi64(lo, second, hi));
+    }
+}
+
+/* dst [n] = 16 floats, rounded. */
+static SH_AMX inline void put_half(const float *src, sh_bf16 *dst, int64_t n)
+{
+    __mmask16 mask = (__mmask16)(n >= HALF ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
+    _mm256_mask_storeu_epi16(dst, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src)));
+}
+
+static SH_AMX void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t h = 0; h < SIDE; h += HALF)
+            put_half(block + i * SIDE + h, dst + i * ld + h, cols - h);
+}
+
+/* A panel of columns puts pairs of two bytes each across: to it, a row of 32 floats is one of 64 elements. What comes is
+ * tiles of 16 x 16 floats, turned: two for the upper 16 columns of the block, two for the lower. */
+static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+{
+    _Alignas(64) float turned[BLOCK];
+    struct sh_amx_source s = {.data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE,
+                              .depth = 2 * SIDE};
+
+    sh_amx_pack_cols(&s, (sh_bf16 *)(void *)turned);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t h = 0; h < 2; h++)
+            put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, dst + i * ld + h * HALF, cols - h * HALF);
+}
+
+void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+{
+    (turned ? put_turned : put_rows)(block, dst, ld, least(rows, SIDE), least(cols, SIDE));
+}
+
+#endif

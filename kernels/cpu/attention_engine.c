@@ -1,0 +1,47 @@
+#include "sherd_config.h"
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu.h"
+
+/* The first that takes the type; the last ones take all. */
+static const struct sh_attn_engine *const forward[] = {
+#ifdef SH_AMX
+    &sh_attn_amx,
+#endif
+    &sh_attn_f32,
+};
+
+static const struct sh_attn_engine *const backward[] = {
+#ifdef SH_AMX
+    &sh_attn_amx_bwd,
+#endif
+    &sh_attn_f32_bwd,
+};
+
+static const struct sh_attn_engine *engine_for(const struct sh_attn_engine *const *e, enum sh_dtype dtype)
+{
+    while (!(*e)->takes(dtype))
+        e++;
+    return *e;
+}
+
+int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return engine_for(forward, call->in[0].dtype)->work_bytes(call, threads);
+}
+
+sh_rc sh_cpu_attention(const struct sh_op_call *call)
+{
+    return engine_for(forward, call->in[0].dtype)->run(call);
+}
+
+int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return engine_for(backward, call->in[1].dtype)->work_bytes(call, threads);
+}
+
+sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call)
+{
+    return engine_for(backward, call->in[1].dtype)->run(call);
+}
