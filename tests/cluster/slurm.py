@@ -57,7 +57,7 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 SlurmdTimeout=10
 SlurmctldTimeout=30
-KillWait=10
+KillWait=4
 MinJobAge=3600
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
