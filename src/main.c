@@ -22,9 +22,10 @@ static sh_rc no_such_command(const char *word)
                    near ? near : "");
 }
 
+/* A rank without a text leaves the word to the one that has it. */
 static int report(sh_rc rc)
 {
-    if (rc != SH_OK)
+    if (rc != SH_OK && sh_error_text()[0])
         sh_log_error("%s", sh_error_text());
     return (int)rc;
 }

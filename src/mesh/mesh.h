@@ -19,13 +19,13 @@
 #include <stdbool.h>
 
 /* Start MPI (serialized threads) with what Sherd needs in its environment, and make sh_stop() take the whole job down.
- * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure; MPI is up even
- * then, so sh_mesh_stop() follows in any case. Collective over the job. */
+ * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure. sh_mesh_stop()
+ * follows in any case. Collective over the job. */
 sh_rc sh_mesh_start(int *argc, char ***argv);
 void sh_mesh_stop(void); /* MPI_Finalize; collective */
 
 /* SH_E_USAGE when a launcher's variables (SLURM_STEP_NUM_TASKS, PMI_SIZE, ...) say that more ranks were started than
- * the one that MPI sees. Part of sh_mesh_start; local. */
+ * the one that MPI sees. The first of them alone keeps the text, so that a job says it once. Part of sh_mesh_start; local. */
 sh_rc sh_mesh_launch_check(int world);
 
 /* The border to MPI: a code other than MPI_SUCCESS becomes SH_E_COMM with the call and MPI's own words. Local.

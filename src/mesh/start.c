@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ABORT_SECONDS = 5 };
+enum { ABORT_SECONDS = 5, SPEAK_SECONDS = 2 };
 
 #ifdef OPEN_MPI
 #define SRUN_PROTOCOL "pmix"
@@ -53,26 +53,60 @@ static void abort_job(int exit_status)
     MPI_Abort(MPI_COMM_WORLD, exit_status);
 }
 
+/* How launchers tell a process the number of ranks and which one it is, in the order of nearness to MPI. SLURM_NTASKS is
+ * not among them: it is also set in a batch script that starts one process on purpose. */
+static const struct {
+    const char *size, *rank;
+} launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"PMI_SIZE", "PMI_RANK"},
+    {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+};
+
+static int number_of(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value != NULL ? atoi(value) : 0;
+}
+
 sh_rc sh_mesh_launch_check(int world)
 {
-    /* In the order of nearness to MPI; the first that is set decides. SLURM_NTASKS is not among them: it is also set
-     * in a batch script that starts one process on purpose. */
-    static const char *const counts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"};
-    if (world > 1)
+    size_t i = 0, n = sizeof launchers / sizeof launchers[0];
+    while (i < n && getenv(launchers[i].size) == NULL)
+        i++;
+    if (world > 1 || i == n || number_of(launchers[i].size) <= 1)
         return SH_OK;
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        const char *value = getenv(counts[i]);
-        if (value == NULL)
-            continue;
-        if (atoi(value) <= 1)
-            return SH_OK;
-        return sh_fail(
-            SH_E_USAGE,
-            "the launcher started %s ranks (%s), but MPI sees only one: launcher and MPI library do not match; "
-            "start with srun --mpi=" SRUN_PROTOCOL ", or with the mpirun of the MPI that sherd was built with",
-            value, counts[i]);
+    if (number_of(launchers[i].rank) > 0) {
+        sh_error_clear();
+        return SH_E_USAGE;
     }
-    return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "the launcher started %d ranks (%s), but MPI sees only one: launcher and MPI library do not match; start with "
+        "srun --mpi=" SRUN_PROTOCOL ", or with the mpirun of the MPI that sherd was built with",
+        number_of(launchers[i].size), launchers[i].size);
+}
+
+/* In a step of srun --mpi=none nothing tells the ranks of each other. Open MPI ends the process then, with a page of text
+ * from each, so it is not asked; others become jobs of one rank, which are refused when MPI is up. */
+static bool cannot_meet(void)
+{
+#ifdef OPEN_MPI
+    return getenv("SLURM_STEP_NUM_TASKS") != NULL && getenv("PMIX_RANK") == NULL && getenv("PMI_RANK") == NULL;
+#else
+    return false;
+#endif
+}
+
+/* Ranks that MPI does not bring together cannot wait for each other, and a launcher may end the job at the first of them
+ * that leaves: the one that says why goes first. */
+static sh_rc check_launch(int world)
+{
+    sh_rc rc = sh_mesh_launch_check(world);
+    if (rc != SH_OK && sh_error_text()[0] == '\0')
+        sleep(SPEAK_SECONDS);
+    return rc;
 }
 
 sh_rc sh_mesh_start(int *argc, char ***argv)
@@ -82,6 +116,8 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
      * ranks hang when one of them cannot write that file, and leave it behind. */
     setenv("OMPI_MCA_sharedfp", "^sm,lockedfile", 0);
     int provided, rank, world;
+    if (cannot_meet())
+        SH_TRY(check_launch(1));
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
     sh_stop_hook(abort_job);
     SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -91,12 +127,14 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     sh_log_set_rank(rank, world);
     if (provided < MPI_THREAD_SERIALIZED)
         return sh_fail(SH_E_COMM, "this MPI library lets only one thread call it; sherd needs MPI_THREAD_SERIALIZED");
-    return sh_mesh_launch_check(world);
+    return check_launch(world);
 }
 
 void sh_mesh_stop(void)
 {
     sh_mesh_own_mpi();
     sh_stop_hook(NULL);
-    MPI_Finalize();
+    int started;
+    if (MPI_Initialized(&started) == MPI_SUCCESS && started)
+        MPI_Finalize();
 }

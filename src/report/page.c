@@ -14,7 +14,12 @@ struct note {
 
 static bool has_no_steps(const struct sh_report_run *run)
 {
-    return !run->n_steps;
+    return !run->n_steps && !run->ended;
+}
+
+static bool has_failed(const struct sh_report_run *run)
+{
+    return run->ended;
 }
 
 static bool is_too_short(const struct sh_report_run *run)
@@ -34,6 +39,7 @@ static bool has_unknown_ranks(const struct sh_report_run *run)
 
 static const struct note notes[] = {
     {"has done no step yet", has_no_steps},
+    {"failed before its first step; its row says why", has_failed},
     {"is too short for its speed to be known: the first step of a start does not count", is_too_short},
     {"has lines in metrics.jsonl that were cut off; they are left out", has_cut_lines},
     {"does not say on how many ranks it ran (start it with mesh.ranks=N), and is left out of what is drawn against "

@@ -13,6 +13,10 @@ void sh_report_free_run(struct sh_report_run *run);
 /* metrics.jsonl into the steps of *run, and its figures. Errors: SH_E_DATA, "path:line: ...". */
 sh_rc sh_report_read_metrics(const char *path, struct sh_report_run *run);
 
+/* Why the run in `folder` ended before its first step, as itself, its job script (FOLDER/chain) or its log beside it
+ * (FOLDER.out) say; NULL when none of them does, as of a job that still waits. Freed with free(). */
+char *sh_report_why_ended(const char *folder);
+
 /* Find what scales. */
 void sh_report_find_series(struct sh_report *r);
 

@@ -44,6 +44,7 @@ struct sh_report_run {
     struct sh_report_point *validations;
     int n_validations, cap_validations;
     int64_t arena_bytes, peak_rss_bytes;
+    char *ended;                     /* why, of a run that has done no step; NULL: it has, or nothing says so */
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
     double tokens_per_second;        /* median; 0: no step was measured */
     double seconds;                  /* wall time of a step, mean, with its share of checkpoints */

@@ -58,6 +58,7 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     SH_TRY_OUT(read_config(config, &run));
     SH_TRY_OUT(sh_report_read_metrics(metrics, &run));
     settle(&run);
+    run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
     r->runs = sh_grow(r->runs, r->n_runs, &r->cap_runs, sizeof *r->runs);
     r->runs[r->n_runs++] = run;
 out:
@@ -77,6 +78,7 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->keys);
     free(run->steps);
     free(run->validations);
+    free(run->ended);
     free(run->name);
 }
 

@@ -36,10 +36,18 @@ static void loss_cell(FILE *out, double loss)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-static void result_row(FILE *out, const struct sh_report_run *run)
+static void speed_and_losses(FILE *out, const struct sh_report_run *run)
 {
     char number[SH_HTML_NUMBER];
 
+    fprintf(out, "<td class=\"n\">%s</td>",
+            run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
+    loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
+    loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
+}
+
+static void result_row(FILE *out, const struct sh_report_run *run)
+{
     fputs("<tr>", out);
     text_cell(out, "name", run->name);
     text_cell(out, "s", sh_report_value(run, "parallelism.sharding_strategy"));
@@ -48,10 +56,13 @@ static void result_row(FILE *out, const struct sh_report_run *run)
     whole_cell(out, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
     whole_cell(out, run->global_batch);
     whole_cell(out, run->n_steps ? run->steps[run->n_steps - 1].step : 0);
-    fprintf(out, "<td class=\"n\">%s</td>",
-            run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
-    loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
-    loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
+    if (run->ended) {
+        fputs("<td class=\"v\" colspan=\"3\">failed: ", out);
+        sh_html_text(out, run->ended);
+        fputs("</td>", out);
+    } else {
+        speed_and_losses(out, run);
+    }
     fputs("</tr>\n", out);
 }
 

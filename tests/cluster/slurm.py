@@ -1,9 +1,12 @@
 """A Slurm cluster on one machine: real daemons, and nodes that are told apart.
 
 Each virtual node is a slurmd of its own, in namespaces that give it a host name and a /dev/shm of its own, so that MPI takes
-the nodes for machines. Everything lies in one folder and listens on 127.0.0.1; nothing outside that folder is touched, and
-stop() ends only what start() and the jobs have begun. Needs root, and Debian's slurmd, slurmctld, slurm-client and munge.
+the nodes for machines. Everything lies in one folder and listens on 127.0.0.1; nothing outside that folder is touched. The
+program that starts the cluster is in namespaces of its own as well (enter): whatever its machine is called, it has a name that
+stands for 127.0.0.1, and when it ends, however it does, the kernel ends all daemons and ranks with it. Needs root, and
+Debian's slurmd, slurmctld, slurm-client and munge.
 """
+import datetime
 import os
 import pathlib
 import random
@@ -11,12 +14,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 PROGRAMS = ('munged', 'mungekey', 'munge', 'slurmctld', 'slurmd', 'sbatch', 'srun', 'scontrol', 'squeue', 'sinfo', 'unshare')
 SECONDS = 30
-# With less, a requeued job would wait shorter, but a credential could expire while a busy machine starts a step.
-CREDENTIAL_SECONDS = 8
+# A requeued job waits so long, so that it does not meet what is left of its former life (see Cluster.hurry).
+CREDENTIAL_SECONDS = 30
+SOON_SECONDS = 2
 PATH = '/usr/sbin:/sbin:/usr/bin:/bin'
 
 CONFIG = '''\
@@ -52,7 +57,7 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 SlurmdTimeout=10
 SlurmctldTimeout=30
-KillWait=10
+KillWait=4
 MinJobAge=3600
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
@@ -61,8 +66,19 @@ SocketsPerBoard=1 CoresPerSocket={tasks} ThreadsPerCore=1 RealMemory={memory} St
 PartitionName=test Nodes=ALL Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
 '''
 
-# What a node becomes before it is a slurmd. No process or IPC namespace: UCX would take to TCP between the nodes, over which
-# MPICH 4.0 often hangs in MPI_Finalize.
+# Where all of it runs. The shell stays: the first process of a namespace has to bury those that nobody waits for.
+HEAD = 'head'
+UNSHARE = ('unshare', '--mount', '--uts', '--propagation', 'private')
+ENTER = f'''
+hostname {HEAD} && hosts=$(mktemp) && echo 127.0.0.1 localhost {HEAD} >"$hosts" && mount --bind "$hosts" /etc/hosts || exit
+"$@"
+status=$?
+rm "$hosts"
+exit $status
+'''
+
+# What a node becomes before it is a slurmd. No process or IPC namespace of its own: UCX would take to TCP between the nodes,
+# over which MPICH 4.0 often hangs in MPI_Finalize.
 NODE = '''
 hostname {name} && mount --bind {folder}/hosts /etc/hosts && mount -t tmpfs -o mode=1777 tmpfs /dev/shm &&
 exec slurmd -D -f {folder}/slurm.conf -N {name}
@@ -90,16 +106,21 @@ def why_not():
     missing = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
     if missing:
         return f'no {", ".join(missing)} (Debian: slurmd slurmctld slurm-client munge)'
-    if subprocess.run(['unshare', '--mount', '--uts', '--propagation', 'private', 'hostname', 'n'], capture_output=True,
-                      check=False).returncode != 0:
+    if subprocess.run(own_names('true'), capture_output=True, check=False).returncode != 0:
         return 'this kernel or container gives no namespaces to root'
-    try:
-        address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        address = 'no address'
-    if address != '127.0.0.1':
-        return f'the name {socket.gethostname()} stands for {address}, not 127.0.0.1 (a line in /etc/hosts)'
     return ''
+
+
+def own_names(*command):
+    """The command as one that runs on a machine of its own name, with processes that end with it."""
+    return [*UNSHARE, '--pid', '--fork', '--kill-child', '--mount-proc', 'sh', '-c', ENTER, 'sh', *command]
+
+
+def enter():
+    """Go on as the program of such a machine. The caller's folders and files are the same ones."""
+    if 'SHERD_TEST_HEAD' not in os.environ:
+        os.environ['SHERD_TEST_HEAD'] = HEAD
+        os.execvp(UNSHARE[0], own_names(sys.executable, *sys.argv))
 
 
 def free_ports(count):
@@ -205,13 +226,12 @@ class Cluster:
 
     def write_config(self):
         port = free_ports(self.nodes + 1)
-        host = socket.gethostname().split('.')[0]
         memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 20
         (self.folder / 'slurm.conf').write_text(CONFIG.format(
-            host=host, port=port, first=port + 1, last=port + self.nodes, nodes=self.nodes, tasks=self.tasks,
+            host=HEAD, port=port, first=port + 1, last=port + self.nodes, nodes=self.nodes, tasks=self.tasks,
             memory=memory, folder=self.folder, credential=CREDENTIAL_SECONDS,
             binding='task/affinity' if os.cpu_count() >= self.tasks else 'task/none'))
-        (self.folder / 'hosts').write_text(f'127.0.0.1 localhost {host} {" ".join(self.names())}\n')
+        (self.folder / 'hosts').write_text(f'127.0.0.1 localhost {HEAD} {" ".join(self.names())}\n')
 
     def start_munge(self):
         munge = self.folder / 'munge'
@@ -256,7 +276,7 @@ class Cluster:
             shutil.rmtree(self.folder / kind / name, ignore_errors=True)
             (self.folder / kind / name).mkdir(parents=True)
         script = NODE.format(name=name, folder=self.folder)
-        self.daemon(name, ['unshare', '--mount', '--uts', '--propagation', 'private', 'sh', '-c', script])
+        self.daemon(name, [*UNSHARE, 'sh', '-c', script])
         if wait:
             self.wait(f'{name} is up again', lambda: self.call('sinfo', '-h', '-N', '-n', name, '-o', '%T') in (
                 'idle', 'mixed', 'allocated'))
@@ -270,10 +290,25 @@ class Cluster:
         return found
 
     def kill_node(self, name):
-        """As a node that loses power: its daemon and all of its processes end at once."""
+        """As a node that loses power: its daemon and all of its processes end at once. They are stopped before one of them
+        is killed, or a slurmstepd could still tell of the end of its rank."""
         daemon = self.daemons.pop(name)
-        kill(below([daemon.pid, *self.steps_on(name)]))
+        roots = [daemon.pid, *self.steps_on(name)]
+        kill(roots, signal.SIGSTOP)
+        all_of_it = below(roots)
+        kill(all_of_it, signal.SIGSTOP)
+        kill(all_of_it)
         daemon.wait()
+
+    def say_down(self, name):
+        """What slurmctld finds out by itself when the node has not answered for SlurmdTimeout."""
+        self.call('scontrol', 'update', f'nodename={name}', 'state=down', 'reason=lost', check=True)
+
+    def hurry(self, number):
+        """Let a requeued job start as soon as its credential is told from the one before, which takes a second."""
+        start = self.field(number, 'StartTime')
+        if start[:1].isdigit() and datetime.datetime.fromisoformat(start).timestamp() > time.time() + 2 * SOON_SECONDS:
+            self.call('scontrol', 'update', f'jobid={number}', f'starttime=now+{SOON_SECONDS}')
 
     def stop(self):
         for name in self.names():

@@ -4,10 +4,11 @@
  *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop
  *
  * is: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do it, or by SIGSTOP as a
- * node that hangs. */
+ * node that hangs. The file `died` in the working folder is from that moment. */
 #include "io/checkpoint/deadline.h"
 #include "tests/fault/shim.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,10 @@ void __wrap_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage
 
 static void die(const char *how)
 {
+    int fd = open("died", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    if (fd < 0 || write(fd, "\n", 1) != 1)
+        abort();
     if (strcmp(how, "exit") == 0)
         _exit(1);
     raise(strcmp(how, "stop") == 0 ? SIGSTOP : SIGKILL);

@@ -15,7 +15,7 @@ import tiny
 
 RANKS = 3
 SECONDS = 2
-END_SECONDS = 30
+END_SECONDS = SECONDS + 5
 LIMITS = (f'--checkpoint.timeout_seconds={SECONDS}', '--training.steps=20')
 
 

@@ -97,27 +97,35 @@ static void test_helpers(void)
     test_end("helpers");
 }
 
-static sh_rc launched_with(const char *name, const char *value)
+static const char *const launcher[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                          {"PMI_SIZE", "PMI_RANK"},
+                                          {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+                                          {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+enum { LAUNCHERS = sizeof launcher / sizeof launcher[0] };
+
+static sh_rc launched_with(int i, const char *size, const char *rank)
 {
-    setenv(name, value, 1);
+    setenv(launcher[i][0], size, 1);
+    setenv(launcher[i][1], rank, 1);
     sh_rc rc = sh_mesh_launch_check(1);
-    unsetenv(name);
+    unsetenv(launcher[i][0]);
+    unsetenv(launcher[i][1]);
     return rc;
 }
 
 static void test_launchers(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"};
-    for (int i = 0; i < 4; i++)
-        unsetenv(names[i]); /* the real launcher's */
-    for (int i = 0; i < 4; i++) {
-        CHECK(launched_with(names[i], "4") == SH_E_USAGE);
-        CHECK(launched_with(names[i], "1") == SH_OK);
+    for (int i = 0; i < LAUNCHERS; i++) /* the real launcher's */
+        unsetenv(launcher[i][0]);
+    for (int i = 0; i < LAUNCHERS; i++) {
+        CHECK(launched_with(i, "4", "0") == SH_E_USAGE && strstr(sh_error_text(), launcher[i][0]));
+        CHECK(launched_with(i, "4", "3") == SH_E_USAGE && sh_error_text()[0] == '\0');
+        CHECK(launched_with(i, "1", "0") == SH_OK);
     }
     setenv("SLURM_NTASKS", "8", 1); /* a batch script that starts one process */
     CHECK(sh_mesh_launch_check(1) == SH_OK);
     setenv("SLURM_STEP_NUM_TASKS", "4", 1); /* mpirun -n 1 inside a step of 4 */
-    CHECK(launched_with("OMPI_COMM_WORLD_SIZE", "1") == SH_OK);
+    CHECK(launched_with(0, "1", "0") == SH_OK);
     CHECK(sh_mesh_launch_check(4) == SH_OK);
     sh_error_clear();
     test_end("launchers that do not match");

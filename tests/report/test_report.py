@@ -196,13 +196,39 @@ def case_short():
     return wrong + expect('speeds', [row[7] for row in rows(tree, 'strategy')[1:]], ['–', '–'])
 
 
-def study(*arguments):
+def case_failed():
+    """A run that ended before its first step says why: itself, its job script, or the log beside it."""
+    empty()
+    for name in 'by-itself', 'by-script', 'by-both', 'by-slurm', 'waits', 'ran':
+        write_run(name, config(1, 4, 4), [step(1, 100), step(2, 100)] if name == 'ran' else [])
+    (work / 'by-itself/progress.json').write_text(json.dumps({'exit_status': 3, 'reason': 'open <x>: gone'}))
+    (work / 'by-itself.out').write_text('sherd: error: not this one\n')
+    for name in 'by-script', 'by-both', 'ran':
+        (work / name / 'chain').write_text('chain=7 at=-1 starts=1 stopped=a file cannot be used (exit status 3)\n')
+    (work / 'by-both.out').write_text('sherd: rank 3: error: no file\nsrun: error: n2: task 3: Exited\nsherd: stopped: so\n')
+    (work / 'by-slurm.out').write_text('srun: error: first\nsrun: error: Node failure on n2\nsherd: queued again\n')
+    (work / 'waits/progress.json').write_text(json.dumps({'exit_status': None, 'reason': None}))
+    (work / 'waits/chain').write_text('chain=7 at=-1 starts=1 stopped=\n')
+    _, tree = page()
+    notes = [words(note).split()[0] for note in tree.find('.//div[@class="notes"]').iter('li')]
+    wrong = expect('notes', notes, ['waits', 'by-both', 'by-itself', 'by-script', 'by-slurm'])
+    found = {row[0]: row[7:] for row in rows(tree, 'strategy')[1:]}
+    return wrong + expect('rows', found, {
+        'by-itself': ['failed: exit status 3: open <x>: gone'],
+        'by-script': ['failed: a file cannot be used (exit status 3)'],
+        'by-both': ['failed: a file cannot be used (exit status 3): no file'],
+        'by-slurm': ['failed: Node failure on n2'],
+        'waits': ['–', '–', '–'], 'ran': ['100', '2.0000', '–']})
+
+
+def study(*arguments, dry='--dry-run', path=''):
     settings = config(1, -1, 0, **{'lr_scheduler.warmup_steps': 1})
     for key in ('mesh.ranks', 'training.global_batch_size'):
         del settings[key]
     (work / 'c.yaml').write_text(job.yaml(settings))
-    return subprocess.run([STUDY, '--dry-run', *arguments, 'c.yaml'], capture_output=True, text=True, cwd=work,
-                          env={**os.environ, 'SHERD': os.path.abspath(os.environ['SHERD'])})
+    return subprocess.run([STUDY, *dry.split(), *arguments, 'c.yaml'], capture_output=True, text=True, cwd=work,
+                          env={**os.environ, 'PATH': f'{path}:{os.environ["PATH"]}',
+                               'SHERD': os.path.abspath(os.environ['SHERD'])})
 
 
 def case_study():
@@ -224,6 +250,19 @@ def case_study():
     return wrong + (['something was written'] if (work / 'scaling').exists() else [])
 
 
+def case_announced():
+    """A point has its row from when it is submitted: a job that dies at once leaves nothing else."""
+    empty()
+    (work / 'bin').mkdir()
+    (work / 'bin/sbatch').write_text('#!/bin/sh\necho 7\n')
+    (work / 'bin/sbatch').chmod(0o755)
+    done = study('--nodes=1,2', '--ranks-per-node=2', dry='', path=work / 'bin')
+    _, tree = page()
+    found = [row[:7] for row in rows(tree, 'strategy')[1:]]
+    right = [[f'scaling/weak-full_shard-b1-n{n}', 'full_shard', str(2 * n), '?', '1', str(2 * n), '?'] for n in (1, 2)]
+    return expect('rows', found, right) + expect('exit status', done.returncode, 0)
+
+
 CASES = [
     ('efficiency, weak and strong', case_efficiency),
     ('where time and memory go', case_time),
@@ -232,7 +271,9 @@ CASES = [
     ('refusals', case_refusals),
     ('numbers that no run has', case_absurd),
     ('runs that have just begun', case_short),
+    ('runs that have failed before their first step', case_failed),
     ('scaling-study --dry-run', case_study),
+    ('scaling-study: each point has a row', case_announced),
 ]
 
 if __name__ == '__main__':

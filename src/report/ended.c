@@ -1,0 +1,89 @@
+#include "src/report/parts.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_BYTES = 16 << 20 };
+
+/* NULL when it cannot be read. */
+static char *read_text(const char *path)
+{
+    char *text;
+
+    if (sh_read_file(path, MOST_BYTES, &text, NULL) == SH_OK)
+        return text;
+    sh_error_clear();
+    return NULL;
+}
+
+/* progress.json of a run that came as far as to write one. */
+static char *said_by_run(const char *folder)
+{
+    char *path = sh_path_join(folder, "progress.json"), *text = NULL;
+    json_t *progress = json_load_file(path, 0, NULL);
+    const char *reason = json_string_value(json_object_get(progress, "reason"));
+    json_int_t status = json_integer_value(json_object_get(progress, "exit_status"));
+
+    if (reason && reason[0] && status > 0)
+        text = sh_strfmt("exit status %lld: %s", (long long)status, reason);
+    json_decref(progress);
+    free(path);
+    return text;
+}
+
+/* FOLDER/chain, of the job scripts: "chain=... stopped=REASON". */
+static char *said_by_script(const char *folder)
+{
+    static const char key[] = "stopped=";
+    char *path = sh_path_join(folder, "chain"), *line = read_text(path);
+    const char *reason = line ? strstr(line, key) : NULL;
+    char *text = NULL;
+
+    if (reason) /* to the end of the line */
+        text = sh_strfmt("%.*s", (int)strcspn(reason + sizeof key - 1, "\n"), reason + sizeof key - 1);
+    free(line);
+    free(path);
+    return text;
+}
+
+/* FOLDER.out, a job's log in a scaling study: the last error of Sherd, else the last of whatever started it. */
+static char *said_by_log(const char *folder)
+{
+    char *path = sh_strfmt("%s.out", folder), *log = read_text(path), *rest = log, *line, *text = NULL;
+    bool ours = false;
+
+    while (rest && (line = strsep(&rest, "\n"))) {
+        const char *what = strstr(line, "error: ");
+        bool by_us = what && !strncmp(line, "sherd: ", 7);
+
+        if (!what || (ours && !by_us))
+            continue;
+        ours = by_us;
+        free(text);
+        text = sh_strdup(what + strlen("error: "));
+    }
+    free(log);
+    free(path);
+    return text;
+}
+
+char *sh_report_why_ended(const char *folder)
+{
+    char *text = said_by_run(folder), *verdict, *error;
+
+    if (text)
+        return text;
+    verdict = said_by_script(folder);
+    error = said_by_log(folder);
+    if (verdict && verdict[0] && error && error[0])
+        text = sh_strfmt("%s: %s", verdict, error);
+    else if ((verdict && verdict[0]) || (error && error[0]))
+        text = sh_strdup(verdict && verdict[0] ? verdict : error);
+    free(verdict);
+    free(error);
+    return text;
+}
