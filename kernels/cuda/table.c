@@ -32,7 +32,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 #ifdef HAVE_CUDA
 #define RUN(function) function
-static sh_rc prepare(const struct sh_op_call *call)
+static sh_rc prepare_call(const struct sh_op_call *call)
 {
     switch (call->kind) {
     case SH_OP_ATTENTION:
@@ -48,7 +48,6 @@ static sh_rc prepare(const struct sh_op_call *call)
 }
 #else
 #define RUN(function) absent
-#define prepare absent
 static sh_rc absent(const struct sh_op_call *call)
 {
     return sh_fail(SH_E_BUG, "%s on a GPU: this sherd was built without CUDA", sh_op_info(call->kind)->name);
@@ -86,7 +85,7 @@ const struct sh_kernel_table sh_kernels_cuda = {
         [SH_OP_EXACT_ROUND] = RUN(sh_cuda_exact_round),
         [SH_OP_ADAMW] = RUN(sh_cuda_adamw),
     },
-    .prepare = prepare,
+    .prepare = RUN(prepare_call),
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,
 #endif

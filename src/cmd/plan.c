@@ -35,6 +35,15 @@ static int64_t loss_rows(const struct sh_program *p)
     return 0;
 }
 
+static const char *precision_name(const struct plan *l)
+{
+    static const char *const names[2][2] = {
+        {"float32", "float32 compute and master, bfloat16 reduction"},
+        {"bfloat16 compute, float32 master and reduction", "bfloat16 compute and reduction, float32 master"}};
+
+    return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
+}
+
 static void print_request(const struct plan *l)
 {
     const struct sh_model *m = &l->build.model;
@@ -52,8 +61,7 @@ static void print_request(const struct plan *l)
     printf("strategy     %s", sh_request_strategy_name(&l->cfg));
     if (size[SH_AXIS_INNER] > 1)
         printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
-    printf("; %s; recompute %s\n", l->p->act == SH_BF16 ? "bfloat16 compute, float32 master and reduction" : "float32",
-           recompute_name(l->cfg.activation_checkpoint.mode));
+    printf("; %s; recompute %s\n", precision_name(l), recompute_name(l->cfg.activation_checkpoint.mode));
     printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
