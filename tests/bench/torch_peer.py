@@ -6,8 +6,8 @@ tests/bench/peers sets Sherd's steps beside. The model is that of tests/gpu/torc
     tests/bench/torch_peer.py --can MODE    says in one line why this PyTorch cannot; nothing when it can
 
 A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
-(float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a file
-of uint16).
+(float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a
+file of uint16).
 """
 import argparse
 import contextlib
