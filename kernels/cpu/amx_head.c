@@ -130,29 +130,32 @@ static void pack_x(const struct head *h)
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
         sh_amx_pack_rows(&(struct sh_amx_source){.data = x + i * SIDE * h->dim, .step = h->dim,
-                                                 .sides = h->n - i * SIDE, .depth = h->dim},
-                         h->x_rows + i * h->dim_panels * STEP);
+                                                 .sides = sh_amx_least(h->n - i * SIDE, SIDE), .depth = h->dim},
+                         h->x_rows + i * h->dim_panels * STEP, 0);
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < (h->gradient ? h->dim_panels : 0); j++)
         sh_amx_pack_cols(&(struct sh_amx_source){.data = x + j * SIDE, .step = h->dim, .inner_rows = true,
-                                                 .sides = h->dim - j * SIDE, .depth = h->n},
-                         h->x_cols + j * h->row_panels * STEP);
+                                                 .sides = sh_amx_least(h->dim - j * SIDE, SIDE), .depth = h->n},
+                         h->x_cols + j * h->row_panels * STEP, 0);
 }
 
-/* Logits of words [first, first + count) panels. */
+/* Logits of words [first, first + count) panels. Each square is asked for while the one before is made. */
 static void multiply_slice(const struct head *h, int64_t first, int64_t count, sh_bf16 *panels)
 {
     for (int64_t k = 0; k < h->dim_panels; k += DEPTH) {
-        int64_t steps = sh_amx_least(h->dim_panels - k, DEPTH);
-        for (int64_t q = 0; q < count; q++)
-            sh_amx_pack_cols(&(struct sh_amx_source){.data = h->w + (first + q) * SIDE * h->dim + k * SIDE, .step = h->dim,
-                                                     .sides = words_of(h, first + q),
-                                                     .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)},
-                             panels + q * CHUNK);
-        for (int64_t q = 0; q < count; q++)
-            for (int64_t i = 0; i < h->row_panels; i++)
+        struct sh_amx_source w = {.data = h->w + first * SIDE * h->dim + k * SIDE, .step = h->dim,
+                                  .sides = sh_amx_least(h->vocab - first * SIDE, count * SIDE),
+                                  .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)};
+        sh_amx_pack_cols(&w, panels, CHUNK);
+        for (int64_t q = 0; q < count; q++) {
+            for (int64_t i = 0; i < h->row_panels; i++) {
+                if (k == 0)
+                    sh_amx_prefetch(square(h, first + q, i + 1), STEP * (int64_t)sizeof(float));
                 sh_amx_multiply((struct sh_amx_panel){h->x_rows + (i * h->dim_panels + k) * STEP, STEP},
-                                (struct sh_amx_panel){panels + q * CHUNK, STEP}, square(h, first + q, i), steps, k > 0);
+                                (struct sh_amx_panel){panels + q * CHUNK, STEP}, square(h, first + q, i),
+                                sh_amx_panels(w.depth), k > 0);
+            }
+        }
     }
 }
 
@@ -247,7 +250,7 @@ static SH_AMX void to_gradients(const struct head *h, int64_t word_panel, int64_
     }
     memcpy(out, rounded, sizeof rounded);
     sh_amx_pack_rows(&(struct sh_amx_source){.data = rounded, .step = SIDE, .inner_rows = true, .sides = SIDE, .depth = SIDE},
-                     out + STEP);
+                     out + STEP, 0);
 }
 
 /* dw [V,C] (+)= dlogits' x for the words of a slice. */
@@ -271,16 +274,18 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
     float *sums = (float *)(void *)(panels + ACROSS * CHUNK);
 
     for (int64_t k = 0; k < h->word_panels; k += DEPTH) {
-        int64_t steps = sh_amx_least(h->word_panels - k, DEPTH);
-        for (int64_t q = 0; q < across; q++)
-            sh_amx_pack_cols(&(struct sh_amx_source){.data = h->w + k * SIDE * h->dim + (j + q) * SIDE, .step = h->dim,
-                                                     .inner_rows = true, .sides = h->dim - (j + q) * SIDE,
-                                                     .depth = sh_amx_least(h->vocab - k * SIDE, DEPTH * SIDE)},
-                             panels + q * CHUNK);
-        for (int64_t q = 0; q < across; q++)
-            for (int64_t p = 0; p < down; p++)
+        struct sh_amx_source w = {.data = h->w + k * SIDE * h->dim + j * SIDE, .step = h->dim, .inner_rows = true,
+                                  .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE),
+                                  .depth = sh_amx_least(h->vocab - k * SIDE, DEPTH * SIDE)};
+        sh_amx_pack_cols(&w, panels, CHUNK);
+        for (int64_t q = 0; q < across; q++) {
+            for (int64_t p = 0; p < down; p++) {
+                if (q < DEPTH)
+                    sh_amx_prefetch(by_rows(h, k + DEPTH + q, i + p).data, STEP * (int64_t)sizeof(sh_bf16));
                 sh_amx_multiply(by_rows(h, k, i + p), (struct sh_amx_panel){panels + q * CHUNK, STEP},
-                                sums + (q * DOWN + p) * STEP, steps, k > 0);
+                                sums + (q * DOWN + p) * STEP, sh_amx_panels(w.depth), k > 0);
+            }
+        }
     }
     for (int64_t p = 0; p < down; p++)
         for (int64_t q = 0; q < across; q++)
@@ -317,8 +322,10 @@ static void all_dw(const struct head *h)
     for (int64_t s = 0; s < h->slices; s++) {
         int64_t first = s * SLICE, count = sh_amx_least(h->word_panels - first, SLICE);
         for (int64_t q = first; q < first + count; q++)
-            for (int64_t i = 0; i < h->row_panels; i++)
+            for (int64_t i = 0; i < h->row_panels; i++) {
+                sh_amx_prefetch(square(h, q, i + 1), STEP * (int64_t)sizeof(float));
                 to_gradients(h, q, i);
+            }
         slice_dw(h, &dw, first, count, (float *)(void *)(h->own + omp_get_thread_num() * (int64_t)OWN_BYTES));
     }
 }

@@ -28,6 +28,7 @@ SH_AMX void sh_amx_begin(void)
 
 SH_AMX void sh_amx_end(void)
 {
+    _mm_sfence();
     _tile_release();
 }
 
@@ -85,11 +86,34 @@ static SH_AMX inline void emit(const struct sh_gemm *g, __m512 x, int64_t row, i
         _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+/* Past the caches: only whole lines, and only a C that would leave the caches before it is read again. */
+static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
+{
+    enum { LARGE = 4 << 20 };
+    uintptr_t at = (uintptr_t)sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
+
+    return g->out_dtype == SH_F32 && !g->addend && !g->bias && g->m * g->n >= LARGE / 4 && at % 64 == 0 &&
+           g->ldc % HALF == 0 && g->n - col >= SIDE;
+}
+
+static SH_AMX void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+{
+    float *c = (float *)g->c + row * g->ldc + col;
+
+    for (int64_t r = 0; r < sh_amx_least(g->m - row, SIDE); r++)
+        for (int h = 0; h < 2; h++)
+            _mm512_stream_ps(c + r * g->ldc + h * HALF, _mm512_load_ps(sums + r * SIDE + h * HALF));
+}
+
 SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
     int64_t rows = sh_amx_least(g->m - row, SIDE), cols = sh_amx_least(g->n - col, SIDE);
     __mmask32 mask = cols == SIDE ? 0xffffffffu : (1u << cols) - 1;
 
+    if (streams(g, row, col)) {
+        stream(g, sums, row, col);
+        return;
+    }
     for (int64_t r = 0; r < rows; r++, sums += SIDE)
         for (int h = 0; h < 2; h++)
             emit(g, _mm512_load_ps(sums + h * HALF), row + r, col + h * HALF, (__mmask16)(mask >> h * HALF));
