@@ -65,17 +65,14 @@ static inline void sh_amx_prefetch(const void *p, int64_t bytes)
 void sh_amx_begin(void);
 void sh_amx_end(void);
 
-/* A packed panel: its steps lie `stride` elements apart. */
-struct sh_amx_panel {
-    const sh_bf16 *data;
-    int64_t stride;
-};
-
-/* sums [32,32] = rows x columns, or += when add; `steps` steps deep, taken in ascending order. */
-void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, float *sums, int64_t steps, bool add);
+/* sums [32,32] = panel of rows x panel of columns, or += when add; `steps` steps deep, taken in ascending order. */
+void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
 
 /* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A large
  * float C goes past the caches: others see it after sh_amx_end(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
+
+/* Ask for what that will add to the sums. */
+void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col);
 
 #endif

@@ -32,7 +32,7 @@ SH_AMX void sh_amx_end(void)
     _tile_release();
 }
 
-SH_AMX void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, float *sums, int64_t steps, bool add)
+SH_AMX void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
 {
     enum { BYTES = SIDE * 4 };
 
@@ -47,13 +47,13 @@ SH_AMX void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, 
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (; steps > 0; steps--, rows.data += rows.stride, cols.data += cols.stride) {
-        _tile_loadd(6, cols.data, 64);
-        _tile_loadd(4, rows.data, 64);
+    for (; steps > 0; steps--, rows += SH_AMX_STEP, cols += SH_AMX_STEP) {
+        _tile_loadd(6, cols, 64);
+        _tile_loadd(4, rows, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, cols.data + TILE, 64);
+        _tile_loadd(7, cols + TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, rows.data + TILE, 64);
+        _tile_loadd(5, rows + TILE, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -117,6 +117,14 @@ SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row,
     for (int64_t r = 0; r < rows; r++, sums += SIDE)
         for (int h = 0; h < 2; h++)
             emit(g, _mm512_load_ps(sums + h * HALF), row + r, col + h * HALF, (__mmask16)(mask >> h * HALF));
+}
+
+void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
+{
+    if (!g->addend || row >= g->m || col >= g->n)
+        return;
+    for (int64_t r = row; r < sh_amx_least(g->m, row + SIDE); r++)
+        sh_amx_prefetch(sh_cpu_at(g->addend, g->out_dtype, r * g->ldc + col), SIDE * sh_dtype_bytes(g->out_dtype));
 }
 
 #endif

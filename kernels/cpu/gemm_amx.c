@@ -76,12 +76,11 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
     float *sums = p->sums;
 
     for (int64_t i = 0; i < p->count; i++, data += CHUNK) {
-        struct sh_amx_panel kept = {data, STEP};
         for (int64_t q = 0; q < count; q++, sums += STEP) {
-            struct sh_amx_panel own = {p->panels + q * CHUNK, STEP};
+            const sh_bf16 *own = p->panels + q * CHUNK;
             /* The next kept panel has left the L2 cache since the last slice. */
             sh_amx_prefetch(data + CHUNK + CHUNK * q / count, CHUNK / count * (int64_t)sizeof *data);
-            sh_amx_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, sums, steps, c > 0);
+            sh_amx_multiply(p->keeps_rows ? data : own, p->keeps_rows ? own : data, sums, steps, c > 0);
             if (left <= DEPTH * SIDE && i * count + q > 0)
                 emit(p, p->first + (i * count + q - 1) / count, first + (q + count - 1) % count, sums - STEP);
         }
