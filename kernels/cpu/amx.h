@@ -40,34 +40,39 @@ static inline int64_t sh_amx_panels(int64_t n)
     return (n + SH_AMX_SIDE - 1) / SH_AMX_SIDE;
 }
 
-/* Where 32 rows or columns of a stored matrix begin: element (i, k) of them is data[i * step + k] or, when `inner_rows`,
+/* Rows or columns of a stored matrix: element (i, k) of them is data[i * step + k] or, when `inner_rows`,
  * data[k * step + i]. */
 struct sh_amx_source {
     const sh_bf16 *data;
     int64_t step;      /* distance of stored rows */
     bool inner_rows;   /* the inner dimension counts the stored rows */
-    int64_t sides;     /* of the 32, those that exist */
-    int64_t depth;     /* of the inner dimension, what exists; the panel is rounded up to 32 */
+    int64_t sides;     /* rows or columns; 32 of them, the last ones fewer, make a panel */
+    int64_t depth;     /* of the inner dimension; a panel is rounded up to 32 */
 };
 
-/* panel [ceil(depth / 32) * SH_AMX_STEP], 64-byte aligned */
-void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panel);
-void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panel);
+/* panels [ceil(sides / 32)][ceil(depth / 32) * SH_AMX_STEP], `stride` elements apart, 64-byte aligned */
+void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
+void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
+
+/* Ask for memory that is used soon: into the L2 cache. */
+static inline void sh_amx_prefetch(const void *p, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch((const char *)p + i, 0, 2);
+}
 
 /* A thread sets its tiles up before its first product, and gives them back after the last one. */
 void sh_amx_begin(void);
 void sh_amx_end(void);
 
-/* A packed panel: its steps lie `stride` elements apart. */
-struct sh_amx_panel {
-    const sh_bf16 *data;
-    int64_t stride;
-};
+/* sums [32,32] = panel of rows x panel of columns, or += when add; `steps` steps deep, taken in ascending order. */
+void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
 
-/* sums [32,32] = rows x columns, or += when add; `steps` steps deep, taken in ascending order. */
-void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, float *sums, int64_t steps, bool add);
-
-/* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. */
+/* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A large
+ * float C goes past the caches: others see it after sh_amx_end(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
+
+/* Ask for what that will add to the sums. */
+void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col);
 
 #endif

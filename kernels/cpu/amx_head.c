@@ -23,9 +23,8 @@
 #include <string.h>
 
 enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, DEPTH = SH_AMX_DEPTH, CHUNK = DEPTH * STEP };
-enum { SLICE = 4 };                   /* panels of the vocabulary that a thread takes at a time */
+enum { SLICE = DEPTH };               /* panels of the vocabulary that a thread takes at a time */
 enum { DOWN = 16, ACROSS = 12 };      /* squares of dx that a thread sums at a time, at most */
-enum { OWN_BYTES = ACROSS * CHUNK * (int)sizeof(sh_bf16) + DOWN * ACROSS * STEP * (int)sizeof(float) };
 
 /* Of a row over one slice: the largest logit, and the sum of exponentials relative to it. */
 struct part {
@@ -45,9 +44,15 @@ struct head {
     float *lse;                          /* [row_panels * SIDE]: log of the sum of exponentials */
     sh_bf16 *x_rows;                     /* [row_panels][dim_panels][STEP]: rows of x */
     sh_bf16 *x_cols;                     /* [dim_panels][row_panels][STEP]: columns of x */
-    float *squares;                      /* [word_panels][row_panels][STEP] logits; then gradients: see to_gradients() */
-    char *own;                           /* [threads][OWN_BYTES] */
+    float *squares;                      /* [slices][row_panels][SLICE][STEP] logits; then gradients: see gradients() */
+    char *own;                           /* [threads][own_bytes]: panels in bf16, then sums in f32 */
+    int64_t own_bytes;
 };
+
+static void *own_of(const struct head *h)
+{
+    return h->own + omp_get_thread_num() * h->own_bytes;
+}
 
 static int64_t div_up(int64_t a, int64_t b)
 {
@@ -79,6 +84,16 @@ static void *take(char *scratch, int64_t *used, int64_t bytes)
     return p;
 }
 
+/* The most that a thread needs of its own: for a slice's logits, its part of dw, or a part of dx. */
+static int64_t own_bytes(const struct head *h)
+{
+    int64_t panel = STEP * (int64_t)sizeof(sh_bf16), sums = STEP * (int64_t)sizeof(float);
+    int64_t logits = SLICE * DEPTH * panel, dw = SLICE * h->row_panels * panel + SLICE * sums;
+    int64_t dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
+
+    return !h->gradient ? logits : dw > dx ? dw : dx;
+}
+
 /* Cut the scratch, or with NULL only count it. */
 static int64_t lay_out(struct head *h, char *scratch, int threads)
 {
@@ -89,8 +104,9 @@ static int64_t lay_out(struct head *h, char *scratch, int threads)
     h->lse = take(scratch, &used, rows * (int64_t)sizeof *h->lse);
     h->x_rows = take(scratch, &used, x_bytes);
     h->x_cols = take(scratch, &used, h->gradient ? x_bytes : 0);
-    h->squares = take(scratch, &used, h->word_panels * h->row_panels * STEP * (int64_t)sizeof(float));
-    h->own = take(scratch, &used, threads * (int64_t)OWN_BYTES);
+    h->squares = take(scratch, &used, h->slices * h->row_panels * SLICE * STEP * (int64_t)sizeof(float));
+    h->own_bytes = own_bytes(h);
+    h->own = take(scratch, &used, threads * h->own_bytes);
     return used;
 }
 
@@ -101,26 +117,26 @@ int64_t sh_amx_head_work_bytes(const struct sh_op_call *call, int threads)
     return lay_out(&h, NULL, threads);
 }
 
-static float *square(const struct head *h, int64_t word_panel, int64_t row_panel)
+static float *squares(const struct head *h, int64_t slice, int64_t row_panel)
 {
-    return h->squares + (word_panel * h->row_panels + row_panel) * STEP;
+    return h->squares + (slice * h->row_panels + row_panel) * SLICE * STEP;
 }
 
-/* Gradients of a square as tiles of rows x words, and behind them as tiles of words x rows. */
-static struct sh_amx_panel by_rows(const struct head *h, int64_t word_panel, int64_t row_panel)
+/* Gradients, which take the first half of the room of a slice: panels of rows, with the words of the slice as steps. */
+static sh_bf16 *gradients(const struct head *h, int64_t slice, int64_t row_panel)
 {
-    return (struct sh_amx_panel){(sh_bf16 *)(void *)square(h, word_panel, row_panel), 2 * h->row_panels * STEP};
+    return (sh_bf16 *)(void *)squares(h, slice, 0) + row_panel * SLICE * STEP;
 }
 
-static struct sh_amx_panel by_words(const struct head *h, int64_t word_panel, int64_t row_panel)
+/* Panels of a slice; words of those. */
+static int64_t panels_of(const struct head *h, int64_t slice)
 {
-    return (struct sh_amx_panel){(sh_bf16 *)(void *)square(h, word_panel, row_panel) + STEP, 2 * STEP};
+    return sh_amx_least(h->word_panels - slice * SLICE, SLICE);
 }
 
-/* Words of a panel. */
-static int64_t words_of(const struct head *h, int64_t word_panel)
+static int64_t words_of(const struct head *h, int64_t slice)
 {
-    return sh_amx_least(h->vocab - word_panel * SIDE, SIDE);
+    return sh_amx_least(h->vocab - slice * SLICE * SIDE, SLICE * SIDE);
 }
 
 static void pack_x(const struct head *h)
@@ -130,68 +146,77 @@ static void pack_x(const struct head *h)
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
         sh_amx_pack_rows(&(struct sh_amx_source){.data = x + i * SIDE * h->dim, .step = h->dim,
-                                                 .sides = h->n - i * SIDE, .depth = h->dim},
-                         h->x_rows + i * h->dim_panels * STEP);
+                                                 .sides = sh_amx_least(h->n - i * SIDE, SIDE), .depth = h->dim},
+                         h->x_rows + i * h->dim_panels * STEP, 0);
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < (h->gradient ? h->dim_panels : 0); j++)
         sh_amx_pack_cols(&(struct sh_amx_source){.data = x + j * SIDE, .step = h->dim, .inner_rows = true,
-                                                 .sides = h->dim - j * SIDE, .depth = h->n},
-                         h->x_cols + j * h->row_panels * STEP);
+                                                 .sides = sh_amx_least(h->dim - j * SIDE, SIDE), .depth = h->n},
+                         h->x_cols + j * h->row_panels * STEP, 0);
 }
 
-/* Logits of words [first, first + count) panels. */
-static void multiply_slice(const struct head *h, int64_t first, int64_t count, sh_bf16 *panels)
+/* Words that do not exist are impossible. */
+static void close_vocabulary(const struct head *h, int64_t slice)
+{
+    for (int64_t i = 0; i < h->row_panels; i++)
+        for (int64_t r = 0; r < SIDE; r++)
+            for (int64_t c = words_of(h, slice); c < panels_of(h, slice) * SIDE; c++)
+                squares(h, slice, i)[c / SIDE * STEP + r * SIDE + c % SIDE] = -INFINITY;
+}
+
+/* Logits of a slice. Each panel of rows is asked for while the one before is worked on. */
+static void make_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
 {
     for (int64_t k = 0; k < h->dim_panels; k += DEPTH) {
-        int64_t steps = sh_amx_least(h->dim_panels - k, DEPTH);
-        for (int64_t q = 0; q < count; q++)
-            sh_amx_pack_cols(&(struct sh_amx_source){.data = h->w + (first + q) * SIDE * h->dim + k * SIDE, .step = h->dim,
-                                                     .sides = words_of(h, first + q),
-                                                     .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)},
-                             panels + q * CHUNK);
-        for (int64_t q = 0; q < count; q++)
-            for (int64_t i = 0; i < h->row_panels; i++)
-                sh_amx_multiply((struct sh_amx_panel){h->x_rows + (i * h->dim_panels + k) * STEP, STEP},
-                                (struct sh_amx_panel){panels + q * CHUNK, STEP}, square(h, first + q, i), steps, k > 0);
+        struct sh_amx_source w = {.data = h->w + slice * SLICE * SIDE * h->dim + k * SIDE, .step = h->dim,
+                                  .sides = words_of(h, slice), .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)};
+        sh_amx_pack_cols(&w, panels, CHUNK);
+        for (int64_t i = 0; i < h->row_panels; i++) {
+            for (int64_t q = 0; q < panels_of(h, slice); q++) {
+                float *sums = squares(h, slice, i) + q * STEP;
+                if (k == 0)
+                    sh_amx_prefetch(sums + STEP, STEP * (int64_t)sizeof *sums);
+                sh_amx_multiply(h->x_rows + (i * h->dim_panels + k) * STEP, panels + q * CHUNK, sums,
+                                sh_amx_panels(w.depth), k > 0);
+            }
+        }
     }
+    close_vocabulary(h, slice);
 }
 
-static SH_AMX float largest(const float *x, int64_t n, float max)
+/* Of one row over the panels of a slice, STEP apart. Lanes by hand, as compilers will not reorder maxima. */
+static SH_AMX struct part part_of(const float *x, int64_t panels)
 {
-    float lane[SIDE];
+    float max[SIDE], sum[SIDE];
+    struct part p = {-INFINITY, 0};
 
-    for (int64_t c = 0; c < SIDE; c++)
-        lane[c] = c < n ? x[c] : -INFINITY;
-    for (int64_t half = SIDE / 2; half > 0; half /= 2)
-        for (int64_t c = 0; c < half; c++)
-            lane[c] = lane[c] > lane[c + half] ? lane[c] : lane[c + half];
-    return lane[0] > max ? lane[0] : max;
-}
-
-static SH_AMX float sum_of_exp(const float *x, int64_t n, float shift)
-{
-    float sum = 0;
-
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < n; c++)
-        sum += sh_expf(x[c] - shift);
-    return sum;
-}
-
-/* Maxima and sums of the rows of a slice. */
-static void take_parts(const struct head *h, int64_t first, int64_t count)
-{
-    struct part *parts = h->parts + first / SLICE * h->row_panels * SIDE;
-
-    for (int64_t r = 0; r < h->n; r++) {
-        struct part p = {.max = -INFINITY};
-        const float *row = square(h, first, r / SIDE) + r % SIDE * SIDE;
-        for (int64_t q = 0; q < count; q++)
-            p.max = largest(row + q * h->row_panels * STEP, words_of(h, first + q), p.max);
-        for (int64_t q = 0; q < count; q++)
-            p.sum += sum_of_exp(row + q * h->row_panels * STEP, words_of(h, first + q), p.max);
-        parts[r] = p;
+    for (int c = 0; c < SIDE; c++)
+        max[c] = x[c];
+    for (int64_t q = 1; q < panels; q++)
+        for (int c = 0; c < SIDE; c++)
+            max[c] = x[q * STEP + c] > max[c] ? x[q * STEP + c] : max[c];
+    for (int c = 0; c < SIDE; c++) {
+        p.max = max[c] > p.max ? max[c] : p.max;
+        sum[c] = 0;
     }
+    for (int64_t q = 0; q < panels; q++)
+        for (int c = 0; c < SIDE; c++)
+            sum[c] += sh_expf(x[q * STEP + c] - p.max);
+    for (int c = 0; c < SIDE; c++)
+        p.sum += sum[c];
+    return p;
+}
+
+static void take_parts(const struct head *h, int64_t slice)
+{
+    for (int64_t r = 0; r < h->n; r++)
+        h->parts[slice * h->row_panels * SIDE + r] =
+            part_of(squares(h, slice, r / SIDE) + r % SIDE * SIDE, panels_of(h, slice));
+}
+
+static float *logit_of(const struct head *h, int64_t r, int64_t word)
+{
+    return squares(h, word / (SLICE * SIDE), r / SIDE) + word / SIDE % SLICE * STEP + r % SIDE * SIDE + word % SIDE;
 }
 
 /* What the slices say of row r of the chunk; always in their order. */
@@ -209,58 +234,61 @@ static void close_row(const struct head *h, int64_t r)
         sum += p[s * stride].sum * exp((double)p[s * stride].max - (double)max);
     double lse = log(sum) + (double)max;
     h->lse[r] = (float)lse;
-    h->loss[r] = target < 0 ? 0 : lse - (double)square(h, target / SIDE, r / SIDE)[r % SIDE * SIDE + target % SIDE];
+    h->loss[r] = target < 0 ? 0 : lse - (double)*logit_of(h, r, target);
 }
 
-/* out [SIDE] = (softmax - onehot) * scale of row r of the chunk, at the words of a panel. */
-static SH_AMX void row_gradient(const struct head *h, const float *x, int64_t r, int64_t word_panel, float *out)
+static sh_bf16 target_gradient(float logit, float lse, float scale)
 {
-    int32_t target = r < h->n ? h->targets[h->row + r] : -1;
-    float scale = (float)h->call->scalars->loss_scale, lse = h->lse[r];
-    int64_t words = words_of(h, word_panel);
-
-    if (target < 0) {
-        memset(out, 0, SIDE * sizeof *out);
-        return;
-    }
-#pragma omp simd
-    for (int64_t c = 0; c < SIDE; c++)
-        out[c] = sh_expf(x[c] - lse) * scale;
-    for (int64_t c = words; c < SIDE; c++)
-        out[c] = 0;
-    if (target / SIDE == word_panel)
-        out[target % SIDE] -= scale;
+    return sh_f32_to_bf16((sh_expf(logit - lse) - 1) * scale);
 }
 
-/* A square of logits becomes gradients in its own storage: tiles of rows x words, then tiles of words x rows. */
-static SH_AMX void to_gradients(const struct head *h, int64_t word_panel, int64_t row_panel)
+/* out [SIDE] = softmax * scale, in bf16 */
+static SH_AMX void row_gradient(const float *x, float lse, float scale, sh_bf16 *out)
+{
+    float g[SIDE] __attribute__((aligned(64)));
+
+    for (int c = 0; c < SIDE; c++)
+        g[c] = sh_expf(x[c] - lse) * scale;
+    _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(g + SIDE / 2), _mm512_load_ps(g)));
+}
+
+/* (softmax - onehot) * scale of a panel of rows, square by square: panels of rows in the place of the logits, of which
+ * there is always one square less; panels of words for the thread itself, row_panels steps deep. */
+static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
     sh_bf16 rounded[STEP] __attribute__((aligned(64)));
-    const float *x = square(h, word_panel, row_panel);
-    sh_bf16 *out = (sh_bf16 *)(void *)square(h, word_panel, row_panel);
+    float scale = (float)h->call->scalars->loss_scale;
 
-    for (int64_t r = 0; r < SIDE; r++) {
-        float g[SIDE] __attribute__((aligned(64)));
-        row_gradient(h, x + r * SIDE, row_panel * SIDE + r, word_panel, g);
-        _mm512_store_si512(rounded + r * SIDE,
-                           (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(g + SIDE / 2), _mm512_load_ps(g)));
+    for (int64_t q = 0; q < panels_of(h, slice); q++) {
+        const float *x = squares(h, slice, i) + q * STEP;
+        sh_amx_prefetch(x + STEP, STEP * (int64_t)sizeof *x);
+        for (int64_t r = 0; r < SIDE; r++) {
+            int64_t at = i * SIDE + r;
+            int32_t target = at < h->n ? h->targets[h->row + at] : -1;
+            row_gradient(x + r * SIDE, at < h->n ? h->lse[at] : 0, target < 0 ? 0 : scale, rounded + r * SIDE);
+            if (target >= 0 && target / SIDE == slice * SLICE + q)
+                rounded[r * SIDE + target % SIDE] = target_gradient(x[r * SIDE + target % SIDE], h->lse[at], scale);
+        }
+        memcpy(gradients(h, slice, i) + q * STEP, rounded, sizeof rounded);
+        struct sh_amx_source s = {.data = rounded, .step = SIDE, .inner_rows = true, .sides = SIDE, .depth = SIDE};
+        sh_amx_pack_rows(&s, words + (q * h->row_panels + i) * STEP, 0);
     }
-    memcpy(out, rounded, sizeof rounded);
-    sh_amx_pack_rows(&(struct sh_amx_source){.data = rounded, .step = SIDE, .inner_rows = true, .sides = SIDE, .depth = SIDE},
-                     out + STEP);
 }
 
-/* dw [V,C] (+)= dlogits' x for the words of a slice. */
-static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t first, int64_t count, float *sums)
+/* dw [V,C] (+)= dlogits' x for the words of a slice; words [SLICE][row_panels][STEP] */
+static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t slice, const sh_bf16 *words, float *sums)
 {
+    int64_t panels = panels_of(h, slice);
+
     for (int64_t j = 0; j < h->dim_panels; j++) {
         for (int64_t k = 0; k < h->row_panels; k += DEPTH)
-            for (int64_t q = 0; q < count; q++)
-                sh_amx_multiply(by_words(h, first + q, k),
-                                (struct sh_amx_panel){h->x_cols + (j * h->row_panels + k) * STEP, STEP}, sums + q * STEP,
-                                sh_amx_least(h->row_panels - k, DEPTH), k > 0);
-        for (int64_t q = 0; q < count; q++)
-            sh_amx_emit(dw, sums + q * STEP, (first + q) * SIDE, j * SIDE);
+            for (int64_t q = 0; q < panels; q++)
+                sh_amx_multiply(words + (q * h->row_panels + k) * STEP, h->x_cols + (j * h->row_panels + k) * STEP,
+                                sums + q * STEP, sh_amx_least(h->row_panels - k, DEPTH), k > 0);
+        for (int64_t q = 0; q < panels; q++) {
+            sh_amx_prefetch_addend(dw, (slice * SLICE + q) * SIDE, (j + 1) * SIDE);
+            sh_amx_emit(dw, sums + q * STEP, (slice * SLICE + q) * SIDE, j * SIDE);
+        }
     }
 }
 
@@ -270,17 +298,18 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
 {
     float *sums = (float *)(void *)(panels + ACROSS * CHUNK);
 
-    for (int64_t k = 0; k < h->word_panels; k += DEPTH) {
-        int64_t steps = sh_amx_least(h->word_panels - k, DEPTH);
-        for (int64_t q = 0; q < across; q++)
-            sh_amx_pack_cols(&(struct sh_amx_source){.data = h->w + k * SIDE * h->dim + (j + q) * SIDE, .step = h->dim,
-                                                     .inner_rows = true, .sides = h->dim - (j + q) * SIDE,
-                                                     .depth = sh_amx_least(h->vocab - k * SIDE, DEPTH * SIDE)},
-                             panels + q * CHUNK);
-        for (int64_t q = 0; q < across; q++)
-            for (int64_t p = 0; p < down; p++)
-                sh_amx_multiply(by_rows(h, k, i + p), (struct sh_amx_panel){panels + q * CHUNK, STEP},
-                                sums + (q * DOWN + p) * STEP, steps, k > 0);
+    for (int64_t s = 0; s < h->slices; s++) {
+        struct sh_amx_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE, .step = h->dim, .inner_rows = true,
+                                  .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE), .depth = words_of(h, s)};
+        sh_amx_pack_cols(&w, panels, CHUNK);
+        for (int64_t q = 0; q < across; q++) {
+            for (int64_t p = 0; p < down; p++) {
+                const sh_bf16 *next = gradients(h, s + 1, i + p) + CHUNK * q / across;
+                sh_amx_prefetch(next, CHUNK / across * (int64_t)sizeof *next);
+                sh_amx_multiply(gradients(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP, panels_of(h, s),
+                                s > 0);
+            }
+        }
     }
     for (int64_t p = 0; p < down; p++)
         for (int64_t q = 0; q < across; q++)
@@ -302,7 +331,7 @@ static void all_dx(const struct head *h)
     for (int64_t p = 0; p < parts; p++) {
         int64_t i = p % div_up(h->row_panels, down) * down, j = p / div_up(h->row_panels, down) * across;
         part_dx(h, &dx, i, sh_amx_least(down, h->row_panels - i), j, sh_amx_least(across, h->dim_panels - j),
-                (sh_bf16 *)(void *)(h->own + omp_get_thread_num() * (int64_t)OWN_BYTES));
+                own_of(h));
     }
 }
 
@@ -315,11 +344,10 @@ static void all_dw(const struct head *h)
 
 #pragma omp for schedule(dynamic)
     for (int64_t s = 0; s < h->slices; s++) {
-        int64_t first = s * SLICE, count = sh_amx_least(h->word_panels - first, SLICE);
-        for (int64_t q = first; q < first + count; q++)
-            for (int64_t i = 0; i < h->row_panels; i++)
-                to_gradients(h, q, i);
-        slice_dw(h, &dw, first, count, (float *)(void *)(h->own + omp_get_thread_num() * (int64_t)OWN_BYTES));
+        sh_bf16 *words = own_of(h);
+        for (int64_t i = 0; i < h->row_panels; i++)
+            make_gradients(h, s, i, words);
+        slice_dw(h, &dw, s, words, (float *)(void *)(words + SLICE * h->row_panels * STEP));
     }
 }
 
@@ -329,9 +357,8 @@ static void run_chunk(const struct head *h)
     pack_x(h);
 #pragma omp for schedule(dynamic)
     for (int64_t s = 0; s < h->slices; s++) {
-        int64_t first = s * SLICE, count = sh_amx_least(h->word_panels - first, SLICE);
-        multiply_slice(h, first, count, (sh_bf16 *)(void *)(h->own + omp_get_thread_num() * (int64_t)OWN_BYTES));
-        take_parts(h, first, count);
+        make_logits(h, s, own_of(h));
+        take_parts(h, s);
     }
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < h->n; r++)

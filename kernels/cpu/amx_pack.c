@@ -100,42 +100,65 @@ static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
         _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
 }
 
-/* Ask for step k: a line of each of the 32 stored rows, which hardware does not foresee, as they often lie in as many
- * pages. Addresses past the end of a matrix do no harm. */
-static inline void prefetch(const struct sh_amx_source *s, int64_t k)
+/* The n-th step in the order in which they are read: along the stored rows, so that lines follow each other in memory. */
+struct place {
+    int64_t panel, k;
+};
+
+static inline struct place place_of(const struct sh_amx_source *s, int64_t n)
 {
-    const sh_bf16 *next = s->data + (s->inner_rows ? k * s->step : k);
+    int64_t panels = sh_amx_panels(s->sides), steps = sh_amx_panels(s->depth);
+
+    if (s->inner_rows)
+        return (struct place){n % panels, n / panels * SH_AMX_SIDE};
+    return (struct place){n / steps, n % steps * SH_AMX_SIDE};
+}
+
+/* Ask for a step: a line of each of its 32 stored rows, which hardware does not foresee, as they often lie in as many
+ * pages. Addresses past the end of a matrix do no harm. */
+static inline void prefetch(const struct sh_amx_source *s, struct place p)
+{
+    int64_t side = p.panel * SH_AMX_SIDE;
+    const sh_bf16 *next = s->data + (s->inner_rows ? p.k * s->step + side : side * s->step + p.k);
 
     for (int64_t r = 0; r < SH_AMX_SIDE; r++)
         __builtin_prefetch(next + r * s->step);
 }
 
 /* Stored rows are tiles of rows as they are; pairs are tiles of columns. The other way round they are transposed. */
-static SH_AMX void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panel)
+static SH_AMX void pack_step(const struct sh_amx_source *s, struct place p, bool rows, sh_bf16 *tiles)
 {
     __m512i r[16];
-    for (int64_t k = 0; k < s->depth; k += SH_AMX_SIDE) {
-        prefetch(s, k + SH_AMX_SIDE);
-        for (int h = 0; h < 2; h++, panel += TILE) {
-            if (s->inner_rows)
-                load_pairs(s, h * HALF, k, r);
-            else
-                load_rows(s, h * HALF, k, r);
-            if (s->inner_rows == rows)
-                transpose(r);
-            store(r, panel);
-        }
+    for (int h = 0; h < 2; h++, tiles += TILE) {
+        if (s->inner_rows)
+            load_pairs(s, p.panel * SH_AMX_SIDE + h * HALF, p.k, r);
+        else
+            load_rows(s, p.panel * SH_AMX_SIDE + h * HALF, p.k, r);
+        if (s->inner_rows == rows)
+            transpose(r);
+        store(r, tiles);
     }
 }
 
-void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panel)
+static void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panels, int64_t stride)
 {
-    pack(s, true, panel);
+    enum { AHEAD = 2 };
+
+    for (int64_t n = 0; n < sh_amx_panels(s->sides) * sh_amx_panels(s->depth); n++) {
+        struct place p = place_of(s, n);
+        prefetch(s, place_of(s, n + AHEAD));
+        pack_step(s, p, rows, panels + p.panel * stride + p.k * SH_AMX_SIDE);
+    }
 }
 
-void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panel)
+void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride)
 {
-    pack(s, false, panel);
+    pack(s, true, panels, stride);
+}
+
+void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride)
+{
+    pack(s, false, panels, stride);
 }
 
 #else

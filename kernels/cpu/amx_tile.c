@@ -28,10 +28,11 @@ SH_AMX void sh_amx_begin(void)
 
 SH_AMX void sh_amx_end(void)
 {
+    _mm_sfence();
     _tile_release();
 }
 
-SH_AMX void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, float *sums, int64_t steps, bool add)
+SH_AMX void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
 {
     enum { BYTES = SIDE * 4 };
 
@@ -46,13 +47,13 @@ SH_AMX void sh_amx_multiply(struct sh_amx_panel rows, struct sh_amx_panel cols, 
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (; steps > 0; steps--, rows.data += rows.stride, cols.data += cols.stride) {
-        _tile_loadd(6, cols.data, 64);
-        _tile_loadd(4, rows.data, 64);
+    for (; steps > 0; steps--, rows += SH_AMX_STEP, cols += SH_AMX_STEP) {
+        _tile_loadd(6, cols, 64);
+        _tile_loadd(4, rows, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, cols.data + TILE, 64);
+        _tile_loadd(7, cols + TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, rows.data + TILE, 64);
+        _tile_loadd(5, rows + TILE, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -85,14 +86,45 @@ static SH_AMX inline void emit(const struct sh_gemm *g, __m512 x, int64_t row, i
         _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+/* Past the caches: only whole lines, and only a C that would leave the caches before it is read again. */
+static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
+{
+    enum { LARGE = 4 << 20 };
+    uintptr_t at = (uintptr_t)sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
+
+    return g->out_dtype == SH_F32 && !g->addend && !g->bias && g->m * g->n >= LARGE / 4 && at % 64 == 0 &&
+           g->ldc % HALF == 0 && g->n - col >= SIDE;
+}
+
+static SH_AMX void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+{
+    float *c = (float *)g->c + row * g->ldc + col;
+
+    for (int64_t r = 0; r < sh_amx_least(g->m - row, SIDE); r++)
+        for (int h = 0; h < 2; h++)
+            _mm512_stream_ps(c + r * g->ldc + h * HALF, _mm512_load_ps(sums + r * SIDE + h * HALF));
+}
+
 SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
     int64_t rows = sh_amx_least(g->m - row, SIDE), cols = sh_amx_least(g->n - col, SIDE);
     __mmask32 mask = cols == SIDE ? 0xffffffffu : (1u << cols) - 1;
 
+    if (streams(g, row, col)) {
+        stream(g, sums, row, col);
+        return;
+    }
     for (int64_t r = 0; r < rows; r++, sums += SIDE)
         for (int h = 0; h < 2; h++)
             emit(g, _mm512_load_ps(sums + h * HALF), row + r, col + h * HALF, (__mmask16)(mask >> h * HALF));
+}
+
+void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
+{
+    if (!g->addend || row >= g->m || col >= g->n)
+        return;
+    for (int64_t r = row; r < sh_amx_least(g->m, row + SIDE); r++)
+        sh_amx_prefetch(sh_cpu_at(g->addend, g->out_dtype, r * g->ldc + col), SIDE * sh_dtype_bytes(g->out_dtype));
 }
 
 #endif

@@ -36,21 +36,21 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Panel `i` of the rows or columns over the chunk from inner element k on. */
-static void pack(const struct sh_gemm *g, bool rows, int64_t i, int64_t k, sh_bf16 *panel)
+/* `count` panels of the rows or columns, from `first` on, over the chunk from inner element k on. */
+static void pack(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k, sh_bf16 *panels)
 {
-    int64_t side = i * SIDE, ld = rows ? g->lda : g->ldb;
+    int64_t side = first * SIDE, ld = rows ? g->lda : g->ldb;
     bool inner_rows = rows ? g->trans_a : !g->trans_b;
     struct sh_amx_source s = {
         .data = (const sh_bf16 *)(rows ? g->a : g->b) + (inner_rows ? k * ld + side : side * ld + k),
         .step = ld, .inner_rows = inner_rows,
-        .sides = sh_amx_least((rows ? g->m : g->n) - side, SIDE),
+        .sides = sh_amx_least((rows ? g->m : g->n) - side, count * SIDE),
         .depth = sh_amx_least(g->k - k, DEPTH * SIDE)};
 
     if (rows)
-        sh_amx_pack_rows(&s, panel);
+        sh_amx_pack_rows(&s, panels, CHUNK);
     else
-        sh_amx_pack_cols(&s, panel);
+        sh_amx_pack_cols(&s, panels, CHUNK);
 }
 
 static void pack_kept(const struct product *p)
@@ -60,16 +60,7 @@ static void pack_kept(const struct product *p)
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < p->count; i++)
         for (int64_t c = 0; c < chunks; c++)
-            pack(p->g, p->keeps_rows, p->first + i, c * DEPTH * SIDE, p->kept + (c * p->count + i) * CHUNK);
-}
-
-/* Ask for part q of `parts` of a kept panel, which is needed soon, but has left the L2 cache since the last slice. */
-static inline void prefetch_kept(const sh_bf16 *panel, int64_t q, int64_t parts)
-{
-    const sh_bf16 *end = panel + CHUNK * (q + 1) / parts;
-
-    for (panel += CHUNK * q / parts; panel < end; panel += SIDE)
-        __builtin_prefetch(panel, 0, 2);
+            pack(p->g, p->keeps_rows, p->first + i, 1, c * DEPTH * SIDE, p->kept + (c * p->count + i) * CHUNK);
 }
 
 static void emit(const struct product *p, int64_t kept, int64_t other, const float *sums)
@@ -85,11 +76,11 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
     float *sums = p->sums;
 
     for (int64_t i = 0; i < p->count; i++, data += CHUNK) {
-        struct sh_amx_panel kept = {data, STEP};
         for (int64_t q = 0; q < count; q++, sums += STEP) {
-            struct sh_amx_panel own = {p->panels + q * CHUNK, STEP};
-            prefetch_kept(data + CHUNK, q, count);
-            sh_amx_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, sums, steps, c > 0);
+            const sh_bf16 *own = p->panels + q * CHUNK;
+            /* The next kept panel has left the L2 cache since the last slice. */
+            sh_amx_prefetch(data + CHUNK + CHUNK * q / count, CHUNK / count * (int64_t)sizeof *data);
+            sh_amx_multiply(p->keeps_rows ? data : own, p->keeps_rows ? own : data, sums, steps, c > 0);
             if (left <= DEPTH * SIDE && i * count + q > 0)
                 emit(p, p->first + (i * count + q - 1) / count, first + (q + count - 1) % count, sums - STEP);
         }
@@ -102,8 +93,7 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
 static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 {
     for (int64_t c = 0; c * DEPTH * SIDE < p->g->k; c++) {
-        for (int64_t q = begin; q < end; q++)
-            pack(p->g, !p->keeps_rows, q, c * DEPTH * SIDE, p->panels + (q - begin) * CHUNK);
+        pack(p->g, !p->keeps_rows, begin, end - begin, c * DEPTH * SIDE, p->panels);
         multiply_chunk(p, c, begin, end - begin);
     }
 }

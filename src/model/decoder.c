@@ -186,13 +186,17 @@ static void emit_rope_table(struct decoder *d)
                                                             m->rope_high_freq, m->rope_original_len});
 }
 
-/* Rows of logits whose f32 values take about 64 MiB: with fewer, the products over a vocabulary of 50,000 words lose a
- * fifth of their speed (doc/performance.md). */
+/* Equal parts of the rows, whose logits take at most 128 MiB in f32: each part reads the output matrix, and reads and writes
+ * its gradient, once more. With a vocabulary of 50,000 words a quarter of that costs a quarter of the speed
+ * (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    int64_t rows = (64ll << 20) / (4ll * m->vocab), all = (int64_t)b->batch * b->seq;
+    enum { WHOLE = 32 };
+    int64_t most = (128ll << 20) / (4ll * m->vocab), all = (int64_t)b->batch * b->seq, parts, rows;
 
-    rows = rows < 64 ? 64 : rows;
+    most = most < 64 ? 64 : most / WHOLE * WHOLE;
+    parts = (all + most - 1) / most;
+    rows = (all + parts * WHOLE - 1) / (parts * WHOLE) * WHOLE;
     return rows < all ? rows : all;
 }
 

@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 {
     static const int64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}};
     static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
-    static const int64_t chunks[] = {80, 256};
+    static const int64_t chunks[] = {256, 512};
     if (argc > 1)
         repeats = atoi(argv[1]);
     printf("%d threads, %d tokens\n", omp_get_max_threads(), N);
