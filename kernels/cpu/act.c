@@ -8,6 +8,7 @@
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
+#include "kernels/cpu/wide.h"
 
 static const float two_root_2_pi = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 static const float cubic = 0.044715f;
@@ -34,13 +35,13 @@ SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64
 
 sh_rc sh_cpu_gelu(const struct sh_op_call *call)
 {
-    sh_cpu_map(&call->out[0], &call->in[0], NULL, gelu);
+    sh_cpu_map(&call->out[0], &call->in[0], NULL, gelu, sh_wide_gelu());
     return SH_OK;
 }
 
 sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call)
 {
-    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], gelu_bwd);
+    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd());
     return SH_OK;
 }
 

@@ -8,9 +8,10 @@
 #ifdef SH_AMX
 
 #include "kernels/cpu/block.h"
-#include "kernels/cpu/math.h"
+#include "kernels/cpu/wide.h"
 
 #include <float.h>
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -52,36 +53,22 @@ static void cut_scratch(struct task *w, void *p)
     w->sum = w->max + QUERIES * SIDE;
 }
 
-/* top [SIDE]: the largest of each column of s [rows][SIDE]. */
-static SH_AMX void tops(const float *s, int64_t rows, float *top)
+/* Scores s [rows][SIDE] become exponentials; shrink: what brings earlier ones to the new maximum. Half: 16 columns. */
+static SH_AMX void soften(float *s, int64_t rows, float scale, float *max, float *sum, float *shrink)
 {
-    enum { HALF = SIDE / 2 };
-    __m512 lo = _mm512_set1_ps(-FLT_MAX), hi = lo;
-    for (int64_t i = 0; i < rows; i++, s += SIDE) {
-        lo = _mm512_max_ps(_mm512_loadu_ps(s), lo);
-        hi = _mm512_max_ps(_mm512_loadu_ps(s + HALF), hi);
+    __m512 by = _mm512_set1_ps(scale), old = _mm512_loadu_ps(max), top = _mm512_set1_ps(-FLT_MAX);
+    for (int64_t i = 0; i < rows; i++)
+        top = _mm512_max_ps(_mm512_loadu_ps(s + i * SIDE), top); /* passes over NaN, which shows in the exponentials */
+    __m512 now = _mm512_max_ps(_mm512_mul_ps(top, by), old), less = sh_wide_exp(_mm512_sub_ps(old, now));
+    __m512 total = _mm512_mul_ps(_mm512_loadu_ps(sum), less);
+    for (int64_t i = 0; i < rows; i++) {
+        __m512 e = sh_wide_exp(_mm512_fmsub_ps(_mm512_loadu_ps(s + i * SIDE), by, now));
+        _mm512_storeu_ps(s + i * SIDE, e);
+        total = _mm512_add_ps(total, e);
     }
-    _mm512_storeu_ps(top, lo);
-    _mm512_storeu_ps(top + HALF, hi);
-}
-
-/* Scores s [rows][SIDE] become exponentials; shrink: what brings earlier ones to the new maximum. */
-static SH_AMX void soften(float *restrict s, int64_t rows, float scale, float *restrict max, float *restrict sum,
-                          float *restrict shrink)
-{
-    float top[SIDE];
-    tops(s, rows, top);
-    for (int j = 0; j < SIDE; j++) {
-        float now = top[j] * scale > max[j] ? top[j] * scale : max[j];
-        shrink[j] = sh_expf(max[j] - now);
-        max[j] = now;
-        sum[j] *= shrink[j];
-    }
-    for (int64_t i = 0; i < rows; i++, s += SIDE)
-        for (int j = 0; j < SIDE; j++) {
-            s[j] = sh_expf(s[j] * scale - max[j]);
-            sum[j] += s[j];
-        }
+    _mm512_storeu_ps(max, now);
+    _mm512_storeu_ps(sum, total);
+    _mm512_storeu_ps(shrink, less);
 }
 
 static SH_AMX void scale_columns(float *restrict block, const float *restrict by)
@@ -105,7 +92,8 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
                           w->depth, false);
         sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
     }
-    soften(w->s, n * SIDE, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink);
+    for (int64_t h = 0; h < SIDE; h += SH_WIDE_LANES)
+        soften(w->s + h, n * SIDE, w->a->scale, w->max + j * SIDE + h, w->sum + j * SIDE + h, shrink + h);
     for (int64_t i = 0; i < n; i++)
         sh_attn_to_col_step(w->s + i * BLOCK, w->p + i * STEP);
     for (int64_t d = 0; d < w->depth; d++) {

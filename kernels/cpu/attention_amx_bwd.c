@@ -7,7 +7,7 @@
 
 #ifdef SH_AMX
 
-#include "kernels/cpu/math.h"
+#include "kernels/cpu/wide.h"
 
 #include <omp.h>
 #include <string.h>
@@ -66,15 +66,16 @@ static void cut_scratch(struct task *w, void *p)
     w->delta = w->lse + QUERIES * SIDE;
 }
 
-/* s holds scores and gets weights; ds holds the gradients of weights and gets those of the unscaled scores. */
-static SH_AMX void gradients(float *restrict s, float *restrict ds, const float *restrict lse,
-                             const float *restrict delta, float scale)
+/* s holds scores and gets weights; ds holds the gradients of weights and gets those of the unscaled scores. 16 columns. */
+static SH_AMX void gradients(float *s, float *ds, const float *lse, const float *delta, float scale)
 {
-    for (int i = 0; i < SIDE; i++, s += SIDE, ds += SIDE)
-        for (int j = 0; j < SIDE; j++) {
-            s[j] = sh_expf(s[j] * scale - lse[j]);
-            ds[j] = s[j] * (ds[j] - delta[j]) * scale;
-        }
+    __m512 by = _mm512_set1_ps(scale), shift = _mm512_loadu_ps(lse), mean = _mm512_loadu_ps(delta);
+    for (int64_t i = 0; i < SIDE * SIDE; i += SIDE) {
+        __m512 p = sh_wide_exp(_mm512_fmsub_ps(_mm512_loadu_ps(s + i), by, shift));
+        __m512 d = _mm512_sub_ps(_mm512_loadu_ps(ds + i), mean);
+        _mm512_storeu_ps(s + i, p);
+        _mm512_storeu_ps(ds + i, _mm512_mul_ps(_mm512_mul_ps(p, by), d));
+    }
 }
 
 /* Panel j of the chunk against panel k of the keys, the i-th of its tile. */
@@ -84,7 +85,8 @@ static SH_AMX void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
     sh_tiles_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
     sh_tiles_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
     sh_attn_hide(w->s, &w->seen[j], k * SIDE);
-    gradients(w->s, w->ds, w->lse + j * SIDE, w->delta + j * SIDE, w->a->scale);
+    for (int64_t h = 0; h < SIDE; h += SH_WIDE_LANES)
+        gradients(w->s + h, w->ds + h, w->lse + j * SIDE + h, w->delta + j * SIDE + h, w->a->scale);
     sh_attn_to_row_step(w->s, w->p_rows + j * STEP);
     sh_attn_to_row_step(w->ds, w->ds_rows + j * STEP);
     sh_attn_to_col_step(w->ds, w->ds_cols + (j * KEYS + i) * STEP);

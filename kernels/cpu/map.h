@@ -6,8 +6,11 @@
 
 /* The loop over one piece. y may be a or b. b is NULL where the map has one input. */
 typedef void (*sh_cpu_map_fn)(float *y, const float *a, const float *b, int64_t n);
+typedef void (*sh_cpu_map_bf16_fn)(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *b, int64_t n);
 
-/* y, a and b (NULL: none) have the same number of elements; y may have the storage of a or b if it has its type. */
-void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f);
+/* y, a and b (NULL: none) have the same number of elements; y may have the storage of a or b if it has its type. Where
+ * all are bf16 and there is a loop for that (NULL: none), it is taken; else pieces go through f32. */
+void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
+                sh_cpu_map_bf16_fn bf16);
 
 #endif

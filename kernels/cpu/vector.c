@@ -19,13 +19,13 @@ SH_CLONES static void add(float *y, const float *a, const float *b, int64_t n)
 
 sh_rc sh_cpu_add(const struct sh_op_call *call)
 {
-    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], add);
+    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], add, NULL);
     return SH_OK;
 }
 
 sh_rc sh_cpu_accumulate(const struct sh_op_call *call)
 {
-    sh_cpu_map(&call->out[0], &call->out[0], &call->in[0], add);
+    sh_cpu_map(&call->out[0], &call->out[0], &call->in[0], add, NULL);
     return SH_OK;
 }
 

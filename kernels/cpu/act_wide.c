@@ -1,0 +1,78 @@
+/* GELU of bf16 in vectors of 16; act.c has what is computed, and why so. Cycles for 16 elements in the L2 cache of a Xeon
+ * with AMX: see doc/performance.md. */
+#include "sherd_config.h"
+
+#include "kernels/cpu/wide.h"
+
+#include <stddef.h>
+
+#ifdef SH_WIDE
+
+enum { LANES = SH_WIDE_LANES, AHEAD = 1024 };
+
+/* x (1 + c x^2) 2 sqrt(2/pi), whose sigmoid is (1 + tanh) / 2. */
+static SH_WIDE inline __m512 bend(__m512 x, __m512 square)
+{
+    const __m512 linear = _mm512_set1_ps(1.5957691216f), cubic = _mm512_set1_ps(1.5957691216f * 0.044715f);
+    return _mm512_mul_ps(x, _mm512_fmadd_ps(square, cubic, linear));
+}
+
+static SH_WIDE void gelu(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *none, int64_t n)
+{
+    (void)none;
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 lanes = sh_wide_first(n - i);
+        __m512 x = sh_wide_load(a + i, lanes);
+        sh_wide_store(y + i, _mm512_mul_ps(x, sh_wide_sigmoid(bend(x, _mm512_mul_ps(x, x)))), lanes);
+        __builtin_prefetch(a + i + AHEAD);
+        __builtin_prefetch(y + i + AHEAD, 1);
+    }
+}
+
+/* dx = dy (s + x s (1 - s) du). Where x is beyond 20, the sigmoid is 0 or 1, and du stays finite. */
+static SH_WIDE void gelu_bwd(sh_bf16 *dx, const sh_bf16 *dy, const sh_bf16 *a, int64_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), most = _mm512_set1_ps(400.0f);
+    const __m512 linear = _mm512_set1_ps(1.5957691216f), cubic = _mm512_set1_ps(3 * 1.5957691216f * 0.044715f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 lanes = sh_wide_first(n - i);
+        __m512 x = sh_wide_load(a + i, lanes), square = _mm512_mul_ps(x, x);
+        __m512 s = sh_wide_sigmoid(bend(x, square));
+        __m512 du = _mm512_fmadd_ps(_mm512_min_ps(most, square), cubic, linear);
+        __m512 slope = _mm512_mul_ps(_mm512_mul_ps(x, s), _mm512_mul_ps(_mm512_sub_ps(one, s), du));
+        sh_wide_store(dx + i, _mm512_mul_ps(sh_wide_load(dy + i, lanes), _mm512_add_ps(s, slope)), lanes);
+        __builtin_prefetch(a + i + AHEAD);
+        __builtin_prefetch(dy + i + AHEAD);
+        __builtin_prefetch(dx + i + AHEAD, 1);
+    }
+}
+
+static bool usable(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+}
+
+sh_cpu_map_bf16_fn sh_wide_gelu(void)
+{
+    return usable() ? gelu : NULL;
+}
+
+sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void)
+{
+    return usable() ? gelu_bwd : NULL;
+}
+
+#else
+
+sh_cpu_map_bf16_fn sh_wide_gelu(void)
+{
+    return NULL;
+}
+
+sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void)
+{
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* Vectors of 16 floats, by hand: for loops over bf16 whose arithmetic takes longer than the memory, and which a compiler
+ * makes twice as long (it rounds to bf16 in ten instructions where processors have one, and guards what scalef does by
+ * itself). Elsewhere the plain loops of math.h do the same. All local, no state. */
+#ifndef SH_KERNELS_CPU_WIDE_H
+#define SH_KERNELS_CPU_WIDE_H
+
+#include "kernels/cpu/map.h"
+#include "src/base/dtype.h"
+
+#include <stdint.h>
+
+/* act_wide.c: loops of activations; NULL where this CPU lacks AVX-512 or the instructions that round to bf16. */
+sh_cpu_map_bf16_fn sh_wide_gelu(void);
+sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void);
+
+/* A compiler that knows the tile unit knows these too. */
+#if defined(__x86_64__) && defined(HAVE_AMX)
+#define SH_WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+#include <immintrin.h>
+
+enum { SH_WIDE_LANES = 16 };
+
+/* The lanes of which n are left. */
+static SH_WIDE inline __mmask16 sh_wide_first(int64_t n)
+{
+    return (__mmask16)(n >= SH_WIDE_LANES ? 0xffffu : (1u << n) - 1);
+}
+
+static SH_WIDE inline __m512 sh_wide_load(const sh_bf16 *src, __mmask16 lanes)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, src));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+static SH_WIDE inline void sh_wide_store(sh_bf16 *dst, __m512 x, __mmask16 lanes)
+{
+    _mm256_mask_storeu_epi16(dst, lanes, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+/* e^x within 5e-7 of itself for |x| <= 20, 2e-6 up to 87; 0 below -87, Inf from 89 on; NaN gives NaN. e^x = 2^n 2^r with
+ * r = x log2(e) - n rounded once; 2^r is a polynomial of degree 5 (minimax on |r| <= 1/2, relative error 8e-8). */
+static SH_WIDE inline __m512 sh_wide_exp(__m512 x)
+{
+    const __m512 log2_e = _mm512_set1_ps(1.44269504f);
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2_e), 0), r = _mm512_fmsub_ps(x, log2_e, n);
+    __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.0013276471f), _mm512_set1_ps(0.0096755419f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.055507131f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24022120f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69314694f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0000001f));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), p, n);
+}
+
+/* 1 / (1 + e^-x) within 1e-6; 0 below -69. The reciprocal has 14 bits, and a step of Newton's doubles them. */
+static SH_WIDE inline __m512 sh_wide_sigmoid(__m512 x)
+{
+    __m512 d = _mm512_add_ps(_mm512_set1_ps(1.0f), sh_wide_exp(_mm512_sub_ps(_mm512_setzero_ps(), x)));
+    __m512 r = _mm512_rcp14_ps(d), step = _mm512_fnmadd_ps(d, r, _mm512_set1_ps(2.0f));
+    return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-69.0f), _CMP_NLT_UQ), r, step);
+}
+
+#endif
+
+#endif
