@@ -140,14 +140,18 @@ finish() {
     again "$1"
 }
 
-# again STATUS: a job of submit-chain leaves it to the next one.
+# again STATUS: a job of submit-chain leaves it to the next one. A requeue sends this script SIGTERM, which could break off the
+# line that says so.
 again() {
+    local after
+    after="ended with $1 after $(name_step "$(newest_step)")"
+    trap '' TERM USR1
     if [ -n "${SHERD_CHAIN:-}" ]; then
-        say "ended with $1 after $(name_step "$(newest_step)"); the next job of the chain goes on"
+        say "$after; the next job of the chain goes on"
     elif scontrol requeue "$job"; then
-        say "ended with $1 after $(name_step "$(newest_step)"); queued again"
+        say "$after; queued again"
     else
-        say "ended with $1; Slurm took no requeue: it has queued the job itself, or use jobscripts/submit-chain here"
+        say "$after; Slurm took no requeue: it has queued the job itself, or use jobscripts/submit-chain here"
     fi
     exit "$1"
 }

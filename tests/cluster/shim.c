@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, AHEAD_SECONDS = 5, LARGE_BYTES = 65536, LATE_NS = 500000000 };
+enum { PATH_BYTES = 4096, AHEAD_SECONDS = 5, LARGE_BYTES = 65536, LATE_NS = 200000000 };
 
 static struct {
     bool on;
