@@ -86,11 +86,20 @@ static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
     return SH_OK;
 }
 
+/* The first output: the gradient of an embedding may have but its second. */
+static const char *name_result(const struct sh_program *p, const struct sh_op *op)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE)
+            return p->tensors[op->out[k]].name;
+    return "";
+}
+
 static void write_kernel(struct sh_exec_trace *t, int i, int64_t begin, int64_t end)
 {
     struct sh_op_cost cost = sh_op_cost(&t->calls[i]);
 
-    sh_trace_event(t->out, SH_STREAM_COMPUTE, t->labels[i], t->p->tensors[t->p->ops[i].out[0]].name, begin, end);
+    sh_trace_event(t->out, SH_STREAM_COMPUTE, t->labels[i], name_result(t->p, &t->p->ops[i]), begin, end);
     sh_trace_cost(t->out, cost.flops, cost.bytes);
 }
 
