@@ -88,7 +88,7 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
         return;
 
     for (int64_t i = 0; i < n; i++) {
-        sh_tiles_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK,
+        sh_amx_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK,
                           w->depth, false);
         sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
     }
@@ -98,7 +98,7 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
         sh_attn_to_col_step(w->s + i * BLOCK, w->p + i * STEP);
     for (int64_t d = 0; d < w->depth; d++) {
         scale_columns(o + d * BLOCK, shrink);
-        sh_tiles_multiply(w->v + (d * KEYS + lo - k0) * STEP, w->p, o + d * BLOCK, n, true);
+        sh_amx_multiply(w->v + (d * KEYS + lo - k0) * STEP, w->p, o + d * BLOCK, n, true);
     }
 }
 
@@ -145,7 +145,7 @@ static void attend(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t kv_head = w->head / (a->heads / a->kv_heads), first = a->seq;
-    w->panels = least(sh_attn_panels(a->seq - w->t), QUERIES);
+    w->panels = least(sh_amx_panels(a->seq - w->t), QUERIES);
     open_task(w);
     for (int64_t j = 0; j < w->panels; j++)
         first = least(w->seen[j].least, first);
@@ -162,7 +162,7 @@ static void attend(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_attn_panels(call->attr->head_dim));
+    return threads * scratch_bytes(sh_amx_panels(call->attr->head_dim));
 }
 
 static sh_rc run(const struct sh_op_call *call)
@@ -172,9 +172,9 @@ static sh_rc run(const struct sh_op_call *call)
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .depth = sh_attn_panels(a.dim)};
+        struct task w = {.a = &a, .call = call, .depth = sh_amx_panels(a.dim)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
-        sh_tiles_set();
+        sh_amx_begin();
         /* The last queries see the most keys: they go first, so that no thread is left with them at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * heads; i++) {
@@ -183,7 +183,7 @@ static sh_rc run(const struct sh_op_call *call)
             w.head = i % a.heads;
             attend(&w);
         }
-        sh_tiles_drop();
+        sh_amx_end();
     }
     return SH_OK;
 }

@@ -8,18 +8,12 @@
 #ifndef SH_KERNELS_CPU_ATTENTION_AMX_H
 #define SH_KERNELS_CPU_ATTENTION_AMX_H
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/tiles.h"
 
 enum { SH_ATTN_SIDE = SH_AMX_SIDE, SH_ATTN_BLOCK = SH_AMX_STEP };
 
 bool sh_attn_amx_takes(enum sh_dtype dtype);
-
-/* Panels that hold n rows, and steps that hold n of the inner dimension. */
-static inline int64_t sh_attn_panels(int64_t n)
-{
-    return (n + SH_ATTN_SIDE - 1) / SH_ATTN_SIDE;
-}
 
 /* Rows of a head in a tensor of bf16. */
 struct sh_attn_matrix {
@@ -27,9 +21,9 @@ struct sh_attn_matrix {
     int64_t ld, rows, dim;
 };
 
-/* Panels of 32 rows each, dim deep; the next one sh_attn_panels(dim) steps on.
+/* Panels of 32 rows each, dim deep; the next one sh_amx_panels(dim) steps on.
  * Panels of 32 columns each, rows deep; the next one `steps` steps on. */
-typedef void (*sh_attn_pack)(const struct sh_amx_source *s, sh_bf16 *panel);
+typedef void (*sh_attn_pack)(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
 void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels);
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps);
 

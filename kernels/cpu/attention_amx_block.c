@@ -4,14 +4,10 @@
 
 #ifdef SH_AMX
 
+#include <immintrin.h>
 #include <math.h>
 
 enum { SIDE = SH_ATTN_SIDE, HALF = SIDE / 2, BLOCK = SH_ATTN_BLOCK };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 bool sh_attn_amx_takes(enum sh_dtype dtype)
 {
@@ -20,16 +16,14 @@ bool sh_attn_amx_takes(enum sh_dtype dtype)
 
 void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels)
 {
-    for (int64_t i = 0; i < m.rows; i += SIDE, panels += sh_attn_panels(m.dim) * SH_AMX_STEP)
-        pack(&(struct sh_amx_source){.data = m.data + i * m.ld, .step = m.ld, .sides = least(m.rows - i, SIDE),
-                                     .depth = m.dim}, panels);
+    pack(&(struct sh_amx_source){.data = m.data, .step = m.ld, .sides = m.rows, .depth = m.dim}, panels,
+         sh_amx_panels(m.dim) * SH_AMX_STEP);
 }
 
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps)
 {
-    for (int64_t i = 0; i < m.dim; i += SIDE, panels += steps * SH_AMX_STEP)
-        pack(&(struct sh_amx_source){.data = m.data + i, .step = m.ld, .inner_rows = true,
-                                     .sides = least(m.dim - i, SIDE), .depth = m.rows}, panels);
+    pack(&(struct sh_amx_source){.data = m.data, .step = m.ld, .inner_rows = true, .sides = m.dim, .depth = m.rows},
+         panels, steps * SH_AMX_STEP);
 }
 
 struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t)
@@ -100,7 +94,7 @@ static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int6
     struct sh_amx_source s = {.data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE,
                               .depth = 2 * SIDE};
 
-    sh_amx_pack_cols(&s, (sh_bf16 *)(void *)turned);
+    sh_amx_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_AMX_STEP);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t h = 0; h < 2; h++)
             put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, dst + i * ld + h * HALF, cols - h * HALF);
@@ -108,7 +102,7 @@ static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int6
 
 void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
-    (turned ? put_turned : put_rows)(block, dst, ld, least(rows, SIDE), least(cols, SIDE));
+    (turned ? put_turned : put_rows)(block, dst, ld, sh_amx_least(rows, SIDE), sh_amx_least(cols, SIDE));
 }
 
 #endif

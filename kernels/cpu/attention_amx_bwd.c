@@ -82,8 +82,8 @@ static SH_AMX void gradients(float *s, float *ds, const float *lse, const float 
 static SH_AMX void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
 {
     int64_t keys = k * w->depth * STEP, queries = j * w->depth * STEP;
-    sh_tiles_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
-    sh_tiles_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
+    sh_amx_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
+    sh_amx_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
     sh_attn_hide(w->s, &w->seen[j], k * SIDE);
     for (int64_t h = 0; h < SIDE; h += SH_WIDE_LANES)
         gradients(w->s + h, w->ds + h, w->lse + j * SIDE + h, w->delta + j * SIDE + h, w->a->scale);
@@ -100,8 +100,8 @@ static SH_AMX void take_panel(struct task *w, int64_t k, int64_t i)
         take_block(w, j, k, i);
     for (int64_t d = 0; d < w->depth; d++) {
         int64_t at = (k * w->depth + d) * BLOCK, in = (d * QUERIES + lo) * STEP;
-        sh_tiles_multiply(w->p_rows + lo * STEP, w->g_in + in, w->dv + at, w->panels - lo, true);
-        sh_tiles_multiply(w->ds_rows + lo * STEP, w->q_in + in, w->dk + at, w->panels - lo, true);
+        sh_amx_multiply(w->p_rows + lo * STEP, w->g_in + in, w->dv + at, w->panels - lo, true);
+        sh_amx_multiply(w->ds_rows + lo * STEP, w->q_in + in, w->dk + at, w->panels - lo, true);
     }
 }
 
@@ -113,7 +113,7 @@ static SH_AMX void take_tile(struct task *w, int64_t k0, int64_t k1)
     for (int64_t j = 0; j < w->panels; j++) {
         int64_t steps = least(k1, w->t / SIDE + j + 1) - k0;
         for (int64_t d = 0; d < w->depth && steps > 0; d++)
-            sh_tiles_multiply(w->k_turned + (d * w->keys + k0) * STEP, w->ds_cols + j * KEYS * STEP,
+            sh_amx_multiply(w->k_turned + (d * w->keys + k0) * STEP, w->ds_cols + j * KEYS * STEP,
                               w->dq + (j * w->depth + d) * BLOCK, steps, true);
     }
 }
@@ -176,7 +176,7 @@ static void put_chunk(const struct task *w)
 static void take_chunk(struct task *w)
 {
     int64_t first = w->a->seq;
-    w->panels = least(sh_attn_panels(w->a->seq - w->t), QUERIES);
+    w->panels = least(sh_amx_panels(w->a->seq - w->t), QUERIES);
     open_chunk(w);
     for (int64_t j = 0; j < w->panels; j++)
         first = least(w->seen[j].least, first);
@@ -216,7 +216,7 @@ static void take_kv_head(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_attn_panels(call->in[1].dim[1]), sh_attn_panels(call->attr->head_dim));
+    return threads * scratch_bytes(sh_amx_panels(call->in[1].dim[1]), sh_amx_panels(call->attr->head_dim));
 }
 
 static sh_rc run(const struct sh_op_call *call)
@@ -225,16 +225,16 @@ static sh_rc run(const struct sh_op_call *call)
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .depth = sh_attn_panels(a.dim), .keys = sh_attn_panels(a.seq)};
+        struct task w = {.a = &a, .call = call, .depth = sh_amx_panels(a.dim), .keys = sh_amx_panels(a.seq)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
-        sh_tiles_set();
+        sh_amx_begin();
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < a.batch * a.kv_heads; i++) {
             w.b = i / a.kv_heads;
             w.kv_head = i % a.kv_heads;
             take_kv_head(&w);
         }
-        sh_tiles_drop();
+        sh_amx_end();
     }
     return SH_OK;
 }
