@@ -17,9 +17,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SH_AMX_SIDE = 32 };                                /* rows or columns of a panel, and its step of the inner dimension */
-enum { SH_AMX_STEP = SH_AMX_SIDE * SH_AMX_SIDE };         /* elements of a panel a step: two tiles; also of a square of sums */
-enum { SH_AMX_DEPTH = 8 };                                /* steps after which a panel of columns (16 KiB) still is in the L1 cache */
+enum {
+    SH_AMX_SIDE = 32,                        /* rows or columns of a panel, and its step of the inner dimension */
+    SH_AMX_STEP = SH_AMX_SIDE * SH_AMX_SIDE, /* elements of a panel a step: two tiles; also of a square of sums */
+    SH_AMX_DEPTH = 8,                        /* steps after which a panel (16 KiB) still is in the L1 cache */
+};
 
 /* Functions that use the unit; called only where sh_amx_usable() is true. */
 #if defined(__x86_64__) && defined(HAVE_AMX)
@@ -68,8 +70,8 @@ void sh_amx_end(void);
 /* sums [32,32] = panel of rows x panel of columns, or += when add; `steps` steps deep, taken in ascending order. */
 void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
 
-/* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A large
- * float C goes past the caches: others see it after sh_amx_end(). */
+/* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A
+ * large float C goes past the caches: others see it after sh_amx_end(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
 
 /* Ask for what that will add to the sums. */

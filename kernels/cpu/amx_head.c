@@ -1,11 +1,13 @@
-/* A chunk of rows of logits stays in scratch as squares of 32 rows x 32 words, which are sums of the tile unit: no logit is
- * moved between the products and the softmax. Of a slice of the vocabulary the thread that made it also takes each row's
- * maximum and sum of exponentials, while the squares are in its caches. When the sums of whole rows are known, each square is
- * read once more and becomes its gradients in bf16, which take half the room, in both orders that the next two products
- * need. So nothing of the size of the logits is ever packed.
+/* A chunk of rows of logits stays in scratch as squares of 32 rows x 32 words, which are sums of the tile unit: no
+ * logit is moved between the products and the softmax. Of a slice of the vocabulary the thread that made it also
+ * takes each row's maximum and sum of exponentials, while the squares are in its caches. When the sums of whole rows
+ * are known, each square is read once more and becomes its gradients in bf16, in both orders that the next two
+ * products need: one in half the room of the logits, for dx, the other in the caches of the thread, which makes the
+ * slice's dw from it at once. So nothing of the size of the logits is ever packed.
  *
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w twice, writes the logits and the
- * gradients once and reads each of them twice, and writes or adds to dw. All sums are cut by shape alone. */
+ * gradients once and reads each of them once, and writes or adds to dw. All sums are cut by shape alone. Measured:
+ * doc/performance.md. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/amx_head.h"
@@ -31,7 +33,7 @@ struct part {
     float max, sum;
 };
 
-/* One call, its scratch, and the rows [row, row + n) that are worked on. Panels of rows and vocabulary, and steps of dim. */
+/* One call, its scratch, and the rows [row, row + n) that are worked on. */
 struct head {
     const struct sh_op_call *call;
     const sh_bf16 *x, *w;                /* [N,C], [V,C] */
@@ -164,7 +166,7 @@ static void close_vocabulary(const struct head *h, int64_t slice)
                 squares(h, slice, i)[c / SIDE * STEP + r * SIDE + c % SIDE] = -INFINITY;
 }
 
-/* Logits of a slice. Each panel of rows is asked for while the one before is worked on. */
+/* Logits of a slice. Room for each square is asked for while the one before is made. */
 static void make_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
 {
     for (int64_t k = 0; k < h->dim_panels; k += DEPTH) {
@@ -252,8 +254,9 @@ static SH_AMX void row_gradient(const float *x, float lse, float scale, sh_bf16 
     _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(g + SIDE / 2), _mm512_load_ps(g)));
 }
 
-/* (softmax - onehot) * scale of a panel of rows, square by square: panels of rows in the place of the logits, of which
- * there is always one square less; panels of words for the thread itself, row_panels steps deep. */
+/* (softmax - onehot) * scale of a panel of rows, square by square: as panels of rows in the place of the logits,
+ * where they never reach a square that is still to be read; as panels of words for the thread itself, row_panels
+ * steps deep. */
 static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
     sh_bf16 rounded[STEP] __attribute__((aligned(64)));
@@ -299,15 +302,16 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
     float *sums = (float *)(void *)(panels + ACROSS * CHUNK);
 
     for (int64_t s = 0; s < h->slices; s++) {
-        struct sh_amx_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE, .step = h->dim, .inner_rows = true,
-                                  .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE), .depth = words_of(h, s)};
+        struct sh_amx_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE, .step = h->dim,
+                                  .inner_rows = true, .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE),
+                                  .depth = words_of(h, s)};
         sh_amx_pack_cols(&w, panels, CHUNK);
         for (int64_t q = 0; q < across; q++) {
             for (int64_t p = 0; p < down; p++) {
                 const sh_bf16 *next = gradients(h, s + 1, i + p) + CHUNK * q / across;
                 sh_amx_prefetch(next, CHUNK / across * (int64_t)sizeof *next);
-                sh_amx_multiply(gradients(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP, panels_of(h, s),
-                                s > 0);
+                sh_amx_multiply(gradients(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP,
+                                panels_of(h, s), s > 0);
             }
         }
     }
@@ -323,9 +327,8 @@ static void all_dx(const struct head *h)
                          .c = sh_cpu_at(t->data, t->dtype, h->row * h->dim)};
     int64_t down = DOWN, across = ACROSS;
 
-    while (down > 4 && div_up(h->row_panels, down) * div_up(h->dim_panels, across) < omp_get_num_threads()) {
+    while (down > 4 && div_up(h->row_panels, down) * div_up(h->dim_panels, across) < omp_get_num_threads())
         *(down > across ? &down : &across) /= 2;
-    }
     int64_t parts = div_up(h->row_panels, down) * div_up(h->dim_panels, across);
 #pragma omp for schedule(dynamic)
     for (int64_t p = 0; p < parts; p++) {

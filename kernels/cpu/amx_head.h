@@ -1,5 +1,5 @@
-/* The head on processors with the tile unit, in bf16: what kernels/cpu/head.c does by matrix products and passes over rows
- * of logits, done on squares of 32 x 32 logits. Local; opens parallel regions. */
+/* The head on processors with the tile unit, in bf16: what kernels/cpu/head.c does by matrix products and passes over
+ * rows of logits, done on squares of 32 x 32 logits. Local; opens parallel regions. */
 #ifndef SH_KERNELS_CPU_AMX_HEAD_H
 #define SH_KERNELS_CPU_AMX_HEAD_H
 

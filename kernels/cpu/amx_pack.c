@@ -100,7 +100,7 @@ static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
         _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
 }
 
-/* The n-th step in the order in which they are read: along the stored rows, so that lines follow each other in memory. */
+/* The n-th step in the order in which they are read: along the stored rows, as lines lie in memory. */
 struct place {
     int64_t panel, k;
 };

@@ -11,8 +11,8 @@
 
 enum { SIDE = SH_AMX_SIDE, HALF = SIDE / 2, TILE = SH_AMX_STEP / 2 };
 
-/* All eight tiles: 16 rows of 64 bytes. Static, since GCC 12 believes that loading it reads eight bytes, and drops what is
- * written to the others. */
+/* All eight tiles: 16 rows of 64 bytes. Static, since GCC 12 believes that loading it reads eight bytes, and drops what
+ * is written to the others. */
 static const struct {
     uint8_t palette, start, rest[14];
     uint16_t row_bytes[16];

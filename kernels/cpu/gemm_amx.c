@@ -1,12 +1,12 @@
-/* Products in bf16 by the tile unit (AMX), where the libraries leave a third to a half of it unused: they pack both sides
- * again and again, or store each partial sum.
+/* Products in bf16 by the tile unit (AMX), where the libraries leave a third to a half of it unused: they pack both
+ * sides again and again, or store each partial sum.
  *
- * The side of C that is shorter is kept: all threads pack its panels once, over the whole inner dimension. The other one is
- * cut in slices; a thread packs a slice for itself, SH_AMX_DEPTH steps at a time, multiplies it with all kept panels and has
- * the sums in its own L2 cache, from where they go to C when their last step is done. So what a thread packs for itself never
- * leaves its caches, and threads meet twice in a product. A sum takes its inner elements in ascending order whatever thread
- * works on it, so that the number of threads changes no bit.
- * Floor: 2*m*n*k operations at 2 x 16 x 16 x 32 in 16 cycles; the caches give half of that (see doc/performance.md). */
+ * The side of C that is shorter is kept: all threads pack its panels once, over the whole inner dimension. The other
+ * one is cut in slices; a thread packs a slice for itself, SH_AMX_DEPTH steps at a time, multiplies it with all kept
+ * panels and has the sums in its own L2 cache, from where they go to C when their last step is done. So what a thread
+ * packs for itself never leaves its caches, and threads meet twice in a product. A sum takes its inner elements in
+ * ascending order whatever thread works on it, so that the number of threads changes no bit. Floor: 2*m*n*k
+ * operations at 2 x 16 x 16 x 32 in 16 cycles; the caches give half of that (see doc/performance.md). */
 #include "sherd_config.h"
 
 #include "kernels/cpu/amx.h"
@@ -18,7 +18,7 @@
 #include <omp.h>
 
 enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, DEPTH = SH_AMX_DEPTH, CHUNK = DEPTH * STEP };
-enum { SLICE = 8, KEPT = 32, KEPT_ELEMS = 8 << 20 }; /* panels of a slice; panels, and elements, that are kept at most */
+enum { SLICE = 8, KEPT = 32, KEPT_ELEMS = 8 << 20 }; /* panels of a slice; panels and elements that are kept at most */
 enum { OWN_BYTES = SLICE * (CHUNK * (int)sizeof(sh_bf16) + KEPT * STEP * (int)sizeof(float)) };
 
 /* One product; [first, first + count) are the panels kept now. */
@@ -63,30 +63,39 @@ static void pack_kept(const struct product *p)
             pack(p->g, p->keeps_rows, p->first + i, 1, c * DEPTH * SIDE, p->kept + (c * p->count + i) * CHUNK);
 }
 
-static void emit(const struct product *p, int64_t kept, int64_t other, const float *sums)
+/* Where in C the n-th square of a slice stands: `count` panels of the slice for each kept one. */
+struct place {
+    int64_t row, col;
+};
+
+static struct place place_of(const struct product *p, int64_t first, int64_t count, int64_t n)
 {
-    sh_amx_emit(p->g, sums, (p->keeps_rows ? kept : other) * SIDE, (p->keeps_rows ? other : kept) * SIDE);
+    int64_t kept = (p->first + n / count) * SIDE, own = (first + n % count) * SIDE;
+
+    return p->keeps_rows ? (struct place){kept, own} : (struct place){own, kept};
 }
 
-/* Chunk c of the inner dimension: `count` packed panels of a slice, from `first` on, times all kept ones. */
+/* Chunk c of the inner dimension: `count` packed panels of a slice, from `first` on, times all kept ones. A square goes
+ * to C while the next one is made. */
 static void multiply_chunk(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
     int64_t left = p->g->k - c * DEPTH * SIDE, steps = sh_amx_panels(sh_amx_least(left, DEPTH * SIDE));
-    const sh_bf16 *data = p->kept + c * p->count * CHUNK;
-    float *sums = p->sums;
+    bool last = left <= DEPTH * SIDE;
+    struct place at = {0}, before = {0};
 
-    for (int64_t i = 0; i < p->count; i++, data += CHUNK) {
-        for (int64_t q = 0; q < count; q++, sums += STEP) {
-            const sh_bf16 *own = p->panels + q * CHUNK;
-            /* The next kept panel has left the L2 cache since the last slice. */
-            sh_amx_prefetch(data + CHUNK + CHUNK * q / count, CHUNK / count * (int64_t)sizeof *data);
-            sh_amx_multiply(p->keeps_rows ? data : own, p->keeps_rows ? own : data, sums, steps, c > 0);
-            if (left <= DEPTH * SIDE && i * count + q > 0)
-                emit(p, p->first + (i * count + q - 1) / count, first + (q + count - 1) % count, sums - STEP);
-        }
+    for (int64_t n = 0; n < p->count * count; n++, before = at) {
+        const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = p->kept + (c * p->count + n / count) * CHUNK;
+        at = place_of(p, first, count, n);
+        /* The next kept panel has left the L2 cache since the last slice. */
+        sh_amx_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
+        if (last)
+            sh_amx_prefetch_addend(p->g, at.row, at.col);
+        sh_amx_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, p->sums + n * STEP, steps, c > 0);
+        if (last && n > 0)
+            sh_amx_emit(p->g, p->sums + (n - 1) * STEP, before.row, before.col);
     }
-    if (left <= DEPTH * SIDE)
-        emit(p, p->first + p->count - 1, first + count - 1, sums - STEP);
+    if (last)
+        sh_amx_emit(p->g, p->sums + (p->count * count - 1) * STEP, at.row, at.col);
 }
 
 /* Panels [begin, end) of the side that is not kept. */

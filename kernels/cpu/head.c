@@ -1,5 +1,6 @@
-/* The head: logits, cross entropy and its gradients, by amx_head.c where it can; here with the products of any engine, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
- * exists. Rows are padded in scratch to whole cache lines, since a vocabulary seldom is a multiple of anything.
+/* The head: logits, cross entropy and its gradients, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
+ * exists: by amx_head.c where that can, else with the products of any engine. Rows are padded in scratch to whole cache
+ * lines, since a vocabulary seldom is a multiple of anything.
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w once or twice and reads and writes
  * dw once, so that chunks of few rows are bound by memory. The chunk's size changes the order of dw's sums only.
  * Measured at GPT-2's size on two Zen 5 cores, loss with gradients, GFLOP/s: 344 in f32 and 586 in bf16 with 80 rows,

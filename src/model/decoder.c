@@ -186,8 +186,8 @@ static void emit_rope_table(struct decoder *d)
                                                             m->rope_high_freq, m->rope_original_len});
 }
 
-/* Equal parts of the rows, whose logits take at most 128 MiB in f32: each part reads the output matrix, and reads and writes
- * its gradient, once more. With a vocabulary of 50,000 words a quarter of that costs a quarter of the speed
+/* Equal parts of the rows, whose logits take at most 128 MiB in f32: each part reads the output matrix, and reads and
+ * writes its gradient, once more. With a vocabulary of 50,000 words a quarter of that costs a quarter of the speed
  * (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b)
 {
