@@ -1,5 +1,5 @@
-/* GELU of bf16 in vectors of 16; act.c has what is computed, and why so. Cycles for 16 elements in the L2 cache of a Xeon
- * with AMX: see doc/performance.md. */
+/* GELU of bf16 in vectors of 16; act.c says what is computed, and why so. Floor: 4 bytes an element forward, 6
+ * backward. Measured at [1024,3072] on a core of a Xeon with AMX: 12 and 14 GB/s; the arithmetic takes two thirds. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/wide.h"

@@ -63,7 +63,8 @@ SH_AMX void sh_attn_to_row_step(const float *block, sh_bf16 *step)
 SH_AMX void sh_attn_to_col_step(const float *block, sh_bf16 *step)
 {
     /* Unpacking works within quarters of a vector: each of the two results has pairs of both halves of the columns. */
-    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+    const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
     for (int p = 0; p < HALF; p++, block += 2 * SIDE, step += SIDE) {
         __m512i even = rounded(block), odd = rounded(block + SIDE);
         __m512i lo = _mm512_unpacklo_epi16(even, odd), hi = _mm512_unpackhi_epi16(even, odd);
@@ -86,8 +87,8 @@ static SH_AMX void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_
             put_half(block + i * SIDE + h, dst + i * ld + h, cols - h);
 }
 
-/* A panel of columns puts pairs of two bytes each across: to it, a row of 32 floats is one of 64 elements. What comes is
- * tiles of 16 x 16 floats, turned: two for the upper 16 columns of the block, two for the lower. */
+/* Packing as columns turns pairs of two bytes each: to it, a row of 32 floats is one of 64 elements. What comes is
+ * tiles of 16 x 16 floats, turned: two for the left 16 columns of the block, then two for the right ones. */
 static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
     _Alignas(64) float turned[BLOCK];

@@ -32,12 +32,12 @@ static inline void sh_cpu_prefetch(const void *p, int64_t bytes)
         __builtin_prefetch((const char *)p + i);
 }
 
-/* Elements that a loop over long vectors asks for memory ahead, and how many it does between two such requests. Measured
- * from memory on one core: AdamW 1.2 times as fast, 256 to 2048 ahead alike. */
+/* How many elements ahead a loop over long vectors asks for memory, and how many it does between two such requests.
+ * Measured from memory on one core: AdamW takes 15 % less time, with 128 to 2048 ahead alike. */
 enum { SH_CPU_AHEAD = 512, SH_CPU_STRIDE = 128 };
 
-/* Copy to where nobody reads soon: past the caches, so that the memory is not read before it is written. What others are
- * to see ends with sh_cpu_stream_end() on the thread that wrote it. */
+/* Copy to where nobody reads soon: past the caches, so that the memory is not read before it is written. A thread that
+ * did so calls sh_cpu_stream_end() before others may look. */
 static inline void sh_cpu_stream(void *dst, const void *src, int64_t bytes)
 {
     int64_t done = 0;

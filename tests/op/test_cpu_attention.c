@@ -86,8 +86,8 @@ static void begin_backward(struct optest *t, enum sh_dtype act, struct shape s)
     optest_end(&fwd);
 }
 
-/* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by 2^-9 of itself at most,
- * and their sums by that part of what they would be if nothing cancelled, here `size` at most. */
+/* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by 2^-9 of itself at
+ * most, and their sums by that part of what they would be if nothing cancelled, here `size` at most. */
 static struct agree_bound weighted(struct agree_bound b, enum sh_dtype act, double size)
 {
     b.atol += act == SH_BF16 ? 0x1p-9 * size : 0;
@@ -106,8 +106,8 @@ static void check_forward(enum sh_dtype act, struct shape s)
     optest_end(&t);
 }
 
-/* dp is a sum of D products, of size sqrt(D); dk and dv sum over the queries of all heads that share the key: the weights
- * of a column sum to a few for each head. */
+/* dp is a sum of D products, of size sqrt(D); dk and dv sum over the queries of all heads that share the key: the
+ * weights of a column sum to a few for each head. */
 static void check_backward(enum sh_dtype act, struct shape s)
 {
     struct optest t;

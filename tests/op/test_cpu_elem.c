@@ -371,15 +371,15 @@ static void adamw_leaves_padding(void **state)
 }
 
 /* A NaN, an Inf or a huge number among ordinary ones comes out as in the reference. */
-static void check_survives(enum sh_op_kind kind, int64_t in_len, int64_t out_len, double odd)
+static void check_survives(enum sh_op_kind kind, enum sh_dtype act, int64_t in_len, int64_t out_len, double odd)
 {
     struct optest ref, cpu;
     const struct sh_op_info *info = sh_op_info(kind);
     optest_begin(&ref, kind);
     for (int i = 0; i < info->n_in; i++)
-        optest_in(&ref, i, SH_F32, DIMS(2, i == info->n_in - 1 ? in_len : out_len));
+        optest_in(&ref, i, act, DIMS(2, i == info->n_in - 1 ? in_len : out_len));
     optest_set(&ref.call.in[info->n_in - 1], 5, odd);
-    optest_out(&ref, 0, SH_F32, DIMS(2, info->n_in == 1 ? out_len : in_len));
+    optest_out(&ref, 0, act, DIMS(2, info->n_in == 1 ? out_len : in_len));
     optest_copy(&cpu, &ref);
     optest_run(&ref, &sh_kernels_ref, 1);
     optest_run(&cpu, &sh_kernels_cpu, 1);
@@ -393,12 +393,14 @@ static void not_finite(void **state)
     (void)state;
     static const double odd[] = {NAN, INFINITY, -INFINITY, 1e20, -1e20, 100, -100};
     optest_seed(8);
-    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
-        check_survives(SH_OP_GELU, 33, 33, odd[i]);
-        check_survives(SH_OP_GELU_BWD, 33, 33, odd[i]);
-        check_survives(SH_OP_SWIGLU, 66, 33, odd[i]);
-        check_survives(SH_OP_SWIGLU_BWD, 66, 33, odd[i]);
-        check_survives(SH_OP_ADD, 33, 33, odd[i]);
+    for (size_t i = 0; i < ACTS * (sizeof odd / sizeof *odd); i++) {
+        enum sh_dtype act = acts[i % ACTS];
+        double x = odd[i / ACTS];
+        check_survives(SH_OP_GELU, act, 33, 33, x);
+        check_survives(SH_OP_GELU_BWD, act, 33, 33, x);
+        check_survives(SH_OP_SWIGLU, act, 66, 33, x);
+        check_survives(SH_OP_SWIGLU_BWD, act, 66, 33, x);
+        check_survives(SH_OP_ADD, act, 33, 33, x);
     }
 }
 
