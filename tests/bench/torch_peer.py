@@ -11,6 +11,7 @@ file of uint16).
 """
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ import time
 import types
 
 sys.dont_write_bytecode = True
+PATIENCE = datetime.timedelta(minutes=10)
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gpu'))
 
 
@@ -72,7 +74,8 @@ def wrap(job, model):
     import torch
     if job.mode == 'plain':
         return model
-    torch.distributed.init_process_group('gloo', init_method=f'file://{job.store}', rank=job.rank, world_size=job.ranks)
+    torch.distributed.init_process_group('gloo', init_method=f'file://{job.store}', rank=job.rank, world_size=job.ranks,
+                                         timeout=PATIENCE)  # a rank that fails does not keep the others for ever
     if job.mode == 'ddp':
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     fully_shard, policy = find_fully_shard()
