@@ -54,8 +54,8 @@ sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const float *data, const struct
 sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads);
 
 /* Between memory and file. Neighbours in the file are moved together, 8 MiB at a time, several at once; writes end at
- * multiples of that. Needs 4 buffers of 8 MiB beside the data, or when `writers` has a ring, that instead; reading through the
- * page cache needs 4 of 128 KiB.
+ * multiples of that. Needs 4 buffers of 8 MiB beside the data, or when `writers` has a ring, that instead; reading
+ * through the page cache needs 4 of 128 KiB.
  * Both sum what they move; reading compares blocks that are read whole with their digests.
  * Writing: spans sorted as by sh_ckpt_spans_ranges(). With a ring all ranks of the group are to call this at about the
  * same time, each in any thread; one of them writes. When it fails on one, it comes back with SH_OK on the others.
