@@ -227,15 +227,20 @@ static void accumulate(const struct shard *s, const struct sh_op *micro_op, stru
     }
 }
 
+static void put_into(struct shard *s, enum sh_op_kind kind, int unit, int from, int to, enum sh_phase phase)
+{
+    struct sh_op op = sh_op_make(kind);
+
+    op.in[0] = from;
+    op.out[0] = to;
+    op.phase = phase;
+    op.unit = unit;
+    sh_shard_op(s->out, op);
+}
+
 static void add_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
 {
-    struct sh_op add = sh_op_make(SH_OP_ACCUMULATE);
-
-    add.in[0] = from;
-    add.out[0] = to;
-    add.phase = phase;
-    add.unit = unit;
-    sh_shard_op(s->out, add);
+    put_into(s, SH_OP_ACCUMULATE, unit, from, to, phase);
 }
 
 /* The pairs of the tree that this micro-step completes. */
@@ -253,13 +258,7 @@ static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
 
 static void cast_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
 {
-    struct sh_op cast = sh_op_make(SH_OP_CAST);
-
-    cast.in[0] = from;
-    cast.out[0] = to;
-    cast.phase = phase;
-    cast.unit = unit;
-    sh_shard_op(s->out, cast);
+    put_into(s, SH_OP_CAST, unit, from, to, phase);
 }
 
 /* A reduced chunk in the type of reductions, of this section only. */
