@@ -5,6 +5,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { ABORT_SECONDS = 5, SPEAK_SECONDS = 2 };
@@ -44,10 +47,25 @@ sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc
     return sh_fail_at(file, line, SH_E_COMM, "%.*s: %s", (int)strcspn(call, "("), call, why);
 }
 
+/* MPICH's launcher ends the job as soon as it hears of the abort, with what it has not read from the ranks' pipes lost:
+ * the line that says why is to be read by then. */
+static void wait_for_reader(int fd)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    struct stat kind;
+    int unread;
+
+    if (fstat(fd, &kind) != 0 || !S_ISFIFO(kind.st_mode))
+        return;
+    for (int i = 0; i < SPEAK_SECONDS * 1000 && ioctl(fd, FIONREAD, &unread) == 0 && unread > 0; i++)
+        nanosleep(&nap, NULL);
+}
+
 /* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm's default action ends
  * this process then, and the launcher the others. */
 static void abort_job(int exit_status)
 {
+    wait_for_reader(STDERR_FILENO);
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_SECONDS);
     MPI_Abort(MPI_COMM_WORLD, exit_status);
