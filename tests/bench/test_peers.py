@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / 'gold')]
+sys.path[:0] = [str(HERE), str(HERE.parent / 'gold')]  # timed, job
 import job
 
 job.need_launcher()
