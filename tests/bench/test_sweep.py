@@ -20,8 +20,8 @@ TINY = [f'{key}={value}' for key, value in {**tiny.MODELS['gpt2'], 'model.vocab_
 
 def run(*words):
     launcher = [os.environ['MPIRUN'], *job.launcher.LAUNCHER[os.environ['MPI_KIND']][0]]
-    return subprocess.run([sys.executable, HERE / 'sweep', '--sherd', os.environ['SHERD'], '--mpirun', ' '.join(launcher),
-                           *words], capture_output=True, text=True, env=job.environment(2), timeout=200)
+    words = [sys.executable, HERE / 'sweep', '--sherd', os.environ['SHERD'], '--mpirun', ' '.join(launcher), *words]
+    return subprocess.run(words, capture_output=True, text=True, env=job.environment(2), timeout=200)
 
 
 def rows():
@@ -34,7 +34,8 @@ def rows():
     wrong = [] if set(found) == names else [f'rows {sorted(found)}']
     for name, row in found.items():
         good = 0 < row['least'] <= row['tokens_per_second'] <= row['most'] and 0 <= row['exposed'] < 1
-        wrong += [] if good and row['peak_mib'] > 5 and f'\n{name} ' in done.stdout else [f'{name}: {row}\n{done.stdout}']
+        good = good and row['peak_mib'] > 5 and f'\n{name} ' in done.stdout
+        wrong += [] if good else [f'{name}: {row}\n{done.stdout}']
     return wrong
 
 
