@@ -128,7 +128,7 @@ static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
         int root = (i - first) / TURN;
         SH_TRY(sh_ckpt_replicas_hand(r, root, s->data, s->elems));
         if (root != r->rank && *rc == SH_OK)
-            *rc = sh_ckpt_span_check(s, s->data, &l->index, l->path);
+            *rc = sh_ckpt_span_check(s, &l->index, l->path);
     }
     return SH_OK;
 }
