@@ -87,19 +87,19 @@ static uint32_t known_bits(int state, int tensor, int64_t i)
     return state == SH_CKPT_MODEL && (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
-/* Whole for one rank and in halves for its neighbour: the file must not show it. */
-static struct sh_floats make_room(int state, int tensor, int64_t n)
+/* Saved from one array by one rank and from halves by its neighbour, which the file must not show; loaded by all alike. */
+static struct sh_floats make_room(int state, int tensor, int64_t n, bool fill)
 {
     float *room = malloc((size_t)(n + 1) * 4);
     memset(room, 0xa5, (size_t)(n + 1) * 4);
-    return sh_floats_in(room, n, state == SH_CKPT_MODEL && (test_rank + tensor) % 2 == 0);
+    return sh_floats_in(room, n, state == SH_CKPT_MODEL && (tensor + (fill ? test_rank : 0)) % 2 == 0);
 }
 
 static void add_piece(struct sh_ckpt_set *set, int tensor, int64_t begin, int64_t end, bool fill)
 {
     struct sh_ckpt_piece p = {.tensor = tensor, .begin = begin, .elems = end - begin};
     for (int s = 0; s < SH_CKPT_STATES; s++) {
-        p.data[s] = make_room(s, tensor, end - begin);
+        p.data[s] = make_room(s, tensor, end - begin, fill);
         for (int64_t i = begin; fill && i < end; i++) {
             uint32_t bits = known_bits(s, tensor, i);
             float value;
