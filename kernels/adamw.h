@@ -1,4 +1,5 @@
-/* AdamW's numbers that are the same for all elements of a run: computed once, in double, on the host. Valid C and C++. */
+/* AdamW's numbers that are the same for all elements of a run: computed once, in double, on the host; and where its
+ * parameters are. Valid C and C++. */
 #ifndef SH_KERNELS_ADAMW_H
 #define SH_KERNELS_ADAMW_H
 
@@ -22,6 +23,13 @@ static inline struct sh_adamw_factors sh_adamw_factors_of(const struct sh_op_sca
     f.root = (float)(1 / (1 - s->beta2_pow));
     f.eps = s->adam_eps;
     return f;
+}
+
+static inline struct sh_floats sh_adamw_params(const struct sh_op_call *call)
+{
+    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL};
+    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[3].data};
+    return call->out[3].data ? halves : whole;
 }
 
 #endif

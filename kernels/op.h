@@ -11,6 +11,7 @@
 #ifndef SH_KERNELS_OP_H
 #define SH_KERNELS_OP_H
 
+#include "kernels/floats.h"
 #include "src/base/dtype.h"
 #include "src/base/err.h"
 
@@ -48,7 +49,7 @@ enum sh_op_kind {
     SH_OP_SUMSQ,         /* a [n] f32                                               -> s [1] f64 +=                     */
     SH_OP_SUMSQ_EXACT,   /* a [n] f32                                               -> s [SH_EXACT_ELEMS] f64 +=: accumulator of kernels/exact.h */
     SH_OP_EXACT_ROUND,   /* s [SH_EXACT_ELEMS] f64                                  -> y [1] f64: what the accumulator holds, rounded once */
-    SH_OP_ADAMW,         /* g [n] f32                                               -> p, m, v [n] f32 in place, c [n] act (opt): p in the compute type */
+    SH_OP_ADAMW,         /* g [n] f32                                               -> p [n] act, m, v [n] f32, r [n] i16 (opt), in place; bf16 p: with r its low halves (floats.h) */
 
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
     SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis     */
@@ -128,8 +129,8 @@ struct sh_kernel_table {
      * those of run that shapes and libraries alone tell. NULL: nothing to do. */
     sh_kernel prepare;
     /* Initial values, beside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits on
-     * every device.   out  out  [n] f32, on the device; written behind what is in the queue */
-    sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue);
+     * every device.   out  out  [n], on the device; written behind what is in the queue */
+    sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

@@ -9,6 +9,7 @@
 #ifndef IO_CHECKPOINT_CHECKPOINT_H
 #define IO_CHECKPOINT_CHECKPOINT_H
 
+#include "kernels/floats.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>
@@ -26,11 +27,12 @@ struct sh_ckpt_tensor {
 
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not overlap.
  * Saving: pieces of all ranks together cover each element exactly once (replicas split what they all hold).
- * Loading: whatever this rank wants; ranks may want the same. data[s] NULL: that state is not wanted (loading only). */
+ * Loading: whatever this rank wants; ranks may want the same. data[s] none: that state is not wanted (loading only).
+ * Floats in halves are joined and split in the pieces that are moved anyway. */
 struct sh_ckpt_piece {
     int tensor;
     int64_t begin, elems;
-    float *data[SH_CKPT_STATES];
+    struct sh_floats data[SH_CKPT_STATES];
 };
 
 struct sh_ckpt_meta {

@@ -90,7 +90,7 @@ static sh_rc find_replicas(struct load *l)
     uint64_t wish = 0;
     for (int i = 0; i < l->wanted.n; i++) {
         const struct sh_ckpt_span *s = &l->wanted.span[i];
-        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems};
+        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems, sh_floats_elem_bytes(s->data)};
         wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
     }
     return l->share ? sh_ckpt_replicas_find(wish, &l->replicas) : SH_OK;
@@ -128,7 +128,7 @@ static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
         int root = (i - first) / TURN;
         SH_TRY(sh_ckpt_replicas_hand(r, root, s->data, s->elems));
         if (root != r->rank && *rc == SH_OK)
-            *rc = sh_ckpt_span_check(s, s->data, &l->index, l->path);
+            *rc = sh_ckpt_span_check(s, &l->index, l->path);
     }
     return SH_OK;
 }

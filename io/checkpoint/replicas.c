@@ -36,9 +36,11 @@ void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r)
     *r = sh_ckpt_replicas_alone();
 }
 
-sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, float *data, int64_t elems)
+sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, struct sh_floats data, int64_t elems)
 {
-    SH_MPI(MPI_Bcast(data, (int)elems, MPI_FLOAT, root, r->comm));
+    int bytes = (int)(elems * sh_floats_elem_bytes(data));
+    for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(data, i); i++)
+        SH_MPI(MPI_Bcast(sh_floats_array(data, i), bytes, MPI_BYTE, root, r->comm));
     return SH_OK;
 }
 

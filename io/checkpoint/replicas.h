@@ -3,6 +3,7 @@
 #ifndef IO_CHECKPOINT_REPLICAS_H
 #define IO_CHECKPOINT_REPLICAS_H
 
+#include "kernels/floats.h"
 #include "src/base/err.h"
 
 #include <mpi.h>
@@ -20,8 +21,8 @@ struct sh_ckpt_replicas sh_ckpt_replicas_alone(void);
 sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out);
 void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r); /* collective over them */
 
-/* `elems` floats, at most a block, from replica `root` to all. Collective over them. Errors: SH_E_COMM. */
-sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, float *data, int64_t elems);
+/* `elems` floats, at most a block, from replica `root` to all, who hold them in the same form. Collective over them. Errors: SH_E_COMM. */
+sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, struct sh_floats data, int64_t elems);
 
 /* Whether one of them has failed. Collective over them. Errors: SH_E_COMM. */
 sh_rc sh_ckpt_replicas_any(const struct sh_ckpt_replicas *r, int failed, int *any);

@@ -13,7 +13,7 @@ static void add(struct sh_ckpt_spans *spans, struct sh_ckpt_span span)
 
 /* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks. */
 static void add_range(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, const struct sh_ckpt_entry *e,
-                      int state, int64_t begin, int64_t elems, float *data)
+                      int state, int64_t begin, int64_t elems, struct sh_floats data)
 {
     uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
     for (int64_t done = 0, n; done < elems; done += n) {
@@ -21,7 +21,7 @@ static void add_range(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *i
         int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
         n = elems - done < rest ? elems - done : rest;
         add(spans, (struct sh_ckpt_span){.entry = e, .state = state, .block = block, .at = at, .elems = n, .seed = seed,
-                                         .data = data ? data + done : NULL});
+                                         .data = sh_floats_at(data, done)});
     }
 }
 
@@ -30,7 +30,7 @@ static sh_rc add_piece(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *
 {
     const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
     SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
-    if (p->data[state])
+    if (!sh_floats_none(p->data[state]))
         add_range(spans, index, e, state, p->begin, p->elems, p->data[state]);
     return SH_OK;
 }
@@ -75,7 +75,7 @@ void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_in
         for (int64_t i = 0; i < index->n; i++) {
             const struct sh_ckpt_entry *e = &index->entry[i];
             int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
-            add_range(spans, index, e, s, from, to - from, NULL);
+            add_range(spans, index, e, s, from, to - from, (struct sh_floats){0});
             at += e->elems;
         }
 }

@@ -12,7 +12,7 @@ struct sh_ckpt_span {
     int state;
     int64_t block, at, elems; /* elements [at, at + elems) of a block of the tensor */
     uint64_t seed;            /* sh_ckpt_digest_seed() */
-    float *data;              /* NULL: to be checked only */
+    struct sh_floats data;    /* none: to be checked only */
     uint64_t sum;             /* set by summing, writing and reading; 0 before */
 };
 
@@ -47,8 +47,8 @@ int sh_ckpt_ranges_join(struct sh_ckpt_range *ranges, int n);
 /* The place of a span in the file. */
 int64_t sh_ckpt_span_at(const struct sh_ckpt_span *s);
 
-/* Sum a span from `data`, and when it is a whole block compare it with its digest. Errors: SH_E_DATA. */
-sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const float *data, const struct sh_ckpt_index *index, const char *path);
+/* Sum a span from its data, and when it is a whole block compare it with its digest. Errors: SH_E_DATA. */
+sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const struct sh_ckpt_index *index, const char *path);
 
 /* Sums from memory, by `threads` threads. Cost: each byte read once. */
 sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads);

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = SH_CKPT_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
-enum { CACHED_BYTES = 128 << 10 };
+enum { CACHED_BYTES = 128 << 10, JOINED_ELEMS = 4096 };
 
 /* A contiguous range of the file; `first` is the span in which it begins. Written for several ranks: the first span of
  * this one that ends behind its begin. */
@@ -80,8 +80,9 @@ static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char 
     uint64_t sum = 0;
     for (int64_t at = skip; at < skip + bytes; at += CACHED_BYTES) {
         int64_t n = skip + bytes - at < CACHED_BYTES ? skip + bytes - at : CACHED_BYTES;
-        sum += sh_ckpt_digest_part(s->seed, s->block, s->data + at / 4, s->at + at / 4, n / 4);
-        memcpy(to + (at - skip), (const char *)s->data + at, (size_t)n);
+        float *here = (float *)(void *)(to + (at - skip));
+        sh_floats_get(sh_floats_at(s->data, at / 4), n / 4, here);
+        sum += sh_ckpt_digest_part(s->seed, s->block, here, s->at + at / 4, n / 4);
     }
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
 }
@@ -145,17 +146,32 @@ static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *i
                : SH_OK;
 }
 
-sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const float *data, const struct sh_ckpt_index *index, const char *path)
+/* Halves are joined for it. */
+static void sum_data(struct sh_ckpt_span *s)
 {
-    s->sum = sh_ckpt_digest_part(s->seed, s->block, data, s->at, s->elems);
+    float room[JOINED_ELEMS];
+    s->sum = 0;
+    for (int64_t at = 0; at < s->elems; at += JOINED_ELEMS) {
+        struct sh_floats from = sh_floats_at(s->data, at);
+        int64_t n = s->elems - at < JOINED_ELEMS ? s->elems - at : JOINED_ELEMS;
+        if (!from.whole)
+            sh_floats_get(from, n, room);
+        s->sum += sh_ckpt_digest_part(s->seed, s->block, from.whole ? from.whole : room, s->at + at, n);
+    }
+}
+
+sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const struct sh_ckpt_index *index, const char *path)
+{
+    sum_data(s);
     return compare(s, index, path);
 }
 
-static sh_rc take_span(const struct transfer *t, struct sh_ckpt_span *s, const char *from)
+static sh_rc take_span(const struct transfer *t, struct sh_ckpt_span *s, const float *from)
 {
-    if (s->data)
-        memcpy(s->data, from, (size_t)s->elems * 4);
-    return sh_ckpt_span_check(s, (const float *)from, t->index, t->file->path);
+    if (!sh_floats_none(s->data))
+        sh_floats_put(s->data, s->elems, from);
+    s->sum = sh_ckpt_digest_part(s->seed, s->block, from, s->at, s->elems);
+    return compare(s, t->index, t->file->path);
 }
 
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
@@ -168,7 +184,7 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
         from = memmove(buffer, from, (size_t)c->bytes);
     struct sh_ckpt_span *s = &t->spans->span[c->first];
     for (int64_t done = 0; done < c->bytes; done += s->elems * 4, s++)
-        SH_TRY(take_span(t, s, from + done));
+        SH_TRY(take_span(t, s, (const float *)(const void *)(from + done)));
     return SH_OK;
 }
 
@@ -179,9 +195,12 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_span *s, char *b
     s->sum = 0;
     for (int64_t at = 0; at < s->elems * 4; at += n) {
         n = s->elems * 4 - at < CACHED_BYTES ? s->elems * 4 - at : CACHED_BYTES;
-        char *to = s->data ? (char *)s->data + at : buffer;
+        struct sh_floats data = sh_floats_at(s->data, at / 4);
+        float *to = data.whole ? data.whole : (float *)(void *)buffer;
         SH_TRY(sh_file_read(t->file->fd, t->file->path, to, n, sh_ckpt_span_at(s) + at));
-        s->sum += sh_ckpt_digest_part(s->seed, s->block, (const float *)to, s->at + at / 4, n / 4);
+        if (data.high)
+            sh_floats_put(data, n / 4, to);
+        s->sum += sh_ckpt_digest_part(s->seed, s->block, to, s->at + at / 4, n / 4);
     }
     return compare(s, t->index, t->file->path);
 }
@@ -222,7 +241,7 @@ static sh_rc sum_span(void *arg, int64_t job, char *buffer)
 {
     struct sh_ckpt_span *s = &((struct sh_ckpt_spans *)arg)->span[job];
     (void)buffer;
-    s->sum = sh_ckpt_digest_part(s->seed, s->block, s->data, s->at, s->elems);
+    sum_data(s);
     return SH_OK;
 }
 

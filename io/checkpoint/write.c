@@ -2,11 +2,13 @@
 
 #include "io/checkpoint/h5.h"
 #include "io/checkpoint/road.h"
+#include "src/base/mem.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 
-/* Elements in one H5Dwrite: 256 MiB, since MPI-IO counts bytes in an int. */
-enum { SLAB_ELEMS = 64 << 20 };
+/* Elements in one H5Dwrite: 256 MiB, since MPI-IO counts bytes in an int; of halves as many as are joined at a time. */
+enum { SLAB_ELEMS = 64 << 20, JOINED_ELEMS = 1 << 20 };
 
 /* A row-major interval of a tensor is not one hyperslab but up to 2 * ndim - 1 of them. This is the largest one that
  * begins at element `at` and has at most `elems` elements: whole rows of as many inner dims as fit.
@@ -41,18 +43,22 @@ static sh_rc write_box(hid_t set, hid_t space, const hsize_t *start, const hsize
     return SH_OK;
 }
 
-static sh_rc write_interval(hid_t set, const struct sh_ckpt_tensor *t, int64_t begin, int64_t elems, const float *data,
-                            const char *path)
+/* room: [JOINED_ELEMS] to join halves in; NULL: there are none. */
+static sh_rc write_interval(hid_t set, const struct sh_ckpt_tensor *t, int64_t begin, int64_t elems,
+                            struct sh_floats data, float *room, const char *path)
 {
     hid_t space = H5Dget_space(set);
+    int64_t most = room ? JOINED_ELEMS : SLAB_ELEMS;
     sh_rc rc = SH_OK;
     SH_H5(space, path, t->name);
     while (elems > 0 && rc == SH_OK) {
         hsize_t start[4], count[4];
-        int64_t n = next_box(t, begin, elems < SLAB_ELEMS ? elems : SLAB_ELEMS, start, count);
-        rc = write_box(set, space, start, count, data, n, path, t->name);
+        int64_t n = next_box(t, begin, elems < most ? elems : most, start, count);
+        if (room)
+            sh_floats_get(data, n, room);
+        rc = write_box(set, space, start, count, room ? room : data.whole, n, path, t->name);
         begin += n;
-        data += n;
+        data = sh_floats_at(data, n);
         elems -= n;
     }
     H5Sclose(space);
@@ -67,7 +73,9 @@ static sh_rc write_piece(hid_t file, const char *path, const struct sh_ckpt_set 
         snprintf(name, sizeof name, "%s/%s", sh_ckpt_state_name[s], t->name);
         hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT);
         SH_H5(dataset, path, name);
-        sh_rc rc = write_interval(dataset, t, piece->begin, piece->elems, piece->data[s], path);
+        float *room = piece->data[s].whole ? NULL : sh_calloc(JOINED_ELEMS, sizeof *room);
+        sh_rc rc = write_interval(dataset, t, piece->begin, piece->elems, piece->data[s], room, path);
+        free(room);
         H5Dclose(dataset);
         SH_TRY(rc);
     }

@@ -13,12 +13,6 @@
 #include "kernels/cpu/block.h"
 #include "kernels/op.h"
 
-#include <string.h>
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 /* Elements of a piece where the caller is free to choose: 4 KiB of f32, so that four of them fit in an L1 cache.
  * Pieces are also how loops are cut over threads: always at the same elements, however many threads there are. */
 enum { SH_CPU_PIECE = 1024 };
@@ -35,30 +29,6 @@ static inline void sh_cpu_prefetch(const void *p, int64_t bytes)
 /* How many elements ahead a loop over long vectors asks for memory, and how many it does between two such requests.
  * Measured from memory on one core: AdamW takes 15 % less time, with 128 to 2048 ahead alike. */
 enum { SH_CPU_AHEAD = 512, SH_CPU_STRIDE = 128 };
-
-/* Copy to where nobody reads soon: past the caches, so that the memory is not read before it is written. A thread that
- * did so calls sh_cpu_stream_end() before others may look. */
-static inline void sh_cpu_stream(void *dst, const void *src, int64_t bytes)
-{
-    int64_t done = 0;
-#ifdef __SSE2__
-    int64_t head = -(int64_t)(uintptr_t)dst & 15;
-    if (head < bytes) {
-        memcpy(dst, src, (size_t)head);
-        for (done = head; done + 16 <= bytes; done += 16)
-            _mm_stream_si128((__m128i *)(void *)((char *)dst + done),
-                             _mm_loadu_si128((const __m128i *)(const void *)((const char *)src + done)));
-    }
-#endif
-    memcpy((char *)dst + done, (const char *)src + done, (size_t)(bytes - done));
-}
-
-static inline void sh_cpu_stream_end(void)
-{
-#ifdef __SSE2__
-    _mm_sfence();
-#endif
-}
 
 /* Elements [at, at + n) for reading: the tensor's own, or converted into room [n]. */
 static inline const float *sh_cpu_stage_in(const struct sh_operand *t, int64_t at, int64_t n, float *room)

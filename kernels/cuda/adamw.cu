@@ -1,7 +1,8 @@
-/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written) and the copy in the compute type,
- * written in the same pass. One launch for each 64 runs of decay, which is more than a unit has. */
+/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written), whether p is whole or in halves.
+ * One launch for each 64 runs of decay, which is more than a unit has. */
 #include "kernels/adamw.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/map.cuh"
 
 namespace
@@ -15,10 +16,10 @@ struct runs {
     bool decay[RUNS];
 };
 
-/* C: type of the copy. Element i of the map is element first + i of the shard. */
-template <class C> struct adamw {
-    float *p, *m, *v;
-    C *copy; /* NULL: none */
+/* Element i of the map is element first + i of the shard. */
+struct adamw {
+    struct sh_floats p;
+    float *m, *v;
     const float *g;
     int64_t first;
     struct sh_adamw_factors plain;
@@ -31,7 +32,7 @@ template <class C> struct adamw {
         sh_load(grad, g + at);
         sh_load(m1, m + at);
         sh_load(v1, v + at);
-        sh_load(p1, p + at);
+        sh_floats_load(p1, p, at);
         for (int k = 0; k < N; k++) {
             float scaled = grad[k] * plain.grad_scale;
             m1[k] = plain.beta1 * m1[k] + plain.grad1 * scaled;
@@ -40,9 +41,7 @@ template <class C> struct adamw {
         }
         sh_store(m + at, m1);
         sh_store(v + at, v1);
-        sh_store(p + at, p1);
-        if (copy)
-            sh_store(copy + at, p1);
+        sh_floats_store(p, at, p1);
     }
 
     /* The last run that begins at `at` or before it; 0 when all begin later. */
@@ -74,15 +73,14 @@ template <class C> struct adamw {
 };
 
 /* At most RUNS neighbouring runs. */
-template <class C> sh_rc update_runs(const struct sh_op_call *call, const struct sh_decay_run *from, int n)
+sh_rc update_runs(const struct sh_op_call *call, const struct sh_decay_run *from, int n)
 {
     constexpr int N = 4; /* 16 bytes of f32 */
     const struct sh_operand *out = call->out;
-    adamw<C> f = {sh_data<float>(&out[0]), sh_data<float>(&out[1]), sh_data<float>(&out[2]), sh_data<C>(&out[3]),
-                  sh_data<float>(&call->in[0]), from[0].begin / N * N, sh_adamw_factors_of(call->scalars, false),
-                  sh_adamw_factors_of(call->scalars, true).keep, {}};
-    bool vectors = sh_aligned<N>(f.p, 0) && sh_aligned<N>(f.m, 0) && sh_aligned<N>(f.v, 0) && sh_aligned<N>(f.g, 0) &&
-                   sh_aligned<N>(f.copy, 0);
+    adamw f = {sh_adamw_params(call), sh_data<float>(&out[1]), sh_data<float>(&out[2]), sh_data<float>(&call->in[0]),
+               from[0].begin / N * N, sh_adamw_factors_of(call->scalars, false),
+               sh_adamw_factors_of(call->scalars, true).keep, {}};
+    bool vectors = sh_floats_aligned<N>(f.p) && sh_aligned<N>(f.m, 0) && sh_aligned<N>(f.v, 0) && sh_aligned<N>(f.g, 0);
 
     f.r.n = n;
     for (int i = 0; i < n; i++) {
@@ -96,13 +94,9 @@ template <class C> sh_rc update_runs(const struct sh_op_call *call, const struct
 
 extern "C" sh_rc sh_cuda_adamw(const struct sh_op_call *call)
 {
-    enum sh_dtype copy = call->out[3].data ? call->out[3].dtype : SH_F32;
-
-    return sh_by_act(copy, [&](auto zero) {
-        for (int r = 0; r < call->attr->run_count; r += RUNS) {
-            int left = call->attr->run_count - r;
-            SH_TRY(update_runs<decltype(zero)>(call, call->runs + r, left < RUNS ? left : RUNS));
-        }
-        return SH_OK;
-    });
+    for (int r = 0; r < call->attr->run_count; r += RUNS) {
+        int left = call->attr->run_count - r;
+        SH_TRY(update_runs(call, call->runs + r, left < RUNS ? left : RUNS));
+    }
+    return SH_OK;
 }

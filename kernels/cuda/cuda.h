@@ -70,7 +70,7 @@ sh_rc sh_cuda_exact_round(const struct sh_op_call *call);
 sh_rc sh_cuda_adamw(const struct sh_op_call *call);
 
 /* init.cu: fill_normal of the table */
-sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue);
+sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 
 /* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every build,
  * so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.

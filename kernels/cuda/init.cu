@@ -1,6 +1,7 @@
 /* Initial values, made on the GPU where they stay. Bytes: 4 an element, written; but about 90 integer operations
  * each make this kernel one of arithmetic. It runs once. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/map.cuh"
 #include "src/base/philox.h"
 #include "src/base/rng.h"
@@ -8,7 +9,7 @@
 namespace
 {
 struct normal {
-    float *out;
+    struct sh_floats out;
     uint64_t key;
     int64_t first;
     float scale;
@@ -18,13 +19,14 @@ struct normal {
         float v[N];
         for (int k = 0; k < N; k++)
             v[k] = (float)sh_philox_centred_sum(key, (uint64_t)(first + i + k)) * scale;
-        sh_store(out + i, v);
+        sh_floats_store(out, i, v);
     }
 };
 } // namespace
 
-sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue)
+sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;
-    return sh_map<N>("fill_normal", normal{out, key, first, sh_rng_normal_scale(std)}, n, sh_aligned<N>(out, 0), queue);
+    return sh_map<N>("fill_normal", normal{out, key, first, sh_rng_normal_scale(std)}, n, sh_floats_aligned<N>(out),
+                     queue);
 }

@@ -1,6 +1,7 @@
 /* AdamW: Adam with weight decay apart from the gradient (Loshchilov, Hutter, arXiv:1711.05101, algorithm 2), in the
  * order of torch.optim.AdamW: first p shrinks by lr weight_decay, then the step is taken. Only elements of a decay
  * run are parameters; what lies between runs is padding and is left as it is. */
+#include "kernels/adamw.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -8,19 +9,22 @@
 static void update(const struct sh_op_call *call, int64_t i, bool decay)
 {
     const struct sh_op_scalars *s = call->scalars;
-    const struct sh_operand *p = &call->out[0], *m = &call->out[1], *v = &call->out[2], *c = &call->out[3];
+    const struct sh_operand *m = &call->out[1], *v = &call->out[2];
+    struct sh_floats at = sh_floats_at(sh_adamw_params(call), i);
+    float p;
     double b1 = (double)s->beta1, b2 = (double)s->beta2, lr = (double)s->lr;
     double g = sh_ref_get(&call->in[0], i) * (double)s->grad_scale;
     double m1 = b1 * sh_ref_get(m, i) + (1 - b1) * g;
     double v1 = b2 * sh_ref_get(v, i) + (1 - b2) * g * g;
-    double p1 = sh_ref_get(p, i) * (decay ? 1 - lr * (double)s->weight_decay : 1);
+    double p1;
 
+    sh_floats_get(at, 1, &p);
+    p1 = (double)p * (decay ? 1 - lr * (double)s->weight_decay : 1);
     p1 -= lr * (m1 / (1 - s->beta1_pow)) / (sqrt(v1 / (1 - s->beta2_pow)) + (double)s->adam_eps);
-    sh_ref_set(p, i, p1);
+    p = (float)p1;
+    sh_floats_put(at, 1, &p);
     sh_ref_set(m, i, m1);
     sh_ref_set(v, i, v1);
-    if (c->data)
-        sh_ref_set(c, i, sh_ref_get(p, i));
 }
 
 sh_rc sh_ref_adamw(const struct sh_op_call *call)

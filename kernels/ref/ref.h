@@ -35,7 +35,7 @@ sh_rc sh_ref_sumsq_exact(const struct sh_op_call *call);
 sh_rc sh_ref_exact_round(const struct sh_op_call *call);
 sh_rc sh_ref_adamw(const struct sh_op_call *call);
 
-sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out, void *queue);
+sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 
 int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call);

@@ -2,7 +2,6 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/rng.h"
 #include "src/base/time.h"
 #include "src/bench/empty.h"
 #include "src/bench/folder.h"
@@ -190,7 +189,7 @@ static void fill(struct bench *b)
 {
     for (int i = 0; i < b->state.set.n_pieces; i++)
         for (int k = 0; k < SH_CKPT_STATES; k++)
-            sh_rng_fill_normal((uint64_t)k, i, b->state.pieces[i].elems, 1.0f, b->state.pieces[i].data[k]);
+            sh_exec_fill_normal(b->r->exec, b->state.pieces[i].data[k], (uint64_t)k, i, b->state.pieces[i].elems, 1.0f);
 }
 
 static bool is_about_bytes(int row)

@@ -54,17 +54,8 @@ void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_opt
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
-    for (int i = 0; i < out->n_units; i++) {
-        if (out->act != SH_F32) {
-            struct sh_op cast = sh_op_make(SH_OP_CAST);
-
-            cast.in[0] = out->units[i].master;
-            cast.out[0] = out->units[i].compute;
-            cast.unit = i;
-            sh_shard_op(out, cast);
-        }
+    for (int i = 0; i < out->n_units; i++)
         gather_resident(opt, out, i, SH_PHASE_INIT);
-    }
 }
 
 static void sum_over(struct sh_program *p, int scalar, enum sh_axis axis, const struct sh_pass_options *opt)
@@ -162,10 +153,10 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
         struct sh_op op = sh_op_make(SH_OP_ADAMW);
 
         op.in[0] = u->grad_shard;
-        op.out[0] = u->master;
+        op.out[0] = u->compute;
         op.out[1] = u->exp_avg;
         op.out[2] = u->exp_avg_sq;
-        op.out[3] = u->compute != u->master ? u->compute : SH_NONE;
+        op.out[3] = u->remainder;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         add_runs(opt, out, i, &op);

@@ -140,7 +140,7 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     int64_t chunk = inner_chunk(s, v->unit);
     struct sh_op copy = sh_op_make(SH_OP_COPY);
 
-    s->secondary[v->unit] = flat(s, SH_MEM_COMPUTE, s->out->act, chunk, v->unit, "secondary");
+    s->secondary[v->unit] = flat(s, SH_MEM_PARAM, s->out->act, chunk, v->unit, "secondary");
     copy.in[0] = sh_shard_view(s->out, s->full[v->unit], chunk * s->opt->mesh.index[SH_AXIS_INNER], 1, &chunk,
                                s->out->units[v->unit].name);
     copy.out[0] = s->secondary[v->unit];

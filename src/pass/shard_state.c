@@ -43,24 +43,24 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
     return sh_program_add_tensor(p, &v);
 }
 
-/* Parameters: in f32 the master copy is what the others gather from; in another type a copy in that type is kept beside
- * it. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
+/* Parameters: a chunk in the compute type, which the others gather from, and beside bf16 what that leaves of the f32
+ * master. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
  * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their chunks.
  * Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];
-    bool f32 = p->act == SH_F32, shared = opt->segment_ranks > 0;
-    bool resident = (opt->strategy.params_resident || shared) && size > 1;
+    bool shared = opt->segment_ranks > 0;
 
-    if (resident) {
-        u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, f32 ? SH_MEM_PARAM : SH_MEM_COMPUTE, p->act,
-                          u->chunk * size, u->name, "full");
+    if ((opt->strategy.params_resident || shared) && size > 1) {
+        u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, SH_MEM_PARAM, p->act, u->chunk * size, u->name,
+                          "full");
         u->compute = sh_shard_view(p, u->full, u->chunk * index, 1, &u->chunk, u->name);
+    } else {
+        u->compute = keep(p, SH_MEM_PARAM, p->act, u->chunk, u->name, "param");
     }
-    u->master = f32 && resident ? u->compute : keep(p, SH_MEM_PARAM, SH_F32, u->chunk, u->name, "param");
-    if (!resident)
-        u->compute = f32 ? u->master : keep(p, SH_MEM_COMPUTE, p->act, u->chunk, u->name, "compute");
+    if (p->act != SH_F32)
+        u->remainder = keep(p, SH_MEM_REMAINDER, SH_I16, u->chunk, u->name, "remainder");
     if (size == 1)
         u->full = u->compute;
 }
@@ -68,7 +68,7 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
 /* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    enum { SAVED = 3 }; /* master, exp_avg, exp_avg_sq */
+    enum { SAVED = 3 }; /* masters, exp_avg, exp_avg_sq */
 
     if (opt->snapshot)
         u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, SAVED * sh_layout_chunk(u->chunk, opt->mesh.size[SH_AXIS_REPLICATE]),

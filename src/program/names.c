@@ -3,8 +3,8 @@
 const char *sh_mem_name(enum sh_mem kind)
 {
     static const char *const name[SH_MEM_KINDS] = {
-        [SH_MEM_PARAM] = "parameters (f32)",
-        [SH_MEM_COMPUTE] = "parameters (compute copy)",
+        [SH_MEM_PARAM] = "parameters",
+        [SH_MEM_REMAINDER] = "parameters (remainder)",
         [SH_MEM_GRAD] = "gradients",
         [SH_MEM_OPTIM] = "optimizer state",
         [SH_MEM_SNAPSHOT] = "checkpoint snapshot",

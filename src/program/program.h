@@ -17,8 +17,8 @@
 
 /* What memory is for: the rows of the planner's table. */
 enum sh_mem {
-    SH_MEM_PARAM,      /* f32 master parameters: this rank's shard (or all of them) */
-    SH_MEM_COMPUTE,    /* the same in the compute type, kept between steps */
+    SH_MEM_PARAM,      /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
+    SH_MEM_REMAINDER,  /* what bf16 leaves of the f32 master parameters of this rank's shard */
     SH_MEM_GRAD,       /* f32 gradients kept between micro-steps: shard or full */
     SH_MEM_OPTIM,      /* exp_avg, exp_avg_sq */
     SH_MEM_SNAPSHOT,   /* copy of what is saved, while a checkpoint is written in the background */
@@ -98,10 +98,12 @@ struct sh_unit {
     int first_param, n_params; /* neighbours in params */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
-    int master, exp_avg, exp_avg_sq; /* [chunk] f32 */
-    int compute;             /* [chunk] act: what is gathered from; == master when the compute type is f32 */
+    int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */
+    int remainder;           /* [chunk] i16: the low halves (kernels/floats.h); SH_NONE in f32 */
+    int exp_avg, exp_avg_sq; /* [chunk] f32 */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
-    int snapshot;            /* [3 * part] f32: this replica's part of master, exp_avg, exp_avg_sq; or SH_NONE */
+    int snapshot;            /* [3 * part] f32: this replica's part of the masters (of halves one behind the other),
+                                exp_avg, exp_avg_sq; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
@@ -109,7 +111,7 @@ struct sh_unit {
 };
 
 enum sh_section_kind {
-    SH_SECTION_INIT,   /* once: constant tables, the compute copy of the master parameters */
+    SH_SECTION_INIT,   /* once: constant tables, the first gather of full copies */
     SH_SECTION_FIRST,  /* first micro-step; FIRST and LAST in one when there is only one: SH_SECTION_ONLY */
     SH_SECTION_MIDDLE,
     SH_SECTION_LAST,

@@ -245,7 +245,46 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
     e->device->get(e->queue, host, device, bytes);
 }
 
-void sh_exec_fill_normal(struct sh_exec *e, float *device, uint64_t key, int64_t first, int64_t n, float std)
+/* Halves are split and joined in pieces that stay in the cache. */
+enum { PIECE = 4096 };
+
+void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n)
+{
+    float room[PIECE];
+    struct sh_floats halves = sh_floats_in(room, PIECE, true);
+
+    if (device.whole) {
+        sh_exec_put_at(e, device.whole, host, n * (int64_t)sizeof *host);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_floats_put(halves, here, host + at);
+        sh_exec_put_at(e, device.high + at, halves.high, here * (int64_t)sizeof *halves.high);
+        sh_exec_put_at(e, device.low + at, halves.low, here * (int64_t)sizeof *halves.low);
+    }
+}
+
+void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n)
+{
+    float room[PIECE];
+    struct sh_floats halves = sh_floats_in(room, PIECE, true);
+
+    if (device.whole) {
+        sh_exec_get_at(e, host, device.whole, n * (int64_t)sizeof *host);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_exec_get_at(e, halves.high, device.high + at, here * (int64_t)sizeof *halves.high);
+        sh_exec_get_at(e, halves.low, device.low + at, here * (int64_t)sizeof *halves.low);
+        sh_floats_get(halves, here, host + at);
+    }
+}
+
+void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std)
 {
     sh_rc rc = e->device->kernels->fill_normal(key, first, n, std, device, e->queue);
 

@@ -39,8 +39,12 @@ void sh_exec_get(struct sh_exec *e, int tensor, void *host);
 void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes);
 void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes);
 
+/* The same of floats that on the device may be in halves; `host` is one array. */
+void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n);
+void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n);
+
 /* Numbers of src/base/rng.h, made on the device, in order with the operations. Stops the job when a GPU fails. */
-void sh_exec_fill_normal(struct sh_exec *e, float *device, uint64_t key, int64_t first, int64_t n, float std);
+void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std);
 
 /* Copies to the host arena beside the operations: begin, copy ..., end; what runs between writes nothing that is copied,
  * so UPDATE and INIT wait until they are done, and sh_exec_copies_wait() lets the host wait. */

@@ -26,11 +26,21 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
     return sh_layout_split(sh_pieces_owned(r, u), m->size[SH_AXIS_REPLICATE], m->index[SH_AXIS_REPLICATE]);
 }
 
-static int state_tensor(const struct sh_unit *u, int k)
+static bool in_halves(const struct sh_unit *u, int k)
 {
-    const int state[SH_CKPT_STATES] = {u->master, u->exp_avg, u->exp_avg_sq};
+    return k == SH_CKPT_MODEL && u->remainder != SH_NONE;
+}
 
-    return state[k];
+struct sh_floats sh_pieces_state(const struct sh_run *r, const struct sh_unit *u, enum sh_ckpt_state k)
+{
+    const int tensor[SH_CKPT_STATES] = {u->compute, u->exp_avg, u->exp_avg_sq};
+
+    if (tensor[k] == SH_NONE)
+        return (struct sh_floats){0};
+    if (in_halves(u, (int)k))
+        return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
+                                  .low = sh_exec_data(r->exec, u->remainder)};
+    return (struct sh_floats){.whole = sh_exec_data(r->exec, tensor[k])};
 }
 
 static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
@@ -50,23 +60,30 @@ static int64_t elems_before(const struct sh_run *r, const struct sh_unit *u)
     return n;
 }
 
-static float *find_loaded(const struct sh_run *r, const struct sh_unit *u, int k, const struct sh_pieces *p)
+static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit *u, int k, const struct sh_pieces *p)
 {
-    return p->loaded + SH_CKPT_STATES * elems_before(r, u) + k * owned_elems(r, u);
+    int64_t n = owned_elems(r, u);
+
+    return sh_floats_in(p->loaded + SH_CKPT_STATES * elems_before(r, u) + k * n, n, in_halves(u, k));
 }
 
-/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. NULL: there is none. */
-static float *find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_pieces_way way, int k,
-                         const struct sh_pieces *p, int64_t *from)
+static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
+{
+    return sh_floats_in((float *)sh_exec_data(r->exec, u->snapshot) + k * n, n, in_halves(u, k));
+}
+
+/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. May be none. */
+static struct sh_floats find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_pieces_way way, int k,
+                                   const struct sh_pieces *p, int64_t *from)
 {
     struct sh_range part = written(r, u);
 
     *from = way == SH_PIECES_SNAPSHOT ? part.begin : sh_pieces_owned(r, u).begin;
     if (way == SH_PIECES_SNAPSHOT)
-        return (float *)sh_exec_data(r->exec, u->snapshot) + k * (part.end - part.begin);
-    if (state_tensor(u, k) == SH_NONE)
-        return NULL;
-    return p && p->loaded ? find_loaded(r, u, k, p) : sh_exec_data(r->exec, state_tensor(u, k));
+        return find_copy(r, u, k, part.end - part.begin);
+    if (sh_floats_none(sh_pieces_state(r, u, (enum sh_ckpt_state)k)))
+        return (struct sh_floats){0};
+    return p && p->loaded ? find_loaded(r, u, k, p) : sh_pieces_state(r, u, (enum sh_ckpt_state)k);
 }
 
 static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_index, struct sh_pieces *out)
@@ -83,10 +100,9 @@ static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_
         .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
     for (int k = 0; k < SH_CKPT_STATES; k++) {
         int64_t from;
-        float *state = find_state(r, u, way, k, out, &from);
+        struct sh_floats state = find_state(r, u, way, k, out, &from);
 
-        if (state)
-            piece->data[k] = state + (mine.begin - from);
+        piece->data[k] = sh_floats_at(state, mine.begin - from);
     }
     out->set.n_pieces++;
 }
@@ -119,37 +135,59 @@ void sh_pieces_free(struct sh_pieces *p)
     free(p->loaded);
 }
 
+/* The arrays of n floats to those of others, laid out alike. */
+static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_floats from, int64_t n,
+                        void (*copy)(struct sh_exec *e, void *to, const void *from, int64_t bytes))
+{
+    for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(from, i); i++)
+        copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), n * sh_floats_elem_bytes(from));
+}
+
 void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
 {
     for (int i = 0; p->loaded && i < r->p->n_units; i++)
         for (int k = 0; k < SH_CKPT_STATES; k++) {
             const struct sh_unit *u = &r->p->units[i];
+            struct sh_floats state = sh_pieces_state(r, u, (enum sh_ckpt_state)k);
 
-            if (state_tensor(u, k) != SH_NONE)
-                sh_exec_put_at(r->exec, sh_exec_data(r->exec, state_tensor(u, k)), find_loaded(r, u, k, p),
-                               owned_elems(r, u) * (int64_t)sizeof *p->loaded);
+            if (!sh_floats_none(state))
+                copy_floats(r, state, find_loaded(r, u, k, p), owned_elems(r, u), sh_exec_put_at);
         }
 }
 
-/* Slice t of n of one state of a unit's copy. */
+/* Part `part` of what this replica writes of one state of a unit to its place in the snapshot. */
+static void copy_part(const struct sh_run *r, const struct sh_unit *u, int k, struct sh_range part,
+                      void (*copy)(struct sh_exec *e, void *to, const void *from, int64_t bytes))
+{
+    int64_t begin, copy_begin;
+    struct sh_floats state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
+    struct sh_floats snapshot = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
+
+    copy_floats(r, sh_floats_at(snapshot, part.begin - copy_begin), sh_floats_at(state, part.begin - begin),
+                part.end - part.begin, copy);
+}
+
+static void copy_here(struct sh_exec *e, void *to, const void *from, int64_t bytes)
+{
+    (void)e;
+    sh_mem_copy_away(to, from, (size_t)bytes);
+}
+
+/* Slice t of n. */
 static void copy_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
 {
-    struct sh_range slice = sh_layout_split(written(r, u), n, t);
-    int64_t begin, copy_begin;
-    const float *state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
-    float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
-
-    sh_mem_copy_away(copy + (slice.begin - copy_begin), state + (slice.begin - begin),
-                     (size_t)(slice.end - slice.begin) * sizeof *copy);
+    copy_part(r, u, k, sh_layout_split(written(r, u), n, t), copy_here);
 }
 
 static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
 {
     struct sh_range slice = sh_layout_split(written(r, u), n, t);
     int64_t begin;
-    float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &begin);
+    struct sh_floats copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &begin);
 
-    memset(copy + (slice.begin - begin), 0, (size_t)(slice.end - slice.begin) * sizeof *copy);
+    copy = sh_floats_at(copy, slice.begin - begin);
+    for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(copy, i); i++)
+        memset(sh_floats_array(copy, i), 0, (size_t)((slice.end - slice.begin) * sh_floats_elem_bytes(copy)));
 }
 
 /* Each thread its slice of everything: memory then lies near the thread that touched it first. */
@@ -165,15 +203,8 @@ static void by_all_threads(const struct sh_run *r, void (*work)(const struct sh_
 static void copy_by_queue(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++) {
-            const struct sh_unit *u = &r->p->units[i];
-            struct sh_range part = written(r, u);
-            int64_t begin, copy_begin;
-            const float *state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
-            float *copy = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
-
-            sh_exec_copy(r->exec, copy, state + (part.begin - begin), (part.end - part.begin) * (int64_t)sizeof *copy);
-        }
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            copy_part(r, &r->p->units[i], k, written(r, &r->p->units[i]), sh_exec_copy);
 }
 
 void sh_pieces_copy(const struct sh_run *r)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { STATES = 4, BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
-static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg_sq", "compute copy"};
+static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg_sq", "remainder"};
 
 /* Each block through a buffer that stays in the cache, so that the data may be on any device. The sum does not depend
  * on which thread takes which block; the number of the block is mixed in. */
@@ -37,7 +37,7 @@ static uint64_t hash_data(const struct sh_run *r, const char *data, int64_t byte
 /* Without padding, which nobody reads. */
 static uint64_t hash_state(const struct sh_run *r, const struct sh_unit *u, int state)
 {
-    const int tensor[STATES] = {u->master, u->exp_avg, u->exp_avg_sq, u->compute == u->master ? SH_NONE : u->compute};
+    const int tensor[STATES] = {u->compute, u->exp_avg, u->exp_avg_sq, u->remainder};
     struct sh_range own = sh_pieces_owned(r, u);
     int t = tensor[state];
 

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { STATES = 3, BLOCK = 1 << 16 };
+enum { BLOCK = 1 << 16 };
 
 /* Through a buffer that stays in the cache, so that the data may be on any device; to a GPU one thread talks. */
-static bool is_finite(const struct sh_run *r, const float *data, int64_t n)
+static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
 {
     int bad = 0;
 
@@ -21,7 +21,7 @@ static bool is_finite(const struct sh_run *r, const float *data, int64_t n)
         for (int64_t at = 0; at < n; at += BLOCK) {
             int64_t here = n - at < BLOCK ? n - at : BLOCK;
 
-            sh_exec_get_at(r->exec, buffer, data + at, here * (int64_t)sizeof *buffer);
+            sh_exec_get_floats(r->exec, buffer, sh_floats_at(data, at), here);
             for (int64_t i = 0; i < here; i++)
                 bad |= !isfinite(buffer[i]);
         }
@@ -32,14 +32,13 @@ static bool is_finite(const struct sh_run *r, const float *data, int64_t n)
 
 static sh_rc check_unit(const struct sh_run *r, const struct sh_unit *u)
 {
-    static const char *const name[STATES] = {"parameters", "exp_avg", "exp_avg_sq"};
-    const int tensor[STATES] = {u->master, u->exp_avg, u->exp_avg_sq};
+    static const char *const name[SH_CKPT_STATES] = {"parameters", "exp_avg", "exp_avg_sq"};
     struct sh_range own = sh_pieces_owned(r, u);
 
-    for (int i = 0; i < STATES; i++)
-        if (!is_finite(r, sh_exec_data(r->exec, tensor[i]), own.end - own.begin))
+    for (int k = 0; k < SH_CKPT_STATES; k++)
+        if (!is_finite(r, sh_pieces_state(r, u, (enum sh_ckpt_state)k), own.end - own.begin))
             return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
-                           u->name, name[i]);
+                           u->name, name[k]);
     return SH_OK;
 }
 

@@ -11,12 +11,12 @@
 
 enum { PIECE = 1 << 16 }; /* elements copied at a time */
 
-static void put_constant(struct sh_run *r, float value, float *out, int64_t n, float *buffer)
+static void put_constant(struct sh_run *r, float value, struct sh_floats out, int64_t n, float *buffer)
 {
     for (int64_t i = 0; i < PIECE; i++)
         buffer[i] = value;
     for (int64_t at = 0; at < n; at += PIECE)
-        sh_exec_put_at(r->exec, out + at, buffer, (n - at < PIECE ? n - at : PIECE) * (int64_t)sizeof *buffer);
+        sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, n - at < PIECE ? n - at : PIECE);
 }
 
 /* Normal values are made where they stay. */
@@ -24,7 +24,7 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
 {
     const struct sh_unit *u = &r->p->units[param->unit];
     struct sh_range own = sh_pieces_owned(r, u), mine = sh_layout_intersect(own, sh_pieces_range(param));
-    float *out = (float *)sh_exec_data(r->exec, u->master) + (mine.begin - own.begin);
+    struct sh_floats out = sh_floats_at(sh_pieces_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin);
 
     if (param->init == SH_INIT_NORMAL)
         sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
@@ -73,7 +73,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
 
     sh_pieces_make(r, SH_PIECES_LOAD, &s);
     for (int i = 0; model_only && i < s.set.n_pieces; i++)
-        s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = NULL;
+        s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = (struct sh_floats){0};
     sh_mesh_own_mpi();
     rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
     if (rc == SH_OK)

@@ -14,7 +14,7 @@ enum { T = 256, C = 768, F = 3072, V = 50257, DIM = 64, LONG = 1 << 25 };
 static int repeats = 7;
 static int64_t tokens = 1024;
 
-/* Operands, inputs > outputs: a type (a compute type, f f32, b bf16, d f64, i i32) and a letter for each dimension. */
+/* Operands, inputs > outputs: a type (a compute type, f f32, b bf16, d f64, i i32, s i16) and a letter for each dimension. */
 static const struct {
     enum sh_op_kind kind;
     const char *operands;
@@ -34,7 +34,8 @@ static const struct {
     {SH_OP_ACCUMULATE, "fL > fL"},
     {SH_OP_SUMSQ, "fL > d1"},
     {SH_OP_SUMSQ_EXACT, "fL > dE"},
-    {SH_OP_ADAMW, "fL > fL fL fL bL"},
+    {SH_OP_ADAMW, "fL > fL fL fL"},
+    {SH_OP_ADAMW, "fL > bL fL fL sL"},
 };
 
 static int64_t dim_of(char letter)
@@ -57,7 +58,8 @@ static int64_t dim_of(char letter)
 
 static enum sh_dtype type_of(char letter, enum sh_dtype act)
 {
-    return letter == 'a' ? act : letter == 'b' ? SH_BF16 : letter == 'd' ? SH_F64 : letter == 'i' ? SH_I32 : SH_F32;
+    return letter == 'a' ? act : letter == 'b' ? SH_BF16 : letter == 'd' ? SH_F64
+        : letter == 'i' ? SH_I32 : letter == 's' ? SH_I16 : SH_F32;
 }
 
 static void *filled(int64_t bytes)

@@ -38,7 +38,7 @@ RUNS = {
     'hybrid_shard 2 x 2, saved behind': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
                                                      'checkpoint.async_mode': 'async'}),
 }
-MODEL_STATES = ('parameters (f32)', 'gradients', 'optimizer state')
+MODEL_STATES = ('parameters', 'gradients', 'optimizer state')
 
 
 def plan(config, ranks, rank=0):

@@ -153,8 +153,8 @@ static void only_some_states(void)
     struct sh_ckpt_meta meta;
     for (int i = 0; i < set.n_pieces; i++) {
         struct sh_ckpt_piece *p = (struct sh_ckpt_piece *)&set.pieces[i];
-        free(p->data[SH_CKPT_EXP_AVG]);
-        p->data[SH_CKPT_EXP_AVG] = NULL;
+        free(p->data[SH_CKPT_EXP_AVG].whole);
+        p->data[SH_CKPT_EXP_AVG] = (struct sh_floats){0};
     }
     CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
     CHECK(wrong_elements(&set) == 0);

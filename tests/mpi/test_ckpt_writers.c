@@ -106,7 +106,7 @@ static struct sh_ckpt_set make_strips(struct sh_ckpt_tensor *tensor, int64_t ele
     for (int i = 0; i < rounds; i++) {
         piece[i] = (struct sh_ckpt_piece){.begin = (i * test_world + test_rank) * elems, .elems = elems};
         for (int s = 0; s < SH_CKPT_STATES; s++) {
-            float *data = piece[i].data[s] = sh_calloc((size_t)elems, sizeof *data);
+            float *data = piece[i].data[s].whole = sh_calloc((size_t)elems, sizeof *data);
             for (int64_t k = 0; k < elems; k++)
                 data[k] = (float)((piece[i].begin + k) % 16381 * 3 + s);
         }

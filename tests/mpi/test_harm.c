@@ -1,5 +1,6 @@
 /* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN
  * gets into the optimizer's state. Nothing of it gets into a checkpoint. */
+#include "src/run/pieces.h"
 #include "src/run/replicas.h"
 #include "src/run/sound.h"
 #include "tests/mpi/mpitest.h"
@@ -115,11 +116,11 @@ static void test_compare(const char *precision)
         u = &r->p->units[1];
         snprintf(what, sizeof what, "%s exp_avg", u->name);
         for (int victim = 0; victim < test_world(); victim += test_world() - shard ? test_world() - shard : 1) {
-            check_flip(r, victim, u->master, "parameters");
+            check_flip(r, victim, u->compute, "parameters");
             check_flip(r, victim, u->exp_avg, what);
             check_flip(r, victim, u->exp_avg_sq, "exp_avg_sq");
-            if (u->compute != u->master)
-                check_flip(r, victim, u->compute, "compute copy");
+            if (u->remainder != SH_NONE)
+                check_flip(r, victim, u->remainder, "remainder");
         }
         sh_run_close(r);
     }
@@ -131,22 +132,25 @@ static void spoil(struct sh_run *r, int tensor)
     *(float *)sh_exec_data(r->exec, tensor) = NAN;
 }
 
-/* Each state of the unit, on the first rank. */
-static void test_sound(void)
+static void put_first(struct sh_run *r, const struct sh_unit *u, int state, float value)
 {
-    struct sh_run *r = open_run("sound", test_world(), "float32", 1, 1000);
+    if (test_rank() == 0)
+        sh_exec_put_floats(r->exec, sh_pieces_state(r, u, (enum sh_ckpt_state)state), &value, 1);
+}
+
+/* Each state of the unit, on the first rank. */
+static void test_sound(const char *precision)
+{
+    struct sh_run *r = open_run("sound", test_world(), precision, 1, 1000);
     const struct sh_unit *u = &r->p->units[1];
-    const int tensor[] = {u->master, u->exp_avg, u->exp_avg_sq};
 
     CHECK_OK(sh_run_init_state(r));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < SH_CKPT_STATES; i++) {
         CHECK_OK(sh_run_is_sound(r));
-        if (test_rank() == 0)
-            spoil(r, tensor[i]);
+        put_first(r, u, i, NAN);
         CHECK(sh_run_is_sound(r) == SH_E_NUMERIC);
         CHECK(test_rank() != 0 || strstr(sh_error_text(), u->name));
-        if (test_rank() == 0)
-            *(float *)sh_exec_data(r->exec, tensor[i]) = 0;
+        put_first(r, u, i, 0);
     }
     sh_error_clear();
     sh_run_close(r);
@@ -224,7 +228,8 @@ int main(int argc, char **argv)
     write_tokens();
     test_compare("bfloat16");
     test_compare("float32");
-    test_sound();
+    test_sound("float32");
+    test_sound("bfloat16");
     if (test_world() > 1) {
         test_flip_in_training("often", 5, 1000);
         test_flip_in_training("save", 1000000, 20);

@@ -1,5 +1,7 @@
 #include "tests/op/optest.h"
 
+#include "kernels/adamw.h"
+
 #include <math.h>
 #include <omp.h>
 #include <setjmp.h>
@@ -61,6 +63,7 @@ double optest_get(const struct sh_operand *operand, int64_t i)
     case SH_BF16: return sh_bf16_to_f32(((const sh_bf16 *)operand->data)[i]);
     case SH_F64: return ((const double *)operand->data)[i];
     case SH_I32: return ((const int32_t *)operand->data)[i];
+    case SH_I16: return ((const int16_t *)operand->data)[i];
     default: return ((const float *)operand->data)[i];
     }
 }
@@ -71,6 +74,7 @@ void optest_set(const struct sh_operand *operand, int64_t i, double value)
     case SH_BF16: ((sh_bf16 *)operand->data)[i] = sh_f32_to_bf16((float)value); break;
     case SH_F64: ((double *)operand->data)[i] = value; break;
     case SH_I32: ((int32_t *)operand->data)[i] = (int32_t)value; break;
+    case SH_I16: ((int16_t *)operand->data)[i] = (int16_t)value; break;
     default: ((float *)operand->data)[i] = (float)value;
     }
 }
@@ -167,6 +171,32 @@ void optest_add_to(struct optest *t, int i)
         optest_set(&t->call.out[i], k, optest_normal());
     if (!((sh_op_info(t->call.kind)->rw_out >> i) & 1u))
         t->attr.accumulate |= 1u << i;
+}
+
+static void copy_with_params(struct optest *to, const struct optest *from, enum sh_dtype params)
+{
+    const struct sh_operand *p = &from->call.out[0];
+    optest_copy(to, from);
+    for (int slot = SH_OP_MAX_IN; slot <= SH_OP_MAX_IN + 3; slot += 3) {
+        free(to->owned[slot]);
+        to->owned[slot] = NULL;
+        *operand_at(to, slot) = (struct sh_operand){0};
+    }
+    optest_out(to, 0, params, p->ndim, p->dim);
+    if (params == SH_BF16)
+        optest_out(to, 3, SH_I16, p->ndim, p->dim);
+}
+
+void optest_split_params(struct optest *to, const struct optest *from)
+{
+    copy_with_params(to, from, SH_BF16);
+    sh_floats_put(sh_adamw_params(&to->call), optest_elems(&from->call.out[0]), from->call.out[0].data);
+}
+
+void optest_join_params(struct optest *to, const struct optest *from)
+{
+    copy_with_params(to, from, SH_F32);
+    sh_floats_get(sh_adamw_params(&from->call), optest_elems(&from->call.out[0]), to->call.out[0].data);
 }
 
 void optest_alias(struct optest *t, int in, int out)

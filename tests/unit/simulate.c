@@ -20,6 +20,13 @@ void *sim_data(const struct sim *s, int rank, int tensor)
     return s->ranks[rank].arena + s->ranks[rank].p->tensors[tensor].offset_bytes;
 }
 
+static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u)
+{
+    if (u->remainder == SH_NONE)
+        return (struct sh_floats){.whole = sim_data(s, rank, u->compute)};
+    return (struct sh_floats){.high = sim_data(s, rank, u->compute), .low = sim_data(s, rank, u->remainder)};
+}
+
 static void create_rank(struct sim_rank *r, const struct sh_build *build)
 {
     struct sh_build mine = *build;
@@ -42,13 +49,13 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
     struct sh_range own = sh_layout_owned(u->elems, r->mesh.size[SH_AXIS_SHARD], r->mesh.index[SH_AXIS_SHARD]);
     struct sh_range mine =
         sh_layout_intersect(own, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
-    float *at = (float *)sim_data(s, rank, u->master) + (mine.begin - own.begin);
+    struct sh_floats to = sh_floats_at(masters(s, rank, u), mine.begin - own.begin);
 
     if (param->init == SH_INIT_NORMAL)
-        sh_rng_fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems, mine.end - mine.begin,
-                           param->init_std, at);
+        s->kernels->fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems, mine.end - mine.begin,
+                                param->init_std, to, NULL);
     for (int64_t i = 0; param->init == SH_INIT_ONE && i < mine.end - mine.begin; i++)
-        at[i] = 1;
+        sh_floats_put(sh_floats_at(to, i), 1, &(float){1});
 }
 
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed)
@@ -171,10 +178,31 @@ int64_t sim_param_elems(const struct sim *s)
     return n;
 }
 
-static void same(const void *a, const void *b, int64_t elems, const char *what)
+static void same(const float *a, struct sh_floats b, int64_t elems, const char *what)
 {
-    if (elems && memcmp(a, b, (size_t)elems * sizeof(float)))
-        fail_msg("%s differs between ranks", what);
+    float value;
+
+    for (int64_t i = 0; i < elems; i++) {
+        sh_floats_get(sh_floats_at(b, i), 1, &value);
+        if (memcmp(a + i, &value, sizeof value))
+            fail_msg("%s differs between ranks", what);
+    }
+}
+
+/* What is gathered from is what the compute type has of the masters. */
+static void same_full(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
+{
+    for (int64_t i = 0; i < u->elems; i++) {
+        const void *full = sim_data(s, rank, u->full);
+        float value = masters[i];
+        sh_bf16 high;
+        int16_t low;
+
+        sh_floats_split(value, &high, &low);
+        if (u->remainder == SH_NONE ? memcmp((const float *)full + i, &value, sizeof value)
+                                    : ((const sh_bf16 *)full)[i] != high)
+            fail_msg("%s: the full copy on rank %d is not what the masters are", u->name, rank);
+    }
 }
 
 void sim_params(const struct sim *s, float *out)
@@ -186,15 +214,14 @@ void sim_params(const struct sim *s, float *out)
             const struct sim_rank *r = &s->ranks[rank];
             const struct sh_unit *u = &r->p->units[i];
             struct sh_range own = sh_layout_owned(u->elems, r->mesh.size[SH_AXIS_SHARD], r->mesh.index[SH_AXIS_SHARD]);
-            const float *master = sim_data(s, rank, u->master);
 
             if (r->mesh.index[SH_AXIS_REPLICATE] == 0)
-                memcpy(out + own.begin, master, (size_t)(own.end - own.begin) * sizeof *out);
+                sh_floats_get(masters(s, rank, u), own.end - own.begin, out + own.begin);
             else
-                same(out + own.begin, master, own.end - own.begin, u->name);
+                same(out + own.begin, masters(s, rank, u), own.end - own.begin, u->name);
         }
-        for (int rank = 0; rank < s->world && p->act == SH_F32; rank++)
+        for (int rank = 0; rank < s->world; rank++)
             if (s->ranks[rank].p->units[i].full != SH_NONE)
-                same(out, sim_data(s, rank, s->ranks[rank].p->units[i].full), p->units[i].elems, p->units[i].name);
+                same_full(s, rank, &s->ranks[rank].p->units[i], out);
     }
 }

@@ -194,12 +194,12 @@ static void living_share_memory(struct plant *l)
 
 static void persistent_share_memory(struct plant *l)
 {
-    lay_upon(l, l->p->units[1].exp_avg, l->p->units[1].master);
+    lay_upon(l, l->p->units[1].exp_avg, l->p->units[1].compute);
 }
 
 static void transient_on_persistent(struct plant *l)
 {
-    lay_upon(l, root_of(l, op_at(l, find(l, SH_OP_NORM, false, 1))->out[0]), l->p->units[0].master);
+    lay_upon(l, root_of(l, op_at(l, find(l, SH_OP_NORM, false, 1))->out[0]), l->p->units[0].compute);
 }
 
 static void outside_of_the_arena(struct plant *l)

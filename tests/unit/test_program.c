@@ -38,7 +38,7 @@ static void rows_keep_their_index_while_arrays_grow(void **state)
     for (int i = 0; i < 1000; i++) {
         assert_int_equal(p->tensors[i].dim[0], i);
         assert_int_equal(p->ops[i].in[0], i);
-        assert_int_equal(p->units[i].master, SH_NONE);
+        assert_int_equal(p->units[i].compute, SH_NONE);
         assert_int_equal(p->sections[i].repeat, i);
     }
     sh_program_destroy(p);

@@ -1,0 +1,34 @@
+/* Floats between one array and two: 8 bytes an element. In the L1 cache split at 33 GB/s of f32, join at 62. */
+#include "kernels/floats.h"
+
+#include "kernels/cpu/math.h"
+
+SH_CLONES static void join(float *to, const sh_bf16 *high, const int16_t *low, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        to[i] = sh_floats_join(high[i], low[i]);
+}
+
+SH_CLONES static void split(sh_bf16 *high, int16_t *low, const float *from, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sh_floats_split(from[i], &high[i], &low[i]);
+}
+
+void sh_floats_get(struct sh_floats from, int64_t n, float *to)
+{
+    if (from.whole)
+        memcpy(to, from.whole, (size_t)n * sizeof *to);
+    else
+        join(to, from.high, from.low, n);
+}
+
+void sh_floats_put(struct sh_floats to, int64_t n, const float *from)
+{
+    if (to.whole)
+        memcpy(to.whole, from, (size_t)n * sizeof *from);
+    else
+        split(to.high, to.low, from, n);
+}

@@ -1,0 +1,100 @@
+/* Float32 numbers in memory: in one array, or in two halves of which the upper one is bf16. Of a master parameter in
+ * halves the upper one is what is computed with.
+ *
+ *     high = the number rounded to bf16, ties away from zero = (bits + 0x8000) >> 16
+ *     low  = its last 16 bits, as a signed number             bits = (high << 16) + low
+ *
+ * Each float32 comes back to the bit, infinities and denormals too, since each high stands for 2^16 neighbours. With
+ * ties to even that would be 2^16 + 1 for every other one, more than 16 bits tell apart. Only a NaN becomes another:
+ * 0x7fc00000, since some would be rounded to -0.
+ *
+ * Local, no failure. Valid C, C++ and CUDA. */
+#ifndef SH_KERNELS_FLOATS_H
+#define SH_KERNELS_FLOATS_H
+
+#include "src/base/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __CUDACC__
+#define SH_FLOATS static inline __host__ __device__
+#else
+#define SH_FLOATS static inline
+#endif
+
+/* `whole`, or `high` and `low`; the others are NULL. All NULL: none. */
+struct sh_floats {
+    float *whole;
+    sh_bf16 *high;
+    int16_t *low;
+};
+
+SH_FLOATS void sh_floats_split(float x, sh_bf16 *high, int16_t *low)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
+    *high = (sh_bf16)((bits + 0x8000u) >> 16);
+    *low = (int16_t)(uint16_t)bits;
+}
+
+SH_FLOATS float sh_floats_join(sh_bf16 high, int16_t low)
+{
+    uint32_t bits = ((uint32_t)high << 16) + (uint32_t)(int32_t)low;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Those from element n on; none of none. */
+SH_FLOATS struct sh_floats sh_floats_at(struct sh_floats f, int64_t n)
+{
+    f.whole = f.whole ? f.whole + n : f.whole;
+    f.high = f.high ? f.high + n : f.high;
+    f.low = f.low ? f.low + n : f.low;
+    return f;
+}
+
+static inline bool sh_floats_none(struct sh_floats f)
+{
+    return !f.whole && !f.high;
+}
+
+/* The arrays that they lie in, for copies that need not know which: array i, NULL when there are fewer, and the bytes of
+ * an element in each. */
+enum { SH_FLOATS_ARRAYS = 2 };
+
+static inline void *sh_floats_array(struct sh_floats f, int i)
+{
+    return i ? (void *)f.low : f.whole ? (void *)f.whole : (void *)f.high;
+}
+
+static inline int64_t sh_floats_elem_bytes(struct sh_floats f)
+{
+    return f.whole ? 4 : 2;
+}
+
+/* Where n of them lie in 4 n bytes from `at` on: the upper half before the lower one. */
+static inline struct sh_floats sh_floats_in(float *at, int64_t n, bool halves)
+{
+    struct sh_floats one = {at, NULL, NULL};
+    struct sh_floats two = {NULL, (sh_bf16 *)(void *)at, (int16_t *)(void *)at + n};
+    return halves ? two : one;
+}
+
+/* Copy n of them, in host memory, to one array and from it (kernels/cpu/floats.c). */
+void sh_floats_get(struct sh_floats from, int64_t n, float *to);
+void sh_floats_put(struct sh_floats to, int64_t n, const float *from);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
