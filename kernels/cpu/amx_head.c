@@ -88,7 +88,7 @@ static int64_t own_bytes(const struct head *h)
 {
     int64_t panel = STEP * (int64_t)sizeof(sh_bf16), sums = STEP * (int64_t)sizeof(float);
     int64_t logits = SLICE * DEPTH * panel + SLICE * h->row_panels * sums;
-    int64_t dw = SLICE * h->row_panels * panel + SLICE * sums, dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
+    int64_t dw = SLICE * h->row_panels * panel + h->dim_panels * sums, dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
     int64_t backward = dw > dx ? dw : dx;
 
     return h->gradient && backward > logits ? backward : logits;
@@ -283,20 +283,22 @@ static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf
     }
 }
 
-/* dw [V,C] (+)= dlogits' x for the words of a slice; words [SLICE][row_panels][STEP] */
+/* dw [V,C] (+)= dlogits' x for the words of a slice, a panel of words at a time, so that whole rows of dw go by; words
+ * [SLICE][row_panels][STEP], sums [dim_panels][STEP] */
 static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t slice, const sh_bf16 *words, float *sums)
 {
-    int64_t panels = panels_of(h, slice);
-
-    for (int64_t j = 0; j < h->dim_panels; j++) {
-        for (int64_t k = 0; k < h->row_panels; k += DEPTH)
-            for (int64_t q = 0; q < panels; q++)
-                sh_amx_multiply(words + (q * h->row_panels + k) * STEP, h->x_cols + (j * h->row_panels + k) * STEP,
-                                sums + q * STEP, sh_amx_least(h->row_panels - k, DEPTH), k > 0);
-        for (int64_t q = 0; q < panels; q++) {
-            sh_amx_prefetch_addend(dw, (slice * SLICE + q) * SIDE, (j + 1) * SIDE);
-            sh_amx_emit(dw, sums + q * STEP, (slice * SLICE + q) * SIDE, j * SIDE);
+    for (int64_t q = 0; q < panels_of(h, slice); q++, words += h->row_panels * STEP) {
+        int64_t word = (slice * SLICE + q) * SIDE;
+        for (int64_t k = 0; k < h->row_panels; k += DEPTH) {
+            for (int64_t j = 0; j < h->dim_panels; j++) {
+                if (k == 0)
+                    sh_amx_prefetch_addend(dw, word, j * SIDE);
+                sh_amx_multiply(words + k * STEP, h->x_cols + (j * h->row_panels + k) * STEP, sums + j * STEP,
+                                sh_amx_least(h->row_panels - k, DEPTH), k > 0);
+            }
         }
+        for (int64_t j = 0; j < h->dim_panels; j++)
+            sh_amx_emit(dw, sums + j * STEP, word, j * SIDE);
     }
 }
 
