@@ -89,6 +89,23 @@ static void swiglu_bwd_piece(const struct sh_op_call *call, int64_t row, int64_t
     sh_cpu_stage_put(dgu, up, n, dup);
 }
 
+/* The same where all is bf16 and there are loops for that. */
+static void swiglu_wide(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const sh_bf16 *gate = (const sh_bf16 *)call->in[0].data + row * 2 * F + f;
+
+    sh_wide_swiglu()((sh_bf16 *)call->out[0].data + row * F + f, gate, gate + F, n);
+}
+
+static void swiglu_bwd_wide(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const sh_bf16 *dh = (const sh_bf16 *)call->in[0].data + row * F + f;
+    const sh_bf16 *gate = (const sh_bf16 *)call->in[1].data + row * 2 * F + f;
+    sh_bf16 *dgate = (sh_bf16 *)call->out[0].data + row * 2 * F + f;
+
+    sh_wide_swiglu_bwd()(dgate, dgate + F, dh, gate, gate + F, n);
+}
+
 typedef void (*row_piece_fn)(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n);
 
 static void over_rows(const struct sh_op_call *call, const struct sh_operand *h, row_piece_fn f)
@@ -102,12 +119,17 @@ static void over_rows(const struct sh_op_call *call, const struct sh_operand *h,
 
 sh_rc sh_cpu_swiglu(const struct sh_op_call *call)
 {
-    over_rows(call, &call->out[0], swiglu_piece);
+    bool bf16 = call->in[0].dtype == SH_BF16 && call->out[0].dtype == SH_BF16;
+
+    over_rows(call, &call->out[0], bf16 && sh_wide_swiglu() ? swiglu_wide : swiglu_piece);
     return SH_OK;
 }
 
 sh_rc sh_cpu_swiglu_bwd(const struct sh_op_call *call)
 {
-    over_rows(call, &call->in[0], swiglu_bwd_piece);
+    const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
+    bool bf16 = dh->dtype == SH_BF16 && gu->dtype == SH_BF16 && dgu->dtype == SH_BF16;
+
+    over_rows(call, dh, bf16 && sh_wide_swiglu_bwd() ? swiglu_bwd_wide : swiglu_bwd_piece);
     return SH_OK;
 }

@@ -1,5 +1,6 @@
-/* GELU of bf16 in vectors of 16; act.c says what is computed, and why so. Floor: 4 bytes an element forward, 6
- * backward. Measured at [1024,3072] on a core of a Xeon with AMX: 12 and 14 GB/s; the arithmetic takes two thirds. */
+/* GELU and SwiGLU of bf16 in vectors of 16; act.c says what is computed, and why so. Floor: 4 bytes an element of GELU
+ * forward, 6 backward; 6 and 10 of SwiGLU. Measured for GELU at [1024,3072] on a core of a Xeon with AMX: 12 and 14
+ * GB/s; the arithmetic takes two thirds. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/wide.h"
@@ -47,6 +48,37 @@ static SH_WIDE void gelu_bwd(sh_bf16 *dx, const sh_bf16 *dy, const sh_bf16 *a, i
     }
 }
 
+static SH_WIDE void swiglu(sh_bf16 *h, const sh_bf16 *gate, const sh_bf16 *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 lanes = sh_wide_first(n - i);
+        __m512 g = sh_wide_load(gate + i, lanes), u = sh_wide_load(up + i, lanes);
+        sh_wide_store(h + i, _mm512_mul_ps(_mm512_mul_ps(g, sh_wide_sigmoid(g)), u), lanes);
+        __builtin_prefetch(gate + i + AHEAD);
+        __builtin_prefetch(up + i + AHEAD);
+        __builtin_prefetch(h + i + AHEAD, 1);
+    }
+}
+
+static SH_WIDE void swiglu_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate, const sh_bf16 *up,
+                               int64_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 lanes = sh_wide_first(n - i);
+        __m512 g = sh_wide_load(gate + i, lanes), u = sh_wide_load(up + i, lanes), s = sh_wide_sigmoid(g);
+        __m512 by = _mm512_mul_ps(sh_wide_load(dh + i, lanes), s);
+        __m512 slope = _mm512_fmadd_ps(g, _mm512_sub_ps(one, s), one);
+        sh_wide_store(dgate + i, _mm512_mul_ps(_mm512_mul_ps(by, u), slope), lanes);
+        sh_wide_store(dup + i, _mm512_mul_ps(by, g), lanes);
+        __builtin_prefetch(gate + i + AHEAD);
+        __builtin_prefetch(up + i + AHEAD);
+        __builtin_prefetch(dh + i + AHEAD);
+        __builtin_prefetch(dgate + i + AHEAD, 1);
+        __builtin_prefetch(dup + i + AHEAD, 1);
+    }
+}
+
 static bool usable(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -63,6 +95,16 @@ sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void)
     return usable() ? gelu_bwd : NULL;
 }
 
+sh_cpu_map_bf16_fn sh_wide_swiglu(void)
+{
+    return usable() ? swiglu : NULL;
+}
+
+sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void)
+{
+    return usable() ? swiglu_bwd : NULL;
+}
+
 #else
 
 sh_cpu_map_bf16_fn sh_wide_gelu(void)
@@ -71,6 +113,16 @@ sh_cpu_map_bf16_fn sh_wide_gelu(void)
 }
 
 sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void)
+{
+    return NULL;
+}
+
+sh_cpu_map_bf16_fn sh_wide_swiglu(void)
+{
+    return NULL;
+}
+
+sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void)
 {
     return NULL;
 }

@@ -1,12 +1,11 @@
-/* A chunk of rows of logits stays in scratch as squares of 32 rows x 32 words, which are sums of the tile unit: no
- * logit is moved between the products and the softmax. Of a slice of the vocabulary the thread that made it also
- * takes each row's maximum and sum of exponentials, while the squares are in its caches. When the sums of whole rows
- * are known, each square is read once more and becomes its gradients in bf16, in both orders that the next two
- * products need: one in half the room of the logits, for dx, the other in the caches of the thread, which makes the
- * slice's dw from it at once. So nothing of the size of the logits is ever packed.
+/* A chunk of rows of logits never exists: they are made as squares of 32 words x 32 rows, sums of the tile unit, and
+ * stay in the caches of the thread that made a slice of the vocabulary only until it has each row's maximum over the
+ * slice and its exponentials relative to that. These are kept, in bf16. A row is a lane of a vector, so that none is
+ * reduced. When the sums of whole rows are known, each square of exponentials is scaled to gradients: the thread takes
+ * them as they are for the slice's dw, and leaves them turned in their place, for dx. So a gradient is rounded twice.
  *
- * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w twice, writes the logits and the
- * gradients once and reads each of them once, and writes or adds to dw. All sums are cut by shape alone. Measured:
+ * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w twice, writes and reads the
+ * exponentials and then the gradients once, and writes or adds to dw. All sums are cut by shape alone. Measured:
  * doc/performance.md. */
 #include "sherd_config.h"
 
@@ -18,7 +17,9 @@
 
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/math.h"
+#include "kernels/cpu/wide.h"
 
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 #include <omp.h>
@@ -28,11 +29,6 @@ enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, DEPTH = SH_AMX_DEPTH, CHUNK = DEP
 enum { SLICE = DEPTH };               /* panels of the vocabulary that a thread takes at a time */
 enum { DOWN = 16, ACROSS = 12 };      /* squares of dx that a thread sums at a time, at most */
 
-/* Of a row over one slice: the largest logit, and the sum of exponentials relative to it. */
-struct part {
-    float max, sum;
-};
-
 /* One call, its scratch, and the rows [row, row + n) that are worked on. */
 struct head {
     const struct sh_op_call *call;
@@ -41,12 +37,13 @@ struct head {
     bool gradient;
     int64_t rows, dim, vocab, chunk, row, n;
     int64_t row_panels, word_panels, dim_panels, slices;
-    struct part *parts;                  /* [slices][row_panels * SIDE] */
+    float *max, *sum;                    /* [slices][row_panels * SIDE]: over a slice, of the logits; of exponentials */
     double *loss;                        /* [row_panels * SIDE] */
-    float *lse;                          /* [row_panels * SIDE]: log of the sum of exponentials */
-    sh_bf16 *x_rows;                     /* [row_panels][dim_panels][STEP]: rows of x */
+    float *hit, *lse;                    /* [row_panels * SIDE]: the target's logit; log of the sum of exponentials */
+    sh_bf16 *x_turned;                   /* [row_panels][dim_panels][STEP]: columns of x' */
     sh_bf16 *x_cols;                     /* [dim_panels][row_panels][STEP]: columns of x */
-    float *squares;                      /* [slices][row_panels][SLICE][STEP] logits; then gradients: see gradients() */
+    sh_bf16 *kept;                       /* [slices][row_panels][SLICE][STEP] exponentials: words by rows, relative to
+                                            max; then gradients: panels of rows, with the slice's words as steps */
     char *own;                           /* [threads][own_bytes]: panels in bf16, then sums in f32 */
     int64_t own_bytes;
 };
@@ -90,23 +87,27 @@ static void *take(char *scratch, int64_t *used, int64_t bytes)
 static int64_t own_bytes(const struct head *h)
 {
     int64_t panel = STEP * (int64_t)sizeof(sh_bf16), sums = STEP * (int64_t)sizeof(float);
-    int64_t logits = SLICE * DEPTH * panel, dw = SLICE * h->row_panels * panel + SLICE * sums;
-    int64_t dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
+    int64_t logits = SLICE * DEPTH * panel + SLICE * h->row_panels * sums;
+    int64_t dw = SLICE * h->row_panels * panel + h->dim_panels * sums, dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
+    int64_t backward = dw > dx ? dw : dx;
 
-    return !h->gradient ? logits : dw > dx ? dw : dx;
+    return h->gradient && backward > logits ? backward : logits;
 }
 
 /* Cut the scratch, or with NULL only count it. */
 static int64_t lay_out(struct head *h, char *scratch, int threads)
 {
     int64_t used = 0, rows = h->row_panels * SIDE, x_bytes = rows * h->dim_panels * SIDE * (int64_t)sizeof(sh_bf16);
+    int64_t kept_bytes = h->slices * h->row_panels * SLICE * STEP * (int64_t)sizeof(sh_bf16);
 
-    h->parts = take(scratch, &used, h->slices * rows * (int64_t)sizeof *h->parts);
+    h->max = take(scratch, &used, h->slices * rows * (int64_t)sizeof *h->max);
+    h->sum = take(scratch, &used, h->slices * rows * (int64_t)sizeof *h->sum);
     h->loss = take(scratch, &used, rows * (int64_t)sizeof *h->loss);
+    h->hit = take(scratch, &used, rows * (int64_t)sizeof *h->hit);
     h->lse = take(scratch, &used, rows * (int64_t)sizeof *h->lse);
-    h->x_rows = take(scratch, &used, x_bytes);
+    h->x_turned = take(scratch, &used, x_bytes);
     h->x_cols = take(scratch, &used, h->gradient ? x_bytes : 0);
-    h->squares = take(scratch, &used, h->slices * h->row_panels * SLICE * STEP * (int64_t)sizeof(float));
+    h->kept = take(scratch, &used, h->gradient ? kept_bytes : 0);
     h->own_bytes = own_bytes(h);
     h->own = take(scratch, &used, threads * h->own_bytes);
     return used;
@@ -119,15 +120,9 @@ int64_t sh_amx_head_work_bytes(const struct sh_op_call *call, int threads)
     return lay_out(&h, NULL, threads);
 }
 
-static float *squares(const struct head *h, int64_t slice, int64_t row_panel)
+static sh_bf16 *kept(const struct head *h, int64_t slice, int64_t row_panel)
 {
-    return h->squares + (slice * h->row_panels + row_panel) * SLICE * STEP;
-}
-
-/* Gradients, which take the first half of the room of a slice: panels of rows, with the words of the slice as steps. */
-static sh_bf16 *gradients(const struct head *h, int64_t slice, int64_t row_panel)
-{
-    return (sh_bf16 *)(void *)squares(h, slice, 0) + row_panel * SLICE * STEP;
+    return h->kept + (slice * h->row_panels + row_panel) * SLICE * STEP;
 }
 
 /* Panels of a slice; words of those. */
@@ -147,9 +142,9 @@ static void pack_x(const struct head *h)
 
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
-        sh_amx_pack_rows(&(struct sh_amx_source){.data = x + i * SIDE * h->dim, .step = h->dim,
+        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + i * SIDE * h->dim, .step = h->dim,
                                                  .sides = sh_amx_least(h->n - i * SIDE, SIDE), .depth = h->dim},
-                         h->x_rows + i * h->dim_panels * STEP, 0);
+                         h->x_turned + i * h->dim_panels * STEP, 0);
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < (h->gradient ? h->dim_panels : 0); j++)
         sh_amx_pack_cols(&(struct sh_amx_source){.data = x + j * SIDE, .step = h->dim, .inner_rows = true,
@@ -157,141 +152,153 @@ static void pack_x(const struct head *h)
                          h->x_cols + j * h->row_panels * STEP, 0);
 }
 
-/* Words that do not exist are impossible. */
-static void close_vocabulary(const struct head *h, int64_t slice)
+/* max and sum [SIDE] of the rows of logits [words][SIDE], and unless NULL the exponentials, likewise. */
+static SH_AMX void soften(const float *logits, int64_t words, float *max, float *sum, sh_bf16 *out)
 {
-    for (int64_t i = 0; i < h->row_panels; i++)
-        for (int64_t r = 0; r < SIDE; r++)
-            for (int64_t c = words_of(h, slice); c < panels_of(h, slice) * SIDE; c++)
-                squares(h, slice, i)[c / SIDE * STEP + r * SIDE + c % SIDE] = -INFINITY;
+    __m512 top[2] = {_mm512_set1_ps(-FLT_MAX), _mm512_set1_ps(-FLT_MAX)}, total[2] = {{0}, {0}}, e[2];
+
+    for (int64_t i = 0; i < words; i++)
+        for (int h = 0; h < 2; h++) /* passes over NaN, which shows in the exponentials */
+            top[h] = _mm512_max_ps(_mm512_load_ps(logits + i * SIDE + h * SIDE / 2), top[h]);
+    for (int64_t i = 0; i < words; i++) {
+        for (int h = 0; h < 2; h++) {
+            e[h] = sh_wide_exp(_mm512_sub_ps(_mm512_load_ps(logits + i * SIDE + h * SIDE / 2), top[h]));
+            total[h] = _mm512_add_ps(total[h], e[h]);
+        }
+        if (out)
+            _mm512_store_si512(out + i * SIDE, (__m512i)_mm512_cvtne2ps_pbh(e[1], e[0]));
+    }
+    for (int h = 0; h < 2; h++) {
+        _mm512_store_ps(max + h * SIDE / 2, top[h]);
+        _mm512_store_ps(sum + h * SIDE / 2, total[h]);
+    }
 }
 
-/* Logits of a slice. Room for each square is asked for while the one before is made. */
-static void make_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
+/* Of the slice's logits of row panel i, what is kept. Exponentials of words that do not exist are 0. */
+static void take_logits(const struct head *h, int64_t slice, int64_t i, const float *logits)
 {
+    int64_t words = words_of(h, slice), begin = slice * SLICE * SIDE, at = i * SIDE;
+    int64_t part = slice * h->row_panels * SIDE + at;
+    sh_bf16 *out = h->gradient ? kept(h, slice, i) : NULL;
+
+    for (int64_t r = at; r < sh_amx_least(h->n, at + SIDE); r++) {
+        int64_t word = h->targets[h->row + r] - begin;
+        if (word >= 0 && word < words)
+            h->hit[r] = logits[word * SIDE + r - at];
+    }
+    soften(logits, words, h->max + part, h->sum + part, out);
+    if (out)
+        memset(out + words * SIDE, 0, (size_t)(panels_of(h, slice) * STEP - words * SIDE) * sizeof *out);
+}
+
+/* Logits of a slice, words by rows: panels [SLICE][CHUNK] of w, sums [row_panels][SLICE][STEP]. */
+static void slice_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
+{
+    float *sums = (float *)(void *)(panels + SLICE * CHUNK);
+
     for (int64_t k = 0; k < h->dim_panels; k += DEPTH) {
         struct sh_amx_source w = {.data = h->w + slice * SLICE * SIDE * h->dim + k * SIDE, .step = h->dim,
                                   .sides = words_of(h, slice), .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)};
-        sh_amx_pack_cols(&w, panels, CHUNK);
+        sh_amx_pack_rows(&w, panels, CHUNK);
         for (int64_t i = 0; i < h->row_panels; i++) {
-            for (int64_t q = 0; q < panels_of(h, slice); q++) {
-                float *sums = squares(h, slice, i) + q * STEP;
-                if (k == 0)
-                    sh_amx_prefetch(sums + STEP, STEP * (int64_t)sizeof *sums);
-                sh_amx_multiply(h->x_rows + (i * h->dim_panels + k) * STEP, panels + q * CHUNK, sums,
+            float *square = sums + i * SLICE * STEP;
+            for (int64_t q = 0; q < panels_of(h, slice); q++)
+                sh_amx_multiply(panels + q * CHUNK, h->x_turned + (i * h->dim_panels + k) * STEP, square + q * STEP,
                                 sh_amx_panels(w.depth), k > 0);
-            }
+            if (k + DEPTH >= h->dim_panels)
+                take_logits(h, slice, i, square);
         }
     }
-    close_vocabulary(h, slice);
-}
-
-/* Of one row over the panels of a slice, STEP apart. Lanes by hand, as compilers will not reorder maxima. */
-static SH_AMX struct part part_of(const float *x, int64_t panels)
-{
-    float max[SIDE], sum[SIDE];
-    struct part p = {-INFINITY, 0};
-
-    for (int c = 0; c < SIDE; c++)
-        max[c] = x[c];
-    for (int64_t q = 1; q < panels; q++)
-        for (int c = 0; c < SIDE; c++)
-            max[c] = x[q * STEP + c] > max[c] ? x[q * STEP + c] : max[c];
-    for (int c = 0; c < SIDE; c++) {
-        p.max = max[c] > p.max ? max[c] : p.max;
-        sum[c] = 0;
-    }
-    for (int64_t q = 0; q < panels; q++)
-        for (int c = 0; c < SIDE; c++)
-            sum[c] += sh_expf(x[q * STEP + c] - p.max);
-    for (int c = 0; c < SIDE; c++)
-        p.sum += sum[c];
-    return p;
-}
-
-static void take_parts(const struct head *h, int64_t slice)
-{
-    for (int64_t r = 0; r < h->n; r++)
-        h->parts[slice * h->row_panels * SIDE + r] =
-            part_of(squares(h, slice, r / SIDE) + r % SIDE * SIDE, panels_of(h, slice));
-}
-
-static float *logit_of(const struct head *h, int64_t r, int64_t word)
-{
-    return squares(h, word / (SLICE * SIDE), r / SIDE) + word / SIDE % SLICE * STEP + r % SIDE * SIDE + word % SIDE;
 }
 
 /* What the slices say of row r of the chunk; always in their order. */
 static void close_row(const struct head *h, int64_t r)
 {
-    const struct part *p = h->parts + r;
     int64_t stride = h->row_panels * SIDE;
-    int32_t target = h->targets[h->row + r];
-    float max = -INFINITY;
+    float max = -FLT_MAX;
     double sum = 0;
 
     for (int64_t s = 0; s < h->slices; s++)
-        max = p[s * stride].max > max ? p[s * stride].max : max;
+        max = h->max[s * stride + r] > max ? h->max[s * stride + r] : max;
     for (int64_t s = 0; s < h->slices; s++)
-        sum += p[s * stride].sum * exp((double)p[s * stride].max - (double)max);
+        sum += h->sum[s * stride + r] * exp((double)h->max[s * stride + r] - (double)max);
     double lse = log(sum) + (double)max;
     h->lse[r] = (float)lse;
-    h->loss[r] = target < 0 ? 0 : lse - (double)*logit_of(h, r, target);
+    h->loss[r] = h->targets[h->row + r] < 0 ? 0 : lse - (double)h->hit[r];
 }
 
-static sh_bf16 target_gradient(float logit, float lse, float scale)
+/* by [SIDE]: what makes gradients of the exponentials of a slice; 0 for rows that are masked or do not exist. */
+static SH_AMX void factors(const struct head *h, int64_t slice, int64_t i, float *by)
 {
-    return sh_f32_to_bf16((sh_expf(logit - lse) - 1) * scale);
-}
-
-/* out [SIDE] = softmax * scale, in bf16 */
-static SH_AMX void row_gradient(const float *x, float lse, float scale, sh_bf16 *out)
-{
-    float g[SIDE] __attribute__((aligned(64)));
-
-    for (int c = 0; c < SIDE; c++)
-        g[c] = sh_expf(x[c] - lse) * scale;
-    _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(g + SIDE / 2), _mm512_load_ps(g)));
-}
-
-/* (softmax - onehot) * scale of a panel of rows, square by square: as panels of rows in the place of the logits,
- * where they never reach a square that is still to be read; as panels of words for the thread itself, row_panels
- * steps deep. */
-static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
-{
-    sh_bf16 rounded[STEP] __attribute__((aligned(64)));
+    const float *max = h->max + slice * h->row_panels * SIDE;
     float scale = (float)h->call->scalars->loss_scale;
 
-    for (int64_t q = 0; q < panels_of(h, slice); q++) {
-        const float *x = squares(h, slice, i) + q * STEP;
-        sh_amx_prefetch(x + STEP, STEP * (int64_t)sizeof *x);
-        for (int64_t r = 0; r < SIDE; r++) {
-            int64_t at = i * SIDE + r;
-            int32_t target = at < h->n ? h->targets[h->row + at] : -1;
-            row_gradient(x + r * SIDE, at < h->n ? h->lse[at] : 0, target < 0 ? 0 : scale, rounded + r * SIDE);
-            if (target >= 0 && target / SIDE == slice * SLICE + q)
-                rounded[r * SIDE + target % SIDE] = target_gradient(x[r * SIDE + target % SIDE], h->lse[at], scale);
-        }
-        memcpy(gradients(h, slice, i) + q * STEP, rounded, sizeof rounded);
-        struct sh_amx_source s = {.data = rounded, .step = SIDE, .inner_rows = true, .sides = SIDE, .depth = SIDE};
-        sh_amx_pack_rows(&s, words + (q * h->row_panels + i) * STEP, 0);
+    for (int64_t r = i * SIDE; r < (i + 1) * SIDE; r++)
+        *by++ = r < h->n && h->targets[h->row + r] >= 0 ? sh_expf(max[r] - h->lse[r]) * scale : 0;
+}
+
+/* to [SIDE][SIDE] = from, each column times its factor */
+static SH_AMX void scale_square(const sh_bf16 *from, const float *by, sh_bf16 *to)
+{
+    __m512 lo = _mm512_load_ps(by), hi = _mm512_load_ps(by + SIDE / 2);
+
+    for (int64_t i = 0; i < STEP; i += SIDE) {
+        __m512 a = _mm512_mul_ps(sh_wide_load(from + i, 0xffff), lo);
+        __m512 b = _mm512_mul_ps(sh_wide_load(from + i + SIDE / 2, 0xffff), hi);
+        _mm512_store_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
     }
 }
 
-/* dw [V,C] (+)= dlogits' x for the words of a slice; words [SLICE][row_panels][STEP] */
+/* The targets of row panel i among the words of a slice: (softmax - 1) * scale, from their own logits. */
+static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
+{
+    float scale = (float)h->call->scalars->loss_scale;
+
+    for (int64_t r = i * SIDE; r < sh_amx_least(h->n, (i + 1) * SIDE); r++) {
+        int64_t word = h->targets[h->row + r] - slice * SLICE * SIDE;
+        if (word >= 0 && word < words_of(h, slice))
+            words[word / SIDE * h->row_panels * STEP + word % SIDE * SIDE + r % SIDE] =
+                sh_f32_to_bf16((sh_expf(h->hit[r] - h->lse[r]) - 1) * scale);
+    }
+}
+
+/* (softmax - onehot) * scale of row panel i: as step i of the panels of words, row_panels steps deep, for the thread
+ * itself; as a panel of rows in the place of the exponentials. */
+static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
+{
+    _Alignas(64) float by[SIDE];
+    sh_bf16 *at = kept(h, slice, i);
+
+    words += i * STEP;
+    factors(h, slice, i, by);
+    for (int64_t q = 0; q < panels_of(h, slice); q++) {
+        sh_amx_prefetch(at + (q + 1) * STEP, STEP * (int64_t)sizeof *at);
+        scale_square(at + q * STEP, by, words + q * h->row_panels * STEP);
+    }
+    put_targets(h, slice, i, words);
+    for (int64_t q = 0; q < panels_of(h, slice); q++) {
+        struct sh_amx_source s = {.data = words + q * h->row_panels * STEP, .step = SIDE, .inner_rows = true,
+                                  .sides = SIDE, .depth = SIDE};
+        sh_amx_pack_rows(&s, at + q * STEP, 0);
+    }
+}
+
+/* dw [V,C] (+)= dlogits' x for the words of a slice, a panel of words at a time, so that whole rows of dw go by; words
+ * [SLICE][row_panels][STEP], sums [dim_panels][STEP] */
 static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t slice, const sh_bf16 *words, float *sums)
 {
-    int64_t panels = panels_of(h, slice);
-
-    for (int64_t j = 0; j < h->dim_panels; j++) {
-        for (int64_t k = 0; k < h->row_panels; k += DEPTH)
-            for (int64_t q = 0; q < panels; q++)
-                sh_amx_multiply(words + (q * h->row_panels + k) * STEP, h->x_cols + (j * h->row_panels + k) * STEP,
-                                sums + q * STEP, sh_amx_least(h->row_panels - k, DEPTH), k > 0);
-        for (int64_t q = 0; q < panels; q++) {
-            sh_amx_prefetch_addend(dw, (slice * SLICE + q) * SIDE, (j + 1) * SIDE);
-            sh_amx_emit(dw, sums + q * STEP, (slice * SLICE + q) * SIDE, j * SIDE);
+    for (int64_t q = 0; q < panels_of(h, slice); q++, words += h->row_panels * STEP) {
+        int64_t word = (slice * SLICE + q) * SIDE;
+        for (int64_t k = 0; k < h->row_panels; k += DEPTH) {
+            for (int64_t j = 0; j < h->dim_panels; j++) {
+                if (k == 0)
+                    sh_amx_prefetch_addend(dw, word, j * SIDE);
+                sh_amx_multiply(words + k * STEP, h->x_cols + (j * h->row_panels + k) * STEP, sums + j * STEP,
+                                sh_amx_least(h->row_panels - k, DEPTH), k > 0);
+            }
         }
+        for (int64_t j = 0; j < h->dim_panels; j++)
+            sh_amx_emit(dw, sums + j * STEP, word, j * SIDE);
     }
 }
 
@@ -308,9 +315,9 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
         sh_amx_pack_cols(&w, panels, CHUNK);
         for (int64_t q = 0; q < across; q++) {
             for (int64_t p = 0; p < down; p++) {
-                const sh_bf16 *next = gradients(h, s + 1, i + p) + CHUNK * q / across;
+                const sh_bf16 *next = kept(h, s + 1, i + p) + CHUNK * q / across;
                 sh_amx_prefetch(next, CHUNK / across * (int64_t)sizeof *next);
-                sh_amx_multiply(gradients(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP,
+                sh_amx_multiply(kept(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP,
                                 panels_of(h, s), s > 0);
             }
         }
@@ -359,10 +366,8 @@ static void run_chunk(const struct head *h)
 {
     pack_x(h);
 #pragma omp for schedule(dynamic)
-    for (int64_t s = 0; s < h->slices; s++) {
-        make_logits(h, s, own_of(h));
-        take_parts(h, s);
-    }
+    for (int64_t s = 0; s < h->slices; s++)
+        slice_logits(h, s, own_of(h));
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < h->n; r++)
         close_row(h, r);

@@ -26,7 +26,7 @@ struct task {
     sh_bf16 *q, *k;        /* [QUERIES][depth] columns, [KEYS][depth] rows */
     sh_bf16 *v, *p;        /* [depth][KEYS] rows: V turned; [KEYS] columns: weights of one panel of queries */
     float *o;              /* [QUERIES][depth] blocks: the output, turned, not yet divided by the sums */
-    float *s;              /* [KEYS] blocks: scores, then weights, of one panel of queries */
+    float *s;              /* [KEYS] blocks: scores of one panel of queries */
     float *max, *sum;      /* [QUERIES][SIDE] of the scaled scores; of their exponentials */
 };
 
@@ -53,22 +53,43 @@ static void cut_scratch(struct task *w, void *p)
     w->sum = w->max + QUERIES * SIDE;
 }
 
-/* 16 columns of scores s [rows][SIDE] become exponentials; shrink: what brings earlier ones to the new maximum. */
-static SH_AMX void soften(float *s, int64_t rows, float scale, float *max, float *sum, float *shrink)
+/* e^(row of scores * by - now), added to total, rounded */
+static SH_AMX inline __m512i weights(const float *row, __m512 by, const __m512 now[2], __m512 total[2])
 {
-    __m512 by = _mm512_set1_ps(scale), old = _mm512_loadu_ps(max), top = _mm512_set1_ps(-FLT_MAX);
-    for (int64_t i = 0; i < rows; i++)
-        top = _mm512_max_ps(_mm512_loadu_ps(s + i * SIDE), top); /* passes over NaN, which shows in the exponentials */
-    __m512 now = _mm512_max_ps(_mm512_mul_ps(top, by), old), less = sh_wide_exp(_mm512_sub_ps(old, now));
-    __m512 total = _mm512_mul_ps(_mm512_loadu_ps(sum), less);
-    for (int64_t i = 0; i < rows; i++) {
-        __m512 e = sh_wide_exp(_mm512_fmsub_ps(_mm512_loadu_ps(s + i * SIDE), by, now));
-        _mm512_storeu_ps(s + i * SIDE, e);
-        total = _mm512_add_ps(total, e);
+    __m512 e[2];
+
+    for (int h = 0; h < 2; h++) {
+        e[h] = sh_wide_exp(_mm512_fmsub_ps(_mm512_loadu_ps(row + h * SH_WIDE_LANES), by, now[h]));
+        total[h] = _mm512_add_ps(total[h], e[h]);
     }
-    _mm512_storeu_ps(max, now);
-    _mm512_storeu_ps(sum, total);
-    _mm512_storeu_ps(shrink, less);
+    return (__m512i)_mm512_cvtne2ps_pbh(e[1], e[0]);
+}
+
+/* Scores s of `steps` blocks become weights, as steps of columns; shrink: what brings earlier ones to the new
+ * maximum. */
+static SH_AMX void soften(const float *s, int64_t steps, float scale, float *max, float *sum, float *shrink, sh_bf16 *p)
+{
+    __m512 by = _mm512_set1_ps(scale), top[2], now[2], total[2];
+
+    for (int h = 0; h < 2; h++)
+        top[h] = _mm512_set1_ps(-FLT_MAX);
+    for (int64_t i = 0; i < steps * BLOCK; i += SIDE)
+        for (int h = 0; h < 2; h++) /* passes over NaN, which shows in the exponentials */
+            top[h] = _mm512_max_ps(_mm512_loadu_ps(s + i + h * SH_WIDE_LANES), top[h]);
+    for (int h = 0; h < 2; h++) {
+        __m512 old = _mm512_loadu_ps(max + h * SH_WIDE_LANES), less;
+        now[h] = _mm512_max_ps(_mm512_mul_ps(top[h], by), old);
+        less = sh_wide_exp(_mm512_sub_ps(old, now[h]));
+        total[h] = _mm512_mul_ps(_mm512_loadu_ps(sum + h * SH_WIDE_LANES), less);
+        _mm512_storeu_ps(max + h * SH_WIDE_LANES, now[h]);
+        _mm512_storeu_ps(shrink + h * SH_WIDE_LANES, less);
+    }
+    for (int64_t i = 0; i < steps; i++, s += BLOCK)
+        for (int64_t r = 0; r < SIDE; r += 2)
+            sh_attn_put_pair(weights(s + r * SIDE, by, now, total), weights(s + (r + 1) * SIDE, by, now, total),
+                             p + i * STEP, r / 2);
+    for (int h = 0; h < 2; h++)
+        _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
 }
 
 static SH_AMX void scale_columns(float *restrict block, const float *restrict by)
@@ -92,10 +113,7 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
                           w->depth, false);
         sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
     }
-    for (int64_t h = 0; h < SIDE; h += SH_WIDE_LANES)
-        soften(w->s + h, n * SIDE, w->a->scale, w->max + j * SIDE + h, w->sum + j * SIDE + h, shrink + h);
-    for (int64_t i = 0; i < n; i++)
-        sh_attn_to_col_step(w->s + i * BLOCK, w->p + i * STEP);
+    soften(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink, w->p);
     for (int64_t d = 0; d < w->depth; d++) {
         scale_columns(o + d * BLOCK, shrink);
         sh_amx_multiply(w->v + (d * KEYS + lo - k0) * STEP, w->p, o + d * BLOCK, n, true);

@@ -42,6 +42,22 @@ void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key);
 void sh_attn_to_row_step(const float *block, sh_bf16 *step);
 void sh_attn_to_col_step(const float *block, sh_bf16 *step);
 
+#ifdef SH_AMX
+#include <immintrin.h>
+
+/* Two rows of 32 as pair `p` of a step of columns. Unpacking works within quarters of a vector: each of its two results
+ * has pairs of both halves of the columns. */
+static SH_AMX inline void sh_attn_put_pair(__m512i even, __m512i odd, sh_bf16 *step, int64_t p)
+{
+    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+    const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    __m512i lo = _mm512_unpacklo_epi16(even, odd), hi = _mm512_unpackhi_epi16(even, odd);
+
+    _mm512_storeu_si512(step + p * SH_ATTN_SIDE, _mm512_permutex2var_epi64(lo, first, hi));
+    _mm512_storeu_si512(step + SH_ATTN_BLOCK / 2 + p * SH_ATTN_SIDE, _mm512_permutex2var_epi64(lo, second, hi));
+}
+#endif
+
 /* dst [rows,cols] of bf16 = the block, of which so much exists; `turned`: the block's rows are dst's columns. */
 void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols);
 

@@ -62,15 +62,8 @@ SH_AMX void sh_attn_to_row_step(const float *block, sh_bf16 *step)
 
 SH_AMX void sh_attn_to_col_step(const float *block, sh_bf16 *step)
 {
-    /* Unpacking works within quarters of a vector: each of the two results has pairs of both halves of the columns. */
-    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
-    const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-    for (int p = 0; p < HALF; p++, block += 2 * SIDE, step += SIDE) {
-        __m512i even = rounded(block), odd = rounded(block + SIDE);
-        __m512i lo = _mm512_unpacklo_epi16(even, odd), hi = _mm512_unpackhi_epi16(even, odd);
-        _mm512_storeu_si512(step, _mm512_permutex2var_epi64(lo, first, hi));
-        _mm512_storeu_si512(step + BLOCK / 2, _mm512_permutex2var_epi64(lo, second, hi));
-    }
+    for (int p = 0; p < HALF; p++, block += 2 * SIDE)
+        sh_attn_put_pair(rounded(block), rounded(block + SIDE), step, p);
 }
 
 /* dst [n] = 16 floats, rounded. */

@@ -42,7 +42,7 @@ extern const struct sh_gemm_engine sh_gemm_engine_amx; /* with HAVE_AMX, on x86-
 const struct sh_gemm_engine *sh_gemm_engine_at(int i);
 const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);
 
-/* The limits of a tile, which bound the scratch. Products with few tiles have smaller ones. */
+/* The limits of a tile in bf16, which bound the scratch. Products with few tiles have smaller ones. */
 enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };
 
 /* sh_gemm_run() and its scratch for a given engine: tests and benchmarks compare engines. */

@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/row.h"
+#include "kernels/cpu/stage.h"
 
 #include <math.h>
 #include <omp.h>
@@ -28,8 +29,7 @@ struct head {
     enum sh_dtype dtype;
     int64_t rows, dim, vocab, chunk, ld;
     double *loss;           /* [chunk] */
-    float *logits;          /* [chunk,ld]; overwritten by their gradients */
-    sh_bf16 *rounded;       /* [chunk,ld] gradients in bf16; unused when dtype is f32 */
+    float *logits;          /* [chunk,ld]; overwritten by their gradients, in bf16 at the start of each row */
     void *work;             /* of the products */
     int64_t work_bytes;
 };
@@ -42,19 +42,16 @@ static int64_t rows_of(const struct sh_operand *x)
     return rows;
 }
 
-/* Shapes, and the sizes of the three pieces of scratch before the products'. */
-static struct head head_of(const struct sh_op_call *call, int64_t piece[3])
+/* Shapes, and the sizes of the two pieces of scratch before the products'. */
+static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
     struct head h = {.call = call, .x = x->data, .w = w->data, .targets = call->in[2].data, .dtype = x->dtype,
                      .rows = rows_of(x), .dim = w->dim[1], .vocab = w->dim[0]};
     h.chunk = call->attr->chunk_rows < h.rows ? call->attr->chunk_rows : h.rows;
     h.ld = (h.vocab + PAD - 1) / PAD * PAD;
-
-    bool rounds = h.dtype == SH_BF16 && call->kind == SH_OP_HEAD_LOSS_GRAD;
     piece[0] = sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
     piece[1] = sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.logits);
-    piece[2] = rounds ? sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.rounded) : 0;
     return h;
 }
 
@@ -80,22 +77,21 @@ int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
     if (by_tiles(call))
         return sh_amx_head_work_bytes(call, threads);
 #endif
-    int64_t piece[3];
+    int64_t piece[2];
     (void)head_of(call, piece);
-    return piece[0] + piece[1] + piece[2] + products_bytes(dtype, threads);
+    return piece[0] + piece[1] + products_bytes(dtype, threads);
 }
 
 static sh_rc open_head(const struct sh_op_call *call, struct head *h)
 {
     SH_REQUIRE(call->work_bytes >= sh_cpu_head_work_bytes(call, omp_get_max_threads()));
-    int64_t piece[3];
+    int64_t piece[2];
     *h = head_of(call, piece);
     char *p = call->work;
     h->loss = (double *)(void *)p;
     h->logits = (float *)(void *)(p + piece[0]);
-    h->rounded = (sh_bf16 *)(void *)(p + piece[0] + piece[1]);
-    h->work = p + piece[0] + piece[1] + piece[2];
-    h->work_bytes = call->work_bytes - (piece[0] + piece[1] + piece[2]);
+    h->work = p + piece[0] + piece[1];
+    h->work_bytes = call->work_bytes - (piece[0] + piece[1]);
     return SH_OK;
 }
 
@@ -128,6 +124,18 @@ static void row_gradient(float *x, int64_t n, int32_t target, double sum, double
     x[target] -= (float)scale;
 }
 
+/* The row's own place holds its first elements in bf16, piece by piece: none comes before it has been read. */
+static void round_row(float *x, int64_t n)
+{
+    sh_bf16 room[SH_CPU_PIECE];
+
+    for (int64_t at = 0; at < n; at += SH_CPU_PIECE) {
+        struct sh_cpu_block piece = {.rows = 1, .cols = n - at < SH_CPU_PIECE ? n - at : SH_CPU_PIECE};
+        sh_cpu_block_store(piece, room, piece.cols, SH_BF16, x + at, piece.cols);
+        memcpy((char *)x + at * (int64_t)sizeof *room, room, (size_t)piece.cols * sizeof *room);
+    }
+}
+
 static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 {
     float *x = h->logits + i * h->ld;
@@ -141,8 +149,7 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
     else
         row_gradient(x, h->vocab, target, sum, h->call->scalars->loss_scale);
     if (h->dtype == SH_BF16)
-        sh_cpu_block_store((struct sh_cpu_block){.rows = 1, .cols = h->vocab}, h->rounded + i * h->ld, h->ld, SH_BF16,
-                           x, h->ld);
+        round_row(x, h->vocab);
 }
 
 /* Rows [r, r+n): their logits, which become gradients when asked for; returns the loss, summed in row order. */
@@ -164,7 +171,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     struct sh_gemm g = {
         .m = n, .n = h->dim, .k = h->vocab,
         .in_dtype = h->dtype, .out_dtype = dx->dtype,
-        .a = h->dtype == SH_BF16 ? (void *)h->rounded : (void *)h->logits, .lda = h->ld,
+        .a = h->logits, .lda = h->ld * (int64_t)sizeof *h->logits / sh_dtype_bytes(h->dtype),
         .b = h->w, .ldb = h->dim,
         .c = sh_cpu_at(dx->data, dx->dtype, r * h->dim), .ldc = h->dim,
     };

@@ -12,6 +12,10 @@
 /* act_wide.c: loops of activations; NULL where this CPU lacks AVX-512 or the instructions that round to bf16. */
 sh_cpu_map_bf16_fn sh_wide_gelu(void);
 sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void);
+sh_cpu_map_bf16_fn sh_wide_swiglu(void); /* of gate and up */
+typedef void (*sh_wide_swiglu_bwd_fn)(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate,
+                                      const sh_bf16 *up, int64_t n);
+sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void);
 
 /* A compiler that knows the tile unit knows these too. */
 #if defined(__x86_64__) && defined(HAVE_AMX)

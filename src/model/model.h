@@ -25,7 +25,7 @@ struct sh_model_batch {
     int batch, seq;           /* sequences and tokens of one micro-step of one rank */
     bool docs;                /* attention stays inside documents */
     enum sh_model_output out; /* summed loss, or the logits of one position */
-    int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts of at most 128 MiB */
+    int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 
 /* Emit the forward of one micro-step into an empty program: parameters, units, operations; no sections. */
