@@ -48,7 +48,7 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
     sh_rc rc = sh_pass_grad(micro);
 
     if (rc == SH_OK) {
-        sh_pass_recompute(micro, b->recompute, b->every_k);
+        sh_pass_recompute(micro, &b->recompute);
         add_micro_steps(b, micro, p);
         sh_pass_shard_norm(&b->options, p);
         sh_pass_shard_update(&b->options, p);

@@ -10,8 +10,7 @@ struct sh_build {
     struct sh_model_batch batch;  /* out is set by the wish below */
     enum sh_dtype act;            /* compute type */
     struct sh_pass_options options;
-    enum sh_recompute recompute;
-    int every_k;
+    struct sh_recompute recompute;
     bool evaluate;                /* an EVAL section beside the training sections, or alone */
     bool logits;                  /* a LOGITS section (not together with training) */
     const struct sh_kernel_table *kernels;

@@ -15,16 +15,27 @@
 #include "src/mesh/shape.h"
 #include "src/program/program.h"
 
+#include <limits.h>
+
 /* Append the backward of all operations. One rule a kind (grad.c); gradients of parameters get grad_of. */
 sh_rc sh_pass_grad(struct sh_program *micro);
 
-/* Which activations are kept for the backward; all others are computed again where it needs them.
+/* Which activations are kept for the backward; all others are computed again where it needs them. A choice for each
+ * block, whose rule the first that holds is:
+ *   full       only what crosses the borders of the block is kept
+ *   selective  results of matrix products, attention and residual sums; norms, rotations, activations are repeated
  *   none       all are kept
- *   full       only what crosses the borders of a block
- *   every_k    full, in each k-th block
- *   selective  results of matrix products, attention and residual sums; norms, rotations, activations are repeated */
-enum sh_recompute { SH_PASS_KEEP_ALL, SH_PASS_KEEP_BORDERS, SH_PASS_KEEP_EVERY_K, SH_PASS_KEEP_SELECTIVE };
-void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k);
+ * {0} is none everywhere; SH_ALL_BLOCKS stands for the number of blocks. */
+struct sh_recompute {
+    int full, every_k; /* full: blocks before this one; of those each every_k-th only, 0 and 1: all */
+    int selective;     /* blocks before this one */
+};
+enum { SH_ALL_BLOCKS = INT_MAX };
+void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish);
+
+/* The wish in words: "selective", "full in 3 of 12 blocks, selective in 9". */
+enum { SH_RECOMPUTE_TEXT = 80 };
+const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT]);
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {

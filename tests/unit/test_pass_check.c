@@ -257,7 +257,7 @@ static struct sh_program *right_program(int rank)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
 
-    b.recompute = SH_PASS_KEEP_SELECTIVE;
+    b.recompute = tiny_recomputes[TINY_SELECTIVE];
     return tiny_program(&b, tiny_mesh(2, 2, 1, rank));
 }
 
