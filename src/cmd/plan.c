@@ -40,7 +40,7 @@ static void print_request(const struct plan *l)
     const struct sh_model *m = &l->build.model;
     const int *size = l->mesh.size;
     struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
-    char count[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
+    char count[SH_STR_SHORT], limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
 
     printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
            "%s parameters\n",
@@ -52,7 +52,10 @@ static void print_request(const struct plan *l)
     printf("strategy     %s", sh_request_strategy_name(&l->cfg));
     if (size[SH_AXIS_INNER] > 1)
         printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
-    printf("; %s; recompute %s\n", precision_name(l), sh_recompute_text(&l->build.recompute, m->layers, recompute));
+    printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->layers, recompute));
+    if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
+        printf(", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
+    putchar('\n');
     printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
@@ -176,7 +179,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
 {
     int64_t ranks, rank;
     char why[256];
-    int node;
+    int node, level = 0;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
@@ -190,6 +193,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->gpu,
                             l->gpu ? 0 : sh_request_segment(&l->cfg, &l->mesh, node), l->threads,
                             l->cfg.memory.limit_bytes, &l->build));
+    SH_TRY(sh_pass_fit(&l->build, &level));
     return sh_pass_build(&l->build, &l->p);
 }
 

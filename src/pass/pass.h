@@ -33,7 +33,7 @@ struct sh_recompute {
 enum { SH_ALL_BLOCKS = INT_MAX };
 void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish);
 
-/* The wish in words: "selective", "full in 3 of 12 blocks, selective in 9". */
+/* The wish in words: "selective", "selective in 9, full in 3 of 12 blocks". */
 enum { SH_RECOMPUTE_TEXT = 80 };
 const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT]);
 
@@ -81,9 +81,8 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
 /* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
 void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
 
-/* Scratch of kernels, lifetimes, offsets in the arena. Errors: SH_E_MEMORY when arena_bytes > limit_bytes (0: no
- * limit), with the table of what takes it. */
-sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes);
+/* Scratch of kernels, lifetimes, offsets in the arena. */
+void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads);
 
 /* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing
  * touches its result or changes what it sends; each gathered unit has a release; no two living tensors share memory;

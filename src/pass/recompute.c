@@ -149,17 +149,16 @@ void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish
 const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT])
 {
     static const char *const names[] = {[KEEP_ALL] = "none", [KEEP_COSTLY] = "selective", [KEEP_BORDERS] = "full"};
-    int n[3] = {0};
-    size_t at = 0;
+    int n[] = {[KEEP_ALL] = 0, [KEEP_COSTLY] = 0, [KEEP_BORDERS] = 0}, at = 0;
 
     for (int b = 0; b < blocks; b++)
         n[keep_of(wish, b)]++;
-    for (int k = KEEP_ALL; k <= KEEP_BORDERS; k++)
+    for (enum keep k = KEEP_ALL; k <= KEEP_BORDERS; k++)
         if (n[k] == blocks)
             return names[k];
-    for (int k = KEEP_BORDERS; k > KEEP_ALL; k--)
+    for (enum keep k = KEEP_COSTLY; k <= KEEP_BORDERS; k++)
         if (n[k])
-            at += (size_t)(at ? snprintf(text + at, SH_RECOMPUTE_TEXT - at, ", %s in %d", names[k], n[k])
-                              : snprintf(text, SH_RECOMPUTE_TEXT, "%s in %d of %d blocks", names[k], n[k], blocks));
+            at += snprintf(text + at, (size_t)(SH_RECOMPUTE_TEXT - at), "%s%s in %d", at ? ", " : "", names[k], n[k]);
+    snprintf(text + at, (size_t)(SH_RECOMPUTE_TEXT - at), " of %d blocks", blocks);
     return text;
 }

@@ -202,6 +202,8 @@ static enum sh_dtype dtype_of(int precision)
 static struct sh_recompute recompute(const struct sh_config *cfg)
 {
     const struct sh_recompute wishes[] = {
+        [SH_RECOMPUTE_NONE] = {0},
+        [SH_RECOMPUTE_MEMORY_BUDGET] = {0},
         [SH_RECOMPUTE_FULL] = {.full = SH_ALL_BLOCKS},
         [SH_RECOMPUTE_EVERY_K] = {.full = SH_ALL_BLOCKS, .every_k = cfg->activation_checkpoint.every_k},
         [SH_RECOMPUTE_SELECTIVE] = {.selective = SH_ALL_BLOCKS}};
@@ -265,6 +267,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
+        .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
         .kernels = kernels(cfg, gpu),
