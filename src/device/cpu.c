@@ -4,9 +4,12 @@
 #include "src/device/device.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+enum { HUGE_PAGE_BYTES = 1 << 21 };
 
 static sh_rc memory_create(int64_t bytes, char **memory)
 {
@@ -19,19 +22,34 @@ static sh_rc memory_create(int64_t bytes, char **memory)
     return SH_OK;
 }
 
+/* Address space whose byte `aligned` lies on a huge page's border: shared memory gets huge pages only so. */
+static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
+{
+    char *p;
+
+    SH_TRY(memory_create(bytes + HUGE_PAGE_BYTES, &p));
+    size_t before = -(uintptr_t)(p + aligned) % HUGE_PAGE_BYTES;
+
+    if (before)
+        munmap(p, before);
+    munmap(p + before + bytes, HUGE_PAGE_BYTES - before);
+    *memory = p + before;
+    return SH_OK;
+}
+
 static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
 {
     int64_t bytes = own_bytes + segment_bytes;
     char *p;
 
-    SH_TRY(memory_create(bytes, &p));
+    SH_TRY(reserve(bytes, segment_bytes ? own_bytes : 0, &p));
     if (segment_bytes && mmap(p + own_bytes, (size_t)segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                               segment_fd, 0) == MAP_FAILED) {
         munmap(p, (size_t)bytes);
         return sh_fail(SH_E_MEMORY, "the node's segment of %lld bytes cannot be mapped: %s", (long long)segment_bytes,
                        strerror(errno));
     }
-    madvise(p, (size_t)own_bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
+    madvise(p, (size_t)bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
     *arena = p;
     return SH_OK;
 }

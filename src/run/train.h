@@ -1,0 +1,50 @@
+/* A training run: what its files share. One a process; nothing here is called from elsewhere but sh_run_train(). */
+#ifndef SH_RUN_TRAIN_H
+#define SH_RUN_TRAIN_H
+
+#include "src/run/rollback.h"
+#include "src/run/saving.h"
+#include "src/run/stopping.h"
+#include "src/run/stragglers.h"
+#include "src/run/tracing.h"
+
+struct sh_train {
+    struct sh_run *r;
+    struct sh_feed feed, validation;
+    struct sh_lr lr;
+    struct sh_guard guard;
+    struct sh_metrics *metrics; /* rank 0 only, else NULL */
+    struct sh_progress progress;
+    struct sh_tracing tracing;
+    struct sh_stopping stopping;
+    struct sh_stragglers stragglers;
+    bool undo;        /* the step just done was bad, and the run goes back */
+    int64_t compared; /* step after which the replicas were found equal */
+    struct sh_model_flops flops;
+    struct sh_saving saving;
+    int64_t global_batch;  /* sequences of a step */
+    double data_seconds;   /* since the last step's metrics */
+    int64_t rss, gpu_used; /* bytes, largest over the ranks */
+};
+
+/* Fill t from t->r's configuration; opens nothing. */
+void sh_train_set_up(struct sh_train *t);
+
+/* Open the token files. Not collective: the ranks have yet to agree. */
+sh_rc sh_train_open_data(struct sh_train *t);
+
+/* Open metrics and the record of the run, write config.yaml. Only when the run is sure to start: one that is refused
+ * leaves no trace in the folder. Not collective: the ranks have yet to agree. */
+sh_rc sh_train_open_outputs(struct sh_train *t);
+
+/* One training step and its line of metrics; collective. Afterwards t->stopping.asked says that the step was not begun,
+ * t->undo that the run has to go back. */
+sh_rc sh_train_step(struct sh_train *t);
+
+/* Whether something happens after this step: each `interval` steps (never when 0), and after the last. */
+static inline bool sh_train_due(int64_t step, int64_t interval, int64_t last)
+{
+    return step == last || (interval > 0 && step % interval == 0);
+}
+
+#endif

@@ -1,0 +1,98 @@
+/* What a training run opens before its first step. */
+#include "src/run/train.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sh_rc open_metrics(struct sh_train *t)
+{
+    char *path = sh_path_join(t->r->folder, "metrics.jsonl");
+    sh_rc rc = sh_metrics_open(path, &t->metrics);
+
+    free(path);
+    return rc;
+}
+
+/* A line between what an earlier process did and what this one does: steps behind `step` may be there twice. */
+static void report_start(const struct sh_train *t)
+{
+    const struct sh_mesh *mesh = t->r->mesh;
+    struct sh_start_metrics m = {.step = t->r->step,
+                                 .resumed_from = t->r->resumed_from,
+                                 .parameters_from = t->r->parameters_from,
+                                 .ranks = mesh->world,
+                                 .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+
+    sh_metrics_start(t->metrics, &m);
+}
+
+static sh_rc save_config(const struct sh_run *r)
+{
+    char *text, *path;
+    sh_rc rc;
+
+    SH_TRY(sh_config_print(&r->cfg, &text));
+    path = sh_path_join(r->folder, "config.yaml");
+    rc = sh_write_file_atomic(path, text, strlen(text));
+    free(text);
+    free(path);
+    return rc;
+}
+
+static sh_rc open_feed(struct sh_train *t, const char *key, const char *path, bool shuffle, struct sh_feed *f)
+{
+    sh_rc rc = sh_feed_open(t->r, path, shuffle, f);
+
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", key);
+}
+
+sh_rc sh_train_open_data(struct sh_train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+
+    SH_TRY(open_feed(t, "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle, &t->feed));
+    if (cfg->validation.enable)
+        SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false, &t->validation));
+    return SH_OK;
+}
+
+sh_rc sh_train_open_outputs(struct sh_train *t)
+{
+    if (t->r->mesh->rank == 0) {
+        SH_TRY(sh_tracing_check(t->r));
+        SH_TRY(save_config(t->r));
+        SH_TRY(open_metrics(t));
+        t->saving.metrics = t->metrics;
+        report_start(t);
+    }
+    return sh_stopping_open(&t->stopping, t->r);
+}
+
+void sh_train_set_up(struct sh_train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT,
+                                             [SH_DECAY_LINEAR] = SH_LR_LINEAR,
+                                             [SH_DECAY_COSINE] = SH_LR_COSINE,
+                                             [SH_DECAY_WSD] = SH_LR_WSD};
+
+    t->global_batch = sh_request_global_batch(cfg, t->r->mesh->world);
+    t->flops = sh_model_flops(&t->r->build.model, cfg->training.seq_len);
+    t->lr = (struct sh_lr){.peak = cfg->optimizer.lr,
+                           .min_factor = cfg->lr_scheduler.min_lr_factor,
+                           .warmup = cfg->lr_scheduler.warmup_steps,
+                           .decay = decay[cfg->lr_scheduler.decay_type],
+                           .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
+                           .decay_ratio = cfg->lr_scheduler.decay_ratio};
+    t->guard = (struct sh_guard){.action = (enum sh_guard_action)cfg->guard.action,
+                                 .z_score = cfg->guard.z_score,
+                                 .window = cfg->guard.window,
+                                 .max_skips = cfg->guard.max_skips,
+                                 .max_rollbacks = cfg->guard.max_rollbacks};
+    sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
+                     cfg->metrics.log_freq);
+}

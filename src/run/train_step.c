@@ -1,0 +1,218 @@
+/* One training step: its micro-steps, the verdict on them, the update, and the line that tells of it. */
+#include "src/run/train.h"
+
+#include "src/base/time.h"
+
+#include <math.h>
+
+static double seconds_since(int64_t begin_ns)
+{
+    return (double)(sh_now_ns() - begin_ns) / 1e9;
+}
+
+/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read
+ * ahead. */
+static sh_rc read_micro_step(struct sh_train *t, int m)
+{
+    struct sh_feed *f = &t->feed;
+    int64_t share = t->global_batch / t->r->mesh->world, at = m * f->sequences, counted, begin = sh_now_ns();
+    int64_t first = t->r->samples + t->r->mesh->rank * share + at;
+    bool last = at + f->sequences == share;
+
+    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &counted));
+    SH_REQUIRE(counted == f->sequences * t->r->cfg.training.seq_len); /* as step_tokens() counts */
+    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs);
+    sh_feed_put(t->r, f);
+    t->data_seconds += seconds_since(begin);
+    return SH_OK;
+}
+
+/* Target tokens of the global batch: every position has one. */
+static int64_t step_tokens(const struct sh_train *t)
+{
+    return t->global_batch * t->r->cfg.training.seq_len;
+}
+
+/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does.
+ * */
+static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
+{
+    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
+                           .stream = SH_STREAM_REPLICATE,
+                           .axis = SH_AXIS_WORLD,
+                           .dtype = SH_F64,
+                           .recv = values,
+                           .count = n,
+                           .label = "batch"};
+    int64_t ticket;
+
+    SH_TRY(sh_comm_start(r->comm, &coll, &ticket));
+    return sh_comm_wait(r->comm, ticket);
+}
+
+/* Read what comes first; the ranks agree that all could, that all could write their logs, and whether to stop here. */
+static sh_rc prepare(struct sh_train *t)
+{
+    double sums[1 + SH_STOPPING_WISHES];
+    sh_rc rc = sh_metrics_result(t->metrics);
+
+    if (rc == SH_OK)
+        rc = read_micro_step(t, 0);
+    sums[0] = rc != SH_OK;
+    sh_stopping_wish(&t->stopping, t->r, sums + 1);
+    SH_TRY(sum_over_ranks(t->r, sums, 1 + SH_STOPPING_WISHES));
+    sh_stopping_decide(&t->stopping, t->r, sums + 1);
+    return sums[0] > 0 ? sh_agree(rc) : SH_OK;
+}
+
+/* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
+static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict *verdict)
+{
+    sh_rc rc = sh_guard_judge(&t->guard, t->r->step + 1, loss, norm, verdict);
+
+    return rc == SH_OK ? SH_OK : sh_agree(rc);
+}
+
+/* The loss of micro-step m joins those before it in the tree that their gradients are summed in (the stack of
+ * src/pass/shard_section.c); after the last one the sum is open[0]. */
+static void add_loss(double open[SH_GRAD_LEVELS + 1], int m, double loss)
+{
+    int level = __builtin_popcount((unsigned)m);
+
+    open[level] = loss;
+    for (int pairs = m; pairs & 1; pairs >>= 1, level--)
+        open[level - 1] += open[level];
+}
+
+static void run_micro_step(struct sh_train *t, int m)
+{
+    const struct sh_program *p = t->r->p;
+    sh_rc rc = m == 0 ? SH_OK : read_micro_step(t, m); /* prepare() has read the first */
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+    sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
+}
+
+/* Leaves the sum over this rank's micro-steps in the program's loss. */
+static void micro_steps(struct sh_train *t)
+{
+    struct sh_run *r = t->r;
+    double open[SH_GRAD_LEVELS + 1], loss;
+
+    for (int m = 0; m < r->build.options.micro_steps; m++) {
+        run_micro_step(t, m);
+        if (!r->p->tree_sums)
+            continue;
+        sh_exec_get(r->exec, r->p->loss, &loss);
+        add_loss(open, m, loss);
+    }
+    if (r->p->tree_sums)
+        sh_exec_put(r->exec, r->p->loss, &open[0]);
+}
+
+static void forward_backward(struct sh_train *t, double *loss, double *norm)
+{
+    struct sh_run *r = t->r;
+
+    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)step_tokens(t);
+    micro_steps(t);
+    sh_exec_run(r->exec, SH_SECTION_LOSS);
+    sh_exec_run(r->exec, SH_SECTION_NORM);
+    sh_exec_get(r->exec, r->p->loss, loss);
+    sh_exec_get(r->exec, r->p->sumsq, norm);
+    *loss /= (double)step_tokens(t);
+    *norm = sqrt(*norm);
+}
+
+static void update(struct sh_train *t, double lr, double norm)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+    struct sh_op_scalars *s = sh_exec_scalars(t->r->exec);
+
+    t->r->updates++;
+    s->lr = (float)lr;
+    s->beta1 = (float)cfg->optimizer.beta1;
+    s->beta2 = (float)cfg->optimizer.beta2;
+    s->adam_eps = (float)cfg->optimizer.eps;
+    s->weight_decay = (float)cfg->optimizer.weight_decay;
+    s->beta1_pow = pow(cfg->optimizer.beta1, (double)t->r->updates);
+    s->beta2_pow = pow(cfg->optimizer.beta2, (double)t->r->updates);
+    s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
+    sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
+}
+
+static sh_rc measure_memory(struct sh_train *t)
+{
+    const struct sh_device *device = t->r->device;
+    double bytes[] = {(double)sh_device_peak_rss(), device->used_bytes ? (double)device->used_bytes() : 0};
+
+    SH_TRY(sh_mesh_max(bytes, 2));
+    t->rss = (int64_t)bytes[0];
+    t->gpu_used = (int64_t)bytes[1];
+    return SH_OK;
+}
+
+static void report(struct sh_train *t, struct sh_step_metrics *m)
+{
+    if (!t->metrics)
+        return;
+    sh_metrics_step(t->metrics, m);
+    if (m->skipped)
+        sh_progress_break(&t->progress);
+    sh_progress_step(&t->progress, m);
+}
+
+static const char *verdict_text(enum sh_verdict v)
+{
+    static const char *const text[] = {[SH_STEP_GOOD] = NULL,
+                                       [SH_STEP_NON_FINITE] = "loss or gradient norm is not finite",
+                                       [SH_STEP_OUTLIER] = "gradient norm is an outlier"};
+    return text[v];
+}
+
+sh_rc sh_train_step(struct sh_train *t)
+{
+    struct sh_run *r = t->r;
+    struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step),
+                                .flops_causal = t->flops.matmul + t->flops.attention_causal,
+                                .flops_full = t->flops.matmul + t->flops.attention_full,
+                                .arena_bytes = r->p->arena_bytes};
+    int64_t begin = sh_now_ns();
+    struct sh_exec_time spent;
+    enum sh_verdict verdict;
+
+    sh_exec_set_step(r->exec, r->step + 1);
+    SH_TRY(prepare(t));
+    if (t->stopping.asked)
+        return SH_OK;
+    forward_backward(t, &m.loss, &m.grad_norm);
+    SH_TRY(judge(t, m.loss, m.grad_norm, &verdict));
+    if (verdict == SH_STEP_GOOD)
+        update(t, m.lr, m.grad_norm);
+    spent = sh_exec_take_time(r->exec);
+    r->step++;
+    r->samples += t->global_batch;
+    r->tokens += step_tokens(t);
+    sh_stragglers_add(&t->stragglers, spent.compute + t->data_seconds);
+    if (sh_train_due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
+        SH_TRY(measure_memory(t));
+        SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
+    }
+    m.step = r->step;
+    m.skipped = verdict_text(verdict);
+    m.tokens = step_tokens(t);
+    m.tokens_seen = r->tokens;
+    m.time.step = seconds_since(begin);
+    m.time.compute = spent.compute;
+    m.time.exposed_comm = spent.exposed_comm;
+    m.time.data = t->data_seconds;
+    m.time.checkpoint = t->saving.seconds;
+    m.tokens_per_second = (double)m.tokens / m.time.step;
+    m.peak_rss_bytes = t->rss;
+    m.gpu_used_bytes = t->gpu_used;
+    t->data_seconds = t->saving.seconds = 0;
+    report(t, &m);
+    t->undo = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
+    return SH_OK;
+}
