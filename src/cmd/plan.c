@@ -18,15 +18,6 @@ struct plan {
     bool gpu;
 };
 
-static const char *recompute_name(int mode)
-{
-    static const char *const name[] = {[SH_RECOMPUTE_NONE] = "none",
-                                       [SH_RECOMPUTE_FULL] = "full",
-                                       [SH_RECOMPUTE_EVERY_K] = "every_k",
-                                       [SH_RECOMPUTE_SELECTIVE] = "selective"};
-    return name[mode];
-}
-
 static int64_t loss_rows(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++)
@@ -49,7 +40,7 @@ static void print_request(const struct plan *l)
     const struct sh_model *m = &l->build.model;
     const int *size = l->mesh.size;
     struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
-    char count[SH_STR_SHORT];
+    char count[SH_STR_SHORT], limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
 
     printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
            "%s parameters\n",
@@ -61,7 +52,10 @@ static void print_request(const struct plan *l)
     printf("strategy     %s", sh_request_strategy_name(&l->cfg));
     if (size[SH_AXIS_INNER] > 1)
         printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
-    printf("; %s; recompute %s\n", precision_name(l), recompute_name(l->cfg.activation_checkpoint.mode));
+    printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->layers, recompute));
+    if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
+        printf(", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
+    putchar('\n');
     printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
            (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
@@ -185,7 +179,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
 {
     int64_t ranks, rank;
     char why[256];
-    int node;
+    int node, level = 0;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
@@ -199,6 +193,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->gpu,
                             l->gpu ? 0 : sh_request_segment(&l->cfg, &l->mesh, node), l->threads,
                             l->cfg.memory.limit_bytes, &l->build));
+    SH_TRY(sh_pass_fit(&l->build, &level));
     return sh_pass_build(&l->build, &l->p);
 }
 

@@ -145,6 +145,9 @@ static sh_rc check_recompute(struct sh_config_state *state)
                                 "%d is more than model.n_layers %d; no block would be"
                                 " recomputed",
                                 c->activation_checkpoint.every_k, c->model.n_layers);
+    if (c->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET && c->memory.limit_bytes == 0)
+        return sh_config_refuse(state, "activation_checkpoint.mode",
+                                "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
     return SH_OK;
 }
 

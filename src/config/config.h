@@ -24,7 +24,8 @@ enum sh_cfg_strategy {
     SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
 };
 enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
-enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE };
+enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
+                        SH_RECOMPUTE_MEMORY_BUDGET };
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
@@ -51,9 +52,7 @@ struct sh_config {
     struct {                     /* the preset sets all of these; keys given by the user win */
         char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
                                     custom: none, every dimension is given */
-        int family;              /* enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
-enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
-enum sh_cfg_family: llama | gpt2 */
+        int family;              /* enum sh_cfg_family: llama | gpt2 */
         int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
         double norm_eps;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
@@ -110,7 +109,8 @@ enum sh_cfg_family: llama | gpt2 */
         int64_t total_steps;     /* 0: training.steps */
     } lr_scheduler;
     struct {
-        int mode;                /* enum sh_cfg_recompute: none | full | every_k | selective */
+        int mode;                /* enum sh_cfg_recompute: none | full | every_k | selective |
+                                    memory_budget: what memory.limit_bytes makes necessary */
         int every_k;             /* every_k: each k-th block is recomputed */
     } activation_checkpoint;
     struct {

@@ -59,6 +59,7 @@ static words recompute_words = {
     {"full", SH_RECOMPUTE_FULL},
     {"every_k", SH_RECOMPUTE_EVERY_K},
     {"selective", SH_RECOMPUTE_SELECTIVE},
+    {"memory_budget", SH_RECOMPUTE_MEMORY_BUDGET},
     {NULL, 0},
 };
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
@@ -243,8 +244,9 @@ const struct sh_config_key sh_config_keys[] = {
 
     {KEY(activation_checkpoint, mode), WORDS(recompute_words), .def = "none",
      .help = "Which activations are computed again in the backward instead of being kept: none, full (all but the "
-             "inputs of "
-             "blocks), every_k (full in each k-th block), selective (all but matrix products and attention)."},
+             "inputs of blocks), every_k (full in each k-th block), selective (all but matrix products and attention), "
+             "memory_budget (selective in as many blocks as memory.limit_bytes makes necessary, then full in as many; "
+             "`sherd plan` says in which)."},
     {KEY(activation_checkpoint, every_k), .min = 1, .max = 10000, .unit = "blocks", .def = "2",
      .help = "For every_k: 1 recomputes each block, 2 every other one."},
     {.name = "activation_checkpoint.selective_ac_option",
@@ -356,8 +358,9 @@ const struct sh_config_key sh_config_keys[] = {
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =
-         "Memory of one rank; a run that needs more is refused before it starts. 0: memory of the node divided by its "
-         "ranks."},
+         "Memory that the plan of one rank, its arena, may take; a run that needs more is refused before it starts. "
+         "activation_checkpoint.mode=memory_budget recomputes to fit it. 0: memory of the node divided by its ranks, on a "
+         "GPU what is free."},
 
     {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
 };

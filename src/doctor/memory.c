@@ -35,6 +35,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
     struct sh_build build;
     struct sh_program *p = NULL;
     char why[256];
+    int level = 0;
     bool gpu;
     sh_rc rc;
 
@@ -43,6 +44,8 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
         rc = sh_request_build(d->cfg, &d->mesh->shape, SH_TO_TRAIN, gpu,
                               gpu ? 0 : sh_request_segment(d->cfg, &d->mesh->shape, node), threads,
                               d->cfg->memory.limit_bytes, &build);
+    if (rc == SH_OK)
+        rc = sh_pass_fit(&build, &level);
     if (rc == SH_OK)
         rc = sh_pass_build(&build, &p);
     if (rc == SH_OK)

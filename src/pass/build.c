@@ -1,5 +1,7 @@
 #include "src/pass/build.h"
 
+#include "src/base/str.h"
+
 static struct sh_program *forward(const struct sh_build *b, enum sh_model_output out)
 {
     struct sh_program *micro = sh_program_create(b->act);
@@ -48,13 +50,43 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
     sh_rc rc = sh_pass_grad(micro);
 
     if (rc == SH_OK) {
-        sh_pass_recompute(micro, b->recompute, b->every_k);
+        sh_pass_recompute(micro, &b->recompute);
         add_micro_steps(b, micro, p);
         sh_pass_shard_norm(&b->options, p);
         sh_pass_shard_update(&b->options, p);
     }
     sh_program_destroy(micro);
     return rc;
+}
+
+static const char *what_takes_it(const struct sh_program *p, char *text, size_t size)
+{
+    int64_t bytes[SH_MEM_KINDS];
+    char one[SH_STR_SHORT];
+    size_t n = 0;
+
+    text[0] = '\0';
+    sh_pass_memory(p, bytes);
+    for (int i = 0; i < SH_MEM_KINDS; i++)
+        if (bytes[i] * 100 >= p->arena_bytes)
+            n += (size_t)snprintf(text + n, size - n, "%s%s %s", n ? ", " : "", sh_mem_name(i),
+                                  sh_str_bytes(bytes[i], one));
+    return text;
+}
+
+static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
+{
+    char text[768], need[SH_STR_SHORT], limit[SH_STR_SHORT];
+
+    if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
+        return SH_OK;
+    return sh_fail(SH_E_MEMORY,
+                   "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s); use more ranks, "
+                   "full_shard%s or a smaller training.local_batch_size",
+                   sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
+                   b->fit ? " at least, whatever is recomputed" : "",
+                   sh_str_bytes(b->limit_bytes, limit), what_takes_it(p, text, sizeof text),
+                   b->fit ? "" : ", activation_checkpoint.mode=memory_budget");
 }
 
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
@@ -76,11 +108,9 @@ sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
     else
         sh_pass_shard_loss(&b->options, p);
     sh_pass_schedule(&b->options, p);
-    rc = sh_pass_place(p, b->kernels, b->threads, b->limit_bytes);
-    if (rc == SH_OK)
-        rc = sh_pass_check(p);
-    if (rc != SH_OK && rc != SH_E_MEMORY)
-        goto out;
+    sh_pass_place(p, b->kernels, b->threads);
+    SH_TRY_OUT(sh_pass_check(p));
+    rc = within_limit(b, p);
     *out = p;
     p = NULL;
 out:

@@ -10,8 +10,8 @@ struct sh_build {
     struct sh_model_batch batch;  /* out is set by the wish below */
     enum sh_dtype act;            /* compute type */
     struct sh_pass_options options;
-    enum sh_recompute recompute;
-    int every_k;
+    struct sh_recompute recompute;
+    bool fit;                     /* sh_pass_fit() chooses it */
     bool evaluate;                /* an EVAL section beside the training sections, or alone */
     bool logits;                  /* a LOGITS section (not together with training) */
     const struct sh_kernel_table *kernels;
@@ -19,6 +19,14 @@ struct sh_build {
     int threads;                  /* kernels will run with; their scratch depends on it */
     int64_t limit_bytes;          /* of the arena; 0: none */
 };
+
+/* Where b->fit: set b->recompute to the least recomputation whose arena is at most limit_bytes; where there is none, to the
+ * one with the smallest arena, which sh_pass_build() then refuses. By a ladder (fit.c).
+ *   level  in: the first that may be chosen, 0 at first; out: the one chosen. Ranks whose answers differ ask again from the
+ *          highest of them.
+ * Cost: about log2(blocks) + 4 plans, and one for each of the topmost levels that do not fit. Errors: SH_E_BUG from the
+ * checks. */
+sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
 /* Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);

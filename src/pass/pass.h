@@ -15,16 +15,27 @@
 #include "src/mesh/shape.h"
 #include "src/program/program.h"
 
+#include <limits.h>
+
 /* Append the backward of all operations. One rule a kind (grad.c); gradients of parameters get grad_of. */
 sh_rc sh_pass_grad(struct sh_program *micro);
 
-/* Which activations are kept for the backward; all others are computed again where it needs them.
+/* Which activations are kept for the backward; all others are computed again where it needs them. A choice for each
+ * block, whose rule the first that holds is:
+ *   full       only what crosses the borders of the block is kept
+ *   selective  results of matrix products, attention and residual sums; norms, rotations, activations are repeated
  *   none       all are kept
- *   full       only what crosses the borders of a block
- *   every_k    full, in each k-th block
- *   selective  results of matrix products, attention and residual sums; norms, rotations, activations are repeated */
-enum sh_recompute { SH_PASS_KEEP_ALL, SH_PASS_KEEP_BORDERS, SH_PASS_KEEP_EVERY_K, SH_PASS_KEEP_SELECTIVE };
-void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k);
+ * {0} is none everywhere; SH_ALL_BLOCKS stands for the number of blocks. */
+struct sh_recompute {
+    int full, every_k; /* full: blocks before this one; of those each every_k-th only, 0 and 1: all */
+    int selective;     /* blocks before this one */
+};
+enum { SH_ALL_BLOCKS = INT_MAX };
+void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish);
+
+/* The wish in words: "selective", "selective in 9, full in 3 of 12 blocks". */
+enum { SH_RECOMPUTE_TEXT = 80 };
+const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT]);
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {
@@ -70,9 +81,8 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
 /* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
 void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
 
-/* Scratch of kernels, lifetimes, offsets in the arena. Errors: SH_E_MEMORY when arena_bytes > limit_bytes (0: no
- * limit), with the table of what takes it. */
-sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes);
+/* Scratch of kernels, lifetimes, offsets in the arena. */
+void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads);
 
 /* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing
  * touches its result or changes what it sends; each gathered unit has a release; no two living tensors share memory;

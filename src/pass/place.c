@@ -6,7 +6,6 @@
  * shares its storage. At the end the spaces get their places in the arena. Snapshots
  * lie in an arena of host memory where the program says so. */
 #include "src/base/mem.h"
-#include "src/base/str.h"
 #include "src/pass/lifetime.h"
 #include "src/pass/pass.h"
 
@@ -224,26 +223,7 @@ static void place_views(struct sh_program *p)
     }
 }
 
-static sh_rc within_limit(const struct sh_program *p, int64_t limit)
-{
-    int64_t bytes[SH_MEM_KINDS];
-    char text[768] = "", a[SH_STR_SHORT], b[SH_STR_SHORT];
-    size_t n = 0;
-
-    if (!limit || p->arena_bytes <= limit)
-        return SH_OK;
-    sh_pass_memory(p, bytes);
-    for (int i = 0; i < SH_MEM_KINDS; i++)
-        if (bytes[i] * 100 >= p->arena_bytes)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", n ? ", " : "", sh_mem_name(i),
-                                  sh_str_bytes(bytes[i], a));
-    return sh_fail(SH_E_MEMORY,
-                   "the plan needs %s a rank, more than memory.limit_bytes = %s (%s); use more ranks, full_shard, "
-                   "activation_checkpoint.mode=full or a smaller training.local_batch_size",
-                   sh_str_bytes(p->arena_bytes, a), sh_str_bytes(limit, b), text);
-}
-
-sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads, int64_t limit_bytes)
+void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
 {
     struct place pl = {.p = p};
 
@@ -259,5 +239,4 @@ sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels,
     free(pl.life);
     free(pl.shares);
     free(pl.blocks);
-    return within_limit(p, limit_bytes);
 }

@@ -9,8 +9,7 @@
 
 struct recompute {
     struct sh_program *p;
-    enum sh_recompute mode;
-    int every_k;
+    const struct sh_recompute *wish;
     struct sh_op *old;   /* the operations as they were */
     int n_old;
     int n_tensors;       /* before any copy was made */
@@ -51,6 +50,15 @@ static bool kept_kind(enum sh_op_kind kind)
     return kind == SH_OP_LINEAR || kind == SH_OP_ATTENTION || kind == SH_OP_ADD;
 }
 
+enum keep { KEEP_ALL, KEEP_COSTLY, KEEP_BORDERS };
+
+static enum keep keep_of(const struct sh_recompute *wish, int block)
+{
+    if (block < wish->full && (wish->every_k <= 1 || block % wish->every_k == 0))
+        return KEEP_BORDERS;
+    return block < wish->selective ? KEEP_COSTLY : KEEP_ALL;
+}
+
 static bool dropped(const struct recompute *r, int root)
 {
     const struct sh_op *op;
@@ -60,11 +68,10 @@ static bool dropped(const struct recompute *r, int root)
     op = &r->old[r->producer[root]];
     if (op->block == SH_NONE)
         return false;
-    switch (r->mode) {
-    case SH_PASS_KEEP_ALL: return false;
-    case SH_PASS_KEEP_BORDERS: return true;
-    case SH_PASS_KEEP_EVERY_K: return op->block % r->every_k == 0;
-    case SH_PASS_KEEP_SELECTIVE: return !kept_kind(op->kind);
+    switch (keep_of(r->wish, op->block)) {
+    case KEEP_ALL: return false;
+    case KEEP_COSTLY: return !kept_kind(op->kind);
+    case KEEP_BORDERS: return true;
     }
     return false;
 }
@@ -115,13 +122,13 @@ static void rewrite(struct recompute *r)
     }
 }
 
-void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int every_k)
+void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish)
 {
     size_t n = (size_t)micro->n_tensors;
     struct recompute r = {
-        .p = micro, .mode = mode, .every_k = every_k, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
+        .p = micro, .wish = wish, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
 
-    if (mode == SH_PASS_KEEP_ALL)
+    if (wish->full <= 0 && wish->selective <= 0)
         return;
     r.old = sh_calloc((size_t)micro->n_ops, sizeof *r.old);
     memcpy(r.old, micro->ops, (size_t)micro->n_ops * sizeof *r.old);
@@ -137,4 +144,21 @@ void sh_pass_recompute(struct sh_program *micro, enum sh_recompute mode, int eve
     free(r.producer);
     free(r.copy);
     free(r.crosses);
+}
+
+const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT])
+{
+    static const char *const names[] = {[KEEP_ALL] = "none", [KEEP_COSTLY] = "selective", [KEEP_BORDERS] = "full"};
+    int n[] = {[KEEP_ALL] = 0, [KEEP_COSTLY] = 0, [KEEP_BORDERS] = 0}, at = 0;
+
+    for (int b = 0; b < blocks; b++)
+        n[keep_of(wish, b)]++;
+    for (enum keep k = KEEP_ALL; k <= KEEP_BORDERS; k++)
+        if (n[k] == blocks)
+            return names[k];
+    for (enum keep k = KEEP_COSTLY; k <= KEEP_BORDERS; k++)
+        if (n[k])
+            at += snprintf(text + at, (size_t)(SH_RECOMPUTE_TEXT - at), "%s%s in %d", at ? ", " : "", names[k], n[k]);
+    snprintf(text + at, (size_t)(SH_RECOMPUTE_TEXT - at), " of %d blocks", blocks);
+    return text;
 }

@@ -199,13 +199,16 @@ static enum sh_dtype dtype_of(int precision)
     return precision == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32;
 }
 
-static enum sh_recompute recompute_mode(int mode)
+static struct sh_recompute recompute(const struct sh_config *cfg)
 {
-    static const enum sh_recompute modes[] = {[SH_RECOMPUTE_NONE] = SH_PASS_KEEP_ALL,
-                                              [SH_RECOMPUTE_FULL] = SH_PASS_KEEP_BORDERS,
-                                              [SH_RECOMPUTE_EVERY_K] = SH_PASS_KEEP_EVERY_K,
-                                              [SH_RECOMPUTE_SELECTIVE] = SH_PASS_KEEP_SELECTIVE};
-    return modes[mode];
+    const struct sh_recompute wishes[] = {
+        [SH_RECOMPUTE_NONE] = {0},
+        [SH_RECOMPUTE_MEMORY_BUDGET] = {0},
+        [SH_RECOMPUTE_FULL] = {.full = SH_ALL_BLOCKS},
+        [SH_RECOMPUTE_EVERY_K] = {.full = SH_ALL_BLOCKS, .every_k = cfg->activation_checkpoint.every_k},
+        [SH_RECOMPUTE_SELECTIVE] = {.selective = SH_ALL_BLOCKS}};
+
+    return wishes[cfg->activation_checkpoint.mode];
 }
 
 static struct sh_strategy keeps(const struct sh_config *cfg)
@@ -263,8 +266,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
-        .recompute = recompute_mode(cfg->activation_checkpoint.mode),
-        .every_k = cfg->activation_checkpoint.every_k,
+        .recompute = recompute(cfg),
+        .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
         .kernels = kernels(cfg, gpu),

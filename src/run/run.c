@@ -40,8 +40,8 @@ static sh_rc find_place(const struct sh_config *cfg, struct place *at)
     return SH_OK;
 }
 
-/* Everything that can be refused without touching memory or peers. */
-static sh_rc plan(struct sh_run *r, enum sh_purpose purpose, const struct place *at)
+/* Everything that can be refused without touching memory or peers. Local. */
+static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct place *at)
 {
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
@@ -52,8 +52,24 @@ static sh_rc plan(struct sh_run *r, enum sh_purpose purpose, const struct place 
     SH_TRY(sh_request_mesh(&r->cfg, at->world, at->rank, at->ranks_per_node, &shape));
     SH_TRY(check_ranks(&r->cfg, &shape));
     segment = at->in_blocks && !r->device->gpu ? sh_request_segment(&r->cfg, &shape, at->ranks_per_node) : 0;
-    SH_TRY(sh_request_build(&r->cfg, &shape, purpose, r->device->gpu, segment, r->threads, limit, &r->build));
-    return sh_pass_build(&r->build, &r->p);
+    return sh_request_build(&r->cfg, &shape, purpose, r->device->gpu, segment, r->threads, limit, &r->build);
+}
+
+/* One recomputation for all ranks, which gather the same units for it: that of the rank that needs most, if arenas
+ * differ because nodes have other numbers of threads. Collective, agreed. */
+static sh_rc fit(struct sh_run *r)
+{
+    double from, most = 0;
+
+    do {
+        int level = (int)most;
+
+        from = most;
+        SH_TRY(sh_agree(sh_pass_fit(&r->build, &level)));
+        most = level;
+        SH_TRY(sh_mesh_max(&most, 1));
+    } while (most > from);
+    return SH_OK;
 }
 
 static sh_rc connect(struct sh_run *r, int ranks_per_node)
@@ -135,15 +151,18 @@ static void announce(const struct sh_run *r)
 {
     const int *size = r->mesh->shape.size;
     char arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128];
+    char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 16] = "";
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
 
-    sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s%s%s%s, arena %s a rank",
+    if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
+        snprintf(recompute, sizeof recompute, ", recompute %s",
+                 sh_recompute_text(&r->build.recompute, r->build.model.layers, words));
+    sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s%s%s%s%s, arena %s a rank",
                 sh_str_count(sh_model_params(&r->build.model), params), sh_request_strategy_name(&r->cfg),
                 size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], describe_device(r, device),
                 r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",
-                mixed ? " reduction" : "",
-                sh_str_bytes(r->p->arena_bytes, arena));
+                mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }
 
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
@@ -161,7 +180,9 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
-    SH_TRY_OUT(sh_agree(plan(r, purpose, &at)));
+    SH_TRY_OUT(sh_agree(request(r, purpose, &at)));
+    SH_TRY_OUT(fit(r));
+    SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
     if (purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, at.ranks_per_node)));

@@ -3,6 +3,7 @@
 import functools
 import pathlib
 import re
+import subprocess
 import sys
 import time
 
@@ -38,6 +39,13 @@ RUNS = {
     'hybrid_shard 2 x 2, saved behind': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
                                                      'checkpoint.async_mode': 'async'}),
 }
+BUDGETS = {
+    'one rank': (1, 'gpt2', {'training.mixed_precision_param': 'bfloat16'}),
+    'full_shard over 3': (3, 'llama', {}),
+    'full_shard over 2, nothing shared': (2, 'gpt2', {'comm.shared_memory': 'off'}),
+    'hybrid_shard_zero2 2 x 2': (4, 'llama', {'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2}),
+}
+ARENA = 'arena: all that is allocated'
 MODEL_STATES = ('parameters', 'gradients', 'optimizer state')
 
 
@@ -55,11 +63,50 @@ def case_exact(ranks, family, changes):
     config = {'training.dataset_path': tokens, **tiny.MODELS[family], **changes, 'training.steps': 2,
               'lr_scheduler.total_steps': 10}
     step = job.train('run', config, ranks)[-1]
-    planned = plan({'mesh.ranks_per_node': ranks or 1, **config}, ranks)['arena: all that is allocated']
+    planned = plan({'mesh.ranks_per_node': ranks or 1, **config}, ranks)[ARENA]
     wrong = [f'arena of {step["arena_bytes"]} bytes, planned {planned}'] if step['arena_bytes'] != planned else []
     if not planned <= step['peak_rss_bytes'] <= planned + BESIDE_ARENA_BYTES:
         wrong.append(f'{step["peak_rss_bytes"]} bytes resident beside an arena of {planned}')
     return wrong
+
+
+def between(config, ranks):
+    """A budget in the middle of what `none` and `full` take, as the keys that ask for it."""
+    ends = [plan({**config, 'activation_checkpoint.mode': mode}, ranks)[ARENA] for mode in ('none', 'full')]
+    return {'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': sum(ends) // 2}
+
+
+def case_budget(ranks, family, changes):
+    """It is kept, the plan says what is done for it, and the numbers are those of a run that recomputes nothing."""
+    config = {'training.dataset_path': tokens, **tiny.MODELS[family], 'mesh.ranks_per_node': ranks or 1, **changes,
+              'model.n_layers': 6, 'training.steps': 2, 'lr_scheduler.total_steps': 10}
+    expected = job.losses(job.train('run', config, ranks))
+    config.update(between(config, ranks))
+    table, step = plan(config, ranks), job.train('run', config, ranks)
+    wrong = [] if step[-1]['arena_bytes'] == table[ARENA] <= config['memory.limit_bytes'] else [
+        f'arena of {step[-1]["arena_bytes"]} bytes, planned {table[ARENA]} for {config["memory.limit_bytes"]}']
+    words = job.sherd('plan', 'plan.yaml', '--ranks', ranks)
+    if not re.search(r'; recompute selective in \d+(, full in \d+)? of 6 blocks, to fit [0-9.]+ ', words):
+        wrong.append(words.split('strategy')[1].split('\n')[0])
+    return wrong + job.differ('loss', job.losses(step), expected, 0)
+
+
+def case_uneven_ranks():
+    """Rank 1 has more threads and with them more scratch; only it must recompute, and so both do."""
+    config = {'training.dataset_path': tokens, **tiny.MODELS['llama'], 'training.steps': 2, 'model.n_layers': 6,
+              'lr_scheduler.total_steps': 10, 'mesh.ranks_per_node': 2, 'training.threads': 1}
+    expected = job.losses(job.train('run', config, 2))
+    config.update(between({**config, 'training.threads': 4}, 2))
+    if plan({**config, 'activation_checkpoint.mode': 'none'}, 2)[ARENA] > config['memory.limit_bytes']:
+        return ['rank 0 would recompute by itself']
+    folder = job.prepare('run', {'job.dump_folder': 'out', **config})
+    words = job.command(1, ['train', 'c.yaml'])
+    done = subprocess.run([*words, ':', '-n', '1', *job.command(0, ['train', 'c.yaml', '--training.threads=4'])],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env=job.environment(2), timeout=job.SECONDS)
+    if done.returncode != 0 or not re.search(', recompute selective in', done.stderr):
+        return [f'exit {done.returncode}: {done.stderr}']
+    return job.differ('loss', job.losses(job.metrics(folder)), expected, 0)
 
 
 def case_quarter(**changes):
@@ -90,6 +137,9 @@ def case_large():
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{name}: as planned', case_exact, *run) for name, run in RUNS.items() if run[0] == 1 or job.can_launch()]
+    cases += [(f'{name}: within a budget', case_budget, *run) for name, run in BUDGETS.items()
+              if run[0] == 1 or job.can_launch()]
+    cases += [('ranks that need more than others', case_uneven_ranks)] if job.can_launch() else []
     cases += [('full_shard over 4 takes a quarter', case_quarter),
               ('and so on one node', functools.partial(case_quarter, **{'mesh.ranks_per_node': 4})), ('70b on 512 ranks', case_large)]
     examples = sorted((job.TOP / 'examples').glob('*.yaml'))

@@ -193,6 +193,8 @@ static const struct refusal texts[] = {
      "not reshard"},
     {DEBUG_MODEL "activation_checkpoint: {mode: every_k, every_k: 5}\n",
      "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
+    {DEBUG_MODEL "activation_checkpoint: {mode: memory_budget}\n",
+     "c.yaml:2: activation_checkpoint.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
     {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",

@@ -111,6 +111,8 @@ static const struct expectation {
      "selective"},
     {"activation_checkpoint: {mode: selective, selective_ac_option: 3}", {0}, "activation_checkpoint.mode", "every_k"},
     {"activation_checkpoint: {mode: selective, selective_ac_option: 3}", {0}, "activation_checkpoint.every_k", "3"},
+    {"activation_checkpoint: {mode: memory-budget}\nmemory: {limit_bytes: 2GiB}", {0}, "activation_checkpoint.mode",
+     "memory_budget"},
     {"activation_checkpoint: {selective_ac_option: op}", {0}, "activation_checkpoint.mode", "selective"},
     /* sources */
     {"training: {steps: 5}", {"training.steps=6"}, "training.steps", "6"},

@@ -40,11 +40,9 @@ static void check_meshes(const struct sh_build *b, int most)
 /* Each value of each option, in mixtures that differ from model to model and strategy to strategy. */
 static void choose(struct sh_build *b, int i)
 {
-    static const enum sh_recompute modes[] = {SH_PASS_KEEP_ALL, SH_PASS_KEEP_BORDERS, SH_PASS_KEEP_EVERY_K,
-                                              SH_PASS_KEEP_SELECTIVE};
     static const int micros[] = {1, 2, 4};
 
-    b->recompute = modes[i % 4];
+    b->recompute = tiny_recomputes[i % TINY_RECOMPUTES];
     b->options.micro_steps = micros[i % 3];
     b->options.strategy.sync_last_only = i / 2 % 2;
     b->options.forward_prefetch = i / 3 % 4;

@@ -122,12 +122,11 @@ static void gradients_kept_back_are_whole(void **state)
     assert_true(reduced >= elems && reduced < elems + elems / wide.model.layers);
 }
 
-static int64_t kept(struct sh_build b, enum sh_recompute mode, int every_k)
+static int64_t kept(struct sh_build b, struct sh_recompute recompute)
 {
     struct plan l;
 
-    b.recompute = mode;
-    b.every_k = every_k;
+    b.recompute = recompute;
     l = plan(&b, full_shard, 4);
     return l.bytes[SH_MEM_ACT];
 }
@@ -135,13 +134,15 @@ static int64_t kept(struct sh_build b, enum sh_recompute mode, int every_k)
 static void recomputation_shrinks_activations(void **state)
 {
     struct sh_build b = build();
-    int64_t all = kept(b, SH_PASS_KEEP_ALL, 1), selective = kept(b, SH_PASS_KEEP_SELECTIVE, 1);
-    int64_t half = kept(b, SH_PASS_KEEP_EVERY_K, 2), full = kept(b, SH_PASS_KEEP_BORDERS, 1);
+    int64_t of[TINY_RECOMPUTES];
 
     (void)state;
-    assert_true(full < half && half < all);
-    assert_true(full < selective && selective < all);
-    assert_int_equal(kept(b, SH_PASS_KEEP_EVERY_K, 1), full);
+    for (int i = 0; i < TINY_RECOMPUTES; i++)
+        of[i] = kept(b, tiny_recomputes[i]);
+    assert_true(of[TINY_FULL] < of[TINY_EVERY_2] && of[TINY_EVERY_2] < of[TINY_NONE]);
+    assert_true(of[TINY_FULL] < of[TINY_FIRST_FULL] && of[TINY_FIRST_FULL] < of[TINY_SELECTIVE]);
+    assert_true(of[TINY_SELECTIVE] < of[TINY_FIRST_SELECTIVE] && of[TINY_FIRST_SELECTIVE] < of[TINY_NONE]);
+    assert_int_equal(kept(b, (struct sh_recompute){.full = SH_ALL_BLOCKS, .every_k = 1}), of[TINY_FULL]);
 }
 
 /* With all activations dropped, one more block costs its input: [N,C] once for each block. */
@@ -152,20 +153,20 @@ static void a_block_recomputed_costs_its_border(void **state)
 
     (void)state;
     deeper.model.layers += 4;
-    assert_int_equal(kept(deeper, SH_PASS_KEEP_BORDERS, 1) - kept(b, SH_PASS_KEEP_BORDERS, 1), 4 * border);
+    assert_int_equal(kept(deeper, tiny_recomputes[TINY_FULL]) - kept(b, tiny_recomputes[TINY_FULL]), 4 * border);
 }
 
 static void the_table_adds_up_to_the_arena(void **state)
 {
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
-        for (int mode = SH_PASS_KEEP_ALL; mode <= SH_PASS_KEEP_SELECTIVE; mode++)
+        for (int mode = 0; mode < TINY_RECOMPUTES; mode++)
             for (int shard = 1; shard <= 4; shard++) {
                 struct sh_build b = tiny_build(&tiny_models[m], 3);
                 int64_t sum = 0;
                 struct plan l;
 
-                b.recompute = (enum sh_recompute)mode;
+                b.recompute = tiny_recomputes[mode];
                 b.options.micro_steps = shard;
                 l = plan(&b, full_shard, shard);
                 for (int k = 0; k < SH_MEM_KINDS; k++)
@@ -192,7 +193,7 @@ static void a_view_lies_in_its_base(void **state)
     int view = add(p, 50, base, 10), again = add(p, 5, view, 7);
 
     (void)state;
-    assert_int_equal(sh_pass_place(p, &sh_kernels_ref, 1, 0), SH_OK);
+    sh_pass_place(p, &sh_kernels_ref, 1);
     assert_int_equal(p->tensors[first].offset_bytes, 0);
     assert_int_equal(p->tensors[base].offset_bytes, 256);
     assert_int_equal(p->tensors[view].offset_bytes, 256 + 40);
@@ -213,7 +214,7 @@ static void large_plans_are_quick(void **state)
 
     (void)state;
     for (int micros = 1; micros <= 4; micros += 3)
-        for (int mode = SH_PASS_KEEP_ALL; mode <= SH_PASS_KEEP_SELECTIVE; mode++) {
+        for (int mode = 0; mode < TINY_RECOMPUTES; mode++) {
             struct sh_build b = tiny_build(&large, 1);
             int64_t begin = sh_now_ns();
             struct sh_program *p;
@@ -221,7 +222,7 @@ static void large_plans_are_quick(void **state)
 
             b.batch.seq = 8192;
             b.act = SH_BF16;
-            b.recompute = (enum sh_recompute)mode;
+            b.recompute = tiny_recomputes[mode];
             b.options.micro_steps = micros;
             p = tiny_program(&b, tiny_mesh(64, 8, 1, 511));
             seconds = (double)(sh_now_ns() - begin) / 1e9;

@@ -27,6 +27,14 @@ const struct tiny_strategy tiny_strategies[TINY_STRATEGIES] = {
     {"resident", true, false},
 };
 
+const struct sh_recompute tiny_recomputes[TINY_RECOMPUTES] = {
+    [TINY_FULL] = {.full = SH_ALL_BLOCKS},
+    [TINY_EVERY_2] = {.full = SH_ALL_BLOCKS, .every_k = 2},
+    [TINY_SELECTIVE] = {.selective = SH_ALL_BLOCKS},
+    [TINY_FIRST_SELECTIVE] = {.selective = 1},
+    [TINY_FIRST_FULL] = {.full = 1, .selective = SH_ALL_BLOCKS},
+};
+
 struct sh_build tiny_build(const struct tiny_model *m, int batch)
 {
     return (struct sh_build){.model = m->model,
@@ -37,7 +45,6 @@ struct sh_build tiny_build(const struct tiny_model *m, int batch)
                                          .training = true,
                                          .forward_prefetch = 1,
                                          .backward_prefetch = 1},
-                             .every_k = 2,
                              .kernels = &sh_kernels_ref,
                              .threads = 1};
 }

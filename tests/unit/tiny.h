@@ -22,6 +22,10 @@ struct tiny_strategy {
 enum { TINY_STRATEGIES = 3 };
 extern const struct tiny_strategy tiny_strategies[TINY_STRATEGIES];
 
+/* Every filling that a configuration can give: none, full, every_k of 2, selective, and two levels of a memory budget. */
+enum { TINY_NONE, TINY_FULL, TINY_EVERY_2, TINY_SELECTIVE, TINY_FIRST_SELECTIVE, TINY_FIRST_FULL, TINY_RECOMPUTES };
+extern const struct sh_recompute tiny_recomputes[TINY_RECOMPUTES];
+
 /* A training build of a model on one rank with plain loops; the test changes what it is about. */
 struct sh_build tiny_build(const struct tiny_model *m, int batch);
 

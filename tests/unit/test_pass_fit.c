@@ -1,0 +1,277 @@
+/* The ladder of a memory budget: each level takes no more than the one before it, the level chosen is the lowest that
+ * fits, on every rank the same; what fits nowhere is refused with the least that is possible. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 6, TOP = 2 * LAYERS };
+
+/* The levels as the words of the mode say them: so many blocks selective, then so many full. */
+static struct sh_recompute level(int blocks, int i)
+{
+    int full = i > blocks ? i - blocks : 0;
+
+    return (struct sh_recompute){.full = full, .selective = i > blocks ? blocks : i};
+}
+
+static int64_t arena(const struct sh_build *b, struct sh_recompute recompute)
+{
+    struct sh_build mine = *b;
+    struct sh_program *p;
+    int64_t bytes;
+
+    mine.recompute = recompute;
+    mine.limit_bytes = 0;
+    p = tiny_program(&mine, b->options.mesh);
+    bytes = p->arena_bytes;
+    sh_program_destroy(p);
+    return bytes;
+}
+
+static int fit(struct sh_build b, int64_t limit, int from)
+{
+    int chosen = from;
+
+    b.fit = true;
+    b.limit_bytes = limit;
+    assert_int_equal(sh_pass_fit(&b, &chosen), SH_OK);
+    assert_memory_equal(&b.recompute, &(struct sh_recompute[]){level(b.model.layers, chosen)}, sizeof b.recompute);
+    return chosen;
+}
+
+/* bytes[0 .. 2 layers]; returns the lowest level with the least. */
+static int climb(const struct sh_build *b, int64_t *bytes)
+{
+    int least = 0;
+
+    for (int i = 0; i <= 2 * b->model.layers; i++) {
+        bytes[i] = arena(b, level(b->model.layers, i));
+        least = bytes[i] < bytes[least] ? i : least;
+    }
+    return least;
+}
+
+static int lowest(const int64_t *bytes, int64_t limit)
+{
+    int i = 0;
+
+    while (bytes[i] > limit)
+        i++;
+    return i;
+}
+
+/* All levels, and the choice for budgets at and right below each `step`-th of them. */
+static void check_ladder(const struct sh_build *b, int step)
+{
+    int64_t *bytes = sh_calloc((size_t)(2 * b->model.layers + 1), sizeof *bytes);
+    int least = climb(b, bytes);
+
+    assert_true(bytes[least] < bytes[0]);
+    assert_true(least > b->model.layers); /* both halves of the ladder gain something */
+    for (int i = 1; i <= least; i++)
+        assert_true(bytes[i] <= bytes[i - 1]);
+    for (int i = 0; i <= least; i += step)
+        for (int less = 0; less < 2; less++)
+            if (bytes[i] - less >= bytes[least])
+                assert_int_equal(fit(*b, bytes[i] - less, 0), lowest(bytes, bytes[i] - less));
+    assert_int_equal(fit(*b, bytes[least] - 1, 0), least);
+    free(bytes);
+}
+
+static struct sh_build build(int i, int strategy)
+{
+    struct sh_build b = tiny_build(&tiny_models[i % TINY_MODELS], 2);
+
+    b.model.layers = LAYERS;
+    b.options.strategy.params_resident = tiny_strategies[strategy].params_resident;
+    b.options.strategy.keep_after_forward = tiny_strategies[strategy].keep_after_forward;
+    b.options.micro_steps = i / 2 % 2 + 1;
+    b.options.strategy.sync_last_only = i / 4 % 2;
+    b.act = i / 3 % 2 ? SH_BF16 : SH_F32;
+    return b;
+}
+
+static void every_level_on_many_meshes(void **state)
+{
+    static const int shards[] = {1, 2, 3, 5, 8};
+
+    (void)state;
+    for (int i = 0; i < 2 * TINY_MODELS; i++)
+        for (int s = 0; s < TINY_STRATEGIES; s++) {
+            struct sh_build b = build(i, s);
+            int shard = shards[(i + s) % 5];
+
+            b.options.mesh = tiny_mesh(shard, i % 3 + 1, 1, 0);
+            check_ladder(&b, 3);
+            b.options.segment_ranks = shard;
+            if (shard > 1)
+                check_ladder(&b, 4);
+        }
+}
+
+/* Models as they are trained, where scratch and the head's gradients are large beside a block. */
+static void every_level_of_real_models(void **state)
+{
+    static const struct tiny_model models[] = {
+        {"gpt2-124m",
+         {.family = SH_MODEL_GPT2, .layers = 12, .dim = 768, .heads = 12, .kv_heads = 12, .head_dim = 64,
+          .ffn_dim = 3072, .vocab = 50257, .max_seq_len = 1024, .norm_eps = 1e-5f, .init_std = 0.02f, .tied = true},
+         false},
+        {"llama3.2-1b",
+         {.family = SH_MODEL_LLAMA, .layers = 16, .dim = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64,
+          .ffn_dim = 8192, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f,
+          .rope_theta = 5e5, .tied = true},
+         false},
+    };
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct sh_build b = tiny_build(&models[i / 4], 4);
+
+        b.act = SH_BF16;
+        b.batch.seq = i % 2 ? 1024 : 256;
+        b.kernels = i / 2 % 2 ? &sh_kernels_cuda : &sh_kernels_cpu;
+        b.threads = 4;
+        b.options.mesh = tiny_mesh(8, 1, 1, 0);
+        check_ladder(&b, 9);
+    }
+}
+
+static void the_ranks_of_a_mesh_agree(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TINY_MODELS; i++)
+        for (int s = 0; s < TINY_STRATEGIES; s++)
+            for (int k = 0; k <= TOP; k++) {
+                struct sh_build b = build(i, s);
+                int64_t first;
+
+                b.options.mesh = tiny_mesh(4, 2, s ? 1 : 2, 0);
+                first = arena(&b, level(LAYERS, k));
+                for (int rank = 1; rank < 8; rank++) {
+                    b.options.mesh = tiny_mesh(4, 2, s ? 1 : 2, rank);
+                    assert_int_equal(arena(&b, level(LAYERS, k)), first);
+                }
+            }
+}
+
+/* A rank that is told of another's higher level takes that, or a higher one. */
+static void from_a_level_up(void **state)
+{
+    struct sh_build b = build(1, 0);
+    int64_t bytes[TOP + 1];
+    int least = climb(&b, bytes);
+
+    (void)state;
+    for (int i = 0; i <= TOP; i++) {
+        assert_int_equal(fit(b, bytes[0], i), i);
+        if (i < least)
+            assert_int_equal(fit(b, bytes[least], i), lowest(bytes, bytes[least]));
+    }
+}
+
+static void too_little_is_refused(void **state)
+{
+    struct sh_build b = build(0, 0);
+    int64_t bytes[TOP + 1], least = bytes[climb(&b, bytes)];
+    struct sh_program *p = NULL;
+    char words[64];
+    int chosen = 0;
+
+    (void)state;
+    b.fit = true;
+    b.limit_bytes = least - 1;
+    assert_int_equal(sh_pass_fit(&b, &chosen), SH_OK);
+    assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
+    snprintf(words, sizeof words, "(%lld bytes) a rank at least", (long long)least);
+    assert_non_null(strstr(sh_error_text(), words));
+    assert_non_null(strstr(sh_error_text(), "memory.limit_bytes"));
+    assert_null(strstr(sh_error_text(), "activation_checkpoint")); /* there is nothing more to ask of it */
+    sh_program_destroy(p);
+}
+
+static void what_is_not_asked_for_stays(void **state)
+{
+    struct sh_build b = build(0, 0);
+    int chosen = 3;
+
+    (void)state;
+    b.recompute = tiny_recomputes[TINY_EVERY_2];
+    b.limit_bytes = 1;
+    assert_int_equal(sh_pass_fit(&b, &chosen), SH_OK);
+    assert_int_equal(chosen, 3);
+    assert_memory_equal(&b.recompute, &tiny_recomputes[TINY_EVERY_2], sizeof b.recompute);
+}
+
+static void words(void **state)
+{
+    static const struct {
+        struct sh_recompute wish;
+        const char *text;
+    } cases[] = {
+        {{0}, "none"},
+        {{.selective = SH_ALL_BLOCKS}, "selective"},
+        {{.full = SH_ALL_BLOCKS}, "full"},
+        {{.full = SH_ALL_BLOCKS, .every_k = 1}, "full"},
+        {{.full = SH_ALL_BLOCKS, .every_k = 5}, "full in 3 of 12 blocks"},
+        {{.selective = 9}, "selective in 9 of 12 blocks"},
+        {{.full = 3, .selective = 12}, "selective in 9, full in 3 of 12 blocks"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[SH_RECOMPUTE_TEXT];
+
+        assert_string_equal(sh_recompute_text(&cases[i].wish, 12, text), cases[i].text);
+    }
+}
+
+/* Llama 3.1 70B: as large_plans_are_quick of test_pass_memory.c, for the dozen plans of a search. */
+static void large_searches_are_quick(void **state)
+{
+    static const struct tiny_model large = {
+        "70B",
+        {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128,
+         .ffn_dim = 28672, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f,
+         .rope_theta = 5e5},
+        false};
+    struct sh_build b = tiny_build(&large, 1);
+    int64_t begin = sh_now_ns();
+    double seconds;
+    int chosen = 0;
+
+    (void)state;
+    b.batch.seq = 8192;
+    b.act = SH_BF16;
+    b.options.mesh = tiny_mesh(64, 64, 1, 4095);
+    b.fit = true;
+    b.limit_bytes = 60ll << 30;
+    assert_int_equal(sh_pass_fit(&b, &chosen), SH_OK);
+    seconds = (double)(sh_now_ns() - begin) / 1e9;
+    print_message("level %d of 160: %.3f s\n", chosen, seconds);
+    assert_true(chosen > 80 && chosen < 160);
+    assert_true(seconds < 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_level_on_many_meshes),
+        cmocka_unit_test(every_level_of_real_models),
+        cmocka_unit_test(the_ranks_of_a_mesh_agree),
+        cmocka_unit_test(from_a_level_up),
+        cmocka_unit_test(too_little_is_refused),
+        cmocka_unit_test(what_is_not_asked_for_stays),
+        cmocka_unit_test(words),
+        cmocka_unit_test(large_searches_are_quick),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
