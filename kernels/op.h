@@ -49,7 +49,7 @@ enum sh_op_kind {
     SH_OP_SUMSQ,         /* a [n] f32                                               -> s [1] f64 +=                     */
     SH_OP_SUMSQ_EXACT,   /* a [n] f32                                               -> s [SH_EXACT_ELEMS] f64 +=: accumulator of kernels/exact.h */
     SH_OP_EXACT_ROUND,   /* s [SH_EXACT_ELEMS] f64                                  -> y [1] f64: what the accumulator holds, rounded once */
-    SH_OP_ADAMW,         /* g [n] f32                                               -> p [n] act, m, v [n] f32, r [n] i16 (opt), in place; bf16 p: with r its low halves (floats.h) */
+    SH_OP_ADAMW,         /* g [n] f32                                               -> in place: p, m, v [n] f32; or p [n] bf16 and r [n] i16 (opt), the halves of floats.h */
 
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
     SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis     */

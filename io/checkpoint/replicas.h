@@ -21,7 +21,8 @@ struct sh_ckpt_replicas sh_ckpt_replicas_alone(void);
 sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out);
 void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r); /* collective over them */
 
-/* `elems` floats, at most a block, from replica `root` to all, who hold them in the same form. Collective over them. Errors: SH_E_COMM. */
+/* `elems` floats, at most a block, from replica `root` to all, who hold them in the same form. Collective over them.
+ * Errors: SH_E_COMM. */
 sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, struct sh_floats data, int64_t elems);
 
 /* Whether one of them has failed. Collective over them. Errors: SH_E_COMM. */

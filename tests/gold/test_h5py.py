@@ -37,7 +37,10 @@ def mix(x):
 
 def known_bits(state, tensor, elems):
     i = np.arange(elems, dtype=np.uint64)
-    return mix(i * np.uint64(3) + np.uint64(state) + (np.uint64(tensor) << np.uint64(48))).astype(np.uint32)
+    bits = mix(i * np.uint64(3) + np.uint64(state) + (np.uint64(tensor) << np.uint64(48))).astype(np.uint32)
+    if STATES[state] == 'model':  # which may be in halves, and then has one NaN only
+        bits[(bits & 0x7fffffff) > 0x7f800000] = 0x7fc00000
+    return bits
 
 
 def block_sums(bits, seed):

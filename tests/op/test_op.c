@@ -83,11 +83,14 @@ static void other_costs(void **state)
     struct sh_op_attr attr = {0};
     struct sh_operand n = shape(SH_F32, 1, 100, 0, 0), absent = {0};
     struct sh_op_call adamw = {.kind = SH_OP_ADAMW, .attr = &attr, .in = {n}, .out = {n, n, n, absent}};
+    struct sh_op_call halves = {.kind = SH_OP_ADAMW, .attr = &attr, .in = {n},
+        .out = {shape(SH_BF16, 1, 100, 0, 0), n, n, shape(SH_I16, 1, 100, 0, 0)}};
     struct sh_op_call embed = {.kind = SH_OP_EMBED, .attr = &attr,
         .in = {shape(SH_I32, 2, 2, 3, 0), shape(SH_F32, 2, 1000, 8, 0), shape(SH_F32, 2, 64, 8, 0)},
         .out = {shape(SH_F32, 3, 2, 3, 8)}};
     struct sh_op_call wait = {.kind = SH_OP_WAIT, .attr = &attr};
     check_cost(&adamw, 15 * 100, 28 * 100);
+    check_cost(&halves, 15 * 100, 28 * 100);
     check_cost(&embed, 48, 4 * (6 + 48 + 24 + 48));
     check_cost(&wait, 0, 0);
 }

@@ -52,8 +52,9 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
     struct sh_floats to = sh_floats_at(masters(s, rank, u), mine.begin - own.begin);
 
     if (param->init == SH_INIT_NORMAL)
-        s->kernels->fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems, mine.end - mine.begin,
-                                param->init_std, to, NULL);
+        assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems,
+                                                 mine.end - mine.begin, param->init_std, to, NULL),
+                         SH_OK);
     for (int64_t i = 0; param->init == SH_INIT_ONE && i < mine.end - mine.begin; i++)
         sh_floats_put(sh_floats_at(to, i), 1, &(float){1});
 }
