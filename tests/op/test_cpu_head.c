@@ -55,9 +55,9 @@ static void check_loss(enum sh_dtype act, struct shape s)
     optest_end(&t);
 }
 
-/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, half of that at the target.
- * In bf16 that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over rows,
- * which gives 2 again. */
+/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, half of that at the
+ * target. In bf16 that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over
+ * rows, which gives 2 again. */
 static void check_gradients(enum sh_dtype act, struct shape s)
 {
     struct optest t;
