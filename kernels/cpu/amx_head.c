@@ -88,7 +88,8 @@ static int64_t own_bytes(const struct head *h)
 {
     int64_t panel = STEP * (int64_t)sizeof(sh_bf16), sums = STEP * (int64_t)sizeof(float);
     int64_t logits = SLICE * DEPTH * panel + SLICE * h->row_panels * sums;
-    int64_t dw = SLICE * h->row_panels * panel + h->dim_panels * sums, dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
+    int64_t dw = SLICE * h->row_panels * panel + h->dim_panels * sums;
+    int64_t dx = ACROSS * DEPTH * panel + DOWN * ACROSS * sums;
     int64_t backward = dw > dx ? dw : dx;
 
     return h->gradient && backward > logits ? backward : logits;

@@ -38,10 +38,6 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
 /* Scores of keys from `key` on become -Inf where the query does not see the key. */
 void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key);
 
-/* A block as one step of a panel of rows; of a panel of columns, where its rows are the inner dimension. */
-void sh_attn_to_row_step(const float *block, sh_bf16 *step);
-void sh_attn_to_col_step(const float *block, sh_bf16 *step);
-
 #ifdef SH_AMX
 #include <immintrin.h>
 

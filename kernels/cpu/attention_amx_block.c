@@ -49,23 +49,6 @@ SH_AMX void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t 
     }
 }
 
-static SH_AMX inline __m512i rounded(const float *row)
-{
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + HALF), _mm512_loadu_ps(row));
-}
-
-SH_AMX void sh_attn_to_row_step(const float *block, sh_bf16 *step)
-{
-    for (int i = 0; i < SIDE; i++)
-        _mm512_storeu_si512(step + i * SIDE, rounded(block + i * SIDE));
-}
-
-SH_AMX void sh_attn_to_col_step(const float *block, sh_bf16 *step)
-{
-    for (int p = 0; p < HALF; p++, block += 2 * SIDE)
-        sh_attn_put_pair(rounded(block), rounded(block + SIDE), step, p);
-}
-
 /* dst [n] = 16 floats, rounded. */
 static SH_AMX inline void put_half(const float *src, sh_bf16 *dst, int64_t n)
 {

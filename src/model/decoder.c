@@ -187,8 +187,8 @@ static void emit_rope_table(struct decoder *d)
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of
- * the compute type take at most 40 MiB; but 256 rows, of which that costs little, may take 128 MiB. With a vocabulary of
- * 50,000 words in bf16 that is 9 % slower than 80 MiB would be, and a quarter faster than 20 (doc/performance.md). */
+ * the compute type take at most 40 MiB; but 256 rows, of which that costs little, may take 128 MiB. With a vocabulary
+ * of 50,000 words in bf16 that is 8 % slower than 80 MiB, and 9 % faster than 30 (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 40 << 20, MOST_ROOM = 128 << 20 };

@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 {
     static const int64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}};
     static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
-    static const int64_t chunks[] = {256, 512};
+    static const int64_t chunks[] = {256, 352, 512};
     if (argc > 1)
         repeats = atoi(argv[1]);
     printf("%d threads, %d tokens\n", omp_get_max_threads(), N);
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
             bench_linear(acts[a], layers[i][0], layers[i][1], i == 0);
         bench_attention(acts[a], 256);
         bench_attention(acts[a], 1024);
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 3; i++)
             bench_head(acts[a], chunks[i]);
     }
     return 0;
