@@ -187,11 +187,11 @@ static void emit_rope_table(struct decoder *d)
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of
- * the compute type take at most 40 MiB; but 256 rows, of which that costs little, may take 128 MiB. With a vocabulary
- * of 50,000 words in bf16 that is 8 % slower than 80 MiB, and 9 % faster than 30 (doc/performance.md). */
+ * the compute type take at most 50 MiB; but 256 rows, of which that costs little, may take 128 MiB. With a vocabulary
+ * of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256 (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
-    enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 40 << 20, MOST_ROOM = 128 << 20 };
+    enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
     int64_t row_bytes = sh_dtype_bytes(act) * m->vocab, all = (int64_t)b->batch * b->seq, parts, rows;
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
