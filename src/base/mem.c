@@ -76,10 +76,9 @@ static void copy_lines(char *to, const char *from, size_t bytes)
     for (size_t at = 0; at < bytes; at += LINE)
         for (size_t i = at; i < at + LINE; i += sizeof(__m128i))
             _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-    _mm_sfence();
 }
 
-void sh_mem_copy_away(void *to, const void *from, size_t bytes)
+void sh_mem_stream(void *to, const void *from, size_t bytes)
 {
     size_t head = (LINE - (size_t)(uintptr_t)to % LINE) % LINE, lines;
 
@@ -89,9 +88,24 @@ void sh_mem_copy_away(void *to, const void *from, size_t bytes)
     copy_lines((char *)to + head, (const char *)from + head, lines);
     memcpy((char *)to + head + lines, (const char *)from + head + lines, bytes - head - lines);
 }
+
+void sh_mem_stream_end(void)
+{
+    _mm_sfence();
+}
 #else
-void sh_mem_copy_away(void *to, const void *from, size_t bytes)
+void sh_mem_stream(void *to, const void *from, size_t bytes)
 {
     memcpy(to, from, bytes);
 }
+
+void sh_mem_stream_end(void)
+{
+}
 #endif
+
+void sh_mem_copy_away(void *to, const void *from, size_t bytes)
+{
+    sh_mem_stream(to, from, bytes);
+    sh_mem_stream_end();
+}

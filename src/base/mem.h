@@ -18,4 +18,8 @@ void *sh_grow(void *array, int n, int *cap, size_t size);
  * first. memcpy() does so only for blocks that would not fit into the last cache of all cores. */
 void sh_mem_copy_away(void *to, const void *from, size_t bytes);
 
+/* The same in pieces; others see them after the end. */
+void sh_mem_stream(void *to, const void *from, size_t bytes);
+void sh_mem_stream_end(void);
+
 #endif

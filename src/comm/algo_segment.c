@@ -17,6 +17,9 @@
  * second-level cache for what an all_reduce writes out again. */
 enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 32 };
 
+/* A smaller result may still be in the second-level cache when it is used. */
+enum { AWAY_BYTES = 1 << 20 };
+
 enum { ENTER, SUM, LEAVE };
 
 static bool in_own_part(const struct sh_comm_segment *w, const void *p)
@@ -94,7 +97,10 @@ static void sum_piece(struct sh_channel *ch, int64_t at, int64_t n)
     for (int r = 0; r < ch->size; r++)
         ch->source[r] = peer(ch, all + at * size, r);
     char *out = (char *)coll->recv + (reduce ? at : at - begin) * size;
-    sh_comm_sum(coll->dtype, out, ch->source, ch->size, n);
+    if (!reduce && coll->count * size >= AWAY_BYTES)
+        sh_comm_sum_away(coll->dtype, out, ch->source, ch->size, n);
+    else
+        sh_comm_sum(coll->dtype, out, ch->source, ch->size, n);
     for (int r = 0; r < ch->size && reduce; r++)
         if (r != ch->rank)
             memcpy(peer(ch, out, r), out, (size_t)(n * size));

@@ -1,5 +1,7 @@
 #include "src/comm/sum.h"
 
+#include "src/base/mem.h"
+
 /* Blocks of the tree's open branches stay in the first-level cache while the sources stream by, so that each element is
  * read once and written once: bytes moved = (n_src + 1) * elems * size. The inner trip count is a constant for the
  * compiler's sake: GCC at -O2 makes vector code of such loops only. The last block is shorter and takes the plain loop.
@@ -48,6 +50,11 @@ enum { BLOCK = 256, LEVELS = 21 };
         }                                                                                           \
     }
 
+static void away_f32(float *to, const float *from, int n)
+{
+    sh_mem_stream(to, from, (size_t)n * sizeof *to);
+}
+
 DEFINE_COPY(copy_f32, float)
 DEFINE_COPY(copy_f64, double)
 DEFINE_LOOP(add_f32, float, float, to[i] += from[i])
@@ -57,6 +64,7 @@ DEFINE_LOOP(add_bf16, float, sh_bf16, to[i] += sh_bf16_to_f32(from[i]))
 DEFINE_LOOP(round_bf16, sh_bf16, float, to[i] = sh_f32_to_bf16(from[i]))
 
 DEFINE_SUM(sum_f32, float, float, copy_f32, add_f32, add_f32, copy_f32)
+DEFINE_SUM(sum_f32_away, float, float, copy_f32, add_f32, add_f32, away_f32)
 DEFINE_SUM(sum_f64, double, double, copy_f64, add_f64, add_f64, copy_f64)
 DEFINE_SUM(sum_bf16, float, sh_bf16, widen_bf16, add_bf16, add_f32, round_bf16)
 
@@ -68,4 +76,13 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
         sum_bf16(out, src, n_src, elems);
     else
         sum_f32(out, src, n_src, elems);
+}
+
+void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
+{
+    if (dtype == SH_F32)
+        sum_f32_away(out, src, n_src, elems);
+    else
+        sh_comm_sum(dtype, out, src, n_src, elems);
+    sh_mem_stream_end();
 }
