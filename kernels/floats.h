@@ -67,8 +67,8 @@ static inline bool sh_floats_none(struct sh_floats f)
     return !f.whole && !f.high;
 }
 
-/* The arrays that they lie in, for copies that need not know which: array i, NULL when there are fewer, and the bytes of
- * an element in each. */
+/* The arrays that they lie in, for copies that need not know which: array i, NULL when there are fewer, and the bytes
+ * of an element in each. */
 enum { SH_FLOATS_ARRAYS = 2 };
 
 static inline void *sh_floats_array(struct sh_floats f, int i)

@@ -117,16 +117,16 @@ static inline bool sh_op_adds(const struct sh_op_call *call, int out)
     return (call->attr->accumulate >> out) & 1u;
 }
 
-/* A kernel runs one call to its end; on a GPU it puts it into call->queue and returns, having read *call and its scalars.
- * It trusts the shapes (the check pass has checked them) and allocates nothing. */
+/* A kernel runs one call to its end; on a GPU it puts it into call->queue and returns, having read *call and its
+ * scalars. It trusts the shapes (the check pass has checked them) and allocates nothing. */
 typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 
 /* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and only for those. */
 struct sh_kernel_table {
     const char *name;
     sh_kernel run[SH_OP_KINDS];
-    /* Before the first run of a call (shapes, attr and data set): what takes time, as libraries and their plans. Errors:
-     * those of run that shapes and libraries alone tell. NULL: nothing to do. */
+    /* Before the first run of a call (shapes, attr and data set): what takes time, as libraries and their plans.
+     * Errors: those of run that shapes and libraries alone tell. NULL: nothing to do. */
     sh_kernel prepare;
     /* Initial values, beside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits on
      * every device.   out  out  [n], on the device; written behind what is in the queue */

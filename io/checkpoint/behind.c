@@ -1,7 +1,7 @@
-/* A save behind the training. Its thread runs one local stage at a time: memory, HDF5 on rank 0, writes, fsync, reads. What
- * needs MPI, and every agreement, is done by the caller between two steps. HDF5 is mostly not built for threads, but bears
- * being used by one after the other: a stage's thread is joined before the next begins, and training itself has no use for
- * HDF5. Its serial driver calls no MPI. */
+/* A save behind the training. Its thread runs one local stage at a time: memory, HDF5 on rank 0, writes, fsync, reads.
+ * What needs MPI, and every agreement, is done by the caller between two steps. HDF5 is mostly not built for threads,
+ * but bears being used by one after the other: a stage's thread is joined before the next begins, and training itself
+ * has no use for HDF5. Its serial driver calls no MPI. */
 #include "io/checkpoint/save.h"
 
 #include "io/checkpoint/road.h"

@@ -25,8 +25,8 @@ struct sh_ckpt_tensor {
     int64_t elems;
 };
 
-/* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not overlap.
- * Saving: pieces of all ranks together cover each element exactly once (replicas split what they all hold).
+/* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not
+ * overlap. Saving: pieces of all ranks together cover each element exactly once (replicas split what they all hold).
  * Loading: whatever this rank wants; ranks may want the same. data[s] none: that state is not wanted (loading only).
  * Floats in halves are joined and split in the pieces that are moved anyway. */
 struct sh_ckpt_piece {
@@ -54,15 +54,15 @@ struct sh_ckpt_set {
  * earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no permission). */
 sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
 
-/* Which checkpoints stay: the newest `latest` (0: all of them), which are ephemeral, and those whose step is a multiple of
- * `every` (0: none), which are permanent. */
+/* Which checkpoints stay: the newest `latest` (0: all of them), which are ephemeral, and those whose step is a multiple
+ * of `every` (0: none), which are permanent. */
 struct sh_ckpt_keep {
     int latest;
     int64_t every;
 };
 
-/* Where the time of a save goes. Behind the training, a phase's seconds are those of its thread alone, without what lies
- * between the end of a stage and the step after which the ranks learn of it. */
+/* Where the time of a save goes. Behind the training, a phase's seconds are those of its thread alone, without what
+ * lies between the end of a stage and the step after which the ranks learn of it. */
 enum sh_ckpt_phase {
     SH_CKPT_LAYOUT,         /* of the file by rank 0 */
     SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
@@ -112,12 +112,12 @@ sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, co
 sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64_t *bytes);
 void sh_ckpt_behind_end(struct sh_ckpt_behind *b); /* NULL: nothing */
 
-/* Whether that is possible in an existing folder, to be asked before a run begins. Collective, agreed. Errors: SH_E_USAGE:
- * a file system that needs MPI-IO. */
+/* Whether that is possible in an existing folder, to be asked before a run begins. Collective, agreed. Errors:
+ * SH_E_USAGE: a file system that needs MPI-IO. */
 sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options);
 
-/* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing, extra,
- * of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
+/* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing,
+ * extra, of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
 struct sh_ckpt_load_options {
@@ -155,8 +155,8 @@ sh_rc sh_ckpt_verify(const char *path, FILE *out);
 /* The same without words for the good case. quick: structure, length and meta data only, not the tensors' data. */
 sh_rc sh_ckpt_check(const char *path, bool quick);
 
-/* A line for each checkpoint of a folder, newest first: valid (quick: whole), damaged with the reason, or partial; step,
- * bytes, name. Local, serial. */
+/* A line for each checkpoint of a folder, newest first: valid (quick: whole), damaged with the reason, or partial;
+ * step, bytes, name. Local, serial. */
 sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out);
 
 /* What differs between two checkpoints: meta data, configuration, tensors, and for each tensor and state the largest
@@ -171,15 +171,17 @@ sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state sta
  * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */
 bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer);
 
-/* Delete what the rule does not keep, after the checkpoint of step `good` was committed. Local: rank 0, holding the lock. */
+/* Delete what the rule does not keep, after the checkpoint of step `good` was committed. Local: rank 0, holding the
+ * lock. */
 sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good);
 
 /* The same by hand: verifies the newest one first, deletes unfinished files too. only_say: print, delete nothing.
  * Takes the lock, so it is refused while a job writes into the folder. Local, serial. */
 sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out);
 
-/* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its job.
- * Errors: SH_E_DATA: another job holds it (says which), no folder, or one in which no file can be made. A file system without locks: a warning, and the lock is not held. */
+/* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its
+ * job. Errors: SH_E_DATA: another job holds it (says which), no folder, or one in which no file can be made. A file
+ * system without locks: a warning, and the lock is not held. */
 struct sh_ckpt_lock;
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
 bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);

@@ -10,8 +10,8 @@
  * their places are set in it. Afterwards the file has its full length. Errors: SH_E_DATA: no space, an I/O error. */
 sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index);
 
-/* Put the digests of the data, and the one of the index, into a file that is laid out; without them it is no checkpoint.
- * Errors: SH_E_DATA: an I/O error. */
+/* Put the digests of the data, and the one of the index, into a file that is laid out; without them it is no
+ * checkpoint. Errors: SH_E_DATA: an I/O error. */
 sh_rc sh_ckpt_sign(const char *path, const struct sh_ckpt_index *index);
 
 #endif

@@ -32,8 +32,8 @@ static inline uint64_t mix(uint64_t x)
 
 static const uint64_t K = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
 
-/* `place` belongs to the first element. Whole numbers: any order of the sum has the same bits. With AVX-512 the products
- * are one instruction for eight elements, which makes this twice as fast as one element at a time. */
+/* `place` belongs to the first element. Whole numbers: any order of the sum has the same bits. With AVX-512 the
+ * products are one instruction for eight elements, which makes this twice as fast as one element at a time. */
 SH_CLONES static uint64_t sum_elems(const float *data, int64_t elems, uint64_t place)
 {
     uint64_t sum = 0;

@@ -2,9 +2,9 @@
 
 enum { CACHE_BYTES = 16 << 20 };
 
-/* Before main, and so before MPI_Init: HDF5 then registers nothing that runs at the end of the program or of MPI. What it
- * does there is to close once more a file whose close has failed, and it crashes (1.10.8). Every file is closed where it
- * was opened. */
+/* Before main, and so before MPI_Init: HDF5 then registers nothing that runs at the end of the program or of MPI. What
+ * it does there is to close once more a file whose close has failed, and it crashes (1.10.8). Every file is closed
+ * where it was opened. */
 __attribute__((constructor)) static void leave_no_handlers(void)
 {
     (void)H5dont_atexit();

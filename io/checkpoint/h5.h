@@ -11,14 +11,15 @@
 #define SH_CKPT_FORMAT "sherd-checkpoint"
 enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 0 };
 
-/* Before other calls, in each thread; again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever the
- * environment or a file asks for. */
+/* Before other calls, in each thread; again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever
+ * the environment or a file asks for. */
 sh_rc sh_ckpt_h5_start(void);
 
 /* Fail with "<path>: <words>: <HDF5's innermost reason>". */
 sh_rc sh_ckpt_h5_fail(const char *path, const char *words);
 
-/* Close between a call and the look at its result: every function of HDF5 begins by forgetting why the one before failed. */
+/* Close between a call and the look at its result: every function of HDF5 begins by forgetting why the one before
+ * failed. */
 void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id);
 
 /* A call that returns a negative value on failure. */

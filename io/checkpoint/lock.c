@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The lock is fcntl's: the kernel lets it go when its process dies, however that happens, and the network file systems of
- * clusters hand it on between nodes. The text in the file only says who it is. */
+/* The lock is fcntl's: the kernel lets it go when its process dies, however that happens, and the network file systems
+ * of clusters hand it on between nodes. The text in the file only says who it is. */
 struct sh_ckpt_lock {
     int fd;
     bool held;

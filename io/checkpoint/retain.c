@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-/* Newer ones than `good` are left alone: they were not written by this run, or are damaged; who knows what they are for. */
+/* Newer ones than `good` are left alone: they were not written by this run, or are damaged; who knows what they are
+ * for. */
 bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer)
 {
     return keep->latest == 0 || step >= good || newer < keep->latest || (keep->every > 0 && step % keep->every == 0);

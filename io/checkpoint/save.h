@@ -1,5 +1,5 @@
-/* A save while it goes on: its stages in one table, so that the same ones run one after the other in front of the training
- * or, those that are local, behind it in a thread. */
+/* A save while it goes on: its stages in one table, so that the same ones run one after the other in front of the
+ * training or, those that are local, behind it in a thread. */
 #ifndef IO_CHECKPOINT_SAVE_H
 #define IO_CHECKPOINT_SAVE_H
 
@@ -27,8 +27,8 @@ struct sh_ckpt_saving {
     struct sh_ckpt_deadline *deadline;
 };
 
-/* A stage gives a result of this rank alone and meets the same collectives whatever that is; the next one begins when all
- * ranks have passed. */
+/* A stage gives a result of this rank alone and meets the same collectives whatever that is; the next one begins when
+ * all ranks have passed. */
 struct sh_ckpt_stage {
     const char *name;
     enum sh_ckpt_phase phase;

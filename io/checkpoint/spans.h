@@ -1,5 +1,5 @@
-/* The data of a checkpoint as a row of spans: stretches of one block of one tensor in one state, which is what a digest is
- * of. Saving, loading and verifying are the same row in different directions. Local. */
+/* The data of a checkpoint as a row of spans: stretches of one block of one tensor in one state, which is what a digest
+ * is of. Saving, loading and verifying are the same row in different directions. Local. */
 #ifndef IO_CHECKPOINT_SPANS_H
 #define IO_CHECKPOINT_SPANS_H
 
@@ -27,8 +27,8 @@ struct sh_ckpt_spans {
 sh_rc sh_ckpt_spans_of_set(struct sh_ckpt_spans *spans, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
                            const int64_t *place);
 
-/* Add share `part` of `parts` of all blocks of a file: equal cuts of its elements, a block belongs to the cut in which it
- * begins. Without data. */
+/* Add share `part` of `parts` of all blocks of a file: equal cuts of its elements, a block belongs to the cut in which
+ * it begins. Without data. */
 void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, int part, int parts);
 void sh_ckpt_spans_free(struct sh_ckpt_spans *spans);
 

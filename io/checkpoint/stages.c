@@ -48,8 +48,8 @@ static sh_rc list_spans(struct sh_ckpt_saving *s)
     return sh_ckpt_spans_of_set(&s->spans, &s->set, &s->index, NULL);
 }
 
-/* Sums are made from memory, on this road before the data is given away: what is compared at the end covers the whole way to
- * the disk. */
+/* Sums are made from memory, on this road before the data is given away: what is compared at the end covers the whole
+ * way to the disk. */
 static sh_rc sum_blocks(struct sh_ckpt_saving *s)
 {
     return s->road == SH_CKPT_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;

@@ -1,6 +1,6 @@
 /* Spans between memory and file. They are small where tensors are small, and begin anywhere; the file is moved in large
- * pieces, past the page cache, several at a time. Each piece goes through a buffer of its thread, which stays in the cache:
- * the copy costs a tenth of what pages of the page cache would (measured: see doc/performance.md). */
+ * pieces, past the page cache, several at a time. Each piece goes through a buffer of its thread, which stays in the
+ * cache: the copy costs a tenth of what pages of the page cache would (measured: see doc/performance.md). */
 #include "io/checkpoint/spans.h"
 
 #include "io/checkpoint/crew.h"

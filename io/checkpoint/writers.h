@@ -1,6 +1,7 @@
 /* Who writes, by the direct road. Where the ranges of a rank in the file are long, each rank writes its own. Where they
  * are short, as with thousands of ranks, the neighbours of a node are a group: they pass their parts through shared
- * memory to the first of them, which writes the longer ranges that they make together. The bytes of the file are the same. */
+ * memory to the first of them, which writes the longer ranges that they make together. The bytes of the file are the
+ * same. */
 #ifndef IO_CHECKPOINT_WRITERS_H
 #define IO_CHECKPOINT_WRITERS_H
 

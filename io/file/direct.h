@@ -1,6 +1,6 @@
-/* Large transfers past the page cache (O_DIRECT), where a file system has that: nothing is copied into memory that training
- * could use, no pages are to be found for it, and what is read is what the disk has. Elsewhere the same calls go through the
- * page cache. All local; several threads may use one file. */
+/* Large transfers past the page cache (O_DIRECT), where a file system has that: nothing is copied into memory that
+ * training could use, no pages are to be found for it, and what is read is what the disk has. Elsewhere the same calls
+ * go through the page cache. All local; several threads may use one file. */
 #ifndef IO_FILE_DIRECT_H
 #define IO_FILE_DIRECT_H
 
@@ -24,10 +24,10 @@ void sh_file_direct_open(const char *path, int fd, bool writing, struct sh_file_
 void sh_file_cached_open(const char *path, int fd, struct sh_file_direct *out);
 void sh_file_direct_close(struct sh_file_direct *f);
 
-/* The bytes [at, end) of the file. `data` is aligned memory that begins with byte `at` rounded down to SH_FILE_ALIGN, and
- * has room up to `end` rounded up. What is before `at` and behind `end` in it is not written; reading may change it.
- * Writing through the page cache also makes the kernel begin to write back at once, so that little is left for fsync.
- * Errors: SH_E_DATA: as sh_file_read and sh_file_write. */
+/* The bytes [at, end) of the file. `data` is aligned memory that begins with byte `at` rounded down to SH_FILE_ALIGN,
+ * and has room up to `end` rounded up. What is before `at` and behind `end` in it is not written; reading may change
+ * it. Writing through the page cache also makes the kernel begin to write back at once, so that little is left for
+ * fsync. Errors: SH_E_DATA: as sh_file_read and sh_file_write. */
 sh_rc sh_file_direct_write(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end);
 sh_rc sh_file_direct_read(const struct sh_file_direct *f, char *data, int64_t at, int64_t end);
 

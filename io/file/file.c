@@ -184,8 +184,8 @@ static int sync_again(int fd)
 
 sh_rc sh_file_sync(int fd, const char *path)
 {
-    /* Only an interrupted fsync is tried again: after a failed one the kernel may have dropped the pages, and would report
-     * success. */
+    /* Only an interrupted fsync is tried again: after a failed one the kernel may have dropped the pages, and would
+     * report success. */
     if (sync_again(fd) != 0)
         return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
     return SH_OK;

@@ -1,8 +1,8 @@
 /* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and
  * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made before the first
- * step, which takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal, 64
- * query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward, 541 backward (the backward with atomics, which is not used
- * here). Not measured by us on a GPU. */
+ * step, which takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal,
+ * 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward, 541 backward (the backward with atomics, which is not
+ * used here). Not measured by us on a GPU. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include "kernels/cuda/attention.h"

@@ -38,8 +38,8 @@ sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call);
 sh_rc sh_cuda_rope_table(const struct sh_op_call *call);
 sh_rc sh_cuda_rope(const struct sh_op_call *call);
 
-/* attention.c: by cuDNN where it can, else attention.cu and attention_any.cu. prepare makes cuDNN's plan; a call that was
- * not prepared takes the other kernels. Errors: SH_E_USAGE for a head that is too large for all. */
+/* attention.c: by cuDNN where it can, else attention.cu and attention_any.cu. prepare makes cuDNN's plan; a call that
+ * was not prepared takes the other kernels. Errors: SH_E_USAGE for a head that is too large for all. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 sh_rc sh_cuda_attention(const struct sh_op_call *call);
 sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call);
@@ -72,8 +72,8 @@ sh_rc sh_cuda_adamw(const struct sh_op_call *call);
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 
-/* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every build,
- * so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.
+/* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every
+ * build, so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind; linear: the three kinds of LINEAR. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call);

@@ -1,5 +1,5 @@
-/* The CUDA kernels as a table. In a build without CUDA its rows are there all the same, so that plans can be made with it,
- * and refuse to run. */
+/* The CUDA kernels as a table. In a build without CUDA its rows are there all the same, so that plans can be made with
+ * it, and refuse to run. */
 #include "kernels/cuda/cuda.h"
 
 #include "sherd_config.h"

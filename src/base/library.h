@@ -13,9 +13,9 @@ struct sh_library_symbol {
     void *address; /* of the pointer to the function, which is set */
 };
 
-/* Load the first of `files` that is found, by the loader (LD_LIBRARY_PATH counts) or in the folders that configure found
- * CUDA's libraries in, and set all of `symbols` (ends with a NULL name). It stays loaded.
- * Errors: SH_E_USAGE with the loader's words when there is none, or it lacks a function; nothing is set then. */
+/* Load the first of `files` that is found, by the loader (LD_LIBRARY_PATH counts) or in the folders that configure
+ * found CUDA's libraries in, and set all of `symbols` (ends with a NULL name). It stays loaded. Errors: SH_E_USAGE with
+ * the loader's words when there is none, or it lacks a function; nothing is set then. */
 sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *symbols);
 
 #endif

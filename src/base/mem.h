@@ -14,8 +14,8 @@ char *sh_strfmt(const char *fmt, ...) __attribute__((format(printf, 1, 2), nonnu
 /* Make room for one more element in a growing array: if (n == *cap) double it. Returns the possibly moved array. */
 void *sh_grow(void *array, int n, int *cap, size_t size);
 
-/* Copy what is not looked at again soon: past the caches where the processor can, so that the place it goes to is not read
- * first. memcpy() does so only for blocks that would not fit into the last cache of all cores. */
+/* Copy what is not looked at again soon: past the caches where the processor can, so that the place it goes to is not
+ * read first. memcpy() does so only for blocks that would not fit into the last cache of all cores. */
 void sh_mem_copy_away(void *to, const void *from, size_t bytes);
 
 /* The same in pieces; others see them after the end. */

@@ -4,8 +4,8 @@
 
 #include "src/base/err.h"
 
-/* Lay out and read back a file with the names of Llama-3.1-405B's 1,137 tensors in 3 states, of one element each. Rank 0
- * does it, as in a save. Local. Errors: SH_E_DATA. */
+/* Lay out and read back a file with the names of Llama-3.1-405B's 1,137 tensors in 3 states, of one element each. Rank
+ * 0 does it, as in a save. Local. Errors: SH_E_DATA. */
 sh_rc sh_bench_empty(const char *path, double *seconds);
 
 #endif

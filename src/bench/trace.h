@@ -10,8 +10,8 @@ struct sh_bench_peaks {
 };
 
 /* Append a row for each kind of operation of rank 0, with its seconds in each of the `steps` traced steps, its
- * operations and bytes a step, and its floor; and one for each kind of collective that was waited for. Layers are taken together.
- * Errors: SH_E_DATA. */
+ * operations and bytes a step, and its floor; and one for each kind of collective that was waited for. Layers are taken
+ * together. Errors: SH_E_DATA. */
 sh_rc sh_bench_trace_read(const char *path, int steps, const struct sh_bench_peaks *peaks, struct sh_bench_list *out);
 
 #endif

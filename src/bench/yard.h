@@ -1,5 +1,5 @@
-/* Yardsticks: the plainest programs that move the same bytes. Seconds of all ranks together: from a barrier to a barrier.
- * Collective, agreed. */
+/* Yardsticks: the plainest programs that move the same bytes. Seconds of all ranks together: from a barrier to a
+ * barrier. Collective, agreed. */
 #ifndef SH_BENCH_YARD_H
 #define SH_BENCH_YARD_H
 

@@ -16,8 +16,8 @@
 
 #include <string.h>
 
-/* A gather needs no staging, but larger parts look to the progress thread as if nothing moved, and it goes to sleep: Open
- * MPI moves 4 MiB through shared memory at 0.3 GB/s in one part, and at 14 GB/s in parts of 256 KiB. */
+/* A gather needs no staging, but larger parts look to the progress thread as if nothing moved, and it goes to sleep:
+ * Open MPI moves 4 MiB through shared memory at 0.3 GB/s in one part, and at 14 GB/s in parts of 256 KiB. */
 enum { GATHER_PART_BYTES = 256 << 10 };
 
 struct part {
@@ -35,8 +35,8 @@ static bool scatters(const struct sh_coll *coll)
     return coll->kind != SH_OP_ALL_GATHER;
 }
 
-/* In an all_reduce the parts of a round lie side by side; in the others each rank has a part of `count` elements, of which
- * a round takes a stretch. */
+/* In an all_reduce the parts of a round lie side by side; in the others each rank has a part of `count` elements, of
+ * which a round takes a stretch. */
 static struct part part_of(const struct sh_channel *ch, int64_t round, int rank)
 {
     const struct sh_coll *coll = &ch->coll;

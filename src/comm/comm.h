@@ -75,17 +75,17 @@ struct sh_coll_record {     /* what happened, for traces and the flight recorder
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };
 
-/* Chooses `self` for one rank, else as opt->backend says. Mesh, device and report_dir must outlive it. Collective over the
- * job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there.
- * Memory: up to 8 MiB for each stream and axis that carries reductions; at most 16 of them; none grows later. With mpi on
- * GPUs also pinned buffers as large as what is under way at once, made in the first step; with nccl what NCCL takes. */
+/* Chooses `self` for one rank, else as opt->backend says. Mesh, device and report_dir must outlive it. Collective over
+ * the job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there. Memory: up to 8 MiB for each stream and axis
+ * that carries reductions; at most 16 of them; none grows later. With mpi on GPUs also pinned buffers as large as what
+ * is under way at once, made in the first step; with nccl what NCCL takes. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
 
-/* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a barrier,
- * reductions of a rank's part read those of its peers at the same distance from the parts' beginnings. Collective; between
- * create and the first start. */
+/* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a
+ * barrier, reductions of a rank's part read those of its peers at the same distance from the parts' beginnings.
+ * Collective; between create and the first start. */
 void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w);
 
 /* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
@@ -95,8 +95,8 @@ sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *tick
 /* Return when the ticket is complete. Local. Errors do not return: a stalled or failed collective stops the job. */
 sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket);
 
-/* Let what is put into the queue from now on wait for the ticket, of a collective that was started with a queue. Once for
- * each. Errors: as above. */
+/* Let what is put into the queue from now on wait for the ticket, of a collective that was started with a queue. Once
+ * for each. Errors: as above. */
 sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue);
 
 /* The record of a ticket while it is among the newest `history` ones; false: too old. Local. */

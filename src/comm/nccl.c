@@ -81,8 +81,9 @@ static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *c
         config->maxCTAs = c->opt.nccl_max_ctas;
 }
 
-/* NCCL refuses two ranks of one host on one GPU. Each poses as a host of its own then, and all talk through the loopback
- * device, with few blocks, since those of all ranks must fit on the GPU together. Read by NCCL at its first use. */
+/* NCCL refuses two ranks of one host on one GPU. Each poses as a host of its own then, and all talk through the
+ * loopback device, with few blocks, since those of all ranks must fit on the GPU together. Read by NCCL at its first
+ * use. */
 static void pose_as_hosts(const struct sh_comm *c)
 {
     static const char *const variables[][2] = {

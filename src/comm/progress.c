@@ -5,10 +5,10 @@
 #include <sched.h>
 #include <time.h>
 
-/* Ranks often share cores with each other and with the threads that compute. A thread that spins takes from them what it
- * waits for, so it yields for a moment (small collectives complete then) and sleeps after that, longer and longer. The moment
- * is several times what a part of a large collective takes: with 30 us instead of 100 us, 4 MiB through Open MPI's shared
- * memory took 2300 us instead of 420 us on two busy cores. */
+/* Ranks often share cores with each other and with the threads that compute. A thread that spins takes from them what
+ * it waits for, so it yields for a moment (small collectives complete then) and sleeps after that, longer and longer.
+ * The moment is several times what a part of a large collective takes: with 30 us instead of 100 us, 4 MiB through Open
+ * MPI's shared memory took 2300 us instead of 420 us on two busy cores. */
 enum {
     YIELD_NS = 100 * 1000,
     SLEEP_MIN_NS = 20 * 1000,

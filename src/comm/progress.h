@@ -57,15 +57,15 @@ struct sh_mpi {
 /* The body of the thread; arg: struct sh_mpi. */
 void *sh_progress_main(void *arg);
 
-/* Messages between the ranks' watches (watch.c). open and close are collective over the job; the others are called by the
- * progress thread and never wait. */
+/* Messages between the ranks' watches (watch.c). open and close are collective over the job; the others are called by
+ * the progress thread and never wait. */
 sh_rc sh_watch_open(struct sh_mpi *m);
 void sh_watch_close(struct sh_mpi *m);
 sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank);
 sh_rc sh_watch_read(struct sh_mpi *m); /* all that has come; asks are answered and passed to sh_stall_asked() */
 
-/* Look for questions, answers and collectives that take too long; fails when one does (stall.c). Cheap when called often:
- * it looks every few milliseconds only. */
+/* Look for questions, answers and collectives that take too long; fails when one does (stall.c). Cheap when called
+ * often: it looks every few milliseconds only. */
 sh_rc sh_stall_look(struct sh_mpi *m);
 sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask);
 

@@ -1,5 +1,5 @@
-/* Collectives whose operands lie on a GPU: their events; and for MPI, which Sherd never gives device memory, the way out to
- * pinned host memory and back. Buffers are kept and used again, so that none is made after the first step. */
+/* Collectives whose operands lie on a GPU: their events; and for MPI, which Sherd never gives device memory, the way
+ * out to pinned host memory and back. Buffers are kept and used again, so that none is made after the first step. */
 #include "src/base/mem.h"
 #include "src/comm/backend.h"
 

@@ -176,8 +176,8 @@ static bool is_my_turn(const struct sh_mpi *m, struct findings f)
     const struct sh_watch *w = &m->watch;
     /* A rank is in one group of each axis, so that one rank of each may see the same culprit. */
     int64_t waited = sh_now_ns() - w->begin_ns - (int64_t)w->channel->axis * TURN_NS;
-    /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. So may one that
-     * has hardly begun, and is looked into only because another rank asked. */
+    /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. So may one
+     * that has hardly begun, and is looked into only because another rank asked. */
     bool old = w->begin_ns - w->channel->start_ns > SECONDS(m->c->opt.timeout_seconds) / 2;
     bool clear = old && f.silent == 0 && f.behind > 0;
     /* One that waits in another collective stands nearer to the cause, even where this rank sees it too. */

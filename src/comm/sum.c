@@ -27,8 +27,8 @@ enum { BLOCK = 256, LEVELS = 21 };
         memcpy(to, from, (size_t)n * sizeof(type));                                                 \
     }
 
-/* Sources and result are of the type `stored`, what is open of `type`: load and store go from one to the other, add takes
- * a source to what is open, fold adds two that are open. */
+/* Sources and result are of the type `stored`, what is open of `type`: load and store go from one to the other, add
+ * takes a source to what is open, fold adds two that are open. */
 #define DEFINE_SUM(name, type, stored, load, add, fold, store)                                      \
     static void name(stored *out, const void *const *src, int n_src, int64_t elems)                 \
     {                                                                                               \

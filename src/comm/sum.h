@@ -11,8 +11,8 @@
  *        out itself */
 void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
 
-/* The same where the result is not looked at again soon, nor is one of src: f32 goes past the caches, which saves reading
- * the place first. */
+/* The same where the result is not looked at again soon, nor is one of src: f32 goes past the caches, which saves
+ * reading the place first. */
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
 
 #endif

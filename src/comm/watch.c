@@ -1,5 +1,5 @@
-/* Questions and answers between the progress threads, on a communicator of their own. Nothing is posted in advance: each
- * rank looks for messages now and then, so that there is nothing to cancel at the end. */
+/* Questions and answers between the progress threads, on a communicator of their own. Nothing is posted in advance:
+ * each rank looks for messages now and then, so that there is nothing to cancel at the end. */
 #include "src/base/mem.h"
 #include "src/comm/progress.h"
 

@@ -1,5 +1,6 @@
-/* The part of YAML that a configuration may use: one mapping of sections, each a mapping of keys to plain values, or for
- * keys that take pairs to a mapping of them. Anchors, aliases, tags, lists, deeper levels and second documents are refused. Inside src/config; local. */
+/* The part of YAML that a configuration may use: one mapping of sections, each a mapping of keys to plain values, or
+ * for keys that take pairs to a mapping of them. Anchors, aliases, tags, lists, deeper levels and second documents are
+ * refused. Inside src/config; local. */
 #ifndef SH_CONFIG_YAML_H
 #define SH_CONFIG_YAML_H
 

@@ -1,5 +1,5 @@
-/* Host memory that is not pinned is copied by the driver in pieces anyway, and while it does so the host waits and queues
- * stand still. Here the pieces are our own: the host fills one while the other travels. */
+/* Host memory that is not pinned is copied by the driver in pieces anyway, and while it does so the host waits and
+ * queues stand still. Here the pieces are our own: the host fills one while the other travels. */
 #include "src/device/cuda.h"
 
 #include <string.h>

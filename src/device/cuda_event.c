@@ -1,5 +1,5 @@
-/* Events of CUDA, and their times on the host's clock: a GPU tells only how far two events are apart, in milliseconds as a
- * float, so one of them is tied to the host's clock now and then, when the GPU is idle. */
+/* Events of CUDA, and their times on the host's clock: a GPU tells only how far two events are apart, in milliseconds
+ * as a float, so one of them is tied to the host's clock now and then, when the GPU is idle. */
 #include "src/base/time.h"
 #include "src/device/cuda.h"
 

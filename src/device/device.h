@@ -39,8 +39,8 @@ struct sh_device {
     void (*attach)(void);       /* another thread of the process will call the functions below */
     int64_t (*used_bytes)(void); /* memory in use on the device by all; NULL: as the host's */
 
-    /* One range of addresses: own_bytes of this process, then segment_bytes of the file segment_fd (whole pages; 0 bytes:
-     * none; never on a GPU). SH_E_MEMORY when it cannot be had. */
+    /* One range of addresses: own_bytes of this process, then segment_bytes of the file segment_fd (whole pages; 0
+     * bytes: none; never on a GPU). SH_E_MEMORY when it cannot be had. */
     sh_rc (*arena_create)(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena);
     void (*arena_destroy)(char *arena, int64_t bytes); /* of both */
     sh_rc (*host_create)(int64_t bytes, char **memory); /* SH_E_MEMORY */

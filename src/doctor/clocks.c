@@ -1,5 +1,5 @@
-/* Clocks of the nodes against that of the first, by ping-pong. Programs do not need them equal, but logs, traces and the end
- * of a job's time are read as if they were. */
+/* Clocks of the nodes against that of the first, by ping-pong. Programs do not need them equal, but logs, traces and
+ * the end of a job's time are read as if they were. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -19,7 +19,8 @@ static double wall_clock(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* On rank 0: how far the clock of `peer` is ahead, from the quickest of some round trips, of which half is the way back. */
+/* On rank 0: how far the clock of `peer` is ahead, from the quickest of some round trips, of which half is the way
+ * back. */
 static sh_rc ask(int peer, double *ahead)
 {
     double best = INFINITY;

@@ -1,5 +1,5 @@
-/* Cores of the ranks of a node: enough of them, and to each rank its own. Ranks that are not bound wander and lose their
- * caches; ranks bound to the same cores (mpirun's default for many, srun --cpu-bind=none) take turns. */
+/* Cores of the ranks of a node: enough of them, and to each rank its own. Ranks that are not bound wander and lose
+ * their caches; ranks bound to the same cores (mpirun's default for many, srun --cpu-bind=none) take turns. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"

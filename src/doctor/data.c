@@ -1,5 +1,5 @@
-/* Every node sees the same token files: their number, sizes and beginnings. A file system that is mounted on some nodes only,
- * or a copy that was cut short on one, would train on other data there without a sign. */
+/* Every node sees the same token files: their number, sizes and beginnings. A file system that is mounted on some nodes
+ * only, or a copy that was cut short on one, would train on other data there without a sign. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/hash.h"

@@ -24,8 +24,8 @@ static const struct {
 };
 enum { CHECKS = sizeof checks / sizeof checks[0] };
 
-/* A check that waits for a node that is gone would wait for ever. Ranks stand in different checks then: the one that the
- * others wait for is in the earliest. */
+/* A check that waits for a node that is gone would wait for ever. Ranks stand in different checks then: the one that
+ * the others wait for is in the earliest. */
 static char hung[256];
 
 static void say_hung(int signal)

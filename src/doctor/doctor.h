@@ -11,9 +11,9 @@
 
 #include <stdint.h>
 
-/* Run all checks and print one table on standard output (rank 0). A job with nothing BAD: SH_OK. Else the class of the first
- * BAD row, and its text as the error. A check that hangs stops the job with SH_E_COMM and names itself on each node that
- * waits in it. */
+/* Run all checks and print one table on standard output (rank 0). A job with nothing BAD: SH_OK. Else the class of the
+ * first BAD row, and its text as the error. A check that hangs stops the job with SH_E_COMM and names itself on each
+ * node that waits in it. */
 sh_rc sh_doctor_run(const struct sh_config *cfg);
 
 /* ---- for the checks ---- */
@@ -60,15 +60,16 @@ sh_rc sh_doctor_fill(int n, double *values);
 /* When some rank failed: BAD with the node and the text of the lowest one, and *failed. */
 sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor_row *row, bool *failed);
 
-/* Names of the nodes whose value is not the usual one, or not what most have, "n3, n7 and 2 more"; returns how many. Local. */
+/* Names of the nodes whose value is not the usual one, or not what most have, "n3, n7 and 2 more"; returns how many.
+ * Local. */
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text);
 int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int size, char *text);
 
 bool sh_doctor_leads(const struct sh_doctor *d);                  /* this rank is the first of its node. Local */
 const char *sh_doctor_host(const struct sh_doctor *d, int node); /* Local */
 
-/* The one that stands out among n speeds: BAD below a quarter of the median, NOTE below half of it; GOOD when n < 3, where
- * nobody can say which one is slow. Local. */
+/* The one that stands out among n speeds: BAD below a quarter of the median, NOTE below half of it; GOOD when n < 3,
+ * where nobody can say which one is slow. Local. */
 struct sh_doctor_slowest {
     enum sh_doctor_state state;
     int index;

@@ -1,5 +1,6 @@
-/* The network node by node: ping-pong between neighbours on a ring of all nodes. A node whose both links are slow is slow
- * itself (a bad cable, a link that fell back to a lower rate, a wrong interface); the collectives run at its speed. */
+/* The network node by node: ping-pong between neighbours on a ring of all nodes. A node whose both links are slow is
+ * slow itself (a bad cable, a link that fell back to a lower rate, a wrong interface); the collectives run at its
+ * speed. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -51,8 +52,8 @@ static sh_rc measure(char *buffer, int peer, bool first, struct link *out)
     return SH_OK;
 }
 
-/* Link i is from node i to node i + 1. Those of one colour share no node: even ones, odd ones, and the last one of a ring of
- * an odd number of nodes. */
+/* Link i is from node i to node i + 1. Those of one colour share no node: even ones, odd ones, and the last one of a
+ * ring of an odd number of nodes. */
 static int colour_of(int link, int links)
 {
     return link == links - 1 && links % 2 ? 2 : link % 2;

@@ -1,7 +1,7 @@
 /* A handler runs on the stack of the thread that gets the signal, and not every thread can bear that: oneDNN's
- * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product, and
- * memory that it points to, are damaged in silence. So the threads that compute have these signals blocked, and one that
- * only sleeps gets them. */
+ * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product,
+ * and memory that it points to, are damaged in silence. So the threads that compute have these signals blocked, and one
+ * that only sleeps gets them. */
 #include "src/fault/fault.h"
 
 #include <pthread.h>
@@ -21,8 +21,8 @@ static const struct {
 };
 static atomic_int heard[SH_FAULT_SIGNALS]; /* free of locks, so a handler may write them */
 
-/* Only what is safe in a handler: flags, signal() and raise(). The raised one comes when the handler returns. It runs on
- * the listener, or on a thread that a library had before. */
+/* Only what is safe in a handler: flags, signal() and raise(). The raised one comes when the handler returns. It runs
+ * on the listener, or on a thread that a library had before. */
 static void note(int number)
 {
     if (number == SIGINT && sh_fault_heard(SH_FAULT_INT)) {

@@ -25,7 +25,8 @@ sh_rc sh_mesh_start(int *argc, char ***argv);
 void sh_mesh_stop(void); /* MPI_Finalize; collective */
 
 /* SH_E_USAGE when a launcher's variables (SLURM_STEP_NUM_TASKS, PMI_SIZE, ...) say that more ranks were started than
- * the one that MPI sees. The first of them alone keeps the text, so that a job says it once. Part of sh_mesh_start; local. */
+ * the one that MPI sees. The first of them alone keeps the text, so that a job says it once. Part of sh_mesh_start;
+ * local. */
 sh_rc sh_mesh_launch_check(int world);
 
 /* The border to MPI: a code other than MPI_SUCCESS becomes SH_E_COMM with the call and MPI's own words. Local.

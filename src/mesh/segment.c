@@ -1,5 +1,5 @@
-/* Memory that the ranks of a node see together: a file without a name, made by the first of them and opened by the others
- * through /proc. Nothing of it outlives the processes, however they end, and no limit of /dev/shm applies. */
+/* Memory that the ranks of a node see together: a file without a name, made by the first of them and opened by the
+ * others through /proc. Nothing of it outlives the processes, however they end, and no limit of /dev/shm applies. */
 #include "src/mesh/segment.h"
 
 #include "src/base/rng.h"

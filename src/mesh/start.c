@@ -71,8 +71,8 @@ static void abort_job(int exit_status)
     MPI_Abort(MPI_COMM_WORLD, exit_status);
 }
 
-/* How launchers tell a process the number of ranks and which one it is, in the order of nearness to MPI. SLURM_NTASKS is
- * not among them: it is also set in a batch script that starts one process on purpose. */
+/* How launchers tell a process the number of ranks and which one it is, in the order of nearness to MPI. SLURM_NTASKS
+ * is not among them: it is also set in a batch script that starts one process on purpose. */
 static const struct {
     const char *size, *rank;
 } launchers[] = {
@@ -106,8 +106,8 @@ sh_rc sh_mesh_launch_check(int world)
         number_of(launchers[i].size), launchers[i].size);
 }
 
-/* In a step of srun --mpi=none nothing tells the ranks of each other. Open MPI ends the process then, with a page of text
- * from each, so it is not asked; others become jobs of one rank, which are refused when MPI is up. */
+/* In a step of srun --mpi=none nothing tells the ranks of each other. Open MPI ends the process then, with a page of
+ * text from each, so it is not asked; others become jobs of one rank, which are refused when MPI is up. */
 static bool cannot_meet(void)
 {
 #ifdef OPEN_MPI
@@ -117,8 +117,8 @@ static bool cannot_meet(void)
 #endif
 }
 
-/* Ranks that MPI does not bring together cannot wait for each other, and a launcher may end the job at the first of them
- * that leaves: the one that says why goes first. */
+/* Ranks that MPI does not bring together cannot wait for each other, and a launcher may end the job at the first of
+ * them that leaves: the one that says why goes first. */
 static sh_rc check_launch(int world)
 {
     sh_rc rc = sh_mesh_launch_check(world);
@@ -129,9 +129,9 @@ static sh_rc check_launch(int world)
 
 sh_rc sh_mesh_start(int *argc, char ***argv)
 {
-    /* Open MPI's shared file pointers, which Sherd does not need: those in shared memory leave a locked semaphore behind
-     * when a job is killed, and the next job that opens a file of that name hangs; those in a locked file make the other
-     * ranks hang when one of them cannot write that file, and leave it behind. */
+    /* Open MPI's shared file pointers, which Sherd does not need: those in shared memory leave a locked semaphore
+     * behind when a job is killed, and the next job that opens a file of that name hangs; those in a locked file make
+     * the other ranks hang when one of them cannot write that file, and leave it behind. */
     setenv("OMPI_MCA_sharedfp", "^sm,lockedfile", 0);
     int provided, rank, world;
     if (cannot_meet())

@@ -26,8 +26,8 @@ static sh_rc arena_of(const struct sh_build *b, int level, int64_t *bytes)
     return SH_OK;
 }
 
-/* From the top down to the first level that fits, or to the one that takes least: where the last block sets the peak, the
- * topmost levels gain nothing, and may lose a little. */
+/* From the top down to the first level that fits, or to the one that takes least: where the last block sets the peak,
+ * the topmost levels gain nothing, and may lose a little. */
 static sh_rc find_top(const struct sh_build *b, int from, int *top, int64_t *bytes)
 {
     int64_t below;
@@ -42,8 +42,8 @@ static sh_rc find_top(const struct sh_build *b, int from, int *top, int64_t *byt
     return SH_OK;
 }
 
-/* Below the one that takes least, each level takes no more than the one before it (tests/unit/test_pass_fit.c). Were there
- * one that did, the answer would still fit, with one that does not right below it. */
+/* Below the one that takes least, each level takes no more than the one before it (tests/unit/test_pass_fit.c). Were
+ * there one that did, the answer would still fit, with one that does not right below it. */
 static sh_rc bisect(const struct sh_build *b, int too_low, int fits, int *level)
 {
     while (fits - too_low > 1) {

@@ -47,8 +47,8 @@ struct sh_strategy {
 struct sh_pass_options {
     struct sh_strategy strategy;
     struct sh_mesh_shape mesh;
-    /* Of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit exists once for
-     * all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
+    /* Of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit exists once
+     * for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
     int segment_ranks, segment_rank;
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */

@@ -45,8 +45,8 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
 
 /* Parameters: a chunk in the compute type, which the others gather from, and beside bf16 what that leaves of the f32
  * master. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
- * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their chunks.
- * Over one rank the chunk is the full copy. */
+ * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their
+ * chunks. Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];

@@ -46,8 +46,8 @@ void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device,
 /* Numbers of src/base/rng.h, made on the device, in order with the operations. Stops the job when a GPU fails. */
 void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std);
 
-/* Copies to the host arena beside the operations: begin, copy ..., end; what runs between writes nothing that is copied,
- * so UPDATE and INIT wait until they are done, and sh_exec_copies_wait() lets the host wait. */
+/* Copies to the host arena beside the operations: begin, copy ..., end; what runs between writes nothing that is
+ * copied, so UPDATE and INIT wait until they are done, and sh_exec_copies_wait() lets the host wait. */
 void sh_exec_copies_begin(struct sh_exec *e);
 void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes);
 void sh_exec_copies_end(struct sh_exec *e);

@@ -1,5 +1,6 @@
 /* Inside of the executor: a trace of every operation, by events around it. What they tell is read at the end of each
- * section, for which the host then waits; without a trace nothing of this is there. Local. NULL: no trace, nothing done. */
+ * section, for which the host then waits; without a trace nothing of this is there. Local. NULL: no trace, nothing
+ * done. */
 #ifndef SH_RUN_EXEC_TRACE_H
 #define SH_RUN_EXEC_TRACE_H
 

@@ -1,5 +1,5 @@
-/* What of the parameters and optimizer state this rank holds, in the words of io/checkpoint: the same description for all
- * directions. Local. */
+/* What of the parameters and optimizer state this rank holds, in the words of io/checkpoint: the same description for
+ * all directions. Local. */
 #ifndef SH_RUN_PIECES_H
 #define SH_RUN_PIECES_H
 
@@ -22,8 +22,8 @@ struct sh_pieces {
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out);
 void sh_pieces_free(struct sh_pieces *p);
 
-/* Copy what SAVE describes to where SNAPSHOT finds it: on CPUs by all threads of the rank, from a GPU beside the training.
- * sh_exec_copies_wait() waits for it. */
+/* Copy what SAVE describes to where SNAPSHOT finds it: on CPUs by all threads of the rank, from a GPU beside the
+ * training. sh_exec_copies_wait() waits for it. */
 void sh_pieces_copy(const struct sh_run *r);
 
 /* After a file was read into the pieces of LOAD: bring them to the device, where that is not their place already. */

@@ -15,8 +15,8 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int rank
 
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, int ranks_per_node);
 
-/* Ranks of a node that may share a segment: ranks_per_node where shard groups lie within nodes, the nodes are full and it
- * gains something; else 0. For CPUs. */
+/* Ranks of a node that may share a segment: ranks_per_node where shard groups lie within nodes, the nodes are full and
+ * it gains something; else 0. For CPUs. */
 int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, int ranks_per_node);
 
 /* segment_ranks: of sh_request_segment().
@@ -26,8 +26,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
 
 struct sh_model sh_request_model(const struct sh_config *cfg);
 
-/* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no news.
- * Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */
+/* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no
+ * news. Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);
 const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu);
 

@@ -40,8 +40,8 @@ void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */
 sh_rc sh_run_init_state(struct sh_run *r); /* initial values, each rank its own shard */
-/* With the optimizer when the program trains. *damaged (may be NULL) tells a file that cannot be used at all from one of
- * another model. */
+/* With the optimizer when the program trains. *damaged (may be NULL) tells a file that cannot be used at all from one
+ * of another model. */
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
 char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed with free() */
@@ -58,10 +58,11 @@ bool sh_run_is_saving(const struct sh_run *r); /* one is being written; local, t
 sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out);
 void sh_run_save_abandon(struct sh_run *r); /* give up one that is being written */
 
-/* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration names, or
- * initial values. Says which. Takes the lock of the folder when checkpoints will be written. */
+/* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration
+ * names, or initial values. Says which. Takes the lock of the folder when checkpoints will be written. */
 sh_rc sh_run_start_state(struct sh_run *r);
-/* The same without a look at the folder's lock and at unfinished files; own: whether the folder's own checkpoints count. */
+/* The same without a look at the folder's lock and at unfinished files; own: whether the folder's own checkpoints
+ * count. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
 /* feed.c: the sequences of one micro-step of this rank, so that memory does not grow with the global batch. */

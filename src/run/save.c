@@ -57,8 +57,8 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
-/* What describes the machine and not the training is left at its default: the file must be the same whatever mesh, folder
- * and road it came from. */
+/* What describes the machine and not the training is left at its default: the file must be the same whatever mesh,
+ * folder and road it came from. */
 static sh_rc print_config(const struct sh_run *r, char **text)
 {
     static const char *const model[] = {"model.name=debug"}; /* any: only the other sections are taken */

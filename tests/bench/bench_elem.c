@@ -14,7 +14,8 @@ enum { T = 256, C = 768, F = 3072, V = 50257, DIM = 64, LONG = 1 << 25 };
 static int repeats = 7;
 static int64_t tokens = 1024;
 
-/* Operands, inputs > outputs: a type (a compute type, f f32, b bf16, d f64, i i32, s i16) and a letter for each dimension. */
+/* Operands, inputs > outputs: a type (a compute type, f f32, b bf16, d f64, i i32, s i16) and a letter for each
+ * dimension. */
 static const struct {
     enum sh_op_kind kind;
     const char *operands;

@@ -79,8 +79,8 @@ void check_fails(sh_rc rc, sh_rc expected, const char *says)
     sh_error_clear();
 }
 
-/* Any bit pattern, NaN with payloads included: a checkpoint moves bits, not numbers. Parameters, which may be in halves,
- * have one NaN only. */
+/* Any bit pattern, NaN with payloads included: a checkpoint moves bits, not numbers. Parameters, which may be in
+ * halves, have one NaN only. */
 static uint32_t known_bits(int state, int tensor, int64_t i)
 {
     uint32_t bits = (uint32_t)sh_mix64((uint64_t)i * SH_CKPT_STATES + (uint64_t)state + ((uint64_t)tensor << 48));

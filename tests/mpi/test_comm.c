@@ -13,8 +13,9 @@
 static struct sh_mesh *mesh;
 static struct sh_comm *comm;
 
-/* Of the two rounds that a direct collective has in flight, hold back the first: its requests look incomplete until `until`
- * of the other's are complete. Set while nothing runs. The library's calls come here, since MPI's own are weak symbols. */
+/* Of the two rounds that a direct collective has in flight, hold back the first: its requests look incomplete until
+ * `until` of the other's are complete. Set while nothing runs. The library's calls come here, since MPI's own are weak
+ * symbols. */
 static int receives; /* parts of large collectives that came as messages */
 static struct {
     int until;          /* 0: no delay */

@@ -1,6 +1,6 @@
 /* A double of NCCL for tests without a GPU: the ranks of one node meet in shared memory, not in MPI, which belongs to
- * another thread. A collective is done where it is put; that is right because all ranks issue them in one order. What NCCL
- * would hang or go wrong on is told: ranks that call different collectives. */
+ * another thread. A collective is done where it is put; that is right because all ranks issue them in one order. What
+ * NCCL would hang or go wrong on is told: ranks that call different collectives. */
 #include "src/base/dtype.h"
 #include "src/base/err.h"
 #include "src/base/mem.h"
