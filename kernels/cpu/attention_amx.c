@@ -85,9 +85,11 @@ static SH_AMX void soften(const float *s, int64_t steps, float scale, float *max
         _mm512_storeu_ps(shrink + h * SH_WIDE_LANES, less);
     }
     for (int64_t i = 0; i < steps; i++, s += BLOCK)
-        for (int64_t r = 0; r < SIDE; r += 2)
-            sh_attn_put_pair(weights(s + r * SIDE, by, now, total), weights(s + (r + 1) * SIDE, by, now, total),
-                             p + i * STEP, r / 2);
+        for (int64_t r = 0; r < SIDE; r += 2) {
+            __m512i even = weights(s + r * SIDE, by, now, total); /* one after the other: both add to the total */
+            __m512i odd = weights(s + (r + 1) * SIDE, by, now, total);
+            sh_attn_put_pair(even, odd, p + i * STEP, r / 2);
+        }
     for (int h = 0; h < 2; h++)
         _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
 }

@@ -16,7 +16,7 @@ static const struct cut {
     int64_t most_m, most_n, tiles, most_tiles;
     double tile_flops;
 } cuts[SH_DTYPES] = {
-    [SH_F32] = {.most_m = 2048, .most_n = 1536, .tiles = 8, .most_tiles = 64, .tile_flops = 1200e6},
+    [SH_F32] = {.most_m = 2048, .most_n = 1536, .tiles = 16, .most_tiles = 128, .tile_flops = 1200e6},
     [SH_BF16] = {.most_m = SH_GEMM_TILE_M, .most_n = SH_GEMM_TILE_N, .tiles = 16, .most_tiles = 16, .tile_flops = 1},
 };
 /* f32 sums of a tile that goes to a bf16 C: the first part of a thread's scratch; the engine's is behind. */

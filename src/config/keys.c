@@ -153,8 +153,8 @@ const struct sh_config_key sh_config_keys[] = {
              "sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
              "memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
-     .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type or "
-             "256 tokens, on a GPU 2048."},
+     .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
+             "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048."},
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},

@@ -8,33 +8,30 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE_BYTES = 1 << 21 };
 
-static sh_rc memory_create(int64_t bytes, char **memory)
+/* `aligned`: the byte of it that lies on a huge page's border. */
+static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
 {
-    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = ((size_t)bytes + page - 1) / page * page, before;
+    char *p = mmap(NULL, whole + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (p == MAP_FAILED)
         return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes,
                        strerror(errno));
-    *memory = p;
+    before = -(uintptr_t)(p + aligned) % HUGE_PAGE_BYTES;
+    if (before)
+        munmap(p, before);
+    munmap(p + before + whole, HUGE_PAGE_BYTES - before);
+    *memory = p + before;
     return SH_OK;
 }
 
-/* Address space whose byte `aligned` lies on a huge page's border: shared memory gets huge pages only so. */
-static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
+static sh_rc memory_create(int64_t bytes, char **memory)
 {
-    char *p;
-
-    SH_TRY(memory_create(bytes + HUGE_PAGE_BYTES, &p));
-    size_t before = -(uintptr_t)(p + aligned) % HUGE_PAGE_BYTES;
-
-    if (before)
-        munmap(p, before);
-    munmap(p + before + bytes, HUGE_PAGE_BYTES - before);
-    *memory = p + before;
-    return SH_OK;
+    return reserve(bytes, 0, memory);
 }
 
 static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
@@ -42,7 +39,7 @@ static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_
     int64_t bytes = own_bytes + segment_bytes;
     char *p;
 
-    SH_TRY(reserve(bytes, segment_bytes ? own_bytes : 0, &p));
+    SH_TRY(reserve(bytes, segment_bytes ? own_bytes : 0, &p)); /* shared memory gets huge pages only when aligned */
     if (segment_bytes && mmap(p + own_bytes, (size_t)segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                               segment_fd, 0) == MAP_FAILED) {
         munmap(p, (size_t)bytes);

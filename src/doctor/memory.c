@@ -27,7 +27,8 @@ static double free_memory(void)
     return available < (double)limit ? available : (double)limit;
 }
 
-/* As sh_run_open() plans it. sharing: ranks that may run on the same cores. */
+/* As sh_run_open() plans it, but for the ranks' one recomputation, which may take less. sharing: ranks that may run on
+ * the same cores. */
 static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
 {
     int threads = d->cfg->training.threads ? d->cfg->training.threads : sh_device_threads(sharing);

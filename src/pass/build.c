@@ -86,7 +86,7 @@ static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
                    sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
                    b->fit ? " at least, whatever is recomputed" : "",
                    sh_str_bytes(b->limit_bytes, limit), what_takes_it(p, text, sizeof text),
-                   b->fit ? "" : ", activation_checkpoint.mode=memory_budget");
+                   !b->fit && b->options.training ? ", activation_checkpoint.mode=memory_budget" : "");
 }
 
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)

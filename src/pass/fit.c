@@ -28,16 +28,18 @@ static sh_rc arena_of(const struct sh_build *b, int level, int64_t *bytes)
 
 /* From the top down to the first level that fits, or to the one that takes least: where the last block sets the peak,
  * the topmost levels gain nothing, and may lose a little. */
-static sh_rc find_top(const struct sh_build *b, int from, int *top, int64_t *bytes)
+static sh_rc find_top(const struct sh_build *b, int from, int *top, int64_t *least)
 {
-    int64_t below;
+    int64_t bytes;
 
     *top = 2 * b->model.layers;
-    SH_TRY(arena_of(b, *top, bytes));
-    for (; *bytes > b->limit_bytes && *top > from; --*top, *bytes = below) {
-        SH_TRY(arena_of(b, *top - 1, &below));
-        if (below > *bytes)
-            break;
+    SH_TRY(arena_of(b, *top, least));
+    for (int level = *top - 1; *least > b->limit_bytes && level > from; level--) {
+        SH_TRY(arena_of(b, level, &bytes));
+        if (bytes <= *least) {
+            *least = bytes;
+            *top = level;
+        }
     }
     return SH_OK;
 }

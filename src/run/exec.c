@@ -245,18 +245,31 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
     e->device->get(e->queue, host, device, bytes);
 }
 
-/* Halves are split and joined in pieces that stay in the cache. */
-enum { PIECE = 4096 };
+/* Halves are split and joined in pieces that stay in the cache, and are worth a GPU's way to the host. */
+enum { PIECE = 32768 };
+
+static struct sh_floats room_for(int64_t n)
+{
+    size_t elems = (size_t)(n < PIECE ? n : PIECE);
+
+    return (struct sh_floats){.high = sh_calloc(elems, sizeof(sh_bf16)), .low = sh_calloc(elems, sizeof(int16_t))};
+}
+
+static void free_room(struct sh_floats room)
+{
+    free(room.high);
+    free(room.low);
+}
 
 void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n)
 {
-    float room[PIECE];
-    struct sh_floats halves = sh_floats_in(room, PIECE, true);
+    struct sh_floats halves;
 
     if (device.whole) {
         sh_exec_put_at(e, device.whole, host, n * (int64_t)sizeof *host);
         return;
     }
+    halves = room_for(n);
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
@@ -264,17 +277,18 @@ void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float 
         sh_exec_put_at(e, device.high + at, halves.high, here * (int64_t)sizeof *halves.high);
         sh_exec_put_at(e, device.low + at, halves.low, here * (int64_t)sizeof *halves.low);
     }
+    free_room(halves);
 }
 
 void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n)
 {
-    float room[PIECE];
-    struct sh_floats halves = sh_floats_in(room, PIECE, true);
+    struct sh_floats halves;
 
     if (device.whole) {
         sh_exec_get_at(e, host, device.whole, n * (int64_t)sizeof *host);
         return;
     }
+    halves = room_for(n);
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
@@ -282,6 +296,7 @@ void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device,
         sh_exec_get_at(e, halves.low, device.low + at, here * (int64_t)sizeof *halves.low);
         sh_floats_get(halves, here, host + at);
     }
+    free_room(halves);
 }
 
 void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std)

@@ -21,8 +21,8 @@ def add_arguments(parser, steps, rounds):
     parser.add_argument('--rounds', type=int, default=rounds)
 
 
-def write_tokens(path, count, vocab=50000):
-    """Any tokens do: the work does not depend on them."""
+def write_tokens(path, count, vocab=256):
+    """Any tokens that the model has do: the work does not depend on them."""
     path.write_bytes(b''.join((i * 7919 % vocab).to_bytes(2, 'little') for i in range(count)))
 
 
