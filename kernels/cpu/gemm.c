@@ -10,8 +10,8 @@
 enum { MIN_SIDE = 128, GRAIN = 64 };
 
 /* By type: the most rows and columns of a tile, and how many tiles are to be there for the threads: more of tile_flops
- * (8 ms) where the product is that large. A library packs both sides of each tile, so that f32 at GPT-2's shapes gains
- * 5 to 8 % over the tiles of bf16, whose size bounds a scratch; one tile for a thread would gain 15 %. */
+ * (8 ms) where the product is that large. A library packs both sides of each tile, so that f32 gains by
+ * larger tiles than those of bf16, whose size bounds a scratch; one tile for a thread would gain 15 %. */
 static const struct cut {
     int64_t most_m, most_n, tiles, most_tiles;
     double tile_flops;
