@@ -1,4 +1,5 @@
 /* Floats in halves: each comes back to the bit, and the upper half is the number rounded to bf16. */
+#include "kernels/cpu/math.h"
 #include "kernels/floats.h"
 
 #include <math.h>
@@ -10,20 +11,6 @@
 #include <cmocka.h>
 
 enum { LOWS = 1 << 16 };
-
-static float as_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static uint32_t as_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 
 /* Zero and denormals, the least normal numbers, around 1, the largest, infinity, NaN; and some between. Both signs. */
 static int tops(uint16_t top[512])
@@ -53,14 +40,14 @@ static void all_come_back(void **state)
     (void)state;
     for (int t = 0; t < n; t++) {
         for (uint32_t i = 0; i < LOWS; i++)
-            from[i] = as_float((uint32_t)top[t] << 16 | i);
+            from[i] = sh_bits_to_f32((uint32_t)top[t] << 16 | i);
         sh_floats_put(halves, LOWS, from);
         sh_floats_get(halves, LOWS, back);
         for (uint32_t i = 0; i < LOWS; i++) {
-            uint32_t bits = (uint32_t)top[t] << 16 | i, want = isnan(as_float(bits)) ? 0x7fc00000u : bits;
+            uint32_t bits = (uint32_t)top[t] << 16 | i, want = isnan(sh_bits_to_f32(bits)) ? 0x7fc00000u : bits;
 
-            if (as_bits(back[i]) != want)
-                fail_msg("%08x comes back as %08x", bits, as_bits(back[i]));
+            if (sh_f32_to_bits(back[i]) != want)
+                fail_msg("%08x comes back as %08x", bits, sh_f32_to_bits(back[i]));
         }
     }
     free(from);
@@ -78,7 +65,7 @@ static void upper_half_is_rounded(void **state)
     (void)state;
     for (int t = 0; t < n; t++)
         for (uint32_t i = 0; i < LOWS; i++) {
-            float x = as_float((uint32_t)top[t] << 16 | i);
+            float x = sh_bits_to_f32((uint32_t)top[t] << 16 | i);
             sh_bf16 high, want = sh_f32_to_bf16(x);
             int16_t low;
 
@@ -88,7 +75,7 @@ static void upper_half_is_rounded(void **state)
             else if (i == LOWS / 2)
                 want = (sh_bf16)(top[t] + 1);
             if (high != want)
-                fail_msg("%08x has the upper half %04x, not %04x", as_bits(x), high, want);
+                fail_msg("%08x has the upper half %04x, not %04x", sh_f32_to_bits(x), high, want);
         }
 }
 
@@ -114,7 +101,7 @@ static void parts(void **state)
             assert_memory_equal(back + begin, from + begin, (size_t)n * sizeof *back);
             assert_true(high[begin - 1] == 0x1111 && low[begin - 1] == 0x1111);
             assert_true(high[begin + n] == 0x1111 && low[begin + n] == 0x1111);
-            assert_int_equal(as_bits(back[begin + n]), 0x11111111);
+            assert_int_equal(sh_f32_to_bits(back[begin + n]), 0x11111111);
         }
 }
 

@@ -21,6 +21,12 @@ const struct tiny_model tiny_models[TINY_MODELS] = {
     {"gpt2, 3 layers, tied", {COMMON, GPT2, .layers = 3, .tied = true}, false},
 };
 
+const struct tiny_model not_tiny_model = {
+    "70B",
+    {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128,
+     .ffn_dim = 28672, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 5e5},
+    false};
+
 const struct tiny_strategy tiny_strategies[TINY_STRATEGIES] = {
     {"full", false, false},
     {"keep after forward", false, true},

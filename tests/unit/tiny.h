@@ -14,6 +14,9 @@ struct tiny_model {
 enum { TINY_MODELS = 6, TINY_SEQ = 4, TINY_VOCAB = 13 };
 extern const struct tiny_model tiny_models[TINY_MODELS];
 
+/* Llama 3.1 70B, for how long planning takes. */
+extern const struct tiny_model not_tiny_model;
+
 /* The table of strategies; which gradient_sync goes with them is the test's to choose. */
 struct tiny_strategy {
     const char *name;
