@@ -28,8 +28,7 @@ static const struct {
     [SH_OP_ROPE] = {3, 0},         [SH_OP_GELU] = {9, 0},         [SH_OP_GELU_BWD] = {17, 0},
     [SH_OP_SWIGLU] = {5, OUT0},    [SH_OP_SWIGLU_BWD] = {12, 0},  [SH_OP_ADD] = {1, 0},
     [SH_OP_ACCUMULATE] = {1, 0},   [SH_OP_SUMSQ] = {2, 0},        [SH_OP_ADAMW] = {15, 0},
-    [SH_OP_SUMSQ_EXACT] = {2, 0},  [SH_OP_EXACT_ROUND] = {3, 0},
-    [SH_OP_REDUCE_SCATTER] = {1, 0}, [SH_OP_ALL_REDUCE] = {1, OUT0},
+    [SH_OP_EXACT_ROUND] = {3, 0},  [SH_OP_REDUCE_SCATTER] = {1, 0}, [SH_OP_ALL_REDUCE] = {1, OUT0},
 };
 
 /* One matrix product: `rows` rows of x against every element of w. */

@@ -97,7 +97,9 @@ static void sum_piece(struct sh_channel *ch, int64_t at, int64_t n)
     for (int r = 0; r < ch->size; r++)
         ch->source[r] = peer(ch, all + at * size, r);
     char *out = (char *)coll->recv + (reduce ? at : at - begin) * size;
-    if (!reduce && coll->count * size >= AWAY_BYTES)
+    if (coll->squares)
+        sh_comm_sum_squares((float *)out, ch->source, ch->size, n, &ch->squares, coll->squared - (at - begin));
+    else if (!reduce && coll->count * size >= AWAY_BYTES)
         sh_comm_sum_away(coll->dtype, out, ch->source, ch->size, n);
     else
         sh_comm_sum(coll->dtype, out, ch->source, ch->size, n);
@@ -120,10 +122,21 @@ static sh_rc sum_some(struct sh_channel *ch)
     return SH_OK;
 }
 
+/* Between two additions the accumulator is that of one collective. */
+static void begin_squares(struct sh_channel *ch)
+{
+    ch->squares = (struct sh_exact){0};
+    if (ch->coll.squares && ch->coll.add_squares)
+        sh_exact_get(&ch->squares, ch->coll.squares);
+}
+
 static sh_rc pass(struct sh_channel *ch, bool *done)
 {
     atomic_thread_fence(memory_order_seq_cst);
     *done = ch->segment_phase == LEAVE || ch->coll.kind == SH_OP_ALL_GATHER;
+    if (*done && ch->coll.squares)
+        sh_exact_put(&ch->squares, ch->coll.squares);
+    begin_squares(ch);
     ch->segment_phase = SUM;
     ch->segment_done = 0;
     return SH_OK;

@@ -3,6 +3,7 @@
 #ifndef SH_COMM_CHANNEL_H
 #define SH_COMM_CHANNEL_H
 
+#include "kernels/exact.h"
 #include "src/comm/backend.h"
 
 enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one is summed while the next one arrives */
@@ -48,6 +49,7 @@ struct sh_channel {
     int *place;              /* [size]: of the axis's ranks in the segment */
     int segment_phase;
     int64_t segment_done;     /* elements summed */
+    struct sh_exact squares;  /* of those */
 };
 
 /* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */

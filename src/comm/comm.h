@@ -60,6 +60,10 @@ struct sh_coll {
     const void *send;
     void *recv;
     int64_t count;          /* elements of one rank's part */
+    double *squares;        /* REDUCE_SCATTER of f32 in the segment: [SH_EXACT_ELEMS], the squares of the first `squared`
+                               elements of recv (kernels/exact.h), added to what is there or not; NULL: not wanted */
+    int64_t squared;
+    bool add_squares;
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */
     void *queue;            /* of the device, where send and recv lie; NULL: they are in host memory */
     const char *label;      /* for reports and traces; must outlive the job */

@@ -28,6 +28,7 @@ struct shard {
     struct sh_program *out;
     int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
     bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
+    bool squaring;         /* a reduction of this section has begun the program's squares */
     struct interval *intervals;
     int n_intervals, cap_intervals;
     int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
@@ -313,6 +314,20 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         cast_into(s, unit, chunk, shard, phase);
 }
 
+/* Let the reduction `scattered` add the squares of what it makes; padding does not count. */
+static void square(struct shard *s, int unit, int scattered)
+{
+    const struct sh_pass_options *opt = s->opt;
+    struct sh_op *op = &s->out->ops[s->out->sections[s->out->n_sections - 1].first_op + scattered];
+    struct sh_range own =
+        sh_layout_owned(s->out->units[unit].elems, shard_size(s), opt->mesh.index[SH_AXIS_SHARD]);
+
+    op->out[1] = s->out->squares;
+    op->attr.squared = own.end - own.begin;
+    op->attr.accumulate |= (unsigned)s->squaring << 1;
+    s->squaring = true;
+}
+
 /* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
@@ -326,6 +341,8 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
             chunk = reduced(s, unit);
         scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit,
                                         sent(s, unit, phase), chunk, SH_NONE, phase);
+        if (s->last && s->out->units[unit].squared)
+            square(s, unit, scattered);
         if (!direct)
             add_reduced(s, unit, chunk, phase);
         else if (chunk != shard && !sum)
