@@ -76,15 +76,6 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
                            u->name, "snapshot");
 }
 
-/* Where a reduction in the segment makes the gradient that the update reads, it has it at hand for the norm too. */
-static bool squared(const struct sh_pass_options *opt)
-{
-    bool final = opt->strategy.sync_last_only || opt->micro_steps == 1;
-
-    return opt->segment_ranks && opt->mesh.size[SH_AXIS_SHARD] > 1 && opt->mesh.size[SH_AXIS_REPLICATE] == 1 &&
-           opt->reduce == SH_F32 && final;
-}
-
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = opt->mesh.size[SH_AXIS_SHARD];
@@ -93,7 +84,6 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
     u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
     u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
     keep_snapshot(opt, p, u);
-    u->squared = squared(opt);
     u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
