@@ -149,6 +149,14 @@ def bit_cases():
     return cases
 
 
+def early_cases():
+    """Tied weights, whose gradient is reduced early where ranks share memory, and the embedding's rows at the end."""
+    meshes = [(flat('full_shard', 3), False), (flat('shard_optim', 2), True), (grid('hybrid_shard', 2, 2), False)]
+    return [(f'gpt2, {label(ranks, changes)}: reduced early', case_same_bits, 'gpt2', ranks,
+             with_local(changes, ranks, accumulate), [APART, {'training.threads': 2}])
+            for (ranks, changes), accumulate in meshes]
+
+
 def sync_cases():
     meshes = [flat('full_shard', 4), flat('no_shard', 2), grid('hybrid_shard_zero2', 2, 2)] + (
         EVERY_MESH if LONG else [])
@@ -168,4 +176,4 @@ def rounded_cases():
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases(mesh_cases() + bit_cases() + sync_cases() + rounded_cases()))
+    sys.exit(job.run_cases(mesh_cases() + bit_cases() + early_cases() + sync_cases() + rounded_cases()))
