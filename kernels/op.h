@@ -53,7 +53,7 @@ enum sh_op_kind {
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
     SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis;
                             squares? [SH_EXACT_ELEMS] f64 +=: those of the sum, as SUMSQ has them; f32 only.
-                            With tokens? [B,T] i32: only what attr.rows says of all ranks' tokens, the rest stays */
+                            With tokens? [B,T] i32: what attr.rows says of all ranks' tokens, the rest stays */
     SH_OP_ALL_REDUCE,    /*                                                         -> y [n] f32, f64 or bf16: sum over the axis, in place */
     SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
     SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
@@ -68,10 +68,11 @@ struct sh_decay_run {
     bool decay;
 };
 
-/* The elements of a flat gradient that are summed again: rows that tokens name, and one more range. */
+/* The elements of a flat gradient that are complete late: rows that tokens name, and one more range. */
 struct sh_op_rows {
     int64_t first, count, elems; /* rows 0 .. count - 1 of `elems` elements each begin at element `first` */
     int64_t begin, end;
+    bool late;                   /* those are meant; else all others */
 };
 
 /* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */

@@ -131,7 +131,7 @@ static double whole_bytes(const struct plan *l, const struct sh_op *op, int size
     const struct sh_tensor *t = l->p->tensors + (op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]);
     const struct sh_op_rows *rows = &op->attr.rows;
 
-    if (op->in[1] == SH_NONE)
+    if (!rows->late)
         return (double)sh_tensor_bytes(t);
     int64_t tokens = size * sh_tensor_elems(&l->p->tensors[op->in[1]]);
     return (double)(tokens * rows->elems + rows->end - rows->begin) * sh_dtype_bytes(t->dtype);

@@ -48,7 +48,7 @@ struct sh_channel {
     const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside of it, or there is none */
     int *place;              /* [size]: of the axis's ranks in the segment */
     int segment_phase;
-    int64_t segment_done;     /* elements summed; of some rows: rows, and elements of the range after those */
+    int64_t segment_done;     /* elements of this rank's part that are summed, or passed over */
     unsigned char *touched;   /* [rows] of them: named by a token */
     struct sh_exact squares;  /* of those */
 };
@@ -80,7 +80,7 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
 char *sh_segment_peer(const struct sh_channel *ch, const void *p, int rank);
 void sh_segment_sum(struct sh_channel *ch, int64_t at, int64_t n);
 
-/* A reduce_scatter of some rows (rows.c): note which; sum a few of them, false: there are no more. */
+/* A reduce_scatter with tokens (rows.c): note their rows; sum a few, false: there are no more. */
 void sh_rows_begin(struct sh_channel *ch);
 bool sh_rows_some(struct sh_channel *ch);
 

@@ -60,8 +60,8 @@ struct sh_coll {
     const void *send;
     void *recv;
     int64_t count;          /* elements of one rank's part */
-    const int32_t *tokens;  /* REDUCE_SCATTER in the segment, where they are too: [n_tokens], of each rank its own; only rows
-                               of `send` that one of them names and the range of `rows` are summed; NULL: all */
+    const int32_t *tokens;  /* REDUCE_SCATTER in the segment, where they are too: [n_tokens], of each rank its own. What
+                               `rows` says of them is summed, the rest of recv stays; NULL: all is summed */
     int64_t n_tokens;
     struct sh_op_rows rows;
     double *squares;        /* REDUCE_SCATTER of f32 in the segment: [SH_EXACT_ELEMS], the squares of the first `squared`

@@ -22,6 +22,9 @@ int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stre
 int sh_shard_early(const struct sh_program *micro, const struct sh_pass_options *opt, int unit);
 struct sh_op_rows sh_shard_rows(const struct sh_program *micro, int unit);
 
+/* Whether they cut no block of exact sums in two, so that both reductions can add squares. */
+bool sh_shard_whole_blocks(const struct sh_op_rows *rows);
+
 /* A plain operation appended to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);
 

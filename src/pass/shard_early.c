@@ -1,7 +1,8 @@
 /* A unit whose gradient is made early but for some rows: the output matrix is done when the backward begins, and where it
  * is the embedding too, that adds to the rows of the micro-step's tokens when all the rest is over. In a segment such a
- * unit is reduced early, behind all of the backward, and then only those rows are summed again, and what the embedding
- * makes besides. It is the same sum of the same gradients, so the same bits. */
+ * unit is reduced early, behind all of the backward, but for those rows and what the embedding makes besides, which
+ * follow. Each element is summed once, from the same gradients, so the bits are the same. */
+#include "kernels/exact.h"
 #include "src/pass/shard.h"
 
 static bool writes_unit(const struct sh_program *micro, const struct sh_op *op, int unit)
@@ -35,6 +36,12 @@ int sh_shard_early(const struct sh_program *micro, const struct sh_pass_options 
             early = rows ? early : i;
         }
     return rows ? early : SH_NONE;
+}
+
+bool sh_shard_whole_blocks(const struct sh_op_rows *rows)
+{
+    return rows->first % SH_EXACT_BLOCK == 0 && rows->elems % SH_EXACT_BLOCK == 0 && rows->begin % SH_EXACT_BLOCK == 0 &&
+           rows->end % SH_EXACT_BLOCK == 0;
 }
 
 struct sh_op_rows sh_shard_rows(const struct sh_program *micro, int unit)

@@ -327,45 +327,55 @@ static struct sh_op *op_of_section(const struct shard *s, int index)
     return &s->out->ops[s->out->sections[s->out->n_sections - 1].first_op + index];
 }
 
-static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
-{
-    if (reduces_now(s))
-        sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit, s->grad[unit],
-                            s->out->units[unit].grad_shard, SH_NONE, phase);
-}
-
-/* Let the reduction `scattered` sum again what the embedding's backward has changed since. */
-static void only_rows(struct shard *s, int unit, int scattered)
-{
-    struct sh_op *op = op_of_section(s, scattered);
-
-    op->in[1] = s->out->tokens;
-    s->out->tensors[s->out->tokens].space = SH_SPACE_PEERS;
-    op->attr.rows = sh_shard_rows(s->micro, unit);
-}
-
 /* In a segment a reduction that makes the gradient which the update reads has it at hand for the norm too. */
 static bool squares(const struct shard *s, int unit)
 {
     const struct sh_pass_options *opt = s->opt;
+    struct sh_op_rows rows = s->early[unit] == SH_NONE ? (struct sh_op_rows){0} : sh_shard_rows(s->micro, unit);
 
     return opt->segment_ranks && s->last && opt->mesh.size[SH_AXIS_REPLICATE] == 1 && opt->reduce == SH_F32 &&
-           (s->first || opt->strategy.sync_last_only) && s->early[unit] == SH_NONE;
+           (s->first || opt->strategy.sync_last_only) && sh_shard_whole_blocks(&rows);
 }
 
 /* Let the reduction `scattered` add the squares of what it makes; padding does not count. */
 static void square(struct shard *s, int unit, int scattered)
 {
-    const struct sh_pass_options *opt = s->opt;
     struct sh_op *op = op_of_section(s, scattered);
     struct sh_range own =
-        sh_layout_owned(s->out->units[unit].elems, shard_size(s), opt->mesh.index[SH_AXIS_SHARD]);
+        sh_layout_owned(s->out->units[unit].elems, shard_size(s), s->opt->mesh.index[SH_AXIS_SHARD]);
 
     op->out[1] = s->out->squares;
     op->attr.squared = own.end - own.begin;
     op->attr.accumulate |= (unsigned)s->squaring << 1;
     s->out->units[unit].squared = true;
     s->squaring = true;
+}
+
+/* Let the reduction `scattered` sum what the embedding's backward changes, or all else. */
+static void only_rows(struct shard *s, int unit, int scattered, bool late)
+{
+    struct sh_op *op = op_of_section(s, scattered);
+
+    op->in[1] = s->out->tokens;
+    op->attr.rows = sh_shard_rows(s->micro, unit);
+    op->attr.rows.late = late;
+    s->out->tensors[s->out->tokens].space = SH_SPACE_PEERS;
+}
+
+static int scatter(struct shard *s, int unit, int from, int chunk, enum sh_phase phase)
+{
+    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit, from,
+                                        chunk, SH_NONE, phase);
+
+    if (squares(s, unit))
+        square(s, unit, scattered);
+    return scattered;
+}
+
+static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
+{
+    if (reduces_now(s))
+        only_rows(s, unit, scatter(s, unit, s->grad[unit], s->out->units[unit].grad_shard, phase), false);
 }
 
 /* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
@@ -378,12 +388,9 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
     if (reduces_now(s)) {
         if (!direct || s->opt->reduce != SH_F32)
             chunk = reduced(s, unit);
-        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit,
-                                        sent(s, unit, phase), chunk, SH_NONE, phase);
-        if (squares(s, unit))
-            square(s, unit, scattered);
+        scattered = scatter(s, unit, sent(s, unit, phase), chunk, phase);
         if (s->early[unit] != SH_NONE)
-            only_rows(s, unit, scattered);
+            only_rows(s, unit, scattered, true);
         if (!direct)
             add_reduced(s, unit, chunk, phase);
         else if (chunk != shard && !sum)

@@ -336,11 +336,12 @@ static void squares_in_segment(int64_t count, int64_t squared, bool add)
 }
 
 /* Rows of 5 elements from element 7 on, of which each rank names some, and a range behind them. */
-static void rows_in_segment(int64_t count)
+static void rows_in_segment(int64_t count, bool late)
 {
-    enum { FIRST = 7, ROWS = 300, ELEMS = 5, TOKENS = 40, RANGE = 90000 };
+    enum { FIRST = 7, ROWS = 300, ELEMS = 5, TOKENS = 40, GAP = 9, RANGE = 90000 };
     struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, 1);
-    struct sh_op_rows rows = {FIRST, ROWS, ELEMS, FIRST + ROWS * ELEMS, FIRST + ROWS * ELEMS + RANGE};
+    int64_t behind = FIRST + ROWS * ELEMS;
+    struct sh_op_rows rows = {FIRST, ROWS, ELEMS, behind + GAP, behind + GAP + RANGE, late};
     int32_t *tokens = buffer(SH_I32, TOKENS);
     prepare(&t, false);
     CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
@@ -357,11 +358,11 @@ static void rows_in_segment(int64_t count)
     for (int64_t i = 0; i < count; i++) {
         int64_t at = mesh->shape.index[SH_AXIS_SHARD] * count + i;
         bool seen = at >= rows.begin && at < rows.end;
-        for (int r = 0; r < mesh->shape.size[SH_AXIS_SHARD] && at >= FIRST && at < rows.begin; r++)
+        for (int r = 0; r < mesh->shape.size[SH_AXIS_SHARD] && at >= FIRST && at < behind; r++)
             for (int k = 0; k < TOKENS; k++)
                 seen |= (at - FIRST) / ELEMS ==
                         (7 * k + 31 * sh_mesh_axis_member(&mesh->shape, SH_AXIS_SHARD, r)) % (ROWS / 2) * 2;
-        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, SH_AXIS_SHARD, seen ? 2 : 1, at)));
+        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, SH_AXIS_SHARD, seen == late ? 2 : 1, at)));
     }
     drop(&t);
 }
@@ -374,8 +375,10 @@ static void more_in_segment(void)
         squares_in_segment(squared + 100, squared, false);
         squares_in_segment(squared + 1, squared, true);
     }
-    rows_in_segment(1024);
-    rows_in_segment(64 * 1024);
+    for (int late = 0; late < 2; late++) {
+        rows_in_segment(1024, late);
+        rows_in_segment(64 * 1024, late);
+    }
 }
 
 static void test_segment(void)

@@ -192,7 +192,7 @@ static void tied_weights_are_reduced_early(void **state)
                     last = i;
                     with_tokens += p->ops[i].in[1] != SH_NONE;
                 }
-            assert_int_equal(with_tokens, early);
+            assert_int_equal(with_tokens, 2 * early);
             assert_int_equal(p->ops[last].in[1] != SH_NONE, early);
             assert_int_equal(p->ops[first].in[0] == p->ops[last].in[0], early);
             assert_int_equal(count(p, SH_SECTION_NORM, SH_OP_SUMSQ), !segment ? p->n_units : early);
