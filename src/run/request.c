@@ -11,9 +11,7 @@ struct strategy {
 };
 
 static const struct strategy strategies[] = {
-    [SH_NO_SHARD] = {.name = "no_shard",
-                     .whole = true,
-                     .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_NO_SHARD] = {.name = "no_shard", .whole = true, .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
     [SH_FULL_SHARD] = {.name = "full_shard"},
@@ -42,13 +40,14 @@ static int ranks_of_copy(const struct sh_config *cfg, const struct sh_place *at)
 
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_place *at)
 {
+    const struct strategy *s = strategy(cfg);
     struct sh_mesh_request r = {.shard = cfg->mesh.shard,
                                 .replicate = cfg->mesh.replicate,
                                 .inner = cfg->parallelism.reshard_after_forward,
                                 .ranks_per_node = at->ranks_per_node};
 
     if (r.shard == SH_CONFIG_UNSET)
-        r.shard = strategy(cfg)->whole ? ranks_of_copy(cfg, at) : strategy(cfg)->hybrid ? SH_MESH_NODE : SH_MESH_ALL;
+        r.shard = s->whole ? ranks_of_copy(cfg, at) : s->hybrid ? SH_MESH_NODE : SH_MESH_ALL;
     return r;
 }
 
@@ -60,9 +59,9 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_place *at, st
     SH_TRY(sh_mesh_shape_make(&r, at->world, at->rank, shape));
     if (s->whole && cfg->mesh.shard != SH_CONFIG_UNSET && shape->size[SH_AXIS_SHARD] != 1)
         return sh_fail(SH_E_USAGE,
-                       "parallelism.sharding_strategy=no_shard takes no mesh.shard but 1, and it is %d; leave mesh.shard "
+                       "parallelism.sharding_strategy=%s takes no mesh.shard but 1, and it is %d; leave mesh.shard "
                        "unset or choose a strategy that shards",
-                       shape->size[SH_AXIS_SHARD]);
+                       s->name, shape->size[SH_AXIS_SHARD]);
     if (!s->hybrid && !s->whole && shape->size[SH_AXIS_REPLICATE] != 1)
         return sh_fail(SH_E_USAGE,
                        "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "

@@ -29,6 +29,7 @@ GRIDS = ((1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (2, 3), (3, 2),
 
 # Within a node nothing is gathered, so gathers are tried as if there were none.
 APART = {'comm.shared_memory': 'off'}
+PARTS_BOUND = 1e-15  # of a gradient norm whose squares are summed in other parts
 
 
 def flat(strategy, ranks, **more):
@@ -38,6 +39,11 @@ def flat(strategy, ranks, **more):
 def grid(strategy, replicate, shard, **more):
     return replicate * shard, {'parallelism.sharding_strategy': strategy, 'mesh.replicate': replicate,
                                'mesh.shard': shard, **more}
+
+
+def replicas(ranks):
+    """Each rank has all of it, though a node's could hold it once."""
+    return flat('no_shard', ranks, **{'mesh.replicate': ranks})
 
 
 ROUNDED = {'training.mixed_precision_reduce': 'bfloat16'}
@@ -53,12 +59,16 @@ INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full
 EVERY_MESH = ([flat(*pair) for pair in itertools.product(FLAT, RANKS)]
               + [grid(strategy, *sizes) for strategy in HYBRID for sizes in GRIDS] + INNER)
 # Each strategy, each number of ranks and each kind of grid at least once.
-SAMPLE = [flat('full_shard', 1), flat('no_shard', 2), flat('shard_optim', 3), flat('shard_grad_op', 4),
+SAMPLE = [flat('full_shard', 1), replicas(2), flat('no_shard', 4, **{'mesh.ranks_per_node': 2}),
+          flat('shard_optim', 3), flat('shard_grad_op', 4),
           flat('full_shard', 6), grid('hybrid_shard', 2, 2), grid('hybrid_shard', 4, 2),
           grid('hybrid_shard_zero2', 2, 3), grid('hybrid_shard_zero2', 3, 1), INNER[0]]
 # Where bits are compared: all collectives and both axes.
 BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_grad_op', 2)] + (
-    [flat('no_shard', 3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), INNER[0]] if LONG else [])
+    [replicas(3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), INNER[0]] if LONG else [])
+# What no_shard holds once a node: ranks, ranks of a node, what else is asked for.
+ONCE = [(2, 2, {}), (3, 3, {}), (4, 4, {'training.mixed_precision_param': 'bfloat16'}), (4, 2, {}),
+        (2, 2, {'parallelism.gradient_sync': 'every_micro_step'}), (3, 3, ROUNDED)]
 
 RECOMPUTE = [{'activation_checkpoint.mode': 'full'}, {'activation_checkpoint.mode': 'selective'},
              {'activation_checkpoint.mode': 'every_k', 'activation_checkpoint.every_k': 2}]
@@ -125,6 +135,21 @@ def case_same_bits(family, ranks, changes, kinds):
             job.differ(label(ranks, {**changes, **kind}), train(family, ranks, {**changes, **kind})[0], expected, 0)]
 
 
+def case_once(family, ranks, node, more):
+    """Held once a node, or by each rank: the same losses and the same state, to the bit."""
+    changes = {'parallelism.sharding_strategy': 'no_shard', **with_local({}, ranks, True), **more}
+    expected, saved = train(family, ranks, {**changes, **APART})
+    numbers, saved_once = train(family, ranks, {**changes, 'mesh.ranks_per_node': node})
+    return (job.differ('loss', numbers[::2], expected[::2], 0)
+            + job.differ('norm', numbers[1::2], expected[1::2], PARTS_BOUND)
+            + ([] if saved == saved_once else ['the checkpoints differ']))
+
+
+def once_cases():
+    return [(f'{family}, {label(ranks, more)}, nodes of {node}: no_shard held once', case_once, family, ranks, node, more)
+            for family, (ranks, node, more) in zip(itertools.cycle(tiny.MODELS), ONCE)]
+
+
 def mesh_cases():
     both = [(family, ranks, {**apart, **with_local(changes, ranks, accumulate)}, accumulate)
             for family in tiny.MODELS for accumulate in (False, True) for apart in (({}, APART) if LONG else ({},))
@@ -158,7 +183,7 @@ def sync_cases():
 
 
 def rounded_cases():
-    meshes = [flat('full_shard', 3), flat('no_shard', 2), grid('hybrid_shard', 2, 2)] + (
+    meshes = [flat('full_shard', 3), replicas(2), grid('hybrid_shard', 2, 2)] + (
         [flat('shard_optim', 4), grid('hybrid_shard_zero2', 3, 2), INNER[0]] if LONG else [])
     return [(f'{family}, {label(ranks, changes)}, bf16 sent', case_rounded, family, ranks,
              with_local(changes, ranks, family == 'llama'))
@@ -168,4 +193,4 @@ def rounded_cases():
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases(mesh_cases() + bit_cases() + sync_cases() + rounded_cases()))
+    sys.exit(job.run_cases(mesh_cases() + bit_cases() + once_cases() + sync_cases() + rounded_cases()))
