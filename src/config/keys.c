@@ -336,9 +336,8 @@ const struct sh_config_key sh_config_keys[] = {
 
     {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
      .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard; no_shard, "
-             "but where a node holds it once) each so many steps, and before each checkpoint: memory that was damaged without a sign ends the job, naming the "
-             "rank. "
-             "0: never."},
+             "but where a node holds it once) each so many steps, and before each checkpoint: memory that was damaged "
+             "without a sign ends the job, naming the rank. 0: never."},
 
     {KEY(comm, train_timeout_seconds), .min = 0.1, .max = 604800, .unit = "seconds", .def = "300",
      .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
@@ -355,8 +354,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
              "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "
              "gradients in place; not with reshard_after_forward: N. no_shard holds everything once for the ranks of a node. "
-             "off: each rank for itself, with messages. The results have the same bits, but for the last ones of no_shard's "
-             "gradient norm and, over several nodes, of its sums."},
+             "off: each rank for itself, with messages. The results have the same bits, but for some of no_shard's over "
+             "several nodes (doc/decisions/0032)."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =
