@@ -354,8 +354,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
              "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "
              "gradients in place; not with reshard_after_forward: N. no_shard holds everything once for the ranks of a node. "
-             "off: each rank for itself, with messages. The results have the same bits, but for some of no_shard's over "
-             "several nodes (doc/decisions/0032)."},
+             "off: each rank for itself, with messages. The results have the same bits, but where "
+             "no_shard over several nodes sums first inside of them."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =
