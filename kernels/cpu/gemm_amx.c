@@ -36,16 +36,23 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* `count` panels of the rows or columns, from `first` on, over the chunk from inner element k on. */
-static void pack(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k, sh_bf16 *panels)
+/* Whether the inner dimension counts the stored rows of A, or of B. */
+static bool has_inner_rows(const struct sh_gemm *g, bool rows)
+{
+    return rows ? g->trans_a : !g->trans_b;
+}
+
+/* `count` panels of the rows or columns, from `first` on, over at most `steps` steps from inner element k on. */
+static void pack(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k, int64_t steps,
+                 sh_bf16 *panels)
 {
     int64_t side = first * SIDE, ld = rows ? g->lda : g->ldb;
-    bool inner_rows = rows ? g->trans_a : !g->trans_b;
+    bool inner_rows = has_inner_rows(g, rows);
     struct sh_amx_source s = {
         .data = (const sh_bf16 *)(rows ? g->a : g->b) + (inner_rows ? k * ld + side : side * ld + k),
         .step = ld, .inner_rows = inner_rows,
         .sides = sh_amx_least((rows ? g->m : g->n) - side, count * SIDE),
-        .depth = sh_amx_least(g->k - k, DEPTH * SIDE)};
+        .depth = sh_amx_least(g->k - k, steps * SIDE)};
 
     if (rows)
         sh_amx_pack_rows(&s, panels, CHUNK);
@@ -53,14 +60,26 @@ static void pack(const struct sh_gemm *g, bool rows, int64_t first, int64_t coun
         sh_amx_pack_cols(&s, panels, CHUNK);
 }
 
+static sh_bf16 *kept_panel(const struct product *p, int64_t c, int64_t i)
+{
+    return p->kept + (c * p->count + i) * CHUNK;
+}
+
+/* A thread takes 32 stored rows at a time, all of what is kept of them: hardware foresees what lies side by side. */
 static void pack_kept(const struct product *p)
 {
-    int64_t chunks = div_up(p->g->k, DEPTH * SIDE);
+    int64_t steps = sh_amx_panels(p->g->k);
 
+    if (has_inner_rows(p->g, p->keeps_rows)) {
+#pragma omp for schedule(static)
+        for (int64_t s = 0; s < steps; s++)
+            pack(p->g, p->keeps_rows, p->first, p->count, s * SIDE, 1, kept_panel(p, s / DEPTH, 0) + s % DEPTH * STEP);
+        return;
+    }
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < p->count; i++)
-        for (int64_t c = 0; c < chunks; c++)
-            pack(p->g, p->keeps_rows, p->first + i, 1, c * DEPTH * SIDE, p->kept + (c * p->count + i) * CHUNK);
+        for (int64_t s = 0; s < steps; s += DEPTH)
+            pack(p->g, p->keeps_rows, p->first + i, 1, s * SIDE, DEPTH, kept_panel(p, s / DEPTH, i));
 }
 
 /* Where in C the n-th square of a slice stands: `count` panels of the slice for each kept one. */
@@ -84,7 +103,7 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
     struct place at = {0}, before = {0};
 
     for (int64_t n = 0; n < p->count * count; n++, before = at) {
-        const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = p->kept + (c * p->count + n / count) * CHUNK;
+        const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = kept_panel(p, c, n / count);
         at = place_of(p, first, count, n);
         /* The next kept panel has left the L2 cache since the last slice. */
         sh_amx_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
@@ -102,7 +121,7 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
 static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 {
     for (int64_t c = 0; c * DEPTH * SIDE < p->g->k; c++) {
-        pack(p->g, !p->keeps_rows, begin, end - begin, c * DEPTH * SIDE, p->panels);
+        pack(p->g, !p->keeps_rows, begin, end - begin, c * DEPTH * SIDE, DEPTH, p->panels);
         multiply_chunk(p, c, begin, end - begin);
     }
 }
