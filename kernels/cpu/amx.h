@@ -56,8 +56,11 @@ struct sh_amx_source {
 void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
 void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
 
+/* Of functions that only ask for memory: to GCC they are without effect, and it drops calls that it does not inline. */
+#define SH_AMX_ASKS static inline __attribute__((always_inline))
+
 /* Ask for memory that is used soon: into the L2 cache. */
-static inline void sh_amx_prefetch(const void *p, int64_t bytes)
+SH_AMX_ASKS void sh_amx_prefetch(const void *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch((const char *)p + i, 0, 2);
