@@ -74,7 +74,7 @@ void sh_amx_end(void);
 void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
 
 /* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A
- * large float C goes past the caches: others see it after sh_amx_end(). */
+ * large C goes past the caches, unless it is added to: others see it after sh_amx_end(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
 
 /* Ask for what that will add to the sums. */
