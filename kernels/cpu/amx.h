@@ -56,8 +56,11 @@ struct sh_amx_source {
 void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
 void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
 
+/* Of functions that only ask for memory: to GCC they are without effect, and it drops calls that it does not inline. */
+#define SH_AMX_ASKS static inline __attribute__((always_inline))
+
 /* Ask for memory that is used soon: into the L2 cache. */
-static inline void sh_amx_prefetch(const void *p, int64_t bytes)
+SH_AMX_ASKS void sh_amx_prefetch(const void *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch((const char *)p + i, 0, 2);
@@ -71,7 +74,7 @@ void sh_amx_end(void);
 void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
 
 /* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A
- * large float C goes past the caches: others see it after sh_amx_end(). */
+ * large C goes past the caches, unless it is added to: others see it after sh_amx_end(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
 
 /* Ask for what that will add to the sums. */

@@ -116,7 +116,7 @@ static inline struct place place_of(const struct sh_amx_source *s, int64_t n)
 
 /* Ask for a step: a line of each of its 32 stored rows, which hardware does not foresee, as they often lie in as many
  * pages. Addresses past the end of a matrix do no harm. */
-static inline void prefetch(const struct sh_amx_source *s, struct place p)
+SH_AMX_ASKS void prefetch(const struct sh_amx_source *s, struct place p)
 {
     int64_t side = p.panel * SH_AMX_SIDE;
     const sh_bf16 *next = s->data + (s->inner_rows ? p.k * s->step + side : side * s->step + p.k);

@@ -70,39 +70,52 @@ static SH_AMX inline __m512 widen(const void *p, enum sh_dtype dtype, __mmask16 
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
 
-/* Up to 16 sums of a row, from column `col` on. */
-static SH_AMX inline void emit(const struct sh_gemm *g, __m512 x, int64_t row, int64_t col, __mmask16 mask)
+/* Up to 16 sums of a row, from column `col` on, with what is added to them. */
+static SH_AMX inline __m512 finish(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, __mmask16 mask)
 {
-    int64_t at = row * g->ldc + col;
-    void *c = sh_cpu_at(g->c, g->out_dtype, at);
+    __m512 x = _mm512_load_ps(sums);
 
     if (g->bias)
         x = _mm512_add_ps(x, widen(sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype, mask));
     if (g->addend)
-        x = _mm512_add_ps(x, widen(sh_cpu_at(g->addend, g->out_dtype, at), g->out_dtype, mask));
-    if (g->out_dtype == SH_F32)
-        _mm512_mask_storeu_ps(c, mask, x);
-    else
-        _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
+        x = _mm512_add_ps(x, widen(sh_cpu_at(g->addend, g->out_dtype, row * g->ldc + col), g->out_dtype, mask));
+    return x;
 }
 
-/* Past the caches: only whole lines, and only a C that would leave the caches before it is read again. */
+/* Past the caches, without reading the line first: only whole lines, which are not in the caches already, and only a C
+ * that would leave them before it is read again. */
 static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
 {
-    enum { LARGE = 4 << 20 };
+    enum { LARGE = 1 << 20 };
+    int64_t bytes = sh_dtype_bytes(g->out_dtype);
     uintptr_t at = (uintptr_t)sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
 
-    return g->out_dtype == SH_F32 && !g->addend && !g->bias && g->m * g->n >= LARGE / 4 && at % 64 == 0 &&
-           g->ldc % HALF == 0 && g->n - col >= SIDE;
+    return g->addend != g->c && g->m * g->n * bytes >= LARGE && at % 64 == 0 && g->ldc * bytes % 64 == 0 &&
+           g->n - col >= SIDE;
 }
 
 static SH_AMX void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
-    float *c = (float *)g->c + row * g->ldc + col;
+    for (int64_t r = row; r < sh_amx_least(g->m, row + SIDE); r++, sums += SIDE) {
+        __m512 lo = finish(g, sums, r, col, 0xffff), hi = finish(g, sums + HALF, r, col + HALF, 0xffff);
+        void *c = sh_cpu_at(g->c, g->out_dtype, r * g->ldc + col);
+        if (g->out_dtype == SH_F32) {
+            _mm512_stream_ps(c, lo);
+            _mm512_stream_ps((float *)c + HALF, hi);
+        } else {
+            _mm512_stream_si512(c, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+        }
+    }
+}
 
-    for (int64_t r = 0; r < sh_amx_least(g->m - row, SIDE); r++)
-        for (int h = 0; h < 2; h++)
-            _mm512_stream_ps(c + r * g->ldc + h * HALF, _mm512_load_ps(sums + r * SIDE + h * HALF));
+static SH_AMX inline void store(const struct sh_gemm *g, __m512 x, int64_t row, int64_t col, __mmask16 mask)
+{
+    void *c = sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
+
+    if (g->out_dtype == SH_F32)
+        _mm512_mask_storeu_ps(c, mask, x);
+    else
+        _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
 SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
@@ -114,9 +127,12 @@ SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row,
         stream(g, sums, row, col);
         return;
     }
-    for (int64_t r = 0; r < rows; r++, sums += SIDE)
-        for (int h = 0; h < 2; h++)
-            emit(g, _mm512_load_ps(sums + h * HALF), row + r, col + h * HALF, (__mmask16)(mask >> h * HALF));
+    for (int64_t r = row; r < row + rows; r++, sums += SIDE) {
+        for (int64_t h = 0; h < SIDE; h += HALF) {
+            __mmask16 half = (__mmask16)(mask >> h);
+            store(g, finish(g, sums + h, r, col + h, half), r, col + h, half);
+        }
+    }
 }
 
 void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)

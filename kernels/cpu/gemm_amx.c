@@ -36,31 +36,69 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* `count` panels of the rows or columns, from `first` on, over the chunk from inner element k on. */
-static void pack(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k, sh_bf16 *panels)
+/* Whether the inner dimension counts the stored rows of A, or of B. */
+static bool has_inner_rows(const struct sh_gemm *g, bool rows)
+{
+    return rows ? g->trans_a : !g->trans_b;
+}
+
+/* `count` panels of the rows or columns, from `first` on, over at most `steps` steps from inner element k on. */
+static struct sh_amx_source source_of(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k,
+                                      int64_t steps)
 {
     int64_t side = first * SIDE, ld = rows ? g->lda : g->ldb;
-    bool inner_rows = rows ? g->trans_a : !g->trans_b;
-    struct sh_amx_source s = {
+    bool inner_rows = has_inner_rows(g, rows);
+
+    return (struct sh_amx_source){
         .data = (const sh_bf16 *)(rows ? g->a : g->b) + (inner_rows ? k * ld + side : side * ld + k),
         .step = ld, .inner_rows = inner_rows,
         .sides = sh_amx_least((rows ? g->m : g->n) - side, count * SIDE),
-        .depth = sh_amx_least(g->k - k, DEPTH * SIDE)};
-
-    if (rows)
-        sh_amx_pack_rows(&s, panels, CHUNK);
-    else
-        sh_amx_pack_cols(&s, panels, CHUNK);
+        .depth = sh_amx_least(g->k - k, steps * SIDE)};
 }
 
+static void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panels)
+{
+    if (rows)
+        sh_amx_pack_rows(s, panels, CHUNK);
+    else
+        sh_amx_pack_cols(s, panels, CHUNK);
+}
+
+/* Ask for the n-th of `parts` parts of what is packed next. */
+SH_AMX_ASKS void prefetch_part(const struct sh_amx_source *s, int64_t n, int64_t parts)
+{
+    int64_t rows = s->inner_rows ? s->depth : s->sides, cols = s->inner_rows ? s->sides : s->depth;
+
+    for (int64_t r = rows * n / parts; r < rows * (n + 1) / parts; r++)
+        sh_amx_prefetch(s->data + r * s->step, cols * (int64_t)sizeof *s->data);
+}
+
+static sh_bf16 *kept_panel(const struct product *p, int64_t c, int64_t i)
+{
+    return p->kept + (c * p->count + i) * CHUNK;
+}
+
+/* A thread takes 32 stored rows at a time, all of what is kept of them: hardware foresees what lies side by side. */
 static void pack_kept(const struct product *p)
 {
-    int64_t chunks = div_up(p->g->k, DEPTH * SIDE);
+    bool rows = p->keeps_rows;
+    int64_t steps = sh_amx_panels(p->g->k);
 
+    if (has_inner_rows(p->g, rows)) {
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < p->count; i++)
-        for (int64_t c = 0; c < chunks; c++)
-            pack(p->g, p->keeps_rows, p->first + i, 1, c * DEPTH * SIDE, p->kept + (c * p->count + i) * CHUNK);
+        for (int64_t s = 0; s < steps; s++) {
+            struct sh_amx_source from = source_of(p->g, rows, p->first, p->count, s * SIDE, 1);
+            pack(&from, rows, kept_panel(p, s / DEPTH, 0) + s % DEPTH * STEP);
+        }
+        return;
+    }
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < p->count; i++) {
+        for (int64_t s = 0; s < steps; s += DEPTH) {
+            struct sh_amx_source from = source_of(p->g, rows, p->first + i, 1, s * SIDE, DEPTH);
+            pack(&from, rows, kept_panel(p, s / DEPTH, i));
+        }
+    }
 }
 
 /* Where in C the n-th square of a slice stands: `count` panels of the slice for each kept one. */
@@ -75,19 +113,27 @@ static struct place place_of(const struct product *p, int64_t first, int64_t cou
     return p->keeps_rows ? (struct place){kept, own} : (struct place){own, kept};
 }
 
-/* Chunk c of the inner dimension: `count` packed panels of a slice, from `first` on, times all kept ones. A square goes
- * to C while the next one is made. */
+/* The source of chunk c of the inner dimension of a slice; empty behind the last one. */
+static struct sh_amx_source chunk_of(const struct product *p, int64_t c, int64_t first, int64_t count)
+{
+    return source_of(p->g, !p->keeps_rows, first, count, c * DEPTH * SIDE, DEPTH);
+}
+
+/* Chunk c: `count` packed panels of a slice, from `first` on, times all kept ones. A square goes to C while the next
+ * one is made. */
 static void multiply_chunk(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
+    struct sh_amx_source next = chunk_of(p, c + 1, first, count);
     int64_t left = p->g->k - c * DEPTH * SIDE, steps = sh_amx_panels(sh_amx_least(left, DEPTH * SIDE));
     bool last = left <= DEPTH * SIDE;
     struct place at = {0}, before = {0};
 
     for (int64_t n = 0; n < p->count * count; n++, before = at) {
-        const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = p->kept + (c * p->count + n / count) * CHUNK;
+        const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = kept_panel(p, c, n / count);
         at = place_of(p, first, count, n);
         /* The next kept panel has left the L2 cache since the last slice. */
         sh_amx_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
+        prefetch_part(&next, n, p->count * count);
         if (last)
             sh_amx_prefetch_addend(p->g, at.row, at.col);
         sh_amx_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, p->sums + n * STEP, steps, c > 0);
@@ -102,7 +148,8 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
 static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 {
     for (int64_t c = 0; c * DEPTH * SIDE < p->g->k; c++) {
-        pack(p->g, !p->keeps_rows, begin, end - begin, c * DEPTH * SIDE, p->panels);
+        struct sh_amx_source from = chunk_of(p, c, begin, end - begin);
+        pack(&from, !p->keeps_rows, p->panels);
         multiply_chunk(p, c, begin, end - begin);
     }
 }

@@ -58,7 +58,7 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
         size_t bytes = (size_t)(t[i].dim[0] * t[i].dim[1]) * (size_t)sh_dtype_bytes(t[i].dtype);
         size_t by = (size_t)shift * (size_t)sh_dtype_bytes(t[i].dtype);
         moved[i] = t[i];
-        moved[i].data = (char *)malloc(bytes + by) + by;
+        moved[i].data = (char *)aligned_alloc(64, (bytes + by + 63) / 64 * 64) + by;
         memcpy(moved[i].data, t[i].data, bytes);
     }
     void *addend = p->extra == ADD ? moved[2].data : p->extra == BIAS_AND_ADDEND ? moved[4].data : NULL;
@@ -116,7 +116,7 @@ static void check_engine(const struct sh_gemm_engine *e)
 {
     static const int64_t sizes[][3] = {{1, 1, 1},    {1, 70, 3},    {3, 2, 17},     {17, 33, 65},   {64, 64, 64},
                                        {100, 1, 40}, {257, 385, 9}, {130, 500, 31}, {300, 40, 600}, {2, 800, 130},
-                                       {33, 7, 8201}, {1050, 1030, 5}};
+                                       {33, 7, 8201}, {1050, 1024 - PAD, 5}}; /* the last: whole lines, large */
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (int orders = 0; orders < 4; orders++) {
             struct product p = {.m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .trans_a = orders & 1,
