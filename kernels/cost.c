@@ -38,6 +38,11 @@ static double product(double rows, const struct sh_operand *w)
     return 2 * rows * elems(w);
 }
 
+static double linear(const struct sh_op_call *c)
+{
+    return product((double)c->in[0].dim[0], &c->in[1]) + (c->in[2].ndim ? elems(&c->out[0]) : 0);
+}
+
 /* Pairs (query, key) of all heads that the causal mask leaves: T(T+1)/2 of T*T, so that about half the work of a full
  * square is counted, as only that half need be done. Document masks leave still fewer; the shapes do not tell. */
 static double attention_pairs(const struct sh_op_call *c, const struct sh_operand *qkv)
@@ -51,7 +56,13 @@ static double flops_of(const struct sh_op_call *c)
     double d = c->attr->head_dim;
     switch (c->kind) {
     case SH_OP_LINEAR:
-        return product((double)c->in[0].dim[0], &c->in[1]) + (c->in[2].ndim ? elems(&c->out[0]) : 0);
+        return linear(c);
+    case SH_OP_LINEAR_GELU:
+        return linear(c) + elementwise[SH_OP_GELU].flops * elems(&c->out[0]);
+    case SH_OP_LINEAR_ADD:
+        return linear(c) + elementwise[SH_OP_ADD].flops * elems(&c->out[0]);
+    case SH_OP_LINEAR_BWD_GELU:
+        return product((double)c->in[0].dim[0], &c->in[1]) + elementwise[SH_OP_GELU_BWD].flops * elems(&c->out[0]);
     case SH_OP_LINEAR_BWD_X:
         return product((double)c->in[0].dim[0], &c->in[1]);
     case SH_OP_LINEAR_BWD_W:

@@ -25,6 +25,10 @@ static const struct sh_op_info op_table[SH_OP_KINDS] = {
     [SH_OP_SWIGLU] = {.name = "swiglu", .n_in = 1, .n_out = 1, APART},
     [SH_OP_SWIGLU_BWD] = {.name = "swiglu_bwd", .n_in = 2, .n_out = 1, APART},
     [SH_OP_ADD] = {.name = "add", .n_in = 2, .n_out = 1, OVER(0)},
+    [SH_OP_LINEAR_GELU] = {.name = "linear_gelu", .n_in = 3, .n_out = 2, .opt_in = BIT(2), .fused = true, APART},
+    [SH_OP_LINEAR_ADD] = {.name = "linear_add", .n_in = 4, .n_out = 1, .opt_in = BIT(2), .fused = true, APART},
+    [SH_OP_LINEAR_BWD_GELU] =
+        {.name = "linear_bwd_gelu", .n_in = 4, .n_out = 1, .opt_in = BIT(2), .fused = true, APART},
     [SH_OP_HEAD_LOSS] = {.name = "head_loss", .n_in = 3, .n_out = 1, APART},
     [SH_OP_HEAD_LOSS_GRAD] = {.name = "head_loss_grad", .n_in = 3, .n_out = 3, APART},
     [SH_OP_LOGITS] = {.name = "logits", .n_in = 2, .n_out = 1, APART},

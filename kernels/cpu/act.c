@@ -33,6 +33,16 @@ SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64
     }
 }
 
+struct sh_cpu_map_loops sh_cpu_gelu_loops(void)
+{
+    return (struct sh_cpu_map_loops){gelu, sh_wide_gelu()};
+}
+
+struct sh_cpu_map_loops sh_cpu_gelu_bwd_loops(void)
+{
+    return (struct sh_cpu_map_loops){gelu_bwd, sh_wide_gelu_bwd()};
+}
+
 sh_rc sh_cpu_gelu(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->in[0], NULL, gelu, sh_wide_gelu());

@@ -17,10 +17,13 @@ sh_rc sh_cpu_embed_bwd(const struct sh_op_call *call);
 sh_rc sh_cpu_norm(const struct sh_op_call *call);
 sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call);
 
-/* linear.c */
+/* linear.c; the fused kinds have the bits of the pairs that they stand for */
 sh_rc sh_cpu_linear(const struct sh_op_call *call);
 sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call);
 sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call);
+sh_rc sh_cpu_linear_gelu(const struct sh_op_call *call);
+sh_rc sh_cpu_linear_add(const struct sh_op_call *call);
+sh_rc sh_cpu_linear_bwd_gelu(const struct sh_op_call *call);
 
 /* bias.c */
 sh_rc sh_cpu_bias_bwd(const struct sh_op_call *call);
