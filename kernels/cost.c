@@ -28,6 +28,7 @@ static const struct {
     [SH_OP_ROPE] = {3, 0},         [SH_OP_GELU] = {9, 0},         [SH_OP_GELU_BWD] = {17, 0},
     [SH_OP_SWIGLU] = {5, OUT0},    [SH_OP_SWIGLU_BWD] = {12, 0},  [SH_OP_ADD] = {1, 0},
     [SH_OP_ACCUMULATE] = {1, 0},   [SH_OP_SUMSQ] = {2, 0},        [SH_OP_ADAMW] = {15, 0},
+    [SH_OP_ADD_NORM] = {8, 0},     [SH_OP_NORM_BWD_BIAS] = {15, 0}, [SH_OP_GELU_BWD_BIAS] = {18, 0},
     [SH_OP_SUMSQ_EXACT] = {2, 0},  [SH_OP_EXACT_ROUND] = {3, 0},
     [SH_OP_REDUCE_SCATTER] = {1, 0}, [SH_OP_ALL_REDUCE] = {1, OUT0},
 };
@@ -36,11 +37,6 @@ static const struct {
 static double product(double rows, const struct sh_operand *w)
 {
     return 2 * rows * elems(w);
-}
-
-static double linear(const struct sh_op_call *c)
-{
-    return product((double)c->in[0].dim[0], &c->in[1]) + (c->in[2].ndim ? elems(&c->out[0]) : 0);
 }
 
 /* Pairs (query, key) of all heads that the causal mask leaves: T(T+1)/2 of T*T, so that about half the work of a full
@@ -56,13 +52,7 @@ static double flops_of(const struct sh_op_call *c)
     double d = c->attr->head_dim;
     switch (c->kind) {
     case SH_OP_LINEAR:
-        return linear(c);
-    case SH_OP_LINEAR_GELU:
-        return linear(c) + elementwise[SH_OP_GELU].flops * elems(&c->out[0]);
-    case SH_OP_LINEAR_ADD:
-        return linear(c) + elementwise[SH_OP_ADD].flops * elems(&c->out[0]);
-    case SH_OP_LINEAR_BWD_GELU:
-        return product((double)c->in[0].dim[0], &c->in[1]) + elementwise[SH_OP_GELU_BWD].flops * elems(&c->out[0]);
+        return product((double)c->in[0].dim[0], &c->in[1]) + (c->in[2].ndim ? elems(&c->out[0]) : 0);
     case SH_OP_LINEAR_BWD_X:
         return product((double)c->in[0].dim[0], &c->in[1]);
     case SH_OP_LINEAR_BWD_W:

@@ -40,9 +40,9 @@ enum sh_op_kind {
     SH_OP_SWIGLU,        /* gu [N,2F] (gate, then up)                               -> h [N,F] = silu(gate) * up        */
     SH_OP_SWIGLU_BWD,    /* dh [N,F], gu [N,2F]                                     -> dgu [N,2F]                       */
     SH_OP_ADD,           /* a, b [n]                                                -> y [n]                            */
-    SH_OP_LINEAR_GELU,   /* x [N,I], w, b [F] (opt)                                 -> y [N,F] as LINEAR, a [N,F] = GELU of y */
-    SH_OP_LINEAR_ADD,    /* x [N,I], w, b [O] (opt), res [N,O]                      -> y [N,O] = ADD of LINEAR and res  */
-    SH_OP_LINEAR_BWD_GELU,/* dy [N,O], w, dres [N,F] (opt), x [N,F]                 -> dx [N,F] = GELU_BWD of LINEAR_BWD_X and x */
+    SH_OP_ADD_NORM,      /* a, b [N,C], w [C], b [C] (opt)                          -> s [N,C] as ADD; y, rstd, mean (opt) as NORM of s */
+    SH_OP_NORM_BWD_BIAS, /* as NORM_BWD                                             -> as NORM_BWD, then db [C] += as BIAS_BWD of dx */
+    SH_OP_GELU_BWD_BIAS, /* dy, x [N,F]                                             -> dx [N,F] as GELU_BWD, db [F] += as BIAS_BWD of dx */
     SH_OP_HEAD_LOSS,     /* x [N,C], w [V,C], targets [N] i32                       -> loss [1] f64 +=: sum over rows with target >= 0 */
     SH_OP_HEAD_LOSS_GRAD,/* x, w, targets                                           -> loss [1] f64 +=, dx [N,C], dw [V,C] +=; gradients of scalars->loss_scale * loss */
     SH_OP_LOGITS,        /* x [B,T,C], w [V,C]                                      -> logits [B,V] f32 of position scalars->position */
@@ -72,8 +72,8 @@ struct sh_decay_run {
 
 /* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */
 struct sh_op_attr {
-    float eps;                      /* NORM, NORM_BWD */
-    bool rms;                       /* NORM, NORM_BWD: RMSNorm instead of LayerNorm */
+    float eps;                      /* NORM, NORM_BWD, and what they are fused to */
+    bool rms;                       /* the same: RMSNorm instead of LayerNorm */
     bool w_in_out;                  /* LINEAR*: the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
     unsigned accumulate;            /* outputs marked +=: bit i set: out[i] is added to, else overwritten */
     bool inverse;                   /* ROPE */

@@ -5,10 +5,13 @@
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fold.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
 #include "kernels/cpu/wide.h"
+
+#include <string.h>
 
 static const float two_root_2_pi = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 static const float cubic = 0.044715f;
@@ -33,16 +36,6 @@ SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64
     }
 }
 
-struct sh_cpu_map_loops sh_cpu_gelu_loops(void)
-{
-    return (struct sh_cpu_map_loops){gelu, sh_wide_gelu()};
-}
-
-struct sh_cpu_map_loops sh_cpu_gelu_bwd_loops(void)
-{
-    return (struct sh_cpu_map_loops){gelu_bwd, sh_wide_gelu_bwd()};
-}
-
 sh_rc sh_cpu_gelu(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->in[0], NULL, gelu, sh_wide_gelu());
@@ -52,6 +45,44 @@ sh_rc sh_cpu_gelu(const struct sh_op_call *call)
 sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd());
+    return SH_OK;
+}
+
+int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads)
+{
+    int64_t F = sh_cpu_elems(&call->out[1]);
+
+    (void)threads;
+    return sh_cpu_folds(sh_cpu_elems(&call->in[0]) / F) * F * (int64_t)sizeof(float);
+}
+
+/* Elements [at, at + n) of dx, whose columns add to sum [n]. */
+static void gelu_bwd_bias_piece(const struct sh_op_call *call, int64_t at, int64_t n, float *sum)
+{
+    const struct sh_operand *dx = &call->out[0];
+
+    sh_cpu_map_piece(dx, &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd(), at, n);
+    sh_cpu_block_add((struct sh_cpu_block){1, n}, sum, n, sh_cpu_at(dx->data, dx->dtype, at), n, dx->dtype);
+}
+
+static void gelu_bwd_bias_part(const struct sh_op_call *call, int64_t rows, int64_t F, int64_t part, float *sum)
+{
+    memset(sum, 0, (size_t)F * sizeof *sum);
+    for (int64_t n = sh_cpu_fold_row(rows, part); n < sh_cpu_fold_row(rows, part + 1); n++)
+        for (int64_t f = 0; f < F; f += SH_CPU_PIECE)
+            gelu_bwd_bias_piece(call, n * F + f, F - f < SH_CPU_PIECE ? F - f : SH_CPU_PIECE, sum + f);
+}
+
+sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
+{
+    int64_t F = sh_cpu_elems(&call->out[1]), rows = sh_cpu_elems(&call->in[0]) / F, parts = sh_cpu_folds(rows);
+    float *sums = call->work;
+
+    SH_REQUIRE(call->work_bytes >= sh_cpu_gelu_bwd_bias_work_bytes(call, 1));
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < parts; part++)
+        gelu_bwd_bias_part(call, rows, F, part, sums + part * F);
+    sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), sums, parts, F, F);
     return SH_OK;
 }
 

@@ -74,7 +74,7 @@ void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int6
  * large float C goes past the caches: others see it after sh_amx_end(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
 
-/* Ask for what that will add to the sums, and what g->then reads. */
+/* Ask for what that will add to the sums. */
 void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col);
 
 #endif

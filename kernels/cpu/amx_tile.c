@@ -119,19 +119,12 @@ SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row,
             emit(g, _mm512_load_ps(sums + h * HALF), row + r, col + h * HALF, (__mmask16)(mask >> h * HALF));
 }
 
-static void prefetch_square(const struct sh_gemm *g, const void *addend, int64_t row, int64_t col)
-{
-    if (!addend || row >= g->m || col >= g->n)
-        return;
-    for (int64_t r = row; r < sh_amx_least(g->m, row + SIDE); r++)
-        sh_amx_prefetch(sh_cpu_at(addend, g->out_dtype, r * g->ldc + col), SIDE * sh_dtype_bytes(g->out_dtype));
-}
-
 void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
 {
-    prefetch_square(g, g->addend, row, col);
-    if (g->then)
-        prefetch_square(g, g->then->with, row, col);
+    if (!g->addend || row >= g->m || col >= g->n)
+        return;
+    for (int64_t r = row; r < sh_amx_least(g->m, row + SIDE); r++)
+        sh_amx_prefetch(sh_cpu_at(g->addend, g->out_dtype, r * g->ldc + col), SIDE * sh_dtype_bytes(g->out_dtype));
 }
 
 #endif

@@ -15,15 +15,13 @@ sh_rc sh_cpu_embed_bwd(const struct sh_op_call *call);
 
 /* norm.c: LayerNorm and RMSNorm */
 sh_rc sh_cpu_norm(const struct sh_op_call *call);
-sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call);
+sh_rc sh_cpu_add_norm(const struct sh_op_call *call);
+sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call); /* and NORM_BWD_BIAS */
 
-/* linear.c; the fused kinds have the bits of the pairs that they stand for */
+/* linear.c */
 sh_rc sh_cpu_linear(const struct sh_op_call *call);
 sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call);
 sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call);
-sh_rc sh_cpu_linear_gelu(const struct sh_op_call *call);
-sh_rc sh_cpu_linear_add(const struct sh_op_call *call);
-sh_rc sh_cpu_linear_bwd_gelu(const struct sh_op_call *call);
 
 /* bias.c */
 sh_rc sh_cpu_bias_bwd(const struct sh_op_call *call);
@@ -38,6 +36,7 @@ sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call);
 /* act.c */
 sh_rc sh_cpu_gelu(const struct sh_op_call *call);
 sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call);
+sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call);
 sh_rc sh_cpu_swiglu(const struct sh_op_call *call);
 sh_rc sh_cpu_swiglu_bwd(const struct sh_op_call *call);
 
@@ -60,6 +59,7 @@ sh_rc sh_cpu_adamw(const struct sh_op_call *call);
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind. */
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads);
@@ -67,6 +67,7 @@ int64_t sh_cpu_linear_bwd_w_work_bytes(const struct sh_op_call *call, int thread
 int64_t sh_cpu_bias_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_sumsq_work_bytes(const struct sh_op_call *call, int threads);
 

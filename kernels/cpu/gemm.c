@@ -2,7 +2,6 @@
 
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/gemm_engine.h"
-#include "kernels/cpu/stage.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -70,18 +69,6 @@ static struct plan plan_tiles(const struct sh_gemm *g)
     return p;
 }
 
-void sh_gemm_do_then(const struct sh_gemm *g, int64_t row, int64_t col, int64_t rows, int64_t cols)
-{
-    const struct sh_gemm_then *then = g->then;
-    struct sh_operand c = {.data = g->c, .dtype = g->out_dtype}, to = {.data = then->to, .dtype = g->out_dtype};
-    struct sh_operand with = {.data = (void *)(uintptr_t)then->with, .dtype = g->out_dtype};
-
-    for (int64_t r = row; r < row + rows; r++)
-        for (int64_t p = 0; p < sh_cpu_pieces(cols); p++)
-            sh_cpu_map_piece(&to, &c, with.data ? &with : NULL, then->f, r * g->ldc + col + p * SH_CPU_PIECE,
-                             sh_cpu_piece_elems(cols, p));
-}
-
 /* A tile's sums go straight to an f32 C; a bf16 C gets them rounded once, after bias and addend. */
 static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, struct plan p, int64_t i, void *work)
 {
@@ -105,8 +92,6 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
                          g->out_dtype);
     if (!direct)
         sh_cpu_block_store(size, c, g->ldc, g->out_dtype, t.c, t.ldc);
-    if (g->then)
-        sh_gemm_do_then(g, row, col, size.rows, size.cols);
     return SH_OK;
 }
 

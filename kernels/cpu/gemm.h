@@ -10,20 +10,11 @@
 #ifndef SH_KERNELS_CPU_GEMM_H
 #define SH_KERNELS_CPU_GEMM_H
 
-#include "kernels/cpu/map.h"
 #include "src/base/dtype.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* What becomes of C: to = f(C, with), by the thread that has made a part of C, while that is in its caches. C itself is
- * rounded and stored first, so that the bits are those of the map over all of C. */
-struct sh_gemm_then {
-    struct sh_cpu_map_loops f;
-    const void *with; /* [m,n] with ldc, of C's type; NULL where f has one input */
-    void *to;         /* the same; c itself or apart from all operands */
-};
 
 /* ld: distance of stored rows in elements. A is stored [m,k], or [k,m] when trans_a; B [k,n], or [n,k] when trans_b. */
 struct sh_gemm {
@@ -40,7 +31,6 @@ struct sh_gemm {
     int64_t ldc;
     const void *bias;        /* [n], added to each row; NULL: none */
     const void *addend;      /* [m,n] with ldc; c itself: the product is added to C; NULL: none */
-    const struct sh_gemm_then *then; /* NULL: nothing */
 };
 
 /* Scratch of any product of these types with `threads` threads. */

@@ -75,14 +75,6 @@ static struct place place_of(const struct product *p, int64_t first, int64_t cou
     return p->keeps_rows ? (struct place){kept, own} : (struct place){own, kept};
 }
 
-/* A square whose sums are done. */
-static void finish(const struct sh_gemm *g, const float *sums, struct place at)
-{
-    sh_amx_emit(g, sums, at.row, at.col);
-    if (g->then && at.row < g->m && at.col < g->n)
-        sh_gemm_do_then(g, at.row, at.col, sh_amx_least(g->m - at.row, SIDE), sh_amx_least(g->n - at.col, SIDE));
-}
-
 /* Chunk c of the inner dimension: `count` packed panels of a slice, from `first` on, times all kept ones. A square goes
  * to C while the next one is made. */
 static void multiply_chunk(const struct product *p, int64_t c, int64_t first, int64_t count)
@@ -100,10 +92,10 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
             sh_amx_prefetch_addend(p->g, at.row, at.col);
         sh_amx_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, p->sums + n * STEP, steps, c > 0);
         if (last && n > 0)
-            finish(p->g, p->sums + (n - 1) * STEP, before);
+            sh_amx_emit(p->g, p->sums + (n - 1) * STEP, before.row, before.col);
     }
     if (last)
-        finish(p->g, p->sums + (p->count * count - 1) * STEP, at);
+        sh_amx_emit(p->g, p->sums + (p->count * count - 1) * STEP, at.row, at.col);
 }
 
 /* Panels [begin, end) of the side that is not kept. */
@@ -162,7 +154,6 @@ static sh_rc amx_product(const struct sh_gemm *g, void *work)
             part.k = g->out_dtype == SH_F32 ? sh_amx_least(g->k - k, DEEP) : g->k;
             part.bias = k ? NULL : g->bias;
             part.addend = k ? g->c : g->addend;
-            part.then = k + part.k == g->k ? g->then : NULL;
             multiply_all(p);
         }
         sh_amx_end();

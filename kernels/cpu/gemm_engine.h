@@ -42,9 +42,6 @@ extern const struct sh_gemm_engine sh_gemm_engine_amx; /* with HAVE_AMX, on x86-
 const struct sh_gemm_engine *sh_gemm_engine_at(int i);
 const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);
 
-/* A product() calls this for each block of C that is done: g->then, of which there is one. */
-void sh_gemm_do_then(const struct sh_gemm *g, int64_t row, int64_t col, int64_t rows, int64_t cols);
-
 /* The limits of a tile in bf16, which bound the scratch. Products with few tiles have smaller ones. */
 enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };
 

@@ -2,7 +2,6 @@
  * the engines in gemm_engine.c. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/math.h"
 
 #include <stddef.h>
 
@@ -19,23 +18,8 @@ static int64_t rows_of(const struct sh_operand *t)
     return rows;
 }
 
-/* What ADD does. */
-SH_CLONES static void add(float *y, const float *a, const float *b, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] + b[i];
-}
-
-SH_CLONES static void add_bf16(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *b, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = sh_f32_to_bf16(sh_bf16_to_f32(a[i]) + sh_bf16_to_f32(b[i]));
-}
-
 /* y [N,O] = x [N,I] w' + b */
-static sh_rc forward(const struct sh_op_call *call, const struct sh_gemm_then *then)
+sh_rc sh_cpu_linear(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
     bool w_in_out = call->attr->w_in_out;
@@ -46,32 +30,13 @@ static sh_rc forward(const struct sh_op_call *call, const struct sh_gemm_then *t
         .a = x->data, .lda = last_dim(x),
         .b = w->data, .ldb = last_dim(w), .trans_b = !w_in_out,
         .c = y->data, .ldc = last_dim(y),
-        .bias = b->data, .then = then,
+        .bias = b->data,
     };
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 
-sh_rc sh_cpu_linear(const struct sh_op_call *call)
-{
-    return forward(call, NULL);
-}
-
-sh_rc sh_cpu_linear_gelu(const struct sh_op_call *call)
-{
-    struct sh_gemm_then then = {.f = sh_cpu_gelu_loops(), .to = call->out[1].data};
-
-    return forward(call, &then);
-}
-
-sh_rc sh_cpu_linear_add(const struct sh_op_call *call)
-{
-    struct sh_gemm_then then = {.f = {add, add_bf16}, .with = call->in[3].data, .to = call->out[0].data};
-
-    return forward(call, &then);
-}
-
 /* dx [N,I] = dy [N,O] w + dres */
-static sh_rc backward_x(const struct sh_op_call *call, const struct sh_gemm_then *then)
+sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
     bool w_in_out = call->attr->w_in_out;
@@ -82,21 +47,9 @@ static sh_rc backward_x(const struct sh_op_call *call, const struct sh_gemm_then
         .a = dy->data, .lda = last_dim(dy),
         .b = w->data, .ldb = last_dim(w), .trans_b = w_in_out,
         .c = dx->data, .ldc = last_dim(dx),
-        .addend = dres->data, .then = then,
+        .addend = dres->data,
     };
     return sh_gemm_run(&g, call->work, call->work_bytes);
-}
-
-sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
-{
-    return backward_x(call, NULL);
-}
-
-sh_rc sh_cpu_linear_bwd_gelu(const struct sh_op_call *call)
-{
-    struct sh_gemm_then then = {.f = sh_cpu_gelu_bwd_loops(), .with = call->in[3].data, .to = call->out[0].data};
-
-    return backward_x(call, &then);
 }
 
 /* dw [O,I] (+)= dy' x, or dw [I,O] (+)= x' dy */

@@ -15,13 +15,12 @@ static void through_f32(const struct sh_operand *y, const struct sh_operand *a, 
 }
 
 void sh_cpu_map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
-                      struct sh_cpu_map_loops loops, int64_t at, int64_t n)
+                      sh_cpu_map_fn f, sh_cpu_map_bf16_fn bf16, int64_t at, int64_t n)
 {
-    if (loops.bf16 && y->dtype == SH_BF16 && a->dtype == SH_BF16 && (!b || b->dtype == SH_BF16))
-        loops.bf16((sh_bf16 *)y->data + at, (const sh_bf16 *)a->data + at,
-                   b ? (const sh_bf16 *)b->data + at : NULL, n);
+    if (bf16 && y->dtype == SH_BF16 && a->dtype == SH_BF16 && (!b || b->dtype == SH_BF16))
+        bf16((sh_bf16 *)y->data + at, (const sh_bf16 *)a->data + at, b ? (const sh_bf16 *)b->data + at : NULL, n);
     else
-        through_f32(y, a, b, loops.f, at, n);
+        through_f32(y, a, b, f, at, n);
 }
 
 void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
@@ -31,5 +30,5 @@ void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const st
 
 #pragma omp parallel for schedule(static)
     for (int64_t p = 0; p < pieces; p++)
-        sh_cpu_map_piece(y, a, b, (struct sh_cpu_map_loops){f, bf16}, p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
+        sh_cpu_map_piece(y, a, b, f, bf16, p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
 }

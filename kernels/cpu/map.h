@@ -8,16 +8,6 @@
 typedef void (*sh_cpu_map_fn)(float *y, const float *a, const float *b, int64_t n);
 typedef void (*sh_cpu_map_bf16_fn)(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *b, int64_t n);
 
-/* Both loops of a map; bf16 is NULL where there is none. */
-struct sh_cpu_map_loops {
-    sh_cpu_map_fn f;
-    sh_cpu_map_bf16_fn bf16;
-};
-
-/* act.c */
-struct sh_cpu_map_loops sh_cpu_gelu_loops(void);     /* y = gelu(a) */
-struct sh_cpu_map_loops sh_cpu_gelu_bwd_loops(void); /* y = a gelu'(b) */
-
 /* y, a and b (NULL: none) have the same number of elements; y may have the storage of a or b if it has its type. Where
  * all are bf16 and there is a loop for that (NULL: none), it is taken; else pieces go through f32. */
 void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
@@ -25,6 +15,6 @@ void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const st
 
 /* The same for elements [at, at + n), SH_CPU_PIECE of them at most, by the calling thread. */
 void sh_cpu_map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
-                      struct sh_cpu_map_loops loops, int64_t at, int64_t n);
+                      sh_cpu_map_fn f, sh_cpu_map_bf16_fn bf16, int64_t at, int64_t n);
 
 #endif

@@ -1,91 +1,68 @@
 /* Operations that follow each other become one where the device has a kernel for the pair, so that the second one finds
  * its input in the caches. A fused kind has the inputs of the first, then the other ones of the second; its outputs are
- * the first's, where others read it too, and the second's. It has the bits of the pair. */
-#include "src/base/mem.h"
+ * those of the first, then those of the second. It has the bits of the pair.
+ *
+ * Products are left alone: C comes in squares, and what a square would read and write beside it leaves the caches to no
+ * product (doc/performance.md). */
 #include "src/pass/pass.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const struct pair {
     enum sh_op_kind first, second, fused;
-    bool keeps; /* the result of the first is an output as well */
+    int chief; /* 0: the first, 1: the second: its attributes count */
 } pairs[] = {
-    {SH_OP_LINEAR, SH_OP_GELU, SH_OP_LINEAR_GELU, true},
-    {SH_OP_LINEAR, SH_OP_ADD, SH_OP_LINEAR_ADD, false},
-    {SH_OP_LINEAR_BWD_X, SH_OP_GELU_BWD, SH_OP_LINEAR_BWD_GELU, false},
+    {SH_OP_ADD, SH_OP_NORM, SH_OP_ADD_NORM, 1},
+    {SH_OP_NORM_BWD, SH_OP_BIAS_BWD, SH_OP_NORM_BWD_BIAS, 0},
+    {SH_OP_GELU_BWD, SH_OP_BIAS_BWD, SH_OP_GELU_BWD_BIAS, 0},
 };
 
-static int root_of(const struct sh_program *p, int t)
+/* Whether tensor t is the first input of `op`, all of it, maybe in another shape. */
+static bool goes_into(const struct sh_program *p, int t, const struct sh_op *op)
 {
-    return t == SH_NONE ? SH_NONE : sh_tensor_root(p, t);
+    int in = op->in[0];
+
+    return sh_tensor_root(p, in) == sh_tensor_root(p, t) &&
+           sh_tensor_elems(&p->tensors[in]) == sh_tensor_elems(&p->tensors[t]);
 }
 
-/* By storage root: how often it is read. */
-static int *count_reads(const struct sh_program *p)
-{
-    int *reads = sh_calloc((size_t)p->n_tensors + 1, sizeof *reads);
-
-    for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < SH_OP_MAX_IN; k++)
-            if (p->ops[i].in[k] != SH_NONE)
-                reads[root_of(p, p->ops[i].in[k])]++;
-    return reads;
-}
-
-/* The input of `op` that is all of tensor t and no other one reads; SH_NONE. */
-static int input_from(const struct sh_program *p, const struct sh_op *op, int t)
-{
-    int at = SH_NONE;
-
-    for (int k = 0; k < SH_OP_MAX_IN; k++) {
-        if (root_of(p, op->in[k]) != t)
-            continue;
-        if (at != SH_NONE || sh_tensor_elems(&p->tensors[op->in[k]]) != sh_tensor_elems(&p->tensors[t]))
-            return SH_NONE;
-        at = k;
-    }
-    return at;
-}
-
-static const struct pair *pair_of(const struct sh_program *p, const struct sh_op *op, const int *reads,
+/* Of op[0] and op[1]. */
+static const struct pair *pair_of(const struct sh_program *p, const struct sh_op *op,
                                   const struct sh_kernel_table *kernels)
 {
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const struct pair *pair = &pairs[i];
-
-        if (op[0].kind == pair->first && op[1].kind == pair->second && op[0].phase == op[1].phase &&
-            kernels->run[pair->fused] && input_from(p, &op[1], op[0].out[0]) != SH_NONE &&
-            (pair->keeps || reads[op[0].out[0]] == 1))
-            return pair;
-    }
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (op[0].kind == pairs[i].first && op[1].kind == pairs[i].second && op[0].phase == op[1].phase &&
+            kernels->run[pairs[i].fused] && goes_into(p, op[0].out[0], &op[1]))
+            return &pairs[i];
     return NULL;
 }
 
-static struct sh_op join(const struct sh_program *p, const struct pair *pair, const struct sh_op *op)
+static struct sh_op join(const struct pair *pair, const struct sh_op *op)
 {
-    struct sh_op fused = op[0];
-    int n = sh_op_info(pair->first)->n_in, between = input_from(p, &op[1], op[0].out[0]);
+    const struct sh_op_info *first = sh_op_info(pair->first), *second = sh_op_info(pair->second);
+    struct sh_op fused = op[pair->chief];
 
     fused.kind = pair->fused;
-    for (int k = 0; k < sh_op_info(pair->second)->n_in; k++)
-        if (k != between)
-            fused.in[n++] = op[1].in[k];
-    fused.out[pair->keeps] = op[1].out[0];
+    fused.attr.accumulate = op[0].attr.accumulate | op[1].attr.accumulate << first->n_out;
+    memcpy(fused.in, op[0].in, sizeof fused.in);
+    memcpy(fused.out, op[0].out, sizeof fused.out);
+    for (int k = 1; k < second->n_in; k++)
+        fused.in[first->n_in + k - 1] = op[1].in[k];
+    for (int k = 0; k < second->n_out; k++)
+        fused.out[first->n_out + k] = op[1].out[k];
     return fused;
 }
 
 void sh_pass_fuse(struct sh_program *micro, const struct sh_kernel_table *kernels)
 {
-    int *reads = count_reads(micro), n = 0;
+    int n = 0;
 
     for (int i = 0; i < micro->n_ops; i++, n++) {
         const struct sh_op *op = &micro->ops[i];
-        const struct pair *pair = i + 1 < micro->n_ops ? pair_of(micro, op, reads, kernels) : NULL;
+        const struct pair *pair = i + 1 < micro->n_ops ? pair_of(micro, op, kernels) : NULL;
 
-        micro->ops[n] = pair ? join(micro, pair, op) : *op;
+        micro->ops[n] = pair ? join(pair, op) : *op;
         i += pair != NULL;
     }
     micro->n_ops = n;
-    free(reads);
 }
