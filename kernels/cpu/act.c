@@ -57,31 +57,39 @@ int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threa
 }
 
 /* Elements [at, at + n) of dx, whose columns add to sum [n]. */
-static void gelu_bwd_bias_piece(const struct sh_op_call *call, int64_t at, int64_t n, float *sum)
+static void gelu_bwd_bias_piece(const struct sh_op_call *call, bool done, int64_t at, int64_t n, float *sum)
 {
     const struct sh_operand *dx = &call->out[0];
 
-    sh_cpu_map_piece(dx, &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd(), at, n);
+    if (!done)
+        sh_cpu_map_piece(dx, &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd(), at, n);
     sh_cpu_block_add((struct sh_cpu_block){1, n}, sum, n, sh_cpu_at(dx->data, dx->dtype, at), n, dx->dtype);
 }
 
-static void gelu_bwd_bias_part(const struct sh_op_call *call, int64_t rows, int64_t F, int64_t part, float *sum)
+static void gelu_bwd_bias_row(const struct sh_op_call *call, bool done, int64_t row, int64_t F, float *sum)
 {
-    memset(sum, 0, (size_t)F * sizeof *sum);
-    for (int64_t n = sh_cpu_fold_row(rows, part); n < sh_cpu_fold_row(rows, part + 1); n++)
-        for (int64_t f = 0; f < F; f += SH_CPU_PIECE)
-            gelu_bwd_bias_piece(call, n * F + f, F - f < SH_CPU_PIECE ? F - f : SH_CPU_PIECE, sum + f);
+    for (int64_t p = 0; p < sh_cpu_pieces(F); p++)
+        gelu_bwd_bias_piece(call, done, row * F + p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p), sum + p * SH_CPU_PIECE);
 }
 
+/* GELU_BWD goes through dx as one vector, and what is left over behind whole vectors of the processor may be rounded
+ * otherwise than those. So rows that are no whole vectors are not taken one by one. */
 sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
 {
+    enum { VECTOR = 64 };
     int64_t F = sh_cpu_elems(&call->out[1]), rows = sh_cpu_elems(&call->in[0]) / F, parts = sh_cpu_folds(rows);
+    bool done = F % VECTOR != 0;
     float *sums = call->work;
 
     SH_REQUIRE(call->work_bytes >= sh_cpu_gelu_bwd_bias_work_bytes(call, 1));
+    if (done)
+        SH_TRY(sh_cpu_gelu_bwd(call));
 #pragma omp parallel for schedule(static)
-    for (int64_t part = 0; part < parts; part++)
-        gelu_bwd_bias_part(call, rows, F, part, sums + part * F);
+    for (int64_t part = 0; part < parts; part++) {
+        memset(sums + part * F, 0, (size_t)F * sizeof *sums);
+        for (int64_t row = sh_cpu_fold_row(rows, part); row < sh_cpu_fold_row(rows, part + 1); row++)
+            gelu_bwd_bias_row(call, done, row, F, sums + part * F);
+    }
     sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), sums, parts, F, F);
     return SH_OK;
 }
