@@ -2,8 +2,9 @@
  * its input in the caches. A fused kind has the inputs of the first, then the other ones of the second; its outputs are
  * those of the first, then those of the second. It has the bits of the pair.
  *
- * Products are left alone: C comes in squares, and what a square would read and write beside it leaves the caches to no
- * product (doc/performance.md). */
+ * Products are left alone. GELU on each square of C, or on all squares of a slice, took two to six times what a pass of
+ * its own takes (AMX, bfloat16, gpt2-124m): the L2 cache is full of what the product reads again, and rows of C lie
+ * 6 KiB apart. */
 #include "src/pass/pass.h"
 
 #include <string.h>
