@@ -29,8 +29,7 @@ static const struct {
     [SH_OP_SWIGLU] = {5, OUT0},    [SH_OP_SWIGLU_BWD] = {12, 0},  [SH_OP_ADD] = {1, 0},
     [SH_OP_ACCUMULATE] = {1, 0},   [SH_OP_SUMSQ] = {2, 0},        [SH_OP_ADAMW] = {15, 0},
     [SH_OP_ADD_NORM] = {8, 0},     [SH_OP_NORM_BWD_BIAS] = {15, 0}, [SH_OP_GELU_BWD_BIAS] = {18, 0},
-    [SH_OP_SUMSQ_EXACT] = {2, 0},  [SH_OP_EXACT_ROUND] = {3, 0},
-    [SH_OP_REDUCE_SCATTER] = {1, 0}, [SH_OP_ALL_REDUCE] = {1, OUT0},
+    [SH_OP_EXACT_ROUND] = {3, 0},  [SH_OP_REDUCE_SCATTER] = {1, 0}, [SH_OP_ALL_REDUCE] = {1, OUT0},
 };
 
 /* One matrix product: `rows` rows of x against every element of w. */
@@ -82,6 +81,9 @@ static double bytes_read(const struct sh_op_call *c, int i)
         return elems(&c->out[0]) * sh_dtype_bytes(t->dtype);
     if (c->kind == SH_OP_EMBED && i == 2 && t->ndim)
         return (double)(c->in[0].dim[1] * t->dim[1]) * sh_dtype_bytes(t->dtype);
+    if (c->kind == SH_OP_REDUCE_SCATTER && i == 0 && c->attr->rows.late)
+        return (elems(&c->in[1]) * (double)c->attr->rows.elems + (double)(c->attr->rows.end - c->attr->rows.begin)) *
+               sh_dtype_bytes(t->dtype);
     if (c->kind == SH_OP_LOGITS && i == 0)
         return (double)(t->dim[0] * t->dim[2]) * sh_dtype_bytes(t->dtype);
     return bytes(t);

@@ -1,15 +1,17 @@
 /* Not among the files with flags of their own (Makefile.am): those let the compiler regroup sums. */
 #include "kernels/exact.h"
 
+#include "kernels/clones.h"
+
 #include <math.h>
 #include <string.h>
 
-enum { LOWEST = -352, BITS = 32, LANES = 8 };
+enum { LOWEST = -352, BITS = 32, LANES = 8, BLOCKS = 64 };
 
 /* The square of a float is exact in a double, so that it does not matter whether a compiler joins the multiplication
  * and the addition. Eight sums beside each other are what vector units want; absent elements of a last block count as
  * zeros. */
-static double block_sum(const float *a, int n)
+static inline __attribute__((always_inline)) double block_sum(const float *a, int n)
 {
     double lane[LANES] = {0};
 
@@ -48,10 +50,25 @@ static void add_value(struct sh_exact *sum, double value)
     digit[2] += high >> BITS;
 }
 
-void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
+SH_CLONES static void block_sums(double *sum, const float *a, int64_t n)
 {
     for (int64_t at = 0; at < n; at += SH_EXACT_BLOCK)
-        add_value(sum, block_sum(a + at, n - at < SH_EXACT_BLOCK ? (int)(n - at) : SH_EXACT_BLOCK));
+        sum[at / SH_EXACT_BLOCK] = block_sum(a + at, n - at < SH_EXACT_BLOCK ? (int)(n - at) : SH_EXACT_BLOCK);
+}
+
+/* First the loops that vector units are for, then those over whole numbers. */
+void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
+{
+    enum { STRIDE = BLOCKS * SH_EXACT_BLOCK };
+    double of[BLOCKS];
+
+    for (int64_t at = 0; at < n; at += STRIDE) {
+        int64_t here = n - at < STRIDE ? n - at : STRIDE;
+
+        block_sums(of, a + at, here);
+        for (int64_t i = 0; i * SH_EXACT_BLOCK < here; i++)
+            add_value(sum, of[i]);
+    }
 }
 
 void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)

@@ -51,7 +51,6 @@ sh_rc sh_cpu_cast(const struct sh_op_call *call);
 sh_rc sh_cpu_copy(const struct sh_op_call *call);
 sh_rc sh_cpu_accumulate(const struct sh_op_call *call);
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call);
-sh_rc sh_cpu_sumsq_exact(const struct sh_op_call *call);
 
 /* adamw.c */
 sh_rc sh_cpu_adamw(const struct sh_op_call *call);
@@ -69,6 +68,5 @@ int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
-int64_t sh_cpu_sumsq_work_bytes(const struct sh_op_call *call, int threads);
 
 #endif

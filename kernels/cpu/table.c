@@ -18,7 +18,6 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_HEAD_LOSS] = sh_cpu_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cpu_head_work_bytes,
     [SH_OP_LOGITS] = sh_cpu_head_work_bytes,
-    [SH_OP_SUMSQ] = sh_cpu_sumsq_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
@@ -56,7 +55,6 @@ const struct sh_kernel_table sh_kernels_cpu = {
         [SH_OP_COPY] = sh_cpu_copy,
         [SH_OP_ACCUMULATE] = sh_cpu_accumulate,
         [SH_OP_SUMSQ] = sh_cpu_sumsq,
-        [SH_OP_SUMSQ_EXACT] = sh_cpu_sumsq_exact,
         [SH_OP_EXACT_ROUND] = sh_ref_exact_round, /* some digits: nothing to gain */
         [SH_OP_ADAMW] = sh_cpu_adamw,
     },

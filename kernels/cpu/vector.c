@@ -68,42 +68,8 @@ sh_rc sh_cpu_copy(const struct sh_op_call *call)
     return SH_OK;
 }
 
-SH_CLONES static double sumsq(const float *a, int64_t n)
-{
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)a[i];
-    return sum;
-}
-
-/* One sum a piece, so that the order of additions does not depend on the threads. */
-int64_t sh_cpu_sumsq_work_bytes(const struct sh_op_call *call, int threads)
-{
-    (void)threads;
-    return sh_cpu_pieces(sh_cpu_elems(&call->in[0])) * (int64_t)sizeof(double);
-}
-
+/* Threads add up what they happen to get, in any order: these sums are exact (kernels/exact.h). */
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
-{
-    const float *a = call->in[0].data;
-    int64_t n = sh_cpu_elems(&call->in[0]), pieces = sh_cpu_pieces(n);
-    double *part = call->work, *s = call->out[0].data, sum = sh_op_adds(call, 0) ? *s : 0;
-
-    SH_REQUIRE(call->work_bytes >= sh_cpu_sumsq_work_bytes(call, 1));
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < pieces; p++) {
-        sh_cpu_prefetch(a + (p + 1) * SH_CPU_PIECE, SH_CPU_PIECE * (int64_t)sizeof *a);
-        part[p] = sumsq(a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
-    }
-    for (int64_t p = 0; p < pieces; p++)
-        sum += part[p];
-    *s = sum;
-    return SH_OK;
-}
-
-/* Threads add up what they happen to get, in any order: these sums are exact. */
-sh_rc sh_cpu_sumsq_exact(const struct sh_op_call *call)
 {
     const float *a = call->in[0].data;
     int64_t n = sh_cpu_elems(&call->in[0]), pieces = sh_cpu_pieces(n);

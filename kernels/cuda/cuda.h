@@ -60,10 +60,9 @@ sh_rc sh_cuda_add(const struct sh_op_call *call);
 sh_rc sh_cuda_cast(const struct sh_op_call *call);
 sh_rc sh_cuda_copy(const struct sh_op_call *call);
 sh_rc sh_cuda_accumulate(const struct sh_op_call *call);
-sh_rc sh_cuda_sumsq(const struct sh_op_call *call);
 
 /* exact.cu */
-sh_rc sh_cuda_sumsq_exact(const struct sh_op_call *call);
+sh_rc sh_cuda_sumsq(const struct sh_op_call *call);
 sh_rc sh_cuda_exact_round(const struct sh_op_call *call);
 
 /* adamw.cu */
@@ -79,7 +78,6 @@ int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_sumsq_work_bytes(const struct sh_op_call *call);
-int64_t sh_cuda_sumsq_exact_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call);

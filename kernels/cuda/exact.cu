@@ -162,12 +162,12 @@ __global__ void __launch_bounds__(32) round_kernel(double *y, const double *s)
 }
 } // namespace
 
-extern "C" sh_rc sh_cuda_sumsq_exact(const struct sh_op_call *call)
+extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
 {
     int64_t n = sh_elems(&call->in[0]), parts = sh_cuda_sumsq_parts(n);
     uint64_t *work = static_cast<uint64_t *>(call->work);
 
-    SH_REQUIRE(call->work_bytes >= sh_cuda_sumsq_exact_work_bytes(call));
+    SH_REQUIRE(call->work_bytes >= sh_cuda_sumsq_work_bytes(call));
     SH_TRY(SH_LAUNCH(sum_squares, dim3((unsigned)parts), dim3(THREADS), 0, call->queue, work,
                      sh_data<float>(&call->in[0]), n));
     return SH_LAUNCH(add_parts, dim3(1), dim3(THREADS), 0, call->queue, sh_data<double>(&call->out[0]),

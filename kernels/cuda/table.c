@@ -21,7 +21,6 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_work_bytes,
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
     [SH_OP_SUMSQ] = sh_cuda_sumsq_work_bytes,
-    [SH_OP_SUMSQ_EXACT] = sh_cuda_sumsq_exact_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
@@ -81,7 +80,6 @@ const struct sh_kernel_table sh_kernels_cuda = {
         [SH_OP_COPY] = RUN(sh_cuda_copy),
         [SH_OP_ACCUMULATE] = RUN(sh_cuda_accumulate),
         [SH_OP_SUMSQ] = RUN(sh_cuda_sumsq),
-        [SH_OP_SUMSQ_EXACT] = RUN(sh_cuda_sumsq_exact),
         [SH_OP_EXACT_ROUND] = RUN(sh_cuda_exact_round),
         [SH_OP_ADAMW] = RUN(sh_cuda_adamw),
     },

@@ -1,14 +1,10 @@
 /* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, cast 6, copy 8,
- * accumulate 12, sumsq 4. */
+ * accumulate 12. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/map.cuh"
-#include "kernels/cuda/work.h"
 
 namespace
 {
-enum { SUM_THREADS = 256 };
-
 template <class T> struct add {
     T *y;
     const T *a, *b;
@@ -69,24 +65,6 @@ template <class T> sh_rc run_copy(const struct sh_op_call *call)
     copy<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
     return sh_map<N>("copy", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.a, 0), call->queue);
 }
-
-/* The grid is as large as the parts that the scratch has room for, and so the same on every GPU. */
-__global__ void __launch_bounds__(SUM_THREADS) sum_squares(double *parts, const float *a, int64_t n, bool vectors)
-{
-    constexpr int N = 4;
-    int64_t step = (int64_t)gridDim.x * SUM_THREADS * N;
-    double sum[1] = {0};
-
-    for (int64_t i = ((int64_t)blockIdx.x * SUM_THREADS + threadIdx.x) * N; i < n; i += step) {
-        float v[N];
-        sh_load_some(v, a + i, n - i, vectors);
-        for (int k = 0; k < N; k++)
-            sum[0] += (double)v[k] * (double)v[k];
-    }
-    sh_block_sum(sum);
-    if (threadIdx.x == 0)
-        parts[blockIdx.x] = sum[0];
-}
 } // namespace
 
 extern "C" sh_rc sh_cuda_add(const struct sh_op_call *call)
@@ -122,16 +100,4 @@ extern "C" sh_rc sh_cuda_copy(const struct sh_op_call *call)
     case 4: return run_copy<uint32_t>(call);
     default: return run_copy<uint64_t>(call);
     }
-}
-
-extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
-{
-    const float *a = sh_data<float>(&call->in[0]);
-    int64_t n = sh_elems(&call->in[0]), parts = sh_cuda_sumsq_parts(n);
-    double *work = static_cast<double *>(call->work);
-
-    SH_REQUIRE(call->work_bytes >= sh_cuda_sumsq_work_bytes(call));
-    SH_TRY(SH_LAUNCH(sum_squares, dim3((unsigned)parts), dim3(SUM_THREADS), 0, call->queue, work, a, n,
-                     sh_aligned<4>(a, 0)));
-    return sh_sum_parts(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), work, parts, call->queue);
 }

@@ -29,10 +29,5 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)
 
 int64_t sh_cuda_sumsq_work_bytes(const struct sh_op_call *call)
 {
-    return sh_cuda_sumsq_parts(elems(&call->in[0])) * (int64_t)sizeof(double);
-}
-
-int64_t sh_cuda_sumsq_exact_work_bytes(const struct sh_op_call *call)
-{
     return sh_cuda_sumsq_parts(elems(&call->in[0])) * SH_CUDA_EXACT_WORDS * (int64_t)sizeof(uint64_t);
 }

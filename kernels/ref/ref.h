@@ -31,7 +31,6 @@ sh_rc sh_ref_add(const struct sh_op_call *call);
 sh_rc sh_ref_copy(const struct sh_op_call *call); /* CAST and COPY */
 sh_rc sh_ref_accumulate(const struct sh_op_call *call);
 sh_rc sh_ref_sumsq(const struct sh_op_call *call);
-sh_rc sh_ref_sumsq_exact(const struct sh_op_call *call);
 sh_rc sh_ref_exact_round(const struct sh_op_call *call);
 sh_rc sh_ref_adamw(const struct sh_op_call *call);
 

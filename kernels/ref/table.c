@@ -41,7 +41,6 @@ const struct sh_kernel_table sh_kernels_ref = {
         [SH_OP_COPY] = sh_ref_copy,
         [SH_OP_ACCUMULATE] = sh_ref_accumulate,
         [SH_OP_SUMSQ] = sh_ref_sumsq,
-        [SH_OP_SUMSQ_EXACT] = sh_ref_sumsq_exact,
         [SH_OP_EXACT_ROUND] = sh_ref_exact_round,
         [SH_OP_ADAMW] = sh_ref_adamw,
     },

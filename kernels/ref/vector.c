@@ -25,15 +25,6 @@ sh_rc sh_ref_accumulate(const struct sh_op_call *call)
 
 sh_rc sh_ref_sumsq(const struct sh_op_call *call)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++)
-        sum += sh_ref_get(&call->in[0], i) * sh_ref_get(&call->in[0], i);
-    sh_ref_sum(call, 0, 0, sum);
-    return SH_OK;
-}
-
-sh_rc sh_ref_sumsq_exact(const struct sh_op_call *call)
-{
     struct sh_exact sum = {0};
     if (sh_op_adds(call, 0))
         sh_exact_get(&sum, call->out[0].data);

@@ -11,11 +11,11 @@
 
 struct plan {
     struct sh_config cfg;
+    struct sh_place at;
     struct sh_mesh_shape mesh;
     struct sh_build build;
     struct sh_program *p;
     int threads;
-    bool gpu;
 };
 
 static int64_t loss_rows(const struct sh_program *p)
@@ -35,21 +35,30 @@ static const char *precision_name(const struct plan *l)
     return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
 }
 
+/* What the ranks of a node share is in the plan only where it is told which ranks those are. */
+static const char *missing_nodes(const struct plan *l)
+{
+    bool matters = !l->at.gpu && l->cfg.comm.shared_memory == SH_SHARED_MEMORY_AUTO;
+
+    return matters && !l->at.ranks_per_node ? "; nodes not known (mesh.ranks_per_node), so nothing shared" : "";
+}
+
 static void print_request(const struct plan *l)
 {
     const struct sh_model *m = &l->build.model;
     const int *size = l->mesh.size;
     struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
     char count[SH_STR_SHORT], limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
+    char strategy[SH_STRATEGY_TEXT];
 
     printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
            "%s parameters\n",
            l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_MODEL_GPT2 ? "gpt2" : "llama",
            m->layers, m->dim, m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
-    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d\n", size[SH_AXIS_REPLICATE],
-           size[SH_AXIS_SHARD], l->mesh.index[SH_AXIS_WORLD], size[SH_AXIS_WORLD]);
-    printf("strategy     %s", sh_request_strategy_name(&l->cfg));
+    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n", size[SH_AXIS_REPLICATE],
+           size[SH_AXIS_SHARD], l->at.rank, l->at.world, missing_nodes(l));
+    printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
     if (size[SH_AXIS_INNER] > 1)
         printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
     printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->layers, recompute));
@@ -61,7 +70,7 @@ static void print_request(const struct plan *l)
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
            l->cfg.training.local_batch_size);
     printf("loss         %lld rows of logits at a time (training.loss_chunk_rows)\n", (long long)loss_rows(l->p));
-    if (l->gpu)
+    if (l->at.gpu)
         printf("device       cuda: one GPU a rank\n");
     else
         printf("threads      %d a rank%s\n", l->threads,
@@ -101,7 +110,7 @@ static void print_memory(const struct plan *l)
     char text[SH_STR_SHORT];
 
     sh_pass_memory(l->p, bytes);
-    printf("\nmemory of this rank%s at the peak\n", l->gpu ? "'s GPU" : "");
+    printf("\nmemory of this rank%s at the peak\n", l->at.gpu ? "'s GPU" : "");
     for (int i = 0; i < SH_MEM_KINDS; i++) {
         sum += bytes[i];
         if (bytes[i])
@@ -111,9 +120,9 @@ static void print_memory(const struct plan *l)
     if (l->p->arena_bytes != sum)
         printf("  %-34s %20lld  %12s\n", "gaps between tensors", (long long)(l->p->arena_bytes - sum),
                sh_str_bytes(l->p->arena_bytes - sum, text));
-    printf("  %-34s %20lld  %12s\n", l->gpu ? "arena: all that is allocated on it" : "arena: all that is allocated",
+    printf("  %-34s %20lld  %12s\n", l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated",
            (long long)l->p->arena_bytes, sh_str_bytes(l->p->arena_bytes, text));
-    if (!l->gpu)
+    if (!l->at.gpu)
         return;
     printf("  beside it, not Sherd's: about 0.5 GiB for CUDA's context and libraries, and NCCL's buffers\n");
     printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)l->p->host_bytes,
@@ -125,12 +134,23 @@ struct traffic {
     double bytes; /* received by this rank */
 };
 
+/* The whole that a collective gathers or sums; of some rows, those of as many tokens as there are. */
+static double whole_bytes(const struct plan *l, const struct sh_op *op, int size)
+{
+    const struct sh_tensor *t = l->p->tensors + (op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]);
+    const struct sh_op_rows *rows = &op->attr.rows;
+
+    if (!rows->late)
+        return (double)sh_tensor_bytes(t);
+    int64_t tokens = size * sh_tensor_elems(&l->p->tensors[op->in[1]]);
+    return (double)(tokens * rows->elems + rows->end - rows->begin) * sh_dtype_bytes(t->dtype);
+}
+
 /* What a rank receives: (size - 1) / size of the whole for a gather or a scatter, twice that for an all-reduce. */
 static double received(const struct plan *l, const struct sh_op *op)
 {
     int size = l->mesh.size[op->attr.axis];
-    int whole = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
-    double bytes = (double)sh_tensor_bytes(&l->p->tensors[whole]) * (size - 1) / size;
+    double bytes = whole_bytes(l, op, size) * (size - 1) / size;
 
     return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }
@@ -168,31 +188,32 @@ static void print_collectives(const struct plan *l)
 }
 
 /* As sh_run_open() chooses them, with this machine for the node; threads decide how much scratch memory there is. */
-static int threads_of_rank(const struct sh_config *cfg, int ranks)
+static int threads_of_rank(const struct plan *l)
 {
-    int node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : ranks;
+    int node = l->at.ranks_per_node ? l->at.ranks_per_node : l->at.world;
 
-    return cfg->training.threads ? cfg->training.threads : sh_device_threads(node);
+    return l->cfg.training.threads ? l->cfg.training.threads : sh_device_threads(node);
 }
 
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
 {
     int64_t ranks, rank;
     char why[256];
-    int node, level = 0;
+    int level = 0;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
     ranks = l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1;
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
-    node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1; /* 0: unknown */
-    SH_TRY(sh_request_mesh(&l->cfg, (int)ranks, (int)rank, node, &l->mesh));
-    l->threads = threads_of_rank(&l->cfg, (int)ranks);
-    SH_TRY(sh_request_gpu(&l->cfg, true, &l->gpu, why));
-    SH_TRY(sh_request_build(&l->cfg, &l->mesh, SH_TO_TRAIN, l->gpu,
-                            l->gpu ? 0 : sh_request_segment(&l->cfg, &l->mesh, node), l->threads,
-                            l->cfg.memory.limit_bytes, &l->build));
+    l->at = (struct sh_place){.rank = (int)rank,
+                              .world = (int)ranks,
+                              .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
+                              .in_blocks = true};
+    SH_TRY(sh_request_gpu(&l->cfg, true, &l->at.gpu, why));
+    SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
+    l->threads = threads_of_rank(l);
+    SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
     SH_TRY(sh_pass_fit(&l->build, &level));
     return sh_pass_build(&l->build, &l->p);
 }

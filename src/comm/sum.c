@@ -27,26 +27,37 @@ enum { BLOCK = 256, LEVELS = 21 };
         memcpy(to, from, (size_t)n * sizeof(type));                                                 \
     }
 
-/* Sources and result are of the type `stored`, what is open of `type`: load and store go from one to the other, add
- * takes a source to what is open, fold adds two that are open. */
-#define DEFINE_SUM(name, type, stored, load, add, fold, store)                                      \
+/* The sum of elements [at, at + n) into open[0]. Sources are of the type `stored`, what is open of `type`: load goes from
+ * one to the other, add takes a source to what is open, fold adds two that are open. */
+#define DEFINE_TREE(name, type, stored, load, add, fold)                                            \
+    static inline void name(type open[LEVELS][BLOCK], const void *const *src, int n_src, int64_t at, int n) \
+    {                                                                                               \
+        int top = 0;                                                                                \
+        for (int s = 0; s < n_src; s++) {                                                           \
+            const stored *more = (const stored *)src[s] + at;                                       \
+            if (s & 1)                                                                              \
+                add(open[top - 1], more, n);                                                        \
+            else                                                                                    \
+                load(open[top++], more, n);                                                         \
+            for (int pairs = s >> 1; (s & 1) && (pairs & 1); pairs >>= 1, top--)                    \
+                fold(open[top - 2], open[top - 1], n);                                              \
+        }                                                                                           \
+        for (; top > 1; top--)                                                                      \
+            fold(open[top - 2], open[top - 1], n);                                                  \
+    }
+
+static int block_at(int64_t at, int64_t elems)
+{
+    return elems - at < BLOCK ? (int)(elems - at) : BLOCK;
+}
+
+#define DEFINE_SUM(name, type, stored, tree, store)                                                 \
     static void name(stored *out, const void *const *src, int n_src, int64_t elems)                 \
     {                                                                                               \
         type open[LEVELS][BLOCK];                                                                   \
         for (int64_t at = 0; at < elems; at += BLOCK) {                                             \
-            int n = elems - at < BLOCK ? (int)(elems - at) : BLOCK, top = 0;                        \
-            for (int s = 0; s < n_src; s++) {                                                       \
-                const stored *more = (const stored *)src[s] + at;                                   \
-                if (s & 1)                                                                          \
-                    add(open[top - 1], more, n);                                                    \
-                else                                                                                \
-                    load(open[top++], more, n);                                                     \
-                for (int pairs = s >> 1; (s & 1) && (pairs & 1); pairs >>= 1, top--)                \
-                    fold(open[top - 2], open[top - 1], n);                                          \
-            }                                                                                       \
-            for (; top > 1; top--)                                                                  \
-                fold(open[top - 2], open[top - 1], n);                                              \
-            store(out + at, open[0], n);                                                            \
+            tree(open, src, n_src, at, block_at(at, elems));                                        \
+            store(out + at, open[0], block_at(at, elems));                                          \
         }                                                                                           \
     }
 
@@ -63,10 +74,13 @@ DEFINE_LOOP(widen_bf16, float, sh_bf16, to[i] = sh_bf16_to_f32(from[i]))
 DEFINE_LOOP(add_bf16, float, sh_bf16, to[i] += sh_bf16_to_f32(from[i]))
 DEFINE_LOOP(round_bf16, sh_bf16, float, to[i] = sh_f32_to_bf16(from[i]))
 
-DEFINE_SUM(sum_f32, float, float, copy_f32, add_f32, add_f32, copy_f32)
-DEFINE_SUM(sum_f32_away, float, float, copy_f32, add_f32, add_f32, away_f32)
-DEFINE_SUM(sum_f64, double, double, copy_f64, add_f64, add_f64, copy_f64)
-DEFINE_SUM(sum_bf16, float, sh_bf16, widen_bf16, add_bf16, add_f32, round_bf16)
+DEFINE_TREE(tree_f32, float, float, copy_f32, add_f32, add_f32)
+DEFINE_TREE(tree_f64, double, double, copy_f64, add_f64, add_f64)
+DEFINE_TREE(tree_bf16, float, sh_bf16, widen_bf16, add_bf16, add_f32)
+
+DEFINE_SUM(sum_f32, float, float, tree_f32, copy_f32)
+DEFINE_SUM(sum_f64, double, double, tree_f64, copy_f64)
+DEFINE_SUM(sum_bf16, float, sh_bf16, tree_bf16, round_bf16)
 
 void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
@@ -78,11 +92,27 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
         sum_f32(out, src, n_src, elems);
 }
 
+void sh_comm_sum_squares(float *out, const void *const *src, int n_src, int64_t elems, struct sh_exact *squares,
+                         int64_t squared)
+{
+    float open[LEVELS][BLOCK];
+
+    _Static_assert(BLOCK % SH_EXACT_BLOCK == 0, "a block of sums starts one of squares");
+    for (int64_t at = 0; at < elems; at += BLOCK) {
+        int n = block_at(at, elems);
+
+        tree_f32(open, src, n_src, at, n);
+        away_f32(out + at, open[0], n);
+        if (at < squared)
+            sh_exact_add_squares(squares, open[0], squared - at < n ? squared - at : n);
+    }
+    sh_mem_stream_end();
+}
+
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
     if (dtype == SH_F32)
-        sum_f32_away(out, src, n_src, elems);
+        sh_comm_sum_squares(out, src, n_src, elems, NULL, 0);
     else
         sh_comm_sum(dtype, out, src, n_src, elems);
-    sh_mem_stream_end();
 }

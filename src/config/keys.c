@@ -168,7 +168,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(parallelism, sharding_strategy), WORDS(strategy_words), .def = "full_shard",
      .help = "What is kept in parts: no_shard nothing (DDP), shard_optim optimizer state (ZeRO-1), shard_grad_op also "
              "gradients (ZeRO-2), full_shard also parameters (ZeRO-3, FSDP); hybrid_shard and hybrid_shard_zero2 do so "
-             "inside groups of ranks that are replicas of each other (HSDP)."},
+             "inside groups of ranks that are replicas of each other (HSDP). With comm.shared_memory=auto a node's ranks "
+             "hold what no_shard keeps once, unless mesh.shard or mesh.replicate is given."},
     {KEY(parallelism, reshard_after_forward), .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "1",
      .help = "1: as the strategy says; N: after the forward parameters stay spread over N neighbouring ranks only "
              "(full_shard, hybrid_shard)."},
@@ -334,8 +335,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For rollback: stop when one checkpoint would be gone back to more often than this."},
 
     {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
-     .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard, no_shard) each "
-             "so many steps, and before each checkpoint: memory that was damaged without a sign ends the job, naming the "
+     .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard; no_shard, "
+             "but where a node holds it once) each so many steps, and before each checkpoint: memory that was damaged without a sign ends the job, naming the "
              "rank. "
              "0: never."},
 
@@ -353,8 +354,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
              "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "
-             "gradients in place; not with reshard_after_forward: N. off: each rank for itself, with messages. The results "
-             "have the same bits."},
+             "gradients in place; not with reshard_after_forward: N. no_shard holds everything once for the ranks of a node. "
+             "off: each rank for itself, with messages. The results have the same bits, but for the last ones of no_shard's "
+             "gradient norm and, over several nodes, of its sums."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =

@@ -60,15 +60,16 @@ static sh_rc find_places(struct sh_doctor *d)
 
 static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
 {
-    int ranks_per_node = cfg->mesh.ranks_per_node, rank, size, world;
     struct sh_mesh_request req;
     struct sh_mesh_shape shape;
+    char why[256];
+    bool gpu;
 
-    if (ranks_per_node == 0)
-        SH_TRY(sh_mesh_nodes(&rank, &size, &ranks_per_node));
-    sh_mesh_world(&rank, &world);
-    SH_TRY(sh_agree(sh_request_mesh(cfg, world, rank, ranks_per_node, &shape)));
-    req = sh_request_axes(cfg, ranks_per_node);
+    if (sh_request_gpu(cfg, false, &gpu, why) != SH_OK)
+        sh_error_clear(); /* for the check of memory to say */
+    SH_TRY(sh_place_find(cfg, gpu, &d->at));
+    SH_TRY(sh_agree(sh_request_mesh(cfg, &d->at, &shape)));
+    req = sh_request_axes(cfg, &d->at);
     SH_TRY(sh_mesh_create(&req, &d->mesh));
     d->folder = sh_path_join(cfg->job.dump_folder, cfg->checkpoint.folder);
     return find_places(d);

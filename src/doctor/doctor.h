@@ -8,6 +8,7 @@
 
 #include "src/config/config.h"
 #include "src/mesh/mesh.h"
+#include "src/run/place.h"
 
 #include <stdint.h>
 
@@ -25,6 +26,7 @@ struct sh_doctor_place {
 
 struct sh_doctor {
     const struct sh_config *cfg;
+    struct sh_place at;
     struct sh_mesh *mesh;
     struct sh_doctor_place *place; /* [world] */
     int *leader;                   /* [n_nodes] the first rank of each node */

@@ -32,7 +32,6 @@ static double free_memory(void)
 static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
 {
     int threads = d->cfg->training.threads ? d->cfg->training.threads : sh_device_threads(sharing);
-    int node = d->cfg->mesh.ranks_per_node ? d->cfg->mesh.ranks_per_node : d->mesh->node_size;
     struct sh_build build;
     struct sh_program *p = NULL;
     char why[256];
@@ -42,9 +41,8 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
 
     rc = sh_request_gpu(d->cfg, false, &gpu, why);
     if (rc == SH_OK)
-        rc = sh_request_build(d->cfg, &d->mesh->shape, SH_TO_TRAIN, gpu,
-                              gpu ? 0 : sh_request_segment(d->cfg, &d->mesh->shape, node), threads,
-                              d->cfg->memory.limit_bytes, &build);
+        rc = sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes,
+                              &build);
     if (rc == SH_OK)
         rc = sh_pass_fit(&build, &level);
     if (rc == SH_OK)

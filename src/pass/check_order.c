@@ -55,10 +55,12 @@ static bool names_root(const struct sh_check *c, const int *operand, int n, int 
 /* Whether operation i meets collective j: touches its result, or writes what it still sends. */
 static bool meets(const struct sh_check *c, const struct sh_op *op, const struct sh_op *collective)
 {
-    int result = sh_tensor_root(c->p, collective->out[0]);
+    for (int k = 0; k < SH_OP_MAX_OUT && collective->out[k] != SH_NONE; k++) {
+        int result = sh_tensor_root(c->p, collective->out[k]);
 
-    if (names_root(c, op->in, SH_OP_MAX_IN, result) || names_root(c, op->out, SH_OP_MAX_OUT, result))
-        return true;
+        if (names_root(c, op->in, SH_OP_MAX_IN, result) || names_root(c, op->out, SH_OP_MAX_OUT, result))
+            return true;
+    }
     return collective->in[0] != SH_NONE &&
            names_root(c, op->out, SH_OP_MAX_OUT, sh_tensor_root(c->p, collective->in[0]));
 }

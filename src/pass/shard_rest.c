@@ -1,5 +1,4 @@
 /* The sections around the micro-steps: init, sums over the ranks, update. */
-#include "kernels/exact.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
@@ -77,48 +76,43 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
     return owned->end - owned->begin;
 }
 
-/* Owned elements only: padding does not count. */
-static void square_units(const struct sh_pass_options *opt, struct sh_program *out, enum sh_op_kind kind, int sum)
+/* Of what no reduction has squared already. Owned elements only: padding does not count. */
+static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
+    bool any = false;
+
+    for (int i = 0; i < out->n_units; i++)
+        any |= out->units[i].squared;
     for (int i = 0; i < out->n_units; i++) {
-        struct sh_op op = sh_op_make(kind);
+        struct sh_op op = sh_op_make(SH_OP_SUMSQ);
         struct sh_range owned;
         int64_t n = owned_elems(opt, &out->units[i], &owned);
 
+        if (out->units[i].squared)
+            continue;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, 0, 1, &n, out->units[i].name);
-        op.out[0] = sum;
-        op.attr.accumulate = i > 0;
+        op.out[0] = out->squares;
+        op.attr.accumulate = any;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         sh_shard_op(out, op);
+        any = true;
     }
 }
 
-/* Where shards end must not show in the sum, so it is made without rounding. Chunks are whole blocks. */
-static void exact_norm(const struct sh_pass_options *opt, struct sh_program *out)
+/* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks.
+ * Over the shard axis only: replicas do not count. */
+void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
-    struct sh_tensor t = sh_tensor_make(SH_MEM_CONST, SH_F64, 1, (const int64_t[]){SH_EXACT_ELEMS}, "gradient.exact");
     struct sh_op round = sh_op_make(SH_OP_EXACT_ROUND);
-    int exact = sh_program_add_tensor(out, &t);
 
-    square_units(opt, out, SH_OP_SUMSQ_EXACT, exact);
-    sum_over(out, exact, SH_AXIS_SHARD, opt);
-    round.in[0] = exact;
+    sh_program_add_section(out, SH_SECTION_NORM, 1);
+    square_units(opt, out);
+    sum_over(out, out->squares, SH_AXIS_SHARD, opt);
+    round.in[0] = out->squares;
     round.out[0] = out->sumsq;
     round.phase = SH_PHASE_UPDATE;
     sh_shard_op(out, round);
-}
-
-/* Over the shard axis only: replicas do not count. */
-void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
-{
-    sh_program_add_section(out, SH_SECTION_NORM, 1);
-    if (opt->reproducible) {
-        exact_norm(opt, out);
-        return;
-    }
-    square_units(opt, out, SH_OP_SUMSQ, out->sumsq);
-    sum_over(out, out->sumsq, SH_AXIS_SHARD, opt);
 }
 
 /* Runs of equal weight decay in the rank's chunk; neighbours of one kind become one run. */

@@ -28,6 +28,7 @@ struct shard {
     struct sh_program *out;
     int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
     bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
+    bool squaring;         /* a reduction of this section has begun the program's squares */
     struct interval *intervals;
     int n_intervals, cap_intervals;
     int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
@@ -35,6 +36,7 @@ struct shard {
     int *secondary;        /* [units] what the backward gathers from (inner axis), SH_NONE */
     int *grad;             /* [units] flat gradient of this section, SH_NONE */
     int *last_grad;        /* [units] last operation that writes a gradient of the unit, SH_NONE */
+    int *early;            /* [units] the one after which it is reduced before that (shard_early.c), SH_NONE */
 };
 
 static int shard_size(const struct shard *s)
@@ -106,6 +108,8 @@ static void find_last_grads(struct shard *s)
             if (param != SH_NONE)
                 s->last_grad[s->micro->params[param].unit] = i;
         }
+    for (int unit = 0; unit < s->micro->n_units; unit++)
+        s->early[unit] = sh_shard_early(s->micro, s->opt, unit);
 }
 
 static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, int unit, const char *what)
@@ -313,19 +317,80 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         cast_into(s, unit, chunk, shard, phase);
 }
 
+static bool reduces_now(const struct shard *s)
+{
+    return shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
+}
+
+static struct sh_op *op_of_section(const struct shard *s, int index)
+{
+    return &s->out->ops[s->out->sections[s->out->n_sections - 1].first_op + index];
+}
+
+/* In a segment a reduction that makes the gradient which the update reads has it at hand for the norm too. */
+static bool squares(const struct shard *s, int unit)
+{
+    const struct sh_pass_options *opt = s->opt;
+    struct sh_op_rows rows = s->early[unit] == SH_NONE ? (struct sh_op_rows){0} : sh_shard_rows(s->micro, unit);
+
+    return opt->segment_ranks && s->last && opt->mesh.size[SH_AXIS_REPLICATE] == 1 && opt->reduce == SH_F32 &&
+           (s->first || opt->strategy.sync_last_only) && sh_shard_whole_blocks(&rows);
+}
+
+/* Let the reduction `scattered` add the squares of what it makes; padding does not count. */
+static void square(struct shard *s, int unit, int scattered)
+{
+    struct sh_op *op = op_of_section(s, scattered);
+    struct sh_range own =
+        sh_layout_owned(s->out->units[unit].elems, shard_size(s), s->opt->mesh.index[SH_AXIS_SHARD]);
+
+    op->out[1] = s->out->squares;
+    op->attr.squared = own.end - own.begin;
+    op->attr.accumulate |= (unsigned)s->squaring << 1;
+    s->out->units[unit].squared = true;
+    s->squaring = true;
+}
+
+/* Let the reduction `scattered` sum what the embedding's backward changes, or all else. */
+static void only_rows(struct shard *s, int unit, int scattered, bool late)
+{
+    struct sh_op *op = op_of_section(s, scattered);
+
+    op->in[1] = s->out->tokens;
+    op->attr.rows = sh_shard_rows(s->micro, unit);
+    op->attr.rows.late = late;
+    s->out->tensors[s->out->tokens].space = SH_SPACE_PEERS;
+}
+
+static int scatter(struct shard *s, int unit, int from, int chunk, enum sh_phase phase)
+{
+    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit, from,
+                                        chunk, SH_NONE, phase);
+
+    if (squares(s, unit))
+        square(s, unit, scattered);
+    return scattered;
+}
+
+static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
+{
+    if (reduces_now(s))
+        only_rows(s, unit, scatter(s, unit, s->grad[unit], s->out->units[unit].grad_shard, phase), false);
+}
+
 /* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
-    bool now = shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
     bool direct = s->first || s->opt->strategy.sync_last_only;
     bool sum = s->last && s->opt->mesh.size[SH_AXIS_REPLICATE] > 1;
     int shard = s->out->units[unit].grad_shard, chunk = shard, scattered = SH_NONE;
 
-    if (now) {
+    if (reduces_now(s)) {
         if (!direct || s->opt->reduce != SH_F32)
             chunk = reduced(s, unit);
-        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit,
-                                        sent(s, unit, phase), chunk, SH_NONE, phase);
+        scattered = scatter(s, unit, sent(s, unit, phase), chunk, phase);
+        if (s->early[unit] != SH_NONE)
+            only_rows(s, unit, scattered, true);
         if (!direct)
             add_reduced(s, unit, chunk, phase);
         else if (chunk != shard && !sum)
@@ -360,11 +425,14 @@ static void walk(struct shard *s)
         for (int v = 0; v < s->n_intervals; v++)
             if (s->intervals[v].last == i)
                 close_interval(s, &s->intervals[v]);
-        for (int unit = 0; unit < s->out->n_units; unit++)
+        for (int unit = 0; unit < s->out->n_units; unit++) {
+            if (s->early[unit] == i)
+                reduce_early(s, unit, s->micro->ops[i].phase);
             if (s->last_grad[unit] == i) {
                 add_pairs(s, unit, s->micro->ops[i].phase);
                 reduce(s, unit, s->micro->ops[i].phase);
             }
+        }
     }
 }
 
@@ -406,7 +474,8 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
                       .full = filled(micro->n_units),
                       .secondary = filled(micro->n_units),
                       .grad = filled(micro->n_units),
-                      .last_grad = filled(micro->n_units)};
+                      .last_grad = filled(micro->n_units),
+                      .early = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);
     out->sections[out->n_sections - 1].micro_step = micro_step;
@@ -420,4 +489,5 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
     free(s.secondary);
     free(s.grad);
     free(s.last_grad);
+    free(s.early);
 }

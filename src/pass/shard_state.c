@@ -1,4 +1,5 @@
 /* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
+#include "kernels/exact.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
@@ -124,6 +125,8 @@ void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_op
     out->docs = keep_like(out, micro, micro->docs);
     out->loss = keep_like(out, micro, micro->loss);
     out->logits = keep_like(out, micro, micro->logits);
-    if (opt->training)
-        out->sumsq = keep(out, SH_MEM_CONST, SH_F64, 1, "gradient", "sumsq");
+    if (!opt->training)
+        return;
+    out->squares = keep(out, SH_MEM_CONST, SH_F64, SH_EXACT_ELEMS, "gradient", "squares");
+    out->sumsq = keep(out, SH_MEM_CONST, SH_F64, 1, "gradient", "sumsq");
 }

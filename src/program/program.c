@@ -10,7 +10,7 @@ struct sh_program *sh_program_create(enum sh_dtype act)
     struct sh_program *p = sh_calloc(1, sizeof *p);
 
     p->act = act;
-    p->tokens = p->targets = p->docs = p->loss = p->sumsq = p->logits = SH_NONE;
+    p->tokens = p->targets = p->docs = p->loss = p->squares = p->sumsq = p->logits = SH_NONE;
     return p;
 }
 

@@ -105,6 +105,7 @@ struct sh_unit {
     int snapshot;            /* [3 * part] f32: this replica's part of the masters (of halves one behind the other),
                                 exp_avg, exp_avg_sq; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
+    bool squared;            /* its reduction adds the squares to those of the program */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
                                        in the tree (shard_section.c); SH_NONE: no such level */
@@ -148,6 +149,7 @@ struct sh_program {
     int targets;           /* [B,T] i32, -1: not counted */
     int docs;              /* [B,T] i32: first position of the document that the token is in */
     int loss;              /* [1] f64: sum over this rank's rows; over the world after LOSS */
+    int squares;           /* [SH_EXACT_ELEMS] f64: squares of this rank's gradients (kernels/exact.h) */
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
 

@@ -2,18 +2,16 @@
 
 #include <stdio.h>
 
-/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes; else the shard axis is all ranks or one.
- */
+/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes. `whole`: all of it everywhere, on each rank
+ * or once for the ranks that share memory. Else the shard axis is all ranks. */
 struct strategy {
     const char *name;
-    bool hybrid, one_rank_shards;
+    bool hybrid, whole;
     struct sh_strategy keeps;
 };
 
 static const struct strategy strategies[] = {
-    [SH_NO_SHARD] = {.name = "no_shard",
-                     .one_rank_shards = true,
-                     .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_NO_SHARD] = {.name = "no_shard", .whole = true, .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
     [SH_FULL_SHARD] = {.name = "full_shard"},
@@ -26,40 +24,62 @@ static const struct strategy *strategy(const struct sh_config *cfg)
     return &strategies[cfg->parallelism.sharding_strategy];
 }
 
-const char *sh_request_strategy_name(const struct sh_config *cfg)
+/* Whether the ranks of a node can hold memory together: full nodes of neighbours that compute on CPUs. */
+static bool can_share(const struct sh_config *cfg, const struct sh_place *at)
 {
-    return strategy(cfg)->name;
+    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && !at->gpu && at->in_blocks && at->ranks_per_node > 0 &&
+           at->world % at->ranks_per_node == 0;
 }
 
-struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, int ranks_per_node)
+/* Ranks that hold one copy of everything together: those of a node (doc/decisions/0032), unless replicas are asked for.
+ */
+static int ranks_of_copy(const struct sh_config *cfg, const struct sh_place *at)
 {
+    return can_share(cfg, at) && cfg->mesh.replicate == SH_MESH_AUTO ? at->ranks_per_node : 1;
+}
+
+struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_place *at)
+{
+    const struct strategy *s = strategy(cfg);
     struct sh_mesh_request r = {.shard = cfg->mesh.shard,
                                 .replicate = cfg->mesh.replicate,
                                 .inner = cfg->parallelism.reshard_after_forward,
-                                .ranks_per_node = ranks_per_node};
+                                .ranks_per_node = at->ranks_per_node};
 
     if (r.shard == SH_CONFIG_UNSET)
-        r.shard = strategy(cfg)->one_rank_shards ? 1 : strategy(cfg)->hybrid ? SH_MESH_NODE : SH_MESH_ALL;
+        r.shard = s->whole ? ranks_of_copy(cfg, at) : s->hybrid ? SH_MESH_NODE : SH_MESH_ALL;
     return r;
 }
 
-sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int ranks_per_node, struct sh_mesh_shape *shape)
+sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_place *at, struct sh_mesh_shape *shape)
 {
     const struct strategy *s = strategy(cfg);
-    struct sh_mesh_request r = sh_request_axes(cfg, ranks_per_node);
+    struct sh_mesh_request r = sh_request_axes(cfg, at);
 
-    SH_TRY(sh_mesh_shape_make(&r, world, rank, shape));
-    if (s->one_rank_shards && shape->size[SH_AXIS_SHARD] != 1)
+    SH_TRY(sh_mesh_shape_make(&r, at->world, at->rank, shape));
+    if (s->whole && cfg->mesh.shard != SH_CONFIG_UNSET && shape->size[SH_AXIS_SHARD] != 1)
         return sh_fail(SH_E_USAGE,
-                       "parallelism.sharding_strategy=no_shard keeps everything on each rank, but mesh.shard is %d; "
-                       "leave mesh.shard unset or choose a strategy that shards",
-                       shape->size[SH_AXIS_SHARD]);
-    if (!s->hybrid && !s->one_rank_shards && shape->size[SH_AXIS_REPLICATE] != 1)
+                       "parallelism.sharding_strategy=%s takes no mesh.shard but 1, and it is %d; leave mesh.shard "
+                       "unset or choose a strategy that shards",
+                       s->name, shape->size[SH_AXIS_SHARD]);
+    if (!s->hybrid && !s->whole && shape->size[SH_AXIS_REPLICATE] != 1)
         return sh_fail(SH_E_USAGE,
                        "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
                        "choose hybrid_shard or hybrid_shard_zero2 for replicas",
-                       s->name, world, shape->size[SH_AXIS_REPLICATE]);
+                       s->name, at->world, shape->size[SH_AXIS_REPLICATE]);
     return SH_OK;
+}
+
+const char *sh_request_strategy_text(const struct sh_config *cfg, const struct sh_mesh_shape *mesh,
+                                     char text[SH_STRATEGY_TEXT])
+{
+    const struct strategy *s = strategy(cfg);
+
+    if (!s->whole || mesh->size[SH_AXIS_SHARD] == 1)
+        return s->name;
+    snprintf(text, SH_STRATEGY_TEXT, "%s (the %d of a node hold it once in shared memory)", s->name,
+             mesh->size[SH_AXIS_SHARD]);
+    return text;
 }
 
 struct sh_model sh_request_model(const struct sh_config *cfg)
@@ -184,14 +204,15 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
     return SH_OK;
 }
 
-int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, int ranks_per_node)
+/* Ranks of a node that share a segment: all where shard groups lie within nodes and it gains something; else 0. */
+static int segment_ranks(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh)
 {
-    int world = mesh->size[SH_AXIS_WORLD], shard = mesh->size[SH_AXIS_SHARD];
-    bool full = ranks_per_node > 0 && world % ranks_per_node == 0 && ranks_per_node % shard == 0;
-    bool gains = shard > 1 || (world > 1 && world == ranks_per_node);
+    int shard = mesh->size[SH_AXIS_SHARD];
+    bool fits = can_share(cfg, at) && at->ranks_per_node % shard == 0;
+    bool gains = shard > 1 || (at->world > 1 && at->world == at->ranks_per_node);
     bool resharded = mesh->size[SH_AXIS_INNER] > 1; /* asks for gathers over some of the ranks, so there must be gathers */
 
-    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && full && gains && !resharded ? ranks_per_node : 0;
+    return fits && gains && !resharded ? at->ranks_per_node : 0;
 }
 
 static enum sh_dtype dtype_of(int precision)
@@ -235,11 +256,11 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
-sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, bool gpu,
-                       int segment_ranks, int threads, int64_t limit_bytes, struct sh_build *out)
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh,
+                       enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out)
 {
-    bool generate = purpose == SH_TO_GENERATE;
-    int micro_steps = 1;
+    bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
+    int micro_steps = 1, segment = segment_ranks(cfg, at, mesh);
 
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, mesh->size[SH_AXIS_WORLD], &micro_steps));
@@ -254,8 +275,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),
                     .mesh = *mesh,
-                    .segment_ranks = segment_ranks,
-                    .segment_rank = segment_ranks ? mesh->index[SH_AXIS_WORLD] % segment_ranks : 0,
+                    .segment_ranks = segment,
+                    .segment_rank = segment ? at->rank % segment : 0,
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&

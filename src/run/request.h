@@ -5,24 +5,26 @@
 #include "src/config/config.h"
 #include "src/device/device.h"
 #include "src/pass/build.h"
+#include "src/run/place.h"
 
 enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE };
 
-/* The mesh that configuration and strategy ask for. ranks_per_node: of the smallest node. Errors: SH_E_USAGE where
- * they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard = 4). */
-sh_rc sh_request_mesh(const struct sh_config *cfg, int world, int rank, int ranks_per_node,
-                      struct sh_mesh_shape *shape);
+/* The mesh that configuration and strategy ask for. no_shard: nodes as replicas where the ranks of each share memory,
+ * and hold everything once, in shards; else, and where mesh.shard or mesh.replicate is given, each rank has all of it.
+ * Errors: SH_E_USAGE where they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard = 4).
+ */
+sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_place *at, struct sh_mesh_shape *shape);
+struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_place *at);
 
-struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, int ranks_per_node);
+/* The strategy, and what the mesh makes of it: "no_shard (the 4 of a node hold it once in shared memory)". */
+enum { SH_STRATEGY_TEXT = 96 };
+const char *sh_request_strategy_text(const struct sh_config *cfg, const struct sh_mesh_shape *mesh,
+                                     char text[SH_STRATEGY_TEXT]);
 
-/* Ranks of a node that may share a segment: ranks_per_node where shard groups lie within nodes, the nodes are full and
- * it gains something; else 0. For CPUs. */
-int sh_request_segment(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, int ranks_per_node);
-
-/* segment_ranks: of sh_request_segment().
+/* mesh: of sh_request_mesh() at the same place.
  * Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, and the like. */
-sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_mesh_shape *mesh, enum sh_purpose purpose, bool gpu,
-                       int segment_ranks, int threads, int64_t limit_bytes, struct sh_build *out);
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh,
+                       enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
 
 struct sh_model sh_request_model(const struct sh_config *cfg);
 
@@ -33,7 +35,5 @@ const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu)
 
 /* Sequences of one training step over all ranks. */
 int64_t sh_request_global_batch(const struct sh_config *cfg, int world);
-
-const char *sh_request_strategy_name(const struct sh_config *cfg);
 
 #endif

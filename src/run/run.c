@@ -18,41 +18,17 @@ static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape
     return SH_OK;
 }
 
-struct place {
-    int rank, world;
-    int node_rank, node_size; /* as MPI found it */
-    int ranks_per_node;       /* as taken */
-    bool in_blocks;           /* nodes of that size hold neighbouring ranks */
-};
-
-static sh_rc find_place(const struct sh_config *cfg, struct place *at)
-{
-    int smallest;
-    double scattered;
-
-    sh_mesh_world(&at->rank, &at->world);
-    SH_TRY(sh_mesh_nodes(&at->node_rank, &at->node_size, &smallest));
-    at->ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
-    scattered = at->node_size % at->ranks_per_node ||
-                at->rank % at->ranks_per_node != at->node_rank % at->ranks_per_node;
-    SH_TRY(sh_mesh_max(&scattered, 1));
-    at->in_blocks = !scattered;
-    return SH_OK;
-}
-
 /* Everything that can be refused without touching memory or peers. Local. */
-static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct place *at)
+static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_place *at)
 {
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
-    int segment;
 
     if (!limit)
         limit = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / at->node_size;
-    SH_TRY(sh_request_mesh(&r->cfg, at->world, at->rank, at->ranks_per_node, &shape));
+    SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
     SH_TRY(check_ranks(&r->cfg, &shape));
-    segment = at->in_blocks && !r->device->gpu ? sh_request_segment(&r->cfg, &shape, at->ranks_per_node) : 0;
-    return sh_request_build(&r->cfg, &shape, purpose, r->device->gpu, segment, r->threads, limit, &r->build);
+    return sh_request_build(&r->cfg, at, &shape, purpose, r->threads, limit, &r->build);
 }
 
 /* One recomputation for all ranks, which gather the same units for it: that of the rank that needs most, if arenas
@@ -72,9 +48,9 @@ static sh_rc fit(struct sh_run *r)
     return SH_OK;
 }
 
-static sh_rc connect(struct sh_run *r, int ranks_per_node)
+static sh_rc connect(struct sh_run *r, const struct sh_place *at)
 {
-    struct sh_mesh_request req = sh_request_axes(&r->cfg, ranks_per_node);
+    struct sh_mesh_request req = sh_request_axes(&r->cfg, at);
     static const char *const backends[] = {[SH_COMM_AUTO] = "auto", [SH_COMM_MPI] = "mpi", [SH_COMM_NCCL] = "nccl"};
     bool tree = r->cfg.training.reproducible == SH_REPRODUCIBLE_MESH;
     struct sh_comm_options opt = {.timeout_seconds = r->cfg.comm.train_timeout_seconds,
@@ -110,18 +86,16 @@ static sh_rc allocate(struct sh_run *r)
 }
 
 /* All ranks take the same kind of device. Collective. */
-static sh_rc choose_device(struct sh_run *r)
+static sh_rc find_place(struct sh_run *r, struct sh_place *at)
 {
     char why[256];
-    long long without;
     bool gpu;
 
     SH_TRY(sh_agree(sh_request_gpu(&r->cfg, false, &gpu, why)));
-    without = !gpu;
-    SH_TRY(sh_mesh_sum_i64(&without, 1));
-    if (without && why[0])
+    SH_TRY(sh_place_find(&r->cfg, gpu, at));
+    if (!at->gpu && why[0])
         sh_log_info("the CPU computes, for want of GPUs: %s", why);
-    r->device = sh_request_device(&r->cfg, !without);
+    r->device = sh_request_device(&r->cfg, at->gpu);
     return SH_OK;
 }
 
@@ -150,7 +124,7 @@ static const char *describe_device(const struct sh_run *r, char text[128])
 static void announce(const struct sh_run *r)
 {
     const int *size = r->mesh->shape.size;
-    char arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128];
+    char arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 16] = "";
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
@@ -159,8 +133,8 @@ static void announce(const struct sh_run *r)
         snprintf(recompute, sizeof recompute, ", recompute %s",
                  sh_recompute_text(&r->build.recompute, r->build.model.layers, words));
     sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s%s%s%s%s, arena %s a rank",
-                sh_str_count(sh_model_params(&r->build.model), params), sh_request_strategy_name(&r->cfg),
-                size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], describe_device(r, device),
+                sh_str_count(sh_model_params(&r->build.model), params),
+                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], describe_device(r, device),
                 r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",
                 mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }
@@ -168,13 +142,12 @@ static void announce(const struct sh_run *r)
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
-    struct place at;
+    struct sh_place at;
     int sharing;
     sh_rc rc;
 
     *r = (struct sh_run){.cfg = *cfg, .folder = sh_strdup(cfg->job.dump_folder)};
-    SH_TRY_OUT(find_place(cfg, &at));
-    SH_TRY_OUT(choose_device(r));
+    SH_TRY_OUT(find_place(r, &at));
     if (r->device->gpu)
         SH_TRY_OUT(open_gpu(r, at.node_rank));
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
@@ -185,7 +158,7 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
     if (purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
-    SH_TRY_OUT(sh_agree(connect(r, at.ranks_per_node)));
+    SH_TRY_OUT(sh_agree(connect(r, &at)));
     SH_TRY_OUT(allocate(r));
     announce(r);
     *out = r;

@@ -36,8 +36,7 @@ static const struct {
     {SH_OP_EMBED_BWD, "aBTC iBT > fVC fTC"},
     {SH_OP_CAST, "fL > bL"},
     {SH_OP_ACCUMULATE, "fL > fL"},
-    {SH_OP_SUMSQ, "fL > d1"},
-    {SH_OP_SUMSQ_EXACT, "fL > dE"},
+    {SH_OP_SUMSQ, "fL > dE"},
     {SH_OP_ADAMW, "fL > fL fL fL"},
     {SH_OP_ADAMW, "fL > bL fL fL sL"},
 };

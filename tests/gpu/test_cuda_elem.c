@@ -24,7 +24,6 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_NORM_BWD: return sh_cuda_norm_bwd_work_bytes(call);
     case SH_OP_BIAS_BWD: return sh_cuda_bias_bwd_work_bytes(call);
     case SH_OP_SUMSQ: return sh_cuda_sumsq_work_bytes(call);
-    case SH_OP_SUMSQ_EXACT: return sh_cuda_sumsq_exact_work_bytes(call);
     default: return 0;
     }
 }
@@ -48,7 +47,6 @@ static const struct sh_kernel_table table = {
         [SH_OP_COPY] = sh_cuda_copy,
         [SH_OP_ACCUMULATE] = sh_cuda_accumulate,
         [SH_OP_SUMSQ] = sh_cuda_sumsq,
-        [SH_OP_SUMSQ_EXACT] = sh_cuda_sumsq_exact,
         [SH_OP_EXACT_ROUND] = sh_cuda_exact_round,
         [SH_OP_ADAMW] = sh_cuda_adamw,
     },
@@ -401,17 +399,6 @@ static void check_vector(enum sh_op_kind kind, enum sh_dtype in, enum sh_dtype o
     check(&t, TERMS(terms));
 }
 
-static void check_sumsq(int64_t n, bool add)
-{
-    struct optest t;
-    optest_begin(&t, SH_OP_SUMSQ);
-    optest_in(&t, 0, SH_F32, DIMS(n));
-    optest_out(&t, 0, SH_F64, DIMS(1));
-    if (add)
-        optest_add_to(&t, 0);
-    check(&t, TERMS((double)n + 1));
-}
-
 static void vector(void **state)
 {
     (void)state;
@@ -424,17 +411,14 @@ static void vector(void **state)
         }
         check_vector(SH_OP_COPY, SH_F64, SH_F64, lengths[l], 0);
         check_vector(SH_OP_ACCUMULATE, SH_F32, SH_F32, lengths[l], 0);
-        check_sumsq(lengths[l], false);
-        check_sumsq(lengths[l], true);
     }
-    check_sumsq(40000, true);
 }
 
 /* The reference's accumulator and its rounding, bit for bit, over floats of all sizes. */
 static void check_exact(int64_t n, int exponents, bool add, double odd)
 {
     struct optest t, round;
-    optest_begin(&t, SH_OP_SUMSQ_EXACT);
+    optest_begin(&t, SH_OP_SUMSQ);
     optest_in(&t, 0, SH_F32, DIMS(n));
     for (int64_t i = 0; i < n && exponents; i++)
         optest_set(&t.call.in[0], i, ldexp(optest_get(&t.call.in[0], i), (int)optest_int(-exponents, exponents)));

@@ -23,6 +23,12 @@ RUNS = {
     'shard_optim over 2, full recompute': (2, 'llama', {'parallelism.sharding_strategy': 'shard_optim',
                                                         'activation_checkpoint.mode': 'full'}),
     'no_shard over 2': (2, 'gpt2', {'parallelism.sharding_strategy': 'no_shard'}),
+    'no_shard over 2, nothing shared': (2, 'gpt2', {'parallelism.sharding_strategy': 'no_shard',
+                                                    'comm.shared_memory': 'off'}),
+    'no_shard over 4, nodes of 2': (4, 'llama', {'parallelism.sharding_strategy': 'no_shard',
+                                                 'mesh.ranks_per_node': 2}),
+    'no_shard over 3, nodes of 2': (3, 'llama', {'parallelism.sharding_strategy': 'no_shard',
+                                                 'mesh.ranks_per_node': 2}),
     'full_shard over 3, nothing shared': (3, 'gpt2', {'comm.shared_memory': 'off'}),
     'hybrid_shard_zero2 2 x 2, nodes of 2': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard_zero2',
                                                          'mesh.ranks_per_node': 2}),
@@ -45,6 +51,8 @@ BUDGETS = {
     'full_shard over 2, nothing shared': (2, 'gpt2', {'comm.shared_memory': 'off'}),
     'hybrid_shard_zero2 2 x 2': (4, 'llama', {'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2}),
 }
+APART = {'comm.shared_memory': 'off'}
+NO_SHARD = {'parallelism.sharding_strategy': 'no_shard'}
 ARENA = 'arena: all that is allocated'
 MODEL_STATES = ('parameters', 'gradients', 'optimizer state')
 
@@ -113,9 +121,22 @@ def case_quarter(**changes):
     """But for the padding of units; without accumulation, which needs room for a second gradient of one unit."""
     config = {**tiny.MODELS['llama'], 'model.dim': 60, 'model.head_dim': 12, 'model.ffn_dim': 100,
               'training.global_batch_size': -1, **changes}
-    whole, part = plan({**config, 'parallelism.sharding_strategy': 'no_shard'}, 4), plan(config, 4)
+    whole, part = plan({**config, **NO_SHARD, **APART}, 4), plan(config, 4)
     ratios = {name: part[name] / whole[name] for name in MODEL_STATES}
     return [f'{name}: {ratio:.4f} of what no_shard takes' for name, ratio in ratios.items() if not 0.25 <= ratio < 0.26]
+
+
+def case_once():
+    """What the ranks of a node hold once takes as much as in parts, and in two nodes of two twice as much a rank."""
+    config = {**tiny.MODELS['llama'], **NO_SHARD}
+    node, nodes, apart = (plan({**config, **where}, 4) for where in (
+        {'mesh.ranks_per_node': 4}, {'mesh.ranks_per_node': 2}, {'mesh.ranks_per_node': 4, **APART}))
+    parts = plan({**config, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.ranks_per_node': 4}, 4)
+    wrong = [] if node == parts else [f'{node}, shard_optim takes {parts}']
+    if not node[ARENA] < nodes[ARENA] < apart[ARENA]:
+        wrong.append(f'arenas: one node {node[ARENA]}, two {nodes[ARENA]}, nothing shared {apart[ARENA]}')
+    ratios = [(name, nodes[name] / node[name]) for name in ('parameters', 'optimizer state')]
+    return wrong + [f'{name}: {ratio:.3f} of what one node takes' for name, ratio in ratios if not 1.9 < ratio < 2.1]
 
 
 def case_example(path):
@@ -141,7 +162,9 @@ if __name__ == '__main__':
               if run[0] == 1 or job.can_launch()]
     cases += [('ranks that need more than others', case_uneven_ranks)] if job.can_launch() else []
     cases += [('full_shard over 4 takes a quarter', case_quarter),
-              ('and so on one node', functools.partial(case_quarter, **{'mesh.ranks_per_node': 4})), ('70b on 512 ranks', case_large)]
+              ('and so on one node', functools.partial(case_quarter, **{'mesh.ranks_per_node': 4})),
+              ('70b on 512 ranks', case_large),
+              ('no_shard held once by a node', case_once)]
     examples = sorted((job.TOP / 'examples').glob('*.yaml'))
     cases += [(f'{path.name} can be planned', case_example, path) for path in examples]
     sys.exit(job.run_cases(cases))

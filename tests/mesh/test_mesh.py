@@ -40,6 +40,11 @@ def grid(strategy, replicate, shard, **more):
                                'mesh.shard': shard, **more}
 
 
+def replicas(ranks):
+    """Each rank has all of it, though a node's could hold it once."""
+    return flat('no_shard', ranks, **{'mesh.replicate': ranks})
+
+
 ROUNDED = {'training.mixed_precision_reduce': 'bfloat16'}
 
 
@@ -53,12 +58,15 @@ INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full
 EVERY_MESH = ([flat(*pair) for pair in itertools.product(FLAT, RANKS)]
               + [grid(strategy, *sizes) for strategy in HYBRID for sizes in GRIDS] + INNER)
 # Each strategy, each number of ranks and each kind of grid at least once.
-SAMPLE = [flat('full_shard', 1), flat('no_shard', 2), flat('shard_optim', 3), flat('shard_grad_op', 4),
+SAMPLE = [flat('full_shard', 1), replicas(2), flat('no_shard', 4, **{'mesh.ranks_per_node': 2}),
+          flat('shard_optim', 3), flat('shard_grad_op', 4),
           flat('full_shard', 6), grid('hybrid_shard', 2, 2), grid('hybrid_shard', 4, 2),
           grid('hybrid_shard_zero2', 2, 3), grid('hybrid_shard_zero2', 3, 1), INNER[0]]
 # Where bits are compared: all collectives and both axes.
 BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_grad_op', 2)] + (
-    [flat('no_shard', 3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), INNER[0]] if LONG else [])
+    [replicas(3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), INNER[0]] if LONG else [])
+# What no_shard holds once a node: ranks, ranks of a node, what else is asked for.
+ONCE = [(2, 2, {}), (3, 3, {}), (4, 4, {'training.mixed_precision_param': 'bfloat16'}), (4, 2, {}), (3, 3, ROUNDED)]
 
 RECOMPUTE = [{'activation_checkpoint.mode': 'full'}, {'activation_checkpoint.mode': 'selective'},
              {'activation_checkpoint.mode': 'every_k', 'activation_checkpoint.every_k': 2}]
@@ -125,6 +133,23 @@ def case_same_bits(family, ranks, changes, kinds):
             job.differ(label(ranks, {**changes, **kind}), train(family, ranks, {**changes, **kind})[0], expected, 0)]
 
 
+def case_once(family, ranks, node, more):
+    """Held once a node, or by each rank: the same losses, norms and state, to the bit."""
+    changes = {'parallelism.sharding_strategy': 'no_shard', **with_local({}, ranks, True), **more}
+    numbers = []
+    for name, where in ('apart', APART), ('once', {'mesh.ranks_per_node': node}):
+        found, saved = train(family, ranks, {**changes, **where})
+        pathlib.Path(f'{name}.h5').write_bytes(saved)
+        numbers.append(found)
+    return (job.differ('loss or norm', numbers[1], numbers[0], 0)
+            + job.sherd('ckpt', 'diff', 'apart.h5', 'once.h5').splitlines())
+
+
+def once_cases():
+    return [(f'{family}, {label(ranks, more)}, nodes of {node}: no_shard held once', case_once, family, ranks, node, more)
+            for family, (ranks, node, more) in zip(itertools.cycle(tiny.MODELS), ONCE)]
+
+
 def mesh_cases():
     both = [(family, ranks, {**apart, **with_local(changes, ranks, accumulate)}, accumulate)
             for family in tiny.MODELS for accumulate in (False, True) for apart in (({}, APART) if LONG else ({},))
@@ -149,6 +174,14 @@ def bit_cases():
     return cases
 
 
+def early_cases():
+    """Tied weights, whose gradient is reduced early where ranks share memory, and the embedding's rows at the end."""
+    meshes = [(flat('full_shard', 3), False), (flat('shard_optim', 2), True), (grid('hybrid_shard', 2, 2), False)]
+    return [(f'gpt2, {label(ranks, changes)}: reduced early', case_same_bits, 'gpt2', ranks,
+             with_local(changes, ranks, accumulate), [APART, {'training.threads': 2}])
+            for (ranks, changes), accumulate in meshes]
+
+
 def sync_cases():
     meshes = [flat('full_shard', 4), flat('no_shard', 2), grid('hybrid_shard_zero2', 2, 2)] + (
         EVERY_MESH if LONG else [])
@@ -158,7 +191,7 @@ def sync_cases():
 
 
 def rounded_cases():
-    meshes = [flat('full_shard', 3), flat('no_shard', 2), grid('hybrid_shard', 2, 2)] + (
+    meshes = [flat('full_shard', 3), replicas(2), grid('hybrid_shard', 2, 2)] + (
         [flat('shard_optim', 4), grid('hybrid_shard_zero2', 3, 2), INNER[0]] if LONG else [])
     return [(f'{family}, {label(ranks, changes)}, bf16 sent', case_rounded, family, ranks,
              with_local(changes, ranks, family == 'llama'))
@@ -168,4 +201,5 @@ def rounded_cases():
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases(mesh_cases() + bit_cases() + sync_cases() + rounded_cases()))
+    sys.exit(job.run_cases(mesh_cases() + bit_cases() + early_cases() + once_cases() + sync_cases()
+                           + rounded_cases()))

@@ -32,7 +32,8 @@ MESHES = {
 if LONG:
     MESHES |= {
         'full_shard over 8': (8, {}),
-        'no_shard, 2 replicas': (2, {'parallelism.sharding_strategy': 'no_shard'}),
+        'no_shard, 2 replicas': (2, {'parallelism.sharding_strategy': 'no_shard', 'mesh.replicate': 2}),
+        'no_shard over 3, once': (3, {'parallelism.sharding_strategy': 'no_shard'}),
         'shard_optim over 4': (4, {'parallelism.sharding_strategy': 'shard_optim'}),
         'hybrid_shard_zero2 2 x 3': (6, {'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 3}),
     }

@@ -1,4 +1,5 @@
 /* Collectives on channels against plain loops: every kind, type and axis, overlap, order, bits, memory. */
+#include "kernels/exact.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/comm.h"
@@ -313,6 +314,73 @@ static void run_in_segment(void)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
 }
 
+/* The squares of the first elements of a sum, beside those that were there. */
+static void squares_in_segment(int64_t count, int64_t squared, bool add)
+{
+    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, (int)squared);
+    double made[SH_EXACT_ELEMS] = {3, 5}, wanted[SH_EXACT_ELEMS] = {3, 5};
+    struct sh_exact sum = {0};
+    prepare(&t, false);
+    t.coll.squares = made;
+    t.coll.squared = squared;
+    t.coll.add_squares = add;
+    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    check_result(&t);
+    if (add)
+        sh_exact_get(&sum, wanted);
+    sh_exact_add_squares(&sum, t.recv, squared);
+    sh_exact_put(&sum, wanted);
+    CHECK(!memcmp(made, wanted, sizeof made));
+    drop(&t);
+}
+
+/* Rows of 5 elements from element 7 on, of which each rank names some, and a range behind them. */
+static void rows_in_segment(int64_t count, bool late)
+{
+    enum { FIRST = 7, ROWS = 300, ELEMS = 5, TOKENS = 40, GAP = 9, RANGE = 90000 };
+    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, 1);
+    int64_t behind = FIRST + ROWS * ELEMS;
+    struct sh_op_rows rows = {FIRST, ROWS, ELEMS, behind + GAP, behind + GAP + RANGE, late};
+    int32_t *tokens = buffer(SH_I32, TOKENS);
+    prepare(&t, false);
+    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    check_result(&t);
+    fill(SH_F32, t.send, 0, total(&t.coll), 2); /* all of it, of which some is to be seen */
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = (7 * i + 31 * mesh->rank) % (ROWS / 2) * 2;
+    t.coll.tokens = tokens;
+    t.coll.n_tokens = TOKENS;
+    t.coll.rows = rows;
+    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
+    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = mesh->shape.index[SH_AXIS_SHARD] * count + i;
+        bool seen = at >= rows.begin && at < rows.end;
+        for (int r = 0; r < mesh->shape.size[SH_AXIS_SHARD] && at >= FIRST && at < behind; r++)
+            for (int k = 0; k < TOKENS; k++)
+                seen |= (at - FIRST) / ELEMS ==
+                        (7 * k + 31 * sh_mesh_axis_member(&mesh->shape, SH_AXIS_SHARD, r)) % (ROWS / 2) * 2;
+        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, SH_AXIS_SHARD, seen == late ? 2 : 1, at)));
+    }
+    drop(&t);
+}
+
+static void more_in_segment(void)
+{
+    if (mesh->shape.size[SH_AXIS_SHARD] == 1)
+        return;
+    for (int64_t squared = 0; squared <= 65537; squared = squared * 3 + 63) {
+        squares_in_segment(squared + 100, squared, false);
+        squares_in_segment(squared + 1, squared, true);
+    }
+    for (int late = 0; late < 2; late++) {
+        rows_in_segment(1024, late);
+        rows_in_segment(64 * 1024, late);
+    }
+}
+
 static void test_segment(void)
 {
     for (int shard = 1; shard <= test_world(); shard++) {
@@ -322,6 +390,7 @@ static void test_segment(void)
         open_segment();
         receives = 0;
         run_in_segment();
+        more_in_segment();
         CHECK(receives == 0);
         close_comm();
         close_segment();

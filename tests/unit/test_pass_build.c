@@ -172,6 +172,35 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
+/* The unit with tied weights is reduced when the output matrix is done, and its rows after the embedding; the norm
+ * squares what no reduction has squared. */
+static void tied_weights_are_reduced_early(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (int segment = 0; segment <= 2; segment += 2) {
+            struct sh_build b = tiny_build(&tiny_models[m], 1);
+            struct sh_program *p;
+            bool early;
+            int with_tokens = 0, first = SH_NONE, last = SH_NONE;
+
+            b.options.segment_ranks = segment;
+            p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+            early = segment && tiny_models[m].model.tied;
+            for (int i = 0; i < p->n_ops; i++)
+                if (p->ops[i].kind == SH_OP_REDUCE_SCATTER) {
+                    first = first == SH_NONE ? i : first;
+                    last = i;
+                    with_tokens += p->ops[i].in[1] != SH_NONE;
+                }
+            assert_int_equal(with_tokens, 2 * early);
+            assert_int_equal(p->ops[last].in[1] != SH_NONE, early);
+            assert_int_equal(p->ops[first].in[0] == p->ops[last].in[0], early);
+            assert_int_equal(count(p, SH_SECTION_NORM, SH_OP_SUMSQ), !segment ? p->n_units : early);
+            sh_program_destroy(p);
+        }
+}
+
 /* Bytes of gradients that a rank sends and sums, whatever their type; and that there is one type only. */
 static int64_t reduced_bytes(const struct sh_program *p, enum sh_dtype dtype)
 {
@@ -270,6 +299,7 @@ int main(void)
         cmocka_unit_test(without_training),
         cmocka_unit_test(collectives_of_a_step),
         cmocka_unit_test(gradients_are_reduced_when_asked),
+        cmocka_unit_test(tied_weights_are_reduced_early),
         cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(a_limit_is_kept),
