@@ -40,6 +40,9 @@ enum sh_op_kind {
     SH_OP_SWIGLU,        /* gu [N,2F] (gate, then up)                               -> h [N,F] = silu(gate) * up        */
     SH_OP_SWIGLU_BWD,    /* dh [N,F], gu [N,2F]                                     -> dgu [N,2F]                       */
     SH_OP_ADD,           /* a, b [n]                                                -> y [n]                            */
+    SH_OP_ADD_NORM,      /* a, b [N,C], w [C], b [C] (opt)                          -> s [N,C] as ADD; y, rstd, mean (opt) as NORM of s */
+    SH_OP_NORM_BWD_BIAS, /* as NORM_BWD                                             -> as NORM_BWD, then db [C] += as BIAS_BWD of dx */
+    SH_OP_GELU_BWD_BIAS, /* dy, x [N,F]                                             -> dx [N,F] as GELU_BWD, db [F] += as BIAS_BWD of dx */
     SH_OP_HEAD_LOSS,     /* x [N,C], w [V,C], targets [N] i32                       -> loss [1] f64 +=: sum over rows with target >= 0 */
     SH_OP_HEAD_LOSS_GRAD,/* x, w, targets                                           -> loss [1] f64 +=, dx [N,C], dw [V,C] +=; gradients of scalars->loss_scale * loss */
     SH_OP_LOGITS,        /* x [B,T,C], w [V,C]                                      -> logits [B,V] f32 of position scalars->position */
@@ -77,8 +80,8 @@ struct sh_op_rows {
 
 /* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */
 struct sh_op_attr {
-    float eps;                      /* NORM, NORM_BWD */
-    bool rms;                       /* NORM, NORM_BWD: RMSNorm instead of LayerNorm */
+    float eps;                      /* NORM, NORM_BWD, and what they are fused to */
+    bool rms;                       /* the same: RMSNorm instead of LayerNorm */
     bool w_in_out;                  /* LINEAR*: the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
     unsigned accumulate;            /* outputs marked +=: bit i set: out[i] is added to, else overwritten */
     bool inverse;                   /* ROPE */
@@ -131,7 +134,7 @@ static inline bool sh_op_adds(const struct sh_op_call *call, int out)
  * scalars. It trusts the shapes (the check pass has checked them) and allocates nothing. */
 typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 
-/* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and only for those. */
+/* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and maybe for fused kinds. */
 struct sh_kernel_table {
     const char *name;
     sh_kernel run[SH_OP_KINDS];
@@ -162,6 +165,7 @@ struct sh_op_info {
     int inplace_in, inplace_out; /* output inplace_out may take the storage of input inplace_in when that dies here; -1: no */
     bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
     bool marker;              /* WAIT, RELEASE */
+    bool fused;               /* two kinds in one, with the same bits; a device may do without (src/pass/fuse.c) */
 };
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind);

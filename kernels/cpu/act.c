@@ -5,10 +5,13 @@
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fold.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
 #include "kernels/cpu/wide.h"
+
+#include <string.h>
 
 static const float two_root_2_pi = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 static const float cubic = 0.044715f;
@@ -42,6 +45,52 @@ sh_rc sh_cpu_gelu(const struct sh_op_call *call)
 sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd());
+    return SH_OK;
+}
+
+int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads)
+{
+    int64_t F = sh_cpu_elems(&call->out[1]);
+
+    (void)threads;
+    return sh_cpu_folds(sh_cpu_elems(&call->in[0]) / F) * F * (int64_t)sizeof(float);
+}
+
+/* Elements [at, at + n) of dx, whose columns add to sum [n]. */
+static void gelu_bwd_bias_piece(const struct sh_op_call *call, bool done, int64_t at, int64_t n, float *sum)
+{
+    const struct sh_operand *dx = &call->out[0];
+
+    if (!done)
+        sh_cpu_map_piece(dx, &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd(), at, n);
+    sh_cpu_block_add((struct sh_cpu_block){1, n}, sum, n, sh_cpu_at(dx->data, dx->dtype, at), n, dx->dtype);
+}
+
+static void gelu_bwd_bias_row(const struct sh_op_call *call, bool done, int64_t row, int64_t F, float *sum)
+{
+    for (int64_t p = 0; p < sh_cpu_pieces(F); p++)
+        gelu_bwd_bias_piece(call, done, row * F + p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p), sum + p * SH_CPU_PIECE);
+}
+
+/* GELU_BWD goes through dx as one vector, and what is left over behind whole vectors of the processor may be rounded
+ * otherwise than those. So rows that are no whole vectors are not taken one by one. */
+sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
+{
+    enum { VECTOR = 64 };
+    int64_t F = sh_cpu_elems(&call->out[1]), rows = sh_cpu_elems(&call->in[0]) / F, parts = sh_cpu_folds(rows);
+    bool done = F % VECTOR != 0;
+    float *sums = call->work;
+
+    SH_REQUIRE(call->work_bytes >= sh_cpu_gelu_bwd_bias_work_bytes(call, 1));
+    if (done)
+        SH_TRY(sh_cpu_gelu_bwd(call));
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < parts; part++) {
+        memset(sums + part * F, 0, (size_t)F * sizeof *sums);
+        for (int64_t row = sh_cpu_fold_row(rows, part); row < sh_cpu_fold_row(rows, part + 1); row++)
+            gelu_bwd_bias_row(call, done, row, F, sums + part * F);
+    }
+    sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), sums, parts, F, F);
     return SH_OK;
 }
 

@@ -15,7 +15,8 @@ sh_rc sh_cpu_embed_bwd(const struct sh_op_call *call);
 
 /* norm.c: LayerNorm and RMSNorm */
 sh_rc sh_cpu_norm(const struct sh_op_call *call);
-sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call);
+sh_rc sh_cpu_add_norm(const struct sh_op_call *call);
+sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call); /* and NORM_BWD_BIAS */
 
 /* linear.c */
 sh_rc sh_cpu_linear(const struct sh_op_call *call);
@@ -35,6 +36,7 @@ sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call);
 /* act.c */
 sh_rc sh_cpu_gelu(const struct sh_op_call *call);
 sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call);
+sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call);
 sh_rc sh_cpu_swiglu(const struct sh_op_call *call);
 sh_rc sh_cpu_swiglu_bwd(const struct sh_op_call *call);
 
@@ -56,6 +58,7 @@ sh_rc sh_cpu_adamw(const struct sh_op_call *call);
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind. */
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads);
@@ -63,6 +66,7 @@ int64_t sh_cpu_linear_bwd_w_work_bytes(const struct sh_op_call *call, int thread
 int64_t sh_cpu_bias_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-static void map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
-                      sh_cpu_map_fn f, int64_t at, int64_t n)
+static void through_f32(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
+                        sh_cpu_map_fn f, int64_t at, int64_t n)
 {
     float a_room[SH_CPU_PIECE], b_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
     float *to = sh_cpu_stage_out(y, at, n, y_room);
@@ -14,24 +14,21 @@ static void map_piece(const struct sh_operand *y, const struct sh_operand *a, co
     sh_cpu_stage_put(y, at, n, to);
 }
 
-static void map_bf16(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
-                     sh_cpu_map_bf16_fn f, int64_t at, int64_t n)
+void sh_cpu_map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
+                      sh_cpu_map_fn f, sh_cpu_map_bf16_fn bf16, int64_t at, int64_t n)
 {
-    f((sh_bf16 *)y->data + at, (const sh_bf16 *)a->data + at, b ? (const sh_bf16 *)b->data + at : NULL, n);
+    if (bf16 && y->dtype == SH_BF16 && a->dtype == SH_BF16 && (!b || b->dtype == SH_BF16))
+        bf16((sh_bf16 *)y->data + at, (const sh_bf16 *)a->data + at, b ? (const sh_bf16 *)b->data + at : NULL, n);
+    else
+        through_f32(y, a, b, f, at, n);
 }
 
 void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
                 sh_cpu_map_bf16_fn bf16)
 {
     int64_t n = sh_cpu_elems(y), pieces = sh_cpu_pieces(n);
-    bool all_bf16 = y->dtype == SH_BF16 && a->dtype == SH_BF16 && (!b || b->dtype == SH_BF16);
 
 #pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < pieces; p++) {
-        int64_t at = p * SH_CPU_PIECE, elems = sh_cpu_piece_elems(n, p);
-        if (bf16 && all_bf16)
-            map_bf16(y, a, b, bf16, at, elems);
-        else
-            map_piece(y, a, b, f, at, elems);
-    }
+    for (int64_t p = 0; p < pieces; p++)
+        sh_cpu_map_piece(y, a, b, f, bf16, p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
 }

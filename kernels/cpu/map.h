@@ -13,4 +13,8 @@ typedef void (*sh_cpu_map_bf16_fn)(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *
 void sh_cpu_map(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b, sh_cpu_map_fn f,
                 sh_cpu_map_bf16_fn bf16);
 
+/* The same for elements [at, at + n), SH_CPU_PIECE of them at most, by the calling thread. */
+void sh_cpu_map_piece(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
+                      sh_cpu_map_fn f, sh_cpu_map_bf16_fn bf16, int64_t at, int64_t n);
+
 #endif

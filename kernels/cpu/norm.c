@@ -1,5 +1,6 @@
 /* LayerNorm and RMSNorm, a row at a time; a row stays in the L1 or L2 cache while it is passed over again. Bytes an
- * element, f32 (bf16: half): forward 8, backward 12 and 4 more with dres, and the partial sums of dw and db (fold.h).
+ * element, f32 (bf16: half): forward 8, and 8 more with ADD before it; backward 12 and 4 more with dres, and the
+ * partial sums (fold.h).
  * Measured at [16384,768] on one core, where memcpy moves 40 GB/s: f32 40 forward, 33 backward; bf16 17 and 24 GB/s.
  *
  * Scratch holds w and b as f32, and for each thread the rows that are converted from and to bf16. */
@@ -71,7 +72,22 @@ int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads)
     return (2 + (int64_t)threads * FWD_ROWS) * row_floats(C) * FLOAT;
 }
 
-sh_rc sh_cpu_norm(const struct sh_op_call *call)
+/* Row n of ADD. */
+static void add_row(const struct sh_op_call *call, int64_t n, int64_t C, float *room)
+{
+    const struct sh_operand *a = &call->in[0], *b = &call->in[1], *s = &call->out[0];
+    struct sh_cpu_block row = {1, C};
+    int64_t ahead = (n + 1) * C;
+
+    sh_cpu_prefetch(sh_cpu_at(a->data, a->dtype, ahead), C * sh_dtype_bytes(a->dtype));
+    sh_cpu_prefetch(sh_cpu_at(b->data, b->dtype, ahead), C * sh_dtype_bytes(b->dtype));
+    sh_cpu_block_load(row, room, C, sh_cpu_at(a->data, a->dtype, n * C), C, a->dtype);
+    sh_cpu_block_add(row, room, C, sh_cpu_at(b->data, b->dtype, n * C), C, b->dtype);
+    sh_cpu_block_store(row, sh_cpu_at(s->data, s->dtype, n * C), C, s->dtype, room, C);
+}
+
+/* add: the ADD_NORM of which `call` is the norm; NULL: none. */
+static sh_rc run_norm(const struct sh_op_call *call, const struct sh_op_call *add)
 {
     int64_t C = sh_cpu_elems(&call->in[1]), N = sh_cpu_elems(&call->in[0]) / C, step = row_floats(C);
     float *work = call->work, *rooms = work + 2 * step;
@@ -80,9 +96,42 @@ sh_rc sh_cpu_norm(const struct sh_op_call *call)
     const float *w = sh_cpu_stage_in(&call->in[1], 0, C, work);
     const float *b = call->in[2].data ? sh_cpu_stage_in(&call->in[2], 0, C, work + step) : NULL;
 #pragma omp parallel for schedule(static)
-    for (int64_t n = 0; n < N; n++)
-        norm_row(call, n, C, w, b, rooms + omp_get_thread_num() * FWD_ROWS * step);
+    for (int64_t n = 0; n < N; n++) {
+        float *room = rooms + omp_get_thread_num() * FWD_ROWS * step;
+        if (add)
+            add_row(add, n, C, room);
+        norm_row(call, n, C, w, b, room);
+    }
     return SH_OK;
+}
+
+sh_rc sh_cpu_norm(const struct sh_op_call *call)
+{
+    return run_norm(call, NULL);
+}
+
+static struct sh_op_call norm_of(const struct sh_op_call *add)
+{
+    struct sh_op_call norm = *add;
+
+    norm.in[0] = add->out[0];
+    for (int k = 1; k < 3; k++)
+        norm.in[k] = add->in[k + 1];
+    for (int k = 0; k < 3; k++)
+        norm.out[k] = add->out[k + 1];
+    return norm;
+}
+
+int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads)
+{
+    struct sh_op_call norm = norm_of(call);
+    return sh_cpu_norm_work_bytes(&norm, threads);
+}
+
+sh_rc sh_cpu_add_norm(const struct sh_op_call *call)
+{
+    struct sh_op_call norm = norm_of(call);
+    return run_norm(&norm, call);
 }
 
 /* One row of the backward: xhat = (x - mean) rstd, g = dy w (kernels/ref/norm.c has the formulas). */
@@ -143,10 +192,11 @@ static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r,
     sh_cpu_stage_put(dx, at, r.C, to);
 }
 
-/* Scratch of the backward, in floats from its start: w, the parts of dw, those of db, the rooms of the threads. */
+/* Scratch of the backward, in floats from its start: w, the parts of dw, those of db and of the bias that NORM_BWD_BIAS
+ * knows, the rooms of the threads. */
 struct bwd_work {
-    int64_t N, C, step, parts, dw, db, rooms, end;
-    bool has_db;
+    int64_t N, C, step, parts, dw, db, bias, rooms, end;
+    bool has_db, has_bias;
 };
 
 static struct bwd_work bwd_work_of(const struct sh_op_call *call, int threads)
@@ -157,7 +207,9 @@ static struct bwd_work bwd_work_of(const struct sh_op_call *call, int threads)
     k.has_db = call->out[2].ndim > 0;
     k.dw = k.step;
     k.db = k.dw + k.parts * k.step;
-    k.rooms = k.db + (k.has_db ? k.parts * k.step : 0);
+    k.has_bias = call->out[3].ndim > 0;
+    k.bias = k.db + (k.has_db ? k.parts * k.step : 0);
+    k.rooms = k.bias + (k.has_bias ? k.parts * k.step : 0);
     k.end = k.rooms + threads * BWD_ROWS * k.step;
     return k;
 }
@@ -167,17 +219,29 @@ int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads)
     return bwd_work_of(call, threads).end * FLOAT;
 }
 
+/* Row n of dx, where it still is in the L1 cache. */
+static void add_to_bias(const struct sh_operand *dx, int64_t n, int64_t C, float *sum)
+{
+    sh_cpu_block_add((struct sh_cpu_block){1, C}, sum, C, sh_cpu_at(dx->data, dx->dtype, n * C), C, dx->dtype);
+}
+
 static void norm_bwd_part(const struct sh_op_call *call, const struct bwd_work *k, int64_t part, const float *w)
 {
     float *work = call->work, *dw = work + k->dw + part * k->step;
     float *db = k->has_db ? work + k->db + part * k->step : NULL;
+    float *bias = k->has_bias ? work + k->bias + part * k->step : NULL;
     float *room = work + k->rooms + omp_get_thread_num() * BWD_ROWS * k->step;
 
     memset(dw, 0, (size_t)(k->C * FLOAT));
     if (db)
         memset(db, 0, (size_t)(k->C * FLOAT));
-    for (int64_t n = sh_cpu_fold_row(k->N, part); n < sh_cpu_fold_row(k->N, part + 1); n++)
+    if (bias)
+        memset(bias, 0, (size_t)(k->C * FLOAT));
+    for (int64_t n = sh_cpu_fold_row(k->N, part); n < sh_cpu_fold_row(k->N, part + 1); n++) {
         norm_bwd_row(call, n, (struct row){.w = w, .C = k->C}, dw, db, room);
+        if (bias)
+            add_to_bias(&call->out[0], n, k->C, bias);
+    }
 }
 
 sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call)
@@ -193,5 +257,7 @@ sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call)
     sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.dw, k.parts, k.step, k.C);
     if (k.has_db)
         sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.db, k.parts, k.step, k.C);
+    if (k.has_bias)
+        sh_cpu_fold(call->out[3].data, sh_op_adds(call, 3), work + k.bias, k.parts, k.step, k.C);
     return SH_OK;
 }

@@ -51,6 +51,7 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
 
     if (rc == SH_OK) {
         sh_pass_recompute(micro, &b->recompute);
+        sh_pass_fuse(micro, b->kernels);
         add_micro_steps(b, micro, p);
         sh_pass_shard_norm(&b->options, p);
         sh_pass_shard_update(&b->options, p);
@@ -95,6 +96,7 @@ sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
     struct sh_program *micro = forward(b, b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS);
     sh_rc rc = SH_OK;
 
+    sh_pass_fuse(micro, b->kernels);
     p->tree_sums = b->options.reproducible;
     p->snapshot_on_host = b->snapshot_on_host;
     sh_pass_shard_state(micro, &b->options, p);

@@ -1,7 +1,7 @@
 /* The passes that turn a model's forward into the program of a training step. All are pure and local: the same request
  * gives the same program on every rank, but for the places of a rank's own elements.
  *
- *   micro = model's forward          -> grad -> recompute           one micro-step on logical tensors
+ *   micro = model's forward          -> grad -> recompute -> fuse   one micro-step on logical tensors
  *   out   = shard_state(micro, ...)     units, persistent tensors
  *           shard_section(micro, ...)   one section each: gathers, releases, reductions around the micro-step
  *           schedule -> place -> check
@@ -36,6 +36,9 @@ void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish
 /* The wish in words: "selective", "selective in 9, full in 3 of 12 blocks". */
 enum { SH_RECOMPUTE_TEXT = 80 };
 const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT]);
+
+/* Neighbouring operations become one of a fused kind (kernels/op.h) where the table has a kernel for it. */
+void sh_pass_fuse(struct sh_program *micro, const struct sh_kernel_table *kernels);
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {

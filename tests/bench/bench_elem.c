@@ -22,6 +22,9 @@ static const struct {
 } cases[] = {
     {SH_OP_NORM, "aNC aC aC > aNC fN fN"},
     {SH_OP_NORM_BWD, "aNC aNC aC fN fN aNC > aNC fC fC"},
+    {SH_OP_ADD_NORM, "aNC aNC aC aC > aNC aNC fN fN"},
+    {SH_OP_NORM_BWD_BIAS, "aNC aNC aC fN fN aNC > aNC fC fC fC"},
+    {SH_OP_GELU_BWD_BIAS, "aNF aNF > aNF fF"},
     {SH_OP_ROPE, "aBTQ fTD > aBTQ"},
     {SH_OP_GELU, "aNF > aNF"},
     {SH_OP_GELU_BWD, "aNF aNF > aNF"},

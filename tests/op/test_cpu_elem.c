@@ -15,8 +15,8 @@ enum { ACTS = 2 };
 
 /* Lengths around the pieces and vectors that the kernels work in, and row counts around the parts they are cut in. */
 static const int64_t lengths[] = {1, 3, 17, 1023, 1024, 1025, 5000};
-static const int64_t matrices[][2] = {{1, 1}, {3, 17}, {65, 33}, {130, 768}, {2, 3001}};
-enum { LENGTHS = 7, MATRICES = 5 };
+static const int64_t matrices[][2] = {{1, 1}, {3, 17}, {65, 33}, {130, 768}, {2, 3001}, {19, 1088}};
+enum { LENGTHS = 7, MATRICES = 6 };
 
 static void same_outputs(const struct optest *a, const struct optest *b)
 {
@@ -451,6 +451,139 @@ static void not_finite(void **state)
     }
 }
 
+/* Operand `to` has the values of `from`. */
+static void same_values(const struct sh_operand *to, const struct sh_operand *from)
+{
+    for (int64_t i = 0; to->data && i < optest_elems(to); i++)
+        optest_set(to, i, optest_get(from, i));
+}
+
+/* A fused kind has the bits of its pair, in all variants. The fused call is ready to run; `first` and `second` have its
+ * shapes, and get its values. Frees them all. */
+static void check_pair(struct optest *first, struct optest *second, struct optest *fused)
+{
+    const struct sh_op_info *a = sh_op_info(first->call.kind), *b = sh_op_info(second->call.kind);
+    struct optest one;
+
+    optest_copy(&one, fused);
+    optest_run(&one, &sh_kernels_cpu, 1);
+    for (int i = 0; i < a->n_in; i++)
+        same_values(&first->call.in[i], &fused->call.in[i]);
+    for (int i = 1; i < b->n_in; i++)
+        same_values(&second->call.in[i], &fused->call.in[a->n_in + i - 1]);
+    for (int o = 0; o < a->n_out; o++)
+        same_values(&first->call.out[o], &fused->call.out[o]);
+    for (int o = 0; o < b->n_out; o++)
+        same_values(&second->call.out[o], &fused->call.out[a->n_out + o]);
+    optest_run(first, &sh_kernels_cpu, 1);
+    same_values(&second->call.in[0], &first->call.out[0]);
+    optest_run(second, &sh_kernels_cpu, 1);
+    for (int o = 0; o < a->n_out + b->n_out; o++) {
+        struct optest pair = *fused;
+
+        pair.call.out[o] = o < a->n_out ? first->call.out[o] : second->call.out[o - a->n_out];
+        if (fused->call.out[o].data)
+            optest_same(&pair, &one, o);
+    }
+    for (int v = 0; v < VARIANTS; v++)
+        run_variant(fused, &one, v);
+    optest_end(&one);
+    optest_end(first);
+    optest_end(second);
+    optest_end(fused);
+}
+
+static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias)
+{
+    struct optest add, norm, fused;
+
+    optest_begin(&add, SH_OP_ADD);
+    optest_begin(&norm, SH_OP_NORM);
+    optest_begin(&fused, SH_OP_ADD_NORM);
+    norm.attr.rms = fused.attr.rms = rms;
+    norm.attr.eps = fused.attr.eps = 1e-2f;
+    for (int i = 0; i < 2; i++) {
+        optest_in(&add, i, act, DIMS(N, C));
+        optest_in(&fused, i, act, DIMS(N, C));
+        optest_out(&fused, i, act, DIMS(N, C));
+    }
+    optest_out(&add, 0, act, DIMS(N, C));
+    optest_in(&norm, 0, act, DIMS(N, C));
+    optest_out(&norm, 0, act, DIMS(N, C));
+    for (int i = 0; i < 1 + bias; i++) {
+        optest_in(&norm, 1 + i, act, DIMS(C));
+        optest_in(&fused, 2 + i, act, DIMS(C));
+    }
+    for (int i = 0; i < 2 - rms; i++) {
+        optest_out(&norm, 1 + i, SH_F32, DIMS(N));
+        optest_out(&fused, 2 + i, SH_F32, DIMS(N));
+    }
+    check_pair(&add, &norm, &fused);
+}
+
+static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms)
+{
+    optest_begin(t, kind);
+    t->attr.rms = rms;
+    for (int i = 0; i < 2; i++)
+        optest_in(t, i, act, DIMS(N, C));
+    optest_in(t, 2, act, DIMS(C));
+    optest_in(t, 3, SH_F32, DIMS(N));
+    if (!rms)
+        optest_in(t, 4, SH_F32, DIMS(N));
+    optest_in(t, 5, act, DIMS(N, C));
+    optest_out(t, 0, act, DIMS(N, C));
+    for (int o = 1; o < (rms ? 2 : 3); o++)
+        optest_out(t, o, SH_F32, DIMS(C));
+}
+
+static void begin_gelu_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t F)
+{
+    optest_begin(t, kind);
+    optest_in(t, 0, act, DIMS(N, F));
+    optest_in(t, 1, act, DIMS(N, F));
+    optest_scale(&t->call.in[1], 3);
+    optest_out(t, 0, act, DIMS(N, F));
+}
+
+/* Behind the outputs of `first` stands the bias's, in `fused`. */
+static void check_bias_behind(struct optest *first, struct optest *fused, bool add)
+{
+    const struct sh_operand *dx = &first->call.out[0];
+    int o = sh_op_info(first->call.kind)->n_out;
+    struct optest bias;
+
+    optest_begin(&bias, SH_OP_BIAS_BWD);
+    optest_in(&bias, 0, dx->dtype, DIMS(dx->dim[0], dx->dim[1]));
+    optest_out(&bias, 0, SH_F32, DIMS(dx->dim[1]));
+    optest_out(fused, o, SH_F32, DIMS(dx->dim[1]));
+    if (add) {
+        optest_add_to(&bias, 0);
+        optest_add_to(fused, o);
+    }
+    check_pair(first, &bias, fused);
+}
+
+static void fused_kinds(void **state)
+{
+    (void)state;
+    optest_seed(9);
+    for (int i = 0; i < MATRICES * ACTS * 4; i++) {
+        enum sh_dtype act = acts[i % ACTS];
+        int64_t N = matrices[i / 8][0], C = matrices[i / 8][1];
+        bool one = i / 2 % 2, two = i / 4 % 2;
+        struct optest first, fused;
+
+        check_add_norm(act, N, C, one, two);
+        begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, one);
+        begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, one);
+        check_bias_behind(&first, &fused, two);
+        begin_gelu_bwd(&first, SH_OP_GELU_BWD, act, N, C);
+        begin_gelu_bwd(&fused, SH_OP_GELU_BWD_BIAS, act, N, C);
+        check_bias_behind(&first, &fused, two);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -458,7 +591,7 @@ int main(void)
         cmocka_unit_test(rope),  cmocka_unit_test(act),        cmocka_unit_test(bias),
         cmocka_unit_test(vector), cmocka_unit_test(adamw),     cmocka_unit_test(adamw_leaves_padding),
         cmocka_unit_test(adamw_in_halves), cmocka_unit_test(adamw_shows_nan),
-        cmocka_unit_test(not_finite),
+        cmocka_unit_test(not_finite), cmocka_unit_test(fused_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,7 @@ static void choose(struct sh_build *b, int i)
     b->evaluate = i % 2;
     b->act = i / 6 % 2 ? SH_BF16 : SH_F32;
     b->options.reduce = i / 8 % 2 ? SH_BF16 : SH_F32;
+    b->kernels = i / 9 % 2 ? &sh_kernels_cpu : &sh_kernels_ref;
 }
 
 static void mixtures_on_all_meshes(void **state)

@@ -5,6 +5,7 @@
 #include "tests/unit/tiny.h"
 
 #include <math.h>
+#include <omp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -388,9 +389,47 @@ static void logits_are_those_of_one_rank(void **state)
     }
 }
 
+static int n_fused(const struct sh_build *b)
+{
+    struct sh_program *p = tiny_program(b, tiny_mesh(1, 1, 1, 0));
+    int n = 0;
+
+    for (int i = 0; i < p->n_ops; i++)
+        n += sh_op_info(p->ops[i].kind)->fused;
+    sh_program_destroy(p);
+    return n;
+}
+
+/* Training with fused kinds and without them, by the same kernels otherwise. */
+static void fused_kinds_change_no_bit(void **state)
+{
+    struct sh_kernel_table apart = sh_kernels_cpu;
+
+    (void)state;
+    omp_set_num_threads(1);
+    for (int k = 0; k < SH_OP_KINDS; k++)
+        if (sh_op_info((enum sh_op_kind)k)->fused)
+            apart.run[k] = NULL;
+    for (int i = 0; i < TINY_MODELS * VARIANTS; i++) {
+        struct sh_build b = build_of(&tiny_models[i % TINY_MODELS], 2, 2, i / 2 % 2);
+        struct outcome with, without;
+
+        b.act = i / TINY_MODELS % 2 ? SH_BF16 : SH_F32;
+        b.kernels = &sh_kernels_cpu;
+        assert_true(n_fused(&b) > 0);
+        with = run_variant(b, &variants[i / TINY_MODELS], 2, 1);
+        b.kernels = &apart;
+        assert_int_equal(n_fused(&b), 0);
+        without = run_variant(b, &variants[i / TINY_MODELS], 2, 1);
+        assert_same(&with, &without);
+        free(with.params);
+        free(without.params);
+    }
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 5] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 6] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
@@ -400,5 +439,6 @@ int main(void)
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);
     tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(reproducible_is_near);
     tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(bf16_is_sent);
+    tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(fused_kinds_change_no_bit);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }
