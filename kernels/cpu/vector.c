@@ -68,6 +68,14 @@ sh_rc sh_cpu_copy(const struct sh_op_call *call)
     return SH_OK;
 }
 
+static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += SH_CPU_STRIDE) {
+        sh_cpu_prefetch(a + i + SH_CPU_AHEAD, SH_CPU_STRIDE * (int64_t)sizeof *a);
+        sh_exact_add_squares(sum, a + i, n - i < SH_CPU_STRIDE ? n - i : SH_CPU_STRIDE);
+    }
+}
+
 /* Threads add up what they happen to get, in any order: these sums are exact (kernels/exact.h). */
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
 {
@@ -82,10 +90,8 @@ sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
     {
         struct sh_exact mine = {0};
 #pragma omp for schedule(static)
-        for (int64_t p = 0; p < pieces; p++) {
-            sh_cpu_prefetch(a + (p + 1) * SH_CPU_PIECE, SH_CPU_PIECE * (int64_t)sizeof *a);
-            sh_exact_add_squares(&mine, a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
-        }
+        for (int64_t p = 0; p < pieces; p++)
+            add_squares(&mine, a + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p));
 #pragma omp critical(sh_exact)
         sh_exact_add(&sum, &mine);
     }
