@@ -27,13 +27,33 @@ static bool goes_into(const struct sh_program *p, int t, const struct sh_op *op)
            sh_tensor_elems(&p->tensors[in]) == sh_tensor_elems(&p->tensors[t]);
 }
 
+/* The unit of the parameters whose gradients an operation makes. */
+static int unit_of_grads(const struct sh_program *p, const struct sh_op *op)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        int param = op->out[k] == SH_NONE ? SH_NONE : p->tensors[op->out[k]].grad_of;
+
+        if (param != SH_NONE)
+            return p->params[param].unit;
+    }
+    return SH_NONE;
+}
+
+/* Gradients of two units at once would keep one more unreduced unit in memory. */
+static bool one_unit(const struct sh_program *p, const struct sh_op *op)
+{
+    int first = unit_of_grads(p, &op[0]), second = unit_of_grads(p, &op[1]);
+
+    return first == SH_NONE || second == SH_NONE || first == second;
+}
+
 /* Of op[0] and op[1]. */
 static const struct pair *pair_of(const struct sh_program *p, const struct sh_op *op,
                                   const struct sh_kernel_table *kernels)
 {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (op[0].kind == pairs[i].first && op[1].kind == pairs[i].second && op[0].phase == op[1].phase &&
-            kernels->run[pairs[i].fused] && goes_into(p, op[0].out[0], &op[1]))
+            kernels->run[pairs[i].fused] && goes_into(p, op[0].out[0], &op[1]) && one_unit(p, op))
             return &pairs[i];
     return NULL;
 }
