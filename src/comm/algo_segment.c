@@ -17,7 +17,7 @@
  * second-level cache for what an all_reduce writes out again. */
 enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 32 };
 
-/* A smaller result may still be in the second-level cache when it is used. */
+/* A smaller result may still be in the second-level cache when it is used; one that is squared goes past the caches. */
 enum { AWAY_BYTES = 1 << 20 };
 
 enum { ENTER, SUM, LEAVE };

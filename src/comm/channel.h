@@ -50,7 +50,7 @@ struct sh_channel {
     int segment_phase;
     int64_t segment_done;     /* elements of this rank's part that are summed, or passed over */
     unsigned char *touched;   /* [rows] of them: named by a token */
-    struct sh_exact squares;  /* of those */
+    struct sh_exact squares;  /* of the sums so far */
 };
 
 /* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */

@@ -16,8 +16,8 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
  * reading the place first. */
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
 
-/* The same of f32, adding the squares of the first `squared` sums (less than 1: of none) to *squares; out starts a block
- * of those. */
+/* The same of f32, past the caches whatever its size, adding the squares of the first `squared` sums (less than 1: of
+ * none) to *squares; out starts a block of those. */
 void sh_comm_sum_squares(float *out, const void *const *src, int n_src, int64_t elems, struct sh_exact *squares,
                          int64_t squared);
 

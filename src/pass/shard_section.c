@@ -1,5 +1,6 @@
 /* Sharding a micro-step: where the logical step names a parameter, the section reads a gathered unit; where it makes a
- * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
+ * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in, or most of it
+ * before that (shard_early.c).
  *
  * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The branches that a rank has
  * open are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a
