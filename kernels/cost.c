@@ -81,9 +81,6 @@ static double bytes_read(const struct sh_op_call *c, int i)
         return elems(&c->out[0]) * sh_dtype_bytes(t->dtype);
     if (c->kind == SH_OP_EMBED && i == 2 && t->ndim)
         return (double)(c->in[0].dim[1] * t->dim[1]) * sh_dtype_bytes(t->dtype);
-    if (c->kind == SH_OP_REDUCE_SCATTER && i == 0 && c->attr->rows.late)
-        return (elems(&c->in[1]) * (double)c->attr->rows.elems + (double)(c->attr->rows.end - c->attr->rows.begin)) *
-               sh_dtype_bytes(t->dtype);
     if (c->kind == SH_OP_LOGITS && i == 0)
         return (double)(t->dim[0] * t->dim[2]) * sh_dtype_bytes(t->dtype);
     return bytes(t);

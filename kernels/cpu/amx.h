@@ -66,15 +66,18 @@ SH_AMX_ASKS void sh_amx_prefetch(const void *p, int64_t bytes)
         __builtin_prefetch((const char *)p + i, 0, 2);
 }
 
-/* A thread sets its tiles up before its first product, and gives them back after the last one. */
+/* A thread sets its tiles up before its first product, and gives them back after the last one, with a fence. */
 void sh_amx_begin(void);
 void sh_amx_end(void);
+
+/* What this thread has written past the caches is there for all who meet it behind this, as at a barrier. */
+void sh_amx_fence(void);
 
 /* sums [32,32] = panel of rows x panel of columns, or += when add; `steps` steps deep, taken in ascending order. */
 void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
 
 /* A square of sums, from (row, col) on, into C of g, with its bias and addend; what lies outside of C is left out. A
- * large C goes past the caches, unless it is added to: others see it after sh_amx_end(). */
+ * large C goes past the caches, unless it is added to: others see it after sh_amx_fence(). */
 void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
 
 /* Ask for what that will add to the sums. */

@@ -26,9 +26,14 @@ SH_AMX void sh_amx_begin(void)
     _tile_loadconfig(&all_tiles);
 }
 
-SH_AMX void sh_amx_end(void)
+SH_AMX void sh_amx_fence(void)
 {
     _mm_sfence();
+}
+
+SH_AMX void sh_amx_end(void)
+{
+    sh_amx_fence();
     _tile_release();
 }
 

@@ -202,6 +202,7 @@ static sh_rc amx_product(const struct sh_gemm *g, void *work)
             part.bias = k ? NULL : g->bias;
             part.addend = k ? g->c : g->addend;
             multiply_all(p);
+            sh_amx_fence(); /* the next part adds to C, maybe in another thread; both meet in between, when it packs */
         }
         sh_amx_end();
     }

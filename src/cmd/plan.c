@@ -134,23 +134,19 @@ struct traffic {
     double bytes; /* received by this rank */
 };
 
-/* The whole that a collective gathers or sums; of some rows, those of as many tokens as there are. */
-static double whole_bytes(const struct plan *l, const struct sh_op *op, int size)
+/* The whole that a collective gathers or sums. Of two that share a unit, the early one stands for both. */
+static double whole_bytes(const struct plan *l, const struct sh_op *op)
 {
-    const struct sh_tensor *t = l->p->tensors + (op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]);
-    const struct sh_op_rows *rows = &op->attr.rows;
+    int whole = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
 
-    if (!rows->late)
-        return (double)sh_tensor_bytes(t);
-    int64_t tokens = size * sh_tensor_elems(&l->p->tensors[op->in[1]]);
-    return (double)(tokens * rows->elems + rows->end - rows->begin) * sh_dtype_bytes(t->dtype);
+    return op->attr.rows.late ? 0 : (double)sh_tensor_bytes(&l->p->tensors[whole]);
 }
 
 /* What a rank receives: (size - 1) / size of the whole for a gather or a scatter, twice that for an all-reduce. */
 static double received(const struct plan *l, const struct sh_op *op)
 {
     int size = l->mesh.size[op->attr.axis];
-    double bytes = whole_bytes(l, op, size) * (size - 1) / size;
+    double bytes = whole_bytes(l, op) * (size - 1) / size;
 
     return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }

@@ -353,9 +353,10 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
              "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "
-             "gradients in place; not with reshard_after_forward: N. no_shard holds everything once for the ranks of a node. "
-             "off: each rank for itself, with messages. The results have the same bits, but where "
-             "no_shard over several nodes sums first inside of them."},
+             "gradients in place; not with reshard_after_forward: N. no_shard holds parameters and optimizer state once "
+             "for the ranks of a node, and gradients but while it accumulates. off: each rank for itself, with messages. "
+             "The results have the same bits, but where no_shard sums first inside of nodes: over several of them, and with "
+             "accumulation and gradient_sync=every_micro_step."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help =

@@ -52,7 +52,7 @@ static bool names_root(const struct sh_check *c, const int *operand, int n, int 
     return false;
 }
 
-/* Whether operation i meets collective j: touches its result, or writes what it still sends. */
+/* Whether operation i meets collective j: touches its result, or writes what it still reads. */
 static bool meets(const struct sh_check *c, const struct sh_op *op, const struct sh_op *collective)
 {
     for (int k = 0; k < SH_OP_MAX_OUT && collective->out[k] != SH_NONE; k++) {
@@ -61,8 +61,11 @@ static bool meets(const struct sh_check *c, const struct sh_op *op, const struct
         if (names_root(c, op->in, SH_OP_MAX_IN, result) || names_root(c, op->out, SH_OP_MAX_OUT, result))
             return true;
     }
-    return collective->in[0] != SH_NONE &&
-           names_root(c, op->out, SH_OP_MAX_OUT, sh_tensor_root(c->p, collective->in[0]));
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (collective->in[k] != SH_NONE &&
+            names_root(c, op->out, SH_OP_MAX_OUT, sh_tensor_root(c->p, collective->in[k])))
+            return true;
+    return false;
 }
 
 static sh_rc check_under_way(const struct sh_check *c, int i)

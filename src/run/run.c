@@ -134,7 +134,8 @@ static void announce(const struct sh_run *r)
                  sh_recompute_text(&r->build.recompute, r->build.model.layers, words));
     sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s%s%s%s%s, arena %s a rank",
                 sh_str_count(sh_model_params(&r->build.model), params),
-                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], describe_device(r, device),
+                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), size[SH_AXIS_REPLICATE],
+                size[SH_AXIS_SHARD], describe_device(r, device),
                 r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",
                 mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }

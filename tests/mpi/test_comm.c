@@ -335,50 +335,98 @@ static void squares_in_segment(int64_t count, int64_t squared, bool add)
     drop(&t);
 }
 
-/* Rows of 5 elements from element 7 on, of which each rank names some, and a range behind them. */
+static void run_once(struct trial *t)
+{
+    CHECK_OK(sh_comm_start(comm, &t->coll, &t->ticket));
+    CHECK_OK(sh_comm_wait(comm, t->ticket));
+}
+
+/* Of each rank's tokens; rows that none names are left. */
+enum { ROWS = 300, TOKENS = 40, RANGE = 90000 };
+
+static int token(int rank, int i)
+{
+    return (7 * i + 31 * rank) % (ROWS / 2) * 2;
+}
+
+/* Rows of `elems` elements of which each rank names some, and a range behind them. */
+static void name_rows(struct trial *t, int64_t first, int64_t elems)
+{
+    int64_t begin = first + ROWS * elems + 2 * elems;
+    int32_t *tokens = buffer(SH_I32, TOKENS);
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = token(mesh->rank, i);
+    t->coll.tokens = tokens;
+    t->coll.n_tokens = TOKENS;
+    t->coll.rows = (struct sh_op_rows){
+        .first = first, .count = ROWS, .elems = elems, .begin = begin, .end = begin + RANGE};
+}
+
+static bool is_late(const struct sh_coll *c, int64_t at)
+{
+    int64_t row = at < c->rows.first ? -1 : (at - c->rows.first) / c->rows.elems;
+    for (int r = 0; r < mesh->shape.size[c->axis]; r++)
+        for (int i = 0; i < TOKENS; i++)
+            if (row == token(sh_mesh_axis_member(&mesh->shape, c->axis, r), i))
+                return true;
+    return at >= c->rows.begin && at < c->rows.end;
+}
+
+/* All of it, then other values of which some are to be seen. */
 static void rows_in_segment(int64_t count, bool late)
 {
-    enum { FIRST = 7, ROWS = 300, ELEMS = 5, TOKENS = 40, GAP = 9, RANGE = 90000 };
     struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, 1);
-    int64_t behind = FIRST + ROWS * ELEMS;
-    struct sh_op_rows rows = {FIRST, ROWS, ELEMS, behind + GAP, behind + GAP + RANGE, late};
-    int32_t *tokens = buffer(SH_I32, TOKENS);
     prepare(&t, false);
-    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
-    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    run_once(&t);
     check_result(&t);
-    fill(SH_F32, t.send, 0, total(&t.coll), 2); /* all of it, of which some is to be seen */
-    for (int i = 0; i < TOKENS; i++)
-        tokens[i] = (7 * i + 31 * mesh->rank) % (ROWS / 2) * 2;
-    t.coll.tokens = tokens;
-    t.coll.n_tokens = TOKENS;
-    t.coll.rows = rows;
-    CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
-    CHECK_OK(sh_comm_wait(comm, t.ticket));
+    fill(SH_F32, t.send, 0, total(&t.coll), 2);
+    name_rows(&t, 7, 5);
+    t.coll.rows.late = late;
+    run_once(&t);
     for (int64_t i = 0; i < count; i++) {
         int64_t at = mesh->shape.index[SH_AXIS_SHARD] * count + i;
-        bool seen = at >= rows.begin && at < rows.end;
-        for (int r = 0; r < mesh->shape.size[SH_AXIS_SHARD] && at >= FIRST && at < behind; r++)
-            for (int k = 0; k < TOKENS; k++)
-                seen |= (at - FIRST) / ELEMS ==
-                        (7 * k + 31 * sh_mesh_axis_member(&mesh->shape, SH_AXIS_SHARD, r)) % (ROWS / 2) * 2;
-        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, SH_AXIS_SHARD, seen == late ? 2 : 1, at)));
+        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, SH_AXIS_SHARD, is_late(&t.coll, at) == late ? 2 : 1, at)));
     }
     drop(&t);
 }
 
+/* Early, then late: together all of it, and all squares. Rows and range are whole blocks of those. */
+static void squares_of_rows(int64_t count, int64_t squared)
+{
+    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, 3);
+    double made[SH_EXACT_ELEMS], wanted[SH_EXACT_ELEMS];
+    struct sh_exact sum = {0};
+    prepare(&t, false);
+    name_rows(&t, SH_EXACT_BLOCK, 2 * SH_EXACT_BLOCK);
+    t.coll.rows.end -= t.coll.rows.end % SH_EXACT_BLOCK;
+    t.coll.squares = made;
+    t.coll.squared = squared;
+    run_once(&t);
+    t.coll.rows.late = t.coll.add_squares = true;
+    run_once(&t);
+    check_result(&t);
+    sh_exact_add_squares(&sum, t.recv, squared);
+    sh_exact_put(&sum, wanted);
+    CHECK(!memcmp(made, wanted, sizeof made));
+    drop(&t);
+}
+
+/* A step sums up to 65536 elements, in both algorithms. */
 static void more_in_segment(void)
 {
+    static const int64_t squared[] = {0, 63, 252, 2520, 22932, 65536, 65537, 150001};
     if (mesh->shape.size[SH_AXIS_SHARD] == 1)
         return;
-    for (int64_t squared = 0; squared <= 65537; squared = squared * 3 + 63) {
-        squares_in_segment(squared + 100, squared, false);
-        squares_in_segment(squared + 1, squared, true);
+    for (size_t i = 0; i < sizeof squared / sizeof squared[0]; i++) {
+        squares_in_segment(squared[i] + 100, squared[i], false);
+        squares_in_segment(squared[i] + 1, squared[i], true);
     }
     for (int late = 0; late < 2; late++) {
         rows_in_segment(1024, late);
-        rows_in_segment(64 * 1024, late);
+        rows_in_segment(150001, late);
     }
+    squares_of_rows(1024, 1000);
+    squares_of_rows(150016, 150001);
 }
 
 static void test_segment(void)

@@ -1,5 +1,6 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
+#include "kernels/exact.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
@@ -201,6 +202,37 @@ static void tied_weights_are_reduced_early(void **state)
         }
 }
 
+/* Rows of whole blocks of squares: both reductions of the tied unit add theirs to the norm, as those of all others do;
+ * the first of all begins it. */
+static void both_reductions_add_squares(void **state)
+{
+    struct tiny_model wide = tiny_models[5];
+    struct sh_build b;
+    struct sh_program *p;
+    int reductions = 0, with_tokens = 0;
+
+    (void)state;
+    wide.model.dim = SH_EXACT_BLOCK;
+    wide.model.heads = wide.model.kv_heads = 4;
+    wide.model.head_dim = SH_EXACT_BLOCK / 4;
+    b = tiny_build(&wide, 1);
+    b.options.segment_ranks = 3;
+    p = tiny_program(&b, tiny_mesh(3, 1, 1, 0));
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        if (op->kind != SH_OP_REDUCE_SCATTER)
+            continue;
+        assert_int_equal(op->out[1], p->squares);
+        assert_int_equal(op->attr.accumulate >> 1 & 1u, reductions++ > 0);
+        if (op->in[1] != SH_NONE)
+            assert_int_equal(op->attr.rows.late, with_tokens++);
+    }
+    assert_int_equal(with_tokens, 2);
+    assert_int_equal(count(p, SH_SECTION_NORM, SH_OP_SUMSQ), 0);
+    sh_program_destroy(p);
+}
+
 /* Bytes of gradients that a rank sends and sums, whatever their type; and that there is one type only. */
 static int64_t reduced_bytes(const struct sh_program *p, enum sh_dtype dtype)
 {
@@ -300,6 +332,7 @@ int main(void)
         cmocka_unit_test(collectives_of_a_step),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(tied_weights_are_reduced_early),
+        cmocka_unit_test(both_reductions_add_squares),
         cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(a_limit_is_kept),
