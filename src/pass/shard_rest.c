@@ -76,7 +76,8 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
     return owned->end - owned->begin;
 }
 
-/* Of what no reduction has squared already. Owned elements only: padding does not count. */
+/* Of what no reduction has squared already. Owned elements only: padding does not count. Replicas own the same, and
+ * share it out. */
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
     bool any = false;
@@ -85,12 +86,14 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
         any |= out->units[i].squared;
     for (int i = 0; i < out->n_units; i++) {
         struct sh_op op = sh_op_make(SH_OP_SUMSQ);
-        struct sh_range owned;
-        int64_t n = owned_elems(opt, &out->units[i], &owned);
+        struct sh_range owned, part = {0, owned_elems(opt, &out->units[i], &owned)};
+        int64_t n;
 
         if (out->units[i].squared)
             continue;
-        op.in[0] = sh_shard_view(out, out->units[i].grad_shard, 0, 1, &n, out->units[i].name);
+        part = sh_layout_split(part, opt->mesh.size[SH_AXIS_REPLICATE], opt->mesh.index[SH_AXIS_REPLICATE]);
+        n = part.end - part.begin;
+        op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;
         op.attr.accumulate = any;
         op.phase = SH_PHASE_UPDATE;
@@ -100,15 +103,14 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
     }
 }
 
-/* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks.
- * Over the shard axis only: replicas do not count. */
+/* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks. */
 void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
     struct sh_op round = sh_op_make(SH_OP_EXACT_ROUND);
 
     sh_program_add_section(out, SH_SECTION_NORM, 1);
     square_units(opt, out);
-    sum_over(out, out->squares, SH_AXIS_SHARD, opt);
+    sum_over(out, out->squares, SH_AXIS_WORLD, opt);
     round.in[0] = out->squares;
     round.out[0] = out->sumsq;
     round.phase = SH_PHASE_UPDATE;

@@ -152,6 +152,32 @@ static void collectives_of_a_step(void **state)
     }
 }
 
+/* Each element of the gradient is squared once in the job, whoever has it. */
+static void squares_are_shared_out(void **state)
+{
+    static const int meshes[][2] = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {3, 2}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        int shard = meshes[i][0], replicate = meshes[i][1];
+        int64_t squared = 0, elems = 0;
+
+        for (int rank = 0; rank < shard * replicate; rank++) {
+            struct sh_build b = tiny_build(&tiny_models[1], 1);
+            struct sh_program *p = tiny_program(&b, tiny_mesh(shard, replicate, 1, rank));
+            const struct sh_section *norm = sh_program_section(p, SH_SECTION_NORM);
+
+            for (int k = norm->first_op; k < norm->first_op + norm->n_ops; k++)
+                if (p->ops[k].kind == SH_OP_SUMSQ)
+                    squared += sh_tensor_elems(&p->tensors[p->ops[k].in[0]]);
+            for (int unit = 0; unit < p->n_units && rank == 0; unit++)
+                elems += p->units[unit].elems;
+            sh_program_destroy(p);
+        }
+        assert_int_equal(squared, elems);
+    }
+}
+
 /* Gradients that wait for the last micro-step are reduced there only; replicas are summed once in any case. */
 static void gradients_are_reduced_when_asked(void **state)
 {
@@ -330,6 +356,7 @@ int main(void)
         cmocka_unit_test(all_options_on_one_mesh),
         cmocka_unit_test(without_training),
         cmocka_unit_test(collectives_of_a_step),
+        cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(tied_weights_are_reduced_early),
         cmocka_unit_test(both_reductions_add_squares),
