@@ -45,7 +45,7 @@ def all_rows():
     found = json.loads(pathlib.Path('all.json').read_text())
     wrong = [line for name, runs in found['rows'].items() for line in judge_row(name, runs)]
     count = len(found['rows']) + len(found['left_out'])
-    wrong += [] if count == 18 and len(found['rows']) >= 17 else [f"{count} rows, left out: {found['left_out']}"]
+    wrong += [] if count == 20 and len(found['rows']) >= 19 else [f"{count} rows, left out: {found['left_out']}"]
     for name in found['bars']:
         wrong += [] if f'\n{name} ' in done.stdout else [f'no line for {name} in:\n{done.stdout}']
     return wrong
