@@ -14,7 +14,7 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 SYSTEM_PYTHON = '/usr/bin/python3'
-SECONDS = 120
+SECONDS = float(os.environ.get('SHERD_RUN_SECONDS', 120))  # of one run of sherd
 
 
 def load_script(name):
@@ -105,10 +105,14 @@ def differ(name, found, expected, bound):
 
 
 def run_cases(cases):
-    """Cases are (name, function, arguments...); a function returns complaints. Prints TAP, returns the exit status."""
+    """Cases are (name, function, arguments...); a function returns complaints. Prints TAP, returns the exit status. With
+    SHERD_STOP in the environment the first failure is the last case that runs."""
     print(f'1..{len(cases)}', flush=True)
     failed = 0
     for number, (name, function, *arguments) in enumerate(cases, 1):
+        if failed and os.environ.get('SHERD_STOP'):
+            print(f'# an earlier case failed (--stop)\nok {number} - {name} # SKIP', flush=True)
+            continue
         try:
             wrong = function(*arguments)
         except (Failed, subprocess.TimeoutExpired, OSError) as error:

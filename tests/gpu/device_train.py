@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The whole trainer on one GPU: it learns as on the CPU, 2 and 4 ranks that share the GPU learn as one, by NCCL
-and through host memory, and checkpoints go to the CPU and back. Prints TAP.
+"""The whole trainer on one GPU: it starts at all, it learns as on the CPU, 2 and 4 ranks that share the GPU learn as
+one, by NCCL and through host memory, and checkpoints go to the CPU and back. Prints TAP.
 
-    tests/gpu/device_train.py [learn] [mesh] [checkpoint]
+    tests/gpu/device_train.py [smoke] [learn] [mesh] [checkpoint]
 
 Started by tests/gpu/run, which gives it the environment of tests/gold/job.py.
 """
@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 
 from trains import CPU, CUDA, BOUND, MESHES, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
@@ -62,6 +63,33 @@ def as_one_rank(model, mesh, precision, how):
     return job.differ('losses', many, one_rank(model, precision), BOUND[precision])
 
 
+def versions():
+    """What the rest of the output is to be read with; says what it finds and complains of nothing."""
+    for words in (['nvidia-smi', '--query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.draw,power.limit',
+                   '--format=csv'], ['nvcc', '--version'], [os.environ['SHERD'], '--version']):
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+            text = done.stdout or done.stderr
+        except (OSError, subprocess.TimeoutExpired) as why:
+            text = str(why)
+        print('\n'.join(f'# {line}' for line in text.splitlines()))
+    return []
+
+
+def starts(mesh, how):
+    """Five steps of a tiny model, and what it said: which libraries were loaded, and from where."""
+    steps = run('smoke', 'gpt2', CUDA, mesh, **{'training.steps': 5, 'training.mixed_precision_param': 'bfloat16'}, **how)
+    losses = job.losses(steps)
+    print('#', mesh, *how.values(), 'losses', *(f'{loss:.4f}' for loss in losses))
+    return [] if len(losses) == 5 and all(0 < loss < 20 for loss in losses) else [f'losses {losses}']
+
+
+def smoke_cases():
+    return [('versions, clocks and power', versions), ('five steps on one rank', starts, '1x1', {}),
+            ('five steps on two ranks by NCCL', starts, '1x2', NCCL),
+            ('five steps on two ranks by MPI', starts, '1x2', MPI)]
+
+
 def learn_cases():
     return [(f'{family} in {precision}, 2 steps as on the CPU', as_on_cpu, family, '1x1', precision, {})
             for family in tiny.MODELS for precision in BOUND] + [
@@ -93,7 +121,7 @@ def checkpoint_cases():
             for mode in ('disabled', 'async') for first, second in ways]
 
 
-CASES = {'learn': learn_cases, 'mesh': mesh_cases, 'checkpoint': checkpoint_cases}
+CASES = {'smoke': smoke_cases, 'learn': learn_cases, 'mesh': mesh_cases, 'checkpoint': checkpoint_cases}
 
 
 def main():

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""tests/gpu/run and tests/gpu/bench where no GPU is to be seen: the one says so and skips, the other measures a toy on
-the CPU. Prints TAP."""
+"""A rehearsal of the first hour on a GPU: tests/gpu/run and tests/gpu/bench, every part and option of them. On emulated
+GPUs all parts run; elsewhere the one says that there is no GPU and skips, the other measures a toy on the CPU. Prints
+TAP."""
 import functools
+import json
 import os
 import pathlib
 import subprocess
@@ -11,7 +13,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / 'gold')]
 import job
 
-TOY = ['--device', 'cpu', '--peak-tflops', '1', '--bandwidth-tbs', '0.04', '--rounds', '1', '--steps', '6', 'toy']
+SPEED = ['--peak-tflops', '1', '--bandwidth-tbs', '0.04', '--rounds', '1', '--steps', '6']
+TOY_ROWS = ['sherd ', 'linear_bwd_w ', 'adamw ', 'idle between operations', 'rows per chunk', 'no_shard ', 'full_shard ',
+            'checkpoint of step 3: ']
+LONG = bool(os.environ.get('SHERD_LONG'))
 
 
 def is_emulated():
@@ -24,19 +29,48 @@ def lacks(text, *lines):
             if not any(found.startswith(line) for found in text.splitlines())]
 
 
+def run(*words, status=0, **environment):
+    """(output, complaints)"""
+    done = subprocess.run([HERE / 'run', '--build', os.environ['SHERD_BUILDDIR'], *words], capture_output=True, text=True,
+                          env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+    wrong = [] if done.returncode == status else [f'exit {done.returncode}, expected {status}:', done.stdout, done.stderr]
+    return done.stdout, wrong
+
+
+def rows(path):
+    """Of a file with a JSON object per line."""
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
 def skips():
-    done = subprocess.run([HERE / 'run', '--build', os.environ['SHERD_BUILDDIR']], capture_output=True, text=True,
-                          env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''})
-    wrong = lacks(done.stdout, '1..0 # SKIP no GPU: ', '0 passed, 0 failed, 1 skipped')
-    return wrong + ([] if done.returncode == 0 else [f'exit {done.returncode}: {done.stderr}'])
+    text, wrong = run(CUDA_VISIBLE_DEVICES='')
+    return wrong + lacks(text, '1..0 # SKIP no GPU: ', '0 passed, 0 failed, 1 skipped')
 
 
-def runs_a_part():
-    done = subprocess.run([HERE / 'run', '--build', os.environ['SHERD_BUILDDIR'], 'kernels:elem', 'checkpoint'],
-                          capture_output=True, text=True)
-    wrong = lacks(done.stdout, 'gpu/kernels:elem', '    skipped: emulated GPUs', 'gpu/checkpoint ',
-                  '8 passed, 0 failed, 1 skipped')
-    return wrong + ([] if done.returncode == 0 else [f'exit {done.returncode}: {done.stderr}'])
+def runs_parts():
+    """Those that nothing else runs; the others are test_train_emulated.py's, and this one's in check-long."""
+    parts = ['smoke', 'kernels:softmax', 'memcheck:elem'] + (['torch', 'learn', 'mesh', 'checkpoint'] if LONG else [])
+    text, wrong = run('--out', 'results', *parts)
+    wrong += lacks(text, 'gpu/smoke ', '# 1x2 nccl losses', 'gpu/kernels:softmax ', 'gpu/memcheck:elem ', '    skipped: ')
+    found = {row['test']: row for row in rows('results/results.jsonl')}
+    if found['gpu/smoke']['passed'] != 4 or found['gpu/kernels:softmax']['failed'] or not found['gpu/memcheck:elem']['skipped']:
+        wrong.append(f'results.jsonl: {found}')
+    return wrong + lacks(pathlib.Path('results/tests.log').read_text(), '==== gpu/smoke', '==== gpu/memcheck:elem')
+
+
+def stops_at_a_failure():
+    """A launcher that fails: the parts behind the first one are skipped, and so are the cases behind the first one."""
+    text, wrong = run('--out', 'stopped', '--stop', 'smoke', 'checkpoint', status=1, MPIRUN='/bin/false', MPI_KIND='mpich')
+    found = {row['test']: row for row in rows('stopped/results.jsonl')}
+    smoke, after = found['gpu/smoke'], found['gpu/checkpoint']
+    if (smoke['failed'], len(smoke['skipped'])) != (1, 2) or after['skipped'] != ['gpu/smoke failed (--stop)']:
+        wrong.append(f'results.jsonl: {found}')
+    return wrong + lacks(text, '---- the last lines of')
+
+
+def keeps_its_budget():
+    text, wrong = run('--out', 'short', '--seconds', '1', 'smoke')
+    return wrong + lacks(text, '    skipped: 1 s are left of --seconds 1')
 
 
 @functools.lru_cache(None)
@@ -44,19 +78,49 @@ def has_torch(python):
     return subprocess.run([python, '-c', 'import torch'], capture_output=True).returncode == 0
 
 
+def bench(*words, status=0):
+    """(output, rows, complaints)"""
+    pathlib.Path('bench.jsonl').unlink(missing_ok=True)
+    done = subprocess.run([sys.executable, HERE / 'bench', '--sherd', os.environ['SHERD'], '--json', 'bench.jsonl', *SPEED,
+                           *words], capture_output=True, text=True, env={**job.environment(0)})
+    wrong = [] if done.returncode == status else [f'exit {done.returncode}, expected {status}:', done.stdout, done.stderr]
+    return done.stdout, rows('bench.jsonl') if pathlib.Path('bench.jsonl').exists() else [], wrong
+
+
 def measures():
+    device = 'cuda' if is_emulated() else 'cpu'
     python = next((python for python in (sys.executable, job.SYSTEM_PYTHON) if has_torch(python)), sys.executable)
-    done = subprocess.run([sys.executable, HERE / 'bench', '--sherd', os.environ['SHERD'], '--python', python, *TOY],
-                          capture_output=True, text=True, env={**job.environment(0)})
-    if done.returncode:
-        return [f'exit {done.returncode}: {done.stdout}{done.stderr}']
-    return lacks(done.stdout, 'sherd ', 'PyTorch plain ' if has_torch(python) else 'PyTorch: left out', 'linear_bwd_w ',
-                 'adamw ', 'no_shard ', 'full_shard ', 'checkpoint of step 3: ')
+    told = ['PyTorch: left out: --torch none'] if is_emulated() else [
+        'PyTorch plain ' if has_torch(python) else 'PyTorch: left out']
+    text, found, wrong = bench('--device', device, '--python', python, *(['--torch', 'none'] if is_emulated() else []), 'toy')
+    names = {row.get('name') for row in found} | {row.get('operation') for row in found}
+    missing = {'sherd', 'adamw', 'no_shard', 'full_shard'} - names
+    return wrong + lacks(text, *TOY_ROWS, *told) + ([f'not in --json: {missing}'] if missing else [])
+
+
+def survives_failures():
+    """PyTorch that runs out of memory is a row, and exit 0; Sherd that cannot start is a row, and exit 1."""
+    stub = pathlib.Path('python-without-memory')
+    stub.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\n'
+                    'echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB" >&2; exit 1\n')
+    stub.chmod(0o755)
+    text, found, wrong = bench('--device', 'cpu', '--python', stub.resolve(), 'toy')
+    wrong += lacks(text, 'sherd ', 'PyTorch plain            failed: exit 1: out of memory: torch.OutOfMemoryError')
+    wrong += [] if any('out of memory' in row.get('failed', '') for row in found) else [f'not in --json: {found}']
+    text, found, more = bench('--device', 'cpu', '--sherd', '/bin/false', '--torch', 'none', 'toy', status=1)
+    return wrong + more + lacks(text, 'sherd                    failed: exit 1')
 
 
 def main():
-    first = ('a part runs on emulated GPUs', runs_a_part) if is_emulated() else ('without a GPU it says so', skips)
-    return job.run_cases([first, ('the benchmark of a toy', measures)])
+    if is_emulated():
+        job.need_launcher()
+        os.environ['SHERD_EMULATED_GPUS'] = '1'
+        cases = [('parts run on emulated GPUs', runs_parts), ('--stop ends at the first failure', stops_at_a_failure),
+                 ('--seconds is kept', keeps_its_budget), ('the benchmark of a toy', measures)]
+    else:
+        cases = [('without a GPU it says so', skips), ('the benchmark of a toy', measures),
+                 ('a run that fails is a row', survives_failures)]
+    return job.run_cases(cases)
 
 
 if __name__ == '__main__':
