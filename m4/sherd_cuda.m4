@@ -7,7 +7,7 @@
 # their headers are wanted here. The CUDA runtime is linked statically, for the same reason.
 #
 # Sets cuda_CPPFLAGS, cuda_LIBS, NVCC, NVCC_FLAGS; the conditionals HAVE_CUDA (the program has a cuda device), CUDA_EMULATED
-# (it is the emulated one), HAVE_CUDA_HEADERS, HAVE_NCCL, HAVE_CUDNN, HAVE_CXX; and defines of the same names.
+# (it is the emulated one), HAVE_CUDA_HEADERS, HAVE_NCCL, HAVE_CUDNN, HAVE_CXX, HAVE_TSAN; and defines of the same names.
 AC_DEFUN([SHERD_CUDA], [
 AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=check|yes|no|DIR|emulated],
     [CUDA toolkit for GPUs; emulated: GPUs are imitated on the CPU, for tests @<:@check@:>@])], [], [with_cuda=check])
@@ -68,6 +68,20 @@ AS_IF([$CXX -std=c++17 $SAN_CFLAGS conftest.cc -o conftest$EXEEXT >&AS_MESSAGE_L
 rm -f conftest.cc conftest$EXEEXT
 AC_MSG_RESULT([$have_cxx])
 AM_CONDITIONAL([HAVE_CXX], [test $have_cxx = yes])
+
+# ThreadSanitizer, for the race detector of tests/gpu; other sanitizers exclude it.
+have_tsan=no
+AC_MSG_CHECKING([whether $CXX has ThreadSanitizer])
+cat > conftest.cc <<'END'
+extern "C" void *__tsan_get_current_fiber(void);
+int main() { return __tsan_get_current_fiber() == 0; }
+END
+AS_IF([test -z "$SAN_CFLAGS" && $CXX -std=c++17 -fsanitize=thread -c conftest.cc -o conftest.$OBJEXT >&AS_MESSAGE_LOG_FD 2>&1 &&
+       $CC -fsanitize=thread conftest.$OBJEXT -o conftest$EXEEXT -lstdc++ >&AS_MESSAGE_LOG_FD 2>&1 &&
+       ./conftest$EXEEXT >&AS_MESSAGE_LOG_FD 2>&1], [have_tsan=yes])
+rm -f conftest.cc conftest.$OBJEXT conftest$EXEEXT
+AC_MSG_RESULT([$have_tsan])
+AM_CONDITIONAL([HAVE_TSAN], [test $have_cxx:$have_tsan = yes:yes])
 ])
 
 # Where the toolkit is (sherd_cuda_dir), and whether its headers are there.

@@ -56,10 +56,11 @@ static const struct sh_kernel_table table = {
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
 enum { ACTS = 2 };
 
-/* Lengths around vectors, blocks and grids; matrices around warps, blocks, and what a thread has of a row. */
+/* Lengths around vectors, blocks and grids; matrices around warps, blocks, and what a thread has of a row. With
+ * SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */
 static const int64_t lengths[] = {1, 7, 32, 1023, 1024, 8195};
 static const int64_t matrices[][2] = {{1, 1}, {3, 17}, {65, 33}, {21, 768}, {2, 3001}, {2, 8232}};
-enum { LENGTHS = 6, MATRICES = 6 };
+static int n_lengths = 6, n_matrices = 6;
 
 static void same_outputs(const struct optest *a, const struct optest *b)
 {
@@ -165,7 +166,7 @@ static void norm(void **state)
 {
     (void)state;
     optest_seed(1);
-    for (int m = 0; m < MATRICES; m++) {
+    for (int m = 0; m < n_matrices; m++) {
         for (int a = 0; a < ACTS; a++) {
             for (int kind = 0; kind < 4; kind++) {
                 check_norm(acts[a], matrices[m][0], matrices[m][1], kind & 1, kind & 2);
@@ -356,9 +357,9 @@ static void act(void **state)
     (void)state;
     optest_seed(4);
     for (int a = 0; a < ACTS; a++) {
-        for (int l = 0; l < LENGTHS; l++)
+        for (int l = 0; l < n_lengths; l++)
             check_gelu(acts[a], lengths[l]);
-        for (int m = 0; m < MATRICES; m++)
+        for (int m = 0; m < n_matrices; m++)
             check_swiglu(acts[a], matrices[m][0], matrices[m][1]);
     }
 }
@@ -379,7 +380,7 @@ static void bias(void **state)
     (void)state;
     optest_seed(5);
     for (int a = 0; a < ACTS; a++) {
-        for (int m = 0; m < MATRICES; m++)
+        for (int m = 0; m < n_matrices; m++)
             for (int add = 0; add < 2; add++)
                 check_bias(acts[a], matrices[m][0], matrices[m][1], add);
         check_bias(acts[a], 500, 40, true);
@@ -403,7 +404,7 @@ static void vector(void **state)
 {
     (void)state;
     optest_seed(6);
-    for (int l = 0; l < LENGTHS; l++) {
+    for (int l = 0; l < n_lengths; l++) {
         for (int a = 0; a < ACTS; a++) {
             check_vector(SH_OP_ADD, acts[a], acts[a], lengths[l], 1);
             check_vector(SH_OP_COPY, acts[a], acts[a], lengths[l], 0);
@@ -493,7 +494,7 @@ static void adamw(void **state)
 {
     (void)state;
     optest_seed(7);
-    for (int l = 0; l < LENGTHS; l++) {
+    for (int l = 0; l < n_lengths; l++) {
         struct optest t;
         begin_adamw(&t, lengths[l]);
         check(&t, TERMS(64, 8, 8));
@@ -505,7 +506,7 @@ static void adamw_in_halves(void **state)
 {
     (void)state;
     optest_seed(9);
-    for (int i = 0; i < 2 * LENGTHS; i++) {
+    for (int i = 0; i < 2 * n_lengths; i++) {
         struct optest whole, halves, joined;
         begin_adamw(&whole, lengths[i / 2]);
         optest_split_params(&halves, &whole);
@@ -596,8 +597,8 @@ static void initial_values(void **state)
 {
     static const int64_t firsts[] = {0, 1, 7, 4000000000, (int64_t)1 << 40};
     (void)state;
-    for (int i = 0; i < 5 * LENGTHS; i++) {
-        int64_t n = lengths[i % LENGTHS] < 1030 ? lengths[i % LENGTHS] : 1030, first = firsts[i / LENGTHS];
+    for (int i = 0; i < 5 * n_lengths; i++) {
+        int64_t n = lengths[i % n_lengths] < 1030 ? lengths[i % n_lengths] : 1030, first = firsts[i / n_lengths];
         uint64_t key = sh_rng_key((uint64_t)i, "model.norm.weight");
         check_initial(first, n, key, i % 4, false);
         check_initial(first, n, key, i % 4, true);
@@ -630,5 +631,7 @@ int main(void)
     };
     if (!optest_device_there())
         return 0;
+    if (getenv("SHERD_FEW_SHAPES"))
+        n_lengths = n_matrices = 3;
     return cmocka_run_group_tests_name("cuda_elem", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 #include "tests/gpu/emulated/cuda_on_cpu.h"
+#include "tests/gpu/emulated/races.h"
 
 #include <algorithm>
 #include <csetjmp>
@@ -42,7 +43,7 @@ struct fiber {
     enum state state;
     place where;
     uint3 index;
-    unsigned exchanges;
+    unsigned exchanges, waits[2]; /* [of the block] */
     bool started;
 };
 
@@ -51,9 +52,9 @@ struct piece {
     std::unique_ptr<void, void (*)(void *)> data;
 };
 
-fiber fibers[MAX_THREADS], scheduler;
+fiber all_fibers[2][MAX_THREADS], *fibers, scheduler; /* [parity of the block, for races.h] */
 unsigned current, n_threads;
-uint64_t boxes[MAX_THREADS / WARP][2][WARP];
+uint64_t boxes[2][MAX_THREADS / WARP][2][WARP]; /* the same */
 std::vector<piece> pieces; /* of shared memory */
 size_t dynamic_bytes, shared_bytes;
 const char *kernel_name;
@@ -62,8 +63,24 @@ enum sh_emulated_order order;
 uint64_t dice;
 
 /* From the scheduler to a fiber and back. swapcontext() asks the operating system twice and is 40 times slower than a
- * long jump, but the address sanitizer takes a long jump for the end of all frames between. */
-#ifdef WITH_ASAN
+ * long jump, but the sanitizers take a long jump for the end of all frames between. */
+#ifdef SH_EMULATED_RACES
+void enter(fiber &f)
+{
+    races::to_thread(current);
+    swapcontext(&scheduler.at, &f.at);
+}
+
+void arrive(fiber &)
+{
+}
+
+void leave(fiber &f)
+{
+    races::to_scheduler();
+    swapcontext(&f.at, &scheduler.at);
+}
+#elif defined WITH_ASAN
 const void *host_stack;
 size_t host_stack_bytes;
 
@@ -118,7 +135,9 @@ void live()
 {
     arrive(fibers[current]);
     for (;;) {
+        races::begin_thread();
         (*thread_body)();
+        races::end_thread();
         fibers[current].state = ENDED;
         fibers[current].where = {"", 0};
         leave(fibers[current]);
@@ -146,7 +165,7 @@ void begin_threads()
         if (!f.stack)
             make_fiber(f);
         f.state = READY;
-        f.exchanges = 0;
+        f.exchanges = f.waits[0] = f.waits[1] = 0;
         f.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
     }
 }
@@ -287,18 +306,26 @@ void sh_emulated::launch(const char *kernel, dim3 grid, dim3 block, size_t share
     dynamic_bytes = shared;
     check_launch(grid);
     put_in_order(blocks, (size_t)grid.x * grid.y * grid.z);
-    for (unsigned i : blocks) {
-        blockIdx = {i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)};
+    races::begin_launch();
+    for (size_t i = 0; i < blocks.size(); i++) {
+        unsigned b = blocks[i];
+        blockIdx = {b % grid.x, b / grid.x % grid.y, b / (grid.x * grid.y)};
+        races::begin_block(i);
+        fibers = all_fibers[races::set()];
         run_block(turn);
     }
+    races::end_launch();
 }
 
 static void wait(enum state state, place at)
 {
     fiber &f = fibers[current];
+    void *barrier = races::barrier(state == AT_BLOCK, current, f.waits[state == AT_BLOCK]++);
     f.state = state;
     f.where = at;
+    races::come(barrier);
     leave(f);
+    races::go(barrier);
 }
 
 void sh_emulated::wait_block(place at)
@@ -318,7 +345,7 @@ unsigned sh_emulated::lane()
 
 uint64_t *sh_emulated::mailbox()
 {
-    return boxes[current / WARP][fibers[current].exchanges++ % 2];
+    return boxes[races::set()][current / WARP][fibers[current].exchanges++ % 2];
 }
 
 void sh_emulated::want_full_mask(unsigned mask, place at)
@@ -337,7 +364,11 @@ void *sh_emulated::shared(const void *key, size_t bytes)
     shared_bytes += bytes;
     if (shared_bytes > MAX_SHARED)
         die("more shared memory than a block can have");
-    void *data = nullptr;
+    void *data = races::shared(bytes, 0xff);
+    if (races::ON) {
+        pieces.push_back({key, {data, [](void *) {}}});
+        return data;
+    }
     if (posix_memalign(&data, 16, bytes))
         die("no memory for shared memory");
     memset(data, 0xff, bytes);

@@ -10,7 +10,8 @@
  *   - wrong addresses, with -fsanitize=address,undefined: every piece of shared memory is an allocation of its own, of
  *     its exact size, and vectors of 16 bytes have their alignment. Shared memory starts as NaN.
  *   - launches that a GPU refuses: blocks too large or of odd size, too much shared memory.
- * Not found: races that show in no order, and what depends on a memory model weaker than the CPU's.
+ *   - races that show in no order, in programs built for it (races.h): tests/gpu/race_*.
+ * Not found: what depends on a memory model weaker than the CPU's.
  *
  * Warps have 32 lanes, all of which take part in every shuffle. Costs some 50 ns for each wait of a thread (2 us with
  * the address sanitizer). One host thread launches at a time. */
@@ -154,9 +155,7 @@ inline int __all_sync(unsigned mask, int predicate, SH_EMULATED_PLACE)
 template <class T> T atomicAdd(T *p, T value)
 {
     static_assert(std::is_integral<T>::value, "floating-point sums must have one order");
-    T old = *p;
-    *p = (T)(old + value);
-    return old;
+    return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); /* one thread runs; the race detector knows it for an atomic */
 }
 
 inline unsigned __float_as_uint(float f)
