@@ -9,22 +9,24 @@ AC_DEFUN([SHERD_HDF5], [
 AC_ARG_WITH([hdf5], [AS_HELP_STRING([--with-hdf5=auto|DIR], [parallel HDF5 @<:@auto@:>@])], [], [with_hdf5=auto])
 have_hdf5=no
 sherd_hdf5_seen=
+# Intel MPI has MPICH's binary interface, so an HDF5 that was built with that will do.
+AS_CASE([$sherd_mpi_kind], [intel], [sherd_hdf5_kind=mpich], [sherd_hdf5_kind=$sherd_mpi_kind])
 AS_CASE([$with_hdf5],
     [auto|yes|check], [
         SHERD_HDF5_TRY([$CC itself], [hdf5_CPPFLAGS=; hdf5_LIBS=])
-        for sherd_module in hdf5-$sherd_mpi_kind hdf5; do
+        for sherd_module in hdf5-$sherd_hdf5_kind hdf5; do
             AS_IF([$PKG_CONFIG --exists $sherd_module 2>/dev/null], [
                 SHERD_HDF5_TRY([pkg-config $sherd_module], [
                     hdf5_CPPFLAGS=`$PKG_CONFIG --cflags $sherd_module`
                     hdf5_LIBS=`$PKG_CONFIG --libs $sherd_module`])])
         done
-        for sherd_tool in `command -v h5pcc.$sherd_mpi_kind` `command -v h5pcc`; do
+        for sherd_tool in `command -v h5pcc.$sherd_hdf5_kind` `command -v h5pcc`; do
             SHERD_HDF5_TRY([$sherd_tool], [SHERD_SHOWN_FLAGS([hdf5], [$sherd_tool])])
         done],
-    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5], [hdf5.h], [hdf5/$sherd_mpi_kind])])],
+    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5], [hdf5.h], [hdf5/$sherd_hdf5_kind])])],
     [AC_MSG_ERROR([--with-hdf5=$with_hdf5: say auto or a folder that begins with /; Sherd cannot be built without HDF5])])
 AS_IF([test $have_hdf5 = no], [
-    AS_CASE([$sherd_mpi_kind], [intel|other], [sherd_package=mpich], [sherd_package=$sherd_mpi_kind])
+    AS_CASE([$sherd_hdf5_kind], [other], [sherd_package=mpich], [sherd_package=$sherd_hdf5_kind])
     SHERD_MISSING([no parallel HDF5 for $sherd_mpi_name found (seen:${sherd_hdf5_seen:- nothing})],
         [libhdf5-$sherd_package-dev], [hdf5-$sherd_package-devel], [hdf5+mpi ^$sherd_package],
         [--with-hdf5=DIR of one configured with --enable-parallel and the same MPI, or CC=h5pcc])])
