@@ -165,6 +165,7 @@ choose_protocol() {
     have=$(srun --mpi=list 2>&1)
     case $("$SHERD" --version) in
     *"Open MPI"*) wanted=pmix ;;
+    *"Intel MPI"*) wanted=pmi2 ;;
     *MPICH*) [ -n "${CRAY_MPICH_VERSION:-}" ] && wanted=cray_shasta || wanted=pmi2 ;;
     *) return 0 ;; # the site's default
     esac

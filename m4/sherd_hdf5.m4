@@ -9,22 +9,24 @@ AC_DEFUN([SHERD_HDF5], [
 AC_ARG_WITH([hdf5], [AS_HELP_STRING([--with-hdf5=auto|DIR], [parallel HDF5 @<:@auto@:>@])], [], [with_hdf5=auto])
 have_hdf5=no
 sherd_hdf5_seen=
+# Intel MPI has MPICH's binary interface, so an HDF5 that was built with that will do.
+AS_CASE([$sherd_mpi_kind], [intel], [sherd_hdf5_kind=mpich], [sherd_hdf5_kind=$sherd_mpi_kind])
 AS_CASE([$with_hdf5],
     [auto|yes|check], [
         SHERD_HDF5_TRY([$CC itself], [hdf5_CPPFLAGS=; hdf5_LIBS=])
-        for sherd_module in hdf5-$sherd_mpi_kind hdf5; do
+        for sherd_module in hdf5-$sherd_hdf5_kind hdf5; do
             AS_IF([$PKG_CONFIG --exists $sherd_module 2>/dev/null], [
                 SHERD_HDF5_TRY([pkg-config $sherd_module], [
                     hdf5_CPPFLAGS=`$PKG_CONFIG --cflags $sherd_module`
                     hdf5_LIBS=`$PKG_CONFIG --libs $sherd_module`])])
         done
-        for sherd_tool in `command -v h5pcc.$sherd_mpi_kind` `command -v h5pcc`; do
+        for sherd_tool in `command -v h5pcc.$sherd_hdf5_kind` `command -v h5pcc`; do
             SHERD_HDF5_TRY([$sherd_tool], [SHERD_SHOWN_FLAGS([hdf5], [$sherd_tool])])
         done],
-    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5], [hdf5.h])])],
+    [/*], [SHERD_HDF5_TRY([$with_hdf5], [SHERD_PREFIX([hdf5], [$with_hdf5], [-lhdf5], [hdf5.h], [hdf5/$sherd_hdf5_kind])])],
     [AC_MSG_ERROR([--with-hdf5=$with_hdf5: say auto or a folder that begins with /; Sherd cannot be built without HDF5])])
 AS_IF([test $have_hdf5 = no], [
-    AS_CASE([$sherd_mpi_kind], [other], [sherd_package=mpich], [sherd_package=$sherd_mpi_kind])
+    AS_CASE([$sherd_hdf5_kind], [other], [sherd_package=mpich], [sherd_package=$sherd_hdf5_kind])
     SHERD_MISSING([no parallel HDF5 for $sherd_mpi_name found (seen:${sherd_hdf5_seen:- nothing})],
         [libhdf5-$sherd_package-dev], [hdf5-$sherd_package-devel], [hdf5+mpi ^$sherd_package],
         [--with-hdf5=DIR of one configured with --enable-parallel and the same MPI, or CC=h5pcc])])
@@ -40,7 +42,7 @@ AC_DEFUN([SHERD_HDF5_TRY], [
 AS_IF([test $have_hdf5 = no], [
     $2
     AC_MSG_CHECKING([for parallel HDF5 ($1)])
-    SHERD_TRY_LINK([$hdf5_CPPFLAGS $mpi_CPPFLAGS], [$hdf5_LIBS $mpi_LIBS], [#include <hdf5.h>], [H5open();],
+    SHERD_TRY_LINK([$mpi_CPPFLAGS $hdf5_CPPFLAGS], [$mpi_LIBS $hdf5_LIBS $mpi_LIBS], [#include <hdf5.h>], [H5open();],
         [SHERD_HDF5_JUDGE], [sherd_verdict="not there"])
     AC_MSG_RESULT([$sherd_verdict])
     AS_CASE([$sherd_verdict],
@@ -51,13 +53,14 @@ AS_IF([test $have_hdf5 = no], [
 ])
 
 # An HDF5 that links may still be too old, serial, or drag in another MPI beside ours, which would crash at the first
-# MPI_Comm that is handed over. The last shows in the libraries that the linked program asks for.
+# MPI_Comm that is handed over. The last shows in the libraries that the linked program asks for. MPI's flags come first,
+# as in Makefile.am: HDF5's own may name the headers and the folder of another MPI, and would replace ours unseen.
 AC_DEFUN([SHERD_HDF5_JUDGE], [
 sherd_verdict="serial"
 sherd_keep_CPPFLAGS=$CPPFLAGS
 sherd_keep_LIBS=$LIBS
-CPPFLAGS="$CPPFLAGS $hdf5_CPPFLAGS $mpi_CPPFLAGS"
-LIBS="$hdf5_LIBS $mpi_LIBS $LIBS"
+CPPFLAGS="$CPPFLAGS $mpi_CPPFLAGS $hdf5_CPPFLAGS"
+LIBS="$mpi_LIBS $hdf5_LIBS $mpi_LIBS $LIBS"
 AC_COMPILE_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
 #define VERSION (H5_VERS_MAJOR * 1000000 + H5_VERS_MINOR * 1000 + H5_VERS_RELEASE)
 #if VERSION < 1010007 || (VERSION >= 1011000 && VERSION < 1012001)
@@ -77,7 +80,8 @@ AC_LINK_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
 #error serial
 #endif], [MPI_Init(0, 0); return H5Pset_fapl_mpio(H5P_DEFAULT, MPI_COMM_WORLD, MPI_INFO_NULL) < 0;])], [
     sherd_verdict=yes
-    sherd_mpis=`(ldd conftest$EXEEXT 2>/dev/null) | sed -n 's/^@<:@@<:@:space:@:>@@:>@*\(libmpi@<:@^ @:>@*\.so\.@<:@0-9@:>@*\).*/\1/p' | sort -u |
-        grep -E '^libmpi(ch)?@<:@.@:>@so' | wc -l`
+    # One library may have two names (libmpich.so.12 and libmpi.so.12), so their files are counted.
+    sherd_mpis=`(ldd conftest$EXEEXT 2>/dev/null) | sed -n 's/^.*libmpi\(ch\)*\.so\.@<:@0-9@:>@* => \(@<:@^ @:>@*\) .*/\2/p' |
+        while read sherd_file; do readlink -f "$sherd_file"; done | sort -u | wc -l`
     AS_IF([test $sherd_mpis -gt 1], [sherd_verdict="built for another MPI"])])
 ])

@@ -52,11 +52,23 @@ AS_CASE([$with_$1],
     [AC_MSG_ERROR([--with-$1=$with_$1: say check, yes, no or a folder that begins with /])])
 ])
 
-# SHERD_PREFIX(NAME, DIR, LIBS, HEADER): flags for a library below DIR; the path is kept in the program, for such libraries
-# are seldom where the loader looks by itself. A DIR without the header would let the compiler's own paths win unseen.
+# SHERD_PREFIX(NAME, DIR, LIBS, HEADER, [SUBFOLDER]): flags for a library below DIR; the path is kept in the program, for
+# such libraries are seldom where the loader looks by itself. Debian has libraries in lib/x86_64-linux-gnu, and headers and
+# libraries of an MPI in a SUBFOLDER (hdf5/openmpi) there and in include. A DIR without header or library would let the
+# compiler's own paths win unseen: the one is an error here, the other links a file that does not exist.
 AC_DEFUN([SHERD_PREFIX], [
-AS_IF([test ! -f "$2/include/$4"], [AC_MSG_ERROR([--with-$1=$2: there is no $2/include/$4])])
-AS_IF([test -d "$2/lib64" && test ! -d "$2/lib"], [sherd_libdir=$2/lib64], [sherd_libdir=$2/lib])
-$1_CPPFLAGS="-I$2/include"
-$1_LIBS="-L$sherd_libdir -Wl,-rpath,$sherd_libdir $3"
+sherd_first=`expr "X$3" : 'X-l\(@<:@^ @:>@*\)'`
+sherd_libdir=
+$1_CPPFLAGS=
+for sherd_sub in m4_default([$5], [.]) .; do
+    AS_IF([test -z "$$1_CPPFLAGS" && test -f "$2/include/$sherd_sub/$4"], [$1_CPPFLAGS="-I$2/include/$sherd_sub"])
+    for sherd_place in lib lib64 lib/$host_cpu-$host_os; do
+        AS_IF([test -z "$sherd_libdir" && ls "$2/$sherd_place/$sherd_sub/lib$sherd_first".* >/dev/null 2>&1],
+            [sherd_libdir=$2/$sherd_place/$sherd_sub])
+    done
+done
+$1_CPPFLAGS=`AS_ECHO(["$$1_CPPFLAGS"]) | sed 's,/\.$,,'`
+sherd_libdir=`AS_ECHO(["$sherd_libdir"]) | sed 's,/\.$,,'`
+AS_IF([test -z "$$1_CPPFLAGS"], [AC_MSG_ERROR([--with-$1=$2: there is no $2/include/m4_ifval([$5], [[@<:@$5/@:>@]])$4])])
+AS_IF([test -n "$sherd_libdir"], [$1_LIBS="-L$sherd_libdir -Wl,-rpath,$sherd_libdir $3"], [$1_LIBS="$2/lib/lib$sherd_first.so"])
 ])

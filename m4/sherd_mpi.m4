@@ -1,35 +1,33 @@
 # SHERD_MPI: find MPI without taking the user's compiler away.
 #
 # A compiler that links MPI as it is (CC=mpicc, Cray's cc) is used as it is. Else the flags are read from an mpicc wrapper
-# (`mpicc -show`), so that GCC and Clang both work with any MPI that is installed.
-# Sets mpi_CPPFLAGS, mpi_LIBS, sherd_mpi_kind (openmpi | mpich | other), MPIRUN and MPIRUN_FLAGS, and a row of the table.
+# (`mpicc -show`), so that GCC and Clang both work with any MPI that is installed. The first wrapper that is there decides:
+# one whose flags do not link ends configure, since going on to the next would build with an MPI that nobody chose.
+# Sets mpi_CPPFLAGS, mpi_LIBS, sherd_mpi_kind (openmpi | mpich | intel | other), MPIRUN, and a row of the table.
 AC_DEFUN([SHERD_MPI], [
 AC_ARG_WITH([mpi], [AS_HELP_STRING([--with-mpi=auto|openmpi|mpich|DIR],
     [which MPI, when CC is not an MPI compiler itself @<:@auto@:>@])], [], [with_mpi=auto])
 AC_ARG_VAR([MPIRUN], [program that starts MPI programs in the tests (mpirun, mpiexec, srun)])
 mpi_CPPFLAGS=
 mpi_LIBS=
-sherd_wrapper=
 AS_CASE([$with_mpi],
     [auto|yes], [sherd_wrappers="mpicc mpicc.openmpi mpicc.mpich"],
     [openmpi|mpich], [sherd_wrappers="mpicc.$with_mpi mpicc"],
-    [/*], [sherd_wrappers=$with_mpi/bin/mpicc],
+    [/*], [sherd_wrappers=$with_mpi/bin/mpicc
+        AS_IF([test ! -x "$sherd_wrappers"], [AC_MSG_ERROR([--with-mpi=$with_mpi: there is no program $sherd_wrappers])])
+        # Intel's wrapper asks it where it is; no other MPI reads it.
+        I_MPI_ROOT=$with_mpi
+        export I_MPI_ROOT],
     [AC_MSG_ERROR([--with-mpi=$with_mpi: say auto, openmpi, mpich or a folder that begins with / and has bin/mpicc])])
 
 AC_MSG_CHECKING([whether $CC links MPI programs by itself])
 SHERD_MPI_LINKS([sherd_have_mpi=yes], [sherd_have_mpi=no])
 AC_MSG_RESULT([$sherd_have_mpi])
-AS_IF([test $sherd_have_mpi = yes], [SHERD_MPI_KIND
-    sherd_mpi_where=$CC])
+AS_IF([test $sherd_have_mpi = yes], [SHERD_MPI_COMPILER])
 for sherd_try in $sherd_wrappers; do
-    AS_IF([test $sherd_have_mpi = no], [SHERD_MPI_WRAPPER([$sherd_try])])
+    AS_IF([test $sherd_have_mpi = no], [SHERD_MPI_WRAPPER([`command -v "$sherd_try"`])])
 done
-AS_IF([test $sherd_have_mpi = no], [
-    SHERD_MISSING([no MPI found (looked for: CC=$CC itself, $sherd_wrappers; see config.log)],
-        [libopenmpi-dev openmpi-bin   (or libmpich-dev mpich)], [openmpi-devel   (then: module load mpi)], [openmpi],
-        [--with-mpi=DIR, where DIR has bin/mpicc, or CC=mpicc])])
-AS_CASE([$with_mpi], [openmpi|mpich], [AS_IF([test $sherd_mpi_kind != $with_mpi], [
-    AC_MSG_ERROR([--with-mpi=$with_mpi was asked for, but $sherd_mpi_where is $sherd_mpi_name; drop one of the two])])])
+AS_IF([test $sherd_have_mpi = no], [SHERD_MPI_MISSING])
 SHERD_MPIRUN
 SHERD_RESULT([MPI], [$sherd_mpi_name], [$sherd_mpi_where, started by ${MPIRUN:-nothing that was found}])
 AC_SUBST([mpi_CPPFLAGS])
@@ -40,61 +38,97 @@ AC_DEFUN([SHERD_MPI_LINKS], [
 SHERD_TRY_LINK([$mpi_CPPFLAGS], [$mpi_LIBS], [#include <mpi.h>], [MPI_Init(0, 0); MPI_Finalize();], [$1], [$2])
 ])
 
-# SHERD_MPI_WRAPPER(PROGRAM): take PROGRAM's flags if it is there, links, and is of the kind that was asked for.
+# CC links MPI by itself. An MPI that --with-mpi names must be the same one.
+AC_DEFUN([SHERD_MPI_COMPILER], [
+SHERD_MPI_KIND
+set dummy $CC
+shift
+AS_CASE(["$[]1"], [*ccache|*distcc], [shift])
+sherd_mpi_where=`command -v "$[]1"`
+AS_CASE([$with_mpi:$sherd_mpi_kind:$sherd_mpi_where],
+    [auto:*|yes:*|openmpi:openmpi:*|mpich:mpich:*|/*:*:"$with_mpi"/bin/*], [],
+    [AC_MSG_ERROR([--with-mpi=$with_mpi was asked for, but CC=$CC links $sherd_mpi_name by itself (a wrapper, or by CPATH and LIBRARY_PATH); drop one of the two])])
+])
+
+# SHERD_MPI_WRAPPER(FILE): take its flags if it is there and of the kind that was asked for.
 AC_DEFUN([SHERD_MPI_WRAPPER], [
-AS_UNSET([ac_cv_path_sherd_wrapper])
-AC_PATH_PROG([sherd_wrapper], [$1])
-AS_UNSET([ac_cv_path_sherd_wrapper])
+sherd_wrapper=$1
 AS_IF([test -n "$sherd_wrapper"], [
     SHERD_SHOWN_FLAGS([mpi], [$sherd_wrapper])
-    AC_MSG_CHECKING([whether $CC links MPI programs with the flags of $sherd_wrapper])
-    SHERD_MPI_LINKS([sherd_have_mpi=yes], [sherd_have_mpi=no])
-    AC_MSG_RESULT([$sherd_have_mpi])
-    AS_IF([test $sherd_have_mpi = yes], [SHERD_MPI_KIND
-        sherd_mpi_where=$sherd_wrapper])
-    AS_CASE([$with_mpi:$sherd_mpi_kind], [openmpi:openmpi|mpich:mpich], [], [openmpi:*|mpich:*], [sherd_have_mpi=no])])
-sherd_wrapper=
+    SHERD_MPI_KIND
+    AS_CASE([$with_mpi:$sherd_mpi_kind],
+        [openmpi:openmpi|mpich:mpich|auto:*|yes:*|/*], [
+            AC_MSG_CHECKING([whether $CC links MPI programs with the flags of $sherd_wrapper])
+            SHERD_MPI_LINKS([sherd_have_mpi=yes], [sherd_have_mpi=no])
+            AC_MSG_RESULT([$sherd_have_mpi])
+            AS_IF([test $sherd_have_mpi = no], [AC_MSG_ERROR([$CC does not link MPI programs with what "$sherd_wrapper -show" prints (see config.log).
+  Mend that installation, or name another one: --with-mpi=openmpi|mpich|DIR, or CC=mpicc])])
+            sherd_mpi_where=$sherd_wrapper])])
 ])
 
 # SHERD_SHOWN_FLAGS(NAME, WRAPPER): split what `WRAPPER -show` prints into NAME_CPPFLAGS and NAME_LIBS. The words before
-# the first option are the compiler's name, which is the user's to choose.
+# the first option are the compiler's name, which is the user's to choose. Intel MPI puts paths in quotes, and has a
+# library path whose $ORIGIN a shell has eaten; make would eat the rest.
 AC_DEFUN([SHERD_SHOWN_FLAGS], [
 $1_CPPFLAGS=
 $1_LIBS=
-for sherd_word in `$2 -show 2>/dev/null | tr ' ' '\n' | sed -n '/^-/,$p'`; do
+for sherd_word in `$2 -show 2>/dev/null | tr -d '"' | tr ' ' '\n' | sed -n '/^-/,$p'`; do
     AS_CASE([$sherd_word],
         [-I*|-D*], [$1_CPPFLAGS="$$1_CPPFLAGS $sherd_word"],
-        [-O*|-g*|-W@<:@a-k@:>@*|-f*], [],
+        [-O*|-g*|-W@<:@a-k@:>@*|-f*|*\$*], [],
         [$1_LIBS="$$1_LIBS $sherd_word"])
 done
 ])
 
-# Which MPI the header says it is, for HDF5's sake and the launcher's.
+# Which MPI the header says it is, for HDF5's sake and the launcher's. Intel MPI's names an MPICH too.
 AC_DEFUN([SHERD_MPI_KIND], [
 sherd_mpi_kind=other
 sherd_mpi_name="unknown kind"
-SHERD_MACRO_VALUE([sherd_version], [$mpi_CPPFLAGS], [mpi.h], [OMPI_MAJOR_VERSION OMPI_MINOR_VERSION OMPI_RELEASE_VERSION])
-AS_CASE([$sherd_version], [@<:@0-9@:>@*], [
-    sherd_mpi_kind=openmpi
-    sherd_mpi_name="Open MPI $sherd_version"])
-SHERD_MACRO_VALUE([sherd_version], [$mpi_CPPFLAGS], [mpi.h], [MPICH_VERSION])
-AS_CASE([$sherd_version], [@<:@0-9@:>@*], [
-    sherd_mpi_kind=mpich
-    sherd_mpi_name="MPICH $sherd_version"])
+sherd_mpi_version=
+SHERD_MPI_KIND_IF([openmpi], [Open MPI], [OMPI_MAJOR_VERSION OMPI_MINOR_VERSION OMPI_RELEASE_VERSION])
+SHERD_MPI_KIND_IF([mpich], [MPICH], [MPICH_VERSION])
+SHERD_MPI_KIND_IF([intel], [Intel MPI], [I_MPI_VERSION])
 ])
 
-# The launcher of the same MPI: beside the compiler, then in PATH. Another MPI's mpirun would start N programs of one rank
-# each, so its --version must tell that it is the right one.
+# SHERD_MPI_KIND_IF(KIND, NAME, MACROS): it is that one if mpi.h says its version.
+AC_DEFUN([SHERD_MPI_KIND_IF], [
+SHERD_MACRO_VALUE([sherd_version], [$mpi_CPPFLAGS], [mpi.h], [$3])
+AS_CASE([$sherd_version], [@<:@0-9@:>@*], [
+    sherd_mpi_kind=$1
+    sherd_mpi_version=$sherd_version
+    sherd_mpi_name="$2 $sherd_version"])
+])
+
+# End configure, with the package of the MPI that was asked for.
+AC_DEFUN([SHERD_MPI_MISSING], [
+sherd_how="--with-mpi=DIR, where DIR has bin/mpicc, or CC=mpicc"
+AS_CASE([$with_mpi],
+    [mpich], [SHERD_MISSING([no MPICH found (looked for: CC=$CC itself, $sherd_wrappers; see config.log)], [libmpich-dev mpich],
+        [mpich-devel   (then: module load mpi/mpich-x86_64)], [mpich], [$sherd_how])],
+    [openmpi], [SHERD_MISSING([no Open MPI found (looked for: CC=$CC itself, $sherd_wrappers; see config.log)],
+        [libopenmpi-dev openmpi-bin], [openmpi-devel   (then: module load mpi)], [openmpi], [$sherd_how])],
+    [SHERD_MISSING([no MPI found (looked for: CC=$CC itself, $sherd_wrappers; see config.log)],
+        [libopenmpi-dev openmpi-bin   (or libmpich-dev mpich)], [openmpi-devel   (then: module load mpi)], [openmpi],
+        [$sherd_how])])
+])
+
+# The launcher of the same MPI: beside its compiler, then in PATH. Another MPI's mpirun would start N programs of one rank
+# each, so its --version must tell that it is the right one; in PATH, where another installation may come first, of the
+# same version too.
 AC_DEFUN([SHERD_MPIRUN], [
-sherd_bin=`AS_DIRNAME(["$sherd_mpi_where"])`
-AS_IF([test -z "$MPIRUN"], [
-    for sherd_name in mpirun.$sherd_mpi_kind mpiexec.$sherd_mpi_kind mpirun mpiexec; do
-        for sherd_file in "$sherd_bin/$sherd_name" `command -v $sherd_name`; do
-            AS_IF([test -z "$MPIRUN" && test -x "$sherd_file"], [
-                AS_CASE([$sherd_mpi_kind:`$sherd_file --version 2>&1`],
-                    [openmpi:*Open?MPI*|openmpi:*OpenRTE*|mpich:*HYDRA*|mpich:*Intel*|other:*], [MPIRUN=$sherd_file])])
-        done
-    done])
 AC_MSG_CHECKING([for the launcher of $sherd_mpi_name])
+AS_IF([test -n "$MPIRUN" && (command -v "$MPIRUN") >/dev/null || test -z "$MPIRUN"], [],
+    [AC_MSG_ERROR([MPIRUN=$MPIRUN: there is no such program])])
+sherd_bin=`AS_DIRNAME(["$sherd_mpi_where"])`
+for sherd_place in "$sherd_bin/" ""; do
+    for sherd_name in mpirun.$sherd_mpi_kind mpiexec.$sherd_mpi_kind mpirun mpiexec; do
+        sherd_file=`command -v "$sherd_place$sherd_name"`
+        AS_IF([test -z "$MPIRUN" && test -n "$sherd_file"], [
+            AS_CASE([$sherd_mpi_kind:`$sherd_file --version 2>&1`],
+                [openmpi:*Open?MPI*|openmpi:*OpenRTE*|mpich:*HYDRA*|intel:*Intel*MPI*|other:*],
+                    [AS_CASE([$sherd_place:`$sherd_file --version 2>&1`],
+                        [?*:*|:*"$sherd_mpi_version"*], [MPIRUN=$sherd_file])])])
+    done
+done
 AC_MSG_RESULT([${MPIRUN:-none}])
 ])

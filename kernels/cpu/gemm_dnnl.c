@@ -1,4 +1,4 @@
-/* Engines of oneDNN 2.x: dnnl_sgemm for f32, its matmul primitive for bf16.
+/* Engines of oneDNN 2 and 3: dnnl_sgemm for f32, its matmul primitive for bf16.
  *
  * Of the matmul implementations the first is taken that needs no scratchpad. That is oneDNN's packed gemm (AMX,
  * avx512_bf16), which is stateless, takes any leading dimensions and lets threads share a primitive; the brgemm kind
@@ -7,10 +7,10 @@
 
 #ifdef HAVE_DNNL
 
+#include "kernels/cpu/dnnl_version.h"
 #include "kernels/cpu/gemm_engine.h"
 #include "src/base/mem.h"
 
-#include <dnnl.h>
 #include <string.h>
 
 static bool has_isa(dnnl_cpu_isa_t isa)
@@ -62,6 +62,14 @@ static int n_known, cap_known;
 static dnnl_engine_t cpu;
 static dnnl_stream_t stream;
 
+/* Prepares the library. A second question must not make engine and stream again: the first ones would be lost. */
+static bool bf16_works(void)
+{
+    return has_isa(dnnl_cpu_isa_avx512_core) &&
+           (stream || (dnnl_engine_create(&cpu, dnnl_cpu, 0) == dnnl_success &&
+                       dnnl_stream_create(&stream, cpu, dnnl_stream_default_flags) == dnnl_success));
+}
+
 /* avx512_bf16 without AMX: at half the f32 rate on the Intel CPU that was measured, at twice that on AMD's. */
 static bool bf16_usable(void)
 {
@@ -71,15 +79,13 @@ static bool bf16_usable(void)
 #else
     bool fast = false;
 #endif
-    /* A second question must not make them again: the first ones would be lost. */
-    return fast && (stream || (dnnl_engine_create(&cpu, dnnl_cpu, 0) == dnnl_success &&
-                               dnnl_stream_create(&stream, cpu, dnnl_stream_default_flags) == dnnl_success));
+    return fast && bf16_works();
 }
 
 static sh_rc describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, int64_t ld, bool trans, dnnl_data_type_t type)
 {
     dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
-    DNNL_TRY(dnnl_memory_desc_init_by_strides(d, 2, dims, type, strides));
+    DNNL_TRY(sh_dnnl_describe(d, dims, type, strides));
     return SH_OK;
 }
 
@@ -87,47 +93,44 @@ static sh_rc scratch_free(const_dnnl_primitive_desc_t pd, bool *yes)
 {
     const char *name = "";
     DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name));
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    sh_dnnl_desc_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     *yes = (!scratch || dnnl_memory_desc_get_size(scratch) == 0) && strncmp(name, "ref", 3) != 0;
     return SH_OK;
 }
 
-static sh_rc pick(dnnl_primitive_desc_iterator_t it, dnnl_primitive_t *primitive)
+static sh_rc pick(struct sh_dnnl_matmul *m, dnnl_primitive_t *primitive)
 {
     bool found = false;
     dnnl_status_t more = dnnl_success;
     while (!found && more == dnnl_success) {
-        dnnl_primitive_desc_t pd = dnnl_primitive_desc_iterator_fetch(it);
-        sh_rc rc = pd ? scratch_free(pd, &found) : sh_fail(SH_E_MEMORY, "oneDNN: no memory for a primitive");
-        if (rc == SH_OK && found)
-            rc = check(dnnl_primitive_create(primitive, pd), "dnnl_primitive_create");
-        dnnl_primitive_desc_destroy(pd);
-        SH_TRY(rc);
-        more = found ? more : dnnl_primitive_desc_iterator_next(it);
+        SH_TRY(scratch_free(m->pd, &found));
+        more = found ? dnnl_success : sh_dnnl_next(m);
     }
-    return found ? SH_OK : sh_fail(SH_E_BUG, "oneDNN has no stateless bf16 matmul for this shape");
+    if (!found)
+        return sh_fail(SH_E_BUG, "oneDNN has no stateless bf16 matmul for this shape");
+    DNNL_TRY(dnnl_primitive_create(primitive, m->pd));
+    return SH_OK;
 }
 
 static sh_rc build_primitive(struct known *k, bool add)
 {
-    dnnl_matmul_desc_t op;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t sum = NULL;
-    dnnl_primitive_desc_iterator_t it = NULL;
+    struct sh_dnnl_matmul m = {0};
 
     sh_rc rc;
-    SH_TRY_OUT(check(dnnl_matmul_desc_init(&op, &k->desc[SRC], &k->desc[WEIGHTS], NULL, &k->desc[DST]), "matmul"));
     SH_TRY_OUT(check(dnnl_primitive_attr_create(&attr), "attr_create"));
     SH_TRY_OUT(check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad_mode"));
     SH_TRY_OUT(check(dnnl_post_ops_create(&sum), "post_ops_create"));
     if (add)
-        SH_TRY_OUT(check(dnnl_post_ops_append_sum(sum, 1.0f), "append_sum"));
+        SH_TRY_OUT(check(sh_dnnl_append_sum(sum), "append_sum"));
     SH_TRY_OUT(check(dnnl_primitive_attr_set_post_ops(attr, sum), "set_post_ops"));
-    SH_TRY_OUT(check(dnnl_primitive_desc_iterator_create(&it, &op, attr, cpu, NULL), "iterator_create"));
-    SH_TRY_OUT(pick(it, &k->primitive));
+    SH_TRY_OUT(check(sh_dnnl_first(&m, cpu, SH_DNNL_REF(k->desc[SRC]), SH_DNNL_REF(k->desc[WEIGHTS]),
+                                   SH_DNNL_REF(k->desc[DST]), attr), "matmul"));
+    SH_TRY_OUT(pick(&m, &k->primitive));
     rc = SH_OK;
 out:
-    dnnl_primitive_desc_iterator_destroy(it);
+    sh_dnnl_end(&m);
     dnnl_post_ops_destroy(sum);
     dnnl_primitive_attr_destroy(attr);
     return rc;
@@ -169,7 +172,7 @@ static sh_rc execute(const struct known *k, const struct sh_gemm_tile *t)
     sh_rc rc;
     for (int i = 0; i < OPERANDS; i++) {
         args[i].arg = slot[i];
-        SH_TRY_OUT(check(dnnl_memory_create(&args[i].memory, &k->desc[i], cpu, data[i]), "dnnl_memory_create"));
+        SH_TRY_OUT(check(dnnl_memory_create(&args[i].memory, SH_DNNL_REF(k->desc[i]), cpu, data[i]), "dnnl_memory_create"));
     }
     SH_TRY_OUT(check(dnnl_primitive_execute(k->primitive, stream, OPERANDS, args), "dnnl_primitive_execute"));
     rc = SH_OK;
@@ -194,6 +197,7 @@ const struct sh_gemm_engine sh_gemm_engine_dnnl_bf16 = {
     .name = "oneDNN bf16 matmul",
     .in_dtype = SH_BF16,
     .usable = bf16_usable,
+    .works = bf16_works,
     .tile = bf16_tile,
 };
 

@@ -26,6 +26,7 @@ struct sh_gemm_engine {
     const char *name;
     enum sh_dtype in_dtype;
     bool (*usable)(void);      /* on this CPU; also prepares the library, so called before the first tile */
+    bool (*works)(void);       /* as usable(), but on any CPU that gives right numbers, be it slowly, for tests; optional */
     /* Either of both; all f32 engines have tile(). */
     sh_rc (*tile)(const struct sh_gemm_tile *t, void *work);  /* from many threads at once */
     sh_rc (*product)(const struct sh_gemm *g, void *work);    /* opens a parallel region itself */

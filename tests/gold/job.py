@@ -1,6 +1,6 @@
 """Whole runs of `sherd` for tests: configurations are dictionaries of "section.key", results are lists of metrics.
 
-A test is started by tests/run, or by hand with SHERD (the program), MPIRUN and MPI_KIND (openmpi, mpich) in the
+A test is started by tests/run, or by hand with SHERD (the program), MPIRUN and MPI_KIND (openmpi, mpich, intel) in the
 environment. It works in its current folder.
 """
 import importlib.machinery
