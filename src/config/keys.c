@@ -148,8 +148,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
      .help = "Of the CPU. cpu: fast kernels; ref: the plain loops that define what is right."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
-     .help = "none: the same bits on the same mesh. mesh: losses and parameters have the same bits on every mesh of a "
-             "power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
+     .help = "none: the same bits on the same mesh. mesh: losses, of validation too, and parameters have the same bits on "
+             "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
              "sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
              "memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",

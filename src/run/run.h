@@ -77,8 +77,9 @@ void sh_feed_close(struct sh_feed *f);
 /* Copy what was read into the program's tensors. Local. */
 void sh_feed_put(struct sh_run *r, const struct sh_feed *f);
 
-/* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches.
- */
+/* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches, of
+ * local_batch_size sequences, and their losses are summed in one binary tree: on 2^k ranks the same parameters give the
+ * same bits for each k and each strategy. */
 struct sh_eval_result {
     double loss;
     int64_t sequences, tokens;

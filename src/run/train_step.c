@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/time.h"
+#include "src/run/tree.h"
 
 #include <math.h>
 
@@ -73,17 +74,6 @@ static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
-/* The loss of micro-step m joins those before it in the tree that their gradients are summed in (the stack of
- * src/pass/shard_section.c); after the last one the sum is open[0]. */
-static void add_loss(double open[SH_GRAD_LEVELS + 1], int m, double loss)
-{
-    int level = __builtin_popcount((unsigned)m);
-
-    open[level] = loss;
-    for (int pairs = m; pairs & 1; pairs >>= 1, level--)
-        open[level - 1] += open[level];
-}
-
 static void run_micro_step(struct sh_train *t, int m)
 {
     const struct sh_program *p = t->r->p;
@@ -94,21 +84,25 @@ static void run_micro_step(struct sh_train *t, int m)
     sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
 }
 
-/* Leaves the sum over this rank's micro-steps in the program's loss. */
+/* Leaves the sum over this rank's micro-steps in the program's loss: with tree_sums, in the tree that their gradients are
+ * summed in (the stack of src/pass/shard_section.c). */
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    double open[SH_GRAD_LEVELS + 1], loss;
+    struct sh_tree losses = {0};
+    double loss;
 
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)
             continue;
         sh_exec_get(r->exec, r->p->loss, &loss);
-        add_loss(open, m, loss);
+        sh_tree_add(&losses, loss);
     }
-    if (r->p->tree_sums)
-        sh_exec_put(r->exec, r->p->loss, &open[0]);
+    if (!r->p->tree_sums)
+        return;
+    loss = sh_tree_total(&losses);
+    sh_exec_put(r->exec, r->p->loss, &loss);
 }
 
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
