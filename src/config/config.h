@@ -42,6 +42,7 @@ enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
 enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
+enum sh_cfg_masks { SH_MASK_AUTO, SH_MASK_OFF, SH_MASK_MUST }; /* numbers of io/data/data.h */
 
 struct sh_config {
     struct {
@@ -78,6 +79,7 @@ struct sh_config {
     } training;
     struct {
         int token_type;          /* for files without a header: auto (by vocabulary) | uint16 | uint32 */
+        int target_mask;         /* enum sh_cfg_masks: auto (where files have one) | off | must */
         bool shuffle;
         bool document_mask;      /* attention does not cross document boundaries */
         int document_separator;  /* token id that ends a document; -1: none */

@@ -31,6 +31,7 @@ static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, 
 static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_REPRODUCIBLE_MESH}, {NULL, 0}};
 static words token_words = {
     {"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, {NULL, 0}};
+static words mask_words = {{"auto", SH_MASK_AUTO}, {"off", SH_MASK_OFF}, {"must", SH_MASK_MUST}, {NULL, 0}};
 static words strategy_words = {
     {"no_shard", SH_NO_SHARD},
     {"shard_optim", SH_SHARD_OPTIM},
@@ -149,8 +150,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Of the CPU. cpu: fast kernels; ref: the plain loops that define what is right."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses, of validation too, and parameters have the same bits on "
-             "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
-             "sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
+             "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which "
+             "local_batch_size sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
              "memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
@@ -158,6 +159,10 @@ const struct sh_config_key sh_config_keys[] = {
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
+    {KEY(data, target_mask), WORDS(mask_words), .def = "auto",
+     .help = "Targets that do not count in the loss (padding, prompts): FILE.mask beside a token file FILE, a byte for each "
+             "token, 1 where it counts as a target. auto: used where it is there; off: not used; must: a set without is "
+             "refused."},
     {KEY(data, shuffle), BOOL, .def = "true",
      .help = "Visit sequences in an order drawn from debug.seed; false: in file order."},
     {KEY(data, document_mask), BOOL, .def = "false",

@@ -51,6 +51,9 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
         sh_tree_add(&losses, run_batch(r, f));
     }
     SH_TRY(sh_mesh_sum_i64(&tokens, 1));
+    if (!tokens)
+        return sh_fail(SH_E_DATA, "none of the %lld sequences has a target that counts; take more of them, or check the masks",
+                       (long long)sequences);
     *out = (struct sh_eval_result){.loss = sh_tree_total(&losses) / (double)tokens,
                                    .sequences = sequences,
                                    .tokens = tokens,

@@ -12,6 +12,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
                                   .seq_len = r->cfg.training.seq_len,
                                   .vocab_size = r->cfg.model.vocab_size,
                                   .type = types[r->cfg.data.token_type],
+                                  .masks = (enum sh_data_masks)r->cfg.data.target_mask,
                                   .shuffle = shuffle,
                                   .seed = r->cfg.debug.seed,
                                   .document_separator = r->cfg.data.document_separator};
