@@ -193,6 +193,9 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
+/* Copy keys from one configuration to another: those of `names` (ends with NULL), each a section or "section.key". */
+void sh_config_take(struct sh_config *to, const struct sh_config *from, const char *const *names);
+
 /* One line a difference, "section.key: a -> b". The sections named in `skip_section` (ends with NULL; may be NULL) are
  * left out. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, const char *const *skip_section, FILE *out);
