@@ -68,15 +68,16 @@ out:
     return rc;
 }
 
-static sh_rc count_windows(const struct sh_data *d, int64_t first, int64_t n, bool by_sample, bool until_one,
-                           int64_t *counted)
+/* sh_data_counter: in either thread, as fill(). */
+static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *counted)
 {
+    const struct sh_data *d = source;
     unsigned char *mask = sh_calloc((size_t)d->files.seq_len, 1);
     sh_rc rc = SH_OK;
 
     *counted = 0;
-    for (int64_t i = first; i < first + n && !(until_one && *counted); i++) {
-        SH_TRY_OUT(sh_data_files_mask(&d->files, by_sample ? window_of_sample(d, i) : i, mask));
+    for (int64_t i = first; i < first + n; i++) {
+        SH_TRY_OUT(sh_data_files_mask(&d->files, window_of_sample(d, i), mask));
         for (int t = 0; t < d->files.seq_len; t++)
             *counted += mask[t];
     }
@@ -88,19 +89,19 @@ out:
 
 sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *counted)
 {
-    if (d->files.masked)
-        return count_windows(d, first, n, true, false, counted);
     *counted = n * d->files.seq_len;
-    return SH_OK;
+    if (!d->files.masked || sh_data_ahead_counted(d->ahead, first, n, counted))
+        return SH_OK;
+    return count_masks(d, first, n, counted);
 }
 
 /* Now rather than after an epoch that taught nothing. */
 static sh_rc check_masks(const struct sh_data *d, const char *path)
 {
-    int64_t counted = 1;
+    int64_t counted = 0;
 
-    if (d->files.masked)
-        SH_TRY(count_windows(d, 0, d->files.windows, false, true, &counted));
+    for (int64_t i = 0; i < d->files.windows && !counted; i++)
+        SH_TRY(sh_data_count(d, i, 1, &counted));
     return counted ? SH_OK : sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
 }
 
@@ -112,8 +113,8 @@ sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out)
     d->seed = opt->seed;
     d->document_separator = opt->document_separator;
     SH_TRY_OUT(sh_data_files_open(opt, &d->files));
+    SH_TRY_OUT(sh_data_ahead_start(fill, count_masks, d, opt->seq_len, &d->ahead));
     SH_TRY_OUT(check_masks(d, opt->path));
-    SH_TRY_OUT(sh_data_ahead_start(fill, d, opt->seq_len, &d->ahead));
     *out = d;
     return SH_OK;
 out:
@@ -185,7 +186,7 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
     return SH_OK;
 }
 
-void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs)
+void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs, int64_t count)
 {
-    sh_data_ahead_ask(d->ahead, first, n, docs);
+    sh_data_ahead_ask(d->ahead, first, n, docs, d->files.masked ? count : 0);
 }

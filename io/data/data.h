@@ -59,7 +59,8 @@ sh_rc sh_data_largest(const struct sh_data *d, int *id);
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
                    int64_t *counted);
 
-/* Say what will be read next; a thread reads it ahead. A read of the same range then costs a copy. At most one range. */
-void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs);
+/* Say what will be read next, and of how many samples from the same one on the targets will be counted (0: of none): a
+ * thread does both ahead. The same read then costs a copy, the same count nothing. At most one range. */
+void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs, int64_t count);
 
 #endif

@@ -30,7 +30,8 @@ static sh_rc read_micro_step(struct sh_train *t, int m)
     first += at;
     SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &counted));
     t->read_targets += counted;
-    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs);
+    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs,
+                     last ? share : 0);
     sh_feed_put(t->r, f);
     t->data_seconds += seconds_since(begin);
     return SH_OK;

@@ -198,7 +198,7 @@ static void documents(void **state)
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     for (int ahead = 0; ahead < 2; ahead++) {
         if (ahead)
-            sh_data_prefetch(d, 0, 1, true);
+            sh_data_prefetch(d, 0, 1, true, 0);
         assert_int_equal(sh_data_read(d, 0, 1, tokens, targets, docs, &counted), SH_OK);
         assert_memory_equal(docs, expected, sizeof expected);
     }
@@ -223,12 +223,12 @@ static void reading_ahead_changes_nothing(void **state)
         int32_t a[2][N * T], b[2][N * T];
         int64_t counted;
         if (i % 5 != 4)
-            sh_data_prefetch(with, i % 7 == 6 ? 3 : i * N, N, false); /* now and then a range that is not read */
+            sh_data_prefetch(with, i % 7 == 6 ? 3 : i * N, N, false, 0); /* now and then a range that is not read */
         assert_int_equal(sh_data_read(with, i * N, N, a[0], a[1], NULL, &counted), SH_OK);
         assert_int_equal(sh_data_read(without, i * N, N, b[0], b[1], NULL, &counted), SH_OK);
         assert_memory_equal(a, b, sizeof a);
     }
-    sh_data_prefetch(with, 0, N, false); /* closed while a range is read */
+    sh_data_prefetch(with, 0, N, false, 0); /* closed while a range is read */
     sh_data_close(with);
     sh_data_close(without);
 }
@@ -306,7 +306,7 @@ static void an_id_past_the_vocabulary(void **state)
     int32_t tokens[2 * T], targets[2 * T];
     int64_t counted = -1;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
-    sh_data_prefetch(d, 0, 2, false);
+    sh_data_prefetch(d, 0, 2, false, 0);
     assert_int_equal(sh_data_read(d, 0, 2, tokens, targets, NULL, &counted), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "token 11 is 1000"));
     assert_int_equal(counted, -1);
@@ -324,7 +324,7 @@ static void a_file_that_shrinks(void **state)
     int64_t counted;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     assert_int_equal(truncate(in_folder("shrink.bin"), SH_TOKEN_HEADER_BYTES + 2 * T + 6), 0);
-    sh_data_prefetch(d, 1, 1, false);
+    sh_data_prefetch(d, 1, 1, false, 0);
     assert_int_equal(sh_data_read(d, 1, 1, tokens, targets, NULL, &counted), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "too early"));
     sh_data_close(d);
@@ -355,7 +355,7 @@ static void masks_leave_targets_out(void **state)
     assert_true(sh_data_masked(d));
     for (int ahead = 0; ahead < 2; ahead++) {
         if (ahead)
-            sh_data_prefetch(d, 0, 3, false);
+            sh_data_prefetch(d, 0, 3, false, 0);
         assert_int_equal(sh_data_read(d, 0, 3, tokens, targets, NULL, &counted), SH_OK);
         for (int i = 0; i < 3 * T; i++) {
             assert_int_equal(tokens[i], i);
@@ -377,9 +377,16 @@ static void masks_leave_targets_out(void **state)
     sh_data_close(d);
     opt.masks = SH_MASKS_AUTO;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
-    for (int64_t i = 0; i < 30; i++) { /* counted in the order of the run, as read */
+    for (int64_t i = 0; i < 30; i++) { /* counted in the order of the run, as read; ahead or not */
+        if (i % 3)
+            sh_data_prefetch(d, i, 1, false, i % 3);
         assert_int_equal(sh_data_read(d, i, 1, tokens, targets, NULL, &counted), SH_OK);
         assert_int_equal(sh_data_count(d, i, 1, &all), SH_OK);
+        assert_int_equal(counted, all);
+        assert_int_equal(sh_data_count(d, i, 2, &all), SH_OK);
+        assert_int_equal(sh_data_read(d, i + 1, 1, tokens, targets, NULL, &counted), SH_OK);
+        all -= counted;
+        assert_int_equal(sh_data_read(d, i, 1, tokens, targets, NULL, &counted), SH_OK);
         assert_int_equal(counted, all);
     }
     sh_data_close(d);
@@ -467,7 +474,7 @@ static void many_files(void **state)
     assert_int_equal(sh_data_samples(d), FILES);
     for (int i = 0; i < FILES; i++) {
         int64_t w = (int64_t)i * 7 % (FILES - 2);
-        sh_data_prefetch(d, (w + 50) % (FILES - 2), 2, false);
+        sh_data_prefetch(d, (w + 50) % (FILES - 2), 2, false, 0);
         assert_int_equal(sh_data_read(d, w, 2, tokens, targets, NULL, &counted), SH_OK);
         assert_int_equal(tokens[0], w);
         assert_int_equal(tokens[T], w + 1);
