@@ -11,6 +11,7 @@ enum state { EMPTY, ASKED, FULL, STOPPED };
 
 struct sh_data_ahead {
     sh_data_fill fill;
+    sh_data_counter count;
     const void *source;
     int seq_len;
     pthread_t thread;
@@ -19,6 +20,7 @@ struct sh_data_ahead {
     enum state state;            /* under lock; the rest belongs to the thread while ASKED, else to the asker */
     int64_t first, n, room;      /* room: samples that fit in each array */
     bool docs;
+    int64_t to_count, counted;   /* samples from the first on; targets of them */
     int32_t *rows[3];            /* tokens, targets, docs [room,T] */
 };
 
@@ -46,6 +48,8 @@ static void *work(void *arg)
     struct sh_data_ahead *a = arg;
     while (wait_state(a, false) != STOPPED) {
         sh_rc rc = a->fill(a->source, a->first, a->n, a->rows[0], a->rows[1], a->docs ? a->rows[2] : NULL);
+        if (rc == SH_OK && a->to_count)
+            rc = a->count(a->source, a->first, a->to_count, &a->counted);
         set_state(a, rc == SH_OK ? FULL : EMPTY);
     }
     return NULL;
@@ -71,10 +75,12 @@ static void destroy(struct sh_data_ahead *a)
     free(a);
 }
 
-sh_rc sh_data_ahead_start(sh_data_fill fill, const void *source, int seq_len, struct sh_data_ahead **out)
+sh_rc sh_data_ahead_start(sh_data_fill fill, sh_data_counter count, const void *source, int seq_len,
+                          struct sh_data_ahead **out)
 {
     struct sh_data_ahead *a = sh_calloc(1, sizeof *a);
     a->fill = fill;
+    a->count = count;
     a->source = source;
     a->seq_len = seq_len;
     pthread_mutex_init(&a->lock, NULL);
@@ -107,13 +113,14 @@ static void make_room(struct sh_data_ahead *a, int64_t n)
     a->room = n;
 }
 
-void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool docs)
+void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool docs, int64_t count)
 {
     wait_state(a, true);
     make_room(a, n);
     a->first = first;
     a->n = n;
     a->docs = docs;
+    a->to_count = count;
     set_state(a, ASKED);
 }
 
@@ -127,5 +134,13 @@ bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32
     memcpy(targets, a->rows[1], bytes);
     if (docs)
         memcpy(docs, a->rows[2], bytes);
+    return true;
+}
+
+bool sh_data_ahead_counted(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *counted)
+{
+    if (wait_state(a, true) != FULL || a->first != first || a->to_count != n)
+        return false;
+    *counted = a->counted;
     return true;
 }

@@ -11,17 +11,24 @@
 typedef sh_rc (*sh_data_fill)(const void *source, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
                               int32_t *docs);
 
+/* Targets that count in samples [first, first + n). Called in the thread. */
+typedef sh_rc (*sh_data_counter)(const void *source, int64_t first, int64_t n, int64_t *counted);
+
 struct sh_data_ahead;
 
-sh_rc sh_data_ahead_start(sh_data_fill fill, const void *source, int seq_len, struct sh_data_ahead **out);
+sh_rc sh_data_ahead_start(sh_data_fill fill, sh_data_counter count, const void *source, int seq_len, struct sh_data_ahead **out);
 void sh_data_ahead_stop(struct sh_data_ahead *a);
 
-/* Begin reading; waits for an earlier range that is still being read and forgets it. */
-void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool docs);
+/* Begin reading, and count the targets of `count` samples from the same one on (0: not wanted); waits for an earlier range
+ * that is still being read and forgets it. */
+void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool docs, int64_t count);
 
 /* Copy the range out if it is the one asked for and was read without error; waits for its end. False: read it yourself
  * (and meet the error, if there was one, in your own thread, where its text is kept). */
 bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
                         int32_t *docs);
+
+/* The same for what was counted. */
+bool sh_data_ahead_counted(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *counted);
 
 #endif

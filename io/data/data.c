@@ -32,6 +32,16 @@ static void mark_documents(const int32_t *tokens, int n, int separator, int32_t 
     }
 }
 
+/* Targets [T] of a window, of which `mask` [T] is scratch. */
+static sh_rc mask_targets(const struct sh_data *d, int64_t window, unsigned char *mask, int32_t *targets)
+{
+    SH_TRY(sh_data_files_mask(&d->files, window, mask));
+    for (int t = 0; t < d->files.seq_len; t++)
+        if (!mask[t])
+            targets[t] = -1;
+    return SH_OK;
+}
+
 /* sh_data_fill: runs in the caller's thread and in the one that reads ahead, so it only reads `source`. */
 static sh_rc fill(const void *source, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs)
 {
@@ -39,18 +49,60 @@ static sh_rc fill(const void *source, int64_t first, int64_t n, int32_t *tokens,
     int T = d->files.seq_len;
     size_t row_bytes = (size_t)T * sizeof(int32_t);
     int32_t *ids = sh_calloc((size_t)T + 1, sizeof *ids);
+    unsigned char *mask = sh_calloc((size_t)T, 1);
     sh_rc rc = SH_OK;
     for (int64_t i = 0; i < n; i++) {
-        SH_TRY_OUT(sh_data_files_window(&d->files, window_of_sample(d, first + i), ids));
+        int64_t window = window_of_sample(d, first + i);
+        SH_TRY_OUT(sh_data_files_window(&d->files, window, ids));
         memcpy(tokens + i * T, ids, row_bytes);
         memcpy(targets + i * T, ids + 1, row_bytes);
+        if (d->files.masked)
+            SH_TRY_OUT(mask_targets(d, window, mask, targets + i * T));
         if (docs)
             mark_documents(ids, T, d->document_separator, docs + i * T);
     }
     rc = SH_OK;
 out:
     free(ids);
+    free(mask);
     return rc;
+}
+
+/* sh_data_counter: in either thread, as fill(). */
+static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *counted)
+{
+    const struct sh_data *d = source;
+    unsigned char *mask = sh_calloc((size_t)d->files.seq_len, 1);
+    sh_rc rc = SH_OK;
+
+    *counted = 0;
+    for (int64_t i = first; i < first + n; i++) {
+        SH_TRY_OUT(sh_data_files_mask(&d->files, window_of_sample(d, i), mask));
+        for (int t = 0; t < d->files.seq_len; t++)
+            *counted += mask[t];
+    }
+    rc = SH_OK;
+out:
+    free(mask);
+    return rc;
+}
+
+sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *counted)
+{
+    *counted = n * d->files.seq_len;
+    if (!d->files.masked || sh_data_ahead_counted(d->ahead, first, n, counted))
+        return SH_OK;
+    return count_masks(d, first, n, counted);
+}
+
+/* Now rather than after an epoch that taught nothing. */
+static sh_rc check_masks(const struct sh_data *d, const char *path)
+{
+    int64_t counted = 0;
+
+    for (int64_t i = 0; i < d->files.windows && !counted; i++)
+        SH_TRY(sh_data_count(d, i, 1, &counted));
+    return counted ? SH_OK : sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
 }
 
 sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out)
@@ -61,7 +113,8 @@ sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out)
     d->seed = opt->seed;
     d->document_separator = opt->document_separator;
     SH_TRY_OUT(sh_data_files_open(opt, &d->files));
-    SH_TRY_OUT(sh_data_ahead_start(fill, d, opt->seq_len, &d->ahead));
+    SH_TRY_OUT(sh_data_ahead_start(fill, count_masks, d, opt->seq_len, &d->ahead));
+    SH_TRY_OUT(check_masks(d, opt->path));
     *out = d;
     return SH_OK;
 out:
@@ -88,6 +141,39 @@ int64_t sh_data_tokens(const struct sh_data *d)
     return d->files.tokens;
 }
 
+bool sh_data_masked(const struct sh_data *d)
+{
+    return d->files.masked;
+}
+
+sh_rc sh_data_largest(const struct sh_data *d, int *id)
+{
+    enum { LOOKS = 16 };
+    int64_t last = d->files.windows - 1;
+    int32_t *ids = sh_calloc((size_t)d->files.seq_len + 1, sizeof *ids);
+    sh_rc rc = SH_OK;
+
+    *id = 0;
+    for (int64_t i = 0; i < LOOKS; i++) {
+        SH_TRY_OUT(sh_data_files_window(&d->files, last * i / (LOOKS - 1), ids));
+        for (int t = 0; t <= d->files.seq_len; t++)
+            *id = ids[t] > *id ? ids[t] : *id;
+    }
+    rc = SH_OK;
+out:
+    free(ids);
+    return rc;
+}
+
+static int64_t count_targets(const struct sh_data *d, int64_t n, const int32_t *targets)
+{
+    int64_t counted = 0, all = n * d->files.seq_len;
+
+    for (int64_t i = 0; d->files.masked && i < all; i++)
+        counted += targets[i] >= 0;
+    return d->files.masked ? counted : all;
+}
+
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
                    int64_t *counted)
 {
@@ -96,11 +182,11 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
         return sh_fail(SH_E_USAGE, "documents cannot be told apart without data.document_separator");
     if (!sh_data_ahead_take(d->ahead, first, n, tokens, targets, docs))
         SH_TRY(fill(d, first, n, tokens, targets, docs));
-    *counted = n * d->files.seq_len;
+    *counted = count_targets(d, n, targets);
     return SH_OK;
 }
 
-void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs)
+void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs, int64_t count)
 {
-    sh_data_ahead_ask(d->ahead, first, n, docs);
+    sh_data_ahead_ask(d->ahead, first, n, docs, d->files.masked ? count : 0);
 }

@@ -4,7 +4,8 @@
  * bytes) or bare (nanoGPT: uint16, or uint32 when said so). Several files are one stream each; a sample never crosses a
  * file. Sample i is seq_len + 1 tokens: window i of the files in order, where windows overlap by one token so that each
  * token is predicted once. Sample i of a *run* is window perm(i): epoch e = i / windows uses a keyed permutation of its
- * own (a Feistel network; no table), so that each window comes once per epoch and nothing needs to be remembered.
+ * own (a Feistel network; no table), so that each window comes once per epoch and nothing needs to be remembered. A mask
+ * beside a file says which of its tokens count as targets; the others are the target -1, which the loss passes over.
  * All functions are local. One data object is used by one thread; prefetching is its own. */
 #ifndef IO_DATA_DATA_H
 #define IO_DATA_DATA_H
@@ -16,11 +17,15 @@
 
 enum sh_token_type { SH_TOKENS_AUTO, SH_TOKENS_U16, SH_TOKENS_U32 };
 
+/* Masks beside the files (mask.h). AUTO: where they are there. */
+enum sh_data_masks { SH_MASKS_AUTO, SH_MASKS_OFF, SH_MASKS_MUST };
+
 struct sh_data_options {
     const char *path;        /* file or glob */
     int seq_len;
     int vocab_size;          /* ids are checked against it when they are read: SH_E_DATA with file and position */
     enum sh_token_type type; /* for files without a header; AUTO: uint16 up to 65536 words */
+    enum sh_data_masks masks;
     bool shuffle;
     uint64_t seed;
     int document_separator;  /* token id; -1: none. Needed for docs */
@@ -29,24 +34,33 @@ struct sh_data_options {
 struct sh_data;
 
 /* Errors: SH_E_DATA: nothing matches, no permission, not a regular file, bad magic or version, size does not match the
- * header, odd size, shorter than one sample; the text names the file and what was expected. */
+ * header, odd size, shorter than one sample, something else than tokens, a mask that does not fit or in which no target
+ * counts; the text names the file and what was expected. */
 sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out);
 void sh_data_close(struct sh_data *d);
 
 int64_t sh_data_samples(const struct sh_data *d); /* windows: the length of an epoch */
 int64_t sh_data_tokens(const struct sh_data *d);
+bool sh_data_masked(const struct sh_data *d); /* whether the files have masks */
+
+/* Targets that count in samples [first, first + n). Reads masks only, where there are any. Errors: SH_E_DATA. */
+sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *counted);
+
+/* The largest id in some windows, from the first to the last of the set. Errors: SH_E_DATA, as of sh_data_read(). */
+sh_rc sh_data_largest(const struct sh_data *d, int *id);
 
 /* Samples [first, first + n) of the run, in order.
- *   tokens, targets out [n,T] i32; targets are the next tokens
+ *   tokens, targets out [n,T] i32; targets are the next tokens, -1 where one does not count
  *   docs            out [n,T] i32, or NULL: first position of the token's document in the row (a separator belongs to the
  *                   document it ends)
- *   counted         out: targets that count (all of them unless a target is masked)
+ *   counted         out: targets that count, as sh_data_count() says
  * Errors: SH_E_DATA: an id past the vocabulary, with file and position; a file that shrank, or cannot be read any more.
  *         SH_E_USAGE: docs without a separator. */
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
                    int64_t *counted);
 
-/* Say what will be read next; a thread reads it ahead. A read of the same range then costs a copy. At most one range. */
-void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs);
+/* Say what will be read next, and of how many samples from the same one on the targets will be counted (0: of none): a
+ * thread does both ahead. The same read then costs a copy, the same count nothing. At most one range. */
+void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs, int64_t count);
 
 #endif

@@ -1,7 +1,8 @@
 #include "io/data/files.h"
 
+#include "io/data/foreign.h"
 #include "io/data/format.h"
-#include "io/file/file.h"
+#include "io/data/mask.h"
 #include "src/base/mem.h"
 
 #include <glob.h>
@@ -32,19 +33,19 @@ static const struct kind *find_kind(int32_t magic)
     return NULL;
 }
 
-static sh_rc take_header(struct sh_data_file *f, const struct kind *kind, const struct sh_token_header *h,
-                         int64_t bytes)
+static sh_rc take_header(struct sh_data_file *f, const char *path, const struct kind *kind,
+                         const struct sh_token_header *h, int64_t bytes)
 {
     if (kind->token_bytes == 0)
-        return sh_fail(SH_E_DATA, "%s is %s (magic %d), not tokens; give a .bin file of tokens", f->path, kind->what,
+        return sh_fail(SH_E_DATA, "%s is %s (magic %d), not tokens; give a .bin file of tokens", path, kind->what,
                        h->magic);
     if (h->version != kind->version)
-        return sh_fail(SH_E_DATA, "%s: %s of version %d; only version %d is known", f->path, kind->what, h->version,
+        return sh_fail(SH_E_DATA, "%s: %s of version %d; only version %d is known", path, kind->what, h->version,
                        kind->version);
     int64_t expected = SH_TOKEN_HEADER_BYTES + (int64_t)h->tokens * kind->token_bytes;
     if (h->tokens < 0 || bytes != expected)
         return sh_fail(SH_E_DATA, "%s: its header says %d tokens, which is %lld bytes, but it has %lld; copy it again",
-                       f->path, h->tokens, (long long)expected, (long long)bytes);
+                       path, h->tokens, (long long)expected, (long long)bytes);
     f->token_bytes = kind->token_bytes;
     f->offset = SH_TOKEN_HEADER_BYTES;
     f->tokens = h->tokens;
@@ -58,8 +59,26 @@ static int bare_token_bytes(const struct sh_data_options *opt)
     return opt->type == SH_TOKENS_U16 ? 2 : 4;
 }
 
-static sh_rc take_bare(struct sh_data_file *f, const struct sh_data_options *opt, int64_t bytes)
+/* Where the configuration says that these are ids, they are; else what looks like something else is that. */
+static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_data_file *f, const char *path,
+                            int64_t bytes)
 {
+    unsigned char head[SH_FOREIGN_HEAD];
+    int64_t n = bytes < SH_FOREIGN_HEAD ? bytes : SH_FOREIGN_HEAD;
+
+    SH_TRY(sh_handles_read(set->handles, f->handle, head, n, 0));
+    const struct sh_foreign *is = sh_data_foreign(head, (size_t)n);
+    if (!is)
+        return SH_OK;
+    return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s (data.token_type takes it as ids all the same)", path, is->what,
+                   is->cure);
+}
+
+static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const char *path,
+                       const struct sh_data_options *opt, int64_t bytes)
+{
+    if (opt->type == SH_TOKENS_AUTO)
+        SH_TRY(refuse_foreign(set, f, path, bytes));
     f->token_bytes = bare_token_bytes(opt);
     f->offset = 0;
     f->tokens = bytes / f->token_bytes;
@@ -67,35 +86,36 @@ static sh_rc take_bare(struct sh_data_file *f, const struct sh_data_options *opt
         return sh_fail(SH_E_DATA,
                        "%s has no known header and its %lld bytes are not a multiple of %d, the size of a token; "
                        "set data.token_type or tokenize it again",
-                       f->path, (long long)bytes, f->token_bytes);
+                       path, (long long)bytes, f->token_bytes);
     return SH_OK;
 }
 
-static sh_rc read_layout(struct sh_data_file *f, const struct sh_data_options *opt, int64_t bytes)
+static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, const char *path,
+                         const struct sh_data_options *opt, int64_t bytes)
 {
     struct sh_token_header h = {0};
     const struct kind *kind = NULL;
     if (bytes >= SH_TOKEN_HEADER_BYTES) {
-        SH_TRY(sh_file_read(f->fd, f->path, &h, sizeof h, 0));
+        SH_TRY(sh_handles_read(set->handles, f->handle, &h, sizeof h, 0));
         kind = find_kind(h.magic);
     }
-    return kind ? take_header(f, kind, &h, bytes) : take_bare(f, opt, bytes);
+    return kind ? take_header(f, path, kind, &h, bytes) : take_bare(set, f, path, opt, bytes);
 }
 
 static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *opt, const char *path)
 {
     struct sh_data_file *f = &set->file[set->n];
     int64_t bytes;
-    int fd;
-    SH_TRY(sh_file_open(path, &fd, &bytes));
-    *f = (struct sh_data_file){.path = sh_strdup(path), .fd = fd, .first_window = set->windows};
-    set->n++;
-    SH_TRY(read_layout(f, opt, bytes));
+    *f = (struct sh_data_file){.first_window = set->windows};
+    SH_TRY(sh_handles_add(set->handles, path, &f->handle, &bytes));
+    SH_TRY(read_layout(set, f, path, opt, bytes));
     if (f->tokens <= opt->seq_len)
         return sh_fail(SH_E_DATA,
                        "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "
                        "to another file",
                        path, (long long)f->tokens, opt->seq_len + 1);
+    SH_TRY(sh_data_mask_open(set, f, opt->masks));
+    set->n++;
     set->windows += (f->tokens - 1) / opt->seq_len;
     set->tokens += f->tokens;
     return SH_OK;
@@ -119,8 +139,11 @@ static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_option
     set->file = sh_calloc(found.gl_pathc, sizeof *set->file);
     sh_rc rc = SH_OK;
     for (size_t i = 0; i < found.gl_pathc && rc == SH_OK; i++)
-        rc = open_one(set, opt, found.gl_pathv[i]);
+        if (!sh_data_mask_is(found.gl_pathv[i]))
+            rc = open_one(set, opt, found.gl_pathv[i]);
     globfree(&found);
+    if (rc == SH_OK && set->n == 0)
+        return sh_fail(SH_E_DATA, "%s matches masks only; give the files of tokens that they belong to", opt->path);
     return rc;
 }
 
@@ -129,8 +152,11 @@ sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files
     struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size};
     sh_rc rc;
     SH_REQUIRE(opt->seq_len > 0 && opt->vocab_size > 0);
+    set.handles = sh_handles_create();
     if (strpbrk(opt->path, "*?[") && access(opt->path, F_OK) != 0) {
         rc = open_matches(&set, opt);
+    } else if (sh_data_mask_is(opt->path)) {
+        rc = sh_fail(SH_E_DATA, "%s is the name of a mask; give the file of tokens that it belongs to", opt->path);
     } else {
         set.file = sh_calloc(1, sizeof *set.file);
         rc = open_one(&set, opt, opt->path);
@@ -145,10 +171,7 @@ sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files
 
 void sh_data_files_close(struct sh_data_files *set)
 {
-    for (int i = 0; i < set->n; i++) {
-        close(set->file[i].fd);
-        free(set->file[i].path);
-    }
+    sh_handles_destroy(set->handles);
     free(set->file);
     *set = (struct sh_data_files){0};
 }
@@ -176,14 +199,21 @@ static void widen(int32_t *ids, int n)
     }
 }
 
-static sh_rc check_ids(const struct sh_data_file *f, const int32_t *ids, int n, int64_t first, int vocab_size)
+/* What other tools' data have in the place of a target that does not count: -100 and -1 as uint32. */
+static bool is_ignored_elsewhere(uint32_t id)
+{
+    return id == (uint32_t)-100 || id == (uint32_t)-1;
+}
+
+static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t first, int vocab_size)
 {
     for (int i = 0; i < n; i++)
         if ((uint32_t)ids[i] >= (uint32_t)vocab_size)
-            return sh_fail(SH_E_DATA,
-                           "%s: token %lld is %u, but model.vocab_size is %d; tokenize with the model's vocabulary "
-                           "or check data.token_type",
-                           f->path, (long long)(first + i), (unsigned)ids[i], vocab_size);
+            return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path, (long long)(first + i),
+                           (unsigned)ids[i], vocab_size,
+                           is_ignored_elsewhere((uint32_t)ids[i])
+                               ? "targets that do not count go into a mask (doc/data-format.md)"
+                               : "tokenize with the model's vocabulary or check data.token_type");
     return SH_OK;
 }
 
@@ -192,8 +222,16 @@ sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *
     const struct sh_data_file *f = file_of_window(set, w);
     int64_t first = (w - f->first_window) * set->seq_len;
     int n = set->seq_len + 1;
-    SH_TRY(sh_file_read(f->fd, f->path, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
+    SH_TRY(sh_handles_read(set->handles, f->handle, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
     if (f->token_bytes == 2)
         widen(ids, n);
-    return check_ids(f, ids, n, first, set->vocab_size);
+    return check_ids(sh_handles_path(set->handles, f->handle), ids, n, first, set->vocab_size);
+}
+
+sh_rc sh_data_files_mask(const struct sh_data_files *set, int64_t w, unsigned char *mask)
+{
+    const struct sh_data_file *f = file_of_window(set, w);
+    int64_t first = (w - f->first_window) * set->seq_len + 1;
+
+    return sh_data_mask_read(set, f, first, set->seq_len, mask);
 }

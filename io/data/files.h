@@ -1,14 +1,15 @@
-/* The token files of a data set, and windows of them. Read with pread and not mapped: a file that shrinks or an I/O
+/* The token files of a data set with their masks, and windows of them. Read with pread and not mapped: a file that shrinks or an I/O
  * error is then an error code, where a mapping would kill the process with SIGBUS. Local; reading changes nothing, so
  * several threads may read. */
 #ifndef IO_DATA_FILES_H
 #define IO_DATA_FILES_H
 
 #include "io/data/data.h"
+#include "io/data/handles.h"
 
 struct sh_data_file {
-    char *path;
-    int fd;
+    int handle;           /* of the tokens */
+    int mask;             /* handle of its mask; where the set has masks */
     int token_bytes;      /* 2 or 4 */
     int64_t offset;       /* bytes before the first token */
     int64_t tokens;
@@ -16,8 +17,10 @@ struct sh_data_file {
 };
 
 struct sh_data_files {
+    struct sh_handles *handles;
     struct sh_data_file *file;
     int n;
+    bool masked;             /* each file has a mask, or none has */
     int seq_len, vocab_size;
     int64_t windows, tokens; /* of all files */
 };
@@ -29,5 +32,8 @@ void sh_data_files_close(struct sh_data_files *files);
 
 /* Window w: seq_len + 1 tokens. ids out [seq_len + 1]. Errors: SH_E_DATA. */
 sh_rc sh_data_files_window(const struct sh_data_files *files, int64_t w, int32_t *ids);
+
+/* Which of its targets count. mask out [seq_len]: 0 or 1; only where the set has masks. Errors: SH_E_DATA. */
+sh_rc sh_data_files_mask(const struct sh_data_files *files, int64_t w, unsigned char *mask);
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -53,12 +54,22 @@ static int open_again(const char *path, int flags)
     return fd;
 }
 
+static sh_rc open_failed(const char *path, int err)
+{
+    struct rlimit limit;
+
+    if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        return sh_fail(SH_E_DATA, "open %s: this process may have %llu files open and has them; raise the limit (ulimit -n)",
+                       path, (unsigned long long)limit.rlim_cur);
+    return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(err));
+}
+
 static sh_rc open_regular(const char *path, int how, int *fd, int64_t *bytes)
 {
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files. */
     int f = open_again(path, how | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f < 0)
-        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+        return open_failed(path, errno);
     sh_rc rc = check_regular(f, path, bytes);
     if (rc != SH_OK) {
         close(f);

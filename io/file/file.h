@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* Open for reading; *bytes gets the size. A FIFO or a device does not block.
- * Errors: SH_E_DATA: missing, no permission, not a regular file. */
+ * Errors: SH_E_DATA: missing, no permission, not a regular file, too many files open. */
 sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes);
 
 /* The same for reading and writing a file that exists. */

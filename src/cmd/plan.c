@@ -4,6 +4,7 @@
 #include "src/base/str.h"
 #include "src/pass/build.h"
 #include "src/run/request.h"
+#include "src/run/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,12 +215,30 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     return sh_pass_build(&l->build, &l->p);
 }
 
+/* Where they are here; a plan is made without data. */
+static void look_at_data(const struct plan *l)
+{
+    const char *path = l->cfg.training.dataset_path;
+    struct sh_data_options opt = sh_feed_options(&l->cfg, path, false);
+    struct sh_data *d;
+
+    if (!path[0])
+        return;
+    if (sh_data_open(&opt, &d) != SH_OK) {
+        sh_error_clear();
+        return;
+    }
+    sh_feed_note_bytes(d, path, l->cfg.model.vocab_size);
+    sh_data_close(d);
+}
+
 static void print(const struct plan *l, bool show)
 {
     print_request(l);
     print_units(l);
     print_memory(l);
     print_collectives(l);
+    look_at_data(l);
     if (show) {
         putchar('\n');
         sh_program_print(l->p, stdout);

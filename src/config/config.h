@@ -42,6 +42,7 @@ enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
 enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
+enum sh_cfg_masks { SH_MASK_AUTO, SH_MASK_OFF, SH_MASK_MUST }; /* numbers of io/data/data.h */
 
 struct sh_config {
     struct {
@@ -78,6 +79,7 @@ struct sh_config {
     } training;
     struct {
         int token_type;          /* for files without a header: auto (by vocabulary) | uint16 | uint32 */
+        int target_mask;         /* enum sh_cfg_masks: auto (where files have one) | off | must */
         bool shuffle;
         bool document_mask;      /* attention does not cross document boundaries */
         int document_separator;  /* token id that ends a document; -1: none */
@@ -190,6 +192,9 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 /* Every key with type, unit, range, default and help, as text, man page (roff) or Markdown. */
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
 void sh_config_help(FILE *out, enum sh_config_help form);
+
+/* Copy keys from one configuration to another: those of `names` (ends with NULL), each a section or "section.key". */
+void sh_config_take(struct sh_config *to, const struct sh_config *from, const char *const *names);
 
 /* One line a difference, "section.key: a -> b". The sections named in `skip_section` (ends with NULL; may be NULL) are
  * left out. */

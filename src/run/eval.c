@@ -1,8 +1,7 @@
 #include "src/run/run.h"
 
 #include "src/base/time.h"
-
-#include <string.h>
+#include "src/run/tree.h"
 
 /* Sequences [first, first + n) of the set; those past its end are masked. */
 static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end, int seq_len, int64_t *counted)
@@ -21,12 +20,15 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
     return SH_OK;
 }
 
+/* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so that on 2^k ranks the sum is
+ * a branch of one tree over all batches, whatever k is. */
 static double run_batch(struct sh_run *r, const struct sh_feed *f)
 {
     double loss;
 
     sh_feed_put(r, f);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
+    sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_get(r->exec, r->p->loss, &loss);
     return loss;
 }
@@ -36,7 +38,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     int64_t each = r->cfg.training.local_batch_size, pass = each * r->mesh->world, all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), counted;
     long long tokens = 0;
-    double loss = 0;
+    struct sh_tree losses = {0};
 
     if (!sequences || sequences > all)
         sequences = all;
@@ -46,13 +48,13 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
         if (rc != SH_OK)
             sh_stop(rc);
         tokens += counted;
-        loss += run_batch(r, f);
+        sh_tree_add(&losses, run_batch(r, f));
     }
-    sh_exec_put(r->exec, r->p->loss, &loss);
-    sh_exec_run(r->exec, SH_SECTION_LOSS);
-    sh_exec_get(r->exec, r->p->loss, &loss);
     SH_TRY(sh_mesh_sum_i64(&tokens, 1));
-    *out = (struct sh_eval_result){.loss = loss / (double)tokens,
+    if (!tokens)
+        return sh_fail(SH_E_DATA, "none of the %lld sequences has a target that counts; take more of them, or check the masks",
+                       (long long)sequences);
+    *out = (struct sh_eval_result){.loss = sh_tree_total(&losses) / (double)tokens,
                                    .sequences = sequences,
                                    .tokens = tokens,
                                    .seconds = (double)(sh_now_ns() - begin) / 1e9};

@@ -1,20 +1,42 @@
 #include "src/run/run.h"
 
+#include "src/base/log.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 
-sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f)
+struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle)
 {
     static const enum sh_token_type types[] = {
         [SH_TOKEN_AUTO] = SH_TOKENS_AUTO, [SH_TOKEN_UINT16] = SH_TOKENS_U16, [SH_TOKEN_UINT32] = SH_TOKENS_U32};
-    struct sh_data_options opt = {.path = path,
-                                  .seq_len = r->cfg.training.seq_len,
-                                  .vocab_size = r->cfg.model.vocab_size,
-                                  .type = types[r->cfg.data.token_type],
-                                  .shuffle = shuffle,
-                                  .seed = r->cfg.debug.seed,
-                                  .document_separator = r->cfg.data.document_separator};
+
+    return (struct sh_data_options){.path = path,
+                                    .seq_len = cfg->training.seq_len,
+                                    .vocab_size = cfg->model.vocab_size,
+                                    .type = types[cfg->data.token_type],
+                                    .masks = (enum sh_data_masks)cfg->data.target_mask,
+                                    .shuffle = shuffle,
+                                    .seed = cfg->debug.seed,
+                                    .document_separator = cfg->data.document_separator};
+}
+
+void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size)
+{
+    enum { BYTES = 256, MUCH_LARGER = 4 * BYTES };
+    int largest;
+
+    if (vocab_size <= MUCH_LARGER)
+        return;
+    if (sh_data_largest(d, &largest) != SH_OK)
+        sh_error_clear(); /* the step that reads it says so */
+    else if (largest < BYTES)
+        sh_log_info("note: %s has ids below %d only, and model.vocab_size is %d: are these byte tokens? Those want "
+                    "--model.vocab_size=256", path, BYTES, vocab_size);
+}
+
+sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f)
+{
+    struct sh_data_options opt = sh_feed_options(&r->cfg, path, shuffle);
     int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len);
 

@@ -2,9 +2,9 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/run/pieces.h"
+#include "src/run/stored.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct sh_run_behind {
     struct sh_ckpt_behind *save; /* NULL while the copy is under way */
@@ -57,29 +57,6 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
-/* What describes the machine and not the training is left at its default: the file must be the same whatever mesh,
- * folder and road it came from. */
-static sh_rc print_config(const struct sh_run *r, char **text)
-{
-    static const char *const model[] = {"model.name=debug"}; /* any: only the other sections are taken */
-    struct sh_config defaults, cfg = r->cfg;
-
-    SH_TRY(sh_config_load(NULL, 1, model, &defaults));
-    memcpy(cfg.job.dump_folder, defaults.job.dump_folder, sizeof cfg.job.dump_folder);
-    cfg.job.stop_before_limit_seconds = defaults.job.stop_before_limit_seconds;
-    cfg.mesh = defaults.mesh;
-    cfg.parallelism = defaults.parallelism;
-    cfg.checkpoint = defaults.checkpoint;
-    cfg.metrics = defaults.metrics;
-    cfg.profiling = defaults.profiling;
-    cfg.comm = defaults.comm;
-    cfg.memory = defaults.memory;
-    cfg.fault = defaults.fault;
-    cfg.training.threads = defaults.training.threads;
-    cfg.training.device = defaults.training.device;
-    return sh_config_print(&cfg, text);
-}
-
 static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
@@ -87,7 +64,7 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
                                   .tokens = r->tokens,
                                   .updates = r->updates,
                                   .guard = (char *)(uintptr_t)guard};
-    return sh_agree(print_config(r, &meta->config));
+    return sh_agree(sh_stored_config(&r->cfg, r->mesh->world, &meta->config));
 }
 
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)

@@ -1,5 +1,6 @@
 /* Parameters and optimizer state: initial values, or those of a checkpoint. */
 #include "src/run/pieces.h"
+#include "src/run/stored.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
@@ -51,15 +52,12 @@ char *sh_run_checkpoint_folder(const struct sh_run *r)
 
 static void say_what_differs(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
 {
-    static const char *const skip[] = {"job",        "mesh",    "parallelism", "activation_checkpoint",
-                                       "checkpoint", "metrics", "profiling",   "comm",
-                                       "memory",     "fault",   NULL};
     struct sh_config then;
 
     if (r->mesh->rank != 0)
         return;
     if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) == SH_OK)
-        sh_config_diff(&then, &r->cfg, skip, stderr);
+        sh_stored_diff(&then, &r->cfg, r->mesh->world);
     sh_error_clear();
 }
 

@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/time.h"
+#include "src/run/tree.h"
 
 #include <math.h>
 
@@ -10,24 +11,44 @@ static double seconds_since(int64_t begin_ns)
     return (double)(sh_now_ns() - begin_ns) / 1e9;
 }
 
-/* Micro-step m of this rank's contiguous part of the global batch that starts at r->samples; what follows is read
- * ahead. */
+/* This rank's contiguous part of the global batch that starts at r->samples. */
+static int64_t own_sequences(const struct sh_train *t, int64_t *first)
+{
+    int64_t share = t->global_batch / t->r->mesh->world;
+
+    *first = t->r->samples + t->r->mesh->rank * share;
+    return share;
+}
+
+/* Micro-step m of that; what follows is read ahead. */
 static sh_rc read_micro_step(struct sh_train *t, int m)
 {
     struct sh_feed *f = &t->feed;
-    int64_t share = t->global_batch / t->r->mesh->world, at = m * f->sequences, counted, begin = sh_now_ns();
-    int64_t first = t->r->samples + t->r->mesh->rank * share + at;
+    int64_t first, share = own_sequences(t, &first), at = m * f->sequences, counted, begin = sh_now_ns();
     bool last = at + f->sequences == share;
 
+    first += at;
     SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &counted));
-    SH_REQUIRE(counted == f->sequences * t->r->cfg.training.seq_len); /* as step_tokens() counts */
-    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs);
+    t->read_targets += counted;
+    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs,
+                     last ? share : 0);
     sh_feed_put(t->r, f);
     t->data_seconds += seconds_since(begin);
     return SH_OK;
 }
 
-/* Target tokens of the global batch: every position has one. */
+/* Before the first micro-step, whose gradients are divided by them. */
+static sh_rc count_targets(struct sh_train *t)
+{
+    int64_t first, share = own_sequences(t, &first), begin = sh_now_ns();
+
+    t->read_targets = 0;
+    SH_TRY(sh_data_count(t->feed.data, first, share, &t->own_targets));
+    t->data_seconds += seconds_since(begin);
+    return SH_OK;
+}
+
+/* Positions of the global batch; each has a target, of which a mask leaves some out. */
 static int64_t step_tokens(const struct sh_train *t)
 {
     return t->global_batch * t->r->cfg.training.seq_len;
@@ -50,19 +71,25 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
     return sh_comm_wait(r->comm, ticket);
 }
 
-/* Read what comes first; the ranks agree that all could, that all could write their logs, and whether to stop here. */
+/* Read what comes first; the ranks agree that all could, that all could write their logs, on the number of targets, and
+ * whether to stop here. */
 static sh_rc prepare(struct sh_train *t)
 {
-    double sums[1 + SH_STOPPING_WISHES];
+    enum { FAILED, TARGETS, WISHES };
+    double sums[WISHES + SH_STOPPING_WISHES];
     sh_rc rc = sh_metrics_result(t->metrics);
 
     if (rc == SH_OK)
+        rc = count_targets(t);
+    if (rc == SH_OK)
         rc = read_micro_step(t, 0);
-    sums[0] = rc != SH_OK;
-    sh_stopping_wish(&t->stopping, t->r, sums + 1);
-    SH_TRY(sum_over_ranks(t->r, sums, 1 + SH_STOPPING_WISHES));
-    sh_stopping_decide(&t->stopping, t->r, sums + 1);
-    return sums[0] > 0 ? sh_agree(rc) : SH_OK;
+    sums[FAILED] = rc != SH_OK;
+    sums[TARGETS] = rc == SH_OK ? (double)t->own_targets : 0;
+    sh_stopping_wish(&t->stopping, t->r, sums + WISHES);
+    SH_TRY(sum_over_ranks(t->r, sums, WISHES + SH_STOPPING_WISHES));
+    sh_stopping_decide(&t->stopping, t->r, sums + WISHES);
+    t->targets = (int64_t)sums[TARGETS];
+    return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
 }
 
 /* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
@@ -71,17 +98,6 @@ static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict
     sh_rc rc = sh_guard_judge(&t->guard, t->r->step + 1, loss, norm, verdict);
 
     return rc == SH_OK ? SH_OK : sh_agree(rc);
-}
-
-/* The loss of micro-step m joins those before it in the tree that their gradients are summed in (the stack of
- * src/pass/shard_section.c); after the last one the sum is open[0]. */
-static void add_loss(double open[SH_GRAD_LEVELS + 1], int m, double loss)
-{
-    int level = __builtin_popcount((unsigned)m);
-
-    open[level] = loss;
-    for (int pairs = m; pairs & 1; pairs >>= 1, level--)
-        open[level - 1] += open[level];
 }
 
 static void run_micro_step(struct sh_train *t, int m)
@@ -94,34 +110,40 @@ static void run_micro_step(struct sh_train *t, int m)
     sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
 }
 
-/* Leaves the sum over this rank's micro-steps in the program's loss. */
+/* Leaves the sum over this rank's micro-steps in the program's loss: with tree_sums, in the tree that their gradients are
+ * summed in (the stack of src/pass/shard_section.c). */
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    double open[SH_GRAD_LEVELS + 1], loss;
+    struct sh_tree losses = {0};
+    double loss;
 
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)
             continue;
         sh_exec_get(r->exec, r->p->loss, &loss);
-        add_loss(open, m, loss);
+        sh_tree_add(&losses, loss);
     }
-    if (r->p->tree_sums)
-        sh_exec_put(r->exec, r->p->loss, &open[0]);
+    if (t->read_targets != t->own_targets)
+        sh_stop(sh_fail(SH_E_DATA, "the masks of %s changed while they were read", r->cfg.training.dataset_path));
+    if (!r->p->tree_sums)
+        return;
+    loss = sh_tree_total(&losses);
+    sh_exec_put(r->exec, r->p->loss, &loss);
 }
 
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
 
-    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)step_tokens(t);
+    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)t->targets;
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_exec_get(r->exec, r->p->loss, loss);
     sh_exec_get(r->exec, r->p->sumsq, norm);
-    *loss /= (double)step_tokens(t);
+    *loss /= (double)t->targets;
     *norm = sqrt(*norm);
 }
 
@@ -171,6 +193,24 @@ static const char *verdict_text(enum sh_verdict v)
     return text[v];
 }
 
+/* Gradients and, where these are good, the update. A batch in which no target counts has neither loss nor gradients: the
+ * state stays as it is, and the guard is not asked. */
+static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
+{
+    *verdict = SH_STEP_GOOD;
+    m->loss = m->grad_norm = NAN;
+    if (!t->targets) {
+        m->skipped = "no target counts";
+        return SH_OK;
+    }
+    forward_backward(t, &m->loss, &m->grad_norm);
+    SH_TRY(judge(t, m->loss, m->grad_norm, verdict));
+    m->skipped = verdict_text(*verdict);
+    if (*verdict == SH_STEP_GOOD)
+        update(t, m->lr, m->grad_norm);
+    return SH_OK;
+}
+
 sh_rc sh_train_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -186,10 +226,7 @@ sh_rc sh_train_step(struct sh_train *t)
     SH_TRY(prepare(t));
     if (t->stopping.asked)
         return SH_OK;
-    forward_backward(t, &m.loss, &m.grad_norm);
-    SH_TRY(judge(t, m.loss, m.grad_norm, &verdict));
-    if (verdict == SH_STEP_GOOD)
-        update(t, m.lr, m.grad_norm);
+    SH_TRY(compute(t, &m, &verdict));
     spent = sh_exec_take_time(r->exec);
     r->step++;
     r->samples += t->global_batch;
@@ -200,8 +237,9 @@ sh_rc sh_train_step(struct sh_train *t)
         SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
     }
     m.step = r->step;
-    m.skipped = verdict_text(verdict);
     m.tokens = step_tokens(t);
+    m.masked = sh_data_masked(t->feed.data);
+    m.targets = t->targets;
     m.tokens_seen = r->tokens;
     m.time.step = seconds_since(begin);
     m.time.compute = spent.compute;

@@ -122,6 +122,8 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 
     if (line && s->gpu_used_bytes)
         json_object_set_new(line, "gpu_used_bytes", json_integer((json_int_t)s->gpu_used_bytes));
+    if (line && s->masked)
+        json_object_set_new(line, "targets", json_integer((json_int_t)s->targets));
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
     if (line && s->pace.node)

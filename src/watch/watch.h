@@ -24,7 +24,9 @@ struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
     const char *skipped;     /* NULL, or why the update was skipped */
-    int64_t tokens;          /* target tokens of this step over all ranks */
+    int64_t tokens;          /* of this step over all ranks */
+    bool masked;             /* whether the data have masks */
+    int64_t targets;         /* of these tokens, that count in the loss */
     int64_t tokens_seen;     /* since the start of training */
     double tokens_per_second;
     double flops_causal, flops_full; /* per token, forward and backward; attention counted as half or whole square */

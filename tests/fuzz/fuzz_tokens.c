@@ -31,7 +31,7 @@ static void read_samples(struct sh_data *d)
     int32_t tokens[2 * T], targets[2 * T], docs[2 * T];
     int64_t counted, samples = sh_data_samples(d);
     for (int64_t i = 0; i < samples && i < 8; i++) {
-        sh_data_prefetch(d, i + 2, 2, true);
+        sh_data_prefetch(d, i + 2, 2, true, 0);
         if (sh_data_read(d, i, 2, tokens, targets, docs, &counted) != SH_OK)
             continue;
         for (int t = 0; t < 2 * T; t++)

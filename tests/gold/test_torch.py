@@ -39,6 +39,7 @@ LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_d
 SCALED = {'model.rope_factor': 8.0, 'model.rope_low_freq_factor': 1.0, 'model.rope_high_freq_factor': 4.0,
           'model.rope_original_max_len': 256, 'model.rope_theta': 500.0}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
+MASKED = {'data.target_mask': 'must'}
 MODELS = {
     'gpt2, tied': {**GPT2, 'model.tie_word_embeddings': True},
     'gpt2, untied': {**GPT2, 'model.tie_word_embeddings': False},
@@ -46,6 +47,7 @@ MODELS = {
     'llama, tied, scaled rope': {**LLAMA, **SCALED, 'model.tie_word_embeddings': True},
     'gpt2, documents': {**GPT2, **DOCUMENTS, 'model.tie_word_embeddings': True},
     'llama, documents': {**LLAMA, **DOCUMENTS, 'model.tie_word_embeddings': False},
+    'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},
 }
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
           'mesh.replicate': 2}
@@ -73,8 +75,19 @@ def draw_tokens(c):
     return stream
 
 
+def draw_mask(c):
+    """Stretches as of conversations, so that the ranks have uneven parts; in each third step only the last of the eight
+    sequences has targets that count: the other ranks and micro-steps have none."""
+    random = numpy.random.default_rng(11)
+    rows = numpy.repeat(random.random((STEPS * c['training.global_batch_size'], c['training.seq_len'] // 11)) < 0.4, 11, 1)
+    for step in range(0, STEPS, 3):
+        rows[8 * step:8 * step + 7] = False
+        rows[8 * step + 7, 0] = True
+    return numpy.concatenate([[0], rows.ravel()]).astype('u1')
+
+
 class Model:
-    """A configuration with its folder: tokens.bin, and seed.h5 with random weights."""
+    """A configuration with its folder: tokens.bin, perhaps its mask, and seed.h5 with random weights."""
 
     def __init__(self, name):
         self.c = MODELS[name]
@@ -82,6 +95,9 @@ class Model:
         self.folder.mkdir()
         self.stream = draw_tokens(self.c)
         self.stream.astype('<u2').tofile(self.folder / 'tokens.bin')
+        self.mask = draw_mask(self.c) if 'data.target_mask' in self.c else None
+        if self.mask is not None:
+            self.mask.tofile(self.folder / 'tokens.bin.mask')
         job.train(self.folder / 'seed', {**self.c, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
                                          'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
         seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
@@ -91,7 +107,7 @@ class Model:
 
     @functools.cached_property
     def reference(self):
-        return torch_reference.train(self.weights, self.stream, STEPS, self.c)
+        return torch_reference.train(self.weights, self.stream, STEPS, self.c, self.mask)
 
     def train(self, folder, changes, ranks=0):
         """Returns (metrics, the last checkpoint)."""

@@ -101,14 +101,16 @@ def llama(w, tokens, mask, c):
 EMBEDDING = {'gpt2': 'transformer.wte.weight', 'llama': 'model.embed_tokens.weight'}
 
 
-def mean_loss(w, rows, c):
-    """rows [B,T+1]: tokens and the last one's target."""
+IGNORED = -100  # a target that does not count
+
+
+def mean_loss(w, tokens, targets, c):
+    """[B,T] each."""
     family = c['model.family']
-    tokens, targets = rows[:, :-1], rows[:, 1:]
     separator = c['data.document_separator'] if c.get('data.document_mask') else -1
     x = {'gpt2': gpt2, 'llama': llama}[family](w, tokens, visible(tokens, separator), c)
     logits = x @ w.get('lm_head.weight', w[EMBEDDING[family]]).T
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
 def learning_rate(step, c):
@@ -128,11 +130,13 @@ def make_optimizer(w, c):
                              betas=(c['optimizer.beta1'], c['optimizer.beta2']), eps=c['optimizer.eps'])
 
 
-def batch(stream, step, c):
-    """Sequences of a step from the token stream in file order; neighbours share one token. [G,T+1]"""
+def batch(stream, mask, step, c):
+    """Tokens and targets [G,T] of a step from the token stream in file order; neighbours share one token."""
     length, size = c['training.seq_len'], c['training.global_batch_size']
     first = [(step * size + i) * length for i in range(size)]
-    return torch.stack([stream[at:at + length + 1] for at in first])
+    targets = stream if mask is None else torch.where(torch.tensor(mask) != 0, stream, IGNORED)
+    return (torch.stack([stream[at:at + length] for at in first]),
+            torch.stack([targets[at + 1:at + length + 1] for at in first]))
 
 
 def clip(w, max_norm):
@@ -143,15 +147,15 @@ def clip(w, max_norm):
     return float(norm)
 
 
-def train(weights, stream, steps, c):
-    """Returns (losses, gradient norms before clipping, weights after the last step, gradients of the first step)."""
+def train(weights, stream, steps, c, mask=None):
+    """mask: of each token whether it counts as a target. Returns (losses, gradient norms before clipping, weights after the last step, gradients of the first step)."""
     w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
     stream = torch.tensor(stream, dtype=torch.long)
     optimizer = make_optimizer(w, c)
     losses, norms, first = [], [], None
     for step in range(steps):
         optimizer.zero_grad()
-        loss = mean_loss(w, batch(stream, step, c), c)
+        loss = mean_loss(w, *batch(stream, mask, step, c), c)
         loss.backward()
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))

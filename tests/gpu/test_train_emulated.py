@@ -11,7 +11,8 @@ import re
 import subprocess
 import sys
 
-from trains import BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, run, same_bits, tiny, traces
+from trains import (BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits, tiny,
+                    traces)
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 
@@ -93,6 +94,7 @@ def main():
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
         ('validation', evaluates),
+        ('targets that do not count', masked),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),
         ('a gather that waits for nothing is found', forgotten, 8, 'nccl', "'ncclAllGather' writes memory"),

@@ -2,6 +2,7 @@
 trains in folders of the current one, and returns complaints (see tests/gold/job.py)."""
 import json
 import pathlib
+import shutil
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
@@ -44,6 +45,15 @@ def as_on_cpu(model, mesh, precision, more):
 def same_bits(first, second):
     a, b = (job.losses(run(f'bits{i}', 'llama', CUDA, mesh, **more)) for i, (mesh, more) in enumerate((first, second)))
     return job.differ('losses', a, b, 0)
+
+
+def masked():
+    """A token in three counts as a target, and none in every other sequence."""
+    tokens = pathlib.Path('masked.bin').absolute()
+    shutil.copy('tokens.bin', tokens)
+    count = tokens.stat().st_size // 2
+    pathlib.Path(f'{tokens}.mask').write_bytes(bytes(i % 3 == 0 and (i - 1) // tiny.SEQ_LEN % 2 for i in range(count)))
+    return as_on_cpu('llama', '2x2', 'float32', {'training.dataset_path': str(tokens), 'data.target_mask': 'must'})
 
 
 def go_on(folder, device, mesh, steps, **more):

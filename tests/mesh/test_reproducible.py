@@ -2,13 +2,14 @@
 """training.reproducible: mesh: the same bits on every mesh of a power of two of ranks, and after going over from one to
 another in the middle. Prints TAP.
 
-Losses and gradient norms of all steps are compared as they are printed, with all their digits; parameters and optimizer
-state by a SHA-256 of the last checkpoint. Since that is the same from every mesh, each mesh that goes on from one other
+Losses, gradient norms and validation losses are compared as they are printed, with all their digits; parameters and
+optimizer state by a SHA-256 of the last checkpoint. Since that is the same from every mesh, each mesh that goes on from one other
 mesh's checkpoint could go on from any. SHERD_LONG=1 takes all meshes, models and types, else a sample of them.
 """
 import functools
 import hashlib
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -21,7 +22,9 @@ import tiny
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
 TYPES = ('float32', 'bfloat16')
-BATCH = {'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'checkpoint.interval': HALF}
+# 21 sequences fill the last batches of no mesh but that of one rank.
+BATCH = {'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'checkpoint.interval': HALF,
+         'validation.enable': True, 'validation.freq': HALF, 'validation.sequences': 21}
 
 
 def flat(strategy, ranks, **more):
@@ -59,7 +62,7 @@ folders = itertools.count()
 
 
 def config(family, precision, changes):
-    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, **tiny.MODELS[family], **BATCH,
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'validation.dataset_path': tokens, **tiny.MODELS[family], **BATCH,
             'training.mixed_precision_param': precision, **changes}
 
 
@@ -82,17 +85,26 @@ def judge(found, expected):
     return wrong + ([] if state == right_state else ['the last checkpoints hold other tensors'])
 
 
+def validations(folder):
+    lines = map(json.loads, (pathlib.Path(folder) / 'out/metrics.jsonl').read_text().splitlines())
+    return [line['validation_loss'] for line in lines if 'validation_loss' in line]
+
+
 def outcome(folder, steps):
     numbers = [step[key] for step in steps[-HALF:] for key in ('loss', 'grad_norm')]
-    return numbers, digest(saved(folder, tiny.STEPS))
+    return numbers + validations(folder)[-1:], digest(saved(folder, tiny.STEPS))
+
+
+def all_numbers(folder, steps):
+    return [step[key] for step in steps for key in ('loss', 'grad_norm')] + validations(folder)
 
 
 @functools.lru_cache(None)
 def one_rank(family, precision):
-    """Returns (folder, losses and norms of all steps, outcome)."""
+    """Returns (folder, all numbers of the run, outcome)."""
     folder = pathlib.Path(f'one-{next(folders)}')
     steps = job.train(folder, config(family, precision, {}))
-    return folder, [step[key] for step in steps for key in ('loss', 'grad_norm')], outcome(folder, steps)
+    return folder, all_numbers(folder, steps), outcome(folder, steps)
 
 
 def case_mesh(family, precision, mesh):
@@ -100,7 +112,7 @@ def case_mesh(family, precision, mesh):
     ranks, changes = MESHES[mesh]
     folder = pathlib.Path(f'run-{next(folders)}')
     steps = job.train(folder, config(family, precision, changes), ranks)
-    found = [step[key] for step in steps for key in ('loss', 'grad_norm')], digest(saved(folder, tiny.STEPS))
+    found = all_numbers(folder, steps), digest(saved(folder, tiny.STEPS))
     shutil.rmtree(folder)
     return judge(found, (right, end[1]))
 
@@ -118,6 +130,14 @@ def case_taken_up(family, precision, first, second):
     return judge(outcome(after, job.metrics(after)), one_rank(family, precision)[2])
 
 
+def case_eval(ranks):
+    """sherd eval of one checkpoint."""
+    folder, _, _ = one_rank('llama', 'float32')
+    words = ('eval', '--checkpoint', saved('.', tiny.STEPS), '--data', tokens, '--sequences', 21)
+    one, many = (job.sherd(*words, ranks=n, folder=folder).split('  ')[:5] for n in (1, ranks))
+    return [] if one == many else [f'{many}, expected {one}']
+
+
 def make_cases():
     kinds = list(itertools.product(tiny.MODELS, TYPES))
     turn = zip(itertools.cycle(kinds), MESHES)
@@ -128,7 +148,7 @@ def make_cases():
     pairs = zip(ends, ends[1:] + ends[:1])
     cases += [(f'{family}, {precision}, {first}, then {second}', case_taken_up, family, precision, first, second)
               for (family, precision), (first, second) in zip(itertools.cycle(kinds), pairs)]
-    return cases
+    return cases + [(f'sherd eval on {ranks} ranks', case_eval, ranks) for ranks in (2, 8)]
 
 
 if __name__ == '__main__':

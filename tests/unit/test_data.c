@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +24,9 @@ static char folder[] = "/tmp/test_data.XXXXXX";
 
 static const char *in_folder(const char *name)
 {
-    static char path[2][256];
+    static char path[8][256];
     static int turn;
-    turn = !turn;
+    turn = (turn + 1) % 8;
     snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
     return path[turn];
 }
@@ -197,7 +198,7 @@ static void documents(void **state)
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     for (int ahead = 0; ahead < 2; ahead++) {
         if (ahead)
-            sh_data_prefetch(d, 0, 1, true);
+            sh_data_prefetch(d, 0, 1, true, 0);
         assert_int_equal(sh_data_read(d, 0, 1, tokens, targets, docs, &counted), SH_OK);
         assert_memory_equal(docs, expected, sizeof expected);
     }
@@ -222,12 +223,12 @@ static void reading_ahead_changes_nothing(void **state)
         int32_t a[2][N * T], b[2][N * T];
         int64_t counted;
         if (i % 5 != 4)
-            sh_data_prefetch(with, i % 7 == 6 ? 3 : i * N, N, false); /* now and then a range that is not read */
+            sh_data_prefetch(with, i % 7 == 6 ? 3 : i * N, N, false, 0); /* now and then a range that is not read */
         assert_int_equal(sh_data_read(with, i * N, N, a[0], a[1], NULL, &counted), SH_OK);
         assert_int_equal(sh_data_read(without, i * N, N, b[0], b[1], NULL, &counted), SH_OK);
         assert_memory_equal(a, b, sizeof a);
     }
-    sh_data_prefetch(with, 0, N, false); /* closed while a range is read */
+    sh_data_prefetch(with, 0, N, false, 0); /* closed while a range is read */
     sh_data_close(with);
     sh_data_close(without);
 }
@@ -305,7 +306,7 @@ static void an_id_past_the_vocabulary(void **state)
     int32_t tokens[2 * T], targets[2 * T];
     int64_t counted = -1;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
-    sh_data_prefetch(d, 0, 2, false);
+    sh_data_prefetch(d, 0, 2, false, 0);
     assert_int_equal(sh_data_read(d, 0, 2, tokens, targets, NULL, &counted), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "token 11 is 1000"));
     assert_int_equal(counted, -1);
@@ -323,9 +324,240 @@ static void a_file_that_shrinks(void **state)
     int64_t counted;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     assert_int_equal(truncate(in_folder("shrink.bin"), SH_TOKEN_HEADER_BYTES + 2 * T + 6), 0);
-    sh_data_prefetch(d, 1, 1, false);
+    sh_data_prefetch(d, 1, 1, false, 0);
     assert_int_equal(sh_data_read(d, 1, 1, tokens, targets, NULL, &counted), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "too early"));
+    sh_data_close(d);
+}
+
+/* A file of 3 windows; of its 25 tokens every third counts as a target, and none of the second window. */
+static void write_masked(const char *name, unsigned char *mask)
+{
+    char path[64];
+    write_tokens(name, VOCAB, 3 * T + 1, 0);
+    for (int i = 0; i <= 3 * T; i++)
+        mask[i] = i % 3 == 0 && (i <= T || i > 2 * T);
+    snprintf(path, sizeof path, "%s.mask", name);
+    write_raw(path, mask, 3 * T + 1);
+}
+
+static void masks_leave_targets_out(void **state)
+{
+    (void)state;
+    unsigned char mask[3 * T + 1];
+    struct sh_data_options opt = options("m.bin");
+    struct sh_data *d;
+    int32_t tokens[3 * T], targets[3 * T];
+    int64_t counted, all = 0;
+    write_masked("m.bin", mask);
+    opt.masks = SH_MASKS_MUST;
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    assert_true(sh_data_masked(d));
+    for (int ahead = 0; ahead < 2; ahead++) {
+        if (ahead)
+            sh_data_prefetch(d, 0, 3, false, 0);
+        assert_int_equal(sh_data_read(d, 0, 3, tokens, targets, NULL, &counted), SH_OK);
+        for (int i = 0; i < 3 * T; i++) {
+            assert_int_equal(tokens[i], i);
+            assert_int_equal(targets[i], mask[i + 1] ? i + 1 : -1);
+        }
+        assert_int_equal(counted, 2 + 0 + 3);
+    }
+    for (int w = 0; w < 3; w++) {
+        static const int in_window[] = {2, 0, 3};
+        assert_int_equal(sh_data_count(d, w, 1, &counted), SH_OK);
+        assert_int_equal(counted, in_window[w]);
+    }
+    sh_data_close(d);
+    opt.masks = SH_MASKS_OFF;
+    opt.shuffle = true;
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    assert_int_equal(sh_data_read(d, 0, 3, tokens, targets, NULL, &counted), SH_OK);
+    assert_int_equal(counted, 3 * T);
+    sh_data_close(d);
+    opt.masks = SH_MASKS_AUTO;
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    for (int64_t i = 0; i < 30; i++) { /* counted in the order of the run, as read; ahead or not */
+        if (i % 3)
+            sh_data_prefetch(d, i, 1, false, i % 3);
+        assert_int_equal(sh_data_read(d, i, 1, tokens, targets, NULL, &counted), SH_OK);
+        assert_int_equal(sh_data_count(d, i, 1, &all), SH_OK);
+        assert_int_equal(counted, all);
+        assert_int_equal(sh_data_count(d, i, 2, &all), SH_OK);
+        assert_int_equal(sh_data_read(d, i + 1, 1, tokens, targets, NULL, &counted), SH_OK);
+        all -= counted;
+        assert_int_equal(sh_data_read(d, i, 1, tokens, targets, NULL, &counted), SH_OK);
+        assert_int_equal(counted, all);
+    }
+    sh_data_close(d);
+}
+
+static void refused(const struct sh_data_options *opt, const char *says)
+{
+    struct sh_data *d;
+    int32_t tokens[T], targets[T];
+    int64_t counted;
+    sh_rc rc = sh_data_open(opt, &d);
+    if (rc == SH_OK) {
+        rc = sh_data_read(d, 0, 1, tokens, targets, NULL, &counted);
+        sh_data_close(d);
+    }
+    assert_int_equal(rc, SH_E_DATA);
+    if (!strstr(sh_error_text(), says))
+        fail_msg("\"%s\" does not say \"%s\"", sh_error_text(), says);
+}
+
+static void wrong_masks(void **state)
+{
+    (void)state;
+    unsigned char mask[3 * T + 2];
+    struct sh_data_options opt;
+    write_masked("w-1.bin", mask);
+    opt = options("w-1.bin");
+    write_raw("w-1.bin.mask", mask, 3 * T);
+    refused(&opt, "w-1.bin.mask has 24 bytes, but");
+    write_raw("w-1.bin.mask", mask, 3 * T + 2);
+    refused(&opt, "one byte a token");
+    mask[5] = 2;
+    write_raw("w-1.bin.mask", mask, 3 * T + 1);
+    refused(&opt, "w-1.bin.mask: byte 5 is 2;");
+    memset(mask, 0, sizeof mask);
+    mask[0] = 1; /* nothing predicts the first token */
+    write_raw("w-1.bin.mask", mask, 3 * T + 1);
+    refused(&opt, "no token counts");
+    write_masked("w-1.bin", mask);
+    opt = options("w-1.bin.mask");
+    refused(&opt, "name of a mask");
+    write_tokens("w-2.bin", VOCAB, 3 * T + 1, 0);
+    opt = options("w-2.bin");
+    opt.masks = SH_MASKS_MUST;
+    refused(&opt, "there is no ");
+    opt = options("w-*");
+    refused(&opt, "w-2.bin lacks a mask");
+    write_tokens("w-0.bin", VOCAB, 3 * T + 1, 0);
+    refused(&opt, "w-1.bin has a mask");
+    opt = options("w-*.mask");
+    refused(&opt, "masks only");
+}
+
+static void ids_of_other_tools_that_do_not_count(void **state)
+{
+    (void)state;
+    static const int32_t ids[T + 1] = {1, 2, -100, 3};
+    struct sh_data_options opt = options("hundred.bin");
+    write_raw("hundred.bin", ids, sizeof ids);
+    opt.type = SH_TOKENS_U32;
+    refused(&opt, "token 2 is 4294967196, but model.vocab_size is 1000; targets that do not count go into a mask");
+}
+
+/* More files than may be open: each is read, in any order, from two threads; what is not that file any more is refused. */
+static void many_files(void **state)
+{
+    (void)state;
+    enum { FILES = 400, LIMIT = 64 };
+    struct rlimit old, limit;
+    struct sh_data_options opt;
+    struct sh_data *d;
+    int32_t tokens[2 * T], targets[2 * T];
+    int64_t counted;
+    char name[32];
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "many-%03d.bin", i);
+        write_tokens(name, VOCAB, T + 1, i);
+    }
+    opt = options("many-*.bin");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    limit = old;
+    limit.rlim_cur = LIMIT;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    assert_int_equal(sh_data_samples(d), FILES);
+    for (int i = 0; i < FILES; i++) {
+        int64_t w = (int64_t)i * 7 % (FILES - 2);
+        sh_data_prefetch(d, (w + 50) % (FILES - 2), 2, false, 0);
+        assert_int_equal(sh_data_read(d, w, 2, tokens, targets, NULL, &counted), SH_OK);
+        assert_int_equal(tokens[0], w);
+        assert_int_equal(tokens[T], w + 1);
+    }
+    assert_int_equal(rename(in_folder("many-000.bin"), in_folder("first")), 0);
+    write_tokens("many-000.bin", VOCAB, T + 1, 0);
+    for (int i = 0; i < LIMIT; i++) /* until it is closed */
+        assert_int_equal(sh_data_read(d, 100 + i, 1, tokens, targets, NULL, &counted), SH_OK);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(sh_data_read(d, 0, 1, tokens, targets, NULL, &counted), SH_E_DATA);
+        assert_non_null(strstr(sh_error_text(), "many-000.bin is not the file that the run began with"));
+    }
+    sh_data_close(d);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+}
+
+static void too_many_open_elsewhere(void **state)
+{
+    (void)state;
+    struct rlimit old, limit;
+    struct sh_data_options opt = options("one.bin");
+    write_tokens("one.bin", VOCAB, T + 1, 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    limit = old;
+    limit.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    refused(&opt, "may have 3 files open and has them; raise the limit (ulimit -n)");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+}
+
+#define BYTES(text) .bytes = text, .n = sizeof text - 1
+#define TEN(text) text text text text text text text text text text
+
+static void files_that_are_no_ids(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *says; /* NULL: these are taken for ids */
+    } rows[] = {
+        {BYTES(TEN("It was a bright cold day in April.\r\n")), "is text, not token ids; `sherd tokenize FILE"},
+        {BYTES(TEN("\xe2\x80\xa2 Gr\xc3\xbc\xc3\x9f" "e\n")), "is text"},
+        {BYTES("\xef\xbb\xbf" TEN("with a mark of byte order ")), "is text"},
+        {BYTES(TEN("{\"text\": \"once\"}\n")), "is JSON, "},
+        {BYTES("[\n" TEN("  {\"text\": 1},\n") "]"), "is JSON, "},
+        {BYTES("\x1f\x8b\x08\0" TEN("abcd")), "is a gzip file, not token ids; unpack it"},
+        {BYTES("\x28\xb5\x2f\xfd" TEN("abcd")), "is a zstd file"},
+        {BYTES("PK\x03\x04" TEN("\0\0\1\0")), "is a zip file"},
+        {BYTES("PAR1" TEN("\x15\x04\x15\x10")), "is a Parquet file"},
+        {BYTES("\x89HDF\r\n\x1a\n" TEN("\0\0\1\0")), "is an HDF5 file"},
+        {BYTES("\x40\0\0\0\0\0\0\0{\"__metadata__\":" TEN("0123")), "is a safetensors file"},
+        {BYTES("\x93NUMPY\1\0" TEN("\0\0\1\0")), "is a numpy file"},
+        {BYTES(TEN("a\0b\0c\0")), NULL},                 /* bytes as uint16 */
+        {BYTES(TEN("almost only text") "\0\1"), NULL},
+        {BYTES(TEN("half a letter\xc3")), NULL},           /* followed by 'h' */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_data_options opt = options("foreign");
+        struct sh_data *d;
+        char even[1024] = {0};
+        memcpy(even, rows[i].bytes, rows[i].n);
+        opt.vocab_size = 65536;
+        write_raw("foreign", even, rows[i].n / 2 * 2);
+        if (rows[i].says)
+            refused(&opt, rows[i].says);
+        opt.type = rows[i].says ? SH_TOKENS_U16 : SH_TOKENS_AUTO;
+        if (sh_data_open(&opt, &d) != SH_OK)
+            fail_msg("row %zu: %s", i, sh_error_text());
+        sh_data_close(d);
+    }
+}
+
+static void the_largest_id(void **state)
+{
+    (void)state;
+    struct sh_data_options opt = options("large.bin");
+    struct sh_data *d;
+    int id;
+    write_tokens("large.bin", VOCAB, 20 * T + 1, 100);
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    assert_int_equal(sh_data_largest(d, &id), SH_OK);
+    assert_int_equal(id, 100 + 20 * T);
     sh_data_close(d);
 }
 
@@ -357,6 +589,13 @@ int main(void)
         cmocka_unit_test(things_that_are_no_files),
         cmocka_unit_test(an_id_past_the_vocabulary),
         cmocka_unit_test(a_file_that_shrinks),
+        cmocka_unit_test(masks_leave_targets_out),
+        cmocka_unit_test(wrong_masks),
+        cmocka_unit_test(ids_of_other_tools_that_do_not_count),
+        cmocka_unit_test(many_files),
+        cmocka_unit_test(too_many_open_elsewhere),
+        cmocka_unit_test(files_that_are_no_ids),
+        cmocka_unit_test(the_largest_id),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

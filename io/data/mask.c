@@ -1,0 +1,68 @@
+#include "io/data/mask.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char suffix[] = ".mask";
+
+bool sh_data_mask_is(const char *path)
+{
+    size_t n = strlen(path), end = sizeof suffix - 1;
+
+    return n > end && strcmp(path + n - end, suffix) == 0;
+}
+
+static sh_rc open_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path)
+{
+    int64_t bytes;
+
+    SH_TRY(sh_handles_add(set->handles, path, &f->mask, &bytes));
+    if (bytes != f->tokens)
+        return sh_fail(SH_E_DATA, "%s has %lld bytes, but %s has %lld tokens; a mask has one byte a token", path,
+                       (long long)bytes, tokens, (long long)f->tokens);
+    return SH_OK;
+}
+
+static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path, bool must)
+{
+    bool there = access(path, F_OK) == 0, first = f == set->file;
+
+    if (!there && must)
+        return sh_fail(SH_E_DATA, "there is no %s, and data.target_mask=must; make one, or leave that out", path);
+    if (first)
+        set->masked = there;
+    if (there != set->masked)
+        return sh_fail(SH_E_DATA,
+                       "%s %s a mask (%s), and the files before it have %s; give each file one, or set data.target_mask=off",
+                       tokens, there ? "has" : "lacks", path, there ? "none" : "one");
+    return there ? open_mask(set, f, tokens, path) : SH_OK;
+}
+
+sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_data_masks want)
+{
+    const char *tokens = sh_handles_path(set->handles, f->handle);
+    char *path;
+    sh_rc rc;
+
+    if (want == SH_MASKS_OFF)
+        return SH_OK;
+    path = sh_strfmt("%s%s", tokens, suffix);
+    rc = find_mask(set, f, tokens, path, want == SH_MASKS_MUST);
+    free(path);
+    return rc;
+}
+
+sh_rc sh_data_mask_read(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
+                        unsigned char *mask)
+{
+    SH_TRY(sh_handles_read(set->handles, f->mask, mask, n, first));
+    for (int i = 0; i < n; i++)
+        if (mask[i] > 1)
+            return sh_fail(SH_E_DATA,
+                           "%s: byte %lld is %u; a mask has 1 for a token that counts as a target, 0 for one that does not",
+                           sh_handles_path(set->handles, f->mask), (long long)(first + i), mask[i]);
+    return SH_OK;
+}

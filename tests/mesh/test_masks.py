@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Targets that do not count: every mesh divides by the same number of them, however unevenly the ranks have them, and with
+training.reproducible: mesh finds the same bits; steps without any are left out. Prints TAP.
+
+What a loss over some targets is, PyTorch says in tests/gold/test_torch.py.
+"""
+import json
+import pathlib
+import random
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+BATCH, LENGTH, EMPTY = 16, tiny.SEQ_LEN, 4  # EMPTY: the step, counted from 1, in which no target counts
+CONFIG = {**tiny.MODELS['llama'], 'training.global_batch_size': BATCH, 'data.shuffle': False, 'data.target_mask': 'must',
+          'training.reproducible': 'mesh', 'validation.enable': True, 'validation.freq': tiny.STEPS,
+          'validation.sequences': 21, 'checkpoint.interval': tiny.STEPS, 'metrics.log_freq': 1}
+MESHES = {
+    'full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard'}),
+    'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
+    'no_shard over 4': (4, {'parallelism.sharding_strategy': 'no_shard'}),
+    'shard_optim over 8': (8, {'parallelism.sharding_strategy': 'shard_optim'}),
+}
+NUMBERS = ('loss', 'grad_norm', 'targets', 'tokens', 'skipped')
+
+
+def write_mask(path):
+    """One token in three counts, in lumps; of the second step one alone, of the fourth none. Returns what counts in each
+    step."""
+    draw = random.Random(3)
+    steps = tiny.STEPS * BATCH * LENGTH
+    mask = bytearray(draw.random() < (0.6 if i // 40 % 2 else 0.1) for i in range(steps + 1))
+    for step, alone in ((2, [100]), (EMPTY, [])):
+        begin = (step - 1) * BATCH * LENGTH + 1
+        for i in range(begin, begin + BATCH * LENGTH):
+            mask[i] = i - begin in alone
+    path.write_bytes(bytes(mask))
+    return [sum(mask[i + 1:i + 1 + BATCH * LENGTH]) for i in range(0, steps, BATCH * LENGTH)], mask
+
+
+def train(name, ranks, changes):
+    folder = pathlib.Path(name)
+    steps = job.train(folder, {**CONFIG, 'training.dataset_path': tokens, 'validation.dataset_path': tokens, **changes}, ranks)
+    return folder, steps
+
+
+def validation(folder):
+    lines = map(json.loads, (folder / 'out/metrics.jsonl').read_text().splitlines())
+    return [(line['validation_loss'], line['tokens']) for line in lines if 'validation_loss' in line]
+
+
+def numbers(steps):
+    return [[step.get(key) for key in NUMBERS] for step in steps]
+
+
+def case_counts():
+    """As many as the mask has, in each step and in the validation set; tokens are all that are computed with."""
+    wrong = [f'step {i + 1}: {step["targets"]} targets, {step["tokens"]} tokens; expected {right}, {BATCH * LENGTH}'
+             for i, (step, right) in enumerate(zip(one[1], counts))
+             if step['targets'] != right or step['tokens'] != BATCH * LENGTH]
+    (_, tokens_of_validation), = validation(one[0])
+    right = sum(mask[1:1 + 21 * LENGTH])
+    return wrong + ([] if tokens_of_validation == right else [f'validation over {tokens_of_validation}, expected {right}'])
+
+
+def case_empty():
+    """No loss, no update, no vote of the guard; the next step is as good as any."""
+    step, after = one[1][EMPTY - 1], one[1][EMPTY]
+    if step['loss'] is not None or step['grad_norm'] is not None or step.get('skipped') != 'no target counts':
+        return [f'the empty step says {step}']
+    return [] if after['loss'] and not after.get('skipped') else [f'the step after it says {after}']
+
+
+def case_mesh(mesh):
+    ranks, changes = MESHES[mesh]
+    folder, steps = train('run', ranks, changes)
+    found, right = (numbers(steps), validation(folder)), (numbers(one[1]), validation(one[0]))
+    state, right_state = (checkpoint.read(f / f'out/checkpoint/step-{tiny.STEPS:08}.h5') for f in (folder, one[0]))
+    shutil.rmtree(folder)
+    wrong = [] if found == right else [f'{found}, expected {right}']
+    return wrong + [f'{name} differs' for name in right_state if (state[name] != right_state[name]).any()]
+
+
+def case_no_mask():
+    """auto without one trains as ever: all targets count, and no line speaks of them."""
+    _, steps = train('plain', 1, {'data.target_mask': 'off', 'training.steps': 2})
+    return [f'{step}' for step in steps if 'targets' in step or step['tokens'] != BATCH * LENGTH]
+
+
+def case_eval_of_nothing():
+    """A validation set in which nothing counts has no loss."""
+    path = pathlib.Path('late.bin').absolute()
+    shutil.copy(tokens, path)
+    length = path.stat().st_size // 2
+    pathlib.Path(f'{path}.mask').write_bytes(bytes(length - 1) + b'\1')
+    try:
+        job.sherd('eval', '--checkpoint', one[0] / f'out/checkpoint/step-{tiny.STEPS:08}.h5', '--data', path,
+                  '--sequences', 20)
+    except job.Failed as failed:
+        wanted = 'sherd: error: none of the 20 sequences has a target that counts'
+        return [] if wanted in str(failed) and ': exit 3\n' in str(failed) else [str(failed)]
+    return ['it has one']
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import checkpoint
+    tokens = tiny.write_tokens(count=tiny.STEPS * BATCH * LENGTH + 1)
+    counts, mask = write_mask(pathlib.Path(tokens + '.mask'))
+    one = train('one', 1, {})
+    sys.exit(job.run_cases([('targets are counted', case_counts), ('a step without targets', case_empty),
+                            *((mesh, case_mesh, mesh) for mesh in MESHES), ('no mask', case_no_mask),
+                            ('eval of nothing', case_eval_of_nothing)]))

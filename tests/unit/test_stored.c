@@ -1,0 +1,245 @@
+/* What a checkpoint keeps of the configuration. Every key is in one of the two tables below, so that whoever adds one
+ * decides: does it belong to the state of the training, or to the machine? */
+#include "src/run/stored.h"
+
+#include "src/config/keys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { WORLD = 2 };
+
+/* A value other than that of the base below, and what else it needs, which is given on both sides. */
+struct row {
+    const char *key, *value, *needs;
+};
+
+static const struct row machine[] = {
+    {"job.dump_folder", "/elsewhere", NULL},
+    {"job.stop_before_limit_seconds", "60", NULL},
+    {"training.local_batch_size", "2", NULL},
+    {"training.threads", "3", NULL},
+    {"training.device", "cpu", NULL},
+    {"training.kernels", "ref", NULL},
+    {"training.loss_chunk_rows", "7", NULL},
+    {"parallelism.sharding_strategy", "no_shard", NULL},
+    {"parallelism.reshard_after_forward", "2", NULL},
+    {"parallelism.gradient_sync", "last_micro_step", NULL},
+    {"parallelism.forward_prefetch", "3", NULL},
+    {"parallelism.backward_prefetch", "3", NULL},
+    {"parallelism.limit_all_gathers", "3", NULL},
+    {"mesh.shard", "2", NULL},
+    {"mesh.replicate", "2", NULL},
+    {"mesh.ranks_per_node", "2", NULL},
+    {"mesh.ranks", "2", NULL},
+    {"activation_checkpoint.mode", "memory_budget", "memory.limit_bytes=1GiB"},
+    {"activation_checkpoint.every_k", "1", "activation_checkpoint.mode=every_k"},
+    {"checkpoint.enable", "false", NULL},
+    {"checkpoint.folder", "other", NULL},
+    {"checkpoint.interval", "7", NULL},
+    {"checkpoint.create_seed_checkpoint", "true", NULL},
+    {"checkpoint.resume", "never", NULL},
+    {"checkpoint.io", "mpiio", NULL},
+    {"checkpoint.writers_per_node", "1", "checkpoint.io=direct"},
+    {"checkpoint.async_mode", "async", NULL},
+    {"checkpoint.verify", "cache", NULL},
+    {"checkpoint.async_busy", "skip", NULL},
+    {"checkpoint.hints", "striping_factor=4", NULL},
+    {"checkpoint.timeout_seconds", "60", NULL},
+    {"checkpoint.max_failures", "1", NULL},
+    {"checkpoint.keep_latest_k", "2", NULL},
+    {"checkpoint.keep_every_n", "100", NULL},
+    {"checkpoint.initial_load_path", "a.h5", NULL},
+    {"checkpoint.initial_load_model_only", "true", "checkpoint.initial_load_path=a.h5"},
+    {"metrics.log_freq", "3", NULL},
+    {"metrics.progress", "false", NULL},
+    {"profiling.trace", "trace.json", NULL},
+    {"profiling.trace_first_step", "5", NULL},
+    {"profiling.trace_steps", "5", NULL},
+    {"fault.replica_check_every", "7", NULL},
+    {"comm.train_timeout_seconds", "60", NULL},
+    {"comm.trace_buf_size", "64", NULL},
+    {"comm.backend", "mpi", NULL},
+    {"comm.share_gpu", "true", NULL},
+    {"comm.nccl_max_ctas", "4", NULL},
+    {"comm.shared_memory", "off", NULL},
+    {"memory.limit_bytes", "1GiB", NULL},
+};
+
+static const struct row state[] = {
+    {"job.description", "a run", NULL},
+    {"model.name", "debug", NULL},
+    {"model.family", "gpt2", NULL},
+    {"model.n_layers", "3", NULL},
+    {"model.dim", "32", NULL},
+    {"model.n_heads", "8", NULL},
+    {"model.n_kv_heads", "2", NULL},
+    {"model.head_dim", "8", NULL},
+    {"model.ffn_dim", "48", NULL},
+    {"model.vocab_size", "300", NULL},
+    {"model.max_seq_len", "64", NULL},
+    {"model.norm_eps", "1e-6", NULL},
+    {"model.rope_theta", "500", NULL},
+    {"model.rope_factor", "8", "model.rope_original_max_len=256"},
+    {"model.rope_low_freq_factor", "2", NULL},
+    {"model.rope_high_freq_factor", "5", NULL},
+    {"model.rope_original_max_len", "256", NULL},
+    {"model.tie_word_embeddings", "true", NULL},
+    {"model.init_std", "0.1", NULL},
+    {"training.dataset_path", "a.bin", NULL},
+    {"training.seq_len", "16", NULL},
+    {"training.global_batch_size", "8", NULL},
+    {"training.steps", "7", NULL},
+    {"training.max_norm", "2", NULL},
+    {"training.mixed_precision_param", "float32", NULL},
+    {"training.mixed_precision_reduce", "bfloat16", NULL},
+    {"training.reproducible", "mesh", NULL},
+    {"data.token_type", "uint32", NULL},
+    {"data.target_mask", "off", NULL},
+    {"data.shuffle", "false", NULL},
+    {"data.document_mask", "true", "data.document_separator=0"},
+    {"data.document_separator", "1", NULL},
+    {"optimizer.lr", "1e-3", NULL},
+    {"optimizer.beta1", "0.8", NULL},
+    {"optimizer.beta2", "0.8", NULL},
+    {"optimizer.eps", "1e-6", NULL},
+    {"optimizer.weight_decay", "0.2", NULL},
+    {"optimizer.decay_all", "true", NULL},
+    {"lr_scheduler.warmup_steps", "5", NULL},
+    {"lr_scheduler.decay_type", "linear", NULL},
+    {"lr_scheduler.decay_ratio", "0.1", "lr_scheduler.decay_type=wsd"},
+    {"lr_scheduler.min_lr_factor", "0.2", NULL},
+    {"lr_scheduler.total_steps", "500", NULL},
+    {"validation.enable", "true", NULL},
+    {"validation.dataset_path", "v.bin", NULL},
+    {"validation.freq", "7", NULL},
+    {"validation.sequences", "7", NULL},
+    {"guard.action", "stop", NULL},
+    {"guard.z_score", "5", NULL},
+    {"guard.window", "64", NULL},
+    {"guard.max_skips", "2", NULL},
+    {"guard.max_rollbacks", "2", "guard.action=rollback"},
+    {"debug.seed", "5", NULL},
+};
+
+enum { MACHINE = sizeof machine / sizeof machine[0], STATE = sizeof state / sizeof state[0] };
+
+static void load(const char *needs, const char *change, struct sh_config *cfg)
+{
+    const char *words[] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
+                           "model.n_kv_heads=4", "model.head_dim=4", "model.ffn_dim=32", "model.vocab_size=256",
+                           "model.max_seq_len=32", "training.seq_len=32", "training.local_batch_size=1",
+                           "training.global_batch_size=4", NULL, NULL};
+    int n = 12;
+
+    if (needs)
+        words[n++] = needs;
+    for (int i = 0; change && i < n; i++) { /* in the place of the base's value */
+        size_t key = strcspn(change, "=") + 1;
+        if (strncmp(words[i], change, key) == 0) {
+            words[i] = change;
+            change = NULL;
+        }
+    }
+    if (change)
+        words[n++] = change;
+    if (sh_config_load(NULL, n, words, cfg) != SH_OK)
+        fail_msg("%s", sh_error_text());
+}
+
+static char *stored(const struct sh_config *cfg, int world)
+{
+    char *text;
+
+    assert_int_equal(sh_stored_config(cfg, world, &text), SH_OK);
+    return text;
+}
+
+static bool changes_what_is_stored(const struct row *row)
+{
+    struct sh_config base, changed;
+    char change[128];
+
+    snprintf(change, sizeof change, "%s=%s", row->key, row->value);
+    load(row->needs, NULL, &base);
+    load(row->needs, change, &changed);
+    char *a = stored(&base, WORLD), *b = stored(&changed, WORLD);
+    bool differs = strcmp(a, b) != 0;
+    free(a);
+    free(b);
+    return differs;
+}
+
+static void the_machine_is_left_out(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < MACHINE; i++)
+        if (changes_what_is_stored(&machine[i]))
+            fail_msg("%s is stored", machine[i].key);
+}
+
+static void the_state_is_stored(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < STATE; i++)
+        if (!changes_what_is_stored(&state[i]))
+            fail_msg("%s is not stored", state[i].key);
+}
+
+static int rows_of(const char *key)
+{
+    int n = 0;
+
+    for (int i = 0; i < MACHINE; i++)
+        n += !strcmp(machine[i].key, key);
+    for (int i = 0; i < STATE; i++)
+        n += !strcmp(state[i].key, key);
+    return n;
+}
+
+static void each_key_is_one_or_the_other(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < sh_config_n_keys; i++)
+        if (!sh_config_keys[i].alias_of && rows_of(sh_config_keys[i].name) != 1)
+            fail_msg("%s is in %d rows of this test", sh_config_keys[i].name, rows_of(sh_config_keys[i].name));
+}
+
+/* As many sequences a step by other ranks and micro-batches; and what is stored is a configuration. */
+static void batches(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int local, global, world, stored_local, stored_global;
+    } rows[] = {{4, -1, 4, 8, 16}, {8, -1, 2, 8, 16}, {2, 16, 1, 8, 16},  {3, 12, 4, 6, 12},
+                {1, 7, 7, 7, 7},   {1, 11, 11, 1, 11}, {65536, -1, 1024, 8, -1}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_config cfg, back;
+        load(NULL, NULL, &cfg);
+        cfg.training.local_batch_size = rows[i].local;
+        cfg.training.global_batch_size = rows[i].global;
+        char *text = stored(&cfg, rows[i].world);
+        if (sh_config_parse(text, strlen(text), "stored", 0, NULL, &back) != SH_OK)
+            fail_msg("%s", sh_error_text());
+        assert_int_equal(back.training.local_batch_size, rows[i].stored_local);
+        assert_int_equal(back.training.global_batch_size, rows[i].stored_global);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_key_is_one_or_the_other),
+        cmocka_unit_test(the_machine_is_left_out),
+        cmocka_unit_test(the_state_is_stored),
+        cmocka_unit_test(batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
