@@ -8,6 +8,7 @@
 #include "src/base/mem.h"
 #include "src/pass/lifetime.h"
 #include "src/pass/pass.h"
+#include "src/pass/room.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,55 +110,30 @@ static int larger_first(const void *a, const void *b)
     return x->root - y->root;
 }
 
-static int by_offset(const void *a, const void *b)
+static int64_t assign_offsets(struct place *pl, int n_ops)
 {
-    const struct block *const *x = a, *const *y = b;
-
-    return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
-}
-
-/* Lowest offset free of everything placed so far that is alive together with b. */
-static int64_t lowest_free(const struct place *pl, const struct block *b, int placed, const struct block **near)
-{
-    int64_t at = 0;
-    int n = 0;
-
-    for (int i = 0; i < placed; i++) {
-        const struct block *o = &pl->blocks[i];
-
-        if (o->life.first <= b->life.last && b->life.first <= o->life.last)
-            near[n++] = o;
-    }
-    qsort(near, (size_t)n, sizeof *near, by_offset);
-    for (int i = 0; i < n && near[i]->offset < at + b->bytes; i++)
-        if (near[i]->offset + near[i]->bytes > at)
-            at = near[i]->offset + near[i]->bytes;
-    return at;
-}
-
-static int64_t assign_offsets(struct place *pl)
-{
-    const struct block **near = sh_calloc((size_t)pl->n_blocks + 1, sizeof *near);
+    struct sh_room *room = sh_room_create(n_ops);
     int64_t end = 0;
 
     qsort(pl->blocks, (size_t)pl->n_blocks, sizeof *pl->blocks, larger_first);
     for (int i = 0; i < pl->n_blocks; i++) {
         struct block *b = &pl->blocks[i];
 
-        b->offset = lowest_free(pl, b, i, near);
+        b->offset = sh_room_lowest(room, b->life, b->bytes);
+        sh_room_take(room, b->life, b->offset, b->bytes);
         end = b->offset + b->bytes > end ? b->offset + b->bytes : end;
     }
-    free(near);
+    sh_room_destroy(room);
     return end;
 }
 
 /* Bytes of the space that the section needs behind the persistent tensors. */
-static int64_t place_in_space(struct place *pl, enum sh_space space)
+static int64_t place_in_space(struct place *pl, enum sh_space space, int n_ops)
 {
     int64_t front = pl->persistent[space], peak;
 
     collect_blocks(pl, space);
-    peak = assign_offsets(pl);
+    peak = assign_offsets(pl, n_ops);
     for (int i = 0; i < pl->n_blocks; i++)
         pl->p->tensors[pl->blocks[i].root].offset_bytes = front + pl->blocks[i].offset;
     if (front + peak > pl->bytes[space])
@@ -175,7 +151,7 @@ static void place_section(struct place *pl, struct sh_section *section)
     share_storage(pl, section);
     section->peak_bytes = 0;
     for (int space = 0; space < SH_SPACES; space++)
-        section->peak_bytes += place_in_space(pl, (enum sh_space)space);
+        section->peak_bytes += place_in_space(pl, (enum sh_space)space, section->n_ops);
     for (int t = 0; t < p->n_tensors; t++)
         if (pl->shares[t] != SH_NONE)
             p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
