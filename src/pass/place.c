@@ -6,6 +6,7 @@
  * shares its storage. At the end the spaces get their places in the arena. Snapshots
  * lie in an arena of host memory where the program says so. */
 #include "src/base/mem.h"
+#include "src/base/size.h"
 #include "src/pass/lifetime.h"
 #include "src/pass/pass.h"
 #include "src/pass/room.h"
@@ -162,8 +163,22 @@ static int64_t whole_pages(int64_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
+/* All ranks of a node have what this one has. */
+static sh_rc check_segment(const struct sh_program *p)
+{
+    const struct sh_segment *w = &p->segment;
+    int64_t groups = sh_size_mul(w->ranks / w->group_ranks, w->group_bytes);
+    int64_t all = sh_size_add(p->own_bytes, sh_size_add(groups, sh_size_mul(w->ranks, w->peer_bytes)));
+
+    return all < INT64_MAX ? SH_OK
+                           : sh_fail(SH_E_MEMORY,
+                                     "the %d ranks of a node (mesh.ranks_per_node) would share more than 2^63 bytes; use fewer, "
+                                     "or a smaller model or training.local_batch_size",
+                                     w->ranks);
+}
+
 /* From places in a space to places in the arena. Without a segment the own part is all of it. */
-static void place_spaces(struct place *pl)
+static sh_rc place_spaces(struct place *pl)
 {
     struct sh_program *p = pl->p;
     struct sh_segment *w = &p->segment;
@@ -175,6 +190,7 @@ static void place_spaces(struct place *pl)
         p->own_bytes = whole_pages(p->own_bytes);
         w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
         w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
+        SH_TRY(check_segment(p));
         at[SH_SPACE_GROUP] = p->own_bytes + sh_segment_group_at(w, w->rank);
         at[SH_SPACE_PEERS] = p->own_bytes + sh_segment_peer_at(w, w->rank);
     }
@@ -185,6 +201,7 @@ static void place_spaces(struct place *pl)
         if (p->tensors[t].space == SH_SPACE_GROUP)
             p->arena_bytes += sh_lifetime_share(p, &p->tensors[t]);
     }
+    return SH_OK;
 }
 
 static void place_views(struct sh_program *p)
@@ -199,9 +216,10 @@ static void place_views(struct sh_program *p)
     }
 }
 
-void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
+sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
 {
     struct place pl = {.p = p};
+    sh_rc rc;
 
     add_scratch(p, kernels, threads);
     place_persistent(&pl);
@@ -210,9 +228,11 @@ void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, 
     pl.blocks = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.blocks);
     for (int i = 0; i < p->n_sections; i++)
         place_section(&pl, &p->sections[i]);
-    place_spaces(&pl);
-    place_views(p);
+    rc = place_spaces(&pl);
+    if (rc == SH_OK)
+        place_views(p);
     free(pl.life);
     free(pl.shares);
     free(pl.blocks);
+    return rc;
 }

@@ -173,8 +173,10 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
 static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
-    int kept = level ? u->grad_level[level] : shard_size(s) == 1 ? u->grad_shard : u->grad_full;
+    int kept = shard_size(s) == 1 ? u->grad_shard : u->grad_full;
 
+    if (level)
+        kept = level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
     if (kept != SH_NONE)
         return kept;
     kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
