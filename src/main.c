@@ -1,5 +1,6 @@
 #include "sherd_config.h"
 
+#include "src/base/library.h"
 #include "src/base/log.h"
 #include "src/base/str.h"
 #include "src/cmd/cmd.h"
@@ -96,6 +97,7 @@ int main(int argc, char **argv)
 {
     const struct sh_cmd *cmd;
 
+    sh_library_catch_exceptions();
     if (argc < 2 || !argv[1][0]) {
         sh_cmd_help(stderr, SH_HELP_TEXT);
         return SH_E_USAGE;

@@ -1,20 +1,46 @@
 #include "io/checkpoint/h5.h"
 
-enum { CACHE_BYTES = 16 << 20 };
+#include "src/mesh/mesh.h"
 
-/* Before main, and so before MPI_Init: HDF5 then registers nothing that runs at the end of the program or of MPI. What
- * it does there is to close once more a file whose close has failed, and it crashes (1.10.8). Every file is closed
- * where it was opened. */
-__attribute__((constructor)) static void leave_no_handlers(void)
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { CACHE_BYTES = 16 << 20, HEADROOM_BYTES = 4 << 20 };
+
+/* Whether memory is at hand: HDF5 crashes, or ends the process, where it has too little to start with (1.10.8), and says
+ * of a file that it cannot be read where there was none for reading it. */
+static bool has_room(void)
 {
-    (void)H5dont_atexit();
-    (void)H5open();
+    void *volatile p = malloc(HEADROOM_BYTES);
+
+    free(p);
+    return p != NULL;
+}
+
+/* Before MPI starts HDF5 registers nothing that runs at the end of the program or of MPI. What it does there is to close
+ * once more a file whose close has failed, and it crashes (1.10.8). Every file is closed where it was opened. */
+static sh_rc open_library(void)
+{
+    static atomic_bool open;
+
+    if (!open && !has_room())
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for the HDF5 library");
+    if (!open)
+        (void)H5dont_atexit();
+    open = H5open() >= 0;
+    return open ? SH_OK : sh_fail(SH_E_MEMORY, "the HDF5 library does not start, as when it is out of memory");
+}
+
+__attribute__((constructor)) static void before_mpi(void)
+{
+    sh_mesh_before_start(open_library);
 }
 
 sh_rc sh_ckpt_h5_start(void)
 {
+    SH_TRY(open_library());
     /* Where HDF5 is built for threads, each has its own way of printing errors. */
-    if (H5open() < 0 || H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0 || H5PLset_loading_state(0) < 0)
+    if (H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0 || H5PLset_loading_state(0) < 0)
         return sh_fail(SH_E_BUG, "the HDF5 library does not start");
     return SH_OK;
 }
@@ -31,7 +57,8 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
 {
     const char *reason = "no reason given";
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &reason);
-    return sh_fail(SH_E_DATA, "%s: %s: %s", path, words, reason ? reason : "no reason given");
+    return sh_fail(has_room() ? SH_E_DATA : SH_E_MEMORY, "%s%s: %s: %s", has_room() ? "" : "out of memory: ", path, words,
+                   reason ? reason : "no reason given");
 }
 
 void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)

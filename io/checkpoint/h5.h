@@ -15,7 +15,8 @@ enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 0 };
  * the environment or a file asks for. */
 sh_rc sh_ckpt_h5_start(void);
 
-/* Fail with "<path>: <words>: <HDF5's innermost reason>". */
+/* Fail with "<path>: <words>: <HDF5's innermost reason>". SH_E_DATA; SH_E_MEMORY where there is none left, so that a file
+ * is not taken for a damaged one. */
 sh_rc sh_ckpt_h5_fail(const char *path, const char *words);
 
 /* Close between a call and the look at its result: every function of HDF5 begins by forgetting why the one before

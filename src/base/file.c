@@ -13,7 +13,7 @@
 
 static sh_rc fail_errno(const char *what, const char *path)
 {
-    return sh_fail(SH_E_DATA, "%s %s: %s", what, path, strerror(errno));
+    return sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "%s %s: %s", what, path, strerror(errno));
 }
 
 char *sh_path_join(const char *folder, const char *name)

@@ -58,3 +58,26 @@ sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *
     }
     return SH_OK;
 }
+
+/* What libstdc++ calls these; a C program has no header for them. */
+static void *(*exception_type)(void);
+static const void *bad_alloc;
+
+static _Noreturn void uncaught(void)
+{
+    if (exception_type && bad_alloc && exception_type() == bad_alloc)
+        sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for what a C++ library needs"));
+    sh_stop(sh_fail(SH_E_BUG, "a C++ library ended with an exception"));
+}
+
+void sh_library_catch_exceptions(void)
+{
+    void *(*set)(void (*)(void)) = NULL, *function = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
+
+    memcpy(&set, &function, sizeof set);
+    function = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
+    memcpy(&exception_type, &function, sizeof exception_type);
+    bad_alloc = dlsym(RTLD_DEFAULT, "_ZTISt9bad_alloc");
+    if (set)
+        set(uncaught);
+}

@@ -18,4 +18,8 @@ struct sh_library_symbol {
  * the loader's words when there is none, or it lacks a function; nothing is set then. */
 sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *symbols);
 
+/* From here on a C++ exception that nobody catches, as oneDNN's when memory is out, ends the job with one line, by
+ * sh_stop(): class SH_E_MEMORY for std::bad_alloc, else SH_E_BUG. Without effect where no C++ library is loaded. */
+void sh_library_catch_exceptions(void);
+
 #endif

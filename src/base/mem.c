@@ -15,7 +15,7 @@
 
 static _Noreturn void out_of_memory(size_t n, size_t size)
 {
-    sh_stop(sh_fail(SH_E_MEMORY, "no memory for %zu elements of %zu bytes", n, size));
+    sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for %zu elements of %zu bytes", n, size));
 }
 
 void *sh_calloc(size_t n, size_t size)

@@ -51,9 +51,8 @@ const char *sh_str_nearest(const char *word, int n, const char *const *names)
     return nearest;
 }
 
-static const char *scaled(int64_t value, double base, const char *const unit[], int units, int digits, char *out)
+static const char *scaled(double v, double base, const char *const unit[], int units, int digits, char *out)
 {
-    double v = (double)value;
     int u = 0;
     while (u < units - 1 && (v >= base || v <= -base)) {
         v /= base;
@@ -64,14 +63,19 @@ static const char *scaled(int64_t value, double base, const char *const unit[], 
     return out;
 }
 
-const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT])
+const char *sh_str_sum_of_bytes(double bytes, char out[SH_STR_SHORT])
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     return scaled(bytes, 1024, unit, 6, 1, out);
 }
 
+const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT])
+{
+    return sh_str_sum_of_bytes((double)bytes, out);
+}
+
 const char *sh_str_count(int64_t count, char out[SH_STR_SHORT])
 {
     static const char *const unit[] = {"", "K", "M", "B", "T"};
-    return scaled(count, 1000, unit, 5, 2, out);
+    return scaled((double)count, 1000, unit, 5, 2, out);
 }

@@ -16,6 +16,9 @@ enum { SH_STR_SHORT = 24 };
 /* "512 B", "1.5 GiB", with powers of 1024; returns out. */
 const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT]);
 
+/* The same of a sum that may be beyond 2^63. */
+const char *sh_str_sum_of_bytes(double bytes, char out[SH_STR_SHORT]);
+
 /* "512", "1.24 B", with powers of 1000: K, M, B (10^9), T; returns out. */
 const char *sh_str_count(int64_t count, char out[SH_STR_SHORT]);
 

@@ -262,7 +262,7 @@ static sh_rc write_json(const struct report *r, const char *kind, const char *he
     text = json_dumps(all, JSON_INDENT(2));
     json_decref(all);
     if (!text)
-        return sh_fail(SH_E_MEMORY, "no memory for %s", path);
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for %s", path);
     rc = sh_write_file_atomic(path, text, strlen(text));
     free(text);
     return rc;

@@ -177,7 +177,7 @@ static void print_collectives(const struct plan *l)
         for (int a = 0; a < SH_AXES; a++)
             if (sum[k][a].calls) {
                 printf("  %-16s %-10s %8lld calls  %12s\n", sh_op_info(SH_OP_ALL_GATHER + k)->name, sh_axis_name(a),
-                       sum[k][a].calls, sh_str_bytes((int64_t)sum[k][a].bytes, text));
+                       sum[k][a].calls, sh_str_sum_of_bytes(sum[k][a].bytes, text));
                 lines++;
             }
     if (!lines)

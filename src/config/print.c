@@ -13,7 +13,7 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text)
     char *out = NULL;
     FILE *f = open_memstream(&out, &bytes);
     if (f == NULL)
-        return sh_fail(SH_E_MEMORY, "print the configuration: %s", strerror(errno));
+        return sh_fail(SH_E_MEMORY, "out of memory: no room to print the configuration");
     for (int i = 0; i < sh_config_n_keys; i++) {
         const struct sh_config_key *key = &sh_config_keys[i];
         int section = sh_config_section_len(key->name);
@@ -28,7 +28,7 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text)
     bool failed = ferror(f) != 0;
     if (fclose(f) != 0 || failed) {
         free(out);
-        return sh_fail(SH_E_MEMORY, "print the configuration: no memory");
+        return sh_fail(SH_E_MEMORY, "out of memory: no room to print the configuration");
     }
     *text = out;
     return SH_OK;

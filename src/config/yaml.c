@@ -36,6 +36,8 @@ __attribute__((format(printf, 2, 3))) static sh_rc fail_here(const struct reader
 static sh_rc broken_yaml(const struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
+    if (p->error == YAML_MEMORY_ERROR)
+        return sh_fail(SH_E_MEMORY, "out of memory: no room to read %s", r->name);
     return sh_fail(SH_E_USAGE, "%s:%zu:%zu: %s%s%s", r->name, p->problem_mark.line + 1, p->problem_mark.column + 1,
                    p->context != NULL ? p->context : "", p->context != NULL ? ", " : "",
                    p->problem != NULL ? p->problem : "not YAML");
@@ -238,7 +240,7 @@ sh_rc sh_config_yaml_read(const char *text, size_t bytes, const char *name, stru
     sh_rc rc = SH_OK;
     if (!yaml_parser_initialize(&r->parser)) {
         free(r);
-        return sh_fail(SH_E_MEMORY, "%s: no memory to parse it", name);
+        return sh_fail(SH_E_MEMORY, "out of memory: no room to read %s", name);
     }
     yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r->parser, (const unsigned char *)text + mark, bytes - mark);

@@ -38,7 +38,7 @@ sh_rc sh_fault_record_write(const char *path, const struct sh_fault_record *r)
 
     json_decref(o);
     if (!text)
-        return sh_fail(SH_E_BUG, "%s: cannot be encoded", path);
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for what goes into %s", path);
     rc = sh_write_file_atomic(path, text, strlen(text));
     free(text);
     return rc;

@@ -18,6 +18,9 @@
 #include <mpi.h>
 #include <stdbool.h>
 
+/* Have sh_mesh_start() call this before it starts MPI: for a library that must come first. One place asks for it. */
+void sh_mesh_before_start(sh_rc (*call)(void));
+
 /* Start MPI (serialized threads) with what Sherd needs in its environment, and make sh_stop() take the whole job down.
  * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure. sh_mesh_stop()
  * follows in any case. Collective over the job. */

@@ -127,6 +127,13 @@ static sh_rc check_launch(int world)
     return rc;
 }
 
+static sh_rc (*before_start)(void);
+
+void sh_mesh_before_start(sh_rc (*call)(void))
+{
+    before_start = call;
+}
+
 sh_rc sh_mesh_start(int *argc, char ***argv)
 {
     /* Open MPI's shared file pointers, which Sherd does not need: those in shared memory leave a locked semaphore
@@ -136,6 +143,8 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     int provided, rank, world;
     if (cannot_meet())
         SH_TRY(check_launch(1));
+    if (before_start != NULL)
+        SH_TRY(before_start());
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
     sh_stop_hook(abort_job);
     SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));

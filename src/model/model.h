@@ -28,6 +28,10 @@ struct sh_model_batch {
     int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 
+/* Whether a plan can count what these sizes come to. To be asked before all else here.
+ * Errors: SH_E_USAGE with the keys whose product is beyond that. */
+sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b);
+
 /* Emit the forward of one micro-step into an empty program: parameters, units, operations; no sections. */
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p);
 

@@ -110,7 +110,7 @@ sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
     else
         sh_pass_shard_loss(&b->options, p);
     sh_pass_schedule(&b->options, p);
-    sh_pass_place(p, b->kernels, b->threads);
+    SH_TRY_OUT(sh_pass_place(p, b->kernels, b->threads));
     SH_TRY_OUT(sh_pass_check(p));
     rc = within_limit(b, p);
     *out = p;

@@ -24,8 +24,7 @@ struct sh_build {
  * one with the smallest arena, which sh_pass_build() then refuses. By a ladder (fit.c).
  *   level  in: the first that may be chosen, 0 at first; out: the one chosen. Ranks whose answers differ ask again from the
  *          highest of them.
- * Cost: about log2(blocks) + 4 plans, and one for each of the topmost levels that do not fit: all of them, 2 a block, before
- * a refusal. Errors: SH_E_BUG from the checks. */
+ * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: SH_E_BUG from the checks. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
 /* Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */

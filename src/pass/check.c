@@ -76,7 +76,9 @@ static sh_rc check_section(struct sh_check *c)
     }
     memset(c->written, 0, (size_t)c->p->n_tensors * sizeof *c->written);
     memset(c->gathered, 0, (size_t)c->p->n_tensors * sizeof *c->gathered);
-    c->n_under_way = 0;
+    memset(c->makes, 0, (size_t)c->p->n_tensors * sizeof *c->makes);
+    memset(c->sends, 0, (size_t)c->p->n_tensors * sizeof *c->sends);
+    memset(c->under_way, 0, (size_t)c->section->n_ops * sizeof *c->under_way);
     sh_lifetime_of_section(c->p, c->section, c->life);
     SH_TRY(sh_check_order(c));
     return sh_check_overlap(c);
@@ -91,6 +93,8 @@ sh_rc sh_pass_check(const struct sh_program *p)
     c.written = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.written);
     c.gathered = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.gathered);
     c.under_way = sh_calloc((size_t)p->n_ops + 1, sizeof *c.under_way);
+    c.makes = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.makes);
+    c.sends = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.sends);
     for (int i = 0; i < p->n_sections && rc == SH_OK; i++) {
         c.section = &p->sections[i];
         rc = check_section(&c);
@@ -99,5 +103,7 @@ sh_rc sh_pass_check(const struct sh_program *p)
     free(c.written);
     free(c.gathered);
     free(c.under_way);
+    free(c.makes);
+    free(c.sends);
     return rc;
 }

@@ -11,8 +11,8 @@ struct sh_check {
     struct sh_life *life; /* [tensors] */
     bool *written;        /* [tensors] by storage root */
     bool *gathered;       /* [tensors] by storage root: gathered and not yet released */
-    int *under_way;       /* collectives of the section started and not yet waited for, in order */
-    int n_under_way;
+    bool *under_way;      /* [operations of the section] a collective started and not yet waited for */
+    int *makes, *sends;   /* [tensors] by storage root: collectives under way that write it, that read it */
 };
 
 /* Operation i of the section. */

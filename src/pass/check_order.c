@@ -2,8 +2,6 @@
  * under way nothing touches what it writes, nor changes what it reads. */
 #include "src/pass/check.h"
 
-#include <string.h>
-
 static bool has_value(const struct sh_check *c, int t)
 {
     int root = sh_tensor_root(c->p, t);
@@ -44,52 +42,56 @@ static sh_rc check_gathered(const struct sh_check *c, int i)
     return SH_OK;
 }
 
-static bool names_root(const struct sh_check *c, const int *operand, int n, int root)
+/* Count a collective's operands as under way, or no longer. */
+static void count(struct sh_check *c, const struct sh_op *collective, int change)
 {
-    for (int k = 0; k < n; k++)
-        if (operand[k] != SH_NONE && sh_tensor_root(c->p, operand[k]) == root)
-            return true;
-    return false;
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (collective->out[k] != SH_NONE)
+            c->makes[sh_tensor_root(c->p, collective->out[k])] += change;
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (collective->in[k] != SH_NONE)
+            c->sends[sh_tensor_root(c->p, collective->in[k])] += change;
 }
 
-/* Whether operation i meets collective j: touches its result, or writes what it still reads. */
-static bool meets(const struct sh_check *c, const struct sh_op *op, const struct sh_op *collective)
+/* Whether the operation touches the result of a collective under way, or writes what one still reads. */
+static bool meets(const struct sh_check *c, const struct sh_op *op)
 {
-    for (int k = 0; k < SH_OP_MAX_OUT && collective->out[k] != SH_NONE; k++) {
-        int result = sh_tensor_root(c->p, collective->out[k]);
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (op->in[k] != SH_NONE && c->makes[sh_tensor_root(c->p, op->in[k])])
+            return true;
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        int root = op->out[k] == SH_NONE ? SH_NONE : sh_tensor_root(c->p, op->out[k]);
 
-        if (names_root(c, op->in, SH_OP_MAX_IN, result) || names_root(c, op->out, SH_OP_MAX_OUT, result))
+        if (root != SH_NONE && (c->makes[root] || c->sends[root]))
             return true;
     }
-    for (int k = 0; k < SH_OP_MAX_IN; k++)
-        if (collective->in[k] != SH_NONE &&
-            names_root(c, op->out, SH_OP_MAX_OUT, sh_tensor_root(c->p, collective->in[k])))
-            return true;
     return false;
 }
 
-static sh_rc check_under_way(const struct sh_check *c, int i)
+/* A collective may meet the one that it follows. */
+static sh_rc check_under_way(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
+    int before = sh_op_info(op->kind)->comm ? op->attr.after : SH_NONE;
+    bool follows = before != SH_NONE && c->under_way[before], broken;
 
-    for (int k = 0; k < c->n_under_way && op->kind != SH_OP_WAIT; k++) {
-        bool goes_on = sh_op_info(op->kind)->comm && op->attr.after == c->under_way[k];
-
-        if (!goes_on && meets(c, op, sh_check_op(c, c->under_way[k])))
-            return sh_check_broken(c, i, "meets a collective that is under way");
-    }
-    return SH_OK;
+    if (op->kind == SH_OP_WAIT)
+        return SH_OK;
+    if (follows)
+        count(c, sh_check_op(c, before), -1);
+    broken = meets(c, op);
+    if (follows)
+        count(c, sh_check_op(c, before), 1);
+    return broken ? sh_check_broken(c, i, "meets a collective that is under way") : SH_OK;
 }
 
 static bool end_collective(struct sh_check *c, int collective)
 {
-    for (int k = 0; k < c->n_under_way; k++)
-        if (c->under_way[k] == collective) {
-            c->n_under_way--;
-            memmove(&c->under_way[k], &c->under_way[k + 1], (size_t)(c->n_under_way - k) * sizeof *c->under_way);
-            return true;
-        }
-    return false;
+    if (!c->under_way[collective])
+        return false;
+    c->under_way[collective] = false;
+    count(c, sh_check_op(c, collective), -1);
+    return true;
 }
 
 static void mark_written(struct sh_check *c, const struct sh_op *op)
@@ -105,7 +107,8 @@ static sh_rc take_effect(struct sh_check *c, int i)
     const struct sh_op *op = sh_check_op(c, i);
 
     if (sh_op_info(op->kind)->comm) {
-        c->under_way[c->n_under_way++] = i;
+        c->under_way[i] = true;
+        count(c, op, 1);
         return SH_OK; /* its result exists after the wait */
     }
     if (op->kind == SH_OP_RELEASE)
@@ -131,8 +134,9 @@ sh_rc sh_check_order(struct sh_check *c)
         SH_TRY(check_under_way(c, i));
         SH_TRY(take_effect(c, i));
     }
-    if (c->n_under_way)
-        return sh_check_broken(c, c->under_way[0], "is never waited for");
+    for (int i = 0; i < c->section->n_ops; i++)
+        if (c->under_way[i])
+            return sh_check_broken(c, i, "is never waited for");
     for (int t = 0; t < c->p->n_tensors; t++)
         if (c->gathered[t])
             return sh_check_broken(c, c->section->n_ops - 1, "a gathered unit is never released");

@@ -2,7 +2,6 @@
 
 #include "src/base/mem.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 sh_rc sh_check_views(const struct sh_program *p)
@@ -17,25 +16,17 @@ sh_rc sh_check_views(const struct sh_program *p)
     return SH_OK;
 }
 
-/* What lives between sections lives in all of them. */
-static struct sh_life life_of(const struct sh_check *c, int t)
-{
-    return c->p->tensors[t].persistent ? (struct sh_life){0, INT_MAX} : c->life[t];
-}
-
-/* Two tensors in one place: allowed only when their lives do not meet, or meet in one operation that works in place. */
-static bool may_share(const struct sh_check *c, int a, int b)
-{
-    struct sh_life x = life_of(c, a), y = life_of(c, b);
-    int in, out;
-
-    if (x.first > y.first)
-        return may_share(c, b, a);
-    if (x.last < y.first)
-        return true;
-    return x.last == y.first && sh_lifetime_inplace(c->p, c->section, c->life, x.last, &in, &out) && in == a &&
-           out == b;
-}
+/* The sweep goes through the section's operations, each of two moments, and keeps the storage that is alive. How much of
+ * it meets [begin, end) is how much begins before `end`, less how much ends at `begin` or before; two trees of sums over
+ * all offsets know both. */
+struct sweep {
+    const struct sh_check *c;
+    int *list, n;              /* storage in use, by offset */
+    struct sh_life *life;      /* [n] in moments; life[i] is of list[i] */
+    int64_t *offsets;          /* sorted: where storage begins or ends */
+    int n_offsets;
+    int *begins, *ends;        /* [n_offsets + 1] Fenwick trees of what is alive */
+};
 
 static int by_offset(const void *a, const void *b, void *tensors)
 {
@@ -45,41 +36,184 @@ static int by_offset(const void *a, const void *b, void *tensors)
     return (x > y) - (x < y);
 }
 
-/* Storage in use in the section, by offset; returns how many. */
-static int list_storage(const struct sh_check *c, int *list)
+static int by_value(const void *a, const void *b)
 {
-    const struct sh_program *p = c->p;
-    int n = 0;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
-    for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].base == SH_NONE && !sh_tensor_on_host(p, t) && sh_tensor_bytes(&p->tensors[t]) && life_of(c, t).first != SH_NONE)
-            list[n++] = t;
-    qsort_r(list, (size_t)n, sizeof *list, by_offset, p->tensors);
-    return n;
+    return (x > y) - (x < y);
 }
 
-static sh_rc check_pairs(const struct sh_check *c, const int *list, int n)
+static int64_t begin_of(const struct sweep *s, int i)
 {
-    const struct sh_tensor *t = c->p->tensors;
+    return s->c->p->tensors[s->list[i]].offset_bytes;
+}
 
-    for (int i = 0; i < n; i++) {
-        int64_t end = t[list[i]].offset_bytes + sh_tensor_bytes(&t[list[i]]);
+static int64_t end_of(const struct sweep *s, int i)
+{
+    return begin_of(s, i) + sh_tensor_bytes(&s->c->p->tensors[s->list[i]]);
+}
 
-        if (t[list[i]].offset_bytes < 0 || end > c->p->own_bytes + sh_segment_bytes(&c->p->segment))
-            return sh_fail(SH_E_BUG, "program check: %s lies outside of the arena", t[list[i]].name);
-        for (int k = i + 1; k < n && t[list[k]].offset_bytes < end; k++)
-            if (!may_share(c, list[i], list[k]))
-                return sh_fail(SH_E_BUG, "program check: %s: %s and %s share memory while both live",
-                               sh_section_name(c->section->kind), t[list[i]].name, t[list[k]].name);
+/* Storage in use in the section, by offset. */
+static void list_storage(struct sweep *s)
+{
+    const struct sh_program *p = s->c->p;
+
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].base == SH_NONE && !sh_tensor_on_host(p, t) && sh_tensor_bytes(&p->tensors[t]) &&
+            (p->tensors[t].persistent || s->c->life[t].first != SH_NONE))
+            s->list[s->n++] = t;
+    qsort_r(s->list, (size_t)s->n, sizeof *s->list, by_offset, p->tensors);
+    for (int i = 0; i < s->n; i++) {
+        s->offsets[2 * i] = begin_of(s, i);
+        s->offsets[2 * i + 1] = end_of(s, i);
     }
+    s->n_offsets = 2 * s->n;
+    qsort(s->offsets, (size_t)s->n_offsets, sizeof *s->offsets, by_value);
+}
+
+/* What lives between sections lives in all of this one. An operation that works in place has its input in its first moment
+ * and its output in the second, so that they may share memory; all else that it touches is alive in both. */
+static void find_moments(struct sweep *s, int *at)
+{
+    const struct sh_check *c = s->c;
+
+    for (int i = 0; i < s->n; i++) {
+        int t = s->list[i];
+
+        at[t] = i;
+        s->life[i] = c->p->tensors[t].persistent ? (struct sh_life){0, 2 * c->section->n_ops}
+                                                 : (struct sh_life){2 * c->life[t].first, 2 * c->life[t].last + 1};
+    }
+    for (int i = 0; i < c->section->n_ops; i++) {
+        int in, out;
+
+        if (sh_lifetime_inplace(c->p, c->section, c->life, i, &in, &out) && sh_tensor_bytes(&c->p->tensors[in])) {
+            s->life[at[in]].last = 2 * i;
+            s->life[at[out]].first = 2 * i + 1;
+        }
+    }
+}
+
+static int place_in(const struct sweep *s, int64_t offset)
+{
+    int low = 0, high = s->n_offsets;
+
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+
+        if (s->offsets[middle] < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void change(const struct sweep *s, int *tree, int64_t offset, int by)
+{
+    for (int i = place_in(s, offset) + 1; i <= s->n_offsets; i += i & -i)
+        tree[i] += by;
+}
+
+/* What lies at offsets less than this one. */
+static int sum_below(const struct sweep *s, const int *tree, int64_t offset)
+{
+    int sum = 0;
+
+    for (int i = place_in(s, offset); i > 0; i -= i & -i)
+        sum += tree[i];
+    return sum;
+}
+
+static void change_alive(struct sweep *s, int i, int by)
+{
+    change(s, s->begins, begin_of(s, i), by);
+    change(s, s->ends, end_of(s, i), by);
+}
+
+static bool is_taken(const struct sweep *s, int i)
+{
+    return sum_below(s, s->begins, end_of(s, i)) > sum_below(s, s->ends, begin_of(s, i) + 1);
+}
+
+/* The two by name: seldom needed, so found without haste. */
+static sh_rc overlap(const struct sweep *s, int i)
+{
+    for (int k = 0; k < s->n; k++)
+        if (k != i && s->life[k].first <= s->life[i].last && s->life[i].first <= s->life[k].last &&
+            begin_of(s, k) < end_of(s, i) && begin_of(s, i) < end_of(s, k))
+            return sh_fail(SH_E_BUG, "program check: %s: %s and %s share memory while both live",
+                           sh_section_name(s->c->section->kind), s->c->p->tensors[s->list[k < i ? k : i]].name,
+                           s->c->p->tensors[s->list[k < i ? i : k]].name);
+    return sh_fail(SH_E_BUG, "program check: %s shares memory", s->c->p->tensors[s->list[i]].name);
+}
+
+static sh_rc check_inside(const struct sweep *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (begin_of(s, i) < 0 || end_of(s, i) > s->c->p->own_bytes + sh_segment_bytes(&s->c->p->segment))
+            return sh_fail(SH_E_BUG, "program check: %s lies outside of the arena", s->c->p->tensors[s->list[i]].name);
     return SH_OK;
+}
+
+/* Lists of what begins or ends in each moment. */
+static int *by_moment(const struct sweep *s, bool first, int *next)
+{
+    int moments = 2 * s->c->section->n_ops + 1, *head = sh_calloc((size_t)moments, sizeof *head);
+
+    for (int m = 0; m < moments; m++)
+        head[m] = SH_NONE;
+    for (int i = s->n - 1; i >= 0; i--) {
+        int at = first ? s->life[i].first : s->life[i].last;
+
+        next[i] = head[at];
+        head[at] = i;
+    }
+    return head;
+}
+
+static sh_rc go_through(struct sweep *s)
+{
+    int *next = sh_calloc(2 * (size_t)s->n + 1, sizeof *next), *next_end = next + s->n;
+    int *begin = by_moment(s, true, next), *end = by_moment(s, false, next_end);
+    sh_rc rc = SH_OK;
+
+    for (int m = 0; m <= 2 * s->c->section->n_ops && rc == SH_OK; m++) {
+        for (int i = m ? end[m - 1] : SH_NONE; i != SH_NONE; i = next_end[i])
+            change_alive(s, i, -1);
+        for (int i = begin[m]; i != SH_NONE && rc == SH_OK; i = next[i]) {
+            rc = is_taken(s, i) ? overlap(s, i) : SH_OK;
+            change_alive(s, i, 1);
+        }
+    }
+    free(next);
+    free(begin);
+    free(end);
+    return rc;
 }
 
 sh_rc sh_check_overlap(const struct sh_check *c)
 {
-    int *list = sh_calloc((size_t)c->p->n_tensors + 1, sizeof *list);
-    sh_rc rc = check_pairs(c, list, list_storage(c, list));
+    size_t n = (size_t)c->p->n_tensors + 1;
+    struct sweep s = {.c = c,
+                      .list = sh_calloc(n, sizeof *s.list),
+                      .life = sh_calloc(n, sizeof *s.life),
+                      .offsets = sh_calloc(2 * n, sizeof *s.offsets)};
+    int *at = sh_calloc(n, sizeof *at);
+    sh_rc rc;
 
-    free(list);
+    list_storage(&s);
+    find_moments(&s, at);
+    s.begins = sh_calloc((size_t)s.n_offsets + 1, sizeof *s.begins);
+    s.ends = sh_calloc((size_t)s.n_offsets + 1, sizeof *s.ends);
+    rc = check_inside(&s);
+    if (rc == SH_OK)
+        rc = go_through(&s);
+    free(s.list);
+    free(s.life);
+    free(s.offsets);
+    free(s.begins);
+    free(s.ends);
+    free(at);
     return rc;
 }

@@ -3,8 +3,15 @@
  * Level 0 keeps all; level k is selective in the first k of L blocks; level L + k is full in the first k and selective in
  * the others. First blocks first: all that is kept is alive at the end of the forward, whatever its block; but what the
  * first blocks compute again they do last, when the activations of all later ones are gone, while the last block would do
- * it at the peak and save nothing there. */
+ * it at the peak and save nothing there.
+ *
+ * So each level takes no more than the one before it, up to the one that takes least; where the last block sets the peak,
+ * the topmost levels gain nothing, and may lose a little: from there on each takes no less (tests/unit/test_pass_fit.c).
+ * Were it otherwise somewhere, the answer would still fit, with a level that does not right below it. */
+#include "src/base/mem.h"
 #include "src/pass/build.h"
+
+#include <stdlib.h>
 
 static struct sh_recompute of_level(int blocks, int level)
 {
@@ -13,69 +20,108 @@ static struct sh_recompute of_level(int blocks, int level)
     return (struct sh_recompute){.full = level - blocks, .selective = blocks};
 }
 
-static sh_rc arena_of(const struct sh_build *b, int level, int64_t *bytes)
+struct ladder {
+    const struct sh_build *b;
+    int64_t *bytes; /* [levels] the arena of each, 0: not planned yet */
+};
+
+static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
 {
-    struct sh_build trial = *b;
+    struct sh_build trial = *l->b;
     struct sh_program *p;
 
-    trial.recompute = of_level(b->model.layers, level);
-    trial.limit_bytes = 0;
-    SH_TRY(sh_pass_build(&trial, &p));
-    *bytes = p->arena_bytes;
-    sh_program_destroy(p);
+    if (!l->bytes[level]) {
+        trial.recompute = of_level(trial.model.layers, level);
+        trial.limit_bytes = 0;
+        SH_TRY(sh_pass_build(&trial, &p));
+        l->bytes[level] = p->arena_bytes;
+        sh_program_destroy(p);
+    }
+    *bytes = l->bytes[level];
     return SH_OK;
 }
 
-/* From the top down to the first level that fits, or to the one that takes least: where the last block sets the peak,
- * the topmost levels gain nothing, and may lose a little. */
-static sh_rc find_top(const struct sh_build *b, int from, int *top, int64_t *least)
+/* The level next to `out` of those that take at most `most`: by halving, for they lie side by side, `in` among them and
+ * `out`, to either side, not. */
+static sh_rc edge_of(struct ladder *l, int out, int in, int64_t most, int *edge)
+{
+    while (in - out > 1 || out - in > 1) {
+        int middle = (in + out) / 2;
+        int64_t bytes;
+
+        SH_TRY(arena_of(l, middle, &bytes));
+        if (bytes <= most)
+            in = middle;
+        else
+            out = middle;
+    }
+    *edge = in;
+    return SH_OK;
+}
+
+/* Whether a level takes less than *least; it is then the one to go on from. */
+static sh_rc improves(struct ladder *l, int level, int *best, int64_t *least, bool *better)
 {
     int64_t bytes;
 
-    *top = 2 * b->model.layers;
-    SH_TRY(arena_of(b, *top, least));
-    for (int level = *top - 1; *least > b->limit_bytes && level > from; level--) {
-        SH_TRY(arena_of(b, level, &bytes));
-        if (bytes <= *least) {
-            *least = bytes;
-            *top = level;
-        }
+    SH_TRY(arena_of(l, level, &bytes));
+    *better = bytes < *least;
+    if (*better) {
+        *best = level;
+        *least = bytes;
     }
     return SH_OK;
 }
 
-/* Below the one that takes least, each level takes no more than the one before it (tests/unit/test_pass_fit.c). Were
- * there one that did, the answer would still fit, with one that does not right below it. */
-static sh_rc bisect(const struct sh_build *b, int too_low, int fits, int *level)
+/* A level above `from` that fits, or the lowest of those that take least. From the top level: those that take no more than
+ * the best one so far are side by side, and a better one is at one of their ends or between them. Where the ends and the
+ * middle take the same, all do. */
+static sh_rc find_best(struct ladder *l, int from, int *best, int64_t *least)
 {
-    while (fits - too_low > 1) {
-        int middle = too_low + (fits - too_low) / 2;
-        int64_t bytes;
+    int below = from, above = 2 * l->b->model.layers + 1;
+    bool better = true;
 
-        SH_TRY(arena_of(b, middle, &bytes));
-        if (bytes <= b->limit_bytes)
-            fits = middle;
-        else
-            too_low = middle;
+    *best = above - 1;
+    SH_TRY(arena_of(l, *best, least));
+    while (better && *least > l->b->limit_bytes) {
+        int low, high;
+
+        SH_TRY(edge_of(l, below, *best, *least, &low));
+        SH_TRY(edge_of(l, above, *best, *least, &high));
+        below = low - 1;
+        above = high + 1;
+        SH_TRY(improves(l, low, best, least, &better));
+        if (!better)
+            SH_TRY(improves(l, high, best, least, &better));
+        if (!better)
+            SH_TRY(improves(l, low + (high - low) / 2, best, least, &better));
+        if (!better)
+            *best = low;
     }
-    *level = fits;
     return SH_OK;
+}
+
+static sh_rc climb(struct ladder *l, int from, int *level)
+{
+    int64_t bytes;
+
+    SH_TRY(arena_of(l, from, &bytes));
+    if (bytes <= l->b->limit_bytes || from == 2 * l->b->model.layers)
+        return SH_OK;
+    SH_TRY(find_best(l, from, level, &bytes));
+    return bytes <= l->b->limit_bytes ? edge_of(l, from, *level, l->b->limit_bytes, level) : SH_OK;
 }
 
 sh_rc sh_pass_fit(struct sh_build *b, int *level)
 {
-    int from = *level, top;
-    int64_t bytes;
+    struct ladder l = {.b = b};
+    sh_rc rc;
 
     if (!b->fit)
         return SH_OK;
-    SH_TRY(arena_of(b, from, &bytes));
-    if (bytes > b->limit_bytes) {
-        SH_TRY(find_top(b, from, &top, &bytes));
-        *level = top;
-        if (bytes <= b->limit_bytes)
-            SH_TRY(bisect(b, from, top, level));
-    }
+    l.bytes = sh_calloc(2 * (size_t)b->model.layers + 1, sizeof *l.bytes);
+    rc = climb(&l, *level, level);
+    free(l.bytes);
     b->recompute = of_level(b->model.layers, *level);
-    return SH_OK;
+    return rc;
 }

@@ -84,8 +84,9 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
 /* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
 void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
 
-/* Scratch of kernels, lifetimes, offsets in the arena. */
-void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads);
+/* Scratch of kernels, lifetimes, offsets in the arena.
+ * Errors: SH_E_MEMORY where the segment of a node is beyond 64 bits. */
+sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads);
 
 /* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing
  * touches its result or changes what it sends; each gathered unit has a release; no two living tensors share memory;

@@ -6,8 +6,10 @@
  * shares its storage. At the end the spaces get their places in the arena. Snapshots
  * lie in an arena of host memory where the program says so. */
 #include "src/base/mem.h"
+#include "src/base/size.h"
 #include "src/pass/lifetime.h"
 #include "src/pass/pass.h"
+#include "src/pass/room.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,55 +111,30 @@ static int larger_first(const void *a, const void *b)
     return x->root - y->root;
 }
 
-static int by_offset(const void *a, const void *b)
+static int64_t assign_offsets(struct place *pl, int n_ops)
 {
-    const struct block *const *x = a, *const *y = b;
-
-    return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
-}
-
-/* Lowest offset free of everything placed so far that is alive together with b. */
-static int64_t lowest_free(const struct place *pl, const struct block *b, int placed, const struct block **near)
-{
-    int64_t at = 0;
-    int n = 0;
-
-    for (int i = 0; i < placed; i++) {
-        const struct block *o = &pl->blocks[i];
-
-        if (o->life.first <= b->life.last && b->life.first <= o->life.last)
-            near[n++] = o;
-    }
-    qsort(near, (size_t)n, sizeof *near, by_offset);
-    for (int i = 0; i < n && near[i]->offset < at + b->bytes; i++)
-        if (near[i]->offset + near[i]->bytes > at)
-            at = near[i]->offset + near[i]->bytes;
-    return at;
-}
-
-static int64_t assign_offsets(struct place *pl)
-{
-    const struct block **near = sh_calloc((size_t)pl->n_blocks + 1, sizeof *near);
+    struct sh_room *room = sh_room_create(n_ops);
     int64_t end = 0;
 
     qsort(pl->blocks, (size_t)pl->n_blocks, sizeof *pl->blocks, larger_first);
     for (int i = 0; i < pl->n_blocks; i++) {
         struct block *b = &pl->blocks[i];
 
-        b->offset = lowest_free(pl, b, i, near);
+        b->offset = sh_room_lowest(room, b->life, b->bytes);
+        sh_room_take(room, b->life, b->offset, b->bytes);
         end = b->offset + b->bytes > end ? b->offset + b->bytes : end;
     }
-    free(near);
+    sh_room_destroy(room);
     return end;
 }
 
 /* Bytes of the space that the section needs behind the persistent tensors. */
-static int64_t place_in_space(struct place *pl, enum sh_space space)
+static int64_t place_in_space(struct place *pl, enum sh_space space, int n_ops)
 {
     int64_t front = pl->persistent[space], peak;
 
     collect_blocks(pl, space);
-    peak = assign_offsets(pl);
+    peak = assign_offsets(pl, n_ops);
     for (int i = 0; i < pl->n_blocks; i++)
         pl->p->tensors[pl->blocks[i].root].offset_bytes = front + pl->blocks[i].offset;
     if (front + peak > pl->bytes[space])
@@ -175,7 +152,7 @@ static void place_section(struct place *pl, struct sh_section *section)
     share_storage(pl, section);
     section->peak_bytes = 0;
     for (int space = 0; space < SH_SPACES; space++)
-        section->peak_bytes += place_in_space(pl, (enum sh_space)space);
+        section->peak_bytes += place_in_space(pl, (enum sh_space)space, section->n_ops);
     for (int t = 0; t < p->n_tensors; t++)
         if (pl->shares[t] != SH_NONE)
             p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
@@ -186,8 +163,22 @@ static int64_t whole_pages(int64_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
+/* All ranks of a node have what this one has. */
+static sh_rc check_segment(const struct sh_program *p)
+{
+    const struct sh_segment *w = &p->segment;
+    int64_t groups = sh_size_mul(w->ranks / w->group_ranks, w->group_bytes);
+    int64_t all = sh_size_add(p->own_bytes, sh_size_add(groups, sh_size_mul(w->ranks, w->peer_bytes)));
+
+    return all < INT64_MAX ? SH_OK
+                           : sh_fail(SH_E_MEMORY,
+                                     "the %d ranks of a node (mesh.ranks_per_node) would share more than 2^63 bytes; use fewer, "
+                                     "or a smaller model or training.local_batch_size",
+                                     w->ranks);
+}
+
 /* From places in a space to places in the arena. Without a segment the own part is all of it. */
-static void place_spaces(struct place *pl)
+static sh_rc place_spaces(struct place *pl)
 {
     struct sh_program *p = pl->p;
     struct sh_segment *w = &p->segment;
@@ -199,6 +190,7 @@ static void place_spaces(struct place *pl)
         p->own_bytes = whole_pages(p->own_bytes);
         w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
         w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
+        SH_TRY(check_segment(p));
         at[SH_SPACE_GROUP] = p->own_bytes + sh_segment_group_at(w, w->rank);
         at[SH_SPACE_PEERS] = p->own_bytes + sh_segment_peer_at(w, w->rank);
     }
@@ -209,6 +201,7 @@ static void place_spaces(struct place *pl)
         if (p->tensors[t].space == SH_SPACE_GROUP)
             p->arena_bytes += sh_lifetime_share(p, &p->tensors[t]);
     }
+    return SH_OK;
 }
 
 static void place_views(struct sh_program *p)
@@ -223,9 +216,10 @@ static void place_views(struct sh_program *p)
     }
 }
 
-void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
+sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
 {
     struct place pl = {.p = p};
+    sh_rc rc;
 
     add_scratch(p, kernels, threads);
     place_persistent(&pl);
@@ -234,9 +228,11 @@ void sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, 
     pl.blocks = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.blocks);
     for (int i = 0; i < p->n_sections; i++)
         place_section(&pl, &p->sections[i]);
-    place_spaces(&pl);
-    place_views(p);
+    rc = place_spaces(&pl);
+    if (rc == SH_OK)
+        place_views(p);
     free(pl.life);
     free(pl.shares);
     free(pl.blocks);
+    return rc;
 }

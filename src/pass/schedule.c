@@ -19,8 +19,14 @@ struct list {
 struct schedule {
     const struct sh_pass_options *opt;
     const struct sh_op *old; /* the section as it was */
-    int n;
+    int n, n_tensors;
     enum sh_section_kind kind;
+};
+
+/* Operations put off, and what they make. */
+struct delayed {
+    struct list list;
+    bool *made; /* [tensors] */
 };
 
 static void push(struct list *l, int op)
@@ -51,52 +57,75 @@ static bool is_grad_sum(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
 }
 
-/* Whether operation i, or the collective that it waits for, makes tensor t. */
-static bool makes(const struct schedule *s, int i, int t)
+/* The tensor that operation i, or the collective that it waits for, makes. */
+static int made_by(const struct schedule *s, int i)
 {
     const struct sh_op *op = s->old[i].kind == SH_OP_WAIT ? &s->old[s->old[i].attr.waits_for] : &s->old[i];
 
-    return op->out[0] == t;
+    return op->out[0];
 }
 
-/* Casts, additions and sums over replicas that go on with what the list makes. */
-static bool goes_with(const struct schedule *s, const struct list *l, int i)
+static void put_off(const struct schedule *s, struct delayed *d, int i)
+{
+    push(&d->list, i);
+    if (made_by(s, i) != SH_NONE)
+        d->made[made_by(s, i)] = true;
+}
+
+static void take_up(const struct schedule *s, struct delayed *d, struct list *out)
+{
+    for (int k = 0; k < d->list.n; k++)
+        if (made_by(s, d->list.op[k]) != SH_NONE)
+            d->made[made_by(s, d->list.op[k])] = false;
+    append(out, &d->list);
+}
+
+/* Casts, additions and sums over replicas that go on with what is put off. */
+static bool goes_with(const struct schedule *s, const struct delayed *d, int i)
 {
     const struct sh_op *op = &s->old[i];
     bool sum = is_grad_sum(s, i) && op->attr.after == SH_NONE;
     bool local = op->unit != SH_NONE && (op->kind == SH_OP_CAST || op->kind == SH_OP_ACCUMULATE);
 
-    for (int k = 0; k < l->n && (sum || local); k++)
-        if (makes(s, l->op[k], sum ? op->out[0] : op->in[0]))
-            return true;
-    return false;
+    return (sum || local) && d->made[sum ? op->out[0] : op->in[0]];
+}
+
+static struct delayed delayed_for(const struct schedule *s)
+{
+    return (struct delayed){.list = list_for(s->n), .made = sh_calloc((size_t)s->n_tensors + 1, sizeof(bool))};
+}
+
+static void free_delayed(struct delayed *d)
+{
+    free(d->list.op);
+    free(d->made);
 }
 
 /* Move waits down. `tail` is what must follow the newest reduce_scatter; `end` what may wait for the section's end. */
 static void delay_waits(const struct schedule *s, struct list *out)
 {
-    struct list tail = list_for(s->n), end = list_for(s->n);
+    struct delayed tail = delayed_for(s), end = delayed_for(s);
 
     for (int i = 0; i < s->n; i++) {
         enum sh_op_kind waited = waited_kind(s, i);
         bool of_unit = s->old[i].unit != SH_NONE;
 
         if (s->old[i].kind == SH_OP_REDUCE_SCATTER) {
-            append(out, &tail);
+            take_up(s, &tail, out);
             push(out, i);
         } else if (goes_with(s, &end, i) || (of_unit && waited == SH_OP_ALL_REDUCE) ||
                    (of_unit && waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE)) {
-            push(&end, i);
+            put_off(s, &end, i);
         } else if (waited == SH_OP_REDUCE_SCATTER || goes_with(s, &tail, i)) {
-            push(&tail, i);
+            put_off(s, &tail, i);
         } else {
             push(out, i);
         }
     }
-    append(out, &tail);
-    append(out, &end);
-    free(tail.op);
-    free(end.op);
+    take_up(s, &tail, out);
+    take_up(s, &end, out);
+    free_delayed(&tail);
+    free_delayed(&end);
 }
 
 struct prefetch {
@@ -104,6 +133,7 @@ struct prefetch {
     struct list *out;
     struct list gathers;  /* in their order */
     bool *done;           /* [section's operations] in `out` already */
+    int *copy;            /* [tensors] the first operation that copies into it, SH_NONE */
     int started, waited;  /* gathers so far */
     int alive;
 };
@@ -130,10 +160,21 @@ static void start_next(struct prefetch *f)
 /* Whether what a gather sends is there: with reshard_after_forward: N the backward sends what the forward leaves. */
 static bool has_source(const struct prefetch *f, int gather)
 {
-    for (int i = 0; i < f->s->n; i++)
-        if (f->s->old[i].kind == SH_OP_COPY && f->s->old[i].out[0] == f->s->old[gather].in[0])
-            return f->done[i];
-    return true;
+    int copy = f->copy[f->s->old[gather].in[0]];
+
+    return copy == SH_NONE || f->done[copy];
+}
+
+static int *copies_of(const struct schedule *s)
+{
+    int *copy = sh_calloc((size_t)s->n_tensors + 1, sizeof *copy);
+
+    for (int t = 0; t < s->n_tensors; t++)
+        copy[t] = SH_NONE;
+    for (int i = s->n - 1; i >= 0; i--)
+        if (s->old[i].kind == SH_OP_COPY)
+            copy[s->old[i].out[0]] = i;
+    return copy;
 }
 
 static bool may_start(const struct prefetch *f, int gather)
@@ -167,8 +208,11 @@ static void take_over(struct prefetch *f, int i)
 
 static void advance_gathers(const struct schedule *s, const struct list *in, struct list *out)
 {
-    struct prefetch f = {
-        .s = s, .out = out, .gathers = list_for(s->n), .done = sh_calloc((size_t)s->n + 1, sizeof(bool))};
+    struct prefetch f = {.s = s,
+                         .out = out,
+                         .gathers = list_for(s->n),
+                         .done = sh_calloc((size_t)s->n + 1, sizeof(bool)),
+                         .copy = copies_of(s)};
 
     for (int i = 0; i < in->n; i++)
         if (s->old[in->op[i]].kind == SH_OP_ALL_GATHER)
@@ -177,6 +221,7 @@ static void advance_gathers(const struct schedule *s, const struct list *in, str
         take_over(&f, in->op[i]);
     free(f.gathers.op);
     free(f.done);
+    free(f.copy);
 }
 
 /* Put the operations in their new order; indices of collectives within the section follow. */
@@ -205,7 +250,8 @@ static void schedule_section(const struct sh_pass_options *opt, struct sh_progra
 {
     struct sh_op *ops = p->ops + section->first_op;
     struct sh_op *old = sh_calloc((size_t)section->n_ops + 1, sizeof *old);
-    struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .kind = section->kind};
+    struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .n_tensors = p->n_tensors,
+                         .kind = section->kind};
     struct list delayed = list_for(s.n), order = list_for(s.n);
 
     memcpy(old, ops, (size_t)s.n * sizeof *old);

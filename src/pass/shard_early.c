@@ -3,16 +3,24 @@
  * unit is reduced early, behind all of the backward, but for those rows and what the embedding makes besides, which
  * follow. Each element is summed once, from the same gradients, so the bits are the same. */
 #include "kernels/exact.h"
+#include "src/base/mem.h"
 #include "src/pass/shard.h"
+
+#include <stdlib.h>
+
+/* The unit of the parameter whose gradient output k is; SH_NONE: it is none. */
+static int unit_of_grad(const struct sh_program *micro, const struct sh_op *op, int k)
+{
+    int param = op->out[k] == SH_NONE ? SH_NONE : micro->tensors[op->out[k]].grad_of;
+
+    return param == SH_NONE ? SH_NONE : micro->params[param].unit;
+}
 
 static bool writes_unit(const struct sh_program *micro, const struct sh_op *op, int unit)
 {
-    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
-        int param = op->out[k] == SH_NONE ? SH_NONE : micro->tensors[op->out[k]].grad_of;
-
-        if (param != SH_NONE && micro->params[param].unit == unit)
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (unit_of_grad(micro, op, k) == unit)
             return true;
-    }
     return false;
 }
 
@@ -25,17 +33,24 @@ static bool possible(const struct sh_pass_options *opt)
            !(opt->reproducible && opt->micro_steps > 1);
 }
 
-int sh_shard_early(const struct sh_program *micro, const struct sh_pass_options *opt, int unit)
+void sh_shard_early(const struct sh_program *micro, const struct sh_pass_options *opt, int *early)
 {
-    int early = SH_NONE;
-    bool rows = false; /* come after it */
+    bool *rows = sh_calloc((size_t)micro->n_units + 1, sizeof *rows); /* come after it */
 
+    for (int unit = 0; unit < micro->n_units; unit++)
+        early[unit] = SH_NONE;
     for (int i = 0; i < micro->n_ops && possible(opt); i++)
-        if (writes_unit(micro, &micro->ops[i], unit)) {
-            rows = micro->ops[i].kind == SH_OP_EMBED_BWD;
-            early = rows ? early : i;
+        for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+            int unit = unit_of_grad(micro, &micro->ops[i], k);
+
+            if (unit == SH_NONE)
+                continue;
+            rows[unit] = micro->ops[i].kind == SH_OP_EMBED_BWD;
+            early[unit] = rows[unit] ? early[unit] : i;
         }
-    return rows ? early : SH_NONE;
+    for (int unit = 0; unit < micro->n_units; unit++)
+        early[unit] = rows[unit] ? early[unit] : SH_NONE;
+    free(rows);
 }
 
 bool sh_shard_whole_blocks(const struct sh_op_rows *rows)

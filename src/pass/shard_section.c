@@ -30,8 +30,9 @@ struct shard {
     int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
     bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
     bool squaring;         /* a reduction of this section has begun the program's squares */
-    struct interval *intervals;
+    struct interval *intervals; /* by their first operation */
     int n_intervals, cap_intervals;
+    int *newest;           /* [units] the unit's newest interval, SH_NONE */
     int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
     int *full;             /* [units] gathered now, SH_NONE */
     int *secondary;        /* [units] what the backward gathers from (inner axis), SH_NONE */
@@ -63,18 +64,10 @@ static int unit_of(const struct shard *s, int t)
     return param == SH_NONE ? SH_NONE : s->micro->params[param].unit;
 }
 
-static struct interval *newest_of(struct shard *s, int unit)
-{
-    for (int i = s->n_intervals - 1; i >= 0; i--)
-        if (s->intervals[i].unit == unit)
-            return &s->intervals[i];
-    return NULL;
-}
-
 static void use(struct shard *s, int unit, int op)
 {
-    struct interval *open = newest_of(s, unit);
-    bool neighbour = s->n_intervals && open == &s->intervals[s->n_intervals - 1];
+    struct interval *open = s->newest[unit] == SH_NONE ? NULL : &s->intervals[s->newest[unit]];
+    bool neighbour = open && s->newest[unit] == s->n_intervals - 1;
 
     if (open && (neighbour || s->opt->strategy.keep_after_forward)) {
         open->last = op;
@@ -83,9 +76,10 @@ static void use(struct shard *s, int unit, int op)
     if (open)
         open->more = true;
     s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
-    s->intervals[s->n_intervals++] = (struct interval){
-        .unit = unit, .first = op, .last = op, .again = open != NULL,
-        .axis = open && inner_size(s) > 1 ? SH_AXIS_INNER : SH_AXIS_SHARD};
+    s->intervals[s->n_intervals] = (struct interval){
+        .unit = unit, .first = op, .last = op, .again = s->newest[unit] != SH_NONE,
+        .axis = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? SH_AXIS_INNER : SH_AXIS_SHARD};
+    s->newest[unit] = s->n_intervals++;
 }
 
 static void find_intervals(struct shard *s)
@@ -109,8 +103,7 @@ static void find_last_grads(struct shard *s)
             if (param != SH_NONE)
                 s->last_grad[s->micro->params[param].unit] = i;
         }
-    for (int unit = 0; unit < s->micro->n_units; unit++)
-        s->early[unit] = sh_shard_early(s->micro, s->opt, unit);
+    sh_shard_early(s->micro, s->opt, s->early);
 }
 
 static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, int unit, const char *what)
@@ -180,8 +173,10 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
 static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
-    int kept = level ? u->grad_level[level] : shard_size(s) == 1 ? u->grad_shard : u->grad_full;
+    int kept = shard_size(s) == 1 ? u->grad_shard : u->grad_full;
 
+    if (level)
+        kept = level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
     if (kept != SH_NONE)
         return kept;
     kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
@@ -414,28 +409,11 @@ static void emit(struct shard *s, int index)
     sh_shard_op(s->out, op);
 }
 
-static void walk(struct shard *s)
-{
-    for (int i = 0; i < s->micro->n_ops; i++) {
-        if (s->micro->ops[i].phase == SH_PHASE_INIT)
-            continue;
-        for (int v = 0; v < s->n_intervals; v++)
-            if (s->intervals[v].first == i)
-                open_interval(s, &s->intervals[v]);
-        emit(s, i);
-        for (int v = 0; v < s->n_intervals; v++)
-            if (s->intervals[v].last == i)
-                close_interval(s, &s->intervals[v]);
-        for (int unit = 0; unit < s->out->n_units; unit++) {
-            if (s->early[unit] == i)
-                reduce_early(s, unit, s->micro->ops[i].phase);
-            if (s->last_grad[unit] == i) {
-                add_pairs(s, unit, s->micro->ops[i].phase);
-                reduce(s, unit, s->micro->ops[i].phase);
-            }
-        }
-    }
-}
+/* What is to be done after each operation of the micro-step. */
+struct agenda {
+    int *first; /* [operations] the first thing, SH_NONE */
+    int *next;  /* [things] the one after it, SH_NONE */
+};
 
 static int *filled(int n)
 {
@@ -444,6 +422,71 @@ static int *filled(int n)
     for (int i = 0; i < n; i++)
         a[i] = SH_NONE;
     return a;
+}
+
+static struct agenda agenda_for(const struct shard *s, int things)
+{
+    return (struct agenda){.first = filled(s->micro->n_ops), .next = filled(things)};
+}
+
+static void free_agenda(struct agenda *a)
+{
+    free(a->first);
+    free(a->next);
+}
+
+/* In front of what is there already: things are put in from the last to the first. */
+static void put_in(struct agenda *a, int op, int thing)
+{
+    if (op == SH_NONE)
+        return;
+    a->next[thing] = a->first[op];
+    a->first[op] = thing;
+}
+
+static void close_intervals(struct shard *s, const struct agenda *closing, int op)
+{
+    for (int v = closing->first[op]; v != SH_NONE; v = closing->next[v])
+        close_interval(s, &s->intervals[v]);
+}
+
+/* Thing 2 u is the early reduction of unit u, thing 2 u + 1 the one of all that is left. */
+static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
+{
+    enum sh_phase phase = s->micro->ops[op].phase;
+
+    for (int thing = reducing->first[op]; thing != SH_NONE; thing = reducing->next[thing]) {
+        if (thing % 2 == 0) {
+            reduce_early(s, thing / 2, phase);
+        } else {
+            add_pairs(s, thing / 2, phase);
+            reduce(s, thing / 2, phase);
+        }
+    }
+}
+
+static void walk(struct shard *s)
+{
+    struct agenda closing = agenda_for(s, s->n_intervals), reducing = agenda_for(s, 2 * s->micro->n_units);
+    int opened = 0;
+
+    for (int v = s->n_intervals - 1; v >= 0; v--)
+        put_in(&closing, s->intervals[v].last, v);
+    for (int unit = s->micro->n_units - 1; unit >= 0; unit--) {
+        put_in(&reducing, s->last_grad[unit], 2 * unit + 1);
+        put_in(&reducing, s->early[unit], 2 * unit);
+    }
+    for (int i = 0; i < s->micro->n_ops; i++) {
+        if (s->micro->ops[i].phase == SH_PHASE_INIT)
+            continue;
+        for (; opened < s->n_intervals && s->intervals[opened].first == i; opened++)
+            open_interval(s, &s->intervals[opened]);
+        emit(s, i);
+        close_intervals(s, &closing, i);
+        reduce_units(s, &reducing, i);
+    }
+    free_agenda(&closing);
+    free_agenda(&reducing);
 }
 
 /* Tensors that outlive the section are those of the program. */
@@ -476,7 +519,8 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
                       .secondary = filled(micro->n_units),
                       .grad = filled(micro->n_units),
                       .last_grad = filled(micro->n_units),
-                      .early = filled(micro->n_units)};
+                      .early = filled(micro->n_units),
+                      .newest = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);
     out->sections[out->n_sections - 1].micro_step = micro_step;
@@ -491,4 +535,5 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
     free(s.grad);
     free(s.last_grad);
     free(s.early);
+    free(s.newest);
 }

@@ -99,7 +99,7 @@ sh_rc sh_report_write(const struct sh_report *r, const char *path)
     write_page(out, r);
     failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed)
-        rc = sh_fail(SH_E_MEMORY, "report: no memory for the page");
+        rc = sh_fail(SH_E_MEMORY, "out of memory: no room for the page");
     else
         rc = sh_write_file_atomic(path, text, bytes);
     free(text);

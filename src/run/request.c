@@ -296,5 +296,5 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
         .threads = threads,
         .limit_bytes = limit_bytes,
     };
-    return SH_OK;
+    return sh_model_check(&out->model, &out->batch);
 }

@@ -22,7 +22,8 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
                                      char text[SH_STRATEGY_TEXT]);
 
 /* mesh: of sh_request_mesh() at the same place.
- * Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, and the like. */
+ * Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, when sizes are beyond what can be
+ * counted, and the like. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
 

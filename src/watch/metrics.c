@@ -14,6 +14,7 @@ struct sh_metrics {
     FILE *file;
     char *path;
     char *failure; /* of the first line that could not be written; NULL */
+    sh_rc failed;  /* its class */
 };
 
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
@@ -21,7 +22,7 @@ sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
     FILE *f = fopen(path, "ae");
 
     if (!f)
-        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+        return sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "open %s: %s", path, strerror(errno));
     *out = sh_calloc(1, sizeof **out);
     (*out)->file = f;
     (*out)->path = sh_strdup(path);
@@ -40,7 +41,7 @@ void sh_metrics_close(struct sh_metrics *m)
 
 sh_rc sh_metrics_result(const struct sh_metrics *m)
 {
-    return m && m->failure ? sh_fail(SH_E_DATA, "%s", m->failure) : SH_OK;
+    return m && m->failure ? sh_fail(m->failed, "%s", m->failure) : SH_OK;
 }
 
 /* JSON has no NaN or Inf: such a number is written as null. */
@@ -76,8 +77,9 @@ static json_t *words(const char *text)
 
 static char *put(struct sh_metrics *m, const char *text)
 {
+    m->failed = text ? SH_E_DATA : SH_E_MEMORY;
     if (!text)
-        return sh_strfmt("%s: a line cannot be encoded", m->path);
+        return sh_strfmt("out of memory: no room for a line of %s", m->path);
     if (fprintf(m->file, "%s\n", text) < 0 || fflush(m->file) != 0)
         return sh_strfmt("write %s: %s", m->path, strerror(errno));
     return NULL;
@@ -139,7 +141,7 @@ void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int6
 
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
-    write_line(m, json_pack("{s:I, s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", c->path,
+    write_line(m, json_pack("{s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", words(c->path),
                             "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
                             number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9),
                             "disk_gb_per_second", number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",

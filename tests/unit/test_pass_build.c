@@ -349,6 +349,20 @@ static void a_limit_is_kept(void **state)
     sh_program_destroy(p);
 }
 
+/* 2^10 micro-steps have a tenth level of the tree, the last of which need not be kept. */
+static void the_deepest_tree(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    struct sh_program *p;
+
+    (void)state;
+    b.options.reproducible = b.options.strategy.sync_last_only = true;
+    b.options.micro_steps = 1 << SH_GRAD_LEVELS;
+    p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+    assert_int_not_equal(sh_program_micro_step(p, b.options.micro_steps - 1), SH_NONE);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +370,7 @@ int main(void)
         cmocka_unit_test(all_options_on_one_mesh),
         cmocka_unit_test(without_training),
         cmocka_unit_test(collectives_of_a_step),
+        cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(tied_weights_are_reduced_early),

@@ -328,7 +328,7 @@ static void other_orders_pass(void **state)
     move(&l, find(&l, SH_OP_REDUCE_SCATTER, true, 0), l.s->n_ops - 1);
     assert_int_equal(sh_pass_check(l.p), SH_E_BUG); /* both are longer alive than was planned */
     assert_non_null(strstr(sh_error_text(), "share memory"));
-    sh_pass_place(l.p, &sh_kernels_ref, 1);
+    assert_int_equal(sh_pass_place(l.p, &sh_kernels_ref, 1), SH_OK);
     assert_int_equal(sh_pass_check(l.p), SH_OK);
     sh_program_destroy(l.p);
 }

@@ -3,10 +3,12 @@
 #include "src/base/time.h"
 #include "tests/unit/tiny.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -193,7 +195,7 @@ static void a_view_lies_in_its_base(void **state)
     int view = add(p, 50, base, 10), again = add(p, 5, view, 7);
 
     (void)state;
-    sh_pass_place(p, &sh_kernels_ref, 1);
+    assert_int_equal(sh_pass_place(p, &sh_kernels_ref, 1), SH_OK);
     assert_int_equal(p->tensors[first].offset_bytes, 0);
     assert_int_equal(p->tensors[base].offset_bytes, 256);
     assert_int_equal(p->tensors[view].offset_bytes, 256 + 40);
@@ -225,6 +227,35 @@ static void large_plans_are_quick(void **state)
         }
 }
 
+static double seconds_to_plan(int layers)
+{
+    struct sh_build b = tiny_build(&not_tiny_model, 1);
+    double least = 1e9;
+
+    b.model.layers = layers;
+    b.act = SH_BF16;
+    b.options.micro_steps = 2;
+    for (int i = 0; i < 3; i++) {
+        struct timespec begin, end;
+
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+        sh_program_destroy(tiny_program(&b, tiny_mesh(64, 8, 1, 511)));
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+        least = fmin(least, (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9);
+    }
+    return least;
+}
+
+/* Sixteen times the layers: 16 and a bit when linear, 256 when each block looks at all others. */
+static void deep_plans_take_as_much_longer(void **state)
+{
+    double few = seconds_to_plan(50), many = seconds_to_plan(800);
+
+    (void)state;
+    print_message("50 layers: %.4f s, 800: %.4f s, %.1f times that\n", few, many, many / few);
+    assert_true(many / few < 64);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +268,7 @@ int main(void)
         cmocka_unit_test(the_table_adds_up_to_the_arena),
         cmocka_unit_test(a_view_lies_in_its_base),
         cmocka_unit_test(large_plans_are_quick),
+        cmocka_unit_test(deep_plans_take_as_much_longer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,233 @@
+/* Plans stay what they are: digests of some hundred of them over a grid of models, strategies, meshes and options, each of
+ * every tensor with its place, every operation and every section. A faster pass must not change one byte; where a plan is
+ * meant to change, `test_pass_same --print` prints the new rows. */
+#include "src/base/hash.h"
+#include "src/base/rng.h"
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ROWS = 24, PLANS = 24 }; /* plans of a row */
+
+static const uint64_t expected[ROWS] = {
+#include "tests/unit/plans.inc"
+};
+
+static uint64_t mix(uint64_t h, int64_t v)
+{
+    return sh_mix64(h ^ (uint64_t)v);
+}
+
+static uint64_t mix_all(uint64_t h, const int *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        h = mix(h, v[i]);
+    return h;
+}
+
+static uint64_t mix_text(uint64_t h, const char *s)
+{
+    while (*s)
+        h = mix(h, *s++);
+    return h;
+}
+
+static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
+{
+    h = mix_text(h, t->name);
+    h = mix_all(h, (const int[]){t->mem, t->dtype, t->ndim, t->base, t->param, t->grad_of, t->persistent, t->space}, 8);
+    for (int i = 0; i < t->ndim; i++)
+        h = mix(h, t->dim[i]);
+    return mix(mix(h, t->base_elems), t->offset_bytes);
+}
+
+static uint64_t of_op(uint64_t h, const struct sh_op *op)
+{
+    const struct sh_op_attr *a = &op->attr;
+
+    h = mix_all(h, (const int[]){op->kind, op->work, op->stream, op->phase, op->block, op->unit}, 6);
+    h = mix_all(h, op->in, SH_OP_MAX_IN);
+    h = mix_all(h, op->out, SH_OP_MAX_OUT);
+    h = mix_all(h, (const int[]){a->rms, a->w_in_out, (int)a->accumulate, a->inverse, a->heads, a->kv_heads, a->head_dim,
+                                 a->axis, a->waits_for, a->after, a->run_first, a->run_count, a->rows.late}, 13);
+    h = mix(mix(h, a->chunk_rows), a->squared);
+    h = mix(mix(mix(h, a->rows.first), a->rows.count), a->rows.elems);
+    return mix(mix(h, a->rows.begin), a->rows.end);
+}
+
+static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
+{
+    h = mix(mix(mix_text(h, u->name), u->elems), u->chunk);
+    h = mix_all(h, (const int[]){u->first_param, u->n_params, u->compute, u->remainder, u->exp_avg, u->exp_avg_sq, u->full,
+                                 u->snapshot, u->grad_shard, u->squared, u->grad_full}, 11);
+    return mix_all(h, u->grad_level, SH_GRAD_LEVELS);
+}
+
+static uint64_t of_program(const struct sh_program *p)
+{
+    uint64_t h = sh_pass_hash(p);
+    int64_t bytes[SH_MEM_KINDS];
+
+    sh_pass_memory(p, bytes);
+    for (int i = 0; i < SH_MEM_KINDS; i++)
+        h = mix(h, bytes[i]);
+    for (int i = 0; i < p->n_tensors; i++)
+        h = of_tensor(h, &p->tensors[i]);
+    for (int i = 0; i < p->n_ops; i++)
+        h = of_op(h, &p->ops[i]);
+    for (int i = 0; i < p->n_units; i++)
+        h = of_unit(h, &p->units[i]);
+    for (int i = 0; i < p->n_runs; i++)
+        h = mix(mix(mix(h, p->runs[i].begin), p->runs[i].end), p->runs[i].decay);
+    for (int i = 0; i < p->n_sections; i++) {
+        const struct sh_section *s = &p->sections[i];
+
+        h = mix_all(h, (const int[]){(int)s->kind, s->first_op, s->n_ops, s->repeat, s->micro_step}, 5);
+        h = mix(h, s->peak_bytes);
+    }
+    h = mix(mix(mix(h, p->persistent_bytes), p->own_bytes), p->segment.group_bytes);
+    return mix(mix(mix(h, p->segment.peer_bytes), p->arena_bytes), p->host_bytes);
+}
+
+/* Draws, one after the other, of plan `plan` of the grid. */
+struct draw {
+    uint64_t plan, n;
+};
+
+static int draw(struct draw *d, int below)
+{
+    return (int)(sh_mix64(d->plan * 4096 + d->n++) % (uint64_t)below);
+}
+
+static void draw_mesh(struct draw *d, struct sh_build *b)
+{
+    static const int shards[] = {1, 2, 3, 4, 8}, replicas[] = {1, 1, 2, 3};
+    int shard = shards[draw(d, 5)], replicate = replicas[draw(d, 4)], inner = 1, segment = draw(d, 3);
+    bool resharded = !b->options.strategy.params_resident && !b->options.strategy.keep_after_forward;
+    struct sh_mesh_request request;
+
+    if (resharded && !segment && shard % 2 == 0 && draw(d, 2))
+        inner = 2;
+    request = (struct sh_mesh_request){.shard = shard, .replicate = replicate, .inner = inner};
+    assert_int_equal(sh_mesh_shape_make(&request, shard * replicate, draw(d, shard * replicate), &b->options.mesh), SH_OK);
+    if (segment && shard * replicate > 1) {
+        b->options.segment_ranks = segment == 1 ? shard * replicate : shard;
+        b->options.segment_rank = b->options.mesh.index[SH_AXIS_WORLD] % b->options.segment_ranks;
+    }
+    if (b->options.segment_ranks == 1)
+        b->options.segment_ranks = 0;
+}
+
+static void draw_options(struct draw *d, struct sh_build *b)
+{
+    static const int micros[] = {1, 2, 3, 4, 8};
+    struct sh_pass_options *o = &b->options;
+    int strategy = draw(d, TINY_STRATEGIES);
+
+    o->strategy.params_resident = tiny_strategies[strategy].params_resident;
+    o->strategy.keep_after_forward = tiny_strategies[strategy].keep_after_forward;
+    o->strategy.sync_last_only = draw(d, 2);
+    o->micro_steps = micros[draw(d, 5)];
+    o->snapshot = draw(d, 2);
+    o->reduce = draw(d, 3) ? SH_F32 : SH_BF16;
+    o->decay_all = draw(d, 4) == 0;
+    o->forward_prefetch = draw(d, 4);
+    o->backward_prefetch = draw(d, 4);
+    o->gathers_alive = draw(d, 3) ? 0 : draw(d, 4) + 1;
+    if (o->reduce == SH_F32 && o->micro_steps != 3 && draw(d, 3) == 0)
+        o->reproducible = o->strategy.sync_last_only = true;
+}
+
+static struct sh_build draw_build(struct draw *d)
+{
+    struct sh_build b = tiny_build(&tiny_models[draw(d, TINY_MODELS)], draw(d, 3) + 1);
+
+    b.model.layers = draw(d, 9) + 1;
+    b.model.ffn_dim = draw(d, 2) ? 20 : 500;
+    b.model.vocab = draw(d, 2) ? 13 : 1000;
+    b.batch.seq = draw(d, 2) ? TINY_SEQ : 120;
+    b.model.max_seq_len = b.batch.seq;
+    b.batch.docs = draw(d, 3) == 0;
+    b.act = draw(d, 2) ? SH_BF16 : SH_F32;
+    b.kernels = draw(d, 2) ? &sh_kernels_cuda : &sh_kernels_ref;
+    b.snapshot_on_host = draw(d, 4) == 0;
+    b.evaluate = draw(d, 3) == 0;
+    b.recompute = tiny_recomputes[draw(d, TINY_RECOMPUTES)];
+    b.options.training = draw(d, 12) > 0;
+    draw_options(d, &b);
+    if (!b.options.training)
+        b.evaluate = !(b.logits = draw(d, 2));
+    draw_mesh(d, &b);
+    return b;
+}
+
+static struct sh_program *plan_of(const struct sh_build *b)
+{
+    struct sh_program *p = NULL;
+    sh_rc rc = sh_pass_build(b, &p);
+
+    if (rc != SH_OK && rc != SH_E_MEMORY)
+        fail_msg("%s", sh_error_text());
+    return p;
+}
+
+/* A budget between what nothing and what everything recomputed needs, or a little less than that. */
+static void draw_budget(struct draw *d, struct sh_build *b)
+{
+    int64_t bytes[2];
+    int level = 0;
+
+    for (int i = 0; i < 2; i++) {
+        struct sh_program *p;
+
+        b->recompute = tiny_recomputes[i ? TINY_FULL : TINY_NONE];
+        p = plan_of(b);
+        bytes[i] = p->arena_bytes;
+        sh_program_destroy(p);
+    }
+    b->fit = true;
+    b->limit_bytes = bytes[1] + (bytes[0] - bytes[1]) * (draw(d, 9) - 1) / 8;
+    assert_int_equal(sh_pass_fit(b, &level), SH_OK);
+}
+
+static uint64_t digest(int row)
+{
+    uint64_t h = 0;
+
+    for (int i = 0; i < PLANS; i++) {
+        struct draw d = {.plan = (uint64_t)(row * PLANS + i)};
+        struct sh_build b = draw_build(&d);
+        struct sh_program *p;
+
+        if (b.options.training && draw(&d, 3) == 0)
+            draw_budget(&d, &b);
+        p = plan_of(&b);
+        h = mix(h, (int64_t)of_program(p));
+        sh_program_destroy(p);
+    }
+    return h;
+}
+
+static void plans_are_what_they_were(void **state)
+{
+    (void)state;
+    for (int row = 0; row < ROWS; row++)
+        if (digest(row) != expected[row])
+            fail_msg("a plan of row %d differs from what it was", row);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_are_what_they_were),
+    };
+
+    for (int row = 0; argc == 2 && !strcmp(argv[1], "--print") && row < ROWS; row++)
+        printf("    0x%016llx,\n", (unsigned long long)digest(row));
+    return argc == 2 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
+}
