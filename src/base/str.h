@@ -19,4 +19,10 @@ const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT]);
 /* "512", "1.24 B", with powers of 1000: K, M, B (10^9), T; returns out. */
 const char *sh_str_count(int64_t count, char out[SH_STR_SHORT]);
 
+/* "1 step", "2 steps": a count with its noun; returns out. */
+const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT]);
+
+/* "42 s", "12 m 5 s", "1 h 12 m", "3 d 4 h": whole seconds, the two largest units; returns out. */
+const char *sh_str_duration(double seconds, char out[SH_STR_SHORT]);
+
 #endif

@@ -310,9 +310,14 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Size of the validation set, always the same sequences; 0: the whole file."},
 
     {KEY(metrics, log_freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "10",
-     .help = "Steps between lines of progress; metrics.jsonl has every step."},
+     .help = "Steps between lines of progress that stay; metrics.jsonl has every step."},
     {KEY(metrics, progress), BOOL, .def = "true",
-     .help = "Show one moving line of progress when standard error is a terminal."},
+     .help = "Where standard error is a terminal, show each step in one moving line between those that stay. Under mpirun "
+             "it is a pipe, and there is no moving line."},
+    {KEY(metrics, peak_tflops), .min = 0, .max = 1e6, .unit = "TFLOP/s", .def = "0",
+     .help = "What one rank could compute at best: a GPU's peak in the precision of training.mixed_precision_param, or for a "
+             "CPU the rate of the square product that `sherd bench gemm` measures with the same number of ranks and "
+             "threads. With it the model FLOPs utilization (MFU) is printed and recorded. 0: not known, no MFU."},
 
     {KEY(profiling, trace), .def = "",
      .help = "Write the time of each operation to this file, for Chrome's tracing page or Perfetto; empty: none."},

@@ -24,6 +24,7 @@ struct sh_train {
     struct sh_saving saving;
     int64_t global_batch;  /* sequences of a step */
     double data_seconds;   /* since the last step's metrics */
+    int64_t last_step_ns;  /* when the last step ended; 0: none has */
     int64_t rss, gpu_used; /* bytes, largest over the ranks */
 };
 

@@ -25,7 +25,12 @@ static void report_start(const struct sh_train *t)
                                  .parameters_from = t->r->parameters_from,
                                  .ranks = mesh->world,
                                  .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
-                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD],
+                                 .nodes = mesh->n_nodes,
+                                 .threads = t->r->threads,
+                                 .device = t->r->device->gpu ? t->r->gpu.name : "cpu",
+                                 .parameters = sh_model_params(&t->r->build.model),
+                                 .peak_tflops = t->r->cfg.metrics.peak_tflops};
 
     sh_metrics_start(t->metrics, &m);
 }
@@ -94,5 +99,5 @@ void sh_train_set_up(struct sh_train *t)
                                  .max_skips = cfg->guard.max_skips,
                                  .max_rollbacks = cfg->guard.max_rollbacks};
     sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
-                     cfg->metrics.log_freq);
+                     cfg->metrics.log_freq, t->r->mesh->world, cfg->metrics.peak_tflops);
 }
