@@ -2,7 +2,8 @@
  * --section.key=value.
  *
  * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
- * type or out of range is an error with file and line (or the argument) and the nearest known name. Words are
+ * type or out of range is an error with file and line (or the argument) and the nearest known name, or what to write
+ * instead of another trainer's key. All of them are told at once, a line each, up to 20. Words are
  * torchtitan's and FSDP's where they have one; aliases of the field (ShardingStrategy.FULL_SHARD, zero_stage) are
  * resolved while loading, so that the resolved configuration has one spelling. All functions are local. */
 #ifndef SH_CONFIG_CONFIG_H
