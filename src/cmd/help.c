@@ -1,5 +1,8 @@
 #include "src/cmd/cmd.h"
 
+#include "sherd_config.h"
+#include "src/base/str.h"
+
 #include <string.h>
 
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
@@ -14,12 +17,13 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
 
 #define EXIT_STATUS                                                                                              \
     "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug of Sherd, 75 stopped " \
-    "as asked: start again to go on."
+    "on request: run the same command to resume."
 
 static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with fully and hybrid sharded data parallelism over MPI.\n\n"
-          "usage: sherd COMMAND ...\n\n",
+          "usage: sherd COMMAND ...\n"
+          "CONFIG is a YAML file, or the name of an example, such as gpt2-124m.\n\n",
           out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         sh_cmd_help_of(out, c);
@@ -36,7 +40,7 @@ static void help_roff(FILE *out)
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         fprintf(out, ".B sherd %s\n%s%s\n.br\n", c->name, c->arguments,
                 c->config ? " [\\-\\-section.key=value ...]" : "");
-    fputs(".SH COMMANDS\n", out);
+    fputs(".SH COMMANDS\n.I CONFIG\nis a YAML file, or the name of an example, such as gpt2\\-124m.\n", out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
         fprintf(out, ".TP\n.B %s\n%s.\n", c->name, c->summary);
         for (const struct sh_cmd_option *o = c->options; o->name; o++)
@@ -79,13 +83,54 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
     return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff and markdown", name) : SH_OK;
 }
 
+/* `sherd help train`, for those who write it so; it is `sherd train --help`. */
+static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    const struct sh_cmd *one = sh_cmd_find(args->positional[0]);
+
+    if (args->n_positional > 1)
+        return sh_fail(SH_E_USAGE, "sherd help: one command at a time, not %s as well", args->positional[1]);
+    if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config"))
+        return sh_fail(SH_E_USAGE, "sherd help: --format and --config are for all of the help, not for %s alone",
+                       args->positional[0]);
+    if (!one)
+        return sh_cmd_unknown(args->positional[0]);
+    sh_cmd_help_of(stdout, one);
+    return SH_OK;
+}
+
+void sh_cmd_version(FILE *out)
+{
+    fprintf(out, "sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
+}
+
+sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    (void)cmd;
+    if (args->n_positional)
+        return sh_fail(SH_E_USAGE, "sherd version: no argument %s", args->positional[0]);
+    sh_cmd_version(stdout);
+    return SH_OK;
+}
+
+sh_rc sh_cmd_unknown(const char *word)
+{
+    const char *names[SH_CMD_MAX_ARGS], *near;
+    int n = 0;
+
+    for (; sh_commands[n].name; n++)
+        names[n] = sh_commands[n].name;
+    near = sh_str_nearest(word, n, names);
+    return sh_fail(SH_E_USAGE, "no command %s%s%s; see sherd --help", word, near ? "; nearest is " : "",
+                   near ? near : "");
+}
+
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     enum sh_config_help form;
 
     if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd help: no argument %s; for one command: sherd COMMAND --help",
-                       args->positional[0]);
+        return help_of_one(cmd, args);
     SH_TRY(find_form(sh_cmd_option(cmd, args, "--format"), &form));
     if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);

@@ -97,11 +97,12 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
     {KEY(model, n_heads), .min = 1, .max = 65536, .derived = FROM_PRESET, .help = "Query heads of attention."},
-    {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads",
+    {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads; that too where the preset has as many of both",
      .help = "Key and value heads; fewer than n_heads is grouped-query attention."},
     {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
      .help = "Elements of one head."},
-    {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET,
+    {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS,
+     .derived = "the preset's, else 4 * model.dim for gpt2, 8/3 of it rounded up to a multiple of 64 for llama",
      .help = "Inner width of the feed-forward layers."},
     {KEY(model, vocab_size), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
      .help = "Number of different tokens."},
@@ -297,8 +298,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",
-     .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); "
-             "empty: none."},
+     .help = "Start from this file, or from the newest checkpoint of this folder, when the run's own folder has none yet "
+             "(with resume: never, whatever it has); empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
 
