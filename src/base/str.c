@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -100,4 +101,22 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
         snprintf(out, SH_STR_SHORT, "%lld %s %lld %s", left / unit[u].seconds, unit[u].name,
                  left % unit[u].seconds / unit[u + 1].seconds, unit[u + 1].name);
     return out;
+}
+
+void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
+{
+    bool first = true; /* word of its line */
+    column += fprintf(out, "%*s", indent > column ? indent - column : 0, "");
+    while (*text != '\0') {
+        int length = (int)strcspn(text, " ");
+        if (!first && column + 1 + length > width) {
+            column = fprintf(out, "\n%*s", indent, "") - 1;
+            first = true;
+        }
+        column += fprintf(out, "%s%.*s", first ? "" : " ", length, text);
+        first = false;
+        text += length;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
 }

@@ -163,7 +163,7 @@ struct sh_config {
         int trace_buf_size;      /* collectives kept for the report of a stall */
         int backend;             /* enum sh_cfg_comm: auto | mpi | nccl */
         bool share_gpu;          /* several ranks may use one GPU */
-        int nccl_max_ctas;       /* 0: as NCCL thinks */
+        int nccl_max_ctas;       /* 0: NCCL's default */
         int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
     } comm;
     struct {

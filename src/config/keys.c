@@ -82,9 +82,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
     {KEY(job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
     {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
-     .help = "Where the end of the job is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), stop, "
-             "save and exit with 75 so early that this much is left over; what a save and a step take is measured and added. "
-             "-1: run into the limit."},
+     .help = "If the job's end time is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), save and exit "
+             "with status 75 this many seconds early, plus the measured time of one step and one save. "
+             "-1: never stop early; let the scheduler end the job."},
 
     {KEY(model, name), .def = "",
      .help =
@@ -139,15 +139,15 @@ const struct sh_config_key sh_config_keys[] = {
      .help =
          "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
     {KEY(training, mixed_precision_reduce), WORDS(precision_words), .def = "float32",
-     .help = "Type in which gradients are sent. bfloat16 is half the bytes: each rank's gradient is rounded to it once, "
-             "and so is the sum, which is made in float32, but by NCCL in bfloat16. Micro-steps are added in float32."},
+     .help = "Type in which gradients are sent. bfloat16 halves the traffic. Each rank rounds its gradient once; sums are "
+             "accumulated in float32 and rounded once (NCCL accumulates in bfloat16). Micro-steps are added in float32."},
     {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
     {KEY(training, device), WORDS(device_words), .def = "auto",
      .help = "cuda: one GPU a rank; cpu: the cores of the node. auto: cuda where this program was built with it and every "
              "rank sees a GPU, else cpu."},
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
-     .help = "Of the CPU. cpu: fast kernels; ref: the plain loops that define what is right."},
+     .help = "CPU kernels. cpu: optimised; ref: reference loops, slow."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses and parameters have the same bits on every mesh of a "
              "power of two of ranks, by summing in one binary tree over the global batch, of which local_batch_size "
@@ -160,7 +160,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
     {KEY(data, shuffle), BOOL, .def = "true",
-     .help = "Visit sequences in an order drawn from debug.seed; false: in file order."},
+     .help = "Shuffle sequences, seeded by debug.seed; false: in file order."},
     {KEY(data, document_mask), BOOL, .def = "false",
      .help = "Attention does not cross the borders of documents; needs document_separator."},
     {KEY(data, document_separator), .min = -1, .max = MANY_ELEMS, .unit = "token id", .def = "-1",
@@ -290,8 +290,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
      .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
-     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and "
-             "training goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
+     .help = "Consecutive failed saves to tolerate (disk full, I/O errors); each is a warning, one more ends the job. The "
+             "final save is retried once."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
      .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
              "0: all stay."},
@@ -338,7 +338,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
      .help = "For skip: stop when more steps than this in a row are left out."},
     {KEY(guard, max_rollbacks), .min = 1, .max = 1000, .def = "3",
-     .help = "For rollback: stop when one checkpoint would be gone back to more often than this."},
+     .help = "For rollback: stop after this many rollbacks to the same checkpoint."},
 
     {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
      .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard; no_shard, "
@@ -355,7 +355,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(comm, share_gpu), BOOL, .def = "false",
      .help = "Let several ranks use one GPU. Slow, for tests; without it such a job is refused."},
     {KEY(comm, nccl_max_ctas), .min = 0, .max = 64, .unit = "blocks", .def = "0",
-     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: as NCCL thinks."},
+     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: NCCL's default."},
     {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
              "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "

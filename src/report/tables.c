@@ -91,8 +91,8 @@ void sh_report_results(FILE *out, const struct sh_report *r)
                                         "tokens/s", "MFU",               "last loss",   "last validation loss"};
     bool mfu = has_mfu(r);
 
-    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the measured steps, which are all but the "
-          "first of a start.</p>\n"
+    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first after each "
+          "(re)start.</p>\n"
           "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
           out);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)

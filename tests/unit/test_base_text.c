@@ -218,10 +218,25 @@ static void test_counts_and_times(void **state)
     assert_string_equal(sh_str_plural(2, "sequence", out), "2 sequences");
 }
 
+static void test_wrap(void **state)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    (void)state;
+    sh_str_wrap(f, 12, fprintf(f, " -o "), 6, "one two three  four");
+    sh_str_wrap(f, 12, 0, 2, "averyverylongword x");
+    sh_str_wrap(f, 12, 0, 2, "");
+    fclose(f);
+    assert_string_equal(text, " -o   one\n      two\n      three\n      four\n  averyverylongword\n  x\n  \n");
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts_and_times),
+        cmocka_unit_test(test_wrap),
         cmocka_unit_test(copies_of_any_length_and_place),
         cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut),
         cmocka_unit_test(test_stop),          cmocka_unit_test(test_memory),
