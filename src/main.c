@@ -1,8 +1,5 @@
-#include "sherd_config.h"
-
 #include "src/base/library.h"
 #include "src/base/log.h"
-#include "src/base/str.h"
 #include "src/cmd/cmd.h"
 #include "src/mesh/mesh.h"
 
@@ -10,18 +7,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-
-static sh_rc no_such_command(const char *word)
-{
-    const char *names[32], *near;
-    int n = 0;
-
-    for (; sh_commands[n].name; n++)
-        names[n] = sh_commands[n].name;
-    near = sh_str_nearest(word, n, names);
-    return sh_fail(SH_E_USAGE, "no command %s%s%s; see sherd --help", word, near ? "; nearest is " : "",
-                   near ? near : "");
-}
 
 /* A rank without a text leaves the word to the one that has it. */
 static int report(sh_rc rc)
@@ -74,7 +59,7 @@ static bool is_help(const char *word)
 static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--help")) {
+        if (is_help(argv[i])) {
             sh_cmd_help_of(stdout, cmd);
             return SH_OK;
         }
@@ -89,7 +74,7 @@ static int run_flag(int argc, char **argv)
     if (is_help(argv[1]))
         sh_cmd_help(stdout, SH_HELP_TEXT);
     else
-        printf("sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
+        sh_cmd_version(stdout);
     return SH_OK;
 }
 
@@ -105,5 +90,5 @@ int main(int argc, char **argv)
     if (is_help(argv[1]) || !strcmp(argv[1], "--version"))
         return finish(run_flag(argc, argv));
     cmd = sh_cmd_find(argv[1]);
-    return cmd ? finish(run_command(cmd, argc - 1, argv + 1)) : report(no_such_command(argv[1]));
+    return cmd ? finish(run_command(cmd, argc - 1, argv + 1)) : report(sh_cmd_unknown(argv[1]));
 }

@@ -29,7 +29,7 @@ enum SH_RC_MUST_BE_USED sh_rc {
     SH_E_NUMERIC = 6,  /* NaN or Inf where the run cannot go on */
     SH_E_REPLICA = 7,  /* ranks that hold the same do not: memory or a processor has failed */
     SH_E_BUG = 70,     /* an invariant of Sherd itself */
-    SH_REQUEUE = 75,   /* no failure: stopped as asked, all is saved, start again to go on */
+    SH_REQUEUE = 75,   /* no failure: stopped on request, all is saved, run again to resume */
 };
 typedef enum sh_rc sh_rc;
 

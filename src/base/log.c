@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 4608 };
+enum { LINE_MAX_BYTES = 5120 };
 
 static int this_rank;
 static int world_size = 1;
@@ -15,19 +15,32 @@ void sh_log_set_rank(int rank, int world)
     world_size = world;
 }
 
+/* Each line of the text gets the prefix; all go out in one write. */
+static void print_lines(const char *prefix, const char *text)
+{
+    char all[LINE_MAX_BYTES];
+    size_t room = sizeof all - 1, used = 0; /* the last byte is kept for the newline */
+    while (used < room) {
+        size_t length = strcspn(text, "\n");
+        int n = snprintf(all + used, room - used, "%s%.*s", prefix, (int)length, text);
+        used = used + (size_t)n < room ? used + (size_t)n : room - 1;
+        all[used++] = '\n';
+        if (text[length] == '\0')
+            break;
+        text += length + 1;
+    }
+    fwrite(all, 1, used, stderr);
+}
+
 static void print_line(const char *level, const char *fmt, va_list ap)
 {
-    char line[LINE_MAX_BYTES];
-    size_t room = sizeof line - 1; /* the last byte is kept for the newline */
-    size_t used = 0;
+    char text[LINE_MAX_BYTES], prefix[64] = "";
     if (level != NULL && world_size > 1)
-        used = (size_t)snprintf(line, room, "sherd: rank %d: %s: ", this_rank, level);
+        snprintf(prefix, sizeof prefix, "sherd: rank %d: %s: ", this_rank, level);
     else if (level != NULL)
-        used = (size_t)snprintf(line, room, "sherd: %s: ", level);
-    vsnprintf(line + used, room - used, fmt, ap);
-    used = strlen(line);
-    line[used++] = '\n';
-    fwrite(line, 1, used, stderr);
+        snprintf(prefix, sizeof prefix, "sherd: %s: ", level);
+    vsnprintf(text, sizeof text, fmt, ap);
+    print_lines(prefix, text);
 }
 
 void sh_log_info(const char *fmt, ...)
@@ -54,4 +67,9 @@ void sh_log_error(const char *fmt, ...)
     va_start(ap, fmt);
     print_line("error", fmt, ap);
     va_end(ap);
+}
+
+void sh_log_end(const char *text)
+{
+    print_lines("sherd: error: ", text);
 }

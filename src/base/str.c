@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,4 +79,48 @@ const char *sh_str_count(int64_t count, char out[SH_STR_SHORT])
 {
     static const char *const unit[] = {"", "K", "M", "B", "T"};
     return scaled((double)count, 1000, unit, 5, 2, out);
+}
+
+const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT])
+{
+    snprintf(out, SH_STR_SHORT, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
+    return out;
+}
+
+const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
+{
+    static const struct {
+        const char *name;
+        long long seconds;
+    } unit[] = {{"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}};
+    enum { SECONDS = 3, YEARS_100 = 100 * 365 };
+    double most = 86400.0 * YEARS_100;
+    long long left = (long long)(seconds > 0 ? (seconds < most ? seconds : most) + 0.5 : 0);
+    int u = 0;
+    while (u < SECONDS && left < unit[u].seconds)
+        u++;
+    if (u == SECONDS)
+        snprintf(out, SH_STR_SHORT, "%lld s", left);
+    else
+        snprintf(out, SH_STR_SHORT, "%lld %s %lld %s", left / unit[u].seconds, unit[u].name,
+                 left % unit[u].seconds / unit[u + 1].seconds, unit[u + 1].name);
+    return out;
+}
+
+void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
+{
+    bool first = true; /* word of its line */
+    column += fprintf(out, "%*s", indent > column ? indent - column : 0, "");
+    while (*text != '\0') {
+        int length = (int)strcspn(text, " ");
+        if (!first && column + 1 + length > width) {
+            column = fprintf(out, "\n%*s", indent, "") - 1;
+            first = true;
+        }
+        column += fprintf(out, "%s%.*s", first ? "" : " ", length, text);
+        first = false;
+        text += length;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
 }

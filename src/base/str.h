@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Single-character insertions, deletions and replacements between two words; letters of either case are equal. */
 int sh_str_distance(const char *a, const char *b);
@@ -21,5 +22,16 @@ const char *sh_str_sum_of_bytes(double bytes, char out[SH_STR_SHORT]);
 
 /* "512", "1.24 B", with powers of 1000: K, M, B (10^9), T; returns out. */
 const char *sh_str_count(int64_t count, char out[SH_STR_SHORT]);
+
+/* "1 step", "2 steps": a count with its noun; returns out. */
+const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT]);
+
+/* "42 s", "12 m 5 s", "1 h 12 m", "3 d 4 h": whole seconds, the two largest units; returns out. */
+const char *sh_str_duration(double seconds, char out[SH_STR_SHORT]);
+
+/* Words of `text` in lines of at most `width` columns, the last one ended.
+ *   column  printed in the first line already; < indent: it is filled up with blanks
+ *   indent  of all lines */
+void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text);
 
 #endif

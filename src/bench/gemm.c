@@ -185,14 +185,27 @@ static void judge(struct bench *b)
     }
 }
 
+/* What training takes as its peak: the square's best round in the precision that computes. 0: there is no such product. */
+static double peak_tflops(const struct bench *b)
+{
+    int row = b->square[b->r->p->act];
+    const struct sh_bench_times *t = row == SH_NONE ? NULL : &b->list.times[row];
+    double best = t ? t->seconds[0] : 0;
+
+    for (int k = 1; t && k < b->options->repeat; k++)
+        best = t->seconds[k] < best ? t->seconds[k] : best;
+    return best > 0 ? t->flops / best / 1e12 : 0;
+}
+
 static sh_rc report(struct bench *b)
 {
     const struct sh_config *cfg = &b->r->cfg;
     char *head =
         sh_strfmt("products of a training step of %s, %d sequences of %d tokens; one call of the slowest of %d ranks\n"
-                  "of %d threads, %d rounds; share: of a step's products; floor: the square's best round",
+                  "of %d threads, %d rounds; share: of a step's products; floor: the square's best round\n"
+                  "for the MFU of training: --metrics.peak_tflops=%.4g",
                   cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len, b->r->mesh->world,
-                  b->r->threads, b->options->repeat);
+                  b->r->threads, b->options->repeat, peak_tflops(b));
     sh_rc rc;
 
     judge(b);

@@ -4,6 +4,8 @@
 #include "src/base/str.h"
 
 #include "io/checkpoint/checkpoint.h"
+#include "src/mesh/mesh.h"
+#include "src/run/newest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -178,11 +180,27 @@ static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *ch
 
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
+    char *path;
+    sh_rc rc;
+
     if (args->n_positional > 1)
         return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well", args->positional[1]);
     if (!args->n_positional && checkpoint)
         return config_of_checkpoint(args, checkpoint, cfg);
     if (!args->n_positional)
-        return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml; examples/ has one for each model");
-    return sh_config_load(args->positional[0], args->n_overrides, args->overrides, cfg);
+        return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml, or an example's name such as gpt2-124m");
+    SH_TRY(sh_cmd_find_config(args->positional[0], &path));
+    rc = sh_config_load(path, args->n_overrides, args->overrides, cfg);
+    free(path);
+    return rc;
+}
+
+sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args, char **path)
+{
+    const char *given = sh_cmd_option(cmd, args, "--checkpoint");
+
+    if (!given)
+        return sh_agree(sh_fail(SH_E_USAGE, "sherd %s: which model? give --checkpoint FILE, or the folder of a run",
+                                cmd->name));
+    return sh_newest_agree(given, path);
 }

@@ -1,8 +1,11 @@
 #include "src/cmd/cmd.h"
 
 #include "io/checkpoint/checkpoint.h"
+#include "src/run/newest.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct verb {
@@ -19,22 +22,78 @@ static const char *option(const struct sh_cmd_args *args, const char *name)
 
 static sh_rc run_info(const struct sh_cmd_args *args)
 {
-    return sh_ckpt_info(args->positional[1], stdout);
+    char *file;
+    sh_rc rc;
+
+    SH_TRY(sh_newest_find(args->positional[1], &file));
+    rc = sh_ckpt_info(file, stdout);
+    free(file);
+    return rc;
 }
 
 static sh_rc run_verify(const struct sh_cmd_args *args)
 {
-    return sh_ckpt_verify(args->positional[1], stdout);
+    char *file;
+    sh_rc rc;
+
+    SH_TRY(sh_newest_find(args->positional[1], &file));
+    rc = sh_ckpt_verify(file, stdout);
+    free(file);
+    return rc;
+}
+
+static sh_rc list(const char *folder, bool quick)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    sh_rc rc;
+
+    if (!f)
+        return sh_fail(SH_E_MEMORY, "list %s: %s", folder, strerror(errno));
+    rc = sh_ckpt_list(folder, quick, f);
+    fclose(f);
+    if (rc == SH_OK && bytes == 0)
+        rc = sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
+    fputs(text, stdout);
+    free(text);
+    return rc;
 }
 
 static sh_rc run_ls(const struct sh_cmd_args *args)
 {
-    return sh_ckpt_list(args->positional[1], option(args, "--quick") != NULL, stdout);
+    char *folder;
+    sh_rc rc;
+
+    SH_TRY(sh_newest_folder(args->positional[1], &folder));
+    rc = list(folder, option(args, "--quick") != NULL);
+    free(folder);
+    return rc;
 }
 
 static sh_rc run_diff(const struct sh_cmd_args *args)
 {
-    return sh_ckpt_diff(args->positional[1], args->positional[2], stdout);
+    char *a = NULL, *b = NULL;
+    sh_rc rc;
+
+    SH_TRY_OUT(sh_newest_find(args->positional[1], &a));
+    SH_TRY_OUT(sh_newest_find(args->positional[2], &b));
+    rc = sh_ckpt_diff(a, b, stdout);
+out:
+    free(a);
+    free(b);
+    return rc;
+}
+
+static sh_rc extract(const struct sh_cmd_args *args, enum sh_ckpt_state state, const char *out)
+{
+    char *file;
+    sh_rc rc;
+
+    SH_TRY(sh_newest_find(args->positional[1], &file));
+    rc = sh_ckpt_extract(file, args->positional[2], state, out);
+    free(file);
+    return rc;
 }
 
 static sh_rc run_extract(const struct sh_cmd_args *args)
@@ -47,7 +106,7 @@ static sh_rc run_extract(const struct sh_cmd_args *args)
         return sh_fail(SH_E_USAGE, "sherd ckpt extract: where to? give -o OUT.npy");
     for (int s = 0; s < SH_CKPT_STATES; s++)
         if (!strcmp(state ? state : states[SH_CKPT_MODEL], states[s]))
-            return sh_ckpt_extract(args->positional[1], args->positional[2], (enum sh_ckpt_state)s, out);
+            return extract(args, (enum sh_ckpt_state)s, out);
     return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is none of model, exp_avg, exp_avg_sq", state);
 }
 
@@ -55,13 +114,18 @@ static sh_rc run_prune(const struct sh_cmd_args *args)
 {
     const struct sh_cmd *cmd = sh_cmd_find("ckpt");
     int64_t latest, every;
+    char *folder;
+    sh_rc rc;
 
     SH_TRY(sh_cmd_whole(cmd, args, "--keep-latest", 1, 1000000000, 0, &latest));
     SH_TRY(sh_cmd_whole(cmd, args, "--keep-every", 1, 1000000000000, 0, &every));
     if (latest == 0)
         return sh_fail(SH_E_USAGE, "sherd ckpt prune: how many stay? give --keep-latest K");
-    return sh_ckpt_prune(args->positional[1], &(struct sh_ckpt_keep){.latest = (int)latest, .every = every},
-                         option(args, "--dry-run") != NULL, stdout);
+    SH_TRY(sh_newest_folder(args->positional[1], &folder));
+    rc = sh_ckpt_prune(folder, &(struct sh_ckpt_keep){.latest = (int)latest, .every = every},
+                       option(args, "--dry-run") != NULL, stdout);
+    free(folder);
+    return rc;
 }
 
 static const struct verb verbs[] = {

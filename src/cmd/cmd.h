@@ -61,8 +61,18 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
  * overrides. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);
 
+/* The file that CONFIG stands for: itself where there is one, else the example of that name, with or without .yaml:
+ * in the source tree for a program that was not installed, in $(datadir)/sherd/examples for one that was. *path is freed
+ * with free(). Local. Errors: SH_E_DATA: neither, with the names that there are. */
+sh_rc sh_cmd_find_config(const char *given, char **path);
+
+/* What --checkpoint means: the file, or the newest valid one of a folder. *path is freed with free(). Collective. */
+sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args, char **path);
+
 void sh_cmd_help(FILE *out, enum sh_config_help form);
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as text */
+void sh_cmd_version(FILE *out);
+sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command */
 
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
@@ -74,5 +84,6 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 
 #endif

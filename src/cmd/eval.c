@@ -4,14 +4,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg,
-                       const char **checkpoint, int64_t *sequences)
+static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
+                       struct sh_config *cfg, int64_t *sequences)
 {
-    *checkpoint = sh_cmd_option(cmd, args, "--checkpoint");
-    if (!*checkpoint)
-        return sh_fail(SH_E_USAGE, "sherd eval: which model? give --checkpoint FILE");
-    SH_TRY(sh_cmd_config(args, *checkpoint, cfg));
+    SH_TRY(sh_cmd_config(args, checkpoint, cfg));
     if (!cfg->validation.dataset_path[0])
         return sh_fail(SH_E_USAGE, "sherd eval: which text? give --data FILE or validation.dataset_path");
     return sh_cmd_whole(cmd, args, "--sequences", 1, INT64_MAX, 0, sequences);
@@ -49,14 +47,16 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;
     struct sh_run *run = NULL;
-    const char *checkpoint = NULL;
+    char *checkpoint = NULL;
     int64_t sequences = 0;
     sh_rc rc;
 
-    SH_TRY_OUT(sh_agree(configure(cmd, args, &cfg, &checkpoint, &sequences)));
+    SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
+    SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &sequences)));
     SH_TRY_OUT(sh_run_open(&cfg, SH_TO_EVALUATE, &run));
     rc = evaluate(run, checkpoint, sequences);
 out:
     sh_run_close(run);
+    free(checkpoint);
     return rc;
 }

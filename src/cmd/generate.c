@@ -2,6 +2,8 @@
 
 #include "src/run/run.h"
 
+#include <stdlib.h>
+
 static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_generate *g)
 {
     int64_t tokens, top_k, seed;
@@ -19,15 +21,11 @@ static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return SH_OK;
 }
 
-static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg, const char **checkpoint,
-                       struct sh_generate *g)
+static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
+                       struct sh_config *cfg, struct sh_generate *g)
 {
-
-    *checkpoint = sh_cmd_option(cmd, args, "--checkpoint");
-    if (!*checkpoint)
-        return sh_fail(SH_E_USAGE, "sherd generate: which model? give --checkpoint FILE");
     SH_TRY(read_options(cmd, args, g));
-    return sh_cmd_config(args, *checkpoint, cfg);
+    return sh_cmd_config(args, checkpoint, cfg);
 }
 
 sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
@@ -35,14 +33,16 @@ sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_config cfg;
     struct sh_generate g = {0};
     struct sh_run *run = NULL;
-    const char *checkpoint = NULL;
+    char *checkpoint = NULL;
     sh_rc rc;
 
-    SH_TRY_OUT(sh_agree(configure(cmd, args, &cfg, &checkpoint, &g)));
+    SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
+    SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &g)));
     SH_TRY_OUT(sh_run_open(&cfg, SH_TO_GENERATE, &run));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     rc = sh_run_generate(run, &g);
 out:
     sh_run_close(run);
+    free(checkpoint);
     return rc;
 }

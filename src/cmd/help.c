@@ -1,51 +1,82 @@
 #include "src/cmd/cmd.h"
 
+#include "sherd_config.h"
+#include "src/base/str.h"
+
 #include <string.h>
+
+enum { WIDTH = 80, INDENT = 6, OPTION_INDENT = 29 };
+
+static void print_option(FILE *out, const struct sh_cmd_option *o)
+{
+    int column = fprintf(out, "%*s%s%s%s ", INDENT, "", o->name, o->value ? " " : "", o->value ? o->value : "");
+
+    sh_str_wrap(out, WIDTH, column, OPTION_INDENT, o->help);
+}
 
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
 {
-    fprintf(out, "  sherd %s%s%s%s\n      %s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
-            c->config ? " [--section.key=value ...]" : "", c->summary);
+    fprintf(out, "  sherd %s%s%s%s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
+            c->config ? " [--section.key=value ...]" : "");
+    sh_str_wrap(out, WIDTH, 0, INDENT, c->summary);
     for (const struct sh_cmd_option *o = c->options; o->name; o++)
-        fprintf(out, "      %s%s%-*s  %s\n", o->name, o->value ? " " : "",
-                o->value ? (int)(20 - strlen(o->name)) : (int)(21 - strlen(o->name)), o->value ? o->value : "",
-                o->help);
+        print_option(out, o);
 }
 
 #define EXIT_STATUS                                                                                              \
     "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug of Sherd, 75 stopped " \
-    "as asked: start again to go on."
+    "on request: run the same command to resume."
 
 static void help_text(FILE *out)
 {
-    fputs("Sherd trains language models with fully and hybrid sharded data parallelism over MPI.\n\n"
-          "usage: sherd COMMAND ...\n\n",
+    fputs("Sherd trains language models with sharded data parallelism over MPI.\n\n"
+          "usage: sherd COMMAND ...\n"
+          "CONFIG is a YAML file, or the name of an example, such as gpt2-124m.\n\n",
           out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         sh_cmd_help_of(out, c);
-    fputs("\n  sherd --version\n\n"
-          "Exit status: " EXIT_STATUS "\n",
-          out);
+    fputs("\n  sherd --version\n\n", out);
+    sh_str_wrap(out, WIDTH, 0, 0, "Exit status: " EXIT_STATUS);
 }
+
+/* What is said nowhere else in the tables. */
+static const char more_roff[] =
+    ".SH ENVIRONMENT\n"
+    ".TP\n.B SHERD_END_TIME\nThe end of the job, in seconds since 1970; without it SLURM_JOB_END_TIME. Training saves and "
+    "stops before it; see job.stop_before_limit_seconds.\n"
+    ".SH FILES\nBelow job.dump_folder, ./outputs by default:\n"
+    ".TP\n.B config.yaml\nall keys of the run, resolved\n"
+    ".TP\n.B metrics.jsonl\none JSON object per step, validation, checkpoint and start\n"
+    ".TP\n.B checkpoint/step\\-*.h5\ncheckpoints, HDF5\n"
+    ".TP\n.B progress.json\nhow far the run has come, and how and why it ended\n"
+    ".SH SIGNALS\nSIGINT, SIGTERM and SIGUSR1 make training save and end with status 75. Under mpirun, whose own status is 1 "
+    "then, progress.json has it.\n"
+    ".SH EXAMPLES\n.nf\n"
+    "sherd tokenize book.txt \\-o train.bin \\-\\-val val.bin\n"
+    "mpirun \\-n 2 sherd train gpt2\\-bytes\n"
+    "mpirun \\-n 2 sherd eval \\-\\-checkpoint outputs \\-\\-data val.bin\n"
+    "sherd generate \\-\\-checkpoint outputs \\-\\-prompt \"Once \"\n"
+    "sherd plan llama3.1\\-70b \\-\\-ranks 512\n.fi\n"
+    ".SH SEE ALSO\n.BR sherd\\-config (5)\n";
 
 static void help_roff(FILE *out)
 {
     fputs(
-        ".TH SHERD 1\n.SH NAME\nsherd \\- train language models with sharded data parallelism over MPI\n.SH SYNOPSIS\n",
+        ".TH SHERD 1\n.nh\n.ad l\n.SH NAME\nsherd \\- train language models with sharded data parallelism over MPI\n.SH SYNOPSIS\n",
         out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         fprintf(out, ".B sherd %s\n%s%s\n.br\n", c->name, c->arguments,
                 c->config ? " [\\-\\-section.key=value ...]" : "");
-    fputs(".SH COMMANDS\n", out);
+    fputs(".SH COMMANDS\n.I CONFIG\nis a YAML file, or the name of an example, such as gpt2\\-124m.\n", out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
         fprintf(out, ".TP\n.B %s\n%s.\n", c->name, c->summary);
         for (const struct sh_cmd_option *o = c->options; o->name; o++)
             fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
     }
     fputs(".SH EXIT STATUS\n"
-          EXIT_STATUS "\n"
-          ".SH SEE ALSO\n.BR sherd\\-config (5)\n",
+          EXIT_STATUS "\n",
           out);
+    fputs(more_roff, out);
 }
 
 static void help_markdown(FILE *out)
@@ -79,13 +110,54 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
     return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff and markdown", name) : SH_OK;
 }
 
+/* `sherd help train`, for those who write it so; it is `sherd train --help`. */
+static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    const struct sh_cmd *one = sh_cmd_find(args->positional[0]);
+
+    if (args->n_positional > 1)
+        return sh_fail(SH_E_USAGE, "sherd help: one command at a time, not %s as well", args->positional[1]);
+    if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config"))
+        return sh_fail(SH_E_USAGE, "sherd help: --format and --config are for all of the help, not for %s alone",
+                       args->positional[0]);
+    if (!one)
+        return sh_cmd_unknown(args->positional[0]);
+    sh_cmd_help_of(stdout, one);
+    return SH_OK;
+}
+
+void sh_cmd_version(FILE *out)
+{
+    fprintf(out, "sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
+}
+
+sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    (void)cmd;
+    if (args->n_positional)
+        return sh_fail(SH_E_USAGE, "sherd version: no argument %s", args->positional[0]);
+    sh_cmd_version(stdout);
+    return SH_OK;
+}
+
+sh_rc sh_cmd_unknown(const char *word)
+{
+    const char *names[SH_CMD_MAX_ARGS], *near;
+    int n = 0;
+
+    for (; sh_commands[n].name; n++)
+        names[n] = sh_commands[n].name;
+    near = sh_str_nearest(word, n, names);
+    return sh_fail(SH_E_USAGE, "no command %s%s%s; see sherd --help", word, near ? "; nearest is " : "",
+                   near ? near : "");
+}
+
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     enum sh_config_help form;
 
     if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd help: no argument %s; for one command: sherd COMMAND --help",
-                       args->positional[0]);
+        return help_of_one(cmd, args);
     SH_TRY(find_form(sh_cmd_option(cmd, args, "--format"), &form));
     if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);

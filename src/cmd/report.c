@@ -2,6 +2,7 @@
 
 #include "src/base/file.h"
 #include "src/base/log.h"
+#include "src/base/str.h"
 #include "src/report/report.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *file = sh_cmd_option(cmd, args, "-o");
     struct sh_report *report;
-    char *path;
+    char *path, runs[SH_STR_SHORT];
     sh_rc rc;
 
     if (args->n_positional != 1)
@@ -19,7 +20,7 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     path = sh_path_join(file ? "" : args->positional[0], file ? file : "report.html");
     rc = sh_report_write(report, path);
     if (rc == SH_OK)
-        sh_log_info("%d run%s: %s", report->n_runs, report->n_runs == 1 ? "" : "s", path);
+        sh_log_info("%s: %s", sh_str_plural(report->n_runs, "run", runs), path);
     free(path);
     sh_report_close(report);
     return rc;

@@ -6,7 +6,7 @@ static const struct sh_cmd_option train[] = {
     {.name = "--trace", .value = "FILE", .help = "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)",
      .key = "profiling.trace"},
     {.name = "--init-from", .value = "FILE", .help =
-     "a new run with the parameters of a checkpoint, new optimizer, step 0 (the same as "
+     "start a new run at step 0 from a checkpoint's parameters, with a fresh optimizer (the same as "
      "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)",
      .key = "checkpoint.initial_load_path", .also = "checkpoint.initial_load_model_only=true"},
     {.name = "--share-gpu", .help = "let several ranks use one GPU: slow, for tests (the same as --comm.share_gpu=true)",
@@ -25,19 +25,19 @@ static const struct sh_cmd_option plan[] = {
     {0},
 };
 
-static const struct sh_cmd_option doctor[] = {
+static const struct sh_cmd_option none[] = {
     {0},
 };
 
 static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
-    {.name = "--val", .value = "FILE", .help = "write the end of the text into this file instead"},
+    {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
     {.name = "--val-fraction", .value = "F", .help = "share of the text for --val; default 0.1"},
     {0},
 };
 
 static const struct sh_cmd_option generate[] = {
-    {.name = "--checkpoint", .value = "FILE", .help = "model to sample from"},
+    {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
     {.name = "--tokens", .value = "N", .help = "tokens to add; default 256"},
     {.name = "--temperature", .value = "X", .help = "0: the likeliest token each time; default 0.8"},
@@ -47,7 +47,7 @@ static const struct sh_cmd_option generate[] = {
 };
 
 static const struct sh_cmd_option eval[] = {
-    {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate"},
+    {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate; a folder: its newest checkpoint"},
     {.name = "--data", .value = "FILE", .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
     {.name = "--sequences", .value = "N", .help = "evaluate its first N sequences; default all"},
     {0},
@@ -85,32 +85,35 @@ static const struct sh_cmd_option help[] = {
 };
 
 const struct sh_cmd sh_commands[] = {
-    {"train", "CONFIG.yaml", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
+    {"train", "CONFIG", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .run = sh_cmd_train},
-    {"plan", "CONFIG.yaml", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
+    {"plan", "CONFIG", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
-    {"doctor", "CONFIG.yaml",
-     "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
+    {"doctor", "CONFIG",
+     "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...", "turn text files into a token file, one token a byte", tokenize, .run = sh_cmd_tokenize},
-    {"generate", "[CONFIG.yaml]", "continue a text with a model from a checkpoint", generate, .config = true,
+    {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
-    {"eval", "[CONFIG.yaml]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,
+    {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
     {"ckpt", "info|verify|ls|diff|extract|prune ARGUMENT...",
      "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; compare "
-     "two "
-     "FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
+     "two FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER. A folder "
+     "given as FILE stands for its newest checkpoint, and that of a run for its checkpoints",
      ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
-    {"bench", "gemm|step|comm|io [CONFIG.yaml]",
+    {"bench", "gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model beside the best rate of a large one; a training step and each of "
-     "its operations beside what that rate and the memory allow; collectives beside MPI's own; checkpoints saved, loaded and "
-     "copied in turn with plain programs that move the same bytes; start it with mpirun or srun",
+     "its operations beside what that rate and the memory allow; collectives beside MPI's own; checkpoint save and load speed, "
+     "next to plain programs that write and read the same amount; start it with mpirun or srun",
      bench, .config = true, .mpi = true, .run = sh_cmd_bench},
-    {"help", "", "this text; the keys of the configuration with --config", help, .run = sh_cmd_help_run},
+    {"help", "[COMMAND]", "this text, or that of one command; the keys of the configuration with --config", help,
+     .run = sh_cmd_help_run},
+    {"version", "", "the version, and what it was built with (the same as sherd --version)", none,
+     .run = sh_cmd_version_run},
     {0},
 };
 

@@ -26,6 +26,7 @@ static const struct {
     {"parallelism.sharding_strategy", "fsdp", "full_shard"},
     {"parallelism.sharding_strategy", "hsdp", "hybrid_shard"},
     {"parallelism.sharding_strategy", "_hybrid_shard_zero2", "hybrid_shard_zero2"},
+    {"checkpoint.async_mode", "async_with_pinned_mem", "async"},
     {"training.mixed_precision_param", "fp32", "float32"},
     {"training.mixed_precision_param", "bf16", "bfloat16"},
     {"training.mixed_precision_reduce", "fp32", "float32"},

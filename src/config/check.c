@@ -1,6 +1,7 @@
 #include "src/config/check.h"
 
 #include "src/config/place.h"
+#include "src/config/problems.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static sh_rc check_gpt2(struct sh_config_state *state)
 static sh_rc check_rope(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->model.rope_factor == 0)
+    if (c->model.rope_factor == 0 || c->model.family == SH_FAMILY_GPT2)
         return SH_OK;
     if (c->model.rope_factor < 1)
         return sh_config_refuse(state, "model.rope_factor", "%g would shorten the context; give 0 or at least 1",
@@ -216,6 +217,6 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_checkpoint, check_device, check_idle,
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
-        SH_TRY(checks[i](state));
-    return SH_OK;
+        SH_TRY(sh_config_note(state, checks[i](state)));
+    return sh_config_problems(state);
 }

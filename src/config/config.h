@@ -2,7 +2,8 @@
  * --section.key=value.
  *
  * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
- * type or out of range is an error with file and line (or the argument) and the nearest known name. Words are
+ * type or out of range is an error with file and line (or the argument) and the nearest known name, or what to write
+ * instead of another trainer's key. All of them are told at once, a line each, up to 20. Words are
  * torchtitan's and FSDP's where they have one; aliases of the field (ShardingStrategy.FULL_SHARD, zero_stage) are
  * resolved while loading, so that the resolved configuration has one spelling. All functions are local. */
 #ifndef SH_CONFIG_CONFIG_H
@@ -143,6 +144,7 @@ struct sh_config {
     struct {
         int64_t log_freq;        /* steps between lines of progress; metrics.jsonl has every step */
         bool progress;           /* one-line progress when standard error is a terminal */
+        double peak_tflops;      /* of a rank, in 10^12 operations per second; 0: not known, no MFU */
     } metrics;
     struct {
         char trace[SH_CONFIG_PATH_MAX]; /* Chrome trace file; "" none; --trace FILE */
@@ -163,7 +165,7 @@ struct sh_config {
         int trace_buf_size;      /* collectives kept for the report of a stall */
         int backend;             /* enum sh_cfg_comm: auto | mpi | nccl */
         bool share_gpu;          /* several ranks may use one GPU */
-        int nccl_max_ctas;       /* 0: as NCCL thinks */
+        int nccl_max_ctas;       /* 0: NCCL's default */
         int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
     } comm;
     struct {

@@ -1,9 +1,11 @@
 #include "src/config/keys.h"
 #include "src/config/value.h"
 
+#include "src/base/str.h"
+
 #include <string.h>
 
-enum { FACTS_MAX = 512, COLUMN = 74 };
+enum { FACTS_MAX = 512, WIDTH = 74 };
 
 /* What a value may be: "false | true", "1 .. 64 units", "auto | 1 .. 1048576 ranks". */
 static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX])
@@ -29,23 +31,6 @@ static const char *default_of(const struct sh_config_key *key)
     return key->def[0] != '\0' ? key->def : "\"\"";
 }
 
-/* Words of `text` in lines of COLUMN letters, each after `indent`. */
-static void print_wrapped(FILE *out, const char *indent, const char *text)
-{
-    int column = 0;
-    while (*text != '\0') {
-        int len = (int)strcspn(text, " ");
-        if (column > 0 && column + 1 + len > COLUMN) {
-            fputc('\n', out);
-            column = 0;
-        }
-        column += fprintf(out, "%s%.*s", column > 0 ? " " : indent, len, text);
-        text += len;
-        text += strspn(text, " ");
-    }
-    fputc('\n', out);
-}
-
 static const char intro[] =
     "A configuration is a YAML file of sections with keys below them. Each key can also be given on the command line, "
     "as "
@@ -53,7 +38,7 @@ static const char intro[] =
 
 static void text_header(FILE *out)
 {
-    print_wrapped(out, "", intro);
+    sh_str_wrap(out, WIDTH, 0, 0, intro);
     fputc('\n', out);
 }
 
@@ -64,12 +49,13 @@ static void text_section(FILE *out, int len, const char *name)
 
 static void text_key(FILE *out, const struct sh_config_key *key)
 {
-    char facts[FACTS_MAX];
+    char facts[FACTS_MAX], both[2 * FACTS_MAX];
     fprintf(out, "  %s\n", strchr(key->name, '.') + 1);
-    fprintf(out, "      %s; default: %s\n", accepted(key, facts), default_of(key));
+    snprintf(both, sizeof both, "%s; default: %s", accepted(key, facts), default_of(key));
+    sh_str_wrap(out, WIDTH, 0, 6, both);
     if (key->alias_of != NULL)
         fprintf(out, "      Another name for %s.\n", key->alias_of);
-    print_wrapped(out, "      ", key->help);
+    sh_str_wrap(out, WIDTH, 0, 6, key->help);
 }
 
 /* A dot or apostrophe at the start of a line is a request to roff, and a backslash anywhere an escape. */
@@ -90,7 +76,7 @@ static void roff_line(FILE *out, const char *before, const char *text)
 
 static void roff_header(FILE *out)
 {
-    fputs(".TH SHERD\\-CONFIG 5\n.SH NAME\nsherd\\-config \\- configuration of a training run\n.SH DESCRIPTION\n", out);
+    fputs(".TH SHERD\\-CONFIG 5\n.nh\n.ad l\n.SH NAME\nsherd\\-config \\- configuration of a training run\n.SH DESCRIPTION\n", out);
     roff_line(out, "", intro);
     fputs(".SH KEYS\n", out);
 }
@@ -123,7 +109,7 @@ static void markdown_cell(FILE *out, const char *text)
 static void markdown_header(FILE *out)
 {
     fputs("# Keys of the configuration\n\n", out);
-    print_wrapped(out, "", intro);
+    sh_str_wrap(out, WIDTH, 0, 0, intro);
 }
 
 static void markdown_section(FILE *out, int len, const char *name)

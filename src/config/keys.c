@@ -83,9 +83,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
     {KEY(job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
     {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
-     .help = "Where the end of the job is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), stop, "
-             "save and exit with 75 so early that this much is left over; what a save and a step take is measured and added. "
-             "-1: run into the limit."},
+     .help = "If the job's end time is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), save and exit "
+             "with status 75 this many seconds early, plus the measured time of one step and one save. "
+             "-1: never stop early; let the scheduler end the job."},
 
     {KEY(model, name), .def = "",
      .help =
@@ -98,11 +98,12 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
     {KEY(model, n_heads), .min = 1, .max = 65536, .derived = FROM_PRESET, .help = "Query heads of attention."},
-    {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads",
+    {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads; that too where the preset has as many of both",
      .help = "Key and value heads; fewer than n_heads is grouped-query attention."},
     {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
      .help = "Elements of one head."},
-    {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET,
+    {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS,
+     .derived = "the preset's, else 4 * model.dim for gpt2, 8/3 of it rounded up to a multiple of 64 for llama",
      .help = "Inner width of the feed-forward layers."},
     {KEY(model, vocab_size), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
      .help = "Number of different tokens."},
@@ -143,15 +144,15 @@ const struct sh_config_key sh_config_keys[] = {
      .help =
          "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
     {KEY(training, mixed_precision_reduce), WORDS(precision_words), .def = "float32",
-     .help = "Type in which gradients are sent. bfloat16 is half the bytes: each rank's gradient is rounded to it once, "
-             "and so is the sum, which is made in float32, but by NCCL in bfloat16. Micro-steps are added in float32."},
+     .help = "Type in which gradients are sent. bfloat16 halves the traffic. Each rank rounds its gradient once; sums are "
+             "accumulated in float32 and rounded once (NCCL accumulates in bfloat16). Micro-steps are added in float32."},
     {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
     {KEY(training, device), WORDS(device_words), .def = "auto",
      .help = "cuda: one GPU a rank; cpu: the cores of the node. auto: cuda where this program was built with it and every "
              "rank sees a GPU, else cpu."},
     {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
-     .help = "Of the CPU. cpu: fast kernels; ref: the plain loops that define what is right."},
+     .help = "CPU kernels. cpu: optimised; ref: reference loops, slow."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses, of validation too, and parameters have the same bits on "
              "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which "
@@ -168,7 +169,7 @@ const struct sh_config_key sh_config_keys[] = {
              "token, 1 where it counts as a target. auto: used where it is there; off: not used; must: a set without is "
              "refused."},
     {KEY(data, shuffle), BOOL, .def = "true",
-     .help = "Visit sequences in an order drawn from debug.seed; false: in file order."},
+     .help = "Shuffle sequences, seeded by debug.seed; false: in file order."},
     {KEY(data, document_mask), BOOL, .def = "false",
      .help = "Attention does not cross the borders of documents; needs document_separator."},
     {KEY(data, document_separator), .min = -1, .max = MANY_ELEMS, .unit = "token id", .def = "-1",
@@ -302,16 +303,16 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
      .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
-     .help = "Saves that may fail in a row, for want of space or a disk that gives errors: each is a warning, and "
-             "training goes on. One more ends the job, and so does a last step that cannot be saved at the second try."},
+     .help = "Consecutive failed saves to tolerate (disk full, I/O errors); each is a warning, one more ends the job. The "
+             "final save is retried once."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
      .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
              "0: all stay."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",
-     .help = "Start from this file when the folder has no checkpoint yet (with resume: never, whatever it has); "
-             "empty: none."},
+     .help = "Start from this file, or from the newest checkpoint of this folder, when the run's own folder has none yet "
+             "(with resume: never, whatever it has); empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
 
@@ -323,9 +324,14 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Size of the validation set, always the same sequences; 0: the whole file."},
 
     {KEY(metrics, log_freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "10",
-     .help = "Steps between lines of progress; metrics.jsonl has every step."},
+     .help = "Steps between lines of progress that stay; metrics.jsonl has every step."},
     {KEY(metrics, progress), BOOL, .def = "true",
-     .help = "Show one moving line of progress when standard error is a terminal."},
+     .help = "Where standard error is a terminal, show each step in one moving line between those that stay. Under mpirun "
+             "it is a pipe, and there is no moving line."},
+    {KEY(metrics, peak_tflops), .min = 0, .max = 1e6, .unit = "TFLOP/s", .def = "0",
+     .help = "What one rank could compute at best: a GPU's peak in the precision of training.mixed_precision_param, or for a "
+             "CPU the rate of the square product that `sherd bench gemm` measures with the same number of ranks and "
+             "threads. With it the model FLOPs utilization (MFU) is printed and recorded. 0: not known, no MFU."},
 
     {KEY(profiling, trace), .def = "",
      .help = "Write the time of each operation to this file, for Chrome's tracing page or Perfetto; empty: none."},
@@ -345,7 +351,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
      .help = "For skip: stop when more steps than this in a row are left out."},
     {KEY(guard, max_rollbacks), .min = 1, .max = 1000, .def = "3",
-     .help = "For rollback: stop when one checkpoint would be gone back to more often than this."},
+     .help = "For rollback: stop after this many rollbacks to the same checkpoint."},
 
     {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
      .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard; no_shard, "
@@ -362,7 +368,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(comm, share_gpu), BOOL, .def = "false",
      .help = "Let several ranks use one GPU. Slow, for tests; without it such a job is refused."},
     {KEY(comm, nccl_max_ctas), .min = 0, .max = 64, .unit = "blocks", .def = "0",
-     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: as NCCL thinks."},
+     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: NCCL's default."},
     {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
      .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
              "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "

@@ -51,17 +51,27 @@ struct sh_config_place {
     int line;
 };
 
+/* Errors met so far, one a line; see problems.h. */
+enum { SH_CONFIG_PROBLEMS_MAX = 20, SH_CONFIG_PROBLEMS_BYTES = 3840 };
+struct sh_config_problems {
+    int n, shown;
+    size_t used;
+    char text[SH_CONFIG_PROBLEMS_BYTES];
+};
+
 /* A configuration while it is being loaded. */
 struct sh_config_state {
     struct sh_config cfg;
     struct sh_config_alias alias;
     struct sh_config_place given[SH_CONFIG_KEYS_MAX]; /* by index in sh_config_keys */
+    struct sh_config_problems problems;
 };
 
 /* The key of that name, or NULL. */
 const struct sh_config_key *sh_config_key_find(const char *name);
 
-/* A known name near to an unknown "section.key" (the same key of another section, or a similar spelling), or NULL. */
+/* The key nearest to an unknown "section.key" in its section, or in the one that is spelled nearly so; or NULL. A key
+ * of another section would be another thing. */
 const char *sh_config_key_nearest(const char *name);
 
 /* Sections, in the order of the table. "training" for "training.steps": its length without the dot. */

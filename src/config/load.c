@@ -4,18 +4,23 @@
 #include "src/base/mem.h"
 #include "src/config/alias.h"
 #include "src/config/check.h"
+#include "src/config/foreign.h"
 #include "src/config/place.h"
 #include "src/config/preset.h"
+#include "src/config/problems.h"
 #include "src/config/text.h"
 #include "src/config/yaml.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static sh_rc no_such_key(const char *name)
 {
     char shown[SH_CONFIG_SHOWN];
-    const char *nearest = sh_config_key_nearest(name);
+    const char *advice = sh_config_foreign(name), *nearest = sh_config_key_nearest(name);
+    if (advice != NULL)
+        return sh_fail(SH_E_USAGE, "%s: no such key; %s", sh_config_text_shown(name, shown), advice);
     return sh_fail(SH_E_USAGE, "%s: no such key%s%s", sh_config_text_shown(name, shown),
                    nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
@@ -66,15 +71,39 @@ static sh_rc give_argument(struct sh_config_state *state, const char *argument)
     return sh_config_give(state, place, name, equals + 1, SH_TEXT_ARGUMENT);
 }
 
+static bool ends_in(const char *name, const char *end)
+{
+    size_t length = strlen(name), part = strlen(end);
+    return length >= part && strcasecmp(name + length - part, end) == 0;
+}
+
+/* YAML has JSON within it, so such a file is read; its author may expect the keys of another program. */
+static sh_rc read_text(struct sh_config_state *state, const char *text, size_t bytes, const char *name)
+{
+    if (ends_in(name, ".toml"))
+        return sh_fail(SH_E_USAGE,
+                       "%s: TOML, and a configuration is YAML: write [training] with steps = 10 below it as training: with "
+                       "an indented steps: 10; doc/from-torchtitan.md has each key",
+                       name);
+    SH_TRY(sh_config_note(state, sh_config_yaml_read(text, bytes, name, state)));
+    if (state->problems.n > 0 && ends_in(name, ".json"))
+        return sh_config_note(state, sh_fail(SH_E_USAGE,
+                                             "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
+                                             "doc/from-torchtitan.md has them beside those of others",
+                                             name));
+    return SH_OK;
+}
+
 /* All sources into *state, then what follows from them. `text` NULL: no file. */
 static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes, const char *name, int n_overrides,
                   const char *const *overrides)
 {
     SH_TRY(give_defaults(state));
     if (text != NULL)
-        SH_TRY(sh_config_yaml_read(text, bytes, name, state));
+        SH_TRY(read_text(state, text, bytes, name));
     for (int i = 0; i < n_overrides; i++)
-        SH_TRY(give_argument(state, overrides[i]));
+        SH_TRY(sh_config_note(state, give_argument(state, overrides[i])));
+    SH_TRY(sh_config_problems(state)); /* what follows from keys can be judged when all of them are right */
     SH_TRY(sh_config_alias_resolve(state));
     SH_TRY(sh_config_preset_apply(state));
     return sh_config_check(state);

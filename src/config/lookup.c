@@ -24,27 +24,6 @@ bool sh_config_section_starts(int i)
     return i == 0 || strncmp(name, sh_config_keys[i - 1].name, len) != 0;
 }
 
-/* A key remembered rightly but looked for in the wrong section: the likeliest slip of all. */
-static const char *same_key_elsewhere(const char *name)
-{
-    const char *dot = strchr(name, '.');
-    for (int i = 0; dot != NULL && i < sh_config_n_keys; i++)
-        if (strcmp(sh_config_keys[i].name + sh_config_section_len(sh_config_keys[i].name), dot) == 0)
-            return sh_config_keys[i].name;
-    return NULL;
-}
-
-const char *sh_config_key_nearest(const char *name)
-{
-    const char *names[SH_CONFIG_KEYS_MAX];
-    const char *elsewhere = same_key_elsewhere(name);
-    if (elsewhere != NULL)
-        return elsewhere;
-    for (int i = 0; i < sh_config_n_keys; i++)
-        names[i] = sh_config_keys[i].name;
-    return sh_str_nearest(name, sh_config_n_keys, names);
-}
-
 bool sh_config_section_known(const char *section)
 {
     size_t len = strlen(section);
@@ -57,16 +36,36 @@ bool sh_config_section_known(const char *section)
 
 const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NAME_MAX])
 {
-    int best = 4; /* farther than three letters is another word */
+    int best = 4; /* farther than three letters is another word, and so are two of three */
     out[0] = '\0';
     for (int i = 0; i < sh_config_n_keys; i++) {
         char name[SH_CONFIG_NAME_MAX];
         snprintf(name, sizeof name, "%.*s", sh_config_section_len(sh_config_keys[i].name), sh_config_keys[i].name);
         int distance = sh_str_distance(section, name);
-        if (distance >= best)
+        if (distance >= best || distance > 1 + (int)strlen(name) / 3)
             continue;
         best = distance;
         strcpy(out, name);
     }
     return out[0] != '\0' ? out : NULL;
+}
+
+const char *sh_config_key_nearest(const char *name)
+{
+    char section[SH_CONFIG_NAME_MAX], near[SH_CONFIG_NAME_MAX];
+    const char *names[SH_CONFIG_KEYS_MAX], *dot = strchr(name, '.'), *in = section, *nearest;
+    int n = 0;
+
+    if (dot == NULL)
+        return NULL;
+    snprintf(section, sizeof section, "%.*s", (int)(dot - name), name);
+    if (!sh_config_section_known(section))
+        in = sh_config_section_nearest(section, near);
+    for (int i = 0; in != NULL && i < sh_config_n_keys; i++) {
+        size_t length = (size_t)sh_config_section_len(sh_config_keys[i].name);
+        if (strlen(in) == length && strncmp(sh_config_keys[i].name, in, length) == 0)
+            names[n++] = sh_config_keys[i].name + length + 1;
+    }
+    nearest = sh_str_nearest(dot + 1, n, names);
+    return nearest != NULL ? nearest - strlen(in) - 1 : NULL; /* each is the end of a whole name */
 }

@@ -102,7 +102,7 @@ static void copy_what_is_not_given(struct sh_config_state *state, const model_se
     }
 }
 
-/* The first dimension that nothing has set; the two that follow from others come after those. */
+/* The first dimension that nothing has set; the three that follow from others come after those. */
 static sh_rc check_complete(const model_section *m)
 {
     const struct {
@@ -110,14 +110,33 @@ static sh_rc check_complete(const model_section *m)
         int value;
     } needed[] = {
         {"n_layers", m->n_layers},     {"dim", m->dim},
-        {"n_heads", m->n_heads},       {"ffn_dim", m->ffn_dim},
-        {"vocab_size", m->vocab_size}, {"max_seq_len", m->max_seq_len},
+        {"n_heads", m->n_heads},       {"vocab_size", m->vocab_size},
+        {"max_seq_len", m->max_seq_len},
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (needed[i].value == 0)
             return sh_fail(SH_E_USAGE, "model.%s: not given; give it, or choose a preset with model.name",
                            needed[i].key);
     return SH_OK;
+}
+
+/* The width that the published models of the family have: gpt2 four times the stream; llama the same work in three
+ * matrices instead of two, rounded up to a multiple of 64. */
+static void derive_ffn(model_section *m)
+{
+    enum { ROUND = 64 };
+    if (m->ffn_dim == 0 && m->family == SH_FAMILY_GPT2)
+        m->ffn_dim = 4 * m->dim;
+    else if (m->ffn_dim == 0)
+        m->ffn_dim = (8 * m->dim / 3 + ROUND - 1) / ROUND * ROUND;
+}
+
+/* A preset with as many key-value heads as query heads has them so with another number too. */
+static void follow_heads(struct sh_config_state *state, const model_section *preset)
+{
+    bool given = sh_config_place_of(state, "model.n_kv_heads")->source != SH_SOURCE_DEFAULT;
+    if (!given && preset->n_kv_heads == preset->n_heads)
+        state->cfg.model.n_kv_heads = state->cfg.model.n_heads;
 }
 
 static sh_rc derive_heads(struct sh_config_state *state)
@@ -144,8 +163,10 @@ sh_rc sh_config_preset_apply(struct sh_config_state *state)
         if (preset == NULL)
             return no_such_preset(state);
         copy_what_is_not_given(state, preset);
+        follow_heads(state, preset);
     }
     SH_TRY(check_complete(m));
+    derive_ffn(m);
     SH_TRY(derive_heads(state));
     if (state->cfg.training.seq_len == 0)
         state->cfg.training.seq_len = m->max_seq_len < DEFAULT_SEQ_LEN ? m->max_seq_len : DEFAULT_SEQ_LEN;

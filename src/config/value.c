@@ -122,6 +122,7 @@ static int64_t unit_factor(const char *unit)
     } units[] = {
         {"", 1},      {"B", 1},        {"KiB", 1 << 10},   {"MiB", 1 << 20},      {"GiB", 1 << 30}, {"TiB", 1LL << 40},
         {"KB", 1000}, {"MB", 1000000}, {"GB", 1000000000}, {"TB", 1000000000000},
+        {"K", 1000},  {"M", 1000000},  {"G", 1000000000},  {"T", 1000000000000},
     };
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (strcmp(units[i].name, unit) == 0)

@@ -1,8 +1,10 @@
 #include "src/config/yaml.h"
 
 #include "src/base/mem.h"
+#include "src/config/foreign.h"
 #include "src/config/load.h"
 #include "src/config/pairs.h"
+#include "src/config/problems.h"
 #include "src/config/text.h"
 
 #include <stdarg.h>
@@ -104,6 +106,27 @@ static sh_rc check_value(const struct reader *r, const char *name)
     return SH_OK;
 }
 
+/* event: the beginning of a value. Reads to its end, whatever it is. */
+static sh_rc skip_value(struct reader *r)
+{
+    int depth = 0;
+    for (;;) {
+        yaml_event_type_t type = r->event.type;
+        depth += type == YAML_MAPPING_START_EVENT || type == YAML_SEQUENCE_START_EVENT;
+        depth -= type == YAML_MAPPING_END_EVENT || type == YAML_SEQUENCE_END_EVENT;
+        if (depth == 0)
+            return SH_OK;
+        SH_TRY(read_event(r));
+    }
+}
+
+/* Take an error down and go on behind the value that it is about. */
+static sh_rc note_and_skip(struct reader *r, sh_rc rc)
+{
+    SH_TRY(sh_config_note(r->state, rc));
+    return skip_value(r);
+}
+
 /* event: the name of a pair. Reads its value. */
 static sh_rc read_pair(struct reader *r, const struct sh_config_key *key, char pairs[SH_CONFIG_PAIRS_MAX])
 {
@@ -140,9 +163,14 @@ static sh_rc read_key(struct reader *r)
     SH_TRY(read_event(r));
     if (key != NULL && key->pairs && r->event.type == YAML_MAPPING_START_EVENT)
         return read_pairs(r, key, place);
-    SH_TRY(check_value(r, name));
+    if (key == NULL) /* which is told before what is wrong with its value */
+        return note_and_skip(r, sh_config_give(r->state, place, name, "", SH_TEXT_PLAIN));
+    sh_rc rc = check_value(r, name);
+    if (rc != SH_OK)
+        return note_and_skip(r, rc);
     bool plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    return sh_config_give(r->state, place, name, scalar_text(r), plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED);
+    return sh_config_note(r->state, sh_config_give(r->state, place, name, scalar_text(r),
+                                                   plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
 }
 
 static sh_rc check_section(struct reader *r)
@@ -152,7 +180,9 @@ static sh_rc check_section(struct reader *r)
     if (sh_config_key_find(r->section) != NULL)
         return fail_here(r, "%s: write the section and, below it, the key", shown);
     if (!sh_config_section_known(r->section)) {
-        const char *nearest = sh_config_section_nearest(r->section, near);
+        const char *advice = sh_config_foreign(r->section), *nearest = sh_config_section_nearest(r->section, near);
+        if (advice != NULL)
+            return fail_here(r, "%s: no such section; %s", shown, advice);
         return fail_here(r, "%s: no such section%s%s", shown, nearest != NULL ? "; nearest is " : "",
                          nearest != NULL ? nearest : "");
     }
@@ -168,12 +198,17 @@ static sh_rc read_section(struct reader *r)
 {
     SH_TRY(check_key(r, "section"));
     snprintf(r->section, sizeof r->section, "%s", scalar_text(r));
-    SH_TRY(check_section(r));
+    sh_rc rc = check_section(r);
+    if (rc != SH_OK) {
+        SH_TRY(sh_config_note(r->state, rc));
+        SH_TRY(read_event(r));
+        return skip_value(r);
+    }
     SH_TRY(read_event(r));
     if (is_empty(r))
         return SH_OK;
     if (r->event.type != YAML_MAPPING_START_EVENT)
-        return fail_here(r, "%s: a section; wants keys below it, not a value", r->section);
+        return note_and_skip(r, fail_here(r, "%s: a section; wants keys below it, not a value", r->section));
     SH_TRY(read_event(r));
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         SH_TRY(read_key(r));

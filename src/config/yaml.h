@@ -6,9 +6,10 @@
 
 #include "src/config/keys.h"
 
-/* Give every value of the text to *state. An empty text gives none.
+/* Give every value of the text to *state. An empty text gives none. What is wrong with a section, key or value is noted
+ * there (problems.h), and reading goes on.
  *   name  in  stands for the file in messages; must outlive *state
- * Errors: SH_E_USAGE, "name:line: ..." or, for broken YAML, "name:line:column: ...". */
+ * Errors: SH_E_USAGE for a text that cannot be read on, "name:line: ..." or, for broken YAML, "name:line:column: ...". */
 sh_rc sh_config_yaml_read(const char *text, size_t bytes, const char *name, struct sh_config_state *state);
 
 #endif

@@ -1,6 +1,8 @@
 /* Agreement and small values among all ranks, between program runs. */
 #include "src/mesh/mesh.h"
 
+#include "src/base/log.h"
+
 #include <limits.h>
 #include <stdio.h>
 
@@ -56,7 +58,7 @@ int sh_mesh_report(sh_rc rc)
     if (rc == SH_OK)
         return 0;
     if (sh_error_text()[0] != '\0')
-        fprintf(stderr, "sherd: error: %s\n", sh_error_text());
+        sh_log_end(sh_error_text());
     /* A launcher ends the job at the first rank that leaves with a status; the line must be out by then. */
     sh_mesh_barrier();
     return (int)rc;

@@ -1,6 +1,7 @@
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
+#include "src/watch/watch.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -56,6 +57,7 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
     run->steps[run->n_steps++] = s;
     run->arena_bytes = whole(line, "arena_bytes");
+    run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
         run->peak_rss_bytes = whole(line, "peak_rss_bytes");
     *started = false;
@@ -95,6 +97,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, bool *star
         run->peak_rss_bytes = 0;
     }
     run->ranks = ranks;
+    run->peak_tflops = or_zero(number(line, "peak_tflops"));
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");
     *started = true;
@@ -163,6 +166,7 @@ static void sum_up(struct sh_report_run *run)
     int measured = 0;
 
     run->tokens_per_second = median_speed(run);
+    run->mfu = sh_mfu(run->tokens_per_second, run->flops, run->ranks, run->peak_tflops);
     for (int i = run->from; i < run->n_steps; i++) {
         if (run->steps[i].first)
             continue;

@@ -36,17 +36,36 @@ static void loss_cell(FILE *out, double loss)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-static void speed_and_losses(FILE *out, const struct sh_report_run *run)
+/* The column is there where some run knows its peak. */
+static bool has_mfu(const struct sh_report *r)
+{
+    for (int i = 0; i < r->n_runs; i++)
+        if (r->runs[i].mfu > 0)
+            return true;
+    return false;
+}
+
+static void mfu_cell(FILE *out, double mfu)
+{
+    if (mfu > 0)
+        fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * mfu);
+    else
+        fputs("<td class=\"n\">–</td>", out);
+}
+
+static void speed_and_losses(FILE *out, const struct sh_report_run *run, bool mfu)
 {
     char number[SH_HTML_NUMBER];
 
     fprintf(out, "<td class=\"n\">%s</td>",
             run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
+    if (mfu)
+        mfu_cell(out, run->mfu);
     loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
     loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
 }
 
-static void result_row(FILE *out, const struct sh_report_run *run)
+static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
 {
     fputs("<tr>", out);
     text_cell(out, "name", run->name);
@@ -57,29 +76,31 @@ static void result_row(FILE *out, const struct sh_report_run *run)
     whole_cell(out, run->global_batch);
     whole_cell(out, run->n_steps ? run->steps[run->n_steps - 1].step : 0);
     if (run->ended) {
-        fputs("<td class=\"v\" colspan=\"3\">failed: ", out);
+        fprintf(out, "<td class=\"v\" colspan=\"%d\">failed: ", mfu ? 4 : 3);
         sh_html_text(out, run->ended);
         fputs("</td>", out);
     } else {
-        speed_and_losses(out, run);
+        speed_and_losses(out, run, mfu);
     }
     fputs("</tr>\n", out);
 }
 
 void sh_report_results(FILE *out, const struct sh_report *r)
 {
-    static const char *const heads[] = {"ranks", "replicate × shard", "micro-batch", "sequences a step",
-                                        "steps", "tokens/s",          "last loss",   "last validation loss"};
+    static const char *const heads[] = {"ranks",    "replicate × shard", "micro-batch", "sequences a step", "steps",
+                                        "tokens/s", "MFU",               "last loss",   "last validation loss"};
+    bool mfu = has_mfu(r);
 
-    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens a second: the median of the measured steps, which are all but the "
-          "first of a start.</p>\n"
+    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first after each "
+          "(re)start.</p>\n"
           "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
           out);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
+        if (mfu || strcmp(heads[i], "MFU") != 0)
+            fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
     fputs("</tr></thead>\n<tbody>\n", out);
     for (int i = 0; i < r->n_runs; i++)
-        result_row(out, &r->runs[i]);
+        result_row(out, &r->runs[i], mfu);
     fputs("</tbody></table></div>\n", out);
 }
 

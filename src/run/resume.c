@@ -4,6 +4,7 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/run/newest.h"
 
 #include <stdlib.h>
 
@@ -102,18 +103,22 @@ static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
  * own. */
 static sh_rc load_named(struct sh_run *r)
 {
-    const char *path = r->cfg.checkpoint.initial_load_path;
+    char *path;
+    sh_rc rc;
 
-    if (!r->cfg.checkpoint.initial_load_model_only) {
-        SH_TRY(sh_run_load(r, path, NULL));
+    SH_TRY(sh_newest_agree(r->cfg.checkpoint.initial_load_path, &path));
+    if (r->cfg.checkpoint.initial_load_model_only) {
+        SH_TRY_OUT(sh_run_load_model(r, path));
+        r->parameters_from = sh_strdup(path);
+        sh_log_info("a new run with the parameters of %s", path);
+    } else {
+        SH_TRY_OUT(sh_run_load(r, path, NULL));
         r->resumed_from = sh_strdup(path);
         sh_log_info("went on from %s at step %lld", path, (long long)r->step);
-        return SH_OK;
     }
-    SH_TRY(sh_run_load_model(r, path));
-    r->parameters_from = sh_strdup(path);
-    sh_log_info("a new run with the parameters of %s", path);
-    return SH_OK;
+out:
+    free(path);
+    return rc;
 }
 
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)

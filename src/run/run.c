@@ -114,17 +114,28 @@ static sh_rc open_gpu(struct sh_run *r, int node_rank)
 
 static const char *describe_device(const struct sh_run *r, char text[128])
 {
+    char threads[SH_STR_SHORT];
+
     if (r->device->gpu)
         snprintf(text, 128, "%s, %s", r->gpu.name, sh_comm_name(r->comm));
     else
-        snprintf(text, 128, "%d thread%s each", r->threads, r->threads == 1 ? "" : "s");
+        snprintf(text, 128, "%s each", sh_str_plural(r->threads, "thread", threads));
+    return text;
+}
+
+static const char *describe_ranks(const struct sh_run *r, char text[64])
+{
+    const int *size = r->mesh->shape.size;
+
+    if (r->mesh->world == 1)
+        return "1 rank";
+    snprintf(text, 64, "%d x %d ranks (replicate x shard)", size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD]);
     return text;
 }
 
 static void announce(const struct sh_run *r)
 {
-    const int *size = r->mesh->shape.size;
-    char arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
+    char ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 16] = "";
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
@@ -132,10 +143,10 @@ static void announce(const struct sh_run *r)
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
         snprintf(recompute, sizeof recompute, ", recompute %s",
                  sh_recompute_text(&r->build.recompute, r->build.model.layers, words));
-    sh_log_info("%s parameters, %s on %d x %d ranks (replicate x shard), %s, %s%s%s%s%s, arena %s a rank",
+    sh_log_info("%s parameters, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params),
-                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), size[SH_AXIS_REPLICATE],
-                size[SH_AXIS_SHARD], describe_device(r, device),
+                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
+                describe_device(r, device),
                 r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",
                 mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }
@@ -185,6 +196,7 @@ void sh_run_close(struct sh_run *r)
     free(r->folder);
     free(r->resumed_from);
     free(r->parameters_from);
+    free(r->before);
     free(r->guard);
     sh_ckpt_unlock(r->lock);
     free(r);

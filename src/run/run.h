@@ -29,6 +29,7 @@ struct sh_run {
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
     char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
+    struct sh_config *before;     /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
     char *guard;                  /* state of the guard from the checkpoint, NULL */
     struct sh_run_behind *behind; /* a checkpoint that is being written, NULL */
     struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */

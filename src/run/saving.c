@@ -26,7 +26,7 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
         return;
     s->failures = 0;
     sh_progress_break(s->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training stood still for %.3f s)", (long long)m.step, m.path,
+    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training paused for %.3f s)", (long long)m.step, m.path,
                 (double)m.bytes / 1e6, m.seconds, m.stall);
     sh_metrics_checkpoint(s->metrics, &m);
     free(saved->path);

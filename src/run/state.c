@@ -50,14 +50,22 @@ char *sh_run_checkpoint_folder(const struct sh_run *r)
     return sh_path_join(r->folder, r->cfg.checkpoint.folder);
 }
 
-static void say_what_differs(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
+/* The checkpoint's own configuration, kept for what training has to say of the change; an unreadable one is none. */
+static void compare_config(struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
 {
-    struct sh_config then;
+    struct sh_config *then;
 
     if (r->mesh->rank != 0)
         return;
-    if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) == SH_OK)
-        sh_stored_diff(&then, &r->cfg, r->mesh->world);
+    then = sh_calloc(1, sizeof *then);
+    free(r->before);
+    r->before = NULL;
+    if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, then) == SH_OK) {
+        sh_stored_diff(then, &r->cfg, r->mesh->world);
+        r->before = then;
+    } else {
+        free(then);
+    }
     sh_error_clear();
 }
 
@@ -93,7 +101,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     r->updates = meta.updates;
     free(r->guard);
     r->guard = sh_strdup(meta.guard ? meta.guard : "");
-    say_what_differs(r, path, &meta);
+    compare_config(r, path, &meta);
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;

@@ -125,7 +125,7 @@ sh_rc sh_stopping_status(const struct sh_stopping *s, const struct sh_run *r)
                                 "checkpoint.enable=false",
                                 (long long)r->step, (long long)r->cfg.training.steps, s->why));
     sh_error_clear();
-    sh_log_info("stopped after step %lld of %lld (%s); start again to go on", (long long)r->step,
+    sh_log_info("stopped after step %lld of %lld (%s); run the same command to resume", (long long)r->step,
                 (long long)r->cfg.training.steps, s->why);
     return SH_REQUEUE;
 }

@@ -2,6 +2,8 @@
 #include "src/run/train.h"
 
 #include "src/base/log.h"
+#include "src/base/str.h"
+#include "src/run/changes.h"
 #include "src/run/replicas.h"
 #include "src/run/sound.h"
 
@@ -17,14 +19,15 @@ static sh_rc load_guard(struct sh_train *t)
 static sh_rc validate(struct sh_train *t)
 {
     struct sh_eval_result v;
+    char sequences[SH_STR_SHORT];
 
     SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &v));
     sh_exec_take_time(t->r->exec);
     if (!t->metrics)
         return SH_OK;
     sh_progress_break(&t->progress);
-    sh_log_info("step %lld  validation loss %.4f over %lld sequences", (long long)t->r->step, v.loss,
-                (long long)v.sequences);
+    sh_log_info("step %lld  validation loss %.4f over %s", (long long)t->r->step, v.loss,
+                sh_str_plural(v.sequences, "sequence", sequences));
     sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
     return SH_OK;
 }
@@ -117,10 +120,31 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     if (!t->stopping.asked || !r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
-    sh_log_info("asked to stop (%s): saving step %lld", t->stopping.why, (long long)r->step);
+    sh_log_info("stopping (%s); saving at step %lld", t->stopping.why, (long long)r->step);
     SH_TRY(save(t, true));
     sh_mesh_patience(0);
     return sh_saving_poll(&t->saving, true);
+}
+
+/* What the configuration changes of the run that goes on, or that nothing is left to do. */
+static void say_beginning(const struct sh_train *t)
+{
+    const struct sh_run *r = t->r;
+    char text[SH_CHANGES_TEXT];
+
+    if (r->step > r->cfg.training.steps)
+        sh_log_info("the checkpoint is at step %lld, past training.steps=%lld; nothing to do", (long long)r->step,
+                    (long long)r->cfg.training.steps);
+    else if (r->step == r->cfg.training.steps)
+        sh_log_info("already at step %lld of %lld: nothing to do; give training.steps=N for more, or another "
+                    "job.dump_folder for a new run",
+                    (long long)r->step, (long long)r->cfg.training.steps);
+    else if (r->before) {
+        if (sh_changes_schedule(r->before, &r->cfg, r->step, text))
+            sh_log_info("%s", text);
+        if (sh_changes_data(r->before, &r->cfg, r->samples, sh_data_samples(t->feed.data), text))
+            sh_log_info("%s", text);
+    }
 }
 
 static sh_rc loop(struct sh_train *t)
@@ -129,8 +153,7 @@ static sh_rc loop(struct sh_train *t)
     const struct sh_config *cfg = &r->cfg;
     int64_t first_step = r->step;
 
-    if (r->step >= cfg->training.steps)
-        sh_log_info("already at step %lld of %lld: nothing to do", (long long)r->step, (long long)cfg->training.steps);
+    say_beginning(t);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
         SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_patience(cfg->comm.train_timeout_seconds);
@@ -150,8 +173,10 @@ static sh_rc loop(struct sh_train *t)
 
 static void say_done(const struct sh_run *r)
 {
-    sh_log_info("done: %lld steps, %lld tokens; metrics in %s/metrics.jsonl", (long long)r->step, (long long)r->tokens,
-                r->folder);
+    char steps[SH_STR_SHORT], tokens[SH_STR_SHORT];
+
+    sh_log_info("done: %s, %s; `sherd report %s` draws the metrics in %s/metrics.jsonl",
+                sh_str_plural(r->step, "step", steps), sh_str_plural(r->tokens, "token", tokens), r->folder, r->folder);
 }
 
 sh_rc sh_run_train(struct sh_run *r)

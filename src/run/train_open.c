@@ -3,6 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/run/changes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,12 @@ static void report_start(const struct sh_train *t)
                                  .parameters_from = t->r->parameters_from,
                                  .ranks = mesh->world,
                                  .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
-                                 .shard = mesh->shape.size[SH_AXIS_SHARD]};
+                                 .shard = mesh->shape.size[SH_AXIS_SHARD],
+                                 .nodes = mesh->n_nodes,
+                                 .threads = t->r->threads,
+                                 .device = t->r->device->gpu ? t->r->gpu.name : "cpu",
+                                 .parameters = sh_model_params(&t->r->build.model),
+                                 .peak_tflops = t->r->cfg.metrics.peak_tflops};
 
     sh_metrics_start(t->metrics, &m);
 }
@@ -77,24 +83,15 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
 void sh_train_set_up(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
-    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT,
-                                             [SH_DECAY_LINEAR] = SH_LR_LINEAR,
-                                             [SH_DECAY_COSINE] = SH_LR_COSINE,
-                                             [SH_DECAY_WSD] = SH_LR_WSD};
 
     t->global_batch = sh_request_global_batch(cfg, t->r->mesh->world);
     t->flops = sh_model_flops(&t->r->build.model, cfg->training.seq_len);
-    t->lr = (struct sh_lr){.peak = cfg->optimizer.lr,
-                           .min_factor = cfg->lr_scheduler.min_lr_factor,
-                           .warmup = cfg->lr_scheduler.warmup_steps,
-                           .decay = decay[cfg->lr_scheduler.decay_type],
-                           .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
-                           .decay_ratio = cfg->lr_scheduler.decay_ratio};
+    t->lr = sh_changes_lr(cfg);
     t->guard = (struct sh_guard){.action = (enum sh_guard_action)cfg->guard.action,
                                  .z_score = cfg->guard.z_score,
                                  .window = cfg->guard.window,
                                  .max_skips = cfg->guard.max_skips,
                                  .max_rollbacks = cfg->guard.max_rollbacks};
     sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
-                     cfg->metrics.log_freq);
+                     cfg->metrics.log_freq, t->r->mesh->world, cfg->metrics.peak_tflops);
 }

@@ -246,7 +246,10 @@ sh_rc sh_train_step(struct sh_train *t)
     m.time.exposed_comm = spent.exposed_comm;
     m.time.data = t->data_seconds;
     m.time.checkpoint = t->saving.seconds;
+    m.since_last = seconds_since(t->last_step_ns ? t->last_step_ns : begin);
+    t->last_step_ns = sh_now_ns();
     m.tokens_per_second = (double)m.tokens / m.time.step;
+    m.mfu = sh_mfu(m.tokens_per_second, m.flops_causal, r->mesh->world, r->cfg.metrics.peak_tflops);
     m.peak_rss_bytes = t->rss;
     m.gpu_used_bytes = t->gpu_used;
     t->data_seconds = t->saving.seconds = 0;

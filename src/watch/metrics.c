@@ -1,5 +1,7 @@
 #include "src/watch/watch.h"
 
+#include "sherd_config.h"
+
 #include "src/base/mem.h"
 
 #include <errno.h>
@@ -101,12 +103,25 @@ static json_t *words_or_null(const char *text)
     return text ? words(text) : json_null();
 }
 
+double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops)
+{
+    return peak_tflops > 0 && ranks > 0 ? tokens_per_second * flops / (ranks * peak_tflops * 1e12) : 0;
+}
+
+/* What does not change from step to step stands here once. */
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
 {
-    write_line(m, json_pack("{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}}", "event", "start", "time", now(), "step",
-                            (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from), "parameters_from",
-                            words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate,
-                            "shard", s->shard));
+    json_t *line = json_pack(
+        "{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:s, s:s}", "event", "start", "time", now(),
+        "step", (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from), "parameters_from",
+        words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate, "shard", s->shard,
+        "nodes", s->nodes, "threads", s->threads, "device", words_or_null(s->device), "parameters",
+        (json_int_t)s->parameters, "version", PACKAGE_VERSION, "flops_formula",
+        "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)");
+
+    if (line && s->peak_tflops > 0)
+        json_object_set_new(line, "peak_tflops", number(s->peak_tflops));
+    write_line(m, line);
 }
 
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
@@ -115,13 +130,14 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
                              number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
                              number(s->time.data), "checkpoint", number(s->time.checkpoint));
     json_t *line = json_pack(
-        "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
+        "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
         number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens", (json_int_t)s->tokens,
         "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second", number(s->tokens_per_second),
         "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full),
-        "flops_formula", "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)", "seconds", time,
-        "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
+        "seconds", time, "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
 
+    if (line && s->mfu > 0)
+        json_object_set_new(line, "mfu", number(s->mfu));
     if (line && s->gpu_used_bytes)
         json_object_set_new(line, "gpu_used_bytes", json_integer((json_int_t)s->gpu_used_bytes));
     if (line && s->masked)

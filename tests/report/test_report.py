@@ -102,6 +102,20 @@ def case_efficiency():
                           ['alone', 'strong-n2', 'strong-n4', 'weak-n1', 'weak-n2', 'weak-n10'])
 
 
+def case_mfu():
+    """Tokens per second times FLOPs over what the ranks could do; a run of an older version has no figure."""
+    empty()
+    write_run('old', config(1, 4, 4), [start(0, 4), *ten_steps(100)])
+    _, tree = page()
+    wrong = expect('no column', 'MFU' in rows(tree, 'strategy')[0], False)
+    write_run('new', config(1, 4, 4), [{**start(0, 4), 'peak_tflops': 0.5},
+                                       *({**line, 'flops_per_token_causal': 1e9} for line in ten_steps(1500))])
+    _, tree = page()
+    found = rows(tree, 'strategy')
+    at = found[0].index('MFU')
+    return wrong + expect('MFU', {row[0]: row[at] for row in found[1:]}, {'old': '–', 'new': '75.0 %'})
+
+
 def case_time():
     """Shares of the time: the stall of a save is told in a line of its own, the last one after the last step."""
     empty()
@@ -265,6 +279,7 @@ def case_announced():
 
 CASES = [
     ('efficiency, weak and strong', case_efficiency),
+    ('model FLOPs utilization', case_mfu),
     ('where time and memory go', case_time),
     ('starts, going back, and lines that were cut off', case_history),
     ('names are text, and nothing is fetched', case_text),

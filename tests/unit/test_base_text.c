@@ -202,9 +202,41 @@ static void copies_of_any_length_and_place(void **state)
         }
 }
 
+static void test_counts_and_times(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } times[] = {{-1, "0 s"}, {0.4, "0 s"}, {59.4, "59 s"}, {59.5, "1 m 0 s"}, {3599, "59 m 59 s"}, {4320, "1 h 12 m"},
+                 {86400 * 3.2, "3 d 4 h"}, {1e300, "36500 d 0 h"}};
+    char out[SH_STR_SHORT];
+    (void)state;
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        assert_string_equal(sh_str_duration(times[i].seconds, out), times[i].text);
+    assert_string_equal(sh_str_plural(1, "step", out), "1 step");
+    assert_string_equal(sh_str_plural(0, "rank", out), "0 ranks");
+    assert_string_equal(sh_str_plural(2, "sequence", out), "2 sequences");
+}
+
+static void test_wrap(void **state)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    (void)state;
+    sh_str_wrap(f, 12, fprintf(f, " -o "), 6, "one two three  four");
+    sh_str_wrap(f, 12, 0, 2, "averyverylongword x");
+    sh_str_wrap(f, 12, 0, 2, "");
+    fclose(f);
+    assert_string_equal(text, " -o   one\n      two\n      three\n      four\n  averyverylongword\n  x\n  \n");
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts_and_times),
+        cmocka_unit_test(test_wrap),
         cmocka_unit_test(copies_of_any_length_and_place),
         cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut),
         cmocka_unit_test(test_stop),          cmocka_unit_test(test_memory),

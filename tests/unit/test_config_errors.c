@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ struct refusal {
 static const struct refusal texts[] = {
     /* keys and sections */
     {"job:\n\ntraining:\n  stepz: 5\n", "c.yaml:4: training.stepz: no such key; nearest is training.steps"},
-    {"training:\n  lr: 5\n", "c.yaml:2: training.lr: no such key; nearest is optimizer.lr"},
+    {"training:\n  lr: 5\n", "c.yaml:2: training.lr: no such key; optimizer.lr"},
     {"training:\n  qwertyuiopas: 5\n", "c.yaml:2: training.qwertyuiopas: no such key"},
     {"trainin:\n  steps: 5\n", "c.yaml:1: trainin: no such section; nearest is training"},
     {"training.steps: 5\n", "c.yaml:1: training.steps: write the section and, below it, the key"},
@@ -309,12 +310,101 @@ static void test_files(void **state)
     assert_string_equal(sh_error_text(), "read /tmp: not a regular file");
 }
 
+/* One start tells all that is wrong: in the file, on the command line, of another trainer, and in lists and mappings. */
+static void test_all_at_once(void **state)
+{
+    static const char text[] = "model:\n  name: debug\n  flavor: 8B\n  args: {dim: 5, x: [1, 2]}\n"
+                               "training:\n  stepz: 5\n  seq_len: many\n  max_norm: [1]\n"
+                               "compile: {enable: true, components: [model, loss]}\n"
+                               "parallelism:\n  tensor_parallel_degree: 8\n  pipeline_parallel_schedule: 1F1B\n"
+                               "optimizer:\n  name: AdamW\n"
+                               "learning_rate: 1\n"
+                               "debug:\n  seed: 7\n";
+    const char *const given[] = {"training.steps=0", "job.dumpfolder=x", "traning.steps=7", "ema.decay=1"};
+    struct sh_config cfg;
+    (void)state;
+    assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 4, given, &cfg), SH_E_USAGE);
+    assert_string_equal(
+        sh_error_text(),
+        "c.yaml:3: model.flavor: no such key; model.name is preset and size in one, such as llama3.1-8b\n"
+        "c.yaml:4: model.args: no such key; write its keys below model: n_layers, dim, n_heads, n_kv_heads, ffn_dim, ...\n"
+        "c.yaml:6: training.stepz: no such key; nearest is training.steps\n"
+        "c.yaml:7: training.seq_len: 'many' is not a whole number\n"
+        "c.yaml:8: training.max_norm: wants one value, got a list\n"
+        "c.yaml:9: compile: no such section; leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints "
+        "what is fused\n"
+        "c.yaml:11: parallelism.tensor_parallel_degree: no such key; data parallelism is all there is: leave it out, its "
+        "ranks go to mesh.shard\n"
+        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; data parallelism is all there is: leave it out, "
+        "its ranks go to mesh.shard\n"
+        "c.yaml:14: optimizer.name: no such key; leave it out: AdamW is the only optimizer\n"
+        "c.yaml:15: learning_rate: no such section; optimizer.lr\n"
+        "--training.steps: 0 is out of range 1 .. 1000000000000\n"
+        "--job.dumpfolder: no such key; nearest is job.dump_folder\n"
+        "--traning.steps: no such key; nearest is training.steps\n"
+        "--ema.decay: no such key");
+}
+
+/* Broken YAML ends the file, not the look at the arguments; checks between keys are told together too. */
+static void test_all_of_a_kind(void **state)
+{
+    static const char broken[] = "training:\n  stepz: 5\n bad: [\n", apart[] = DEBUG_MODEL
+        "training: {seq_len: 1024}\nguard: {z_score: 1}\n";
+    const char *const given[] = {"training.steps=0"};
+    struct sh_config cfg;
+    (void)state;
+    assert_int_equal(sh_config_parse(broken, strlen(broken), "c.yaml", 1, given, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "c.yaml:2: training.stepz: no such key; nearest is training.steps\n"
+                                         "c.yaml:3:2: while parsing a block mapping, did not find expected key\n"
+                                         "--training.steps: 0 is out of range 1 .. 1000000000000");
+    assert_int_equal(sh_config_parse(apart, strlen(apart), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(),
+                        "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len 512\n"
+                        "c.yaml:3: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2");
+}
+
+static void test_many(void **state)
+{
+    enum { GIVEN = 50, SHOWN = 20 };
+    char names[GIVEN][32];
+    const char *given[GIVEN], *line;
+    struct sh_config cfg;
+    int lines = 1;
+    (void)state;
+    for (int i = 0; i < GIVEN; i++) {
+        snprintf(names[i], sizeof names[i], "qwertyuiop.key%d=1", i);
+        given[i] = names[i];
+    }
+    assert_int_equal(sh_config_load(NULL, GIVEN, given, &cfg), SH_E_USAGE);
+    for (line = sh_error_text(); (line = strchr(line, '\n')) != NULL; line++)
+        lines++;
+    assert_int_equal(lines, SHOWN + 1);
+    assert_non_null(strstr(sh_error_text(), "--qwertyuiop.key19: no such key\nand 30 more like these"));
+}
+
+/* What the file's name tells of its form. */
+static void test_other_forms(void **state)
+{
+    static const char toml[] = "[training]\nsteps = 10\n", json[] = "{\"train_batch_size\": 32, \"training\": {\"steps\": 5}}";
+    struct sh_config cfg;
+    (void)state;
+    assert_int_equal(sh_config_parse(toml, strlen(toml), "x.toml", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "x.toml: TOML, and a configuration is YAML: write [training] with steps = 10 below "
+                                         "it as training: with an indented steps: 10; doc/from-torchtitan.md has each key");
+    assert_int_equal(sh_config_parse(json, strlen(json), "x.json", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(sh_error_text(),
+                        "x.json:1: train_batch_size: no such section; training.global_batch_size\n"
+                        "x.json: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
+                        "doc/from-torchtitan.md has them beside those of others");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
-        cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files), cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_all_of_a_kind),  cmocka_unit_test(test_many), cmocka_unit_test(test_other_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,9 @@ static const struct expectation {
     {"data: {token_type: \"uint32\"}", {0}, "data.token_type", "uint32"},
     {"memory: {limit_bytes: 4GiB}", {0}, "memory.limit_bytes", "4294967296"},
     {"memory: {limit_bytes: 512 MiB}", {0}, "memory.limit_bytes", "536870912"},
+    {"memory: {limit_bytes: 10M}", {0}, "memory.limit_bytes", "10000000"},
+    {"memory: {limit_bytes: 3K}", {0}, "memory.limit_bytes", "3000"},
+    {"memory: {limit_bytes: 2G}", {0}, "memory.limit_bytes", "2000000000"},
     {"memory: {limit_bytes: 3GB}", {0}, "memory.limit_bytes", "3000000000"},
     {"memory: {limit_bytes: 12345}", {0}, "memory.limit_bytes", "12345"},
     {"mesh: {shard: node}", {0}, "mesh.shard", "node"},
@@ -164,6 +167,22 @@ static void test_values(void **state)
     }
 }
 
+/* Widths and heads that follow from others where nobody gives them. */
+static void test_derived(void **state)
+{
+#define SHAPE "n_layers: 2, dim: 100, n_heads: 5, vocab_size: 100, max_seq_len: 32"
+    const char *const none[] = {NULL};
+    struct sh_config gpt2 = load("model: {family: gpt2, " SHAPE "}", none), llama = load("model: {" SHAPE "}", none);
+    struct sh_config heads = load("model: {name: gpt2-124m, n_heads: 4, head_dim: 192}", none);
+    struct sh_config grouped = load("model: {name: llama3.1-8b, n_heads: 16}", none);
+    (void)state;
+    assert_int_equal(gpt2.model.ffn_dim, 400);
+    assert_int_equal(llama.model.ffn_dim, 320); /* 266 and more */
+    assert_int_equal(heads.model.n_kv_heads, 4);
+    assert_int_equal(grouped.model.n_kv_heads, 8);
+#undef SHAPE
+}
+
 static void test_custom_model(void **state)
 {
     (void)state;
@@ -232,7 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
-        cmocka_unit_test(test_custom_model),
+        cmocka_unit_test(test_custom_model), cmocka_unit_test(test_derived),
         cmocka_unit_test(test_presets),
         cmocka_unit_test(test_table),
     };

@@ -32,7 +32,7 @@ static int remove_file(void **state)
 
 static const struct sh_step_metrics step = {
     .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
-    .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9,
+    .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9, .mfu = 0.375, .since_last = 2,
     .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0},
     .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
     .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
@@ -75,6 +75,7 @@ static void write_lines(void)
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
     bad.pace.node = NULL;
+    bad.mfu = 0;
     bad.skipped = "loss or gradient norm is not finite";
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     sh_metrics_step(m, &step);
@@ -107,7 +108,7 @@ static void a_step_has_every_field(void **state)
     assert_number(o, "flops_per_token_full", 2e9);
     assert_number(o, "arena_bytes", (double)(INT64_C(5) << 32));
     assert_number(o, "peak_rss_bytes", (double)(INT64_C(6) << 32));
-    assert_true(json_is_string(json_object_get(o, "flops_formula")));
+    assert_number(o, "mfu", 0.375);
     assert_number(time, "step", 1);
     assert_number(time, "compute", 0.5);
     assert_number(time, "exposed_comm", 0.25);
@@ -154,12 +155,15 @@ static void a_checkpoint_is_a_line(void **state)
 
 static void events_are_lines(void **state)
 {
-    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3}, resumed = fresh;
+    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3, .nodes = 2, .threads = 4, .device = "cpu",
+                                     .parameters = 1234, .peak_tflops = 0.5},
+                            resumed = fresh;
     struct sh_metrics *m;
     json_t *o;
 
     (void)state;
     resumed.step = 7;
+    resumed.peak_tflops = 0;
     resumed.resumed_from = "a/step-00000007.h5";
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     sh_metrics_start(m, &fresh);
@@ -174,9 +178,16 @@ static void events_are_lines(void **state)
     assert_number(json_object_get(o, "mesh"), "shard", 3);
     assert_true(json_is_null(json_object_get(o, "resumed_from")));
     assert_true(json_is_null(json_object_get(o, "parameters_from")));
+    assert_number(o, "nodes", 2);
+    assert_number(o, "threads", 4);
+    assert_number(o, "parameters", 1234);
+    assert_number(o, "peak_tflops", 0.5);
+    assert_string_equal(json_string_value(json_object_get(o, "device")), "cpu");
+    assert_true(json_is_string(json_object_get(o, "flops_formula")) && json_is_string(json_object_get(o, "version")));
     json_decref(o);
     o = line(6);
     assert_number(o, "step", 7);
+    assert_null(json_object_get(o, "peak_tflops"));
     assert_string_equal(json_string_value(json_object_get(o, "resumed_from")), "a/step-00000007.h5");
     assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), strlen("2000-01-01T00:00:00Z"));
     json_decref(o);
@@ -335,7 +346,7 @@ static void run_progress(void)
     struct sh_progress p;
     struct sh_step_metrics s = step;
 
-    sh_progress_init(&p, true, 25, 10);
+    sh_progress_init(&p, true, 25, 10, 1, 0);
     for (s.step = 1; s.step <= 25; s.step++) {
         s.skipped = s.step == 13 ? "because" : NULL;
         sh_progress_step(&p, &s);
@@ -364,6 +375,96 @@ static void progress_off_a_terminal(void **state)
     assert_int_equal(*at, '\0');
 }
 
+/* 4 ranks of half a TFLOP/s each, 10^9 operations per token: 1500 tokens/s are three quarters. */
+static void mfu_is_what_the_page_says(void **state)
+{
+    (void)state;
+    assert_true(fabs(sh_mfu(1500, 1e9, 4, 0.5) - 0.75) < 1e-12);
+    assert_true(sh_mfu(1500, 1e9, 4, 0) == 0);
+}
+
+/* After step 3 of 5000: 3000 tokens in 2 s since the last line, and 2 s per step with what lay between the steps. */
+static struct sh_progress three_steps(void)
+{
+    return (struct sh_progress){.total = 5000, .log_freq = 10, .ranks = 4, .peak_tflops = 0.5,
+                                .tokens = 3000, .seconds = 2, .steps = 3, .n_recent = 2, .recent_sum = 4};
+}
+
+/* What does not fit is left out, the least important first; no line is ever wider than it may be. */
+static void a_line_fits_the_window(void **state)
+{
+    static const struct {
+        int columns;
+        const char *line;
+    } golden[] = {
+        {0, "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {108, "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {107, "step    3/5000  loss 2.5000  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {79, "step    3/5000  loss 2.5000  1500 tokens/s  MFU 75.0 %  ETA 2 h 46 m"},
+        {60, "step    3/5000  loss 2.5000  1500 tokens/s  ETA 2 h 46 m"},
+        {45, "step    3/5000  loss 2.5000  1500 tokens/s"},
+        {39, "step    3/5000  loss 2.5000"},
+        {12, "step    3/50"},
+    };
+    struct sh_progress p = three_steps();
+    char text[SH_PROGRESS_LINE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
+        sh_progress_line(&p, &step, golden[i].columns, text);
+        assert_string_equal(text, golden[i].line);
+    }
+    for (int columns = 1; columns < 150; columns++) {
+        sh_progress_line(&p, &step, columns, text);
+        assert_true(strlen(text) <= (size_t)columns);
+    }
+}
+
+static void run_uneven(void)
+{
+    struct sh_progress p;
+    struct sh_step_metrics s = step;
+
+    sh_progress_init(&p, true, 1000, 10, 1, 0);
+    for (s.step = 1; s.step <= 20; s.step++) {
+        s.time.step = s.step % 2 ? 0.5 : 1.5; /* one second on average */
+        s.since_last = s.step == 1 ? 100 : s.time.step + 1;
+        sh_progress_step(&p, &s);
+    }
+}
+
+/* Lines of steps 1, 10 and 20. The first step counts for the speed, not for the time left. */
+static void speed_is_a_mean_and_the_rest_is_foreseen(void **state)
+{
+    static const char *const ends[] = {"  2000 tokens/s  24.0 GiB\n", "  947 tokens/s  24.0 GiB  ETA 33 m 55 s\n",
+                                       "  1000 tokens/s  24.0 GiB  ETA 33 m 6 s\n"};
+    char text[4096], *at = text;
+
+    (void)state;
+    capture(run_uneven, text, sizeof text);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char *end = strchr(at, '\n');
+
+        assert_non_null(end);
+        if (strncmp(end + 1 - strlen(ends[i]), ends[i], strlen(ends[i])))
+            fail_msg("%.*s does not end in %s", (int)(end - at), at, ends[i]);
+        at = end + 1;
+    }
+}
+
+/* The reason why a step was skipped stays longest. */
+static void a_skipped_step_says_why(void **state)
+{
+    struct sh_progress p = three_steps();
+    struct sh_step_metrics s = step;
+    char text[SH_PROGRESS_LINE];
+
+    (void)state;
+    s.skipped = "gradient norm is an outlier";
+    sh_progress_line(&p, &s, 79, text);
+    assert_string_equal(text, "step    3/5000  loss 2.5000  skipped: gradient norm is an outlier");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,6 +477,10 @@ int main(void)
         cmocka_unit_test(a_trace_is_json),
         cmocka_unit_test(a_trace_survives_any_name),
         cmocka_unit_test(progress_off_a_terminal),
+        cmocka_unit_test(mfu_is_what_the_page_says),
+        cmocka_unit_test(a_line_fits_the_window),
+        cmocka_unit_test(a_skipped_step_says_why),
+        cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

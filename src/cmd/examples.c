@@ -1,0 +1,98 @@
+#include "src/cmd/cmd.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096, NAMES_BYTES = 512 };
+
+static bool exists(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+/* The folder of the running program, "" where /proc does not say. */
+static void program_folder(char out[PATH_BYTES])
+{
+    ssize_t n = readlink("/proc/self/exe", out, PATH_BYTES - 1);
+
+    out[n > 0 ? n : 0] = '\0';
+    if (strrchr(out, '/'))
+        *strrchr(out, '/') = '\0';
+}
+
+/* A program in its build tree takes those of the source; one whose tree was moved as a whole, those that moved with it. */
+static char *find_folder(void)
+{
+    char here[PATH_BYTES], build[PATH_BYTES], *moved;
+
+    program_folder(here);
+    if (realpath(SHERD_BUILD, build) && strcmp(here, build) == 0)
+        return sh_strdup(SHERD_SOURCE_EXAMPLES);
+    moved = sh_strfmt("%s/../share/sherd/examples", here);
+    if (here[0] && is_folder(moved))
+        return moved;
+    free(moved);
+    return sh_strdup(SHERD_EXAMPLES);
+}
+
+static int is_example(const struct dirent *entry)
+{
+    const char *dot = strrchr(entry->d_name, '.');
+
+    return dot && strcmp(dot, ".yaml") == 0;
+}
+
+/* ": debug, gpt2-124m", or nothing. */
+static void list_names(const char *folder, char out[NAMES_BYTES])
+{
+    struct dirent **found = NULL;
+    int n = scandir(folder, &found, is_example, alphasort);
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        int length = (int)(strlen(found[i]->d_name) - strlen(".yaml"));
+
+        if (used < NAMES_BYTES)
+            used += (size_t)snprintf(out + used, NAMES_BYTES - used, "%s%.*s", i ? ", " : ": ", length, found[i]->d_name);
+        free(found[i]);
+    }
+    free(found);
+}
+
+sh_rc sh_cmd_find_config(const char *given, char **path)
+{
+    char *folder, *file, names[NAMES_BYTES];
+    size_t length = strlen(given);
+    bool has_end = length > 5 && strcmp(given + length - 5, ".yaml") == 0;
+
+    *path = sh_strdup(given);
+    if (exists(given) || strchr(given, '/'))
+        return SH_OK; /* a file, or what can only be one: who opens it says what is wrong */
+    folder = find_folder();
+    file = sh_strfmt("%s/%s%s", folder, given, has_end ? "" : ".yaml");
+    list_names(folder, names);
+    free(folder);
+    free(*path);
+    *path = file;
+    if (exists(file))
+        return SH_OK;
+    free(file);
+    *path = NULL;
+    return sh_fail(SH_E_DATA, "open %s: No such file or directory, and no example has that name%s", given, names);
+}

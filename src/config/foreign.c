@@ -1,0 +1,161 @@
+#include "src/config/foreign.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define ONLY_SHARDING "data parallelism is all there is: leave it out, its ranks go to mesh.shard"
+#define NO_TENSORBOARD "leave it out: metrics.jsonl has every step, and `sherd report FOLDER` draws it"
+#define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
+#define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16 or float32"
+#define NO_EXPERTS "leave it out: models are dense"
+#define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
+#define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
+#define WHOLE_STATE "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
+#define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
+#define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
+
+/* A name that ends in * stands for all that begin so. doc/from-torchtitan.md has the same keys. */
+static const struct {
+    const char *name, *advice;
+} rows[] = {
+    /* torchtitan */
+    {"job.config_file", "the file is the argument: sherd train CONFIG.yaml"},
+    {"job.custom_config_module", "leave it out: keys are those of `sherd help --config`"},
+    {"job.print_*", "--print-config prints the resolved configuration"},
+    {"job.save_config_file", "leave it out: a run always writes config.yaml into job.dump_folder"},
+    {"job.use_for_integration_test", "leave it out"},
+    {"profiling.enable_profiling", TRACE},
+    {"profiling.save_traces_folder", TRACE},
+    {"profiling.profile_freq", TRACE},
+    {"profiling.profiler_*", TRACE},
+    {"profiling.enable_memory_snapshot", "leave it out: `sherd plan` prints the memory of a run before it starts"},
+    {"profiling.save_memory_snapshot_folder", "leave it out: `sherd plan` prints the memory of a run before it starts"},
+    {"metrics.enable_tensorboard", NO_TENSORBOARD},
+    {"metrics.save_tb_folder", NO_TENSORBOARD},
+    {"metrics.enable_wandb", NO_TENSORBOARD},
+    {"metrics.save_for_all_ranks", "leave it out: metrics.jsonl has the sums and extremes over all ranks"},
+    {"metrics.disable_color_printing", "leave it out: nothing is printed in colour"},
+    {"metrics.enable_color_printing", "leave it out: nothing is printed in colour"},
+    {"model.flavor", "model.name is preset and size in one, such as llama3.1-8b"},
+    {"model.tokenizer_path", TOKEN_FILES},
+    {"model.hf_assets_path", TOKEN_FILES},
+    {"model.converters", NO_FLOAT8},
+    {"model.print_after_conversion", "leave it out: `sherd plan` prints the model"},
+    {"model.norm_type", "leave it out: model.family chooses the norm"},
+    {"model.args", "write its keys below model: n_layers, dim, n_heads, n_kv_heads, ffn_dim, ..."},
+    {"model.ffn_dim_multiplier", "model.ffn_dim is the width itself"},
+    {"model.multiple_of", "model.ffn_dim is the width itself"},
+    {"optimizer.name", "leave it out: AdamW is the only optimizer"},
+    {"optimizer.implementation", "leave it out: the update is always fused"},
+    {"optimizer.fused", "leave it out: the update is always fused"},
+    {"optimizer.early_step_in_backward", "leave it out: the update follows the clipping of the whole gradient"},
+    {"lr_scheduler.lr_min", "lr_scheduler.min_lr_factor is the same factor"},
+    {"training.dataset", TOKEN_FILES},
+    {"training.batch_size", "training.local_batch_size"},
+    {"training.lr", "optimizer.lr"},
+    {"training.warmup_steps", "lr_scheduler.warmup_steps"},
+    {"training.enable_cpu_offload", "leave it out: nothing is offloaded; activation_checkpoint.mode=memory_budget saves memory"},
+    {"training.dtype", "leave it out: master parameters are float32; training.mixed_precision_param is what computes"},
+    {"training.compile", NO_COMPILER},
+    {"training.gc_*", "leave it out: there is no garbage collector"},
+    {"training.seed", "debug.seed"},
+    {"training.deterministic", "leave it out: the same mesh gives the same bits; training.reproducible=mesh does on any mesh"},
+    {"training.data_parallel_degree", "mesh.shard, or parallelism.data_parallel_shard_degree"},
+    {"training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree"},
+    {"training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree"},
+    {"training.tensor_parallel_degree", ONLY_SHARDING},
+    {"debug.deterministic", "leave it out: the same mesh gives the same bits; training.reproducible=mesh does on any mesh"},
+    {"debug.deterministic_warn_only", "leave it out: the same mesh always gives the same bits"},
+    {"parallelism.tensor_parallel_degree", ONLY_SHARDING},
+    {"parallelism.enable_async_tensor_parallel", ONLY_SHARDING},
+    {"parallelism.disable_loss_parallel", ONLY_SHARDING},
+    {"parallelism.pipeline_parallel_*", ONLY_SHARDING},
+    {"parallelism.module_fqns_per_model_part", ONLY_SHARDING},
+    {"parallelism.context_parallel_*", ONLY_SHARDING},
+    {"parallelism.expert_*", NO_EXPERTS},
+    {"parallelism.enable_compiled_autograd", NO_COMPILER},
+    {"checkpoint.enable_checkpoint", "checkpoint.enable"},
+    {"checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"},
+    {"checkpoint.initial_load_in_hf*", "leave it out: checkpoint.initial_load_path is a checkpoint of Sherd"},
+    {"checkpoint.last_save_*", WHOLE_STATE},
+    {"checkpoint.model_weights_only", WHOLE_STATE},
+    {"checkpoint.export_dtype", WHOLE_STATE},
+    {"checkpoint.exclude_from_loading", "checkpoint.initial_load_model_only=true takes the parameters alone"},
+    {"checkpoint.load_step", "checkpoint.initial_load_path=FILE names the checkpoint, in a new job.dump_folder"},
+    {"checkpoint.load_only", "`sherd eval --checkpoint FILE` loads without saving"},
+    {"checkpoint.enable_first_step_checkpoint", "checkpoint.create_seed_checkpoint=true saves step 0"},
+    {"activation_checkpoint.memory_budget", "activation_checkpoint.mode=memory_budget fits memory.limit_bytes, in bytes"},
+    {"activation_checkpoint.early_stop", "leave it out: only what the backward needs is recomputed"},
+    {"activation_checkpoint.per_op_*", "leave it out: `sherd plan --show` prints what is recomputed"},
+    {"compile*", NO_COMPILER},
+    {"float8*", NO_FLOAT8},
+    {"mx*", NO_FLOAT8},
+    {"quantize*", NO_FLOAT8},
+    {"comm.init_timeout_seconds", "comm.train_timeout_seconds; the first step has no limit of its own"},
+    {"comm.save_traces_folder", "leave it out: the report of a stall is printed"},
+    {"memory_estimation*", "leave it out: `sherd plan` prints the memory to the byte"},
+    {"fault_tolerance*", "leave it out: a job that lost a rank is started again from its newest checkpoint; see fault and guard"},
+    {"experimental*", "leave it out"},
+    {"validation.enabled", "validation.enable"},
+    {"validation.dataset", VALIDATION_SET},
+    {"validation.steps", VALIDATION_SET},
+    {"validation.local_batch_size", "leave it out: it is training.local_batch_size"},
+    {"validation.seq_len", "leave it out: it is training.seq_len"},
+    /* DeepSpeed */
+    {"train_batch_size", "training.global_batch_size"},
+    {"train_micro_batch_size_per_gpu", "training.local_batch_size"},
+    {"gradient_clipping", "training.max_norm"},
+    {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy"},
+    {"bf16", "training.mixed_precision_param: bfloat16"},
+    {"fp16", "training.mixed_precision_param: bfloat16 is the 16-bit type here"},
+    {"scheduler", "lr_scheduler.warmup_steps, decay_type and min_lr_factor"},
+    {"optimizer.type", "leave it out: AdamW is the only optimizer"},
+    {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},
+    {"optimizer.betas", "optimizer.beta1 and optimizer.beta2"},
+    {"steps_per_print", "metrics.log_freq"},
+    {"wall_clock_breakdown", "leave it out: metrics.jsonl says where the time of each step went"},
+    /* Hugging Face's Trainer */
+    {"output_dir", "job.dump_folder"},
+    {"per_device_train_batch_size", "training.local_batch_size"},
+    {"gradient_accumulation_steps", ACCUMULATION},
+    {"learning_rate", "optimizer.lr"},
+    {"weight_decay", "optimizer.weight_decay"},
+    {"adam_beta1", "optimizer.beta1"},
+    {"adam_beta2", "optimizer.beta2"},
+    {"adam_epsilon", "optimizer.eps"},
+    {"max_grad_norm", "training.max_norm"},
+    {"max_steps", "training.steps"},
+    {"num_train_epochs", "training.steps counts optimizer steps"},
+    {"lr_scheduler_type", "lr_scheduler.decay_type"},
+    {"warmup_steps", "lr_scheduler.warmup_steps"},
+    {"warmup_ratio", "lr_scheduler.warmup_steps counts steps"},
+    {"logging_steps", "metrics.log_freq"},
+    {"save_steps", "checkpoint.interval"},
+    {"save_total_limit", "checkpoint.keep_latest_k"},
+    {"eval_steps", "validation.freq"},
+    {"seed", "debug.seed"},
+    {"gradient_checkpointing", "activation_checkpoint.mode: full"},
+    {"fsdp", "parallelism.sharding_strategy"},
+    {"fsdp_config", "parallelism.sharding_strategy"},
+    {"deepspeed", "parallelism.zero_stage, or parallelism.sharding_strategy"},
+};
+
+/* A star takes what follows the name, but for a section: "mx*" is mx and mx.recipe_name, not mxnet. */
+static int matches(const char *row, const char *name)
+{
+    size_t length = strlen(row) - 1;
+
+    if (row[length] != '*')
+        return strcmp(row, name) == 0;
+    if (strncmp(row, name, length) != 0)
+        return 0;
+    return strchr(row, '.') != NULL || name[length] == '\0' || name[length] == '.';
+}
+
+const char *sh_config_foreign(const char *name)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (matches(rows[i].name, name))
+            return rows[i].advice;
+    return NULL;
+}

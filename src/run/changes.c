@@ -1,0 +1,61 @@
+#include "src/run/changes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct sh_lr sh_changes_lr(const struct sh_config *cfg)
+{
+    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT,
+                                             [SH_DECAY_LINEAR] = SH_LR_LINEAR,
+                                             [SH_DECAY_COSINE] = SH_LR_COSINE,
+                                             [SH_DECAY_WSD] = SH_LR_WSD};
+
+    return (struct sh_lr){.peak = cfg->optimizer.lr,
+                          .min_factor = cfg->lr_scheduler.min_lr_factor,
+                          .warmup = cfg->lr_scheduler.warmup_steps,
+                          .decay = decay[cfg->lr_scheduler.decay_type],
+                          .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
+                          .decay_ratio = cfg->lr_scheduler.decay_ratio};
+}
+
+/* But for the end. The share of the decay counts where there is one. */
+static bool same_shape(const struct sh_lr *a, const struct sh_lr *b)
+{
+    return a->peak == b->peak && a->min_factor == b->min_factor && a->warmup == b->warmup && a->decay == b->decay &&
+           (a->decay != SH_LR_WSD || a->decay_ratio == b->decay_ratio);
+}
+
+const char *sh_changes_schedule(const struct sh_config *before, const struct sh_config *now, int64_t step,
+                                char out[SH_CHANGES_TEXT])
+{
+    struct sh_lr a = sh_changes_lr(before), b = sh_changes_lr(now);
+    bool shape = same_shape(&a, &b), end = a.total == b.total || (shape && b.decay == SH_LR_CONSTANT);
+    char ends[96] = "changed", keeps[64] = "";
+
+    if (shape && end)
+        return NULL;
+    if (!end)
+        snprintf(ends, sizeof ends, "now ends at step %lld instead of %lld", (long long)b.total, (long long)a.total);
+    if (shape)
+        snprintf(keeps, sizeof keeps, "; --lr_scheduler.total_steps=%lld keeps it", (long long)a.total);
+    snprintf(out, SH_CHANGES_TEXT, "lr schedule %s: lr at step %lld was %.2e, is %.2e%s", ends, (long long)step,
+             sh_lr_at(&a, step), sh_lr_at(&b, step), keeps);
+    return out;
+}
+
+const char *sh_changes_data(const struct sh_config *before, const struct sh_config *now, int64_t samples,
+                            int64_t windows, char out[SH_CHANGES_TEXT])
+{
+    const bool same = strcmp(before->training.dataset_path, now->training.dataset_path) == 0 &&
+                      before->training.seq_len == now->training.seq_len &&
+                      before->data.token_type == now->data.token_type && before->data.shuffle == now->data.shuffle &&
+                      before->debug.seed == now->debug.seed;
+
+    if (same)
+        return NULL;
+    snprintf(out, SH_CHANGES_TEXT,
+             "data changed: the sample order does not start anew, it continues at sequence %lld of %lld in epoch %lld "
+             "of what is read now",
+             (long long)(samples % windows), (long long)windows, (long long)(samples / windows + 1));
+    return out;
+}

@@ -1,0 +1,90 @@
+#include "src/run/newest.h"
+
+#include "io/checkpoint/checkpoint.h"
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/config/config.h"
+#include "src/mesh/mesh.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+static bool is_folder(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+sh_rc sh_newest_folder(const char *given, char **folder)
+{
+    char *newest = NULL, *inner = sh_path_join(given, "checkpoint");
+    sh_rc rc = sh_ckpt_newest(given, &newest);
+
+    *folder = NULL;
+    if (rc == SH_OK)
+        *folder = sh_strdup(!newest && is_folder(inner) ? inner : given);
+    free(newest);
+    free(inner);
+    return rc;
+}
+
+static bool is_readable(const char *path)
+{
+    struct sh_ckpt_meta meta = {0};
+    bool good = sh_ckpt_read_meta(path, &meta) == SH_OK;
+
+    sh_ckpt_meta_free(&meta);
+    return good;
+}
+
+/* From the newest back to one that can be read; each that cannot is named. */
+static sh_rc newest_readable(const char *folder, char **path)
+{
+    SH_TRY(sh_ckpt_newest(folder, path));
+    while (*path && !is_readable(*path)) {
+        char *damaged = *path;
+        sh_rc rc;
+
+        sh_log_warn("checkpoint passed over: %s", sh_error_text());
+        sh_error_clear();
+        rc = sh_ckpt_newest_before(folder, sh_ckpt_step_of(damaged), path);
+        free(damaged);
+        SH_TRY(rc);
+    }
+    return *path ? SH_OK : sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
+}
+
+sh_rc sh_newest_find(const char *given, char **path)
+{
+    char *folder = NULL;
+    sh_rc rc;
+
+    *path = NULL;
+    if (!is_folder(given)) {
+        *path = sh_strdup(given); /* whoever opens it says what is wrong with it */
+        return SH_OK;
+    }
+    SH_TRY(sh_newest_folder(given, &folder));
+    rc = newest_readable(folder, path);
+    free(folder);
+    return rc;
+}
+
+sh_rc sh_newest_agree(const char *given, char **path)
+{
+    char buffer[SH_CONFIG_PATH_MAX * 2] = "", *found = NULL;
+    int rank, world;
+    sh_rc rc;
+
+    sh_mesh_world(&rank, &world);
+    rc = rank == 0 ? sh_newest_find(given, &found) : SH_OK;
+    if (rc == SH_OK && found && snprintf(buffer, sizeof buffer, "%s", found) >= (int)sizeof buffer)
+        rc = sh_fail(SH_E_USAGE, "%s: a path of more than %zu bytes", given, sizeof buffer - 1);
+    free(found);
+    SH_TRY(sh_agree(rc));
+    SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));
+    *path = sh_strdup(buffer);
+    return SH_OK;
+}

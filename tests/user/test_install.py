@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""What `make install` leaves behind: examples by name, pages, licence, and job scripts that name installed paths. Prints TAP.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+BUILD = pathlib.Path(os.environ['SHERD']).parent
+stage = pathlib.Path('stage').absolute()
+SCRIPTS = 'common.sh', 'train.sbatch', 'sweep.sbatch', 'submit-chain', 'scaling-study'
+
+
+def variables(*names):
+    """Of the Makefile, expanded by make."""
+    rule = 'tell: ; @echo ' + ' '.join(f'"$({name})"' for name in names)
+    done = subprocess.run(['make', '-s', '-C', BUILD, '-f', 'Makefile', f'--eval={rule}', 'tell'], capture_output=True,
+                          text=True, env=clean(), check=True)
+    return done.stdout.split()
+
+
+def clean():
+    """Without what the make that runs the tests would tell this one."""
+    return {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL')}
+
+
+def here(path):
+    return stage / path.lstrip('/')
+
+
+def case_files():
+    shutil.rmtree(stage, ignore_errors=True)
+    done = subprocess.run(['make', '-s', '-C', BUILD, 'install', f'DESTDIR={stage}'], capture_output=True, text=True,
+                          env=clean())
+    if done.returncode != 0:
+        return [done.stdout + done.stderr]
+    doc, data = variables('docdir', 'pkgdatadir')
+    wanted = [f'{doc}/{name}' for name in ('README.md', 'COPYING', 'NEWS')]
+    wanted += [f'{doc}/doc/{page.name}' for page in (job.TOP / 'doc').glob('*.md')]
+    wanted += [f'{data}/examples/{file.name}' for file in (job.TOP / 'examples').glob('*.yaml')]
+    wanted += [f'{data}/jobscripts/{name}' for name in SCRIPTS]
+    return [f'{path} is not installed' for path in wanted if not here(path).is_file()]
+
+
+def case_example():
+    """The installed program finds an installed example, from anywhere; each preset has one."""
+    bindir, data = variables('bindir', 'pkgdatadir')
+    elsewhere = stage / 'elsewhere'
+    elsewhere.mkdir(exist_ok=True)
+    program = here(f'{bindir}/sherd')
+    (here(data) / 'examples/mine.yaml').write_text('model:\n  name: debug\n  n_layers: 3\n')
+    wrong = []
+    presets = re.search(r'Preset that sets all of this section: ([^.]+(?:\.\d[^.]*)*)\.', ' '.join(
+        job.sherd('help', '--config').split()))[1].split(', ')
+    for name in ['mine', 'gpt2-bytes', *presets]:
+        done = subprocess.run([program, 'plan', name], capture_output=True, text=True, cwd=elsewhere)
+        ok = done.returncode == 0 and done.stdout.startswith('model ')
+        wrong += [] if ok and (name != 'mine' or ' 3 layers' in done.stdout) else [f'{name}: {done.stderr}']
+    return wrong
+
+
+def case_scripts():
+    """Each path that a job script mentions exists; nothing of the source tree is left in them."""
+    prefix, jobscripts = variables('prefix', 'jobscriptsdir')
+    wrong, count = [], 0
+    for name in SCRIPTS:
+        path = here(f'{jobscripts}/{name}')
+        text = path.read_text()
+        for found in re.findall(re.escape(prefix) + r'/(?:share|lib)[\w./-]*[\w-]', text):
+            count += 1
+            wrong += [] if here(found).exists() else [f'{name} names {found}']
+        wrong += [f'{name} names {found}' for found in re.findall(r'(?:^|[\s=])((?:jobscripts|examples|doc)/[\w.-]+)', text)]
+        wrong += [] if os.access(path, os.X_OK) == (name in ('submit-chain', 'scaling-study')) else [f'mode of {name}']
+    return wrong + ([] if count >= 5 else [f'{count} paths only'])
+
+
+CASES = [('files', case_files), ('examples by name', case_example), ('job scripts', case_scripts)]
+
+if __name__ == '__main__':
+    sys.exit(job.run_cases(CASES))

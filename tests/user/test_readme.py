@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""The commands of README's section "Training", run as they are written there, with fewer and smaller steps. Prints TAP.
+
+A text becomes a model that continues it: what the first block says must work from a fresh folder, one command after the
+other. Of the second block, for root and containers, what this MPI understands.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+FEWER = ('--training.steps=6 --training.global_batch_size=8 --lr_scheduler.warmup_steps=2 --validation.sequences=8 '
+         '--training.threads=1')
+work = pathlib.Path('work').absolute()
+
+
+def blocks():
+    section = (job.TOP / 'README.md').read_text().split('## Training\n')[1].split('\n## ')[0]
+    return re.findall(r'^```\n(.*?)^```$', section, re.M | re.S)
+
+
+def shorten(block):
+    """The same lines, but that training takes few steps and a sample few tokens."""
+    more = {'sherd train ': FEWER, 'sherd generate ': '--tokens 8 --training.threads=1'}
+    lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
+    return [' '.join([line, *(words for command, words in more.items() if command in line)]) for line in lines]
+
+
+def environment():
+    """A shell as a new user has it; more ranks than cores are this machine's matter."""
+    hidden = ('OMPI_ALLOW_RUN_AS_ROOT', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM')
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    return {**env, 'PATH': f'{work}/bin:{env["PATH"]}', 'OMPI_MCA_rmaps_base_oversubscribe': '1',
+            'OMPI_MCA_hwloc_base_binding_policy': 'none', 'OMPI_MCA_mpi_yield_when_idle': '1'}
+
+
+def run(lines):
+    done = subprocess.run(['bash', '-e', '-x', '-c', '\n'.join(lines)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, errors='replace', cwd=work, env=environment(), timeout=2 * job.SECONDS)
+    if done.returncode != 0:
+        raise job.Failed(f'exit {done.returncode}\n{done.stdout}{done.stderr}')
+    return done.stdout, done.stderr
+
+
+def prepare():
+    """A clone's top with the program in build/, a text, and the launcher under its usual name."""
+    shutil.rmtree(work, ignore_errors=True)
+    (work / 'bin').mkdir(parents=True)
+    (work / 'bin/mpirun').symlink_to(shutil.which(os.environ['MPIRUN']))
+    (work / 'build').symlink_to(pathlib.Path(os.environ['SHERD']).parent)
+    (work / 'book.txt').write_text(''.join((job.TOP / 'doc' / name).read_text() for name in
+                                           ('design.md', 'running.md', 'gpu.md', 'checkpoint-format.md')))
+
+
+def for_root():
+    """What README says to root goes before all else, as it must."""
+    said = shorten(blocks()[1])
+    return [line for line in said if line.startswith('export')], [line for line in said if not line.startswith('export')]
+
+
+def case_path():
+    prepare()
+    exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
+    out, said = run(exports + shorten(blocks()[0]))
+    wanted = {'tokenised': 'tokens in train.bin', 'evaluated': 'bits per token', 'continued': 'Once '}
+    wrong = [f'not {what}: {out}' for what, words in wanted.items() if words not in out]
+    wrong += [] if 'done: 6 steps' in said and 'validation loss' in said else [said]
+    report = work / 'outputs/report.html'
+    return wrong + ([] if report.exists() else ['no outputs/report.html'])
+
+
+def case_root():
+    exports, lines = for_root()
+    if os.environ['MPI_KIND'] != 'openmpi':
+        return []
+    out, _ = run([f'export PATH={work}/build:$PATH', *exports, *lines])
+    return [] if out.count('built with') == 4 else [out]
+
+
+CASES = [('from a text to a model that continues it', case_path), ('as root, on more ranks than cores', case_root)]
+
+if __name__ == '__main__':
+    job.need_launcher()
+    sys.exit(job.run_cases(CASES))

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Progress on a terminal: no line is wider than the window, every metrics.log_freq-th stays, one line moves between them.
+Prints TAP.
+"""
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
+import job
+import tiny
+
+LOG_FREQ, STEPS = 10, 25
+
+
+def set_width(terminal, columns):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
+
+
+def config(**more):
+    return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': STEPS, 'job.dump_folder': 'out',
+            'metrics.log_freq': LOG_FREQ, 'checkpoint.enable': False, **more}
+
+
+def train(name, columns, on_output=lambda terminal: None, **more):
+    """What a run writes to a terminal of that width; on_output is called once, after the first words of progress."""
+    folder = job.prepare(name, config(**more))
+    ours, theirs = pty.openpty()
+    set_width(ours, columns)
+    child = subprocess.Popen(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=theirs, cwd=folder, env=job.environment(0))
+    os.close(theirs)
+    text, told = b'', False
+    while True:
+        try:
+            text += os.read(ours, 65536)
+        except OSError:  # what a pty answers when its other end is closed
+            break
+        if b'loss' in text and not told:
+            on_output(ours)
+            told = True
+    os.close(ours)
+    if child.wait(job.SECONDS) != 0:
+        raise job.Failed(text.decode())
+    return text.decode()
+
+
+def progress(text):
+    """[(line, whether it stays)] of the steps; each begins by taking away the one before."""
+    lines = []
+    for part in text.split('\r\x1b[K')[1:]:
+        lines.append((part.splitlines()[0].rstrip('\r'), '\n' in part))
+    return lines
+
+
+def number(line):
+    return int(re.match(r'step +(\d+)', line)[1])
+
+
+def case_width(columns):
+    text = train(f'w{columns}', columns)
+    lines = progress(text)
+    wrong = [f'{len(line)} columns: {line}' for line, _ in lines if len(line) >= columns]
+    found = [number(line) for line, _ in lines]
+    wrong += [] if found == list(range(1, STEPS + 1)) else [f'steps {found}']
+    stay = [number(line) for line, stays in lines if stays]
+    wrong += [] if stay == [1, 10, 20, 25] else [f'lines that stay: {stay}']
+    last = lines[-1][0]
+    here = [word for word in ('grad_norm', 'lr ', 'tokens/s', 'MiB') if word in last]
+    right = {200: ['grad_norm', 'lr ', 'tokens/s', 'MiB'], 80: ['lr ', 'tokens/s', 'MiB'], 40: []}[columns]
+    return wrong + ([] if here == right else [f'fields {here} of: {last}'])
+
+
+def case_resize():
+    """A window that is made smaller holds all lines after a few that were under way."""
+    lines = [line for line, _ in progress(train('resize', 200, lambda terminal: set_width(terminal, 40),
+                                                **{'training.steps': 800, 'metrics.log_freq': 1000}))]
+    first = next((i for i, line in enumerate(lines) if len(line) < 40), None)
+    if first is None:
+        return ['no line became shorter']
+    return [f'line {i} after the change: {line}' for i, line in enumerate(lines[first:]) if len(line) >= 40]
+
+
+def case_quiet():
+    """Without the moving line the terminal gets the lines that stay, whole."""
+    text = train('quiet', 40, **{'metrics.progress': False})
+    found = [number(line) for line in text.splitlines() if line.startswith('step')]
+    return [] if found == [1, 10, 20, 25] and '\x1b' not in text else [f'{found}: {text!r}']
+
+
+CASES = [
+    ('80 columns: without the gradient norm', case_width, 80),
+    ('40 columns: step and loss', case_width, 40),
+    ('200 columns: all fields', case_width, 200),
+    ('a window that becomes smaller', case_resize),
+    ('metrics.progress=false', case_quiet),
+]
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases(CASES))
