@@ -86,7 +86,7 @@ static const struct sh_cmd_option help[] = {
 
 const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG.yaml", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
-     .mpi = true, .run = sh_cmd_train},
+     .mpi = true, .stops = true, .run = sh_cmd_train},
     {"plan", "CONFIG.yaml", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
     {"doctor", "CONFIG.yaml",
