@@ -66,6 +66,7 @@ void sh_cmd_help(FILE *out, enum sh_config_help form);
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as text */
 
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
