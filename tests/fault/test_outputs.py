@@ -50,6 +50,10 @@ INPUTS = [
 ]
 MUST_READ = {('report', 'out/metrics.jsonl'), ('report', 'out/config.yaml'), ('ckpt', CHECKPOINT), ('doctor', 'tokens.bin'),
              ('train', 'tokens.bin'), ('plan', 'c.yaml')}
+# With no umask. The doctor makes the same folders as training.
+MODES = {'new/deep/out': 0o755, 'new/deep/out/checkpoint': 0o750, f'new/deep/{CHECKPOINT}': 0o640, 'other/out': 0o755,
+         'other/out/checkpoint': 0o750, 'new/deep/out/metrics.jsonl': 0o644, 'new/deep/out/report.html': 0o644,
+         'trace.json': 0o644, 'train.bin': 0o640, 'tensor.npy': 0o640}
 REPORT_OF_NO_STEPS = '{"event": "start", "time": "2030-01-31T12:00:00Z", "step": 0, "ranks": 1}\n'
 
 
@@ -151,6 +155,8 @@ def case_umask():
     wrong += [f'{name} was not made' for name in ('new/deep/out/report.html', 'trace.json', 'tensor.npy', 'bench.json',
                                                   'val.bin') if name not in made]
     (folder / 'c.yaml').chmod(0o644)
+    wrong += [f'{name} has mode {stat.S_IMODE((folder / name).stat().st_mode):o}, expected {mode:o}'
+              for name, mode in MODES.items() if stat.S_IMODE((folder / name).stat().st_mode) != mode]
     return wrong + open_to_others(folder)
 
 

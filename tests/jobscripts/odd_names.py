@@ -6,9 +6,11 @@ OWNED = 'OWNED'
 RUN = f'touch {OWNED}'
 
 FOLDERS = [
-    'a b', ' first', 'last ', 'a"b', "a'b", 'a\\b', 'a\\\\"b\\', '$HOME', f'$({RUN})', f'`{RUN}`', f'a[$({RUN})]', '-n', '--',
-    '--help', '*', '?[a-z]', f'; {RUN};', f'a&{RUN}|b>c', '~', '#a: b', '{a,b}', '!!', '%j%%', 'éü中', '10#x', "$'a'",
+    ' first and last ', 'a"b', 'a\\b', 'a\\\\"b\\', '$HOME', f'$({RUN})', f'a[$({RUN})]', f"`{RUN}`'; {RUN}; {{a,b}}", f'a&{RUN}|b>c',
+    '-n', '--help', '~', '*?[a-z]', '#a: b', '%j%%', 'éü中!!', "10#x$'a'",
 ]
+# Those that a study hands to Slurm in a way of its own, and one that has everything.
+STUDIES = ['a\\b', f'$({RUN})', '-n', '%j%%', f' %j\\"$({RUN})*; é']
 REFUSED = ['a\nb', 'a\tb']  # by the configuration, which has none but printable characters
 # In a checkpoint folder: none of them is a checkpoint.
 FILES = [f'step-0+a[$({RUN})].h5', f'step-$({RUN}).h5', f'step-0`{RUN}`.h5', 'step-0\n1.h5', 'step-99999999999999999999999.h5',

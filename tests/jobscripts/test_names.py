@@ -223,7 +223,7 @@ CASES += [(f'starts={starts} in chain', case_chain_line, starts) for starts in C
 CASES += [('chain is a link, then a FIFO', case_chain_planted), ('umask 000', case_umask, 0), ('umask 027', case_umask, 0o027)]
 CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybrid) for who, words, lines, hybrid in ARRANGED]
 CASES += [('outside Slurm', case_outside)]
-CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.FOLDERS]
+CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.STUDIES]
 
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
