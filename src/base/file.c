@@ -174,8 +174,10 @@ static int open_again(const char *path, int flags, mode_t mode)
 static sh_rc refuse_output(const char *path, mode_t mode)
 {
     if (S_ISLNK(mode))
-        return sh_fail(SH_E_DATA, "%s is a symbolic link, and outputs are not written through links; remove it, or name "
-                       "the file that is meant", path);
+        return sh_fail(SH_E_DATA,
+                       "%s is a symbolic link, and outputs are not written through links; remove it, or name "
+                       "the file that is meant",
+                       path);
     return sh_fail(SH_E_DATA, "%s is not a regular file, so no output is written there; name a file", path);
 }
 
@@ -210,8 +212,10 @@ static sh_rc check_same(const struct sh_new_file *f)
     if (fstat(f->fd, &written) != 0 || lstat(f->temp, &named) != 0)
         return fail_errno("stat", f->temp);
     if (written.st_dev != named.st_dev || written.st_ino != named.st_ino)
-        return sh_fail(SH_E_DATA, "%s: somebody put another file in its place while it was written; look who may write "
-                       "into this folder", f->path);
+        return sh_fail(SH_E_DATA,
+                       "%s: somebody put another file in its place while it was written; check who can write to "
+                       "this folder",
+                       f->path);
     return SH_OK;
 }
 

@@ -28,8 +28,8 @@ sh_rc sh_read_file(const char *path, size_t max_bytes, char **data, size_t *byte
 /* A file that appears under its name when it is complete: sh_new_file_create, writes to `fd`, then sh_new_file_commit,
  * or sh_new_file_abandon at any time. */
 struct sh_new_file {
-    char *path, *temp;  /* its name, and the one that it has until then */
-    int fd;             /* reading and writing */
+    char *path, *temp; /* its name, and the one that it has until then */
+    int fd;            /* reading and writing */
 };
 
 /* `mode`: permissions, from which the umask takes away; never more than 0644. Errors: also where `path` exists and is no

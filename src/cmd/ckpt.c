@@ -142,6 +142,7 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return run_verb(&verbs[i], args);
-    return sh_fail(SH_E_USAGE, "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract and prune",
+    return sh_fail(SH_E_USAGE,
+                   "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract and prune",
                    args->positional[0]);
 }

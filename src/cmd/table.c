@@ -94,8 +94,8 @@ const struct sh_cmd sh_commands[] = {
     {"plan", "CONFIG.yaml", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... CONFIG.yaml | given CONFIG.yaml",
-     "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without quotes; "
-     "or the names of the keys that the file and the arguments set, a line each",
+     "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
+     "quotes; or the names of the keys that the file and the arguments set, a line each",
      config, .config = true, .run = sh_cmd_config_run},
     {"doctor", "CONFIG.yaml",
      "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
@@ -107,7 +107,8 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .run = sh_cmd_eval},
     {"ckpt", "info|verify|ls|latest|diff|extract|prune ARGUMENT...",
      "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; "
-     "for scripts, the step of the newest one in a FOLDER that is whole, -1 when there is none; compare two FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
+     "for scripts, the step of the newest one in a FOLDER that is whole, -1 when there is none; compare two FILEs "
+     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER",
      ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",

@@ -111,8 +111,8 @@ sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_ov
     return load(text, bytes, name, n_overrides, overrides, cfg);
 }
 
-static sh_rc print_given(const char *path, int n_overrides, const char *const *overrides, const char *text, size_t bytes,
-                         FILE *out)
+static sh_rc print_given(const char *path, int n_overrides, const char *const *overrides, const char *text,
+                         size_t bytes, FILE *out)
 {
     struct sh_config_state *state = sh_calloc(1, sizeof *state);
     sh_rc rc = fill(state, text, bytes, path, n_overrides, overrides);

@@ -133,7 +133,9 @@ static void plant(const char *kind, const char *path)
 
 static const struct {
     const char *kind, *said;
-} plants[] = {{"link", "is a symbolic link"}, {"broken link", "is a symbolic link"}, {"FIFO", "is not a regular file"},
+} plants[] = {{"link", "is a symbolic link"},
+              {"broken link", "is a symbolic link"},
+              {"FIFO", "is not a regular file"},
               {"folder", ""}};
 
 static void test_planted(void **state)
@@ -257,9 +259,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_join),     cmocka_unit_test(test_folders),   cmocka_unit_test(test_write_and_read),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_exchanged), cmocka_unit_test(test_append), cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_join),      cmocka_unit_test(test_folders),   cmocka_unit_test(test_write_and_read),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_full_disk), cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_exchanged), cmocka_unit_test(test_append),    cmocka_unit_test(test_modes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
