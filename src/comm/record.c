@@ -85,8 +85,10 @@ void sh_comm_write_flight(struct sh_comm *c)
     FILE *f;
     sh_rc rc = sh_open_output(path, "w", &f);
     free(path);
-    if (rc != SH_OK)
+    if (rc != SH_OK) {
+        sh_error_clear(); /* the stall is the news */
         return;
+    }
     pthread_mutex_lock(&c->lock);
     print_records(c, f);
     pthread_mutex_unlock(&c->lock);
