@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the job scripts share: which srun, one start of a run, and what follows from how it ended.
 #
 # A run goes on from its newest checkpoint, so a chain of jobs is the same job again and again. One line in the run's folder,
@@ -8,7 +9,12 @@
 # ID is the job's number, which a requeue keeps, or what submit-chain gave to all of its jobs; N counts the starts from the
 # checkpoint of STEP (-1: from none). It is written before each start, so that a chain whose batch node dies is counted too.
 
+#
+# Folders and files may have any name, and others may be able to put some there. So nothing here takes a file or a listing
+# apart: `sherd config` and `sherd ckpt latest` say what is needed, a value a line.
+
 SHERD=${SHERD:-sherd}
+umask go-w # whatever the user's is: nobody else writes into what a run makes
 fruitless_starts=2 # so many starts that leave no new checkpoint end a chain
 # Of an array this task only: the number of one of them is also that of the whole.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
@@ -28,17 +34,19 @@ stop() {
 
 # ---------------------------------------------------------------------------------------------------------- the run
 
-# setting SECTION KEY: its value in the resolved configuration $config.
-setting() {
-    awk -v section="$1:" -v key="$2:" '/^[^ #]/ { inside = $1 == section }
-        inside && $1 == key { sub(/^ *[^:]*: */, ""); gsub(/^"|"$/, ""); print; exit }' <<<"$config"
+# settings KEY... CONFIG [ARGUMENT]...: sets the array `values`. No value has a line break in it.
+settings() {
+    local text
+    text=$("$SHERD" config get "$@") || return
+    mapfile -t values <<<"$text"
 }
 
-# Whether configuration or arguments say how the ranks are to be arranged.
-arranges_ranks() {
-    local words='sharding_strategy|zero_stage|data_parallel_(replicate|shard)_degree|fsdp_reshard_after_forward'
-    printf '%s\n' "$@" | grep -Eq -e "$words" -e '--mesh\.(shard|replicate)' ||
-        sed 's/#.*//' "$1" | grep -Eq -e "$words" -e '^[[:space:]]+(shard|replicate):'
+# look_at_ranks CONFIG [ARGUMENT]...: sets `arranged`, whether they say how the ranks are to be arranged.
+look_at_ranks() {
+    local names words='sharding_strategy|zero_stage|data_parallel_(replicate|shard)_degree|fsdp_reshard_after_forward'
+    names=$("$SHERD" config given "$@") || return
+    arranged=no
+    if grep -Exq "parallelism\.($words)|mesh\.(shard|replicate)" <<<"$names"; then arranged=yes; fi
 }
 
 # run_arguments CONFIG ARGUMENT...: sets the array `run`, the arguments of `sherd train`. Between nodes the network is slower
@@ -46,24 +54,19 @@ arranges_ranks() {
 run_arguments() {
     [ $# -gt 0 ] || { say "which configuration? sbatch ... ${0##*/} CONFIG.yaml [--section.key=value]..."; exit 2; }
     run=("$@")
-    if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] && ! arranges_ranks "$@"; then
+    look_at_ranks "$@" || exit
+    if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] && [ "$arranged" = no ]; then
         run+=(--parallelism.sharding_strategy=hybrid_shard)
         say "hybrid_shard: shards inside a node, a replica on each of $SLURM_JOB_NUM_NODES nodes"
     fi
-    # The plan is made without MPI, so that it works where no launcher does.
-    config=$("$SHERD" plan "${run[@]}" --print-config) || exit
-    folder=$(setting job dump_folder) steps=$(setting training steps) checkpoints=$(setting checkpoint folder)
+    settings job.dump_folder checkpoint.folder training.steps "${run[@]}" || exit
+    folder=${values[0]} checkpoints=${values[1]} steps=${values[2]}
+    case $folder in -*) folder=./$folder ;; esac # which no command takes for an option
     case $checkpoints in /*) ;; *) checkpoints=$folder/$checkpoints ;; esac
 }
 
-# The step of the newest checkpoint, -1 without one. Names are made to sort.
-newest_step() {
-    local name=-1 file
-    for file in "$checkpoints"/step-[0-9]*.h5; do
-        [ ! -e "$file" ] || { name=${file##*/step-}; name=$((10#${name%.h5})); }
-    done
-    echo "$name"
-}
+# The step of the newest checkpoint that is whole, -1 without one.
+newest_step() { "$SHERD" ckpt latest "$checkpoints"; }
 
 # ---------------------------------------------------------------------------------------------------------- the chain
 
@@ -73,8 +76,9 @@ chain=${SHERD_CHAIN:-${SLURM_JOB_ID:-0}}
 read_chain() {
     local line
     at=-1 starts=0 stopped=
+    [ -f "$folder/chain" ] || return 0 # a FIFO would be waited for
     { read -r line <"$folder/chain"; } 2>/dev/null || return 0
-    [[ $line =~ ^chain=([^ ]+)\ at=(-?[0-9]+)\ starts=([0-9]+)\ stopped=(.*)$ ]] || return 0
+    [[ $line =~ ^chain=([^ ]+)\ at=(-1|[0-9]{1,18})\ starts=([1-9][0-9]{0,8})\ stopped=(.*)$ ]] || return 0
     [ "${BASH_REMATCH[1]}" = "$chain" ] || return 0
     at=${BASH_REMATCH[2]} starts=${BASH_REMATCH[3]} stopped=${BASH_REMATCH[4]}
 }
@@ -82,14 +86,22 @@ read_chain() {
 # write_chain [REASON]
 write_chain() {
     [ -n "${folder:-}" ] && mkdir -p "$folder" &&
-        printf 'chain=%s at=%s starts=%s stopped=%s\n' "$chain" "$at" "$starts" "${1:-}" >"$folder/chain.tmp" &&
-        mv "$folder/chain.tmp" "$folder/chain"
+        printf 'chain=%s at=%s starts=%s stopped=%s\n' "$chain" "$at" "$starts" "${1:-}" | replace "$folder/chain"
+}
+
+# replace FILE: by what is read, in one step and under a name that nobody knows before; a link is replaced, not followed.
+replace() {
+    local temp
+    temp=$(mktemp "$1.XXXXXXXXXX") || return
+    if cat >"$temp" && chmod +r "$temp" && mv -fT "$temp" "$1"; then return; fi
+    rm -f "$temp"
+    return 1
 }
 
 # Count this start, or end here: a run that is finished, a chain that was stopped, one that gets nowhere.
 begin_start() {
     local now
-    now=$(newest_step)
+    now=$(newest_step) || { say "cannot read $checkpoints"; exit 3; }
     if [ "$now" -ge "$steps" ]; then
         say "finished before: $checkpoints has step $now of $steps; nothing to do"
         exit 0
@@ -122,7 +134,7 @@ judge() {
 
 # finish STATUS: end this job as its run has ended; start it again where that can help.
 finish() {
-    local verdict
+    local verdict now
     verdict=$(judge "$1")
     case $verdict in
     finished) exit 0 ;;
@@ -134,17 +146,18 @@ finish() {
         ;;
     *) stop "$1" "$verdict (exit status $1)" ;;
     esac
-    if [ "$starts" -ge "$fruitless_starts" ] && [ "$(newest_step)" = "$at" ]; then
+    now=$(newest_step) || now=$at
+    if [ "$starts" -ge "$fruitless_starts" ] && [ "$now" = "$at" ]; then
         stop "$1" "$starts starts from $(name_step "$at") left no new checkpoint; the last one ended with $1"
     fi
-    again "$1"
+    again "$1" "$now"
 }
 
-# again STATUS: a job of submit-chain leaves it to the next one. A requeue sends this script SIGTERM, which could break off the
+# again STATUS STEP: a job of submit-chain leaves it to the next one. A requeue sends this script SIGTERM, which could break off the
 # line that says so.
 again() {
     local after
-    after="ended with $1 after $(name_step "$(newest_step)")"
+    after="ended with $1 after $(name_step "$2")"
     trap '' TERM USR1
     if [ -n "${SHERD_CHAIN:-}" ]; then
         say "$after; the next job of the chain goes on"

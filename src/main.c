@@ -1,6 +1,7 @@
 #include "src/base/library.h"
 #include "src/base/log.h"
 #include "src/cmd/cmd.h"
+#include "src/fault/fault.h"
 #include "src/mesh/mesh.h"
 
 #include <errno.h>
@@ -56,6 +57,7 @@ static bool is_help(const char *word)
     return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
+/* Signals are listened for before MPI is started, which takes tens of seconds on thousands of ranks. */
 static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -63,6 +65,12 @@ static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
             sh_cmd_help_of(stdout, cmd);
             return SH_OK;
         }
+    if (cmd->stops) {
+        sh_rc rc = sh_fault_listen();
+
+        if (rc != SH_OK)
+            return report(rc);
+    }
     return cmd->mpi ? run_job(cmd, argc, argv) : report(run_parsed(cmd, argc, argv));
 }
 

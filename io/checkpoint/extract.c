@@ -12,10 +12,11 @@
 enum { HEAD_BYTES = 192 }; /* of a .npy file: a multiple of 64, as numpy wants it, with room for 4 dims of 19 digits */
 
 struct extract {
-    const char *path, *temp;
+    const char *path;
+    struct sh_new_file out;
     struct sh_ckpt_index index;
     const struct sh_ckpt_entry *entry;
-    int state, from, to;
+    int state, from;
 };
 
 static sh_rc find_tensor(struct extract *x, const char *name)
@@ -40,7 +41,7 @@ static sh_rc write_head(const struct extract *x)
     used += snprintf(text + used, (size_t)(HEAD_BYTES - 10 - used), "), }");
     memset(text + used, ' ', (size_t)(HEAD_BYTES - 11 - used));
     head[HEAD_BYTES - 1] = '\n';
-    return sh_file_write(x->to, x->temp, head, HEAD_BYTES, 0);
+    return sh_file_write(x->out.fd, x->out.temp, head, HEAD_BYTES, 0);
 }
 
 static sh_rc copy_blocks(const struct extract *x, float *buffer)
@@ -49,7 +50,7 @@ static sh_rc copy_blocks(const struct extract *x, float *buffer)
     for (int64_t b = 0; b < sh_ckpt_blocks(e->elems); b++) {
         int64_t n = 0;
         SH_TRY(sh_ckpt_index_read_block(&x->index, x->from, x->path, x->state, e, b, buffer, &n));
-        SH_TRY(sh_file_write(x->to, x->temp, buffer, n * 4, HEAD_BYTES + b * SH_CKPT_BLOCK_ELEMS * 4));
+        SH_TRY(sh_file_write(x->out.fd, x->out.temp, buffer, n * 4, HEAD_BYTES + b * SH_CKPT_BLOCK_ELEMS * 4));
     }
     return SH_OK;
 }
@@ -60,31 +61,23 @@ static sh_rc write_array(const struct extract *x)
     sh_rc rc = write_head(x);
     if (rc == SH_OK)
         rc = copy_blocks(x, buffer);
-    if (rc == SH_OK)
-        rc = sh_file_sync(x->to, x->temp);
     free(buffer);
     return rc;
 }
 
 static sh_rc write_file(struct extract *x, const char *out_path)
 {
-    char *temp = sh_file_temp_name(out_path);
-    sh_rc rc = sh_file_create(temp, &x->to);
-    x->temp = temp;
-    if (rc == SH_OK) {
-        rc = write_array(x);
-        if (rc == SH_OK)
-            rc = sh_file_publish(temp, out_path);
-        if (rc != SH_OK)
-            unlink(temp);
-    }
-    free(temp);
+    SH_TRY(sh_new_file_create(out_path, 0640, &x->out));
+    sh_rc rc = write_array(x);
+    if (rc == SH_OK)
+        return sh_new_file_commit(&x->out);
+    sh_new_file_abandon(&x->out);
     return rc;
 }
 
 sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path)
 {
-    struct extract x = {.path = path, .state = state, .from = -1, .to = -1};
+    struct extract x = {.path = path, .state = state, .from = -1};
     sh_rc rc = sh_ckpt_index_read(path, &x.index);
     if (rc == SH_OK)
         rc = find_tensor(&x, name);
@@ -94,8 +87,6 @@ sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state sta
         rc = write_file(&x, out_path);
     if (x.from >= 0)
         close(x.from);
-    if (x.to >= 0)
-        close(x.to);
     sh_ckpt_index_free(&x.index);
     return rc;
 }

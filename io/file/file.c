@@ -10,11 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Linux moves at most 2 GiB in one call; a smaller piece also keeps a signal's wait short. */
@@ -127,24 +125,6 @@ sh_rc sh_file_write(int fd, const char *path, const void *data, int64_t bytes, i
         bytes -= put;
     }
     return SH_OK;
-}
-
-static uint64_t random_bits(void)
-{
-    uint64_t bits;
-    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == (ssize_t)sizeof bits)
-        return bits;
-    /* Early at boot there may be no randomness yet; O_EXCL still refuses a name that exists. */
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 40;
-}
-
-char *sh_file_temp_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    const char *base = slash ? slash + 1 : path;
-    return sh_strfmt("%.*s.%s.%016llx.tmp", (int)(base - path), path, base, (unsigned long long)random_bits());
 }
 
 sh_rc sh_file_create(const char *path, int *fd)

@@ -1,12 +1,13 @@
 /* Files of the trainer, where a plain stdio call would hang, be cut short or lose data: opening what must be a regular
  * file, whole reads and writes, and new files that appear complete or not at all. All functions are local.
  *
- * A new file: sh_file_temp_name, sh_file_create, writes, sh_file_sync, then sh_file_publish; on failure unlink the
+ * A new file: sh_file_temp_name (src/base/file.h), sh_file_create, writes, sh_file_sync, then sh_file_publish; on failure unlink the
  * temporary name. */
 #ifndef IO_FILE_FILE_H
 #define IO_FILE_FILE_H
 
 #include "src/base/err.h"
+#include "src/base/file.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,10 +22,6 @@ sh_rc sh_file_reopen(const char *path, int *fd, int64_t *bytes);
 /* All of `bytes` at `offset`. Errors: SH_E_DATA: I/O error, or the file ends before (it shrank). */
 sh_rc sh_file_read(int fd, const char *path, void *data, int64_t bytes, int64_t offset);
 sh_rc sh_file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset);
-
-/* ".<base>.<random>.tmp" in the folder of `path`; freed with free(). Random because a name that a killed job left
- * behind must never be met again: MPI libraries keep locks by base name. */
-char *sh_file_temp_name(const char *path);
 
 /* A new empty file for reading and writing, mode 0640 or stricter whatever the umask. Errors: SH_E_DATA. */
 sh_rc sh_file_create(const char *path, int *fd);

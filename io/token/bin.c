@@ -12,8 +12,7 @@
 enum { BUFFER_BYTES = 1 << 20 };
 
 struct sh_token_writer {
-    char *path, *temp;
-    int fd;
+    struct sh_new_file file;
     int token_bytes;  /* 2 or 4 */
     int64_t tokens;   /* put so far */
     int64_t written;  /* bytes in the file, the header included */
@@ -21,34 +20,22 @@ struct sh_token_writer {
     unsigned char buffer[BUFFER_BYTES];
 };
 
-static void destroy(struct sh_token_writer *w)
-{
-    if (w->fd >= 0)
-        close(w->fd);
-    free(w->path);
-    free(w->temp);
-    free(w);
-}
-
 void sh_token_writer_abandon(struct sh_token_writer *w)
 {
     if (!w)
         return;
-    unlink(w->temp);
-    destroy(w);
+    sh_new_file_abandon(&w->file);
+    free(w);
 }
 
 sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_writer **out)
 {
     struct sh_token_writer *w = sh_calloc(1, sizeof *w);
-    w->path = sh_strdup(path);
-    w->temp = sh_file_temp_name(path);
-    w->fd = -1;
     w->token_bytes = vocab_size <= 65536 ? 2 : 4;
     w->written = SH_TOKEN_HEADER_BYTES;
-    sh_rc rc = sh_file_create(w->temp, &w->fd);
+    sh_rc rc = sh_new_file_create(path, 0640, &w->file);
     if (rc != SH_OK) {
-        destroy(w);
+        free(w);
         return rc;
     }
     *out = w;
@@ -57,7 +44,7 @@ sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_wri
 
 static sh_rc flush(struct sh_token_writer *w)
 {
-    SH_TRY(sh_file_write(w->fd, w->temp, w->buffer, (int64_t)w->buffered, w->written));
+    SH_TRY(sh_file_write(w->file.fd, w->file.temp, w->buffer, (int64_t)w->buffered, w->written));
     w->written += (int64_t)w->buffered;
     w->buffered = 0;
     return SH_OK;
@@ -69,7 +56,7 @@ sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t
         return sh_fail(SH_E_DATA,
                        "%s would have more than %d tokens, which its format cannot say; write several files and "
                        "give training.dataset_path as a pattern",
-                       w->path, SH_TOKEN_COUNT_MAX);
+                       w->file.path, SH_TOKEN_COUNT_MAX);
     for (size_t i = 0; i < n; i++) {
         if (w->buffered == BUFFER_BYTES)
             SH_TRY(flush(w));
@@ -91,7 +78,7 @@ static sh_rc write_header(struct sh_token_writer *w)
     };
     unsigned char bytes[SH_TOKEN_HEADER_BYTES] = {0};
     memcpy(bytes, &header, sizeof header);
-    return sh_file_write(w->fd, w->temp, bytes, sizeof bytes, 0);
+    return sh_file_write(w->file.fd, w->file.temp, bytes, sizeof bytes, 0);
 }
 
 sh_rc sh_token_writer_commit(struct sh_token_writer *w)
@@ -99,10 +86,7 @@ sh_rc sh_token_writer_commit(struct sh_token_writer *w)
     sh_rc rc;
     SH_TRY_OUT(flush(w));
     SH_TRY_OUT(write_header(w));
-    SH_TRY_OUT(sh_file_sync(w->fd, w->temp));
-    SH_TRY_OUT(sh_file_publish(w->temp, w->path));
-    destroy(w);
-    return SH_OK;
+    rc = sh_new_file_commit(&w->file);
 out:
     sh_token_writer_abandon(w);
     return rc;

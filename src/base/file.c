@@ -8,8 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+/* What others than the owner may do with an output at most. */
+enum { OPEN_TO_OTHERS = 0644 };
 
 static sh_rc fail_errno(const char *what, const char *path)
 {
@@ -27,7 +32,7 @@ char *sh_path_join(const char *folder, const char *name)
 static sh_rc make_folder(const char *path)
 {
     struct stat st;
-    if (mkdir(path, 0777) == 0)
+    if (mkdir(path, 0755) == 0)
         return SH_OK;
     int why = errno; /* on some file systems EROFS or EACCES comes before EEXIST */
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
@@ -120,19 +125,6 @@ static sh_rc write_all(int fd, const char *path, const char *data, size_t bytes)
     return SH_OK;
 }
 
-static sh_rc write_synced(const char *path, const void *data, size_t bytes)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return fail_errno("create", path);
-    sh_rc rc = write_all(fd, path, data, bytes);
-    if (rc == SH_OK && fsync(fd) != 0)
-        rc = fail_errno("fsync", path);
-    if (close(fd) != 0 && rc == SH_OK) /* network file systems report a full disk here */
-        rc = fail_errno("close", path);
-    return rc;
-}
-
 /* The rename itself is only on disk when the folder is. */
 static sh_rc sync_folder_of(const char *path)
 {
@@ -151,17 +143,156 @@ static sh_rc sync_folder_of(const char *path)
     return rc;
 }
 
+static uint64_t random_bits(void)
+{
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == (ssize_t)sizeof bits)
+        return bits;
+    /* Early at boot there may be no randomness yet; O_EXCL still refuses a name that exists. */
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 40;
+}
+
+char *sh_file_temp_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *base = slash != NULL ? slash + 1 : path;
+    return sh_strfmt("%.*s.%s.%016llx.tmp", (int)(base - path), path, base, (unsigned long long)random_bits());
+}
+
+/* Network file systems let signals interrupt an open. O_NONBLOCK: a FIFO is to be refused, not waited for. */
+static int open_again(const char *path, int flags, mode_t mode)
+{
+    int fd;
+    do
+        fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, mode & OPEN_TO_OTHERS);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+static sh_rc refuse_output(const char *path, mode_t mode)
+{
+    if (S_ISLNK(mode))
+        return sh_fail(SH_E_DATA,
+                       "%s is a symbolic link, and outputs are not written through links; remove it, or name "
+                       "the file that is meant",
+                       path);
+    return sh_fail(SH_E_DATA, "%s is not a regular file, so no output is written there; name a file", path);
+}
+
+/* A file is replaced, anything else is not: as root, the name /dev/null would become a file. */
+static sh_rc check_replaced(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? SH_OK : fail_errno("create", path);
+    return S_ISREG(st.st_mode) ? SH_OK : refuse_output(path, st.st_mode);
+}
+
+sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out)
+{
+    SH_TRY(check_replaced(path));
+    struct sh_new_file f = {.temp = sh_file_temp_name(path)};
+    f.fd = open_again(f.temp, O_RDWR | O_CREAT | O_EXCL, mode);
+    if (f.fd < 0) {
+        sh_rc rc = fail_errno("create", path);
+        free(f.temp);
+        return rc;
+    }
+    f.path = sh_strdup(path);
+    *out = f;
+    return SH_OK;
+}
+
+/* Whether the temporary name still is the file that was written: whoever may write into the folder can rename. */
+static sh_rc check_same(const struct sh_new_file *f)
+{
+    struct stat written, named;
+    if (fstat(f->fd, &written) != 0 || lstat(f->temp, &named) != 0)
+        return fail_errno("stat", f->temp);
+    if (written.st_dev != named.st_dev || written.st_ino != named.st_ino)
+        return sh_fail(SH_E_DATA,
+                       "%s: somebody put another file in its place while it was written; check who can write to "
+                       "this folder",
+                       f->path);
+    return SH_OK;
+}
+
+static sh_rc close_new(struct sh_new_file *f)
+{
+    int fd = f->fd;
+    f->fd = -1;
+    /* network file systems report a full disk here */
+    return close(fd) == 0 ? SH_OK : fail_errno("close", f->temp);
+}
+
+sh_rc sh_new_file_commit(struct sh_new_file *f)
+{
+    sh_rc rc = SH_OK;
+    /* Only an interrupted fsync may be tried again: after a failed one the kernel may have dropped the pages. */
+    while (fsync(f->fd) != 0)
+        if (errno != EINTR)
+            SH_TRY_OUT(fail_errno("fsync", f->temp));
+    SH_TRY_OUT(check_replaced(f->path));
+    SH_TRY_OUT(check_same(f));
+    SH_TRY_OUT(close_new(f));
+    if (rename(f->temp, f->path) != 0)
+        SH_TRY_OUT(fail_errno("rename to", f->path));
+    free(f->temp);
+    f->temp = NULL;
+    SH_TRY_OUT(sync_folder_of(f->path));
+out:
+    sh_new_file_abandon(f);
+    return rc;
+}
+
+void sh_new_file_abandon(struct sh_new_file *f)
+{
+    if (f->path != NULL && f->fd >= 0)
+        close(f->fd);
+    if (f->temp != NULL)
+        unlink(f->temp);
+    free(f->path);
+    free(f->temp);
+    *f = (struct sh_new_file){.fd = -1};
+}
+
 sh_rc sh_write_file_atomic(const char *path, const void *data, size_t bytes)
 {
-    char *tmp = sh_strfmt("%s.tmp", path);
-    sh_rc rc = SH_OK;
-    SH_TRY_OUT(write_synced(tmp, data, bytes));
-    if (rename(tmp, path) != 0)
-        SH_TRY_OUT(fail_errno("rename to", path));
-    SH_TRY_OUT(sync_folder_of(path));
-out:
+    struct sh_new_file f;
+    SH_TRY(sh_new_file_create(path, OPEN_TO_OTHERS, &f));
+    sh_rc rc = write_all(f.fd, f.temp, data, bytes);
+    if (rc == SH_OK)
+        return sh_new_file_commit(&f);
+    sh_new_file_abandon(&f);
+    return rc;
+}
+
+static sh_rc check_output(int fd, const char *path, const char *how)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return fail_errno("stat", path);
+    if (!S_ISREG(st.st_mode))
+        return refuse_output(path, st.st_mode);
+    return how[0] != 'w' || ftruncate(fd, 0) == 0 ? SH_OK : fail_errno("empty", path);
+}
+
+sh_rc sh_open_output(const char *path, const char *how, FILE **out)
+{
+    int fd = open_again(path, O_WRONLY | O_CREAT | O_APPEND, OPEN_TO_OTHERS);
+    if (fd < 0 && (errno == ELOOP || errno == ENXIO)) /* a link; a FIFO without a reader, or a socket */
+        return refuse_output(path, errno == ELOOP ? S_IFLNK : S_IFIFO);
+    if (fd < 0)
+        return fail_errno("open", path);
+    sh_rc rc = check_output(fd, path, how);
+    FILE *f = rc == SH_OK ? fdopen(fd, "a") : NULL;
+    if (rc == SH_OK && f == NULL)
+        rc = fail_errno("open", path);
     if (rc != SH_OK)
-        unlink(tmp);
-    free(tmp);
+        close(fd);
+    else
+        *out = f;
     return rc;
 }

@@ -1,5 +1,7 @@
 #include "src/cmd/cmd.h"
 
+#include "src/base/log.h"
+
 #include "io/checkpoint/checkpoint.h"
 #include "src/run/newest.h"
 
@@ -71,6 +73,39 @@ static sh_rc run_ls(const struct sh_cmd_args *args)
     return rc;
 }
 
+/* As a start of training takes it: whole by its structure and meta data, and of the step that its name says. */
+static sh_rc check_whole(const char *path)
+{
+    struct sh_ckpt_meta meta = {0};
+    int64_t step;
+
+    SH_TRY(sh_ckpt_check(path, true));
+    SH_TRY(sh_ckpt_read_meta(path, &meta));
+    step = meta.step;
+    sh_ckpt_meta_free(&meta);
+    if (step != sh_ckpt_step_of(path))
+        return sh_fail(SH_E_DATA, "%s: holds step %lld; was it renamed?", path, (long long)step);
+    return SH_OK;
+}
+
+static sh_rc run_latest(const struct sh_cmd_args *args)
+{
+    int64_t step = INT64_MAX;
+    char *path;
+
+    for (bool whole = false; !whole;) {
+        SH_TRY(sh_ckpt_newest_before(args->positional[1], step, &path));
+        step = path ? sh_ckpt_step_of(path) : -1;
+        whole = !path || check_whole(path) == SH_OK;
+        if (!whole)
+            sh_log_warn("passed over: %s", sh_error_text());
+        free(path);
+    }
+    sh_error_clear();
+    printf("%lld\n", (long long)step);
+    return SH_OK;
+}
+
 static sh_rc run_diff(const struct sh_cmd_args *args)
 {
     char *a = NULL, *b = NULL;
@@ -132,6 +167,7 @@ static const struct verb verbs[] = {
     {"info", "FILE", 1, {NULL}, run_info},
     {"verify", "FILE", 1, {NULL}, run_verify},
     {"ls", "FOLDER", 1, {"--quick"}, run_ls},
+    {"latest", "FOLDER", 1, {NULL}, run_latest},
     {"diff", "FILE FILE", 2, {NULL}, run_diff},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
@@ -165,10 +201,11 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     (void)cmd;
     if (args->n_positional == 0)
         return sh_fail(SH_E_USAGE,
-                       "sherd ckpt: what to do? info, verify, ls, diff, extract or prune; see sherd --help");
+                       "sherd ckpt: what to do? info, verify, ls, latest, diff, extract or prune; see sherd --help");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return run_verb(&verbs[i], args);
-    return sh_fail(SH_E_USAGE, "sherd ckpt: no such thing as %s; there are info, verify, ls, diff, extract and prune",
+    return sh_fail(SH_E_USAGE,
+                   "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract and prune",
                    args->positional[0]);
 }

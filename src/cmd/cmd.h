@@ -27,6 +27,7 @@ struct sh_cmd {
     const struct sh_cmd_option *options; /* ends with a NULL name */
     bool config;                         /* takes CONFIG.yaml and --section.key=value */
     bool mpi;                            /* runs as a job: MPI is up when `run` is called, and the rc is agreed */
+    bool stops;                          /* SIGUSR1, SIGTERM and SIGINT ask it to stop: sh_fault_heard() tells */
     /* Where `mpi` is set, `run` is collective and must return the same class on all ranks. */
     sh_rc (*run)(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 };
@@ -75,6 +76,7 @@ void sh_cmd_version(FILE *out);
 sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command */
 
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

@@ -86,9 +86,13 @@ static const struct sh_cmd_option help[] = {
 
 const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
-     .mpi = true, .run = sh_cmd_train},
+     .mpi = true, .stops = true, .run = sh_cmd_train},
     {"plan", "CONFIG", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
+    {"config", "get KEY... CONFIG | given CONFIG",
+     "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
+     "quotes; or the names of the keys that the file and the arguments set, a line each",
+     none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "CONFIG",
      "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
@@ -97,10 +101,11 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .run = sh_cmd_generate},
     {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
-    {"ckpt", "info|verify|ls|diff|extract|prune ARGUMENT...",
-     "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; compare "
-     "two FILEs (exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER. A folder "
-     "given as FILE stands for its newest checkpoint, and that of a run for its checkpoints",
+    {"ckpt", "info|verify|ls|latest|diff|extract|prune ARGUMENT...",
+     "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; "
+     "for scripts, the step of the newest one in a FOLDER that is whole, -1 when there is none; compare two FILEs "
+     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER. A folder given as "
+     "FILE stands for its newest checkpoint, and that of a run for its checkpoints",
      ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",

@@ -1,6 +1,5 @@
 #include "src/cmd/cmd.h"
 
-#include "src/fault/fault.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -46,7 +45,6 @@ sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         rc = print_config(&cfg);
         goto out;
     }
-    SH_TRY_OUT(sh_agree(sh_fault_listen())); /* a signal while much is read and planned is kept until the first step */
     SH_TRY_OUT(sh_run_open(&cfg, SH_TO_TRAIN, &run));
     rc = sh_run_train(run);
 out:

@@ -1,4 +1,5 @@
 /* The ring of collectives: what is open, what is complete, and the flight recorder's file. */
+#include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/backend.h"
@@ -81,10 +82,13 @@ void sh_comm_write_flight(struct sh_comm *c)
     if (c->opt.report_dir == NULL)
         return;
     char *path = sh_strfmt("%s/rank-%d.flight.txt", c->opt.report_dir, c->mesh->rank);
-    FILE *f = fopen(path, "w");
+    FILE *f;
+    sh_rc rc = sh_open_output(path, "w", &f);
     free(path);
-    if (f == NULL)
+    if (rc != SH_OK) {
+        sh_error_clear(); /* the stall is the news */
         return;
+    }
     pthread_mutex_lock(&c->lock);
     print_records(c, f);
     pthread_mutex_unlock(&c->lock);

@@ -191,6 +191,14 @@ sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_ov
 /* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 
+/* The value of "section.key" as one line without YAML's quotes, for scripts; *text freed with free().
+ * Errors: SH_E_USAGE: no such key, or one that only sets another. */
+sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
+
+/* The names of the keys that the file and the overrides set, as sh_config_load() reads them, a line each in the order of
+ * the table. Errors: as those of sh_config_load(). */
+sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out);
+
 /* Every key with type, unit, range, default and help, as text, man page (roff) or Markdown. */
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
 void sh_config_help(FILE *out, enum sh_config_help form);

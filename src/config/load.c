@@ -15,7 +15,7 @@
 #include <string.h>
 #include <strings.h>
 
-static sh_rc no_such_key(const char *name)
+sh_rc sh_config_no_such_key(const char *name)
 {
     char shown[SH_CONFIG_SHOWN];
     const char *advice = sh_config_foreign(name), *nearest = sh_config_key_nearest(name);
@@ -31,7 +31,7 @@ static sh_rc give(struct sh_config_state *state, struct sh_config_place place, c
     char first[SH_CONFIG_PATH_MAX];
     const struct sh_config_key *key = sh_config_key_find(name);
     if (key == NULL)
-        return no_such_key(name);
+        return sh_config_no_such_key(name);
     struct sh_config_place *given = &state->given[key - sh_config_keys];
     if (given->source == place.source)
         return sh_fail(SH_E_USAGE, "%s: given twice, first %s", name, sh_config_place_text(given, first));
@@ -138,4 +138,27 @@ sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_ov
         return sh_fail(SH_E_USAGE, "%s: %zu bytes of configuration, more than the %d allowed", name, bytes,
                        SH_CONFIG_FILE_MAX);
     return load(text, bytes, name, n_overrides, overrides, cfg);
+}
+
+static sh_rc print_given(const char *path, int n_overrides, const char *const *overrides, const char *text,
+                         size_t bytes, FILE *out)
+{
+    struct sh_config_state *state = sh_calloc(1, sizeof *state);
+    sh_rc rc = fill(state, text, bytes, path, n_overrides, overrides);
+    for (int i = 0; rc == SH_OK && i < sh_config_n_keys; i++)
+        if (state->given[i].source != SH_SOURCE_DEFAULT)
+            fprintf(out, "%s\n", sh_config_keys[i].name);
+    free(state);
+    return rc;
+}
+
+sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (path != NULL)
+        SH_TRY(sh_read_file(path, SH_CONFIG_FILE_MAX, &text, &bytes));
+    sh_rc rc = print_given(path, n_overrides, overrides, text, bytes, out);
+    free(text);
+    return rc;
 }

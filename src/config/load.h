@@ -10,4 +10,7 @@
 sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                      enum sh_config_style style);
 
+/* Errors: SH_E_USAGE always: no key of that name; the text has the nearest one. */
+sh_rc sh_config_no_such_key(const char *name);
+
 #endif

@@ -1,4 +1,5 @@
 #include "src/config/keys.h"
+#include "src/config/load.h"
 #include "src/config/value.h"
 
 #include "src/base/mem.h"
@@ -6,6 +7,18 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text)
+{
+    const struct sh_config_key *key = sh_config_key_find(name);
+    if (key == NULL)
+        return sh_config_no_such_key(name);
+    if (key->alias_of != NULL)
+        return sh_fail(SH_E_USAGE, "%s only sets %s; ask for that", name, key->alias_of);
+    bool text_as_it_is = key->type == SH_KEY_STRING && key->words == NULL;
+    *text = text_as_it_is ? sh_strdup((const char *)cfg + key->offset) : sh_config_value_text(key, cfg);
+    return SH_OK;
+}
 
 sh_rc sh_config_print(const struct sh_config *cfg, char **text)
 {

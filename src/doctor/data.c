@@ -2,42 +2,40 @@
  * only, or a copy that was cut short on one, would train on other data there without a sign. */
 #include "src/doctor/doctor.h"
 
+#include "io/file/file.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { HEAD_BYTES = 1 << 20, NAMES = 400 };
 
-static sh_rc add_open_file(const char *path, int fd, char *head, uint64_t *hash)
+static sh_rc add_open_file(const char *path, int fd, int64_t bytes, char *head, uint64_t *hash)
 {
-    struct stat st;
     ssize_t got = pread(fd, head, HEAD_BYTES, 0);
 
-    if (got < 0 || fstat(fd, &st) != 0)
+    if (got < 0)
         return sh_fail(SH_E_DATA, "read %s: %s", path, strerror(errno));
     *hash = sh_mix64(*hash ^ sh_hash64(path, strlen(path)));
-    *hash = sh_mix64(*hash ^ (uint64_t)st.st_size);
+    *hash = sh_mix64(*hash ^ (uint64_t)bytes);
     *hash = sh_mix64(*hash ^ sh_hash64(head, (size_t)got));
     return SH_OK;
 }
 
 static sh_rc add_file(const char *path, uint64_t *hash)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int64_t bytes;
     char *head;
     sh_rc rc;
+    int fd;
 
-    if (fd < 0)
-        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+    SH_TRY(sh_file_open(path, &fd, &bytes));
     head = sh_calloc(HEAD_BYTES, 1);
-    rc = add_open_file(path, fd, head, hash);
+    rc = add_open_file(path, fd, bytes, head, hash);
     free(head);
     close(fd);
     return rc;

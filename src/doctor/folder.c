@@ -1,6 +1,7 @@
 /* The checkpoint folder: one for all nodes, writable, and large enough. */
 #include "src/doctor/doctor.h"
 
+#include "io/file/file.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
@@ -20,7 +21,8 @@ static sh_rc leave_mark(const struct sh_doctor *d, char *path)
 {
     if (d->mesh->rank != 0)
         return SH_OK;
-    SH_TRY(sh_mkdir_p(d->folder));
+    SH_TRY(sh_mkdir_p(d->cfg->job.dump_folder)); /* with the modes that training gives them */
+    SH_TRY(sh_file_make_folder(d->folder));
     return sh_write_file_atomic(path, path, strlen(path));
 }
 

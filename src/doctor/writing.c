@@ -1,12 +1,12 @@
 /* How fast the nodes write into the checkpoint folder, all at once: a few MiB each with fsync, for two seconds at most. */
 #include "src/doctor/doctor.h"
 
+#include "io/file/file.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,20 +33,20 @@ static sh_rc write_open_file(int fd, const char *path, const char *piece, double
 /* Without a name from the start, so that nothing can be left behind. */
 static sh_rc write_file(const struct sh_doctor *d, double *speed)
 {
-    char *name = sh_strfmt(".doctor-writes-%d", d->mesh->node), *path = sh_path_join(d->folder, name);
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    char *piece = sh_calloc(PIECE_BYTES, 1);
+    char *name = sh_strfmt("doctor-writes-%d", d->mesh->node), *path = sh_path_join(d->folder, name);
+    char *temp = sh_file_temp_name(path), *piece = sh_calloc(PIECE_BYTES, 1);
     sh_rc rc;
+    int fd;
 
     memset(piece, 0x5a, PIECE_BYTES); /* not zeros, which some file systems do not write */
-    if (fd < 0) {
-        rc = sh_fail(SH_E_DATA, "create %s: %s", path, strerror(errno));
-    } else {
-        unlink(path);
+    rc = sh_file_create(temp, &fd);
+    if (rc == SH_OK) {
+        unlink(temp);
         rc = write_open_file(fd, path, piece, speed);
         close(fd);
     }
     free(piece);
+    free(temp);
     free(path);
     free(name);
     return rc;

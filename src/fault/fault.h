@@ -11,8 +11,9 @@
 /* signal.c: requests to stop. From sh_fault_listen() on, for the rest of the process, these signals only leave a note:
  * SIGUSR1 (what `#SBATCH --signal=USR1@N` sends), SIGTERM (preemption, scancel, the time limit) and SIGINT (Ctrl-C). A
  * second SIGINT ends the process as usual, and one that the parent has set to be ignored stays so. The caller and the
- * threads that it starts later have them blocked; a thread of their own gets them. So call it before threads that
- * compute are started. Errors: SH_E_MEMORY: no thread. */
+ * threads that it starts later have them blocked; a thread of their own gets them. So call it first in main, before MPI
+ * and before threads that compute are started: no signal is lost then. Processes that are forked have the mask and the
+ * actions of before. Errors: SH_E_MEMORY: no thread. */
 enum sh_fault_signal { SH_FAULT_USR1, SH_FAULT_TERM, SH_FAULT_INT, SH_FAULT_SIGNALS };
 sh_rc sh_fault_listen(void);
 bool sh_fault_heard(enum sh_fault_signal s); /* since then */

@@ -21,6 +21,11 @@ static const struct {
 };
 static atomic_int heard[SH_FAULT_SIGNALS]; /* free of locks, so a handler may write them */
 
+static struct {
+    sigset_t mask;
+    struct sigaction action[SH_FAULT_SIGNALS];
+} given;
+
 /* Only what is safe in a handler: flags, signal() and raise(). The raised one comes when the handler returns. It runs
  * on the listener, or on a thread that a library had before. */
 static void note(int number)
@@ -66,11 +71,31 @@ static sh_rc start_listener(sigset_t *ours)
     return SH_OK;
 }
 
+/* In a forked process, where no thread listens: MPI starts a daemon for a process without a launcher, and one that
+ * inherits the mask could not be asked to end. */
+static void give_back(void)
+{
+    for (int i = 0; i < SH_FAULT_SIGNALS; i++)
+        sigaction(signals[i].number, &given.action[i], NULL);
+    pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
+}
+
+static sh_rc remember(void)
+{
+    for (int i = 0; i < SH_FAULT_SIGNALS; i++)
+        sigaction(signals[i].number, NULL, &given.action[i]);
+    pthread_sigmask(SIG_BLOCK, NULL, &given.mask);
+    if (pthread_atfork(NULL, NULL, give_back) != 0)
+        return sh_fail(SH_E_MEMORY, "no memory to listen for signals");
+    return SH_OK;
+}
+
 sh_rc sh_fault_listen(void)
 {
     static sigset_t ours;
     struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
 
+    SH_TRY(remember());
     sigemptyset(&action.sa_mask);
     sigemptyset(&ours);
     for (int i = 0; i < SH_FAULT_SIGNALS; i++)

@@ -23,14 +23,15 @@ static char *read_text(const char *path)
 /* progress.json of a run that came as far as to write one. */
 static char *said_by_run(const char *folder)
 {
-    char *path = sh_path_join(folder, "progress.json"), *text = NULL;
-    json_t *progress = json_load_file(path, 0, NULL);
+    char *path = sh_path_join(folder, "progress.json"), *file = read_text(path), *text = NULL;
+    json_t *progress = file ? json_loads(file, 0, NULL) : NULL;
     const char *reason = json_string_value(json_object_get(progress, "reason"));
     json_int_t status = json_integer_value(json_object_get(progress, "exit_status"));
 
     if (reason && reason[0] && status > 0)
         text = sh_strfmt("exit status %lld: %s", (long long)status, reason);
     json_decref(progress);
+    free(file);
     free(path);
     return text;
 }

@@ -1,5 +1,6 @@
 #include "src/report/parts.h"
 
+#include "io/file/file.h"
 #include "src/base/mem.h"
 #include "src/watch/watch.h"
 
@@ -8,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What is not there, was not finite and is null, or is a size that no run has and no axis could show, is NAN. */
 static double number(const json_t *object, const char *key)
@@ -181,17 +183,30 @@ static void sum_up(struct sh_report_run *run)
     run->seconds = measured ? total / measured : 0;
 }
 
+/* Not what is no file: a FIFO would be waited for. */
+static sh_rc open_file(const char *path, FILE **out)
+{
+    int64_t size;
+    int fd;
+
+    SH_TRY(sh_file_open(path, &fd, &size));
+    *out = fdopen(fd, "r");
+    if (*out)
+        return SH_OK;
+    close(fd);
+    return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+}
+
 sh_rc sh_report_read_metrics(const char *path, struct sh_report_run *run)
 {
-    FILE *f = fopen(path, "re");
     char *text = NULL;
     size_t room = 0;
     ssize_t bytes;
     bool started = true;
     sh_rc rc = SH_OK;
+    FILE *f;
 
-    if (!f)
-        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+    SH_TRY(open_file(path, &f));
     for (int n = 1; rc == SH_OK && (bytes = getline(&text, &room, f)) > 0; n++)
         rc = take_text(run, text, (size_t)bytes, path, n, &started);
     if (rc == SH_OK && ferror(f))

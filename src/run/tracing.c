@@ -1,5 +1,6 @@
 #include "src/run/tracing.h"
 
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
@@ -8,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+enum { TEMP_BYTES = 64 }; /* more than a temporary name adds to a name */
 
 /* Clocks of two hosts have nothing in common: each rank counts from a barrier. */
 void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r)
@@ -24,41 +26,28 @@ void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r)
     sh_exec_set_trace(r->exec, t->trace);
 }
 
-/* Under this name until the file is whole. */
-static char *unfinished(const struct sh_run *r)
-{
-    return sh_strfmt("%s.tmp", r->cfg.profiling.trace);
-}
-
 sh_rc sh_tracing_check(const struct sh_run *r)
 {
-    char *path;
-    FILE *f;
-    int why;
+    struct sh_new_file file;
+    sh_rc rc;
 
     if (!r->cfg.profiling.trace[0] || r->mesh->rank != 0)
         return SH_OK;
-    path = unfinished(r);
-    f = fopen(path, "we");
-    why = errno;
-    if (f) {
-        fclose(f);
-        unlink(path);
-    }
-    free(path);
-    return f ? SH_OK
-             : sh_fail(SH_E_DATA, "profiling.trace: create %s.tmp: %s", r->cfg.profiling.trace, strerror(why));
+    rc = sh_new_file_create(r->cfg.profiling.trace, 0644, &file);
+    if (rc != SH_OK)
+        return sh_fail_prefix(rc, "profiling.trace: ");
+    sh_new_file_abandon(&file);
+    return SH_OK;
 }
 
 static sh_rc append(struct sh_tracing *t, const struct sh_run *r, const char *path, int last)
 {
-    FILE *f = fopen(path, r->mesh->rank == 0 ? "we" : "ae");
     int64_t bytes;
     const char *text;
     bool ok;
+    FILE *f;
 
-    if (!f)
-        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+    SH_TRY(sh_open_output(path, "a", &f));
     text = sh_trace_text(t->trace, t->origin_ns, &bytes);
     ok = r->mesh->rank != 0 || fputs(sh_trace_head, f) >= 0;
     ok = ok && fwrite(text, 1, (size_t)bytes, f) == (size_t)bytes;
@@ -67,36 +56,42 @@ static sh_rc append(struct sh_tracing *t, const struct sh_run *r, const char *pa
     return ok ? SH_OK : sh_fail(SH_E_DATA, "write %s: %s", path, strerror(errno));
 }
 
-static sh_rc append_all(struct sh_tracing *t, struct sh_run *r, const char *path, int ranks)
+/* The name that the file has until it is whole; rank 0 has created it and tells the others.
+ *   path  out  [bytes] */
+static sh_rc share_name(const struct sh_run *r, const struct sh_new_file *file, char *path, int bytes)
 {
+    if (r->mesh->rank == 0)
+        snprintf(path, (size_t)bytes, "%s", file->temp);
+    return sh_mesh_bcast(path, bytes, 0);
+}
+
+static sh_rc append_all(struct sh_tracing *t, struct sh_run *r, const struct sh_new_file *file, int ranks)
+{
+    char path[SH_CONFIG_PATH_MAX + TEMP_BYTES];
+
+    SH_TRY(share_name(r, file, path, sizeof path));
     for (int rank = 0; rank < ranks; rank++)
         SH_TRY(sh_agree(r->mesh->rank == rank ? append(t, r, path, ranks - 1) : SH_OK));
     return SH_OK;
-}
-
-/* Rank 0. */
-static sh_rc publish(const char *path, const char *name)
-{
-    return rename(path, name) == 0 ? SH_OK : sh_fail(SH_E_DATA, "rename %s: %s", path, strerror(errno));
 }
 
 static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
 {
     const char *name = r->cfg.profiling.trace;
     int n = r->mesh->world < SH_TRACED_RANKS ? r->mesh->world : SH_TRACED_RANKS;
-    char *path = unfinished(r), some[64] = "";
+    struct sh_new_file file = {.fd = -1};
+    char some[64] = "";
     sh_rc rc;
 
-    SH_TRY_OUT(append_all(t, r, path, n));
-    SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? publish(path, name) : SH_OK));
+    SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_create(name, 0644, &file) : SH_OK));
+    SH_TRY_OUT(append_all(t, r, &file, n));
+    SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_commit(&file) : SH_OK));
     if (n < r->mesh->world)
         snprintf(some, sizeof some, ", ranks 0 to %d of %d", n - 1, r->mesh->world);
     sh_log_info("trace of the steps up to %lld%s in %s: open it in ui.perfetto.dev or chrome://tracing",
                 (long long)r->step, some, name);
 out:
-    if (rc != SH_OK && r->mesh->rank == 0)
-        unlink(path);
-    free(path);
+    sh_new_file_abandon(&file);
     return rc;
 }
 

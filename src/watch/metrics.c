@@ -2,6 +2,7 @@
 
 #include "sherd_config.h"
 
+#include "src/base/file.h"
 #include "src/base/mem.h"
 
 #include <errno.h>
@@ -21,10 +22,9 @@ struct sh_metrics {
 
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
 {
-    FILE *f = fopen(path, "ae");
+    FILE *f;
 
-    if (!f)
-        return sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "open %s: %s", path, strerror(errno));
+    SH_TRY(sh_open_output(path, "a", &f));
     *out = sh_calloc(1, sizeof **out);
     (*out)->file = f;
     (*out)->path = sh_strdup(path);

@@ -74,6 +74,19 @@ def case(ranks, size, fit):
         return judge(done, time.monotonic() - began, disk, fit)
 
 
+def case_metrics(ranks):
+    """The disk is full when a line of metrics is written."""
+    with Disk('disk', 1 << 16) as disk:
+        folder = job.prepare(f'metrics-on-{ranks}', {**config(disk), 'job.dump_folder': str(disk / 'out'),
+                                                     'training.steps': 1000, 'checkpoint.enable': False})
+        done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
+    said = [line for line in done.stderr.splitlines() if 'error:' in line]
+    right = len(said) == 1 and said[0].endswith(f'write {disk}/out/metrics.jsonl: No space left on device')
+    wrong = [] if done.returncode == STATUS_DATA else [f'exit {done.returncode}']
+    return wrong + ([] if right else done.stderr.splitlines())
+
+
 def need_mount():
     try:
         with Disk('disk', 1 << 20):
@@ -89,4 +102,5 @@ if __name__ == '__main__':
     size = checkpoint_bytes()
     cases = [(f'{ranks} ranks, room for {room} checkpoints', case, ranks, int(room * size) // 4096 * 4096, fit)
              for room, fit in ROOMS for ranks in (1, 2, 3, 4)]
+    cases += [(f'{ranks} ranks, full of metrics', case_metrics, ranks) for ranks in (1, 3)]
     sys.exit(job.run_cases(cases))

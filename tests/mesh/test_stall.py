@@ -28,6 +28,19 @@ def start(folder, ranks):
                                'comm.train_timeout_seconds': TIMEOUT_SECONDS, 'checkpoint.enable': False}, ranks)
 
 
+def plant(folder):
+    """The recent collectives of rank 1 would go where somebody else wants them; those of the others have a good place."""
+    (folder / 'victim').write_text('precious')
+    (folder / 'out/rank-1.flight.txt').symlink_to('../victim')
+
+
+def judge_flights(folder, how):
+    wrong = [] if (folder / 'victim').read_text() == 'precious' else ['a flight file was written through a link']
+    found = [path for path in (folder / 'out').glob('rank-*.flight.txt') if not path.is_symlink()]
+    wrong += [f'{path.name} has mode {path.stat().st_mode:o}' for path in found if path.stat().st_mode & 0o022]
+    return wrong + (['no flight file'] if how == signal.SIGSTOP and not found else [])
+
+
 def judge(status, seconds, folder, how, rank):
     text = live.said(folder)
     said = [line for line in text.splitlines() if 'error:' in line and line.startswith('sherd:')]
@@ -49,9 +62,10 @@ def case(how, rank, ranks):
     try:
         live.wait_for_steps(folder, child, 20)
         begin = time.monotonic()
+        plant(folder)
         os.kill(live.find_rank(folder, rank), how)
         status = child.wait(TIMEOUT_SECONDS + GRACE_SECONDS + 5)
-        return judge(status, time.monotonic() - begin, folder, how, rank)
+        return judge(status, time.monotonic() - begin, folder, how, rank) + judge_flights(folder, how)
     finally:
         launcher.stop(child)
 

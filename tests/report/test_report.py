@@ -252,7 +252,7 @@ def case_study():
     lines = done.stdout.splitlines()
     batches = [re.search(r'global_batch_size=(\d+)', line).group(1) for line in lines[:-1]]
     wrong = expect('batches', batches, ['4', '8', '8', '16'] * 2) + expect('exit status', done.returncode, 0)
-    wrong += [] if len(lines) == 9 and 'sherd\\ report\\ scaling' in lines[8] and 'afterany' in lines[8] else [done.stdout]
+    wrong += [] if len(lines) == 9 and ' SHERD_STUDY=scaling sbatch ' in lines[8] and 'afterany' in lines[8] else [done.stdout]
     wrong += expect('points', [re.search(r'job-name=(\S+)', line).group(1) for line in lines[:2]],
                     ['weak-full_shard-b1-n1', 'weak-full_shard-b1-n2'])
     done = study('--nodes=1,3', '--scaling=strong', '--batch=4')

@@ -1,13 +1,16 @@
 /* Small files and folders in a folder of the test's own. */
 #include "src/base/file.h"
 
+#include <dirent.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,11 +51,10 @@ static void test_folders(void **state)
 static void test_write_and_read(void **state)
 {
     (void)state;
-    char *path = sh_path_join(root, "latest"), *tmp = sh_path_join(root, "latest.tmp"), *data;
+    char *path = sh_path_join(root, "latest"), *data;
     size_t bytes;
     assert_int_equal(sh_write_file_atomic(path, "old and long", 12), SH_OK);
     assert_int_equal(sh_write_file_atomic(path, "new\0x", 5), SH_OK);
-    assert_int_equal(access(tmp, F_OK), -1);
     assert_int_equal(sh_read_file(path, 5, &data, &bytes), SH_OK);
     assert_int_equal(bytes, 5);
     assert_memory_equal(data, "new\0x", 6); /* with the zero behind it */
@@ -60,7 +62,6 @@ static void test_write_and_read(void **state)
     assert_int_equal(sh_read_file(path, 4, &data, &bytes), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "5 bytes, more than the 4 allowed here"));
     free(path);
-    free(tmp);
 }
 
 static void test_refusals(void **state)
@@ -74,21 +75,171 @@ static void test_refusals(void **state)
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_int_equal(sh_read_file(fifo, 10, &data, NULL), SH_E_DATA); /* and not waited for */
     assert_int_equal(sh_write_file_atomic("/no/such/file", "x", 1), SH_E_DATA);
-    assert_string_equal(sh_error_text(), "create /no/such/file.tmp: No such file or directory");
+    assert_string_equal(sh_error_text(), "create /no/such/file: No such file or directory");
     assert_null(data);
     free(fifo);
+}
+
+/* Once this returns, each write fails. */
+static void fill_disk(void)
+{
+    const struct rlimit none = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+}
+
+static void empty_disk(void)
+{
+    const struct rlimit all = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+}
+
+static int count_files(const char *folder)
+{
+    struct dirent **names;
+    int n = scandir(folder, &names, NULL, NULL);
+    for (int i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    return n - 2;
 }
 
 static void test_full_disk(void **state)
 {
     (void)state;
-    char *path = sh_path_join(root, "full"), *tmp = sh_path_join(root, "full.tmp");
-    assert_int_equal(symlink("/dev/full", tmp), 0);
+    char *folder = sh_path_join(root, "full"), *path = sh_path_join(folder, "file");
+    assert_int_equal(sh_mkdir_p(folder), SH_OK);
+    fill_disk();
     assert_int_equal(sh_write_file_atomic(path, "x", 1), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "No space left on device"));
+    empty_disk();
+    assert_non_null(strstr(sh_error_text(), "File too large"));
+    assert_int_equal(count_files(folder), 0);
+    free(path);
+    free(folder);
+}
+
+/* What stands at the name of an output, and what is said. */
+static void plant(const char *kind, const char *path)
+{
+    if (!strcmp(kind, "link"))
+        assert_int_equal(symlink("victim", path), 0);
+    else if (!strcmp(kind, "broken link"))
+        assert_int_equal(symlink("new", path), 0);
+    else if (!strcmp(kind, "FIFO"))
+        assert_int_equal(mkfifo(path, 0600), 0);
+    else
+        assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static const struct {
+    const char *kind, *said;
+} plants[] = {{"link", "is a symbolic link"},
+              {"broken link", "is a symbolic link"},
+              {"FIFO", "is not a regular file"},
+              {"folder", ""}};
+
+static void test_planted(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof plants / sizeof plants[0]; i++) {
+        char folder[64], *path, *victim, *new, *data;
+        FILE *f = NULL;
+        snprintf(folder, sizeof folder, "%s/planted-%zu", root, i);
+        path = sh_path_join(folder, "out"), victim = sh_path_join(folder, "victim"), new = sh_path_join(folder, "new");
+        assert_int_equal(sh_mkdir_p(folder), SH_OK);
+        assert_int_equal(sh_write_file_atomic(victim, "precious", 8), SH_OK);
+        plant(plants[i].kind, path);
+        assert_int_equal(sh_write_file_atomic(path, "x", 1), SH_E_DATA);
+        assert_non_null(strstr(sh_error_text(), plants[i].said));
+        for (const char *how = "aw"; *how; how++) {
+            assert_int_equal(sh_open_output(path, how, &f), SH_E_DATA);
+            assert_non_null(strstr(sh_error_text(), plants[i].said));
+        }
+        assert_null(f);
+        assert_int_equal(sh_read_file(victim, 8, &data, NULL), SH_OK);
+        assert_string_equal(data, "precious");
+        assert_int_equal(access(new, F_OK), -1);
+        assert_int_equal(count_files(folder), 2);
+        free(data);
+        free(path);
+        free(victim);
+        free(new);
+    }
+}
+
+/* Whoever may write into the folder puts another file under the temporary name. */
+static void test_exchanged(void **state)
+{
+    (void)state;
+    char *path = sh_path_join(root, "exchanged"), *victim = sh_path_join(root, "other");
+    struct sh_new_file f;
+    assert_int_equal(sh_write_file_atomic(victim, "garbage", 7), SH_OK);
+    assert_int_equal(sh_new_file_create(path, 0644, &f), SH_OK);
+    assert_int_equal(rename(victim, f.temp), 0);
+    assert_int_equal(sh_new_file_commit(&f), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "somebody put another file in its place"));
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(sh_new_file_create(path, 0644, &f), SH_OK);
+    assert_int_equal(unlink(f.temp), 0);
+    assert_int_equal(symlink("/etc/passwd", f.temp), 0);
+    assert_int_equal(sh_new_file_commit(&f), SH_E_DATA);
     assert_int_equal(access(path, F_OK), -1);
     free(path);
-    free(tmp);
+    free(victim);
+}
+
+static void test_append(void **state)
+{
+    (void)state;
+    char *path = sh_path_join(root, "grows"), *data;
+    static const struct {
+        const char *how, *text, *then;
+    } steps[] = {{"a", "one", "one"}, {"a", "two", "onetwo"}, {"w", "three", "three"}};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        FILE *f;
+        assert_int_equal(sh_open_output(path, steps[i].how, &f), SH_OK);
+        assert_true(fputs(steps[i].text, f) >= 0 && fclose(f) == 0);
+        assert_int_equal(sh_read_file(path, 100, &data, NULL), SH_OK);
+        assert_string_equal(data, steps[i].then);
+        free(data);
+    }
+    free(path);
+}
+
+static int mode_of(const char *path)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_mode & 07777;
+}
+
+static void test_modes(void **state)
+{
+    static const struct {
+        mode_t umask, folder, file, stricter;
+    } rows[] = {{0, 0755, 0644, 0640}, {022, 0755, 0644, 0640}, {002, 0755, 0644, 0640}, {077, 0700, 0600, 0600}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char folder[64], *path;
+        struct sh_new_file file;
+        FILE *f;
+        mode_t before = umask(rows[i].umask);
+        snprintf(folder, sizeof folder, "%s/modes-%zu", root, i);
+        path = sh_path_join(folder, "x");
+        assert_int_equal(sh_mkdir_p(folder), SH_OK);
+        assert_int_equal(mode_of(folder), rows[i].folder);
+        assert_int_equal(sh_write_file_atomic(path, "x", 1), SH_OK);
+        assert_int_equal(mode_of(path), rows[i].file);
+        unlink(path);
+        assert_int_equal(sh_open_output(path, "a", &f), SH_OK);
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(mode_of(path), rows[i].file);
+        assert_int_equal(sh_new_file_create(path, 0640, &file), SH_OK);
+        assert_int_equal(sh_new_file_commit(&file), SH_OK);
+        assert_int_equal(mode_of(path), rows[i].stricter);
+        umask(before);
+        free(path);
+    }
 }
 
 static int set_up(void **state)
@@ -108,8 +259,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_join),     cmocka_unit_test(test_folders),   cmocka_unit_test(test_write_and_read),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_join),      cmocka_unit_test(test_folders),   cmocka_unit_test(test_write_and_read),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_full_disk), cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_exchanged), cmocka_unit_test(test_append),    cmocka_unit_test(test_modes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

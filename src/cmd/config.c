@@ -1,0 +1,56 @@
+#include "src/cmd/cmd.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The configuration is the last word before the overrides; what stands between it and the verb are keys. */
+static struct sh_cmd_args configuration_of(const struct sh_cmd_args *args)
+{
+    struct sh_cmd_args rest = *args;
+
+    rest.positional[0] = args->positional[args->n_positional - 1];
+    rest.n_positional = 1;
+    return rest;
+}
+
+/* All values before the first is printed, so that a script gets all of them or none. */
+static sh_rc get(const struct sh_cmd_args *args)
+{
+    struct sh_cmd_args rest = configuration_of(args);
+    char *values[SH_CMD_MAX_ARGS] = {NULL};
+    struct sh_config cfg;
+    int n = args->n_positional - 2;
+    sh_rc rc;
+
+    if (n < 1)
+        return sh_fail(SH_E_USAGE, "sherd config get: give it so: sherd config get KEY... CONFIG.yaml");
+    SH_TRY_OUT(sh_cmd_config(&rest, NULL, &cfg));
+    for (int i = 0; i < n; i++)
+        SH_TRY_OUT(sh_config_get(&cfg, args->positional[1 + i], &values[i]));
+    for (int i = 0; i < n; i++)
+        puts(values[i]);
+out:
+    for (int i = 0; i < n; i++)
+        free(values[i]);
+    return rc;
+}
+
+static sh_rc given(const struct sh_cmd_args *args)
+{
+    if (args->n_positional != 2)
+        return sh_fail(SH_E_USAGE, "sherd config given: give it so: sherd config given CONFIG.yaml");
+    return sh_config_given(args->positional[1], args->n_overrides, args->overrides, stdout);
+}
+
+sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    const char *verb = args->n_positional ? args->positional[0] : "";
+
+    (void)cmd;
+    if (!strcmp(verb, "get"))
+        return get(args);
+    if (!strcmp(verb, "given"))
+        return given(args);
+    return sh_fail(SH_E_USAGE, "sherd config: there are get and given%s%s; see sherd --help", verb[0] ? ", no " : "",
+                   verb);
+}
