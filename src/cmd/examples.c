@@ -69,7 +69,8 @@ static void list_names(const char *folder, char out[NAMES_BYTES])
         int length = (int)(strlen(found[i]->d_name) - strlen(".yaml"));
 
         if (used < NAMES_BYTES)
-            used += (size_t)snprintf(out + used, NAMES_BYTES - used, "%s%.*s", i ? ", " : ": ", length, found[i]->d_name);
+            used +=
+                (size_t)snprintf(out + used, NAMES_BYTES - used, "%s%.*s", i ? ", " : ": ", length, found[i]->d_name);
         free(found[i]);
     }
     free(found);

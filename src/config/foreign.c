@@ -10,7 +10,8 @@
 #define NO_EXPERTS "leave it out: models are dense"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
-#define WHOLE_STATE "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
+#define WHOLE_STATE \
+    "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
 #define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
 #define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
 
@@ -54,17 +55,20 @@ static const struct {
     {"training.batch_size", "training.local_batch_size"},
     {"training.lr", "optimizer.lr"},
     {"training.warmup_steps", "lr_scheduler.warmup_steps"},
-    {"training.enable_cpu_offload", "leave it out: nothing is offloaded; activation_checkpoint.mode=memory_budget saves memory"},
+    {"training.enable_cpu_offload",
+     "leave it out: nothing is offloaded; activation_checkpoint.mode=memory_budget saves memory"},
     {"training.dtype", "leave it out: master parameters are float32; training.mixed_precision_param is what computes"},
     {"training.compile", NO_COMPILER},
     {"training.gc_*", "leave it out: there is no garbage collector"},
     {"training.seed", "debug.seed"},
-    {"training.deterministic", "leave it out: the same mesh gives the same bits; training.reproducible=mesh does on any mesh"},
+    {"training.deterministic",
+     "leave it out: the same mesh gives the same bits; training.reproducible=mesh does on any mesh"},
     {"training.data_parallel_degree", "mesh.shard, or parallelism.data_parallel_shard_degree"},
     {"training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree"},
     {"training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree"},
     {"training.tensor_parallel_degree", ONLY_SHARDING},
-    {"debug.deterministic", "leave it out: the same mesh gives the same bits; training.reproducible=mesh does on any mesh"},
+    {"debug.deterministic",
+     "leave it out: the same mesh gives the same bits; training.reproducible=mesh does on any mesh"},
     {"debug.deterministic_warn_only", "leave it out: the same mesh always gives the same bits"},
     {"parallelism.tensor_parallel_degree", ONLY_SHARDING},
     {"parallelism.enable_async_tensor_parallel", ONLY_SHARDING},
@@ -84,7 +88,8 @@ static const struct {
     {"checkpoint.load_step", "checkpoint.initial_load_path=FILE names the checkpoint, in a new job.dump_folder"},
     {"checkpoint.load_only", "`sherd eval --checkpoint FILE` loads without saving"},
     {"checkpoint.enable_first_step_checkpoint", "checkpoint.create_seed_checkpoint=true saves step 0"},
-    {"activation_checkpoint.memory_budget", "activation_checkpoint.mode=memory_budget fits memory.limit_bytes, in bytes"},
+    {"activation_checkpoint.memory_budget",
+     "activation_checkpoint.mode=memory_budget fits memory.limit_bytes, in bytes"},
     {"activation_checkpoint.early_stop", "leave it out: only what the backward needs is recomputed"},
     {"activation_checkpoint.per_op_*", "leave it out: `sherd plan --show` prints what is recomputed"},
     {"compile*", NO_COMPILER},
@@ -94,7 +99,8 @@ static const struct {
     {"comm.init_timeout_seconds", "comm.train_timeout_seconds; the first step has no limit of its own"},
     {"comm.save_traces_folder", "leave it out: the report of a stall is printed"},
     {"memory_estimation*", "leave it out: `sherd plan` prints the memory to the byte"},
-    {"fault_tolerance*", "leave it out: a job that lost a rank is started again from its newest checkpoint; see fault and guard"},
+    {"fault_tolerance*",
+     "leave it out: a job that lost a rank is started again from its newest checkpoint; see fault and guard"},
     {"experimental*", "leave it out"},
     {"validation.enabled", "validation.enable"},
     {"validation.dataset", VALIDATION_SET},

@@ -30,20 +30,11 @@ sh_rc sh_newest_folder(const char *given, char **folder)
     return rc;
 }
 
-static bool is_readable(const char *path)
-{
-    struct sh_ckpt_meta meta = {0};
-    bool good = sh_ckpt_read_meta(path, &meta) == SH_OK;
-
-    sh_ckpt_meta_free(&meta);
-    return good;
-}
-
-/* From the newest back to one that can be read; each that cannot is named. */
-static sh_rc newest_readable(const char *folder, char **path)
+/* From the newest back to one that is whole; each that is not is named. */
+static sh_rc newest_whole(const char *folder, char **path)
 {
     SH_TRY(sh_ckpt_newest(folder, path));
-    while (*path && !is_readable(*path)) {
+    while (*path && sh_ckpt_check(*path, true) != SH_OK) {
         char *damaged = *path;
         sh_rc rc;
 
@@ -67,7 +58,7 @@ sh_rc sh_newest_find(const char *given, char **path)
         return SH_OK;
     }
     SH_TRY(sh_newest_folder(given, &folder));
-    rc = newest_readable(folder, path);
+    rc = newest_whole(folder, path);
     free(folder);
     return rc;
 }

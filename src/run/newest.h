@@ -10,7 +10,7 @@
 sh_rc sh_newest_folder(const char *given, char **folder);
 
 /* A file as it is given; of a folder its newest checkpoint whose structure is whole. *path is freed with free(). Local.
- * Errors: SH_E_DATA: there is no such file or folder, or the folder has no checkpoint that can be read. */
+ * Errors: SH_E_DATA: the folder has no checkpoint that is whole. A file is not looked at: who opens it does that. */
 sh_rc sh_newest_find(const char *given, char **path);
 
 /* The same for a job: rank 0 looks, and all ranks take what it has found. Collective; errors are agreed. */

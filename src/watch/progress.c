@@ -50,8 +50,7 @@ static void add_time_left(const struct sh_progress *p, const struct sh_step_metr
     char text[SH_STR_SHORT];
 
     if (p->n_recent && s->step < p->total)
-        add(f, 5, "ETA %s",
-            sh_str_duration(p->recent_sum / (double)p->n_recent * (double)(p->total - s->step), text));
+        add(f, 5, "ETA %s", sh_str_duration(p->recent_sum / (double)p->n_recent * (double)(p->total - s->step), text));
 }
 
 static void fill(const struct sh_progress *p, const struct sh_step_metrics *s, struct fields *f)

@@ -35,14 +35,16 @@ static void the_schedule(void **state)
         const char *before[OVERRIDES], *now[OVERRIDES], *text;
     } rows[] = {
         {{NULL}, {NULL}, NULL},
-        {{NULL}, {"training.steps=100"},
+        {{NULL},
+         {"training.steps=100"},
          "lr schedule now ends at step 100 instead of 60: lr at step 60 was 1.00e-04, is 4.11e-04; "
          "--lr_scheduler.total_steps=60 keeps it"},
         {{NULL}, {"training.steps=100", "lr_scheduler.total_steps=60"}, NULL},
         {{"lr_scheduler.total_steps=80"}, {"lr_scheduler.total_steps=80", "training.steps=100"}, NULL},
         {{"lr_scheduler.decay_type=constant"}, {"lr_scheduler.decay_type=constant", "training.steps=100"}, NULL},
         {{NULL}, {"optimizer.lr=2e-3"}, "lr schedule changed: lr at step 60 was 1.00e-04, is 2.00e-04"},
-        {{NULL}, {"lr_scheduler.decay_type=constant", "training.steps=100"},
+        {{NULL},
+         {"lr_scheduler.decay_type=constant", "training.steps=100"},
          "lr schedule now ends at step 100 instead of 60: lr at step 60 was 1.00e-04, is 1.00e-03"},
     };
     char out[SH_CHANGES_TEXT];
@@ -61,16 +63,17 @@ static void the_schedule(void **state)
 
 static void the_data(void **state)
 {
-    static const char *const first[OVERRIDES] = {"training.dataset_path=a.bin"},
-                             *const other[OVERRIDES] = {"training.dataset_path=b.bin"};
+    static const char *const first[OVERRIDES] = {"training.dataset_path=a.bin"}, *const other[OVERRIDES] = {
+                                                                                     "training.dataset_path=b.bin"};
     struct sh_config a = configured(first), b = configured(other);
     char out[SH_CHANGES_TEXT];
 
     (void)state;
     assert_null(sh_changes_data(&a, &a, 480, 100, out));
-    assert_string_equal(sh_changes_data(&a, &b, 480, 100, out),
-                        "data changed: the sample order does not start anew, it continues at sequence 80 of 100 in epoch "
-                        "5 of what is read now");
+    assert_string_equal(
+        sh_changes_data(&a, &b, 480, 100, out),
+        "data changed: the sample order does not start anew, it continues at sequence 80 of 100 in epoch "
+        "5 of what is read now");
 }
 
 int main(void)
