@@ -77,17 +77,16 @@ static const char *what_takes_it(const struct sh_program *p, char *text, size_t 
 
 static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
 {
-    char text[768], need[SH_STR_SHORT], limit[SH_STR_SHORT];
+    char text[768], cures[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
 
     if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
         return SH_OK;
     return sh_fail(SH_E_MEMORY,
-                   "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s); use more ranks, "
-                   "full_shard%s or a smaller training.local_batch_size",
+                   "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s)%s",
                    sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
                    b->fit ? " at least, whatever is recomputed" : "",
                    sh_str_bytes(b->limit_bytes, limit), what_takes_it(p, text, sizeof text),
-                   !b->fit && b->options.training ? ", activation_checkpoint.mode=memory_budget" : "");
+                   sh_pass_cures(b, p->arena_bytes, cures));
 }
 
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)

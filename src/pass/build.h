@@ -27,6 +27,11 @@ struct sh_build {
  * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: SH_E_BUG from the checks. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
+/* What would make the arena smaller than `arena_bytes`, and how small, in words that go on a sentence; returns text.
+ * Cost: up to four plans. */
+enum { SH_CURES_TEXT = 512 };
+const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char text[SH_CURES_TEXT]);
+
 /* Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);
 

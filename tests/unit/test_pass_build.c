@@ -349,6 +349,32 @@ static void a_limit_is_kept(void **state)
     sh_program_destroy(p);
 }
 
+/* A refusal names what would make the plan smaller and how small that is, and nothing else. */
+static void cures_are_those_that_help(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 4);
+    char text[SH_CURES_TEXT];
+
+    (void)state;
+    b.batch.seq = b.model.max_seq_len = 64;
+    b.options.mesh = tiny_mesh(4, 1, 1, 0);
+    sh_pass_cures(&b, INT64_MAX, text);
+    assert_non_null(strstr(text, "; smaller with activation_checkpoint.mode=memory_budget (at least "));
+    assert_non_null(strstr(text, ", training.local_batch_size=1 ("));
+    assert_non_null(strstr(text, ", twice the ranks ("));
+    assert_null(strstr(text, "full_shard")); /* which it is */
+    b.fit = true;
+    b.batch.batch = 1;
+    b.options.strategy = (struct sh_strategy){.params_resident = true, .sync_last_only = true};
+    sh_pass_cures(&b, INT64_MAX, text);
+    assert_memory_equal(text, "; smaller with parallelism.sharding_strategy=full_shard (", 57);
+    assert_null(strstr(text, "memory_budget"));
+    assert_null(strstr(text, "local_batch_size"));
+    assert_null(strstr(text, "ranks"));
+    sh_pass_cures(&b, 1, text);
+    assert_string_equal(text, "; it needs more memory, or a smaller model or training.seq_len");
+}
+
 /* 2^10 micro-steps have a tenth level of the tree, the last of which need not be kept. */
 static void the_deepest_tree(void **state)
 {
@@ -370,6 +396,7 @@ int main(void)
         cmocka_unit_test(all_options_on_one_mesh),
         cmocka_unit_test(without_training),
         cmocka_unit_test(collectives_of_a_step),
+        cmocka_unit_test(cures_are_those_that_help),
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),

@@ -1,0 +1,90 @@
+/* What would make a plan smaller, each with what the arena would be: found by planning it. What would change nothing, or
+ * is there already, is not named. */
+#include "src/base/str.h"
+#include "src/pass/build.h"
+
+#include <stdio.h>
+
+/* Each makes a trial of a build; false where it does not apply. */
+static bool less_kept(struct sh_build *b)
+{
+    b->recompute = (struct sh_recompute){.full = SH_ALL_BLOCKS};
+    return b->options.training && !b->fit;
+}
+
+static bool one_sequence(struct sh_build *b)
+{
+    bool applies = b->batch.batch > 1 && !b->logits && !b->options.reproducible;
+
+    if (b->options.training)
+        b->options.micro_steps = b->options.micro_steps > 1 ? b->options.micro_steps : 2;
+    b->batch.batch = 1;
+    return applies;
+}
+
+static bool all_sharded(struct sh_build *b)
+{
+    struct sh_mesh_shape *mesh = &b->options.mesh;
+    bool keeps = b->options.strategy.params_resident || b->options.strategy.keep_after_forward;
+
+    *mesh = (struct sh_mesh_shape){.size = {[SH_AXIS_SHARD] = mesh->size[SH_AXIS_WORLD],
+                                            [SH_AXIS_REPLICATE] = 1,
+                                            [SH_AXIS_INNER] = 1,
+                                            [SH_AXIS_WORLD] = mesh->size[SH_AXIS_WORLD]}};
+    b->options.strategy = (struct sh_strategy){.sync_last_only = b->options.reproducible};
+    b->options.segment_ranks = b->options.segment_rank = 0;
+    return keeps && mesh->size[SH_AXIS_WORLD] > 1;
+}
+
+/* Over an axis that is one rank only, as no_shard's, more of them change nothing. */
+static bool twice_the_ranks(struct sh_build *b)
+{
+    struct sh_mesh_shape *mesh = &b->options.mesh;
+    bool applies = !b->options.segment_ranks && mesh->size[SH_AXIS_REPLICATE] == 1 && b->options.training &&
+                   !b->options.strategy.params_resident;
+
+    mesh->size[SH_AXIS_SHARD] *= 2;
+    mesh->size[SH_AXIS_WORLD] *= 2;
+    return applies;
+}
+
+static const struct {
+    bool (*make)(struct sh_build *b);
+    const char *text;
+} cures[] = {
+    {less_kept, "activation_checkpoint.mode=memory_budget"},
+    {one_sequence, "training.local_batch_size=1"},
+    {all_sharded, "parallelism.sharding_strategy=full_shard"},
+    {twice_the_ranks, "twice the ranks"},
+};
+
+static int64_t arena_of(struct sh_build *trial)
+{
+    struct sh_program *p = NULL;
+    int64_t bytes;
+
+    trial->limit_bytes = 0;
+    if (sh_pass_build(trial, &p) != SH_OK)
+        return INT64_MAX;
+    bytes = p->arena_bytes;
+    sh_program_destroy(p);
+    return bytes;
+}
+
+const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char text[SH_CURES_TEXT])
+{
+    char bytes[SH_STR_SHORT];
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof cures / sizeof *cures; i++) {
+        struct sh_build trial = *b;
+        int64_t less = cures[i].make(&trial) ? arena_of(&trial) : INT64_MAX;
+
+        if (less < arena_bytes)
+            n += snprintf(text + n, (size_t)(SH_CURES_TEXT - n), "%s%s (%s%s)", n ? ", " : "; smaller with ", cures[i].text,
+                          cures[i].make == less_kept ? "at least " : "", sh_str_bytes(less, bytes));
+    }
+    if (!n)
+        snprintf(text, SH_CURES_TEXT, "; it needs more memory, or a smaller model or training.seq_len");
+    return text;
+}
