@@ -73,36 +73,13 @@ static sh_rc run_ls(const struct sh_cmd_args *args)
     return rc;
 }
 
-/* As a start of training takes it: whole by its structure and meta data, and of the step that its name says. */
-static sh_rc check_whole(const char *path)
-{
-    struct sh_ckpt_meta meta = {0};
-    int64_t step;
-
-    SH_TRY(sh_ckpt_check(path, true));
-    SH_TRY(sh_ckpt_read_meta(path, &meta));
-    step = meta.step;
-    sh_ckpt_meta_free(&meta);
-    if (step != sh_ckpt_step_of(path))
-        return sh_fail(SH_E_DATA, "%s: holds step %lld; was it renamed?", path, (long long)step);
-    return SH_OK;
-}
-
 static sh_rc run_latest(const struct sh_cmd_args *args)
 {
-    int64_t step = INT64_MAX;
     char *path;
 
-    for (bool whole = false; !whole;) {
-        SH_TRY(sh_ckpt_newest_before(args->positional[1], step, &path));
-        step = path ? sh_ckpt_step_of(path) : -1;
-        whole = !path || check_whole(path) == SH_OK;
-        if (!whole)
-            sh_log_warn("passed over: %s", sh_error_text());
-        free(path);
-    }
-    sh_error_clear();
-    printf("%lld\n", (long long)step);
+    SH_TRY(sh_newest_whole(args->positional[1], &path));
+    printf("%lld\n", path ? (long long)sh_ckpt_step_of(path) : -1LL);
+    free(path);
     return SH_OK;
 }
 

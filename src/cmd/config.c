@@ -23,7 +23,7 @@ static sh_rc get(const struct sh_cmd_args *args)
     sh_rc rc;
 
     if (n < 1)
-        return sh_fail(SH_E_USAGE, "sherd config get: give it so: sherd config get KEY... CONFIG.yaml");
+        return sh_fail(SH_E_USAGE, "sherd config get: usage: sherd config get KEY... CONFIG");
     SH_TRY_OUT(sh_cmd_config(&rest, NULL, &cfg));
     for (int i = 0; i < n; i++)
         SH_TRY_OUT(sh_config_get(&cfg, args->positional[1 + i], &values[i]));
@@ -37,9 +37,15 @@ out:
 
 static sh_rc given(const struct sh_cmd_args *args)
 {
+    char *path;
+    sh_rc rc;
+
     if (args->n_positional != 2)
-        return sh_fail(SH_E_USAGE, "sherd config given: give it so: sherd config given CONFIG.yaml");
-    return sh_config_given(args->positional[1], args->n_overrides, args->overrides, stdout);
+        return sh_fail(SH_E_USAGE, "sherd config given: usage: sherd config given CONFIG");
+    SH_TRY(sh_cmd_find_config(args->positional[1], &path));
+    rc = sh_config_given(path, args->n_overrides, args->overrides, stdout);
+    free(path);
+    return rc;
 }
 
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)

@@ -30,8 +30,7 @@ sh_rc sh_newest_folder(const char *given, char **folder)
     return rc;
 }
 
-/* From the newest back to one that is whole; each that is not is named. */
-static sh_rc newest_whole(const char *folder, char **path)
+sh_rc sh_newest_whole(const char *folder, char **path)
 {
     SH_TRY(sh_ckpt_newest(folder, path));
     while (*path && sh_ckpt_check(*path, true) != SH_OK) {
@@ -44,7 +43,7 @@ static sh_rc newest_whole(const char *folder, char **path)
         free(damaged);
         SH_TRY(rc);
     }
-    return *path ? SH_OK : sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
+    return SH_OK;
 }
 
 sh_rc sh_newest_find(const char *given, char **path)
@@ -58,7 +57,9 @@ sh_rc sh_newest_find(const char *given, char **path)
         return SH_OK;
     }
     SH_TRY(sh_newest_folder(given, &folder));
-    rc = newest_whole(folder, path);
+    rc = sh_newest_whole(folder, path);
+    if (rc == SH_OK && !*path)
+        rc = sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
     free(folder);
     return rc;
 }

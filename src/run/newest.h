@@ -9,6 +9,10 @@
  * given. *folder is freed with free(). Local. */
 sh_rc sh_newest_folder(const char *given, char **folder);
 
+/* The newest checkpoint of a folder of checkpoints that is whole, its step that of its name; each newer one that is not is
+ * named in a warning. *path is freed with free(); NULL: there is none. Local. */
+sh_rc sh_newest_whole(const char *folder, char **path);
+
 /* A file as it is given; of a folder its newest checkpoint whose structure is whole. *path is freed with free(). Local.
  * Errors: SH_E_DATA: the folder has no checkpoint that is whole. A file is not looked at: who opens it does that. */
 sh_rc sh_newest_find(const char *given, char **path);

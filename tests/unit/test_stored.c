@@ -59,6 +59,7 @@ static const struct row machine[] = {
     {"checkpoint.initial_load_model_only", "true", "checkpoint.initial_load_path=a.h5"},
     {"metrics.log_freq", "3", NULL},
     {"metrics.progress", "false", NULL},
+    {"metrics.peak_tflops", "3", NULL},
     {"profiling.trace", "trace.json", NULL},
     {"profiling.trace_first_step", "5", NULL},
     {"profiling.trace_steps", "5", NULL},
