@@ -42,6 +42,8 @@ struct sh_ckpt_meta {
     int64_t updates;        /* optimizer updates done (steps minus skipped ones) */
     char *config;           /* resolved configuration, YAML; load: freed with free() */
     char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
+    char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
+                               freed with free() */
 };
 
 struct sh_ckpt_set {
