@@ -39,7 +39,7 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
 static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
-    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, SH_CKPT_MAJOR, SH_CKPT_MINOR,
+    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, SH_CKPT_MAJOR, index->minor,
             (long long)index->file_bytes);
     fprintf(out, "step %lld, updates %lld, samples %lld, tokens %lld\n", (long long)m->step, (long long)m->updates,
             (long long)m->samples, (long long)m->tokens);
