@@ -24,7 +24,7 @@ struct head {
     int64_t tensors, blocks;
     int64_t text_bytes[3]; /* configuration, guard, notes */
 };
-_Static_assert(sizeof(struct head) == 136, "no padding");
+_Static_assert(sizeof(struct head) == SH_CKPT_HEAD_BYTES, "no padding");
 
 /* Before the name, the dims and the places of a tensor. */
 struct tensor_head {
@@ -121,6 +121,14 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
     for (int s = 0; s < SH_CKPT_STATES; s++)
         put(&to, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
     return bytes;
+}
+
+bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *step)
+{
+    struct head h;
+    memcpy(&h, head, sizeof h);
+    *step = h.step;
+    return memcmp(h.magic, index_magic, sizeof h.magic) == 0;
 }
 
 bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_index *b)

@@ -27,6 +27,10 @@ int64_t sh_ckpt_packed_most(int64_t file_bytes);
 /* [sh_ckpt_packed_bytes()], freed with free(). */
 unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index);
 
+/* The step in the first bytes of a packed index. false: they are none. */
+enum { SH_CKPT_HEAD_BYTES = 136 };
+bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *step);
+
 bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_index *b);
 
 /* Believes nothing: every length is compared with what is left and every place with file_bytes, tensors overlap neither

@@ -2,6 +2,7 @@
 
 #include "io/checkpoint/create.h"
 #include "io/checkpoint/h5.h"
+#include "io/checkpoint/misnamed.h"
 #include "io/checkpoint/pack.h"
 #include "io/checkpoint/road.h"
 #include "io/checkpoint/write.h"
@@ -196,7 +197,10 @@ static sh_rc verify_data(struct sh_ckpt_saving *s)
 
 static sh_rc publish(struct sh_ckpt_saving *s)
 {
-    return s->rank == 0 ? sh_file_publish(s->temp, s->path) : SH_OK;
+    if (s->rank != 0)
+        return SH_OK;
+    SH_TRY(sh_ckpt_set_aside(s->path, s->index.meta.step));
+    return sh_file_publish(s->temp, s->path);
 }
 
 /* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */
