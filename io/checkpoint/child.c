@@ -3,10 +3,10 @@
  * It is told apart by its first word, before main and before MPI (decisions/0034). */
 #include "io/checkpoint/child.h"
 
+#include "io/checkpoint/clean.h"
 #include "io/checkpoint/pack.h"
 #include "io/checkpoint/walk.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -281,7 +281,7 @@ static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int 
         return say_dead(path, status);
     if (a->m.kind == INDEX)
         return sh_ckpt_unpack(a->data, a->m.bytes, path, bytes, bytes, out);
-    char *text = sh_str_clean((const char *)a->data, "");
+    char *text = sh_ckpt_clean((const char *)a->data, false);
     sh_rc rc = sh_fail(SH_E_DATA, "%s", text);
     free(text);
     return rc;

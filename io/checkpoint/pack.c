@@ -1,9 +1,9 @@
 #include "io/checkpoint/pack.h"
 
+#include "io/checkpoint/clean.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/spans.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -197,7 +197,7 @@ static sh_rc take_name(struct rest *r, int64_t bytes, char name[SH_CKPT_NAME_MAX
         return refuse(r, "a tensor has an impossible name");
     SH_TRY(take(r, name, bytes));
     name[bytes] = '\0';
-    return strchr(name, '/') || !sh_str_is_clean(name) ? refuse(r, "a tensor has an impossible name") : SH_OK;
+    return strchr(name, '/') || !sh_ckpt_name_is_clean(name) ? refuse(r, "a tensor has an impossible name") : SH_OK;
 }
 
 static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)

@@ -1,10 +1,10 @@
 #include "io/checkpoint/walk.h"
 
+#include "io/checkpoint/clean.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/plain.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static sh_rc take_tensor(struct listing *l, const char *name, struct sh_ckpt_ent
 
 static sh_rc take_link(struct listing *l, const char *name, const H5L_info_t *info)
 {
-    if (l->n >= l->n_links || strlen(name) > SH_CKPT_NAME_MAX || !name[0] || !sh_str_is_clean(name))
+    if (l->n >= l->n_links || strlen(name) > SH_CKPT_NAME_MAX || !sh_ckpt_name_is_clean(name))
         return bad_name(l);
     l->link[l->n].order = info->corder_valid ? info->corder : -1;
     strcpy(l->link[l->n++].name, name);

@@ -1,7 +1,5 @@
 #include "src/base/str.h"
 
-#include "src/base/mem.h"
-
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
@@ -76,47 +74,4 @@ const char *sh_str_count(int64_t count, char out[SH_STR_SHORT])
 {
     static const char *const unit[] = {"", "K", "M", "B", "T"};
     return scaled(count, 1000, unit, 5, 2, out);
-}
-
-/* Bytes of the character that begins here, 0 when it is none that may be shown. Longer forms than needed, halves of
- * surrogates and what lies past U+10FFFF are no UTF-8; below U+00A0 all but ASCII are controls. */
-static size_t shown_bytes(const unsigned char *s)
-{
-    static const uint32_t least[] = {0, 0, 0xa0, 0x800, 0x10000};
-    size_t n = s[0] < 0x80 ? 1 : (s[0] & 0xe0) == 0xc0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : (s[0] & 0xf8) == 0xf0 ? 4 : 0;
-    uint32_t code = s[0];
-    if (n == 1)
-        return s[0] >= 0x20 && s[0] != 0x7f;
-    if (n == 0)
-        return 0;
-    code &= 0x7fu >> n;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) /* the end of the text too */
-            return 0;
-        code = code << 6 | (s[i] & 0x3fu);
-    }
-    return code >= least[n] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? n : 0;
-}
-
-bool sh_str_is_clean(const char *text)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    size_t n = 1;
-    for (; *s && n > 0; s += n)
-        n = shown_bytes(s);
-    return n > 0;
-}
-
-char *sh_str_clean(const char *text, const char *keep)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    char *out = sh_calloc(4 * strlen(text) + 1, 1), *to = out;
-    while (*s) {
-        size_t n = strchr(keep, *s) ? 1 : shown_bytes(s);
-        if (n == 0)
-            to += sprintf(to, "\\x%02x", *s++);
-        for (size_t i = 0; i < n; i++)
-            *to++ = (char)*s++;
-    }
-    return out;
 }

@@ -1,9 +1,7 @@
-/* Words and numbers for people: near names for messages, sizes and counts in short form, and texts that may
- * hold anything. Local, no state. */
+/* Words and numbers for people: near names for messages, sizes and counts in short form. Local, no state. */
 #ifndef SH_BASE_STR_H
 #define SH_BASE_STR_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,12 +18,5 @@ const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT]);
 
 /* "512", "1.24 B", with powers of 1000: K, M, B (10^9), T; returns out. */
 const char *sh_str_count(int64_t count, char out[SH_STR_SHORT]);
-
-/* Whether a text is valid UTF-8 without control characters (U+0000..U+001F, U+007F..U+009F). */
-bool sh_str_is_clean(const char *text);
-
-/* A text from elsewhere for a terminal: each byte of a control character or of invalid UTF-8 becomes \xNN, except the
- * characters in `keep` ("" or "\n\t", say). Freed with free(). */
-char *sh_str_clean(const char *text, const char *keep);
 
 #endif

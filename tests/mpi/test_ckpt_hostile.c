@@ -341,6 +341,29 @@ static void save_good(const char *folder)
     free_set(&set);
 }
 
+/* Escape sequences in the texts of a file: as one byte, as a character of two, and bytes that are no text at all. */
+static void printed_as_text(const char *folder)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(7);
+    char *said = NULL;
+    size_t n;
+    int64_t bytes;
+    meta.config = (char *)"a: \033[31m\n\tb: \xc2\x9b" "31m\r\n";
+    meta.guard = (char *)"\xff\xe2\x80\xa8";
+    meta.notes = (char *)"made: \302\205with \xc3\xa9\n";
+    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    if (test_rank == 0) {
+        FILE *out = open_memstream(&said, &n);
+        CHECK(sh_ckpt_info(path, out) == SH_OK && fclose(out) == 0);
+        CHECK(strstr(said, "notes:\nmade: \\xc2\\x85with \xc3\xa9\nconfiguration:\na: \\x1b[31m\n\tb: \\xc2\\x9b31m\\x0d\n"
+                           "guard:\n\\xff\\xe2\\x80\\xa8"));
+        free(said);
+    }
+    sh_mesh_barrier();
+    free_set(&set);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(sh_mesh_start(&argc, &argv) == SH_OK);
@@ -352,6 +375,7 @@ int main(int argc, char **argv)
     loads();
     all_cases();
     no_plugins();
+    printed_as_text(folder);
     remove_folder();
     if (test_rank == 0)
         printf("test_ckpt_hostile: %d ranks: ok\n", test_world);
