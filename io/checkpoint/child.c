@@ -164,13 +164,17 @@ static void free_environment(char **env)
     free(env);
 }
 
-/* Signals of the batch system are for the parent. Those that a crash raises cannot be held back. */
+/* Signals of the batch system are for the parent, those of a crash for the child. */
 static int set_signals(posix_spawnattr_t *attr)
 {
-    sigset_t all;
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGXCPU};
+    sigset_t all, held;
     sigfillset(&all);
+    held = all;
+    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; i++)
+        sigdelset(&held, crashes[i]);
     int error = posix_spawnattr_setsigdefault(attr, &all);
-    error = error ? error : posix_spawnattr_setsigmask(attr, &all);
+    error = error ? error : posix_spawnattr_setsigmask(attr, &held);
     return error ? error : posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
 }
 
@@ -235,11 +239,14 @@ static bool receive(const struct child *c, void *data, int64_t bytes)
     return true;
 }
 
-/* Whatever it does: nothing more is wanted of it. Where children are reaped by others its status is 0. */
+/* Whatever it does: nothing more is wanted of it. Where children are reaped by the kernel its number may be another's by
+ * now, and its status is 0. */
 static int end(const struct child *c)
 {
     int status = 0;
     close(c->pipe);
+    if (waitpid(c->pid, &status, WNOHANG) != 0)
+        return status;
     kill(c->pid, SIGKILL);
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
         continue;
