@@ -118,7 +118,7 @@ static int64_t odd_number(void)
 {
     static const int64_t odd[] = {0, 1, -1, INT64_MAX, INT64_MIN, 1 << 20, (1 << 20) + 1, INT64_MAX / 4, INT64_MAX / 12,
                                   (int64_t)1 << 62, (int64_t)1 << 32, SH_CKPT_TENSORS_MAX, SH_CKPT_TENSORS_MAX + 1, PAGE};
-    return odd[random_below(sizeof odd / sizeof odd[0])] + (one_in(4) ? (int64_t)random_below(5) - 2 : 0);
+    return (int64_t)((uint64_t)odd[random_below(sizeof odd / sizeof odd[0])] + (one_in(4) ? random_below(5) - 2 : 0));
 }
 
 static char *random_text(void)
@@ -172,7 +172,7 @@ static void spoil(struct sh_ckpt_index *x)
         e->offset[random_below(SH_CKPT_STATES)] = other->offset[random_below(SH_CKPT_STATES)];
         break;
     case 2:
-        strcpy(e->name, other->name);
+        memmove(e->name, other->name, sizeof e->name);
         break;
     case 3:
         e->dim[random_below((uint64_t)e->ndim)] = by;
