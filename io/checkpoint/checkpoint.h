@@ -42,6 +42,8 @@ struct sh_ckpt_meta {
     int64_t updates;        /* optimizer updates done (steps minus skipped ones) */
     char *config;           /* resolved configuration, YAML; load: freed with free() */
     char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
+    char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
+                               freed with free() */
 };
 
 struct sh_ckpt_set {
@@ -137,7 +139,7 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 
-/* The newest checkpoint of a folder by the step in its name; *path freed with free(), NULL when there is none. Local. */
+/* The newest checkpoint of a folder by the step in its name, which whoever reads it compares with the one inside; *path freed with free(), NULL when there is none. Local. */
 sh_rc sh_ckpt_newest(const char *folder, char **path);
 
 /* The newest one of a step before `step`: what to try next when a checkpoint turns out to be damaged. As above. */
@@ -171,8 +173,8 @@ sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state sta
  * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */
 bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer);
 
-/* Delete what the rule does not keep, after the checkpoint of step `good` was committed. Local: rank 0, holding the
- * lock. */
+/* Delete what the rule does not keep, after the checkpoint of step `good` was committed. A file that holds another step
+ * than its name says neither counts nor is deleted. Local: rank 0, holding the lock. */
 sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good);
 
 /* The same by hand: verifies the newest one first, deletes unfinished files too. only_say: print, delete nothing.

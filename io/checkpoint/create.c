@@ -2,19 +2,26 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/h5.h"
+#include "io/checkpoint/pack.h"
+#include "io/checkpoint/walk.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { DATA_ALIGN = 4096 };
+enum { DATA_ALIGN = 4096, COPY_BYTES = 1 << 20 };
 
 /* One file while it is laid out. Property lists are made once; closing the file closes what hangs on it. */
 struct layout {
-    const char *path;
+    const char *path; /* of the file that it will be, for words */
     struct sh_ckpt_index *index;
-    int fd; /* of the same file, for what HDF5 cannot do */
+    int memory;
+    int64_t index_at;
     hid_t fcpl, fapl, gcpl, dcpl, file;
 };
 
@@ -28,7 +35,8 @@ static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
 static int64_t upper_bound(const struct sh_ckpt_index *index)
 {
     int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * SH_CKPT_STATES * 8 + DATA_ALIGN +
-                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard)) + 2;
+                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes)) + 3 +
+                    sh_ckpt_packed_bytes(index) + SH_CKPT_FOOTER_BYTES;
     for (int64_t i = 0; i < index->n; i++)
         bytes += index->entry[i].elems * SH_CKPT_STATES * 4;
     return bytes;
@@ -124,6 +132,7 @@ static sh_rc make_text(const struct layout *l, const char *name, const char *tex
 static sh_rc make_texts(const struct layout *l)
 {
     hsize_t begin;
+    SH_TRY(make_text(l, "/meta/notes", l->index->meta.notes, strlen(l->index->meta.notes) + 1));
     SH_TRY(make_text(l, "/meta/guard", l->index->meta.guard, strlen(l->index->meta.guard) + 1));
     SH_H5(H5Fget_filesize(l->file, &begin), l->path, "/meta/config");
     size_t least = strlen(l->index->meta.config) + 1;
@@ -192,14 +201,18 @@ static sh_rc make_tensors(const struct layout *l, int state)
     return SH_OK;
 }
 
-/* The space is reserved before HDF5 is let near the file: a close that fails for want of space leaves the library in a
- * state in which it crashes at the end of the program (1.10.8). HDF5 makes the file empty, hence once more. */
+/* The last of all, so that the file ends with it. */
+static sh_rc make_index(struct layout *l)
+{
+    hsize_t bytes = (hsize_t)sh_ckpt_packed_bytes(l->index) + SH_CKPT_FOOTER_BYTES;
+    return make_dataset(l, "/index", H5T_STD_U8LE, 1, &bytes, NULL, &l->index_at);
+}
+
 static sh_rc make_file(struct layout *l)
 {
-    int64_t bytes = upper_bound(l->index);
-    SH_TRY(sh_file_reserve(l->fd, l->path, bytes));
-    SH_H5(l->file = H5Fcreate(l->path, H5F_ACC_TRUNC, l->fcpl, l->fapl), l->path, "create");
-    return sh_file_reserve(l->fd, l->path, bytes);
+    char name[SH_CKPT_FD_NAME_BYTES];
+    SH_H5(l->file = H5Fcreate(sh_ckpt_h5_name(l->memory, name), H5F_ACC_TRUNC, l->fcpl, l->fapl), l->path, "create");
+    return SH_OK;
 }
 
 static sh_rc make_all(struct layout *l)
@@ -213,7 +226,7 @@ static sh_rc make_all(struct layout *l)
     SH_TRY(make_texts(l));
     for (int s = 0; s < SH_CKPT_STATES; s++)
         SH_TRY(make_tensors(l, s));
-    return SH_OK;
+    return make_index(l);
 }
 
 static sh_rc close_all(struct layout *l, sh_rc rc)
@@ -227,12 +240,47 @@ static sh_rc close_all(struct layout *l, sh_rc rc)
     return rc;
 }
 
-sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index)
+/* HDF5 has put everything where the format wants it; its file is as long as the real one, and nearly all of it a hole. */
+static sh_rc check_layout(const struct layout *l)
+{
+    struct sh_ckpt_index *x = l->index;
+    struct stat st;
+    int64_t end = x->structure_bytes = x->entry[0].offset[0];
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int64_t i = 0; i < x->n; i++) {
+            SH_REQUIRE(x->entry[i].offset[s] == end);
+            end += x->entry[i].elems * 4;
+        }
+    SH_REQUIRE(end == l->index_at && end % 4 == 0 && x->structure_bytes % DATA_ALIGN == 0);
+    x->file_bytes = end + sh_ckpt_packed_bytes(x) + SH_CKPT_FOOTER_BYTES;
+    SH_REQUIRE(fstat(l->memory, &st) == 0 && st.st_size == x->file_bytes);
+    return SH_OK;
+}
+
+static sh_rc lay_out(int memory, const char *path, struct sh_ckpt_index *index)
 {
     struct layout l = {
-        .path = path, .index = index, .fd = fd, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
+        .path = path, .index = index, .memory = memory, .fcpl = -1, .fapl = -1, .gcpl = -1, .dcpl = -1, .file = -1};
     SH_TRY(sh_ckpt_h5_start());
-    return close_all(&l, make_all(&l));
+    SH_TRY(close_all(&l, make_all(&l)));
+    return check_layout(&l);
+}
+
+sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index, int *memory)
+{
+    SH_REQUIRE(index->n > 0);
+    SH_TRY(sh_file_reserve(fd, path, upper_bound(index)));
+    int m = memfd_create("sherd checkpoint", MFD_CLOEXEC);
+    if (m < 0)
+        return sh_fail(SH_E_MEMORY, "%s: memory for its structures: %s", path, strerror(errno));
+    sh_rc rc = lay_out(m, path, index);
+    if (rc == SH_OK && ftruncate(fd, index->file_bytes) != 0)
+        rc = sh_fail(SH_E_DATA, "%s: set its length: %s", path, strerror(errno));
+    if (rc == SH_OK)
+        *memory = m;
+    else
+        close(m);
+    return rc;
 }
 
 static sh_rc put_digest(hid_t file, const char *path, const char *name, const uint64_t *digest)
@@ -271,19 +319,79 @@ static sh_rc put_digests(hid_t file, const char *path, const struct sh_ckpt_inde
         char name[64];
         SH_TRY(put_digest(file, path, digest_name(s, name), index->digest[s]));
     }
-    return put_index_digest(file, path, sh_ckpt_index_digest(index));
+    return put_index_digest(file, path, index->sum);
 }
 
-sh_rc sh_ckpt_sign(const char *path, const struct sh_ckpt_index *index)
+static sh_rc put_all(int memory, const char *path, const struct sh_ckpt_index *index)
 {
+    char name[SH_CKPT_FD_NAME_BYTES];
     SH_TRY(sh_ckpt_h5_start());
     hid_t fapl = sh_ckpt_h5_serial_access();
     SH_H5(fapl, path, "property list");
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, fapl);
+    hid_t file = H5Fopen(sh_ckpt_h5_name(memory, name), H5F_ACC_RDWR, fapl);
     sh_ckpt_h5_close(H5Pclose, fapl);
     SH_H5(file, path, "open for its digests");
     sh_rc rc = put_digests(file, path, index);
     if (H5Fclose(file) < 0 && rc == SH_OK)
         rc = sh_ckpt_h5_fail(path, "close");
     return rc;
+}
+
+/* What others will find in the structures must be what the index says. */
+static sh_rc check_structures(int memory, const char *path, const struct sh_ckpt_index *index)
+{
+    struct sh_ckpt_index found;
+    SH_TRY(sh_ckpt_walk(memory, path, index->file_bytes, &found));
+    found.structure_bytes = index->structure_bytes;
+    found.structure = index->structure;
+    bool same = sh_ckpt_packed_same(&found, index);
+    sh_ckpt_index_free(&found);
+    return same ? SH_OK : sh_fail(SH_E_BUG, "%s: HDF5 finds in its structures something else than was put there", path);
+}
+
+sh_rc sh_ckpt_put_structures(const char *path, int fd, int memory, const struct sh_ckpt_index *index)
+{
+    char *piece = sh_calloc(COPY_BYTES, 1);
+    sh_rc rc = SH_OK;
+    for (int64_t at = 0, n; at < index->structure_bytes && rc == SH_OK; at += n) {
+        n = index->structure_bytes - at < COPY_BYTES ? index->structure_bytes - at : COPY_BYTES;
+        rc = sh_file_read(memory, path, piece, n, at);
+        if (rc == SH_OK)
+            rc = sh_file_write(fd, path, piece, n, at);
+    }
+    free(piece);
+    return rc;
+}
+
+sh_rc sh_ckpt_structures_digest(const char *path, int fd, int64_t bytes, struct sh_hash128 *digest)
+{
+    unsigned char *all = sh_calloc((size_t)bytes, 1);
+    sh_rc rc = sh_file_read(fd, path, all, bytes, 0);
+    if (rc == SH_OK)
+        *digest = sh_hash128(all, (size_t)bytes);
+    free(all);
+    return rc;
+}
+
+static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *index)
+{
+    int64_t bytes = sh_ckpt_packed_bytes(index), at = index->file_bytes - SH_CKPT_FOOTER_BYTES - bytes;
+    unsigned char *packed = sh_ckpt_pack(index), footer[SH_CKPT_FOOTER_BYTES];
+    sh_ckpt_footer_pack(&(struct sh_ckpt_footer){.at = at, .bytes = bytes, .digest = sh_hash128(packed, (size_t)bytes),
+                                                 .major = SH_CKPT_MAJOR, .minor = (uint32_t)index->minor}, footer);
+    sh_rc rc = sh_file_write(fd, path, packed, bytes, at);
+    if (rc == SH_OK)
+        rc = sh_file_write(fd, path, footer, sizeof footer, at + bytes);
+    free(packed);
+    return rc;
+}
+
+sh_rc sh_ckpt_sign(const char *path, int fd, int memory, struct sh_ckpt_index *index)
+{
+    index->sum = sh_ckpt_index_digest(index);
+    SH_TRY(put_all(memory, path, index));
+    SH_TRY(check_structures(memory, path, index));
+    SH_TRY(sh_ckpt_structures_digest(path, memory, index->structure_bytes, &index->structure));
+    SH_TRY(sh_ckpt_put_structures(path, fd, memory, index));
+    return put_index(path, fd, index);
 }

@@ -3,6 +3,7 @@
 #include "src/mesh/mesh.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { CACHE_BYTES = 16 << 20, HEADROOM_BYTES = 4 << 20 };
@@ -43,6 +44,12 @@ sh_rc sh_ckpt_h5_start(void)
     if (H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0 || H5PLset_loading_state(0) < 0)
         return sh_fail(SH_E_BUG, "the HDF5 library does not start");
     return SH_OK;
+}
+
+const char *sh_ckpt_h5_name(int fd, char name[SH_CKPT_FD_NAME_BYTES])
+{
+    snprintf(name, SH_CKPT_FD_NAME_BYTES, "/proc/self/fd/%d", fd);
+    return name;
 }
 
 /* Upwards from where it happened: the first one is the reason, the rest is who called whom. */
@@ -100,9 +107,15 @@ static hid_t common_access(void)
     return fapl;
 }
 
+/* Through the C library's files: HDF5's usual driver wants a path that realpath() knows, and a file in memory has none. */
 hid_t sh_ckpt_h5_serial_access(void)
 {
-    return common_access();
+    hid_t fapl = common_access();
+    if (fapl >= 0 && H5Pset_fapl_stdio(fapl) < 0) {
+        H5Pclose(fapl);
+        return H5I_INVALID_HID;
+    }
+    return fapl;
 }
 
 hid_t sh_ckpt_h5_parallel_access(MPI_Info hints)

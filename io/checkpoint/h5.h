@@ -8,12 +8,13 @@
 #include <hdf5.h>
 #include <mpi.h>
 
-#define SH_CKPT_FORMAT "sherd-checkpoint"
-enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 0 };
-
 /* Before other calls, in each thread; again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever
  * the environment or a file asks for. */
 sh_rc sh_ckpt_h5_start(void);
+
+/* A name by which HDF5 can open a file that is open as fd; returns it. */
+enum { SH_CKPT_FD_NAME_BYTES = 32 };
+const char *sh_ckpt_h5_name(int fd, char name[SH_CKPT_FD_NAME_BYTES]);
 
 /* Fail with "<path>: <words>: <HDF5's innermost reason>". SH_E_DATA; SH_E_MEMORY where there is none left, so that a file
  * is not taken for a damaged one. */
@@ -31,7 +32,7 @@ void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id);
     } while (0)
 
 /* Access properties: newest format that 1.10 writes, no file locks, closing a file closes all that is open in it.
- * Serial, or (collective when used) over all ranks. Closed with H5Pclose. Negative on failure. */
+ * Serial, for files by sh_ckpt_h5_name(), or (collective when used) over all ranks. Closed with H5Pclose. Negative on failure. */
 hid_t sh_ckpt_h5_serial_access(void);
 hid_t sh_ckpt_h5_parallel_access(MPI_Info hints);
 

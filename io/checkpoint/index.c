@@ -1,7 +1,6 @@
 #include "io/checkpoint/index.h"
 
 #include "io/checkpoint/digest.h"
-#include "src/base/hash.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -49,6 +48,7 @@ static void copy_meta(const struct sh_ckpt_meta *from, struct sh_ckpt_meta *to)
     *to = *from;
     to->config = sh_strdup(from->config ? from->config : "");
     to->guard = sh_strdup(from->guard ? from->guard : "");
+    to->notes = sh_strdup(from->notes ? from->notes : "");
 }
 
 sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, struct sh_ckpt_index *out)
@@ -57,6 +57,7 @@ sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_met
     sh_rc rc = SH_OK;
     sh_ckpt_index_alloc(&index, set->n_tensors);
     copy_meta(meta, &index.meta);
+    index.minor = SH_CKPT_MINOR;
     for (int i = 0; i < set->n_tensors && rc == SH_OK; i++)
         rc = take_tensor(&set->tensors[i], &index.entry[i]);
     if (rc != SH_OK) {
@@ -81,6 +82,7 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta)
 {
     free(meta->config);
     free(meta->guard);
+    free(meta->notes);
     *meta = (struct sh_ckpt_meta){0};
 }
 

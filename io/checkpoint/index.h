@@ -1,12 +1,16 @@
 /* What a checkpoint file holds: meta data, tensors with their places in the file, digests. Made from the caller's set
- * when saving, read from the file when loading; after that the data is only reached by offset, and only rank 0 ever
- * lets HDF5 look into a file. */
+ * when saving, read from the file when loading; after that the data is only reached by offset. */
 #ifndef IO_CHECKPOINT_INDEX_H
 #define IO_CHECKPOINT_INDEX_H
 
 #include "io/checkpoint/checkpoint.h"
+#include "src/base/hash.h"
 
-enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4 };
+#define SH_CKPT_FORMAT "sherd-checkpoint"
+enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 1 };
+
+/* Far above every model, and small enough that a hostile file cannot make the reader run out of memory or time. */
+enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4, SH_CKPT_TENSORS_MAX = 100000, SH_CKPT_TEXT_MAX = 16 << 20 };
 
 struct sh_ckpt_entry {
     char name[SH_CKPT_NAME_MAX + 1];
@@ -22,7 +26,11 @@ struct sh_ckpt_index {
     struct sh_ckpt_entry *entry;
     int64_t n, n_blocks;
     uint64_t *digest[SH_CKPT_STATES]; /* [n_blocks] each */
-    int64_t file_bytes;               /* set when read from a file */
+    uint64_t sum;                     /* sh_ckpt_index_digest() of it as a whole file has it */
+    int32_t minor;                    /* of the format; 0: the file has no index of its own, so what follows is zero */
+    int64_t structure_bytes;          /* HDF5's own structures with texts and digests: all before the first tensor */
+    struct sh_hash128 structure;      /* of these bytes */
+    int64_t file_bytes;               /* set when laid out or read from a file */
 };
 
 /* "model", "optimizer/exp_avg", ...: groups of the file. */
@@ -48,8 +56,10 @@ const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100]);
 /* Rank 0's index to all ranks; the others' is overwritten. Collective. Errors: SH_E_COMM. */
 sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank);
 
-/* Read the index of a file with HDF5, believing nothing. Local.
- * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, or with anything in it that could reach outside. */
+/* Read the index of a file, believing nothing, and compare HDF5's structures with their digest. HDF5 is not used: a file
+ * of format 1.0, which has no index of its own, is left to a child process (child.h). Local.
+ * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, with anything in it that could reach outside, or of
+ * another step than a name like step-00001000.h5 says. SH_E_MEMORY: no process for a file of format 1.0. */
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */

@@ -3,6 +3,7 @@
 #endif
 #include "io/checkpoint/checkpoint.h"
 
+#include "io/checkpoint/clean.h"
 #include "io/checkpoint/folder.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
@@ -29,8 +30,11 @@ static sh_rc refuse(int fd, const char *path)
     ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     owner[n > 0 ? n : 0] = '\0';
     owner[strcspn(owner, "\n")] = '\0';
-    return sh_fail(SH_E_DATA, "%s is held by another job (%s); wait for it, stop it, or choose another checkpoint.folder",
-                   path, owner[0] ? owner : "which has not said who it is");
+    char *clean = sh_ckpt_clean(owner, false);
+    sh_rc rc = sh_fail(SH_E_DATA, "%s is held by another job (%s); wait for it, stop it, or choose another "
+                       "checkpoint.folder", path, clean[0] ? clean : "which has not said who it is");
+    free(clean);
+    return rc;
 }
 
 static const char *job_id(void)

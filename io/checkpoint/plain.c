@@ -184,3 +184,29 @@ sh_rc sh_ckpt_plain_number(hid_t file, const char *path, const char *name, void 
     H5Aclose(attr);
     return done ? SH_OK : refuse(path, name, "is not a number of 64 bits");
 }
+
+/* Into room that ends with zeros, whatever the text's own end. */
+static bool is_word(hid_t attr, const char *word)
+{
+    char text[64] = "";
+    hid_t type = H5Aget_type(attr), space = H5Aget_space(attr);
+    bool is = type >= 0 && space >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+              H5Tget_size(type) < sizeof text && H5Sget_simple_extent_type(space) == H5S_SCALAR &&
+              H5Aread(attr, type, text) >= 0 && strcmp(text, word) == 0;
+    if (type >= 0)
+        H5Tclose(type);
+    if (space >= 0)
+        H5Sclose(space);
+    return is;
+}
+
+sh_rc sh_ckpt_plain_word(hid_t file, const char *path, const char *name, const char *word)
+{
+    char why[100];
+    hid_t attr = H5Aopen_by_name(file, "/meta", name, H5P_DEFAULT, H5P_DEFAULT);
+    SH_H5(attr, path, name);
+    bool is = is_word(attr, word);
+    H5Aclose(attr);
+    snprintf(why, sizeof why, "is not \"%s\": no checkpoint of Sherd", word);
+    return is ? SH_OK : refuse(path, name, why);
+}

@@ -26,6 +26,9 @@ sh_rc sh_ckpt_plain_dataset(hid_t file, const char *path, const char *name, hid_
 /* A scalar attribute of /meta: a number of 8 bytes. */
 sh_rc sh_ckpt_plain_number(hid_t file, const char *path, const char *name, void *value);
 
+/* A scalar attribute of /meta: a text of fixed length that must be `word`. */
+sh_rc sh_ckpt_plain_word(hid_t file, const char *path, const char *name, const char *word);
+
 /* A group behind hard links. Closed with H5Gclose. */
 sh_rc sh_ckpt_plain_group(hid_t file, const char *path, const char *name, hid_t *group);
 

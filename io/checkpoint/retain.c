@@ -2,6 +2,7 @@
 
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
+#include "io/checkpoint/misnamed.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -22,13 +23,25 @@ static sh_rc drop(const char *folder, const char *name, bool only_say, FILE *out
     return SH_OK;
 }
 
+static bool is_misnamed(const char *folder, const struct sh_ckpt_found *c, FILE *out)
+{
+    char *path = sh_strfmt("%s/%s", folder, c->name);
+    int64_t step;
+    bool is = sh_ckpt_is_misnamed(path, c->step, &step);
+    if (is && out)
+        fprintf(out, "misnamed, left as it is: %s holds step %lld\n", path, (long long)step);
+    free(path);
+    return is;
+}
+
+/* The good one itself was read a moment ago, or written. Misnamed ones neither count nor go. */
 static sh_rc apply(const char *folder, const struct sh_ckpt_folder *f, const struct sh_ckpt_keep *keep, int64_t good,
                    bool only_say, FILE *out)
 {
     int newer = 0;
     for (int i = 0; i < f->n; i++) {
         const struct sh_ckpt_found *c = &f->found[i];
-        if (c->step < 0 || c->step > good)
+        if (c->step < 0 || c->step > good || (c->step < good && is_misnamed(folder, c, out)))
             continue;
         if (!sh_ckpt_keeps(keep, c->step, good, newer))
             SH_TRY(drop(folder, c->name, only_say, out));

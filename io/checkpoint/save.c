@@ -11,7 +11,7 @@
 sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
                           const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options)
 {
-    *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1};
+    *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1, .memory = -1};
     sh_mesh_world(&s->rank, &s->world);
     char *what = sh_strfmt("checkpoint of step %lld in %s", (long long)meta->step, folder);
     s->deadline = sh_ckpt_deadline_start(what, options->timeout_seconds, s->rank);
@@ -44,6 +44,8 @@ void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
     sh_ckpt_deadline_stop(s->deadline);
     if (s->fd >= 0)
         close(s->fd);
+    if (s->memory >= 0)
+        close(s->memory);
     if (!committed && s->rank == 0 && s->temp[0])
         unlink(s->temp);
     if (!committed)

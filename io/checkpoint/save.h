@@ -17,6 +17,7 @@ struct sh_ckpt_saving {
     int road;                        /* SH_CKPT_MPIIO or SH_CKPT_DIRECT, the same on all ranks */
     char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": nothing created yet */
     int fd;                          /* of temp, open from before the first write: see the sync stage */
+    int memory;                      /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */
     long long *covered;              /* [tensors] elements that the ranks hold together */
     struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written;    /* as found in the file */

@@ -17,13 +17,14 @@ static sh_rc share_text(char **text, int rank)
 static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index *sizes, int rank)
 {
     if (rank != 0) {
-        index->meta = sizes->meta;
-        index->meta.config = index->meta.guard = NULL;
-        index->file_bytes = sizes->file_bytes;
+        *index = *sizes;
+        index->meta.config = index->meta.guard = index->meta.notes = NULL;
+        memset(index->digest, 0, sizeof index->digest);
         sh_ckpt_index_alloc(index, sizes->n);
     }
     SH_TRY(share_text(&index->meta.config, rank));
     SH_TRY(share_text(&index->meta.guard, rank));
+    SH_TRY(share_text(&index->meta.notes, rank));
     SH_TRY(sh_mesh_bcast(index->entry, (long)((size_t)index->n * sizeof *index->entry), 0));
     if (rank != 0)
         sh_ckpt_index_number_blocks(index);

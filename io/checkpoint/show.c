@@ -1,8 +1,9 @@
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/h5.h"
+#include "io/checkpoint/clean.h"
 #include "io/checkpoint/index.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
@@ -36,10 +37,18 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
     fputc('\n', out);
 }
 
+static void print_text(const char *title, const char *text, FILE *out)
+{
+    char *clean = sh_ckpt_clean(text, true);
+    if (clean[0])
+        fprintf(out, "%s%s", title, clean);
+    free(clean);
+}
+
 static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
-    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, SH_CKPT_MAJOR, SH_CKPT_MINOR,
+    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, SH_CKPT_MAJOR, index->minor,
             (long long)index->file_bytes);
     fprintf(out, "step %lld, updates %lld, samples %lld, tokens %lld\n", (long long)m->step, (long long)m->updates,
             (long long)m->samples, (long long)m->tokens);
@@ -53,8 +62,9 @@ static void print(const struct sh_ckpt_index *index, const char *path, FILE *out
         char shape[100];
         fprintf(out, "  %s f32 %s\n", e->name, sh_ckpt_shape_text(e->ndim, e->dim, shape));
     }
-    fprintf(out, "configuration:\n%s%s", m->config, m->guard[0] ? "guard:\n" : "");
-    fputs(m->guard, out);
+    print_text("notes:\n", m->notes, out);
+    print_text("configuration:\n", m->config, out);
+    print_text("guard:\n", m->guard, out);
 }
 
 sh_rc sh_ckpt_info(const char *path, FILE *out)

@@ -7,6 +7,12 @@ uint64_t sh_hash64(const void *data, size_t bytes)
     return XXH3_64bits(data, bytes);
 }
 
+struct sh_hash128 sh_hash128(const void *data, size_t bytes)
+{
+    XXH128_hash_t h = XXH3_128bits(data, bytes);
+    return (struct sh_hash128){h.low64, h.high64};
+}
+
 uint64_t sh_mix64(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

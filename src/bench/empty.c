@@ -30,9 +30,12 @@ static char *name_of(int i)
 static sh_rc lay_out_and_read(const char *path, int fd, struct sh_ckpt_index *index)
 {
     struct sh_ckpt_index back;
+    int memory;
 
-    SH_TRY(sh_ckpt_create(path, fd, index));
-    SH_TRY(sh_ckpt_sign(path, index));
+    SH_TRY(sh_ckpt_create(path, fd, index, &memory));
+    sh_rc rc = sh_ckpt_sign(path, fd, memory, index);
+    close(memory);
+    SH_TRY(rc);
     SH_TRY(sh_ckpt_index_read(path, &back));
     sh_ckpt_index_free(&back);
     return SH_OK;

@@ -11,6 +11,7 @@
 
 enum { LIMIT = SH_FAULT_SIGNALS }; /* the wish after those of the signals */
 
+/* Newer ones than where this run stands were passed over. */
 static int64_t newest_saved(const struct sh_run *r)
 {
     char *folder = sh_run_checkpoint_folder(r), *path = NULL;
@@ -21,7 +22,7 @@ static int64_t newest_saved(const struct sh_run *r)
     sh_error_clear();
     free(path);
     free(folder);
-    return step;
+    return step < r->step ? step : r->step;
 }
 
 /* Of a save that was never measured: 50 MB/s a rank, 10 GB/s in all, and what does not depend on the size. */

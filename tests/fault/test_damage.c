@@ -1,7 +1,7 @@
 /* Thousands of damaged checkpoints: one bit flipped, cut at some length, blocks zeroed or changed for each other.
  * Loading (by all ranks) and verifying (as `sherd ckpt verify` does) must agree: both refuse the file with SH_E_DATA
- * and one text, or both succeed, and then everything that was loaded is right to the bit. HDF5 leaves some bytes of its
- * own structures unused; only a flip or a block there may pass. A crash or a hang ends the test. */
+ * and one text, or both succeed, and then everything that was loaded is right to the bit. No damage passes, but in a file
+ * of format 1.0, where HDF5 leaves some bytes of its own structures unused. A crash or a hang ends the test. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/base/mem.h"
@@ -11,10 +11,12 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { STEP = 7, BLOCK_BYTES = 4096, LIMIT_SECONDS = 30 };
 
+static const char *folder;
 static char path[256];
 static unsigned char *good; /* the file's bytes */
 static long bytes;
@@ -128,12 +130,16 @@ static bool judge(const char *text, bool always)
 static const struct kind {
     const char *name;
     void (*damage)(char text[100]);
+    bool old;    /* of format 1.0 */
     bool always; /* no byte of it can be unused */
     int few, many;
 } kinds[] = {
-    {"flips", flip, false, 1000, 10000},
-    {"cuts", cut, true, 100, 1000},
-    {"zeroed or swapped blocks", zero_or_swap, false, 50, 100},
+    {"flips", flip, false, true, 1000, 10000},
+    {"cuts", cut, false, true, 100, 1000},
+    {"zeroed or swapped blocks", zero_or_swap, false, true, 50, 100},
+    {"flips", flip, true, false, 100, 10000},
+    {"cuts", cut, true, true, 20, 1000},
+    {"zeroed or swapped blocks", zero_or_swap, true, false, 20, 100},
 };
 
 static int share(int n)
@@ -152,19 +158,24 @@ static void damage_often(const struct kind *k)
         repair();
     }
     if (test_rank == 0)
-        printf("%d %s on %d ranks: %d refused, %d without effect\n", n, k->name, test_world, refused, n - refused);
+        printf("%d %s of a file of format 1.%d on %d ranks: %d refused, %d without effect\n", n, k->name, !k->old,
+               test_world, refused, n - refused);
 }
 
-static void take_file(void)
+static void take_file(bool old)
 {
+    struct stat st;
     int64_t written;
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(STEP);
-    const char *folder = make_folder();
     snprintf(path, sizeof path, "%s/step-%08d.h5", folder, STEP);
     CHECK(sh_ckpt_save(folder, &set, &meta, &written) == SH_OK);
     free_set(&set);
-    bytes = (long)written;
+    if (old && test_rank == 0)
+        make_format_1_0(path);
+    sh_mesh_barrier();
+    CHECK(stat(path, &st) == 0);
+    bytes = (long)st.st_size;
     good = sh_calloc((size_t)bytes, 1);
     fd = open(path, test_rank == 0 ? O_RDWR : O_RDONLY);
     CHECK(pread(fd, good, (size_t)bytes, 0) == bytes);
@@ -179,12 +190,14 @@ int main(int argc, char **argv)
     random_state = (uint64_t)test_world;
     nowhere = fopen("/dev/null", "w");
     use_small_model();
-    take_file();
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+    folder = make_folder();
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        take_file(kinds[i].old);
         damage_often(&kinds[i]);
+        close(fd);
+        free(good);
+    }
     fclose(nowhere);
-    close(fd);
-    free(good);
     remove_folder();
     sh_mesh_stop();
     return 0;

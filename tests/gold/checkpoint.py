@@ -93,8 +93,11 @@ def verify(path):
 
 
 def replace(path, tensors):
-    """Put other values into /model and make the digests right again."""
+    """Put other values into /model and make the digests right again. Without its index the file is one of format 1.0."""
     with h5py.File(path, 'r+') as file:
+        if 'index' in file:
+            del file['index']
+            file['meta'].attrs.modify('format_minor', numpy.int64(0))
         for name, values in tensors.items():
             file[MODEL][name][...] = values
         file[f'digest/{MODEL}'][...] = state_digests(file, MODEL)

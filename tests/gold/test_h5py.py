@@ -4,6 +4,7 @@ again from doc/checkpoint-format.md alone. Prints TAP."""
 import ctypes
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def block_sums(bits, seed):
 
 
 def check_names(f):
-    assert sorted(f) == ['digest', 'meta', 'model', 'optimizer'], sorted(f)
+    assert sorted(f) == ['digest', 'index', 'meta', 'model', 'optimizer'], sorted(f)
     for state in STATES:
         assert list(f[state]) == list(SHAPES), list(f[state])
 
@@ -76,7 +77,7 @@ def check_values(f):
 
 
 def check_places(f):
-    """Tensors lie end to end, states one after the other, from a page boundary to the end of the file."""
+    """Tensors lie end to end, states one after the other, from a page boundary to the index, with which the file ends."""
     at = f['model/wte.weight'].id.get_offset()
     assert at % 4096 == 0
     for state in STATES:
@@ -84,24 +85,91 @@ def check_places(f):
             data = f[state][name].id
             assert data.get_offset() == at, name
             at += data.get_storage_size()
-    assert at == pathlib.Path(f.filename).stat().st_size
+    index = f['index'].id
+    assert at == index.get_offset() and index.get_storage_size() == index.shape[0]
+    assert at + index.shape[0] == pathlib.Path(f.filename).stat().st_size
 
 
 def check_meta(f):
     meta = f['meta']
     assert meta.attrs['format'] == b'sherd-checkpoint'
-    wanted = {'format_major': 1, 'step': 7, 'samples': 224, 'tokens': 229376, 'updates': 6, 'block_elems': BLOCK}
+    wanted = {'format_major': 1, 'format_minor': 1, 'step': 7, 'samples': 224, 'tokens': 229376, 'updates': 6, 'block_elems': BLOCK}
     for name, value in wanted.items():
         assert meta.attrs[name] == value, name
     assert meta['config'][()] == b'training:\n  steps: 7\n'
-    assert meta['guard'][()] == b''
+    assert meta['guard'][()] == b'' and meta['notes'][()] == b''
+
+
+class Hash128(ctypes.Structure):
+    _fields_ = [('low', ctypes.c_uint64), ('high', ctypes.c_uint64)]
+
+
+def xxhash():
+    """None: it is not there."""
+    try:
+        return ctypes.CDLL('libxxhash.so.0')
+    except OSError:
+        return None
+
+
+def hash128(data):
+    function = xxhash().XXH3_128bits
+    function.restype, function.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
+    found = function(data, len(data))
+    return found.low, found.high
+
+
+class Index:
+    """Taken apart as the format's description has it, without HDF5."""
+
+    def __init__(self, raw):
+        self.at, length, low, high, major, minor, zeros, magic = struct.unpack('<qqQQII16s8s', raw[-64:])
+        assert (major, minor, zeros, magic) == (1, 1, bytes(16), b'\x89SHERD\r\n')
+        assert self.at + length + 64 == len(raw)
+        packed = raw[self.at:-64]
+        assert hash128(packed) == (low, high)
+        self.head = struct.unpack('<8sIIqqQQqqqqqQqqqqq', packed[:136])
+        self.rest = packed[136:]
+        self.texts = [self.take(n).decode() for n in self.head[15:18]]
+        self.tensors = [self.take_tensor() for _ in range(self.head[13])]
+        self.sums = [self.take(8 * self.head[14]) for _ in STATES]
+        assert not self.rest
+
+    def take(self, count):
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        assert len(taken) == count
+        return taken
+
+    def take_tensor(self):
+        name_bytes, ndim = struct.unpack('<HH', self.take(4))
+        name = self.take(name_bytes).decode()
+        numbers = struct.unpack(f'<{ndim + 3}q', self.take(8 * (ndim + 3)))
+        return name, numbers[:ndim], numbers[ndim:]
+
+
+def check_index(f):
+    """It says what HDF5 says, and has a digest of all before the first tensor."""
+    if not xxhash():
+        return 'no libxxhash.so.0'
+    raw, meta = pathlib.Path(f.filename).read_bytes(), f['meta']
+    index = Index(raw)
+    first = f['model/wte.weight'].id.get_offset()
+    attrs = [meta.attrs[name] for name in ('step', 'updates', 'samples', 'tokens', 'block_elems', 'digest')]
+    assert index.at == f['index'].id.get_offset() and bytes(f['index'][...]) == raw[index.at:]
+    assert index.head[:5] == (b'SHERDIDX', 1, 1, len(raw), first)
+    assert index.head[5:7] == hash128(raw[:first])
+    assert list(index.head[7:13]) == attrs
+    assert index.texts == [meta[name][()].decode() for name in ('config', 'guard', 'notes')]
+    assert index.tensors == [(name, f['model'][name].shape, tuple(f[state][name].id.get_offset() for state in STATES))
+                             for name in SHAPES]
+    assert index.sums == [f['digest'][state][...].astype('<u8').tobytes() for state in STATES]
+    return None
 
 
 def check_digests(f):
-    try:
-        xxh3 = ctypes.CDLL('libxxhash.so.0').XXH3_64bits
-    except OSError:
+    if not xxhash():
         return 'no libxxhash.so.0'
+    xxh3 = xxhash().XXH3_64bits
     xxh3.restype, xxh3.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_size_t]
     for s, state in enumerate(STATES):
         sums = []
@@ -125,7 +193,7 @@ def make_checkpoint(folder):
 
 
 def main():
-    checks = [check_names, check_shapes, check_values, check_places, check_meta, check_digests]
+    checks = [check_names, check_shapes, check_values, check_places, check_meta, check_index, check_digests]
     failed = 0
     np.seterr(over='ignore')
     with tempfile.TemporaryDirectory() as folder:

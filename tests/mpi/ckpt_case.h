@@ -52,6 +52,9 @@ void remove_folder(void);
 void use_folder(const char *path); /* instead of make_folder: one that exists, and stays */
 int files_in_folder(void); /* any rank; entries but . and .. */
 
+/* Make a checkpoint one of format 1.0, by HDF5 alone: without an index of its own. Local. */
+void make_format_1_0(const char *path);
+
 /* Hash and length of a whole file; 0 when it cannot be read. */
 unsigned long long file_hash(const char *path, long *bytes);
 

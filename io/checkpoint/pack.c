@@ -1,0 +1,329 @@
+#include "io/checkpoint/pack.h"
+
+#include "io/checkpoint/clean.h"
+#include "io/checkpoint/digest.h"
+#include "io/checkpoint/spans.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers are stored as they lie in memory: little-endian, as the tensors' data. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "checkpoints are little-endian");
+
+static const char index_magic[8] = "SHERDIDX", footer_magic[8] = "\x89SHERD\r\n";
+
+/* The numbers at the beginning of an index, in the order and the sizes of the file. */
+struct head {
+    char magic[8];
+    uint32_t major, minor;
+    int64_t file_bytes, structure_bytes;
+    struct sh_hash128 structure;
+    int64_t step, updates, samples, tokens, block_elems;
+    uint64_t sum;
+    int64_t tensors, blocks;
+    int64_t text_bytes[3]; /* configuration, guard, notes */
+};
+_Static_assert(sizeof(struct head) == SH_CKPT_HEAD_BYTES, "no padding");
+
+/* Before the name, the dims and the places of a tensor. */
+struct tensor_head {
+    uint16_t name_bytes, ndim;
+};
+enum { TENSOR_LEAST = sizeof(struct tensor_head) + 1 + (1 + SH_CKPT_STATES) * 8 };
+enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES) * 8 };
+
+enum { FOOTER_ZEROS = 16 };
+struct footer {
+    int64_t at, bytes;
+    struct sh_hash128 digest;
+    uint32_t major, minor;
+    unsigned char zeros[FOOTER_ZEROS];
+    char magic[8];
+};
+_Static_assert(sizeof(struct footer) == SH_CKPT_FOOTER_BYTES, "no padding");
+
+void sh_ckpt_footer_pack(const struct sh_ckpt_footer *f, unsigned char out[SH_CKPT_FOOTER_BYTES])
+{
+    struct footer raw = {.at = f->at, .bytes = f->bytes, .digest = f->digest, .major = f->major, .minor = f->minor};
+    memcpy(raw.magic, footer_magic, sizeof raw.magic);
+    memcpy(out, &raw, sizeof raw);
+}
+
+bool sh_ckpt_footer_unpack(const unsigned char bytes[SH_CKPT_FOOTER_BYTES], struct sh_ckpt_footer *out)
+{
+    static const unsigned char zeros[FOOTER_ZEROS];
+    struct footer raw;
+    memcpy(&raw, bytes, sizeof raw);
+    if (memcmp(raw.magic, footer_magic, sizeof raw.magic) != 0 || memcmp(raw.zeros, zeros, sizeof zeros) != 0)
+        return false;
+    *out = (struct sh_ckpt_footer){
+        .at = raw.at, .bytes = raw.bytes, .digest = raw.digest, .major = raw.major, .minor = raw.minor};
+    return true;
+}
+
+static int64_t blocks_bytes(int64_t blocks)
+{
+    return blocks * SH_CKPT_STATES * (int64_t)sizeof(uint64_t);
+}
+
+int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
+{
+    const struct sh_ckpt_meta *m = &index->meta;
+    int64_t bytes = (int64_t)(sizeof(struct head) + strlen(m->config) + strlen(m->guard) + strlen(m->notes));
+    for (int64_t i = 0; i < index->n; i++) {
+        const struct sh_ckpt_entry *e = &index->entry[i];
+        bytes += (int64_t)(sizeof(struct tensor_head) + strlen(e->name)) + (e->ndim + SH_CKPT_STATES) * 8;
+    }
+    return bytes + blocks_bytes(index->n_blocks);
+}
+
+int64_t sh_ckpt_packed_most(int64_t file_bytes)
+{
+    int64_t blocks = file_bytes / (SH_CKPT_BLOCK_ELEMS * 4) + SH_CKPT_TENSORS_MAX;
+    return (int64_t)sizeof(struct head) + 3 * SH_CKPT_TEXT_MAX + (int64_t)SH_CKPT_TENSORS_MAX * TENSOR_MOST +
+           blocks_bytes(blocks);
+}
+
+static void put(unsigned char **to, const void *data, size_t bytes)
+{
+    memcpy(*to, data, bytes);
+    *to += bytes;
+}
+
+static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e)
+{
+    struct tensor_head head = {.name_bytes = (uint16_t)strlen(e->name), .ndim = (uint16_t)e->ndim};
+    put(to, &head, sizeof head);
+    put(to, e->name, head.name_bytes);
+    put(to, e->dim, head.ndim * sizeof *e->dim);
+    put(to, e->offset, sizeof e->offset);
+}
+
+unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
+{
+    const struct sh_ckpt_meta *m = &index->meta;
+    const char *const texts[] = {m->config, m->guard, m->notes};
+    unsigned char *bytes = sh_calloc((size_t)sh_ckpt_packed_bytes(index), 1), *to = bytes;
+    struct head head = {.major = SH_CKPT_MAJOR, .minor = (uint32_t)index->minor, .file_bytes = index->file_bytes,
+                        .structure_bytes = index->structure_bytes, .structure = index->structure, .step = m->step,
+                        .updates = m->updates, .samples = m->samples, .tokens = m->tokens,
+                        .block_elems = SH_CKPT_BLOCK_ELEMS, .sum = index->sum, .tensors = index->n,
+                        .blocks = index->n_blocks};
+    memcpy(head.magic, index_magic, sizeof head.magic);
+    for (int i = 0; i < 3; i++)
+        head.text_bytes[i] = (int64_t)strlen(texts[i]);
+    put(&to, &head, sizeof head);
+    for (int i = 0; i < 3; i++)
+        put(&to, texts[i], (size_t)head.text_bytes[i]);
+    for (int64_t i = 0; i < index->n; i++)
+        put_tensor(&to, &index->entry[i]);
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        put(&to, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
+    return bytes;
+}
+
+bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *step)
+{
+    struct head h;
+    memcpy(&h, head, sizeof h);
+    *step = h.step;
+    return memcmp(h.magic, index_magic, sizeof h.magic) == 0;
+}
+
+bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_index *b)
+{
+    int64_t bytes = sh_ckpt_packed_bytes(a);
+    unsigned char *x = sh_ckpt_pack(a), *y = sh_ckpt_pack(b);
+    bool same = bytes == sh_ckpt_packed_bytes(b) && memcmp(x, y, (size_t)bytes) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+/* What is left of the bytes while they are taken apart. */
+struct rest {
+    const char *path;
+    const unsigned char *at;
+    int64_t bytes, file_bytes, end;
+};
+
+static sh_rc refuse(const struct rest *r, const char *why)
+{
+    return sh_fail(SH_E_DATA, "%s: its index is damaged: %s; take an earlier checkpoint", r->path, why);
+}
+
+static sh_rc take(struct rest *r, void *to, int64_t bytes)
+{
+    if (bytes < 0 || bytes > r->bytes)
+        return refuse(r, "it ends too early");
+    memcpy(to, r->at, (size_t)bytes);
+    r->at += bytes;
+    r->bytes -= bytes;
+    return SH_OK;
+}
+
+static sh_rc check_head(const struct rest *r, const struct head *h)
+{
+    if (memcmp(h->magic, index_magic, sizeof h->magic) != 0)
+        return refuse(r, "it does not begin as one");
+    if (h->major != SH_CKPT_MAJOR || h->minor > INT32_MAX)
+        return refuse(r, "its version is another one than the file's");
+    if (h->block_elems != SH_CKPT_BLOCK_ELEMS)
+        return sh_fail(SH_E_DATA, "%s: digests are of blocks of %lld elements, not %d", r->path,
+                       (long long)h->block_elems, SH_CKPT_BLOCK_ELEMS);
+    if (h->file_bytes != r->file_bytes || h->structure_bytes < 0 || h->structure_bytes > r->end)
+        return refuse(r, "it is of a file of another length");
+    if (h->step < 0 || h->updates < 0 || h->samples < 0 || h->tokens < 0)
+        return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
+    if (h->tensors < 0 || h->tensors > SH_CKPT_TENSORS_MAX || h->tensors > r->bytes / TENSOR_LEAST)
+        return refuse(r, "its number of tensors is impossible");
+    if (h->blocks < 0 || h->blocks > r->bytes / blocks_bytes(1))
+        return refuse(r, "its number of blocks is impossible");
+    return SH_OK;
+}
+
+static sh_rc take_text(struct rest *r, int64_t bytes, char **text)
+{
+    if (bytes < 0 || bytes > r->bytes || bytes > SH_CKPT_TEXT_MAX || memchr(r->at, '\0', (size_t)bytes))
+        return refuse(r, "a text in it is impossible");
+    *text = sh_calloc((size_t)bytes + 1, 1);
+    return take(r, *text, bytes);
+}
+
+static sh_rc take_name(struct rest *r, int64_t bytes, char name[SH_CKPT_NAME_MAX + 1])
+{
+    if (bytes < 1 || bytes > SH_CKPT_NAME_MAX || bytes > r->bytes || memchr(r->at, '\0', (size_t)bytes))
+        return refuse(r, "a tensor has an impossible name");
+    SH_TRY(take(r, name, bytes));
+    name[bytes] = '\0';
+    return strchr(name, '/') || !sh_ckpt_name_is_clean(name) ? refuse(r, "a tensor has an impossible name") : SH_OK;
+}
+
+static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)
+{
+    int64_t bytes;
+    if (ndim < 1 || ndim > SH_CKPT_DIMS_MAX)
+        return refuse(r, "a tensor has an impossible shape");
+    SH_TRY(take(r, e->dim, ndim * (int64_t)sizeof *e->dim));
+    e->ndim = ndim;
+    e->elems = 1;
+    for (int d = 0; d < ndim; d++)
+        if (e->dim[d] < 1 || __builtin_mul_overflow(e->elems, e->dim[d], &e->elems))
+            return refuse(r, "a tensor has an impossible shape");
+    if (__builtin_mul_overflow(e->elems, 4, &bytes) || bytes > r->end)
+        return refuse(r, "a tensor is larger than the file");
+    return SH_OK;
+}
+
+static sh_rc take_tensor(struct rest *r, int64_t begin, struct sh_ckpt_entry *e)
+{
+    struct tensor_head head;
+    SH_TRY(take(r, &head, sizeof head));
+    SH_TRY(take_name(r, head.name_bytes, e->name));
+    SH_TRY(take_shape(r, head.ndim, e));
+    SH_TRY(take(r, e->offset, sizeof e->offset));
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        if (e->offset[s] < begin || e->offset[s] > r->end - e->elems * 4)
+            return refuse(r, "a tensor lies outside of the data");
+    return SH_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct sh_ckpt_entry *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static sh_rc check_names(const struct rest *r, const struct sh_ckpt_index *index)
+{
+    const struct sh_ckpt_entry **sorted = sh_calloc((size_t)index->n + 1, sizeof(struct sh_ckpt_entry *));
+    bool twice = false;
+    for (int64_t i = 0; i < index->n; i++)
+        sorted[i] = &index->entry[i];
+    qsort(sorted, (size_t)index->n, sizeof *sorted, by_name);
+    for (int64_t i = 1; i < index->n; i++)
+        twice = twice || strcmp(sorted[i - 1]->name, sorted[i]->name) == 0;
+    free(sorted);
+    return twice ? refuse(r, "two tensors have one name") : SH_OK;
+}
+
+/* Nothing of a file is without a digest when its tensors fill all between structures and index. */
+static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *index)
+{
+    struct sh_ckpt_range *ranges = sh_calloc((size_t)index->n * SH_CKPT_STATES + 1, sizeof *ranges);
+    int n = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        for (int s = 0; s < SH_CKPT_STATES; s++)
+            ranges[n++] = (struct sh_ckpt_range){index->entry[i].offset[s], index->entry[i].elems * 4};
+    int joined = sh_ckpt_ranges_join(ranges, n);
+    bool whole = joined == 1 && ranges[0].at == index->structure_bytes && ranges[0].bytes == r->end - ranges[0].at;
+    free(ranges);
+    if (joined < 0)
+        return sh_fail(SH_E_DATA, "%s: its tensors overlap", r->path);
+    return index->structure_bytes > 0 && !whole ? refuse(r, "its tensors leave bytes of the file out") : SH_OK;
+}
+
+/* Tensors that do not overlap have no more blocks than the file has room for, so that the arrays stay small. */
+static sh_rc take_digests(struct rest *r, int64_t blocks, struct sh_ckpt_index *index)
+{
+    int64_t expected = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        expected += sh_ckpt_blocks(index->entry[i].elems);
+    if (blocks != expected || blocks_bytes(blocks) > r->bytes)
+        return refuse(r, "its number of blocks is impossible");
+    sh_ckpt_index_number_blocks(index);
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        SH_TRY(take(r, index->digest[s], blocks * (int64_t)sizeof(uint64_t)));
+    return SH_OK;
+}
+
+static void take_numbers(const struct head *h, struct sh_ckpt_index *index)
+{
+    index->minor = (int32_t)h->minor;
+    index->file_bytes = h->file_bytes;
+    index->structure_bytes = h->structure_bytes;
+    index->structure = h->structure;
+    index->sum = h->sum;
+    index->meta.step = h->step;
+    index->meta.updates = h->updates;
+    index->meta.samples = h->samples;
+    index->meta.tokens = h->tokens;
+}
+
+static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
+{
+    struct sh_ckpt_meta *m = &index->meta;
+    char **const texts[] = {&m->config, &m->guard, &m->notes};
+    struct head h;
+    SH_TRY(take(r, &h, sizeof h));
+    SH_TRY(check_head(r, &h));
+    take_numbers(&h, index);
+    for (int i = 0; i < 3; i++)
+        SH_TRY(take_text(r, h.text_bytes[i], texts[i]));
+    sh_ckpt_index_alloc(index, h.tensors);
+    for (int64_t i = 0; i < h.tensors; i++)
+        SH_TRY(take_tensor(r, h.structure_bytes, &index->entry[i]));
+    SH_TRY(check_names(r, index));
+    SH_TRY(check_places(r, index));
+    SH_TRY(take_digests(r, h.blocks, index));
+    if (r->bytes > 0 && index->minor <= SH_CKPT_MINOR) /* a later version may add to it */
+        return refuse(r, "it goes on behind its end");
+    if (index->sum != sh_ckpt_index_digest(index))
+        return sh_fail(SH_E_DATA, "%s: its meta data does not match its digest: the file is damaged; take an earlier "
+                       "checkpoint", r->path);
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_unpack(const unsigned char *bytes, int64_t n, const char *path, int64_t file_bytes, int64_t end,
+                     struct sh_ckpt_index *out)
+{
+    struct rest r = {.path = path, .at = bytes, .bytes = n, .file_bytes = file_bytes, .end = end};
+    struct sh_ckpt_index index = {0};
+    sh_rc rc = unpack(&r, &index);
+    if (rc == SH_OK)
+        *out = index;
+    else
+        sh_ckpt_index_free(&index);
+    return rc;
+}

@@ -1,0 +1,27 @@
+"""The checkpoints that are kept in the tree, one of each version of the format: tests/mpi/tiny.yaml with the options below,
+saved by the program of that version."""
+import lzma
+import pathlib
+import shutil
+
+HERE = pathlib.Path(__file__).resolve().parent
+OPTIONS = ('--model.dim=4', '--model.ffn_dim=8', '--model.vocab_size=16')
+VERSIONS = ('1.0', '1.1')
+
+
+def read(step, version):
+    return lzma.decompress((HERE / f'step-{step:08}-{version}.h5.xz').read_bytes())
+
+
+def checkpoint(folder, step):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def prepare(folder):
+    """A folder with the configuration and its data; returns it."""
+    folder = pathlib.Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    checkpoint(folder, 0).parent.mkdir(parents=True)
+    shutil.copy(HERE.parent / 'mpi/tiny.yaml', folder)
+    (folder / 'tokens.bin').write_bytes(bytes(40000))
+    return folder

@@ -1,0 +1,372 @@
+/* The index of a checkpoint as bytes, and the child process that reads files without one: what a child that crashes, or
+ * sends garbage, comes to. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "io/checkpoint/child.h"
+#include "io/checkpoint/clean.h"
+#include "io/checkpoint/pack.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BEGIN = 4096 };
+
+static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15}, {"b", 1, {2}, 2}};
+
+/* As create() makes it. */
+static struct sh_ckpt_index make_index(void)
+{
+    struct sh_ckpt_set set = {.tensors = tensors, .n_tensors = 2};
+    struct sh_ckpt_meta meta = {.step = 7, .config = (char *)"a: 1\n", .guard = (char *)"0 0"};
+    struct sh_ckpt_index x;
+    int64_t at = BEGIN;
+
+    assert_int_equal(sh_ckpt_index_make(&set, &meta, &x), SH_OK);
+    for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int i = 0; i < 2; i++) {
+            x.entry[i].offset[s] = at;
+            at += x.entry[i].elems * 4;
+        }
+    x.structure_bytes = BEGIN;
+    x.file_bytes = at + sh_ckpt_packed_bytes(&x) + SH_CKPT_FOOTER_BYTES;
+    return x;
+}
+
+static void spoil_nothing(struct sh_ckpt_index *x)
+{
+    (void)x;
+}
+
+static void later_version(struct sh_ckpt_index *x)
+{
+    x->minor = 2;
+}
+
+static void negative_step(struct sh_ckpt_index *x)
+{
+    x->meta.step = -1;
+}
+
+static void other_length(struct sh_ckpt_index *x)
+{
+    x->file_bytes++;
+}
+
+static void overlap(struct sh_ckpt_index *x)
+{
+    x->entry[1].offset[2] -= 4;
+}
+
+static void into_structures(struct sh_ckpt_index *x)
+{
+    x->entry[0].offset[0] -= 4;
+}
+
+static void into_index(struct sh_ckpt_index *x)
+{
+    x->entry[1].offset[2] += 4;
+}
+
+static void gap(struct sh_ckpt_index *x)
+{
+    x->structure_bytes -= 4;
+}
+
+static void far_away(struct sh_ckpt_index *x)
+{
+    x->entry[1].offset[2] = INT64_MAX;
+}
+
+static void two_of_a_name(struct sh_ckpt_index *x)
+{
+    strcpy(x->entry[1].name, x->entry[0].name);
+}
+
+static void slash(struct sh_ckpt_index *x)
+{
+    x->entry[1].name[0] = '/';
+}
+
+static void control(struct sh_ckpt_index *x)
+{
+    strcpy(x->entry[1].name, "b\xc2\x9b");
+}
+
+static void no_utf8(struct sh_ckpt_index *x)
+{
+    x->entry[1].name[0] = '\xff';
+}
+
+static void zero_dim(struct sh_ckpt_index *x)
+{
+    x->entry[0].dim[0] = 0;
+}
+
+static void huge_dims(struct sh_ckpt_index *x)
+{
+    x->entry[0].dim[0] = x->entry[0].dim[1] = INT64_MAX / 2;
+}
+
+static void larger_than_file(struct sh_ckpt_index *x)
+{
+    x->entry[0].dim[0] = INT64_MAX / 5;
+}
+
+static void wrong_sum(struct sh_ckpt_index *x)
+{
+    x->sum++;
+}
+
+/* Bytes added at the end, the sum over all made right before the spoiling or after it. */
+static const struct row {
+    void (*spoil)(struct sh_ckpt_index *x);
+    int more;
+    bool sum_first;
+    const char *says; /* NULL: it is taken */
+} rows[] = {
+    {spoil_nothing, 0, true, NULL},
+    {spoil_nothing, 1, true, "it goes on behind its end"},
+    {spoil_nothing, -1, true, "its number of blocks is impossible"},
+    {later_version, 0, true, NULL},
+    {later_version, 100, true, NULL},
+    {negative_step, 0, false, "is negative"},
+    {other_length, 0, false, "of another length"},
+    {overlap, 0, false, "overlap"},
+    {into_structures, 0, false, "lies outside of the data"},
+    {into_index, 0, false, "lies outside of the data"},
+    {far_away, 0, false, "lies outside of the data"},
+    {gap, 0, false, "leave bytes of the file out"},
+    {two_of_a_name, 0, false, "two tensors have one name"},
+    {slash, 0, false, "impossible name"},
+    {control, 0, false, "impossible name"},
+    {no_utf8, 0, false, "impossible name"},
+    {zero_dim, 0, false, "impossible shape"},
+    {huge_dims, 0, false, "impossible shape"},
+    {larger_than_file, 0, false, "larger than the file"},
+    {wrong_sum, 0, true, "does not match its digest"},
+    {negative_step, 0, true, "is negative"},
+};
+
+static void check_row(const struct row *row)
+{
+    struct sh_ckpt_index x = make_index(), out = {0};
+    int64_t file_bytes = x.file_bytes, n = sh_ckpt_packed_bytes(&x), end = file_bytes - n - SH_CKPT_FOOTER_BYTES;
+    unsigned char *packed, *more;
+    sh_rc rc;
+
+    if (row->sum_first)
+        x.sum = sh_ckpt_index_digest(&x);
+    row->spoil(&x);
+    if (!row->sum_first)
+        x.sum = sh_ckpt_index_digest(&x);
+    packed = sh_ckpt_pack(&x);
+    n = sh_ckpt_packed_bytes(&x);
+    more = calloc((size_t)n + 100, 1);
+    memcpy(more, packed, (size_t)n);
+    sh_error_clear();
+    rc = sh_ckpt_unpack(more, n + row->more, "x.h5", file_bytes, end, &out);
+    assert_int_equal(rc, row->says ? SH_E_DATA : SH_OK);
+    if (row->says && !strstr(sh_error_text(), row->says))
+        fail_msg("\"%s\" does not say \"%s\"", sh_error_text(), row->says);
+    if (rc == SH_OK)
+        assert_true(sh_ckpt_packed_same(&x, &out));
+    sh_ckpt_index_free(&out);
+    sh_ckpt_index_free(&x);
+    free(packed);
+    free(more);
+}
+
+static void only_a_sound_index_is_taken(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_row(&rows[i]);
+}
+
+static void a_footer_is_one_to_the_bit(void **state)
+{
+    struct sh_ckpt_footer f = {.at = 1, .bytes = 2, .digest = {3, 4}, .major = 5, .minor = 6}, g;
+    unsigned char bytes[SH_CKPT_FOOTER_BYTES];
+
+    (void)state;
+    sh_ckpt_footer_pack(&f, bytes);
+    for (int bit = 40 * 8; bit < SH_CKPT_FOOTER_BYTES * 8; bit++) { /* zeros and magic */
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_false(sh_ckpt_footer_unpack(bytes, &g));
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    assert_true(sh_ckpt_footer_unpack(bytes, &g));
+    assert_memory_equal(&f, &g, sizeof f);
+}
+
+static void text_is_shown_without_controls(void **state)
+{
+    static const struct {
+        const char *in, *line, *lines;
+    } table[] = {
+        {"plain \xc3\xa9", "plain \xc3\xa9", "plain \xc3\xa9"},
+        {"a\nb\tc\r", "a\\x0ab\\x09c\\x0d", "a\nb\tc\\x0d"},
+        {"\033[31m\x7f", "\\x1b[31m\\x7f", "\\x1b[31m\\x7f"},
+        {"\xc2\x9b" "1m", "\\xc2\\x9b1m", "\\xc2\\x9b1m"},
+        {"\xff\xc0\x80\xed\xa0\x80", "\\xff\\xc0\\x80\\xed\\xa0\\x80", "\\xff\\xc0\\x80\\xed\\xa0\\x80"},
+        {"end\xe2\x82", "end\\xe2\\x82", "end\\xe2\\x82"},
+        {"", "", ""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char *line = sh_ckpt_clean(table[i].in, false), *lines = sh_ckpt_clean(table[i].in, true);
+        assert_string_equal(line, table[i].line);
+        assert_string_equal(lines, table[i].lines);
+        free(line);
+        free(lines);
+    }
+}
+
+/* What is started instead of the real child; NULL: that one. The linker has calls of posix_spawn() come here. */
+static const char *script;
+
+int __real_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files, const posix_spawnattr_t *attr,
+                       char *const argv[], char *const env[]);
+int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files, const posix_spawnattr_t *attr,
+                       char *const argv[], char *const env[]);
+int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files, const posix_spawnattr_t *attr,
+                       char *const argv[], char *const env[])
+{
+    char *shell[] = {(char *)(uintptr_t)"sh", (char *)(uintptr_t)"-c", (char *)(uintptr_t)script, NULL};
+
+    return __real_posix_spawn(pid, script ? "/bin/sh" : path, files, attr, script ? shell : argv, env);
+}
+
+#define HERE "printf '1CHS\\000\\000\\000\\000' >&4;"
+#define EIGHT(c) c "\\000\\000\\000\\000\\000\\000\\000"
+
+static const struct {
+    const char *script;
+    sh_rc rc;
+    const char *says;
+} children[] = {
+    {"exit 0", SH_E_MEMORY, "did not start"},
+    {"kill -SEGV $$", SH_E_MEMORY, "did not start"},
+    {"printf garbage-of-some-length >&4", SH_E_MEMORY, "did not start"},
+    {HERE, SH_E_DATA, "HDF5 failed while it read"},
+    {HERE "kill -SEGV $$", SH_E_DATA, "HDF5 failed (signal 11) while it read"},
+    {HERE "kill -ABRT $$", SH_E_DATA, "HDF5 failed (signal 6) while it read"},
+    {HERE "printf '" EIGHT("\\002") EIGHT("\\005") "ab' >&4; kill -SEGV $$", SH_E_DATA, "HDF5 failed"},
+    {HERE "printf '" EIGHT("\\002") EIGHT("\\005") "a\\033[m\\n' >&4", SH_E_DATA, "a\\x1b[m\\x0a"},
+    {HERE "printf '" EIGHT("\\003") EIGHT("\\005") "abcde' >&4", SH_E_DATA, "HDF5 failed"},
+    {HERE "printf '" EIGHT("\\001") EIGHT("\\005") "abcde' >&4", SH_E_DATA, "its index is damaged"},
+    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\177" "abcde' >&4", SH_E_DATA, "HDF5 failed"},
+    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\377" "abcde' >&4", SH_E_DATA, "HDF5 failed"},
+    /* what it gets: the file and the pipe, and no terminal, no other descriptor, and little of the environment */
+    {HERE "[ -t 0 ] || [ -n \"$OMPI_COMM_WORLD_RANK$PMI_RANK$PATH_OF_TEST\" ] || { read -r word <&3; "
+          "printf '" EIGHT("\\002") EIGHT("\\004") "%s' \"$word\" >&4; }", SH_E_DATA, "word"},
+    {NULL, SH_E_DATA, "open as HDF5"},
+};
+
+static int make_file(void)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+
+    assert_true(fd >= 0 && write(fd, "word\n", 5) == 5 && lseek(fd, 0, SEEK_SET) == 0);
+    return fd;
+}
+
+static void check_children(void)
+{
+    for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
+        struct sh_ckpt_index out;
+        int fd = make_file();
+
+        script = children[i].script;
+        sh_error_clear();
+        assert_int_equal(sh_ckpt_child_read(fd, "x.h5", 5, &out), children[i].rc);
+        if (!strstr(sh_error_text(), children[i].says))
+            fail_msg("%s: \"%s\" does not say \"%s\"", script, sh_error_text(), children[i].says);
+        close(fd);
+    }
+    script = NULL;
+}
+
+static void whatever_a_child_does_is_a_result(void **state)
+{
+    (void)state;
+    setenv("PATH_OF_TEST", "x", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    check_children();
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* none is left */
+    unsetenv("OMPI_COMM_WORLD_RANK");
+}
+
+/* Launchers may leave SIGCHLD ignored: the kernel then reaps. */
+static void nobody_waits_for_children(void **state)
+{
+    struct sh_ckpt_index out;
+    int fd = make_file();
+
+    (void)state;
+    signal(SIGCHLD, SIG_IGN);
+    assert_int_equal(sh_ckpt_child_read(fd, "x.h5", 5, &out), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "open as HDF5"));
+    script = HERE "kill -SEGV $$";
+    assert_int_equal(sh_ckpt_child_read(fd, "x.h5", 5, &out), SH_E_DATA);
+    script = NULL;
+    signal(SIGCHLD, SIG_DFL);
+    close(fd);
+}
+
+static void *read_in_thread(void *arg)
+{
+    struct sh_ckpt_index out;
+    int fd = make_file();
+
+    for (int i = 0; i < 5; i++) {
+        sh_rc rc = sh_ckpt_child_read(fd, "x.h5", 5, &out);
+        *(bool *)arg = *(bool *)arg && rc == SH_E_DATA && strstr(sh_error_text(), "open as HDF5");
+    }
+    close(fd);
+    return NULL;
+}
+
+static void threads_read_at_once(void **state)
+{
+    enum { THREADS = 4 };
+    pthread_t thread[THREADS];
+    bool good[THREADS];
+
+    (void)state;
+    for (int i = 0; i < THREADS; i++) {
+        good[i] = true;
+        assert_int_equal(pthread_create(&thread[i], NULL, read_in_thread, &good[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        assert_true(good[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_a_sound_index_is_taken),
+        cmocka_unit_test(a_footer_is_one_to_the_bit),
+        cmocka_unit_test(text_is_shown_without_controls),
+        cmocka_unit_test(whatever_a_child_does_is_a_result),
+        cmocka_unit_test(nobody_waits_for_children),
+        cmocka_unit_test(threads_read_at_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
