@@ -14,6 +14,8 @@ enum { ABORT_SECONDS = 5, SPEAK_SECONDS = 2 };
 
 #ifdef OPEN_MPI
 #define SRUN_PROTOCOL "pmix"
+#elif defined(I_MPI_VERSION)
+#define SRUN_PROTOCOL "pmi2 (and I_MPI_PMI_LIBRARY=Slurm's libpmi2.so)"
 #else
 #define SRUN_PROTOCOL "pmi2"
 #endif

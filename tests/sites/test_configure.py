@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""configure against installations that are made up around the real MPI: what is named is taken, or refused by name; never
+another one. Each run of configure ends after MPI and HDF5, at a BLAS that is not there. Prints TAP."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+TOP = pathlib.Path(os.environ.get('SHERD_SRCDIR') or pathlib.Path(__file__).resolve().parents[2])
+KIND = os.environ.get('MPI_KIND', '')
+OTHER = {'openmpi': 'mpich', 'mpich': 'openmpi'}
+NAME = {'openmpi': 'Open MPI', 'mpich': 'MPICH'}
+HERE = pathlib.Path.cwd()
+WRAPPER = shutil.which(f'mpicc.{KIND}') or shutil.which('mpicc')
+LAUNCHER = os.environ.get('MPIRUN', '')
+
+
+def script(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('\n'.join(('#!/bin/sh', *lines, '')))
+    path.chmod(0o755)
+
+
+def make_places():
+    """own, cc: a whole installation in a folder; broken: a wrapper whose flags do not link; alien: wrappers of one MPI under
+    the names of the other; flags: HDF5's flags, which name the other MPI."""
+    # As Intel MPI's wrapper does: quotes, and a word that make would expand.
+    quoted = f"""{WRAPPER} -show | sed 's/-I\\([^ ]*\\)/-I"\\1"/g; s/$/ -Wl,-rpath,$:$\\/../'"""
+    script(HERE / 'own/bin/mpicc', quoted)
+    script(HERE / 'own/bin/mpirun', f'exec {LAUNCHER} "$@"')
+    script(HERE / 'broken/mpicc', 'echo cc -I/nowhere -lnowhere')
+    for name in ('mpicc', f'mpicc.{OTHER[KIND]}'):
+        script(HERE / 'alien' / name, f'exec {WRAPPER} "$@"')
+    (HERE / 'flags').mkdir()
+    compile, link = pkg_config('--cflags', f'hdf5-{OTHER[KIND]}'), pkg_config('--libs', f'hdf5-{OTHER[KIND]}')
+    (HERE / f'flags/hdf5-{KIND}.pc').write_text(
+        f'Name: hdf5\nDescription: of another MPI\nVersion: 1\nCflags: {compile}\nLibs: {link}\n')
+    script(HERE / 'cc/mpicc', f'exec {WRAPPER} "$@"')
+    script(HERE / 'cc/mpirun', f'exec {LAUNCHER} "$@"')
+    return bool(link)
+
+
+def pkg_config(*words):
+    return subprocess.run(['pkg-config', *words], capture_output=True, text=True).stdout.strip()
+
+
+def has_multiarch_hdf5():
+    return pathlib.Path(f'/usr/include/hdf5/{KIND}/hdf5.h').exists()
+
+
+def cases(two_mpis):
+    """What it shows, arguments, environment, what configure must say, whether this machine can show it."""
+    own, path = HERE / 'own', os.environ['PATH']
+    return [
+        ('a misspelt option', ['--with-mp=openmpi'], {}, ['unrecognized options: --with-mp'], ''),
+        ('a folder without MPI', ['--with-mpi=/nowhere'], {}, ['--with-mpi=/nowhere: there is no program /nowhere/bin/mpicc'], ''),
+        ('an MPI in a folder, with its launcher', [f'--with-mpi={own}'], {},
+         [f'links MPI programs with the flags of {own}/bin/mpicc... yes', f'{NAME[KIND]} ', f'... {own}/bin/mpirun'], ''),
+        ('the launcher beside CC', [f'CC={HERE}/cc/mpicc'], {}, [f'... {HERE}/cc/mpirun'], ''),
+        ('a folder and a CC of another', [f'--with-mpi={own}', f'CC={WRAPPER}'], {}, ['by itself', 'drop one of the two'], ''),
+        ('an MPI that is not there', [f'--with-mpi={OTHER[KIND]}'], {'PATH': f'{HERE}/alien:{path}'},
+         [f'no {NAME[OTHER[KIND]]} found', f'lib{OTHER[KIND]}-dev'], ''),
+        ('a broken MPI', [], {'PATH': f'{HERE}/broken:{path}'}, [f'what "{HERE}/broken/mpicc -show" prints'], ''),
+        ('a launcher that is not there', ['MPIRUN=/nowhere/mpirun'], {}, ['MPIRUN=/nowhere/mpirun: there is no such program'], ''),
+        ("HDF5 in Debian's folders", [f'--with-mpi={KIND}', '--with-hdf5=/usr'], {}, ['parallel HDF5 (/usr)... yes'],
+         '' if has_multiarch_hdf5() else 'no HDF5 in such folders'),
+        ("HDF5's flags of another MPI", [f'--with-mpi={KIND}'], {'PKG_CONFIG_PATH': f'{HERE}/flags'},
+         [f'(pkg-config hdf5-{KIND})... built for another MPI'], '' if two_mpis else 'no second MPI with HDF5'),
+    ]
+
+
+def configure(words, env):
+    """What it prints, and whether it ended with an error."""
+    folder = HERE / 'build'
+    folder.mkdir(exist_ok=True)
+    # What does not depend on MPI is asked once; another CC needs its own answers.
+    cache = '/dev/null' if any(word.startswith('CC=') for word in words) else HERE / 'cache'
+    words = [TOP / 'configure', f'--cache-file={cache}', '--with-blas=/nowhere', *words]
+    clean = {key: value for key, value in os.environ.items() if key not in ('CC', 'CFLAGS', 'MPIRUN', 'MAKEFLAGS')}
+    done = subprocess.run(words, cwd=folder, env=dict(clean, **env), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return done.stdout + done.stderr, done.returncode != 0
+
+
+def main():
+    if not (TOP / 'configure').exists() or KIND not in OTHER or not WRAPPER or not LAUNCHER:
+        print('1..0 # SKIP wants configure, and Open MPI or MPICH with mpicc and mpirun')
+        return 0
+    two_mpis = make_places()
+    all_cases = cases(two_mpis)
+    print(f'1..{len(all_cases)}')
+    failed = 0
+    for number, (name, words, env, wanted, cannot) in enumerate(all_cases, 1):
+        if cannot:
+            print(f'ok {number} - {name} # SKIP {cannot}')
+            continue
+        text, ended = configure(words, env)
+        missing = [line for line in wanted if line not in text]
+        if missing or not ended:
+            failed += 1
+            print(*(f'# {line}' for line in text.splitlines()[-20:] + ['missing: ' + '; '.join(missing)]), sep='\n')
+        print(f"{'not ok' if missing or not ended else 'ok'} {number} - {name}", flush=True)
+    return int(failed != 0)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
