@@ -103,7 +103,7 @@ sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const s
  * give up. The set with its memory and `folder` are lent until the end, and the memory must not change. By the direct road
  * only. All collective, begin and poll agreed with the errors of sh_ckpt_save.
  *   wait   in   come back only when done
- *   *done  out  committed: the file is there, *bytes is its size
+ *   *done  out  committed: the file is there, *bytes is its size; 0 before
  * Cost between steps: one sum of an int while a stage runs; in between, once a save each, the sums of the blocks are added
  * up and the index is sent to all. A thread of rank 0 uses HDF5: until the end nobody else may. */
 struct sh_ckpt_behind;
