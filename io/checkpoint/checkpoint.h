@@ -28,11 +28,15 @@ struct sh_ckpt_tensor {
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not
  * overlap. Saving: pieces of all ranks together cover each element exactly once (replicas split what they all hold).
  * Loading: whatever this rank wants; ranks may want the same. data[s] none: that state is not wanted (loading only).
- * Floats in halves are joined and split in the pieces that are moved anyway. */
+ * Floats in halves are joined and split in the pieces that are moved anyway.
+ *
+ * Saving a copy of the state: early[s] has the sums of the state itself, made while it was copied. The save compares what
+ * it gives to the disk with them, and fails where the copy has changed since. NULL: data is the state itself. */
 struct sh_ckpt_piece {
     int tensor;
     int64_t begin, elems;
     struct sh_floats data[SH_CKPT_STATES];
+    uint64_t *early[SH_CKPT_STATES]; /* [sh_ckpt_piece_blocks()] of each block of the tensor, the sum of what lies in it */
 };
 
 struct sh_ckpt_meta {
@@ -48,6 +52,17 @@ struct sh_ckpt_set {
     const struct sh_ckpt_tensor *tensors; int n_tensors;
     const struct sh_ckpt_piece *pieces; int n_pieces;
 };
+
+/* The early sums of a piece, which begin at 0 and get added to; local, parts of a piece by any threads at once.
+ * sh_ckpt_piece_blocks: blocks that the piece lies in.
+ * sh_ckpt_piece_cut: its part [at, at + elems) up to the next end of a block. *block: which of the piece's sums belongs to
+ *   it; *place: of the sum (kernels/mixsum.h), in the checkpoint of `step`. Returns elements.
+ * sh_ckpt_piece_copy: copy that part of `from`, which is the piece's state s, to data[s], and add its sums, in one pass. */
+int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p);
+int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
+                          int64_t *block, uint64_t *place);
+void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
+                        struct sh_floats from);
 
 /* Write <folder>/step-%08lld.h5 through a temporary name, fsync, rename, fsync of the folder; creates the folder.
  * *bytes gets the file's size. Collective. Agreed: all ranks succeed or none; on failure nothing new is left behind and
@@ -66,7 +81,7 @@ struct sh_ckpt_keep {
 enum sh_ckpt_phase {
     SH_CKPT_LAYOUT,         /* of the file by rank 0 */
     SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
-    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums */
+    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums of what is written */
     SH_CKPT_SYNC,           /* fsync: what was still under way */
     SH_CKPT_VERIFY,         /* index and data read back */
     SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */

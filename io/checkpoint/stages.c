@@ -55,8 +55,10 @@ static sh_rc sum_blocks(struct sh_ckpt_saving *s)
     return s->road == SH_CKPT_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
 }
 
+/* When all ranks have written all that they hold, and so have all their sums. */
 static sh_rc add_digests(struct sh_ckpt_saving *s)
 {
+    sh_rc changed = sh_ckpt_spans_compare(&s->spans);
     for (int i = 0; i < s->spans.n; i++) {
         const struct sh_ckpt_span *span = &s->spans.span[i];
         s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
@@ -64,6 +66,8 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
     for (int k = 0; k < SH_CKPT_STATES; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
+    if (changed != SH_OK)
+        return changed;
     for (int64_t i = 0; i < s->index.n; i++)
         if (s->covered[i] != s->index.entry[i].elems)
             return sh_fail(SH_E_BUG, "checkpoint: the ranks hold %lld of the %lld elements of %s", s->covered[i],
