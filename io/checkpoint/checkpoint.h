@@ -46,6 +46,8 @@ struct sh_ckpt_meta {
     int64_t updates;        /* optimizer updates done (steps minus skipped ones) */
     char *config;           /* resolved configuration, YAML; load: freed with free() */
     char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
+    char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
+                               freed with free(). The save adds what was read back: checkpoint.verify */
 };
 
 struct sh_ckpt_set {
@@ -151,6 +153,11 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
 /* Only the meta data; local, serial (eval, generate, info before a mesh exists). */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
+
+/* What its notes say of how much of a file was read back before it got its name: "disk", "cache", "off" as
+ * checkpoint.verify has them; NULL: nothing. Local. */
+const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta);
+extern const char *const sh_ckpt_verify_name[]; /* [enum sh_ckpt_verify] */
 
 /* The newest checkpoint of a folder by the step in its name; *path freed with free(), NULL when there is none. Local. */
 sh_rc sh_ckpt_newest(const char *folder, char **path);

@@ -28,7 +28,7 @@ static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
 static int64_t upper_bound(const struct sh_ckpt_index *index)
 {
     int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * SH_CKPT_STATES * 8 + DATA_ALIGN +
-                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard)) + 2;
+                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes)) + 3;
     for (int64_t i = 0; i < index->n; i++)
         bytes += index->entry[i].elems * SH_CKPT_STATES * 4;
     return bytes;
@@ -124,6 +124,7 @@ static sh_rc make_text(const struct layout *l, const char *name, const char *tex
 static sh_rc make_texts(const struct layout *l)
 {
     hsize_t begin;
+    SH_TRY(make_text(l, "/meta/notes", l->index->meta.notes, strlen(l->index->meta.notes) + 1));
     SH_TRY(make_text(l, "/meta/guard", l->index->meta.guard, strlen(l->index->meta.guard) + 1));
     SH_H5(H5Fget_filesize(l->file, &begin), l->path, "/meta/config");
     size_t least = strlen(l->index->meta.config) + 1;

@@ -49,6 +49,7 @@ static void copy_meta(const struct sh_ckpt_meta *from, struct sh_ckpt_meta *to)
     *to = *from;
     to->config = sh_strdup(from->config ? from->config : "");
     to->guard = sh_strdup(from->guard ? from->guard : "");
+    to->notes = sh_strdup(from->notes ? from->notes : "");
 }
 
 sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, struct sh_ckpt_index *out)
@@ -81,6 +82,7 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta)
 {
     free(meta->config);
     free(meta->guard);
+    free(meta->notes);
     *meta = (struct sh_ckpt_meta){0};
 }
 

@@ -51,6 +51,15 @@ static sh_rc read_text(const struct reader *r, const char *name, char **text)
     return SH_OK;
 }
 
+/* Files of before have none. */
+static sh_rc read_notes(const struct reader *r, char **notes)
+{
+    if (H5Lexists(r->file, "/meta/notes", H5P_DEFAULT) > 0)
+        return read_text(r, "/meta/notes", notes);
+    *notes = sh_strdup("");
+    return SH_OK;
+}
+
 static sh_rc read_meta(const struct reader *r, struct sh_ckpt_meta *m)
 {
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "step", &m->step));
@@ -60,7 +69,8 @@ static sh_rc read_meta(const struct reader *r, struct sh_ckpt_meta *m)
     if (m->step < 0 || m->updates < 0 || m->samples < 0 || m->tokens < 0)
         return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
     SH_TRY(read_text(r, "/meta/config", &m->config));
-    return read_text(r, "/meta/guard", &m->guard);
+    SH_TRY(read_text(r, "/meta/guard", &m->guard));
+    return read_notes(r, &m->notes);
 }
 
 static bool name_is_clean(const char *name)

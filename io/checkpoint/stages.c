@@ -155,7 +155,8 @@ static sh_rc read_index(struct sh_ckpt_saving *s)
     if (s->rank != 0)
         return SH_OK;
     SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
-    if (sh_ckpt_index_digest(&s->written) != sh_ckpt_index_digest(&s->index))
+    if (sh_ckpt_index_digest(&s->written) != sh_ckpt_index_digest(&s->index) ||
+        strcmp(s->written.meta.notes, s->index.meta.notes) != 0)
         return sh_fail(SH_E_DATA, "%s: read back, its meta data is not what was written", s->temp);
     return SH_OK;
 }

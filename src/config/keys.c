@@ -279,7 +279,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, verify), WORDS(verify_words), .def = "disk",
      .help = "What is read back and compared with the sums from memory before a checkpoint gets its name. disk: what the disk "
              "has, which takes as long as writing it where reading and writing share one bandwidth; cache: what the kernel "
-             "holds of it after fsync, a fraction of that; off: its index only. Each load compares in any case."},
+             "holds of it after fsync, a fraction of that; off: its index only. The file says which. Each load compares in any case."},
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},

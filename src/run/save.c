@@ -70,6 +70,7 @@ static sh_rc print_config(const struct sh_run *r, char **text)
     cfg.mesh = defaults.mesh;
     cfg.parallelism = defaults.parallelism;
     cfg.checkpoint = defaults.checkpoint;
+    cfg.checkpoint.verify = r->cfg.checkpoint.verify; /* of the file, which has it in its notes too */
     cfg.metrics = defaults.metrics;
     cfg.profiling = defaults.profiling;
     cfg.comm = defaults.comm;
