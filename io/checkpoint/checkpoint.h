@@ -137,7 +137,20 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
  * extra, of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
+/* Which files are loaded. */
+enum sh_ckpt_trust {
+    SH_CKPT_TRUST_OWNER, /* those that nobody but this user and root can have written */
+    SH_CKPT_TRUST_ANY,
+};
+
+/* Whether a file may be loaded, asked before anything of it is read. OWNER: file and folder belong to this user or to
+ * root, and neither others nor a group may write them; the group of the owner alone, with his name and no other members,
+ * may, and so may all a folder that is sticky. A link is judged by what it leads to. Of a folder: whether its files may.
+ * Local. Errors: SH_E_DATA: who could have written it, and the cure. What cannot be looked at is left to its opening. */
+sh_rc sh_ckpt_trusted(const char *path, enum sh_ckpt_trust trust);
+
 struct sh_ckpt_load_options {
+    enum sh_ckpt_trust trust;
     double timeout_seconds; /* of each stage, as when saving */
     bool share;             /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
                                they are on several nodes; on one, the page cache does the same. The same on all ranks */
@@ -145,7 +158,7 @@ struct sh_ckpt_load_options {
 
 /* The same with options, telling what happened, whatever the result. */
 struct sh_ckpt_load_report {
-    bool damaged;           /* failed, and not because the file is of another model: an earlier one may do */
+    bool damaged;           /* failed, and not because the file is of another model or not trusted: an earlier one may do */
 };
 sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);

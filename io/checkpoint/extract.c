@@ -74,7 +74,7 @@ static sh_rc write_file(struct extract *x, const char *out_path)
     if (rc == SH_OK) {
         rc = write_array(x);
         if (rc == SH_OK)
-            rc = sh_file_publish(temp, out_path);
+            rc = sh_file_publish(x->to, temp, out_path);
         if (rc != SH_OK)
             unlink(temp);
     }

@@ -175,9 +175,10 @@ static sh_rc verify_data(struct sh_ckpt_saving *s)
                                 s->options.verify == SH_CKPT_FROM_DISK);
 }
 
+/* What s->fd is open as: it was written, synced and read back through it. */
 static sh_rc publish(struct sh_ckpt_saving *s)
 {
-    return s->rank == 0 ? sh_file_publish(s->temp, s->path) : SH_OK;
+    return s->rank == 0 ? sh_file_publish(s->fd, s->temp, s->path) : SH_OK;
 }
 
 /* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */

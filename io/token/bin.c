@@ -100,7 +100,7 @@ sh_rc sh_token_writer_commit(struct sh_token_writer *w)
     SH_TRY_OUT(flush(w));
     SH_TRY_OUT(write_header(w));
     SH_TRY_OUT(sh_file_sync(w->fd, w->temp));
-    SH_TRY_OUT(sh_file_publish(w->temp, w->path));
+    SH_TRY_OUT(sh_file_publish(w->fd, w->temp, w->path));
     destroy(w);
     return SH_OK;
 out:

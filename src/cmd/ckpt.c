@@ -17,13 +17,25 @@ static const char *option(const struct sh_cmd_args *args, const char *name)
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
+static sh_rc look_at_owner(const struct sh_cmd_args *args, int positional)
+{
+    const char *trust = option(args, "--trust");
+
+    if (trust && strcmp(trust, "owner") && strcmp(trust, "any"))
+        return sh_fail(SH_E_USAGE, "sherd ckpt: --trust %s is none of owner, any", trust);
+    return sh_ckpt_trusted(args->positional[positional],
+                           trust && !strcmp(trust, "any") ? SH_CKPT_TRUST_ANY : SH_CKPT_TRUST_OWNER);
+}
+
 static sh_rc run_info(const struct sh_cmd_args *args)
 {
+    SH_TRY(look_at_owner(args, 1));
     return sh_ckpt_info(args->positional[1], stdout);
 }
 
 static sh_rc run_verify(const struct sh_cmd_args *args)
 {
+    SH_TRY(look_at_owner(args, 1));
     return sh_ckpt_verify(args->positional[1], stdout);
 }
 
@@ -34,6 +46,8 @@ static sh_rc run_ls(const struct sh_cmd_args *args)
 
 static sh_rc run_diff(const struct sh_cmd_args *args)
 {
+    SH_TRY(look_at_owner(args, 1));
+    SH_TRY(look_at_owner(args, 2));
     return sh_ckpt_diff(args->positional[1], args->positional[2], stdout);
 }
 
@@ -45,6 +59,7 @@ static sh_rc run_extract(const struct sh_cmd_args *args)
 
     if (!out)
         return sh_fail(SH_E_USAGE, "sherd ckpt extract: where to? give -o OUT.npy");
+    SH_TRY(look_at_owner(args, 1));
     for (int s = 0; s < SH_CKPT_STATES; s++)
         if (!strcmp(state ? state : states[SH_CKPT_MODEL], states[s]))
             return sh_ckpt_extract(args->positional[1], args->positional[2], (enum sh_ckpt_state)s, out);
@@ -65,11 +80,11 @@ static sh_rc run_prune(const struct sh_cmd_args *args)
 }
 
 static const struct verb verbs[] = {
-    {"info", "FILE", 1, {NULL}, run_info},
-    {"verify", "FILE", 1, {NULL}, run_verify},
+    {"info", "FILE", 1, {"--trust"}, run_info},
+    {"verify", "FILE", 1, {"--trust"}, run_verify},
     {"ls", "FOLDER", 1, {"--quick"}, run_ls},
-    {"diff", "FILE FILE", 2, {NULL}, run_diff},
-    {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state"}, run_extract},
+    {"diff", "FILE FILE", 2, {"--trust"}, run_diff},
+    {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
 };
 

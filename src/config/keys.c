@@ -68,6 +68,7 @@ static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
+static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
     {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
@@ -301,6 +302,10 @@ const struct sh_config_key sh_config_keys[] = {
              "empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
+    {KEY(checkpoint, trust), WORDS(trust_words), .def = "owner",
+     .help = "Which checkpoints are loaded. owner: only those that belong to you or root, in a folder that does, and that "
+             "no other user may write: whoever can write a checkpoint decides what you train on. any: all, as those of a "
+             "colleague."},
 
     {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on other data from time to time."},
     {KEY(validation, dataset_path), .def = "", .help = "Token file of that data, or a glob pattern of several."},

@@ -75,7 +75,8 @@ static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
 
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
-    const struct sh_ckpt_load_options options = {.timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+    const struct sh_ckpt_load_options options = {.trust = (enum sh_ckpt_trust)r->cfg.checkpoint.trust,
+                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
                                                  .share = r->mesh->n_nodes > 1};
     struct sh_ckpt_load_report report;
     struct sh_pieces s;

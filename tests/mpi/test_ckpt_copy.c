@@ -1,5 +1,7 @@
-/* Saving a copy of the state, whose sums were made of the state while it was copied: a bit of the copy that changes
- * afterwards fails the save, by every road, and nothing is committed. */
+/* What changes behind the back of a save: a bit of the copy of the state, whose sums were made of the state while it was
+ * copied; the file itself, swapped for a link after it was read back. By every road the save fails and nothing is
+ * committed. */
+#include "io/file/file.h"
 #include "src/mesh/mesh.h"
 #include "tests/mpi/ckpt_case.h"
 
@@ -85,6 +87,16 @@ static sh_rc save(const char *folder, const struct road *road, const struct sh_c
     return rc;
 }
 
+static bool swaps; /* the temporary file is swapped before its rename */
+
+sh_rc __real_sh_file_publish(int fd, const char *temp, const char *path);
+sh_rc __wrap_sh_file_publish(int fd, const char *temp, const char *path);
+sh_rc __wrap_sh_file_publish(int fd, const char *temp, const char *path)
+{
+    CHECK(!swaps || (unlink(temp) == 0 && symlink("/etc/passwd", temp) == 0));
+    return __real_sh_file_publish(fd, temp, path);
+}
+
 static unsigned long long hash_and_delete(const char *path)
 {
     unsigned long long hash;
@@ -104,6 +116,9 @@ static void by_road(const char *folder, const char *path, const struct road *roa
     CHECK(save(folder, road, state) == SH_OK);
     unsigned long long expected = hash_and_delete(path);
     CHECK(save(folder, road, &copy) == SH_OK && hash_and_delete(path) == expected);
+    swaps = true;
+    check_fails(save(folder, road, &copy), SH_E_DATA, "is not the file any more that was written");
+    swaps = false;
     if (test_rank == test_world / 2)
         flip(&copy);
     check_fails(save(folder, road, &copy), SH_E_DATA, "changed between the copy of the state and the file");
