@@ -99,7 +99,7 @@ enum sh_ckpt_verify { SH_CKPT_FROM_DISK, SH_CKPT_FROM_CACHE, SH_CKPT_UNVERIFIED 
 /* How a save is done. */
 enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
 struct sh_ckpt_options {
-    int road;               /* through parallel HDF5's MPI-IO driver, or by plain writes at the places that HDF5 laid out;
+    int road;               /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */

@@ -119,7 +119,9 @@ static sh_rc choose_writers(struct sh_ckpt_saving *s)
 
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
-    return s->road == SH_CKPT_MPIIO ? sh_ckpt_write_pieces(s->temp, &s->set, s->options.hints) : SH_OK;
+    if (s->road != SH_CKPT_MPIIO)
+        return SH_OK;
+    return sh_ckpt_write_pieces(s->temp, &s->set, &s->index, s->options.hints);
 }
 
 /* Sums on the way, while the disk is busy with the piece before. */
@@ -142,7 +144,7 @@ static sh_rc sign(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_ckpt_sign(s->temp, &s->index) : SH_OK;
 }
 
-/* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
+/* After the close, by every rank, since each node has its own part in
  * memory; on a file descriptor from before the writes, since a new one may not learn of an earlier failure to write
  * back. */
 static sh_rc sync_data(struct sh_ckpt_saving *s)
