@@ -19,6 +19,8 @@ extern "C" {
 
 #define SH_MIXSUM_STEP UINT64_C(0x9e3779b97f4a7c15) /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
 
+enum { SH_MIXSUM_PART = 1 << 16 }; /* elements that a device sums in one piece */
+
 /* Here and not a call of sh_mix64(), so that a compiler keeps several elements in flight. */
 SH_FLOATS uint64_t sh_mixsum_elem(uint32_t bits, uint64_t place)
 {

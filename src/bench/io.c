@@ -151,6 +151,7 @@ static sh_rc memory(struct bench *b)
     sh_mesh_barrier();
     begin = sh_now_ns();
     sh_pieces_copy(b->r, &copy);
+    sh_pieces_wait(b->r, &copy);
     sh_mesh_barrier();
     put(b, SNAPSHOT, since(begin));
     sh_pieces_free(&copy);

@@ -1,5 +1,6 @@
 #include "src/run/pieces.h"
 
+#include "kernels/mixsum.h"
 #include "src/base/mem.h"
 
 #include <omp.h>
@@ -142,7 +143,7 @@ void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pi
             out->tensors[i].dim[k] = param->dim[k];
         add_piece(r, way, i, out);
     }
-    if (way == SH_PIECES_SNAPSHOT && !r->device->gpu)
+    if (way == SH_PIECES_SNAPSHOT)
         add_sums(out);
 }
 
@@ -172,6 +173,11 @@ void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
             if (!sh_floats_none(state))
                 copy_floats(r, state, find_loaded(r, u, k, p), owned_elems(r, u), sh_exec_put_at);
         }
+}
+
+static int64_t parts_of(int64_t elems)
+{
+    return (elems + SH_MIXSUM_PART - 1) / SH_MIXSUM_PART;
 }
 
 /* Where a piece lies in its unit. */
@@ -236,6 +242,45 @@ static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
     copy_floats(r, snapshot, sh_floats_at(state, part.begin - begin), part.end - part.begin, sh_exec_copy);
 }
 
+/* Sum state k of a piece on the device, part by part of its blocks, or add up what the device has made of it (`add`).
+ *   parts  in/out  the sums of this state's parts; returns where the next state's begin */
+static uint64_t *sum_state(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, uint64_t *parts, bool add)
+{
+    const struct sh_param *param = &r->p->params[piece->tensor];
+    int64_t from, block, n;
+    struct sh_floats state = find_state(r, &r->p->units[param->unit], SH_PIECES_SAVE, k, NULL, &from);
+    uint64_t place;
+
+    state = sh_floats_at(state, range_of(r, piece).begin - from);
+    for (int64_t at = 0; at < piece->elems; at += n, parts += parts_of(n)) {
+        n = sh_ckpt_piece_cut(piece, param->name, r->step, k, at, piece->elems - at, &block, &place);
+        if (!add)
+            sh_exec_mixsum(r->exec, sh_floats_at(state, at), n, place, parts);
+        for (int64_t i = 0; add && i < parts_of(n); i++)
+            piece->early[k][block] += parts[i];
+    }
+    return parts;
+}
+
+static void sum_states(const struct sh_run *r, const struct sh_pieces *p, bool add)
+{
+    uint64_t *parts = p->parts;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            parts = sum_state(r, &p->pieces[i], k, parts, add);
+}
+
+/* A part more for each block that is cut. */
+static int64_t count_parts(const struct sh_pieces *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        n += SH_CKPT_STATES * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]));
+    return n;
+}
+
 static void copy_by_queue(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
@@ -243,14 +288,24 @@ static void copy_by_queue(const struct sh_run *r)
             copy_unit(r, &r->p->units[i], k);
 }
 
-void sh_pieces_copy(const struct sh_run *r, const struct sh_pieces *p)
+void sh_pieces_copy(const struct sh_run *r, struct sh_pieces *p)
 {
     sh_exec_copies_begin(r->exec);
-    if (r->device->gpu)
+    if (r->device->gpu) {
+        p->parts = sh_exec_host(r->exec, (count_parts(p) + 1) * (int64_t)sizeof *p->parts);
+        sum_states(r, p, false);
         copy_by_queue(r);
-    else
+    } else {
         copy_by_all_threads(r, p);
+    }
     sh_exec_copies_end(r->exec);
+}
+
+void sh_pieces_wait(const struct sh_run *r, const struct sh_pieces *p)
+{
+    sh_exec_copies_wait(r->exec);
+    if (r->device->gpu)
+        sum_states(r, p, true);
 }
 
 void sh_pieces_touch(const struct sh_run *r)

@@ -103,7 +103,7 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
     if (r->device->gpu) { /* a file is written from host memory */
         sh_pieces_copy(r, &p);
-        sh_exec_copies_wait(r->exec);
+        sh_pieces_wait(r, &p);
     }
     rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
@@ -121,7 +121,7 @@ static sh_rc begin_writing(struct sh_run *r)
     struct sh_run_behind *b = r->behind;
     struct sh_ckpt_options options = options_of(r, &b->times);
 
-    sh_exec_copies_wait(r->exec);
+    sh_pieces_wait(r, &b->pieces);
     return sh_ckpt_behind_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
