@@ -44,7 +44,7 @@ static sh_rc write_at(const struct target *f, const float *data, int64_t elems, 
         return fail_mpi(f->path, "write", mpi_rc);
     MPI_Get_count(&status, MPI_FLOAT, &put);
     if (put != elems)
-        return sh_fail(SH_E_DATA, "write %s through MPI-IO: %d of %lld bytes at byte %lld", f->path, 4 * put,
+        return sh_fail(SH_E_DATA, "write %s through MPI-IO failed after %d of %lld bytes at byte %lld", f->path, 4 * put,
                        (long long)elems * 4, (long long)at);
     return SH_OK;
 }
