@@ -144,6 +144,10 @@ struct sh_kernel_table {
     /* Initial values, beside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits on
      * every device.   out  out  [n], on the device; written behind what is in the queue */
     sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
+    /* Beside the program: the sums (mixsum.h) of parts of SH_MIXSUM_PART of n floats, the last one shorter.
+     *   sums  out  [parts], in memory of the device or pinned; written behind what is in the queue
+     * NULL: the data is in host memory, and has sh_mixsum(). */
+    sh_rc (*mixsum)(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

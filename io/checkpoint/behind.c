@@ -136,7 +136,7 @@ sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64
 {
     SH_TRY(go_on(b, wait, false));
     *done = b->committed = b->stage == sh_ckpt_n_stages;
-    *bytes = b->s.bytes;
+    *bytes = *done ? b->s.bytes : 0; /* until then the thread may be writing it */
     return SH_OK;
 }
 

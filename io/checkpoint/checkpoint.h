@@ -28,11 +28,15 @@ struct sh_ckpt_tensor {
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not
  * overlap. Saving: pieces of all ranks together cover each element exactly once (replicas split what they all hold).
  * Loading: whatever this rank wants; ranks may want the same. data[s] none: that state is not wanted (loading only).
- * Floats in halves are joined and split in the pieces that are moved anyway. */
+ * Floats in halves are joined and split in the pieces that are moved anyway.
+ *
+ * Saving a copy of the state: early[s] has the sums of the state itself, made while it was copied. The save compares what
+ * it gives to the disk with them, and fails where the copy has changed since. NULL: data is the state itself. */
 struct sh_ckpt_piece {
     int tensor;
     int64_t begin, elems;
     struct sh_floats data[SH_CKPT_STATES];
+    uint64_t *early[SH_CKPT_STATES]; /* [sh_ckpt_piece_blocks()] of each block of the tensor, the sum of what lies in it */
 };
 
 struct sh_ckpt_meta {
@@ -43,13 +47,24 @@ struct sh_ckpt_meta {
     char *config;           /* resolved configuration, YAML; load: freed with free() */
     char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
     char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
-                               freed with free() */
+                               freed with free(). The save adds what was read back: checkpoint.verify */
 };
 
 struct sh_ckpt_set {
     const struct sh_ckpt_tensor *tensors; int n_tensors;
     const struct sh_ckpt_piece *pieces; int n_pieces;
 };
+
+/* The early sums of a piece, which begin at 0 and get added to; local, parts of a piece by any threads at once.
+ * sh_ckpt_piece_blocks: blocks that the piece lies in.
+ * sh_ckpt_piece_cut: its part [at, at + elems) up to the next end of a block. *block: which of the piece's sums belongs to
+ *   it; *place: of the sum (kernels/mixsum.h), in the checkpoint of `step`. Returns elements.
+ * sh_ckpt_piece_copy: copy that part of `from`, which is the piece's state s, to data[s], and add its sums, in one pass. */
+int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p);
+int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
+                          int64_t *block, uint64_t *place);
+void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
+                        struct sh_floats from);
 
 /* Write <folder>/step-%08lld.h5 through a temporary name, fsync, rename, fsync of the folder; creates the folder.
  * *bytes gets the file's size. Collective. Agreed: all ranks succeed or none; on failure nothing new is left behind and
@@ -68,7 +83,7 @@ struct sh_ckpt_keep {
 enum sh_ckpt_phase {
     SH_CKPT_LAYOUT,         /* of the file by rank 0 */
     SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
-    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums */
+    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums of what is written */
     SH_CKPT_SYNC,           /* fsync: what was still under way */
     SH_CKPT_VERIFY,         /* index and data read back */
     SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */
@@ -84,7 +99,7 @@ enum sh_ckpt_verify { SH_CKPT_FROM_DISK, SH_CKPT_FROM_CACHE, SH_CKPT_UNVERIFIED 
 /* How a save is done. */
 enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
 struct sh_ckpt_options {
-    int road;               /* through parallel HDF5's MPI-IO driver, or by plain writes at the places that HDF5 laid out;
+    int road;               /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
@@ -105,7 +120,7 @@ sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const s
  * give up. The set with its memory and `folder` are lent until the end, and the memory must not change. By the direct road
  * only. All collective, begin and poll agreed with the errors of sh_ckpt_save.
  *   wait   in   come back only when done
- *   *done  out  committed: the file is there, *bytes is its size
+ *   *done  out  committed: the file is there, *bytes is its size; 0 before
  * Cost between steps: one sum of an int while a stage runs; in between, once a save each, the sums of the blocks are added
  * up and the index is sent to all. A thread of rank 0 uses HDF5: until the end nobody else may. */
 struct sh_ckpt_behind;
@@ -122,7 +137,20 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
  * extra, of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
+/* Which files are loaded. */
+enum sh_ckpt_trust {
+    SH_CKPT_TRUST_OWNER, /* those that nobody but this user and root can have written */
+    SH_CKPT_TRUST_ANY,
+};
+
+/* Whether a file may be loaded, asked before anything of it is read. OWNER: file and folder belong to this user or to
+ * root, and neither others nor a group may write them; the group of the owner alone, with his name and no other members,
+ * may, and so may all a folder that is sticky. A link is judged by what it leads to. Of a folder: whether its files may.
+ * Local. Errors: SH_E_DATA: who could have written it, and the cure. What cannot be looked at is left to its opening. */
+sh_rc sh_ckpt_trusted(const char *path, enum sh_ckpt_trust trust);
+
 struct sh_ckpt_load_options {
+    enum sh_ckpt_trust trust;
     double timeout_seconds; /* of each stage, as when saving */
     bool share;             /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
                                they are on several nodes; on one, the page cache does the same. The same on all ranks */
@@ -130,7 +158,7 @@ struct sh_ckpt_load_options {
 
 /* The same with options, telling what happened, whatever the result. */
 struct sh_ckpt_load_report {
-    bool damaged;           /* failed, and not because the file is of another model: an earlier one may do */
+    bool damaged;           /* failed, and not because the file is of another model or not trusted: an earlier one may do */
 };
 sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
@@ -139,7 +167,13 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 
-/* The newest checkpoint of a folder by the step in its name, which whoever reads it compares with the one inside; *path freed with free(), NULL when there is none. Local. */
+/* What its notes say of how much of a file was read back before it got its name: "disk", "cache", "off" as
+ * checkpoint.verify has them; NULL: nothing. Local. */
+const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta);
+extern const char *const sh_ckpt_verify_name[]; /* [enum sh_ckpt_verify] */
+
+/* The newest checkpoint of a folder by the step in its name, which its reader compares with the one inside; *path freed
+ * with free(), NULL when there is none. Local. */
 sh_rc sh_ckpt_newest(const char *folder, char **path);
 
 /* The newest one of a step before `step`: what to try next when a checkpoint turns out to be damaged. As above. */

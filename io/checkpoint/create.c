@@ -349,7 +349,8 @@ static sh_rc check_structures(int memory, const char *path, const struct sh_ckpt
     return same ? SH_OK : sh_fail(SH_E_BUG, "%s: HDF5 finds in its structures something else than was put there", path);
 }
 
-sh_rc sh_ckpt_put_structures(const char *path, int fd, int memory, const struct sh_ckpt_index *index)
+/* The structures as they are now. */
+static sh_rc put_structures(const char *path, int fd, int memory, const struct sh_ckpt_index *index)
 {
     char *piece = sh_calloc(COPY_BYTES, 1);
     sh_rc rc = SH_OK;
@@ -363,7 +364,7 @@ sh_rc sh_ckpt_put_structures(const char *path, int fd, int memory, const struct 
     return rc;
 }
 
-sh_rc sh_ckpt_structures_digest(const char *path, int fd, int64_t bytes, struct sh_hash128 *digest)
+static sh_rc structures_digest(const char *path, int fd, int64_t bytes, struct sh_hash128 *digest)
 {
     unsigned char *all = sh_calloc((size_t)bytes, 1);
     sh_rc rc = sh_file_read(fd, path, all, bytes, 0);
@@ -391,7 +392,7 @@ sh_rc sh_ckpt_sign(const char *path, int fd, int memory, struct sh_ckpt_index *i
     index->sum = sh_ckpt_index_digest(index);
     SH_TRY(put_all(memory, path, index));
     SH_TRY(check_structures(memory, path, index));
-    SH_TRY(sh_ckpt_structures_digest(path, memory, index->structure_bytes, &index->structure));
-    SH_TRY(sh_ckpt_put_structures(path, fd, memory, index));
+    SH_TRY(structures_digest(path, memory, index->structure_bytes, &index->structure));
+    SH_TRY(put_structures(path, fd, memory, index));
     return put_index(path, fd, index);
 }

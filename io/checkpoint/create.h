@@ -2,8 +2,7 @@
  * cost does not grow with the ranks, the bytes cannot depend on them, and no rank can be left waiting.
  *
  * HDF5 does it in memory and never meets the file itself: a disk that fails, or gives back other bytes, cannot harm it.
- * What it has made is then written like any other data. Order: create, the tensors' data, sign; for MPI-IO, whose ranks
- * open the file with HDF5, the structures are also put there before. */
+ * What it has made is then written like any other data. Order: create, the tensors' data, sign. */
 #ifndef IO_CHECKPOINT_CREATE_H
 #define IO_CHECKPOINT_CREATE_H
 
@@ -15,12 +14,6 @@
  *   *memory  out  descriptor of HDF5's file in memory, which has all but the tensors' data; closed with close()
  * Errors: SH_E_DATA: no space, an I/O error. SH_E_MEMORY: no file in memory. */
 sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index, int *memory);
-
-/* Write the structures as they are now. */
-sh_rc sh_ckpt_put_structures(const char *path, int fd, int memory, const struct sh_ckpt_index *index);
-
-/* The digest of the first `bytes` of a file. */
-sh_rc sh_ckpt_structures_digest(const char *path, int fd, int64_t bytes, struct sh_hash128 *digest);
 
 /* Put the digests of the data, and the one of the index, into the structures, read these as others will and compare, and
  * write them, the index and the footer; without them the file is no checkpoint. Sets sum and structure of the index.

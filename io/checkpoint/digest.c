@@ -1,6 +1,6 @@
 #include "io/checkpoint/digest.h"
 
-#include "kernels/cpu/math.h"
+#include "kernels/mixsum.h"
 #include "src/base/hash.h"
 
 #include <string.h>
@@ -21,31 +21,18 @@ uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name)
     return sh_mix64(sh_mix64(sh_hash64(name, strlen(name)) ^ (uint64_t)step) + (uint64_t)state);
 }
 
-/* The same finisher as sh_mix64, here so that the compiler can keep several elements in flight: a call an element would
- * make the digest slower than the disk. */
-static inline uint64_t mix(uint64_t x)
+uint64_t sh_ckpt_digest_place(uint64_t seed, int64_t block, int64_t at)
 {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return (uint64_t)(at + 1) * SH_MIXSUM_STEP + sh_mix64(seed ^ (uint64_t)block);
 }
 
-static const uint64_t K = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
-
-/* `place` belongs to the first element. Whole numbers: any order of the sum has the same bits. With AVX-512 the
- * products are one instruction for eight elements, which makes this twice as fast as one element at a time. */
-SH_CLONES static uint64_t sum_elems(const float *data, int64_t elems, uint64_t place)
+uint64_t sh_ckpt_digest_floats(uint64_t seed, int64_t block, struct sh_floats data, int64_t at, int64_t elems)
 {
-    uint64_t sum = 0;
-#pragma omp simd reduction(+ : sum) linear(place : K)
-    for (int64_t i = 0; i < elems; i++) {
-        sum += mix(sh_f32_to_bits(data[i]) ^ place);
-        place += K;
-    }
-    return sum;
+    return sh_mixsum(data, elems, sh_ckpt_digest_place(seed, block, at));
 }
 
 uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems)
 {
-    return sum_elems(data, elems, (uint64_t)(at + 1) * K + sh_mix64(seed ^ (uint64_t)block));
+    struct sh_floats whole = {.whole = (float *)(uintptr_t)data};
+    return sh_ckpt_digest_floats(seed, block, whole, at, elems);
 }

@@ -9,6 +9,8 @@
 #ifndef IO_CHECKPOINT_DIGEST_H
 #define IO_CHECKPOINT_DIGEST_H
 
+#include "kernels/floats.h"
+
 #include <stdint.h>
 
 enum { SH_CKPT_BLOCK_ELEMS = 1 << 20 };
@@ -22,7 +24,12 @@ uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name);
 /* Elements of block `block` of a tensor of `elems` elements. */
 int64_t sh_ckpt_block_elems(int64_t elems, int64_t block);
 
-/* The sum of `elems` elements of one block from its element `at` on; from 0 to its end: the block's digest. */
+/* The `place` (kernels/mixsum.h) of element `at` of a block: with it any device makes the sums. */
+uint64_t sh_ckpt_digest_place(uint64_t seed, int64_t block, int64_t at);
+
+/* The sum of `elems` elements of one block from its element `at` on; from 0 to its end: the block's digest. The data is
+ * in host memory. */
 uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems);
+uint64_t sh_ckpt_digest_floats(uint64_t seed, int64_t block, struct sh_floats data, int64_t at, int64_t elems);
 
 #endif

@@ -118,10 +118,10 @@ hid_t sh_ckpt_h5_serial_access(void)
     return fapl;
 }
 
-hid_t sh_ckpt_h5_parallel_access(MPI_Info hints)
+hid_t sh_ckpt_h5_mpiio_access(MPI_Info hints)
 {
     hid_t fapl = common_access();
-    if (fapl >= 0 && H5Pset_fapl_mpio(fapl, MPI_COMM_WORLD, hints) < 0) {
+    if (fapl >= 0 && H5Pset_fapl_mpio(fapl, MPI_COMM_SELF, hints) < 0) {
         H5Pclose(fapl);
         return H5I_INVALID_HID;
     }

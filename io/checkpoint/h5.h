@@ -31,9 +31,11 @@ void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id);
             return sh_ckpt_h5_fail((path), (words));  \
     } while (0)
 
-/* Access properties: newest format that 1.10 writes, no file locks, closing a file closes all that is open in it.
- * Serial, for files by sh_ckpt_h5_name(), or (collective when used) over all ranks. Closed with H5Pclose. Negative on failure. */
+/* Access properties: newest format that 1.10 writes, no file locks, closing a file closes all that is open in it. Serial,
+ * for files by sh_ckpt_h5_name(): a file's structures are one rank's. Closed with H5Pclose. Negative on failure. */
 hid_t sh_ckpt_h5_serial_access(void);
-hid_t sh_ckpt_h5_parallel_access(MPI_Info hints);
+
+/* The same for the MPI-IO driver over this rank alone: for H5FDopen() and not for H5Fopen(). */
+hid_t sh_ckpt_h5_mpiio_access(MPI_Info hints);
 
 #endif

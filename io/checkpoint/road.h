@@ -1,4 +1,4 @@
-/* How tensors' data gets into a checkpoint file: through HDF5's MPI-IO driver, or straight at the offsets that HDF5
+/* How tensors' data gets into a checkpoint file: through MPI-IO, or by plain writes, both at the offsets that HDF5
  * gave. The bytes are the same. */
 #ifndef IO_CHECKPOINT_ROAD_H
 #define IO_CHECKPOINT_ROAD_H

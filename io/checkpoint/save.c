@@ -8,6 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What becomes of the file says what it is worth, so it is the save that writes it down. */
+static void note_verify(struct sh_ckpt_meta *meta, enum sh_ckpt_verify verify)
+{
+    char *notes = meta->notes;
+    meta->notes = sh_strfmt("%scheckpoint.verify: %s\n", notes, sh_ckpt_verify_name[verify]);
+    free(notes);
+}
+
 sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
                           const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options)
 {
@@ -17,6 +25,8 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
     s->deadline = sh_ckpt_deadline_start(what, options->timeout_seconds, s->rank);
     free(what);
     sh_rc rc = sh_ckpt_index_make(set, meta, &s->index);
+    if (rc == SH_OK)
+        note_verify(&s->index.meta, options->verify);
     sh_ckpt_deadline_wait(s->deadline);
     return sh_agree(rc);
 }

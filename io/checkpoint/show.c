@@ -45,6 +45,20 @@ static void print_text(const char *title, const char *text, FILE *out)
     free(clean);
 }
 
+/* A load compares all data with the digests, whatever was read back when the file was made. */
+static void print_verified(const struct sh_ckpt_meta *m, FILE *out)
+{
+    static const char *const words[] = {[SH_CKPT_FROM_DISK] = "read back from the disk",
+                                        [SH_CKPT_FROM_CACHE] = "read back from the page cache",
+                                        [SH_CKPT_UNVERIFIED] = "never read back"};
+    const char *verified = sh_ckpt_verified(m);
+    for (size_t i = 0; verified && i < sizeof words / sizeof *words; i++)
+        if (verified == sh_ckpt_verify_name[i])
+            fprintf(out, "saved with checkpoint.verify=%s: %s\n", verified, words[i]);
+    if (!verified)
+        fprintf(out, "saved by a version that did not note what was read back\n");
+}
+
 static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -57,6 +71,7 @@ static void print(const struct sh_ckpt_index *index, const char *path, FILE *out
         fprintf(out, " %s", sh_ckpt_state_name[s]);
     fputc('\n', out);
     print_loaders(index, out);
+    print_verified(m, out);
     for (int64_t i = 0; i < index->n; i++) {
         const struct sh_ckpt_entry *e = &index->entry[i];
         char shape[100];

@@ -11,9 +11,10 @@ static void add(struct sh_ckpt_spans *spans, struct sh_ckpt_span span)
     spans->span[spans->n++] = span;
 }
 
-/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks. */
+/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks.
+ *   early  in  [blocks that they lie in] sums made before; NULL: none */
 static void add_range(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, const struct sh_ckpt_entry *e,
-                      int state, int64_t begin, int64_t elems, struct sh_floats data)
+                      int state, int64_t begin, int64_t elems, struct sh_floats data, const uint64_t *early)
 {
     uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
     for (int64_t done = 0, n; done < elems; done += n) {
@@ -21,7 +22,8 @@ static void add_range(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *i
         int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
         n = elems - done < rest ? elems - done : rest;
         add(spans, (struct sh_ckpt_span){.entry = e, .state = state, .block = block, .at = at, .elems = n, .seed = seed,
-                                         .data = sh_floats_at(data, done)});
+                                         .data = sh_floats_at(data, done),
+                                         .early = early ? early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
     }
 }
 
@@ -31,7 +33,7 @@ static sh_rc add_piece(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *
     const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
     SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
     if (!sh_floats_none(p->data[state]))
-        add_range(spans, index, e, state, p->begin, p->elems, p->data[state]);
+        add_range(spans, index, e, state, p->begin, p->elems, p->data[state], p->early[state]);
     return SH_OK;
 }
 
@@ -75,7 +77,7 @@ void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_in
         for (int64_t i = 0; i < index->n; i++) {
             const struct sh_ckpt_entry *e = &index->entry[i];
             int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
-            add_range(spans, index, e, s, from, to - from, (struct sh_floats){0});
+            add_range(spans, index, e, s, from, to - from, (struct sh_floats){0}, NULL);
             at += e->elems;
         }
 }
@@ -128,6 +130,23 @@ int sh_ckpt_spans_ranges(struct sh_ckpt_spans *spans, struct sh_ckpt_range **ran
     }
     *ranges = r;
     return n;
+}
+
+static sh_rc has_changed(const struct sh_ckpt_span *s)
+{
+    int64_t first = s->block * SH_CKPT_BLOCK_ELEMS + s->at;
+    return sh_fail(SH_E_DATA,
+                   "checkpoint: elements %lld to %lld of %s/%s changed between the copy of the state and the file: is the "
+                   "memory of this node sound?",
+                   (long long)first, (long long)(first + s->elems - 1), sh_ckpt_state_name[s->state], s->entry->name);
+}
+
+sh_rc sh_ckpt_spans_compare(const struct sh_ckpt_spans *spans)
+{
+    for (int i = 0; i < spans->n; i++)
+        if (spans->span[i].early && *spans->span[i].early != spans->span[i].sum)
+            return has_changed(&spans->span[i]);
+    return SH_OK;
 }
 
 void sh_ckpt_spans_free(struct sh_ckpt_spans *spans)

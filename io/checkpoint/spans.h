@@ -14,6 +14,7 @@ struct sh_ckpt_span {
     uint64_t seed;            /* sh_ckpt_digest_seed() */
     struct sh_floats data;    /* none: to be checked only */
     uint64_t sum;             /* set by summing, writing and reading; 0 before */
+    const uint64_t *early;    /* saving: what it must be, made before `data` was copied; NULL: not made */
 };
 
 struct sh_ckpt_spans {
@@ -53,10 +54,15 @@ sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const struct sh_ckpt_index *ind
 /* Sums from memory, by `threads` threads. Cost: each byte read once. */
 sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads);
 
+/* Compare the sums with the early ones, where there are some. Errors: SH_E_DATA: a copy of the state has changed since
+ * it was made, by name and block. */
+sh_rc sh_ckpt_spans_compare(const struct sh_ckpt_spans *spans);
+
 /* Between memory and file. Neighbours in the file are moved together, 8 MiB at a time, several at once; writes end at
  * multiples of that. Needs 4 buffers of 8 MiB beside the data, or when `writers` has a ring, that instead; reading
  * through the page cache needs 4 of 128 KiB.
- * Both sum what they move; reading compares blocks that are read whole with their digests.
+ * Both sum what they move; reading compares blocks that are read whole with their digests. Writing sums the data in
+ * memory where that is the state itself; of a copy, which has early sums, it sums what is given to the disk.
  * Writing: spans sorted as by sh_ckpt_spans_ranges(). With a ring all ranks of the group are to call this at about the
  * same time, each in any thread; one of them writes. When it fails on one, it comes back with SH_OK on the others.
  * Errors: SH_E_DATA: I/O; a block that does not match its digest, by name. */

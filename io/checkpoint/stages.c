@@ -58,8 +58,10 @@ static sh_rc sum_blocks(struct sh_ckpt_saving *s)
     return s->road == SH_CKPT_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
 }
 
+/* When all ranks have written all that they hold, and so have all their sums. */
 static sh_rc add_digests(struct sh_ckpt_saving *s)
 {
+    sh_rc changed = sh_ckpt_spans_compare(&s->spans);
     for (int i = 0; i < s->spans.n; i++) {
         const struct sh_ckpt_span *span = &s->spans.span[i];
         s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
@@ -67,6 +69,8 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
     for (int k = 0; k < SH_CKPT_STATES; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
+    if (changed != SH_OK)
+        return changed;
     for (int64_t i = 0; i < s->index.n; i++)
         if (s->covered[i] != s->index.entry[i].elems)
             return sh_fail(SH_E_BUG, "checkpoint: the ranks hold %lld of the %lld elements of %s", s->covered[i],
@@ -98,33 +102,16 @@ static sh_rc lay_out(struct sh_ckpt_saving *s)
         return SH_OK;
     SH_TRY(sh_file_reopen(s->temp, &fd, &s->bytes));
     sh_rc rc = sh_ckpt_create(s->temp, fd, x, &s->memory);
-    if (rc == SH_OK && s->road == SH_CKPT_MPIIO)
-        rc = sh_ckpt_structures_digest(s->temp, s->memory, x->structure_bytes, &x->structure);
-    if (rc == SH_OK && s->road == SH_CKPT_MPIIO)
-        rc = sh_ckpt_put_structures(s->temp, fd, s->memory, x);
     close(fd);
     return rc;
 }
 
-/* HDF5 on this rank is to see what HDF5 on rank 0 has made, and nothing that a disk has made of it. */
-static sh_rc check_structures(const struct sh_ckpt_saving *s, const struct sh_ckpt_index *laid_out)
-{
-    struct sh_hash128 found;
-    SH_TRY(sh_ckpt_structures_digest(s->temp, s->fd, laid_out->structure_bytes, &found));
-    if (found.low != laid_out->structure.low || found.high != laid_out->structure.high)
-        return sh_fail(SH_E_DATA, "%s: HDF5's structures are not what rank 0 has written", s->temp);
-    return SH_OK;
-}
-
 static sh_rc open_file(struct sh_ckpt_saving *s)
 {
-    struct sh_ckpt_index laid_out = s->index; /* its numbers; the pointers are rank 0's */
     SH_TRY(sh_mesh_bcast(s->temp, sizeof s->temp, 0));
-    SH_TRY(sh_mesh_bcast(&laid_out, sizeof laid_out, 0));
+    SH_TRY(sh_mesh_bcast(&s->index.file_bytes, sizeof s->index.file_bytes, 0));
     SH_TRY(sh_mesh_bcast(s->index.entry, (long)((size_t)s->index.n * sizeof *s->index.entry), 0)); /* their places */
     sh_rc rc = sh_file_reopen(s->temp, &s->fd, &s->bytes);
-    if (rc == SH_OK && s->road == SH_CKPT_MPIIO)
-        return check_structures(s, &laid_out);
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "the checkpoint folder must be the same on all nodes: ");
 }
 
@@ -137,7 +124,9 @@ static sh_rc choose_writers(struct sh_ckpt_saving *s)
 
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
-    return s->road == SH_CKPT_MPIIO ? sh_ckpt_write_pieces(s->temp, &s->set, s->options.hints) : SH_OK;
+    if (s->road != SH_CKPT_MPIIO)
+        return SH_OK;
+    return sh_ckpt_write_pieces(s->temp, &s->set, &s->index, s->options.hints);
 }
 
 /* Sums on the way, while the disk is busy with the piece before. */
@@ -160,9 +149,8 @@ static sh_rc sign(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index) : SH_OK;
 }
 
-/* After the close, since HDF5 writes once more while closing; by every rank, since each node has its own part in
- * memory; on a file descriptor from before the writes, since a new one may not learn of an earlier failure to write
- * back. */
+/* After the close, by every rank, since each node has its own part in memory; on a file descriptor from before the
+ * writes, since a new one may not learn of an earlier failure to write back. */
 static sh_rc sync_data(struct sh_ckpt_saving *s)
 {
     return sh_file_sync(s->fd, s->temp);
@@ -195,12 +183,13 @@ static sh_rc verify_data(struct sh_ckpt_saving *s)
                                 s->options.verify == SH_CKPT_FROM_DISK);
 }
 
+/* What s->fd is open as: it was written, synced and read back through it. */
 static sh_rc publish(struct sh_ckpt_saving *s)
 {
     if (s->rank != 0)
         return SH_OK;
     SH_TRY(sh_ckpt_set_aside(s->path, s->index.meta.step));
-    return sh_file_publish(s->temp, s->path);
+    return sh_file_publish(s->fd, s->temp, s->path);
 }
 
 /* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = SH_CKPT_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
-enum { CACHED_BYTES = 128 << 10, JOINED_ELEMS = 4096 };
+enum { CACHED_BYTES = 128 << 10 };
 
 /* A contiguous range of the file; `first` is the span in which it begins. Written for several ranks: the first span of
  * this one that ends behind its begin. */
@@ -74,15 +74,18 @@ static void cut_at_spans(struct transfer *t)
     }
 }
 
-/* Part of a span into the buffer, summed as it comes into the cache. Its other parts may be another thread's. */
+/* Part of a span into the buffer, summed as it comes into the cache. Its other parts may be another thread's. The sum is
+ * of the state itself, so that a buffer that changes is found when the file is read back; where early sums are of the
+ * state, it is of the buffer, the last place before the disk. */
 static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char *to)
 {
     uint64_t sum = 0;
     for (int64_t at = skip; at < skip + bytes; at += CACHED_BYTES) {
         int64_t n = skip + bytes - at < CACHED_BYTES ? skip + bytes - at : CACHED_BYTES;
         float *here = (float *)(void *)(to + (at - skip));
-        sh_floats_get(sh_floats_at(s->data, at / 4), n / 4, here);
-        sum += sh_ckpt_digest_part(s->seed, s->block, here, s->at + at / 4, n / 4);
+        struct sh_floats from = sh_floats_at(s->data, at / 4), given = {.whole = here};
+        sh_floats_get(from, n / 4, here);
+        sum += sh_ckpt_digest_floats(s->seed, s->block, s->early ? given : from, s->at + at / 4, n / 4);
     }
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
 }
@@ -146,18 +149,9 @@ static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *i
                : SH_OK;
 }
 
-/* Halves are joined for it. */
 static void sum_data(struct sh_ckpt_span *s)
 {
-    float room[JOINED_ELEMS];
-    s->sum = 0;
-    for (int64_t at = 0; at < s->elems; at += JOINED_ELEMS) {
-        struct sh_floats from = sh_floats_at(s->data, at);
-        int64_t n = s->elems - at < JOINED_ELEMS ? s->elems - at : JOINED_ELEMS;
-        if (!from.whole)
-            sh_floats_get(from, n, room);
-        s->sum += sh_ckpt_digest_part(s->seed, s->block, from.whole ? from.whole : room, s->at + at, n);
-    }
+    s->sum = sh_ckpt_digest_floats(s->seed, s->block, s->data, s->at, s->elems);
 }
 
 sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const struct sh_ckpt_index *index, const char *path)

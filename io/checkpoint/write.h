@@ -1,13 +1,14 @@
-/* The tensors' data into a file that sh_ckpt_create has laid out, through MPI-IO; the other road is
+/* The tensors' data into a file that sh_ckpt_create has laid out, by parallel HDF5's MPI-IO driver; the other road is
  * sh_ckpt_spans_write(). */
 #ifndef IO_CHECKPOINT_WRITE_H
 #define IO_CHECKPOINT_WRITE_H
 
 #include "io/checkpoint/index.h"
 
-/* Write this rank's pieces, all states, through HDF5's MPI-IO driver; `hints` as in struct sh_ckpt_options.
- * Collective: opening and closing; the transfers are independent. The result is local: agree on it. A success proves
- * little, since MPI-IO may lose an error: read back. Errors: SH_E_DATA. */
-sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const char *hints);
+/* Write this rank's pieces, all states, at the places that the index has; `hints` as in struct sh_ckpt_options. Local: it
+ * calls MPI, but waits for no other rank. A success proves little, since MPI-IO may lose an error: read back.
+ * Errors: SH_E_DATA. */
+sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
+                           const char *hints);
 
 #endif

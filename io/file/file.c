@@ -197,10 +197,25 @@ static sh_rc sync_folder(const char *path)
     return rc;
 }
 
-sh_rc sh_file_publish(const char *temp, const char *path)
+/* Not through a link. */
+static bool is_name_of(const char *path, int fd)
 {
+    struct stat name, file;
+    return lstat(path, &name) == 0 && fstat(fd, &file) == 0 && name.st_dev == file.st_dev && name.st_ino == file.st_ino;
+}
+
+/* A name can be swapped between the look at it and the rename, but not what is open: so another look afterwards. */
+sh_rc sh_file_publish(int fd, const char *temp, const char *path)
+{
+    if (!is_name_of(temp, fd))
+        return sh_fail(SH_E_DATA, "%s is not the file any more that was written: somebody else changes its folder", temp);
     if (rename(temp, path) != 0)
         return sh_fail(SH_E_DATA, "rename %s to %s: %s", temp, path, strerror(errno));
+    if (!is_name_of(path, fd)) {
+        (void)unlink(path);
+        return sh_fail(SH_E_DATA, "%s was swapped for another file in the moment of its rename, and is deleted: somebody else "
+                       "changes its folder", path);
+    }
     return sync_folder(path);
 }
 

@@ -33,9 +33,11 @@ sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes);
 
 sh_rc sh_file_sync(int fd, const char *path);
 
-/* Rename and make the new name durable. When only the last part fails, the file is complete under its new name, but may
- * go back to the old one with a power failure; the error says so. */
-sh_rc sh_file_publish(const char *temp, const char *path);
+/* Rename the file that `fd` is open as, and make the new name durable. When only the last part fails, the file is complete
+ * under its new name, but may go back to the old one with a power failure; the error says so.
+ * Errors: SH_E_DATA: no rename; `temp` is another file by now, or a link: nothing was renamed; what landed under the new
+ * name is another file, swapped at the last moment: it was deleted again. */
+sh_rc sh_file_publish(int fd, const char *temp, const char *path);
 
 /* Create a folder and its parents, mode 0750 or stricter. Fine when it exists. Errors: SH_E_DATA. */
 sh_rc sh_file_make_folder(const char *path);

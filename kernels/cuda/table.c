@@ -86,6 +86,7 @@ const struct sh_kernel_table sh_kernels_cuda = {
     .prepare = RUN(prepare_call),
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,
+    .mixsum = sh_cuda_mixsum,
 #endif
     .work_bytes = work_bytes,
 };

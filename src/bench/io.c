@@ -141,16 +141,20 @@ static sh_rc load(struct bench *b)
 
 static sh_rc memory(struct bench *b)
 {
+    struct sh_pieces copy;
     double seconds;
     int64_t begin;
 
     SH_TRY(sh_yard_copy(b->own_bytes, &seconds));
     put(b, COPY, seconds);
+    sh_pieces_make(b->r, SH_PIECES_SNAPSHOT, &copy);
     sh_mesh_barrier();
     begin = sh_now_ns();
-    sh_pieces_copy(b->r);
+    sh_pieces_copy(b->r, &copy);
+    sh_pieces_wait(b->r, &copy);
     sh_mesh_barrier();
     put(b, SNAPSHOT, since(begin));
+    sh_pieces_free(&copy);
     return SH_OK;
 }
 

@@ -164,13 +164,27 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
     return SH_OK;
 }
 
+/* A file cannot say of itself that it is to be trusted, so its configuration has no part in this. */
+static enum sh_ckpt_trust trust_of(const struct sh_cmd_args *args)
+{
+    static const char key[] = "checkpoint.trust=";
+    enum sh_ckpt_trust trust = SH_CKPT_TRUST_OWNER;
+
+    for (int i = 0; i < args->n_overrides; i++)
+        if (!strncmp(args->overrides[i], key, strlen(key)))
+            trust = !strcmp(args->overrides[i] + strlen(key), "any") ? SH_CKPT_TRUST_ANY : SH_CKPT_TRUST_OWNER;
+    return trust;
+}
+
 static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
     struct sh_ckpt_meta meta = {0};
     char *name = sh_strfmt("%s (its configuration)", checkpoint);
     sh_rc rc;
 
-    rc = sh_ckpt_read_meta(checkpoint, &meta);
+    rc = sh_ckpt_trusted(checkpoint, trust_of(args));
+    if (rc == SH_OK)
+        rc = sh_ckpt_read_meta(checkpoint, &meta);
     if (rc == SH_OK)
         rc = sh_config_parse(meta.config, strlen(meta.config), name, args->n_overrides, args->overrides, cfg);
     sh_ckpt_meta_free(&meta);

@@ -22,12 +22,29 @@ static const char *option(const struct sh_cmd_args *args, const char *name)
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
+/* The file that is meant, whose owner is looked at before it is read. */
+static sh_rc find(const struct sh_cmd_args *args, int positional, char **file)
+{
+    const char *trust = option(args, "--trust");
+    sh_rc rc;
+
+    if (trust && strcmp(trust, "owner") && strcmp(trust, "any"))
+        return sh_fail(SH_E_USAGE, "sherd ckpt: --trust %s is none of owner, any", trust);
+    SH_TRY(sh_newest_find(args->positional[positional], file));
+    rc = sh_ckpt_trusted(*file, trust && !strcmp(trust, "any") ? SH_CKPT_TRUST_ANY : SH_CKPT_TRUST_OWNER);
+    if (rc != SH_OK) {
+        free(*file);
+        *file = NULL;
+    }
+    return rc;
+}
+
 static sh_rc run_info(const struct sh_cmd_args *args)
 {
     char *file;
     sh_rc rc;
 
-    SH_TRY(sh_newest_find(args->positional[1], &file));
+    SH_TRY(find(args, 1, &file));
     rc = sh_ckpt_info(file, stdout);
     free(file);
     return rc;
@@ -38,7 +55,7 @@ static sh_rc run_verify(const struct sh_cmd_args *args)
     char *file;
     sh_rc rc;
 
-    SH_TRY(sh_newest_find(args->positional[1], &file));
+    SH_TRY(find(args, 1, &file));
     rc = sh_ckpt_verify(file, stdout);
     free(file);
     return rc;
@@ -88,8 +105,8 @@ static sh_rc run_diff(const struct sh_cmd_args *args)
     char *a = NULL, *b = NULL;
     sh_rc rc;
 
-    SH_TRY_OUT(sh_newest_find(args->positional[1], &a));
-    SH_TRY_OUT(sh_newest_find(args->positional[2], &b));
+    SH_TRY_OUT(find(args, 1, &a));
+    SH_TRY_OUT(find(args, 2, &b));
     rc = sh_ckpt_diff(a, b, stdout);
 out:
     free(a);
@@ -102,7 +119,7 @@ static sh_rc extract(const struct sh_cmd_args *args, enum sh_ckpt_state state, c
     char *file;
     sh_rc rc;
 
-    SH_TRY(sh_newest_find(args->positional[1], &file));
+    SH_TRY(find(args, 1, &file));
     rc = sh_ckpt_extract(file, args->positional[2], state, out);
     free(file);
     return rc;
@@ -141,12 +158,12 @@ static sh_rc run_prune(const struct sh_cmd_args *args)
 }
 
 static const struct verb verbs[] = {
-    {"info", "FILE", 1, {NULL}, run_info},
-    {"verify", "FILE", 1, {NULL}, run_verify},
+    {"info", "FILE", 1, {"--trust"}, run_info},
+    {"verify", "FILE", 1, {"--trust"}, run_verify},
     {"ls", "FOLDER", 1, {"--quick"}, run_ls},
     {"latest", "FOLDER", 1, {NULL}, run_latest},
-    {"diff", "FILE FILE", 2, {NULL}, run_diff},
-    {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state"}, run_extract},
+    {"diff", "FILE FILE", 2, {"--trust"}, run_diff},
+    {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
 };
 

@@ -43,6 +43,8 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--temperature", .value = "X", .help = "0: the likeliest token each time; default 0.8"},
     {.name = "--top-k", .value = "K", .help = "choose among the K likeliest; 0: all; default 40"},
     {.name = "--seed", .value = "S", .help = "of the sampling; default 1"},
+    {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
+     "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
@@ -50,6 +52,8 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate; a folder: its newest checkpoint"},
     {.name = "--data", .value = "FILE", .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
     {.name = "--sequences", .value = "N", .help = "evaluate its first N sequences; default all"},
+    {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
+     "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
@@ -59,6 +63,8 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
     {.name = "--keep-latest", .value = "K", .help = "prune: the newest K stay"},
     {.name = "--keep-every", .value = "N", .help = "prune: and those whose step is a multiple of N; default none"},
+    {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract: owner: read only checkpoints that no other user may "
+     "have written; any: all; default owner"},
     {.name = "--dry-run", .help = "prune: say what would be deleted, and delete nothing"},
     {0},
 };

@@ -36,6 +36,7 @@ enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/check
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
+enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY }; /* numbers of io/checkpoint/checkpoint.h */
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
 enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
@@ -133,6 +134,7 @@ struct sh_config {
         int keep_latest_k;       /* ephemeral ones: the newest that stay; 0: all */
         int64_t keep_every_n;    /* permanent ones: those whose step is a multiple; 0: none */
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
+        int trust;               /* enum sh_cfg_trust, which files are loaded: owner | any */
         bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
     } checkpoint;
     struct {

@@ -69,6 +69,7 @@ static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
+static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
     {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
@@ -281,7 +282,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
      .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
     {KEY(checkpoint, io), WORDS(io_words), .def = "auto",
-     .help = "How data gets into the file, whose bytes are the same. mpiio: parallel HDF5; direct: plain writes of each rank "
+     .help = "How data gets into the file, whose bytes are the same. mpiio: MPI-IO; direct: plain writes of each rank "
              "at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and CephFS, else mpiio."},
     {KEY(checkpoint, writers_per_node), .words = writers_words, .min = 1, .max = MANY_RANKS, .unit = "ranks",
      .def = "auto",
@@ -293,7 +294,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, verify), WORDS(verify_words), .def = "disk",
      .help = "What is read back and compared with the sums from memory before a checkpoint gets its name. disk: what the disk "
              "has, which takes as long as writing it where reading and writing share one bandwidth; cache: what the kernel "
-             "holds of it after fsync, a fraction of that; off: its index only. Each load compares in any case."},
+             "holds of it after fsync, a fraction of that; off: its index only. The file says which. Each load compares in any case."},
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
      .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
              "one. The last step is never skipped."},
@@ -315,6 +316,10 @@ const struct sh_config_key sh_config_keys[] = {
              "(with resume: never, whatever it has); empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
+    {KEY(checkpoint, trust), WORDS(trust_words), .def = "owner",
+     .help = "Which checkpoints are loaded. owner: only those that belong to you or root, in a folder that does, and that "
+             "no other user may write: whoever can write a checkpoint decides what you train on. any: all, as those of a "
+             "colleague."},
 
     {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on other data from time to time."},
     {KEY(validation, dataset_path), .def = "", .help = "Token file of that data, or a glob pattern of several."},

@@ -3,7 +3,7 @@
  *
  * One thread at a time calls MPI. Once collectives have been started (src/comm) that is the progress thread; every
  * function here first takes MPI back for the caller, which waits until all started collectives are complete. Code that
- * calls MPI or parallel HDF5 itself calls sh_mesh_own_mpi() before; MPI is then its own until the next sh_comm_start().
+ * calls MPI or MPI-IO itself calls sh_mesh_own_mpi() before; MPI is then its own until the next sh_comm_start().
  *
  * Exit status: after an agreed error all ranks leave through sh_mesh_stop() with the same status (the class), which
  * mpirun and srun hand on. Open MPI's mpirun adds lines of its own to any status but 0; `mpirun -q` keeps them back.

@@ -11,7 +11,8 @@ struct sh_exec {
     const struct sh_program *p;
     const struct sh_device *device;
     struct sh_comm *comm;
-    char *arena, *host;
+    char *arena, *host, *extra;               /* the last: pinned memory that sh_exec_host() lends */
+    int64_t extra_bytes;
     void *queue, *copies;                     /* queues of the operations, and of copies beside them */
     void *before_copies, *copied;             /* events */
     struct sh_op_call *calls;                 /* [ops] */
@@ -130,6 +131,8 @@ void sh_exec_destroy(struct sh_exec *e)
     e->device->arena_destroy(e->arena, e->p->own_bytes + sh_segment_bytes(&e->p->segment));
     if (e->host)
         e->device->host_destroy(e->host, e->p->host_bytes);
+    if (e->extra)
+        e->device->host_destroy(e->extra, e->extra_bytes);
     free(e->calls);
     free(e->tickets);
     free(e->labels);
@@ -322,6 +325,29 @@ void sh_exec_copies_begin(struct sh_exec *e)
 void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes)
 {
     e->device->copy(e->copies, host, device, bytes);
+}
+
+void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint64_t place, uint64_t *sums)
+{
+    sh_rc rc = e->device->kernels->mixsum(device, n, place, sums, e->copies);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+void *sh_exec_host(struct sh_exec *e, int64_t bytes)
+{
+    sh_rc rc = SH_OK;
+
+    if (bytes <= e->extra_bytes)
+        return e->extra;
+    if (e->extra)
+        e->device->host_destroy(e->extra, e->extra_bytes);
+    e->extra_bytes = bytes;
+    rc = e->device->host_create(bytes, &e->extra);
+    if (rc != SH_OK)
+        sh_stop(rc);
+    return e->extra;
 }
 
 void sh_exec_copies_end(struct sh_exec *e)

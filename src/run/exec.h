@@ -51,6 +51,14 @@ void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t ke
 void sh_exec_copies_begin(struct sh_exec *e);
 void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes);
 void sh_exec_copies_end(struct sh_exec *e);
+
+/* Among the copies, of the device's memory before it travels: sums of parts as the kernel table's mixsum has them, into
+ * sums [parts], which sh_exec_host() lent. Only where the device has memory of its own. Stops the job when a GPU fails. */
+void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint64_t place, uint64_t *sums);
+
+/* Pinned host memory of its own for that, kept until the end: at least `bytes`, whose contents are lost when it grows.
+ * Stops the job with SH_E_MEMORY when it cannot be had. */
+void *sh_exec_host(struct sh_exec *e, int64_t bytes);
 void sh_exec_copies_wait(struct sh_exec *e);
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */

@@ -1,5 +1,6 @@
 #include "src/run/pieces.h"
 
+#include "kernels/mixsum.h"
 #include "src/base/mem.h"
 
 #include <omp.h>
@@ -107,6 +108,22 @@ static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_
     out->set.n_pieces++;
 }
 
+/* Room for the early sums of a copy. */
+static void add_sums(struct sh_pieces *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        n += SH_CKPT_STATES * sh_ckpt_piece_blocks(&p->pieces[i]);
+    p->sums = sh_calloc((size_t)n + 1, sizeof *p->sums);
+    n = 0;
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++) {
+            p->pieces[i].early[k] = p->sums + n;
+            n += sh_ckpt_piece_blocks(&p->pieces[i]);
+        }
+}
+
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out)
 {
     size_t n = (size_t)r->p->n_params;
@@ -126,6 +143,8 @@ void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pi
             out->tensors[i].dim[k] = param->dim[k];
         add_piece(r, way, i, out);
     }
+    if (way == SH_PIECES_SNAPSHOT)
+        add_sums(out);
 }
 
 void sh_pieces_free(struct sh_pieces *p)
@@ -133,6 +152,7 @@ void sh_pieces_free(struct sh_pieces *p)
     free(p->tensors);
     free(p->pieces);
     free(p->loaded);
+    free(p->sums);
 }
 
 /* The arrays of n floats to those of others, laid out alike. */
@@ -155,28 +175,40 @@ void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
         }
 }
 
-/* Part `part` of what this replica writes of one state of a unit to its place in the snapshot. */
-static void copy_part(const struct sh_run *r, const struct sh_unit *u, int k, struct sh_range part,
-                      void (*copy)(struct sh_exec *e, void *to, const void *from, int64_t bytes))
+static int64_t parts_of(int64_t elems)
 {
-    int64_t begin, copy_begin;
-    struct sh_floats state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
-    struct sh_floats snapshot = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
-
-    copy_floats(r, sh_floats_at(snapshot, part.begin - copy_begin), sh_floats_at(state, part.begin - begin),
-                part.end - part.begin, copy);
+    return (elems + SH_MIXSUM_PART - 1) / SH_MIXSUM_PART;
 }
 
-static void copy_here(struct sh_exec *e, void *to, const void *from, int64_t bytes)
+/* Where a piece lies in its unit. */
+static struct sh_range range_of(const struct sh_run *r, const struct sh_ckpt_piece *piece)
 {
-    (void)e;
-    sh_mem_copy_away(to, from, (size_t)bytes);
+    int64_t begin = r->p->params[piece->tensor].unit_elems + piece->begin;
+
+    return (struct sh_range){begin, begin + piece->elems};
 }
 
-/* Slice t of n. */
-static void copy_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
+/* What of a piece lies in slice t of n of its unit. */
+static void copy_slice(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, int t, int n)
 {
-    copy_part(r, u, k, sh_layout_split(written(r, u), n, t), copy_here);
+    const struct sh_param *param = &r->p->params[piece->tensor];
+    const struct sh_unit *u = &r->p->units[param->unit];
+    struct sh_range all = range_of(r, piece), mine = sh_layout_intersect(sh_layout_split(written(r, u), n, t), all);
+    int64_t from;
+    struct sh_floats state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &from);
+
+    if (mine.begin < mine.end)
+        sh_ckpt_piece_copy(piece, param->name, r->step, k, mine.begin - all.begin, mine.end - mine.begin,
+                           sh_floats_at(state, all.begin - from));
+}
+
+/* The slices of units are those of touch_by_all_threads(): a thread finds its part of the copy near. */
+static void copy_by_all_threads(const struct sh_run *r, const struct sh_pieces *p)
+{
+#pragma omp parallel
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            copy_slice(r, &p->pieces[i], k, omp_get_thread_num(), omp_get_num_threads());
 }
 
 static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
@@ -191,33 +223,92 @@ static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, 
 }
 
 /* Each thread its slice of everything: memory then lies near the thread that touched it first. */
-static void by_all_threads(const struct sh_run *r, void (*work)(const struct sh_run *r, const struct sh_unit *u, int k,
-                                                                int t, int n))
+static void touch_by_all_threads(const struct sh_run *r)
 {
 #pragma omp parallel
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; k < SH_CKPT_STATES; k++)
-            work(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
+            touch_slice(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
+}
+
+/* What this replica writes of one state of a unit to its place in the snapshot. */
+static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
+{
+    struct sh_range part = written(r, u);
+    int64_t begin, copy_begin;
+    struct sh_floats state = find_state(r, u, SH_PIECES_SAVE, k, NULL, &begin);
+    struct sh_floats snapshot = find_state(r, u, SH_PIECES_SNAPSHOT, k, NULL, &copy_begin);
+
+    copy_floats(r, snapshot, sh_floats_at(state, part.begin - begin), part.end - part.begin, sh_exec_copy);
+}
+
+/* Sum state k of a piece on the device, part by part of its blocks, or add up what the device has made of it (`add`).
+ *   parts  in/out  the sums of this state's parts; returns where the next state's begin */
+static uint64_t *sum_state(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, uint64_t *parts, bool add)
+{
+    const struct sh_param *param = &r->p->params[piece->tensor];
+    int64_t from, block, n;
+    struct sh_floats state = find_state(r, &r->p->units[param->unit], SH_PIECES_SAVE, k, NULL, &from);
+    uint64_t place;
+
+    state = sh_floats_at(state, range_of(r, piece).begin - from);
+    for (int64_t at = 0; at < piece->elems; at += n, parts += parts_of(n)) {
+        n = sh_ckpt_piece_cut(piece, param->name, r->step, k, at, piece->elems - at, &block, &place);
+        if (!add)
+            sh_exec_mixsum(r->exec, sh_floats_at(state, at), n, place, parts);
+        for (int64_t i = 0; add && i < parts_of(n); i++)
+            piece->early[k][block] += parts[i];
+    }
+    return parts;
+}
+
+static void sum_states(const struct sh_run *r, const struct sh_pieces *p, bool add)
+{
+    uint64_t *parts = p->parts;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < SH_CKPT_STATES; k++)
+            parts = sum_state(r, &p->pieces[i], k, parts, add);
+}
+
+/* A part more for each block that is cut. */
+static int64_t count_parts(const struct sh_pieces *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        n += SH_CKPT_STATES * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]));
+    return n;
 }
 
 static void copy_by_queue(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; k < SH_CKPT_STATES; k++)
-            copy_part(r, &r->p->units[i], k, written(r, &r->p->units[i]), sh_exec_copy);
+            copy_unit(r, &r->p->units[i], k);
 }
 
-void sh_pieces_copy(const struct sh_run *r)
+void sh_pieces_copy(const struct sh_run *r, struct sh_pieces *p)
 {
     sh_exec_copies_begin(r->exec);
-    if (r->device->gpu)
+    if (r->device->gpu) {
+        p->parts = sh_exec_host(r->exec, (count_parts(p) + 1) * (int64_t)sizeof *p->parts);
+        sum_states(r, p, false);
         copy_by_queue(r);
-    else
-        by_all_threads(r, copy_slice);
+    } else {
+        copy_by_all_threads(r, p);
+    }
     sh_exec_copies_end(r->exec);
+}
+
+void sh_pieces_wait(const struct sh_run *r, const struct sh_pieces *p)
+{
+    sh_exec_copies_wait(r->exec);
+    if (r->device->gpu)
+        sum_states(r, p, true);
 }
 
 void sh_pieces_touch(const struct sh_run *r)
 {
-    by_all_threads(r, touch_slice);
+    touch_by_all_threads(r);
 }

@@ -16,15 +16,19 @@ struct sh_pieces {
     struct sh_ckpt_set set;
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
-    float *loaded; /* on a GPU, LOAD: what was read, before it goes to the device; else NULL */
+    float *loaded;  /* on a GPU, LOAD: what was read, before it goes to the device; else NULL */
+    uint64_t *sums; /* SNAPSHOT: the early sums of the pieces */
+    uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
 };
 
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out);
 void sh_pieces_free(struct sh_pieces *p);
 
-/* Copy what SAVE describes to where SNAPSHOT finds it: on CPUs by all threads of the rank, from a GPU beside the
- * training. sh_exec_copies_wait() waits for it. */
-void sh_pieces_copy(const struct sh_run *r);
+/* Copy what SAVE describes to where `p`, new pieces of SNAPSHOT, finds it, and sum it on the way for its early sums: on
+ * CPUs by all threads of the rank in one pass; from a GPU beside the training, which sums its own memory before that
+ * travels, so that the sums cover the way too. sh_pieces_wait() waits for it. */
+void sh_pieces_copy(const struct sh_run *r, struct sh_pieces *p);
+void sh_pieces_wait(const struct sh_run *r, const struct sh_pieces *p);
 
 /* After a file was read into the pieces of LOAD: bring them to the device, where that is not their place already. */
 void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p);

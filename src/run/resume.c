@@ -60,12 +60,22 @@ static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
     return rc;
 }
 
+/* Now, and not when the next job of the chain wants to go on. */
+static void warn_of_others(const struct sh_run *r, const char *folder)
+{
+    if (sh_ckpt_trusted(folder, (enum sh_ckpt_trust)r->cfg.checkpoint.trust) == SH_OK)
+        return;
+    sh_log_warn("a later start will not load the checkpoints of this one: %s", sh_error_text());
+    sh_error_clear();
+}
+
 /* Whoever holds the lock is the only one to write here, so unfinished files belong to nobody any more. */
 static sh_rc lock_and_sweep(struct sh_run *r, const char *folder)
 {
     int n = 0;
 
     SH_TRY(sh_ckpt_lock(folder, &r->lock));
+    warn_of_others(r, folder);
     if (sh_ckpt_lock_held(r->lock))
         SH_TRY(sh_ckpt_sweep(folder, &n));
     if (n > 0)

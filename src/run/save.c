@@ -76,11 +76,11 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     struct sh_pieces p;
     sh_rc rc;
 
-    if (r->device->gpu) { /* a file is written from host memory */
-        sh_pieces_copy(r);
-        sh_exec_copies_wait(r->exec);
-    }
     sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
+    if (r->device->gpu) { /* a file is written from host memory */
+        sh_pieces_copy(r, &p);
+        sh_pieces_wait(r, &p);
+    }
     rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
@@ -97,7 +97,7 @@ static sh_rc begin_writing(struct sh_run *r)
     struct sh_run_behind *b = r->behind;
     struct sh_ckpt_options options = options_of(r, &b->times);
 
-    sh_exec_copies_wait(r->exec);
+    sh_pieces_wait(r, &b->pieces);
     return sh_ckpt_behind_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
@@ -113,7 +113,7 @@ static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
     b->meta = *meta;
     b->meta.config = sh_strdup(meta->config);
     b->meta.guard = sh_strdup(meta->guard);
-    sh_pieces_copy(r);
+    sh_pieces_copy(r, &b->pieces);
     if (!r->device->gpu)
         SH_TRY(begin_writing(r));
     b->stall_ns = sh_now_ns() - b->begin_ns;

@@ -12,12 +12,19 @@ static double seconds_since(int64_t begin_ns)
     return (double)(sh_now_ns() - begin_ns) / 1e9;
 }
 
+/* What was read back, where that is less than the default. */
+static const char *const how[] = {[SH_VERIFY_DISK] = "",
+                                  [SH_VERIFY_CACHE] = ", read back from the page cache only (checkpoint.verify=cache)",
+                                  [SH_VERIFY_OFF] = ", not read back (checkpoint.verify=off)"};
+
 /* *saved: what a save or a poll has committed, if anything. */
 static void report(struct sh_saving *s, struct sh_run_saved *saved)
 {
+    const char *verify = sh_ckpt_verify_name[s->r->cfg.checkpoint.verify];
     struct sh_checkpoint_metrics m = {.step = saved->step,
                                       .path = saved->path,
                                       .bytes = saved->bytes,
+                                      .verify = verify,
                                       .seconds = saved->seconds,
                                       .stall = saved->stall,
                                       .disk_seconds = saved->disk_seconds};
@@ -26,8 +33,8 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
         return;
     s->failures = 0;
     sh_progress_break(s->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training paused for %.3f s)", (long long)m.step, m.path,
-                (double)m.bytes / 1e6, m.seconds, m.stall);
+    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training paused for %.3f s)%s", (long long)m.step, m.path,
+                (double)m.bytes / 1e6, m.seconds, m.stall, how[s->r->cfg.checkpoint.verify]);
     sh_metrics_checkpoint(s->metrics, &m);
     free(saved->path);
     if (sh_stopping_saved(s->stopping, saved) == SH_OK)

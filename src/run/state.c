@@ -3,6 +3,7 @@
 #include "src/run/stored.h"
 
 #include "src/base/file.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
@@ -69,9 +70,19 @@ static void compare_config(struct sh_run *r, const char *path, const struct sh_c
     sh_error_clear();
 }
 
+/* It is whole, or it would not have been loaded; its neighbours may have been saved so too. */
+static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
+{
+    const char *verified = sh_ckpt_verified(meta);
+
+    if (verified && strcmp(verified, sh_ckpt_verify_name[SH_CKPT_UNVERIFIED]) == 0)
+        sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
+}
+
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
-    const struct sh_ckpt_load_options options = {.timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+    const struct sh_ckpt_load_options options = {.trust = (enum sh_ckpt_trust)r->cfg.checkpoint.trust,
+                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
                                                  .share = r->mesh->n_nodes > 1};
     struct sh_ckpt_load_report report;
     struct sh_pieces s;
@@ -82,8 +93,10 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
         s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = (struct sh_floats){0};
     sh_mesh_own_mpi();
     rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
-    if (rc == SH_OK)
+    if (rc == SH_OK) {
         sh_pieces_put(r, &s);
+        say_unverified(path, meta);
+    }
     sh_pieces_free(&s);
     if (damaged)
         *damaged = report.damaged;

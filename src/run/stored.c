@@ -35,6 +35,7 @@ sh_rc sh_stored_config(const struct sh_config *cfg, int world, char **text)
     SH_TRY(sh_config_load(NULL, 1, model, &defaults));
     stored.training.global_batch_size = global_batch(cfg, world);
     sh_config_take(&stored, &defaults, machine);
+    stored.checkpoint.verify = cfg->checkpoint.verify; /* of the file: it says so in its notes too */
     stored.training.local_batch_size =
         local_batch(stored.training.global_batch_size, defaults.training.local_batch_size);
     return sh_config_print(&stored, text);

@@ -157,8 +157,8 @@ void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int6
 
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
-    write_line(m, json_pack("{s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", words(c->path),
-                            "bytes", (json_int_t)c->bytes, "seconds", number(c->seconds), "stall_seconds",
+    write_line(m, json_pack("{s:I, s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", words(c->path),
+                            "bytes", (json_int_t)c->bytes, "verify", c->verify, "seconds", number(c->seconds), "stall_seconds",
                             number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9),
                             "disk_gb_per_second", number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",
                             number(c->disk_seconds / c->seconds)));

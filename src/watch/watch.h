@@ -48,6 +48,7 @@ struct sh_checkpoint_metrics {
     int64_t step;            /* that it holds */
     const char *path;
     int64_t bytes;
+    const char *verify;      /* what was read back: checkpoint.verify */
     double seconds;          /* from the snapshot to the commit */
     double stall;            /* of them, those in which training stood still */
     double disk_seconds;     /* of them, those of writing the data and of fsync */

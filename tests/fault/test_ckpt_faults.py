@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Injected storage faults while checkpoints are saved and loaded, on several numbers of ranks. Prints TAP.
 
-ckpt_faults injects one fault after the other and judges each. A fault after which MPI-IO or HDF5 would wait for ever
-must end the job: some seconds after the deadline of a stage, with the status for communication and one line; the
-checkpoint of before is as it was, and no bad one was committed. The job is then started again behind that fault.
+ckpt_faults injects one fault after the other and judges each. A save through MPI-IO never waits for a rank that met one.
+Elsewhere a fault after which a rank would wait for ever must end the job: some seconds after the deadline of a stage, with
+the status for communication and one line; the checkpoint of before is as it was, and no bad one was committed. The job is
+then started again behind that fault.
 SHERD_LONG=1 injects many more.
 """
 import functools
@@ -81,6 +82,8 @@ class Series:
         said = [line for line in stderr.splitlines() if line.startswith('sherd: ') and 'error' in line]
         if status != STATUS_COMM or len(said) != 1 or 'takes longer than checkpoint.timeout_seconds' not in said[0]:
             self.bad.append(f'{place}: ended with status {status}\n{stderr}')
+        if self.work == 'save-mpiio':  # it waits for no other rank inside MPI-IO
+            self.bad.append(f'{place}: the job waited for its deadline')
         if seconds > END_SECONDS:
             self.bad.append(f'{place}: ended after {seconds:.1f} s')
         before, new = hashes(self.folder)

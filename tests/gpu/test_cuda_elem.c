@@ -3,6 +3,8 @@
  * allows it. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/exact.h"
+#include "kernels/mixsum.h"
+#include "src/base/hash.h"
 #include "src/base/rng.h"
 #include "tests/gpu/optest_device.h"
 
@@ -605,6 +607,42 @@ static void initial_values(void **state)
     }
 }
 
+/* Sums of parts, of any length and place, as the CPU makes them. */
+static void check_mixsum(int64_t n, int shift, bool halves)
+{
+    enum { MOST = 2 * SH_MIXSUM_PART + 100 };
+    static float memory[MOST];
+    uint64_t found[3] = {1, 1, 1}, place = sh_mix64((uint64_t)n), *sums = (uint64_t *)device_alloc(sizeof found, 0);
+    float *device = device_alloc((size_t)n * sizeof *memory + 4, (size_t)shift * sizeof *memory);
+    struct sh_floats here = sh_floats_in(memory, n, halves);
+
+    assert_true(n <= MOST);
+    for (uint32_t i = 0; i < (uint32_t)n; i++)
+        memcpy(&memory[i], &(uint32_t){i * 2654435761u}, sizeof *memory);
+    device_put(device, memory, (size_t)n * sizeof *memory);
+    device_put(sums, found, sizeof found);
+    assert_int_equal(sh_cuda_mixsum(sh_floats_in(device, n, halves), n, place, sums, NULL), SH_OK);
+    device_get(found, sums, sizeof found);
+    device_free(device);
+    device_free(sums);
+    for (int64_t at = 0, i = 0; i < 3; i++, at += SH_MIXSUM_PART) {
+        int64_t left = n - at < SH_MIXSUM_PART ? n - at : SH_MIXSUM_PART;
+
+        assert_true(found[i] == (left <= 0 ? 1 : sh_mixsum(sh_floats_at(here, at), left, place + (uint64_t)at * SH_MIXSUM_STEP)));
+    }
+}
+
+static void mixsum(void **state)
+{
+    static const int64_t counts[] = {0, 1, 3, 4, 31, 1024, 5000, SH_MIXSUM_PART, SH_MIXSUM_PART + 1, 2 * SH_MIXSUM_PART + 96};
+    (void)state;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int shift = 0; shift < 2; shift++) {
+            check_mixsum(counts[i], shift, false);
+            check_mixsum(counts[i], shift, true);
+        }
+}
+
 static void not_finite(void **state)
 {
     (void)state;
@@ -627,7 +665,7 @@ int main(void)
         cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(vector),
         cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
         cmocka_unit_test(adamw_in_halves), cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
-        cmocka_unit_test(initial_values),
+        cmocka_unit_test(initial_values), cmocka_unit_test(mixsum),
     };
     if (!optest_device_there())
         return 0;

@@ -72,6 +72,22 @@ def no_gpu():
         os.environ['SHERD_EMULATED_GPUS'] = '8'
 
 
+def flipped():
+    """A bit of the copy that a GPU has sent, whose sums the GPU has made of its own memory."""
+    program = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/fault/sherd_flips'
+    folder = job.prepare('flipped', {'job.dump_folder': 'out', **config(
+        'llama', **CUDA, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1, 'training.steps': 3,
+                            'training.mixed_precision_param': 'bfloat16'})})
+    words = job.command(2, ['train', 'c.yaml'])
+    words[words.index(os.environ['SHERD'])] = str(program)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=job.SECONDS, stdin=subprocess.DEVNULL,
+                          env=job.environment(2) | {'FLIPS_STEP': '2', 'FLIPS_RANK': '1'})
+    saved = sorted(path.name for path in (folder / 'out/checkpoint').glob('step-*'))
+    if done.returncode or saved != ['step-00000001.h5', 'step-00000003.h5'] or 'changed between the copy' not in done.stderr:
+        return [f'exit {done.returncode}, saved {saved}', done.stderr]
+    return []
+
+
 def main():
     if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
         job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
@@ -93,6 +109,7 @@ def main():
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('1x2', tree)),
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
+        ('a bit of a copy that changes on the host fails its save', flipped),
         ('validation', evaluates),
         ('targets that do not count', masked),
         ('a trace', traces),

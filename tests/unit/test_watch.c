@@ -71,7 +71,7 @@ static void write_lines(void)
     struct sh_metrics *m;
 
     bad.step = 4;
-    struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40,
+    struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40, .verify = "off",
                                           .seconds = 2.5, .stall = 0.5, .disk_seconds = 2};
 
     bad.loss = NAN;
@@ -150,6 +150,7 @@ static void a_checkpoint_is_a_line(void **state)
     (void)state;
     assert_string_equal(json_string_value(json_object_get(o, "checkpoint")), "a \"quoted\"/\xc3\xa9.h5");
     assert_number(o, "bytes", (double)(INT64_C(1) << 40));
+    assert_string_equal(json_string_value(json_object_get(o, "verify")), "off");
     assert_number(o, "disk_share", 0.8);
     assert_number(o, "disk_gb_per_second", (double)(INT64_C(1) << 40) / 2 / 1e9);
     json_decref(o);

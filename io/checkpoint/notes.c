@@ -1,0 +1,27 @@
+/* What a file says of how it was made. */
+#include "io/checkpoint/checkpoint.h"
+
+#include <string.h>
+
+const char *const sh_ckpt_verify_name[] = {
+    [SH_CKPT_FROM_DISK] = "disk", [SH_CKPT_FROM_CACHE] = "cache", [SH_CKPT_UNVERIFIED] = "off"};
+
+/* The value of a line "name: value"; NULL: there is no such line. */
+static const char *find_note(const char *notes, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *line = notes; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        if (strncmp(line, name, length) == 0 && strncmp(line + length, ": ", 2) == 0)
+            return line + length + 2;
+    return NULL;
+}
+
+const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta)
+{
+    const char *value = find_note(meta->notes, "checkpoint.verify");
+    for (size_t i = 0; value && i < sizeof sh_ckpt_verify_name / sizeof *sh_ckpt_verify_name; i++)
+        if (strcspn(value, "\n") == strlen(sh_ckpt_verify_name[i]) &&
+            strncmp(value, sh_ckpt_verify_name[i], strlen(sh_ckpt_verify_name[i])) == 0)
+            return sh_ckpt_verify_name[i];
+    return NULL;
+}

@@ -1,0 +1,80 @@
+/* Who could have written a file that is about to be loaded. The digests of a checkpoint are against damage, not against
+ * malice: whoever can write the file can write matching ones, and the structures that are parsed on the way. */
+#include "io/checkpoint/checkpoint.h"
+
+#include "src/base/mem.h"
+
+#include <grp.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CURE "or set checkpoint.trust=any (sherd ckpt: --trust any) where you trust them"
+
+static bool is_trusted_owner(uid_t owner)
+{
+    return owner == 0 || owner == geteuid();
+}
+
+/* The group of one user, as many systems make them, with a umask that lets the group write. */
+static bool is_private_group(gid_t gid, uid_t owner)
+{
+    const struct passwd *user = getpwuid(owner);
+    const struct group *group = user ? getgrgid(gid) : NULL;
+    if (!group || strcmp(group->gr_name, user->pw_name) != 0)
+        return false;
+    for (char **member = group->gr_mem; *member; member++)
+        if (strcmp(*member, user->pw_name) != 0)
+            return false;
+    return true;
+}
+
+static sh_rc refuse_owner(const char *what, const char *path, uid_t owner)
+{
+    const struct passwd *user = getpwuid(owner);
+    return sh_fail(SH_E_DATA, "%s%s belongs to another user, %s (%ld), who may have put anything into it; copy the file, " CURE,
+                   what, path, user ? user->pw_name : "without a name", (long)owner);
+}
+
+static sh_rc refuse_mode(const char *what, const char *path, const struct stat *st)
+{
+    bool all = st->st_mode & S_IWOTH;
+    const struct group *group = all ? NULL : getgrgid(st->st_gid);
+    return sh_fail(SH_E_DATA, "%s%s may be written by %s%s; take that away (chmod %s-w), " CURE, what, path,
+                   all ? "everybody" : "all of the group ", all ? "" : group ? group->gr_name : "that it has", all ? "o" : "g");
+}
+
+static bool others_may_write(const struct stat *st)
+{
+    return st->st_mode & S_IWOTH || (st->st_mode & S_IWGRP && !is_private_group(st->st_gid, st->st_uid));
+}
+
+/* A sticky folder, such as /tmp, lets nobody but its owner touch what is another's. */
+static sh_rc judge(const char *what, const char *path, const struct stat *st)
+{
+    bool sticky = S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX;
+    if (!is_trusted_owner(st->st_uid))
+        return refuse_owner(what, path, st->st_uid);
+    return others_may_write(st) && !sticky ? refuse_mode(what, path, st) : SH_OK;
+}
+
+static sh_rc judge_folder(const char *folder)
+{
+    struct stat st;
+    return stat(folder, &st) == 0 ? judge("the folder ", folder, &st) : SH_OK;
+}
+
+/* What cannot be looked at cannot be opened either, which says why. */
+sh_rc sh_ckpt_trusted(const char *path, enum sh_ckpt_trust trust)
+{
+    char real[PATH_MAX];
+    struct stat st;
+    if (trust == SH_CKPT_TRUST_ANY || !realpath(path, real) || stat(real, &st) != 0)
+        return SH_OK;
+    SH_TRY(judge("", path, &st));
+    return S_ISDIR(st.st_mode) ? SH_OK : judge_folder(dirname(real));
+}
