@@ -42,7 +42,7 @@ struct sh_ckpt_meta {
     int64_t updates;        /* optimizer updates done (steps minus skipped ones) */
     char *config;           /* resolved configuration, YAML; load: freed with free() */
     char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
-    char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
+    char *notes;            /* how the file was made, a line "name: value" for each thing worth telling; NULL: ""; load:
                                freed with free() */
 };
 
@@ -139,7 +139,8 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 
-/* The newest checkpoint of a folder by the step in its name, which whoever reads it compares with the one inside; *path freed with free(), NULL when there is none. Local. */
+/* The newest checkpoint of a folder by the step in its name, which whoever reads it compares with the one inside; *path
+ * freed with free(), NULL when there is none. Local. */
 sh_rc sh_ckpt_newest(const char *folder, char **path);
 
 /* The newest one of a step before `step`: what to try next when a checkpoint turns out to be damaged. As above. */
