@@ -33,6 +33,9 @@ struct tensor_head {
 enum { TENSOR_LEAST = sizeof(struct tensor_head) + 1 + (1 + SH_CKPT_STATES) * 8 };
 enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES) * 8 };
 
+/* Of 450 TB of tensors. A file that is nothing but a hole can be as long as it likes. */
+enum { PACKED_MOST = 1 << 30 };
+
 enum { FOOTER_ZEROS = 16 };
 struct footer {
     int64_t at, bytes;
@@ -81,8 +84,9 @@ int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
 int64_t sh_ckpt_packed_most(int64_t file_bytes)
 {
     int64_t blocks = file_bytes / (SH_CKPT_BLOCK_ELEMS * 4) + SH_CKPT_TENSORS_MAX;
-    return (int64_t)sizeof(struct head) + 3 * SH_CKPT_TEXT_MAX + (int64_t)SH_CKPT_TENSORS_MAX * TENSOR_MOST +
-           blocks_bytes(blocks);
+    int64_t most = (int64_t)sizeof(struct head) + 3 * SH_CKPT_TEXT_MAX + (int64_t)SH_CKPT_TENSORS_MAX * TENSOR_MOST +
+                   blocks_bytes(blocks);
+    return most < PACKED_MOST ? most : PACKED_MOST;
 }
 
 static void put(unsigned char **to, const void *data, size_t bytes)

@@ -60,12 +60,12 @@ static bool is_same(struct sh_hash128 a, struct sh_hash128 b)
     return a.low == b.low && a.high == b.high;
 }
 
-/* Some KiB for each tensor, with the texts and digests that the index has too: a length beyond that is not worth
+/* At most some KiB for each tensor, with the texts and digests that the index has too: a length beyond that is not worth
  * reading. */
 static sh_rc check_structures(const struct reader *r, const struct sh_ckpt_index *index, int64_t packed_bytes)
 {
     unsigned char *bytes;
-    if (index->structure_bytes > 2 * packed_bytes + (index->n + 64) * 16384)
+    if (index->structure_bytes > packed_bytes + (index->n + 64) * 8192)
         return damaged(r, "HDF5's structures are larger than they can be");
     SH_TRY(read_bytes(r, 0, index->structure_bytes, &bytes));
     bool same = is_same(sh_hash128(bytes, (size_t)index->structure_bytes), index->structure);
