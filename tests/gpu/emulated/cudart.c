@@ -1,10 +1,8 @@
 /* A double of the CUDA runtime for tests without a GPU: memory is the host's, work is done where it is put, and the order
- * of everything is judged (order.h). Only what Sherd calls is here.
- *   SHERD_EMULATED_GPUS   how many there are; none when it is not set
- *   SHERD_EMULATED_DROP   the how manieth cudaStreamWaitEvent of a process is forgotten, so that a test can see that this
- *                         is found */
+ * of everything is judged (order.h). Only what Sherd calls is here. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "tests/gpu/emulated/emulated.h"
 #include "tests/gpu/emulated/order.h"
 
 #include <cuda_runtime.h>
@@ -17,7 +15,7 @@
 enum { ALIGN = 256, POISON = 0xff, MEMORY_GIB = 16 };
 
 struct CUstream_st {
-    int actor;
+    int actor, number;
 };
 
 struct CUevent_st {
@@ -37,13 +35,38 @@ static int n_blocks, cap_blocks;
 static size_t used;
 static struct CUstream_st default_stream = {.actor = -1};
 
-void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
-
-static int number(const char *name)
+long sh_emulated_number(const char *name)
 {
     const char *text = getenv(name);
 
-    return text ? atoi(text) : 0;
+    return text ? atol(text) : 0;
+}
+
+/* splitmix64: Steele, Lea, Flood, OOPSLA 2014. */
+unsigned sh_emulated_dice(unsigned sides)
+{
+    static _Atomic uint64_t thrown;
+    uint64_t z = ((uint64_t)sh_emulated_number("SHERD_EMULATED_SEED") << 32) + ++thrown * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (unsigned)((z ^ (z >> 31)) % sides);
+}
+
+void sh_emulated_put(void *stream, void (*work)(void *arg), void *arg)
+{
+    (void)stream;
+    work(arg);
+}
+
+void sh_emulated_put_in_order(void *stream, void (*work)(void *arg), void *arg)
+{
+    sh_emulated_put(stream, work, arg);
+}
+
+int sh_emulated_stream_number(void *stream)
+{
+    return stream ? ((cudaStream_t)stream)->number : 0;
 }
 
 static int actor_of(cudaStream_t stream)
@@ -62,13 +85,13 @@ void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, c
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = number("SHERD_EMULATED_GPUS");
+    *count = (int)sh_emulated_number("SHERD_EMULATED_GPUS");
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device < number("SHERD_EMULATED_GPUS") ? cudaSuccess : cudaErrorInvalidDevice;
+    return device < (int)sh_emulated_number("SHERD_EMULATED_GPUS") ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -235,10 +258,13 @@ cudaError_t cudaMemset(void *at, int value, size_t bytes)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
+    static int created;
+
     (void)flags;
     (void)priority;
     *stream = sh_calloc(1, sizeof **stream);
     (*stream)->actor = sh_order_actor();
+    (*stream)->number = ++created;
     return cudaSuccess;
 }
 
@@ -306,7 +332,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     static int waits;
 
     (void)flags;
-    if (++waits != number("SHERD_EMULATED_DROP"))
+    if (++waits != (int)sh_emulated_number("SHERD_EMULATED_DROP"))
         sh_order_after(actor_of(stream), &event->clock);
     return cudaSuccess;
 }
