@@ -81,6 +81,9 @@ sh_rc sh_watch_read(struct sh_mpi *m); /* all that has come; asks are answered a
 sh_rc sh_stall_look(struct sh_mpi *m);
 sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from);
 
+/* Whether all that is open, and comes to the front of its channel next, is done by GPUs without MPI. With the lock held. */
+bool sh_progress_only_on_device(const struct sh_mpi *m);
+
 /* The channel whose running collective began first; NULL: none runs (progress.c). */
 struct sh_channel *sh_progress_oldest(struct sh_mpi *m);
 

@@ -5,6 +5,7 @@ its checkpoints to the CPU and back, and an event that is forgotten is found. Pr
 Only in a build that was configured --with-cuda=emulated.
 """
 import functools
+import json
 import os
 import pathlib
 import re
@@ -71,6 +72,66 @@ def no_gpu():
         os.environ['SHERD_EMULATED_GPUS'] = '8'
 
 
+def in_any_order(mesh, seeds, **more):
+    """Streams that do what was put into them late, and in another order each time: nobody has to notice."""
+    expected, wrong = None, []
+    for seed in seeds:
+        os.environ['SHERD_EMULATED_SEED'] = str(seed)
+        try:
+            found = run('order', 'llama', CUDA, mesh, **more)
+        finally:
+            del os.environ['SHERD_EMULATED_SEED']
+        found = [(step['loss'], step['grad_norm']) for step in found]
+        expected = expected or found
+        if found != expected:
+            wrong.append(f'seed {seed}: {found}, but with {seeds[0]} {expected}')
+    return wrong
+
+
+def counters(steps, mesh, **more):
+    """What each rank has done in so many steps."""
+    path = pathlib.Path('counters').absolute()
+    path.unlink(missing_ok=True)
+    os.environ['SHERD_EMULATED_COUNTERS'] = str(path)
+    try:
+        run('counted', 'llama', CUDA, mesh, **{'training.steps': steps, 'checkpoint.enable': False,
+                                               'training.global_batch_size': 4, 'training.local_batch_size': 2, **more})
+    finally:
+        del os.environ['SHERD_EMULATED_COUNTERS']
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if line['launches']]  # not of the launcher
+
+
+def counted(mesh, **more):
+    """In a step the host waits for loss and norm and reads no more; NCCL makes no thread. At the start a few more or less
+    are waits, as the streams are drawn."""
+    few, many = counters(2, mesh, **more), counters(12, mesh, **more)
+    waits, host_bytes = ((max(rank[what] for rank in many) - min(rank[what] for rank in few)) / 10
+                         for what in ('waits', 'host_bytes'))
+    wrong = [f'{waits} waits a step'] if waits > 2.5 else []
+    wrong += [f'{host_bytes} bytes to the host a step'] if host_bytes > 64 else []
+    return wrong + [f'NCCL made {rank["threads"]} threads' for rank in many if rank['threads']]
+
+
+def strategy(name, ranks, more):
+    """As one rank on the CPU."""
+    batch = {'training.global_batch_size': 12, 'training.local_batch_size': 1}
+    MESHES['any'] = (ranks, {'parallelism.sharding_strategy': name, **more})
+    cpu, cuda = (job.losses(run('strategy', 'gpt2', device, mesh, **batch)) for device, mesh in ((CPU, '1x1'), (CUDA, 'any')))
+    return job.differ('losses', cuda, cpu, BOUND['float32'])
+
+
+def strategies():
+    """Name, ranks, other keys. In a few of them each strategy and each number of ranks is there."""
+    groups = {2: [], 4: [(2, 2)], 6: [(3, 2), (2, 3)]}
+    found = [(name, ranks, {}) for ranks in groups
+             for name in ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')]
+    found += [(name, ranks, {'mesh.shard': shard, 'mesh.replicate': replicate})
+              for ranks, axes in groups.items() for shard, replicate in axes for name in ('hybrid_shard', 'hybrid_shard_zero2')]
+    found += [('full_shard', ranks, {'parallelism.reshard_after_forward': inner}) for ranks, inner in ((4, 2), (6, 3))]
+    return found if LONG else [found[i] for i in (1, 2, 4, 10, 11, 13, 14, -1)]
+
+
 def main():
     if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
         job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
@@ -92,6 +153,17 @@ def main():
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('1x2', tree)),
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
+        *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)
+          for name, ranks, more in strategies()],
+        ('streams in any order, on 1 GPU', in_any_order, '1x1', range(100 if LONG else 3)),
+        ('streams in any order, on 2 x 2 GPUs', in_any_order, '2x2', range(100 if LONG else 3)),
+        ('streams in any order, through host memory', functools.partial(
+            in_any_order, '1x2', range(100 if LONG else 2), **mpi)),
+        ('streams in any order, with checkpoints behind the training', functools.partial(
+            in_any_order, '1x2', range(100 if LONG else 2), **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
+        ('two waits a step, on one GPU', functools.partial(counted, '1x1', **{'training.local_batch_size': 4})),
+        ('two waits a step, on two GPUs, with documents', functools.partial(
+            counted, '1x2', **{'data.document_mask': True, 'data.document_separator': 0})),
         ('validation', evaluates),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),

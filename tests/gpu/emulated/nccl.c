@@ -78,6 +78,7 @@ static ncclResult_t finish(struct ncclComm *c, ncclResult_t (*work)(void *arg), 
     if (pthread_create(&thread, NULL, job_main, j) != 0)
         return ncclSystemError;
     pthread_detach(thread);
+    sh_emulated_count(SH_EMULATED_THREADS, 1);
     return ncclInProgress;
 }
 
