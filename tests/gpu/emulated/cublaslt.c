@@ -232,6 +232,8 @@ static void check_call(const struct algo *answer, const struct product *p,
         want(!memcmp(layout[i], &answer->layout[i], sizeof answer->layout[i]), "the algorithm is for another shape");
         want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
     }
+    want(p->epilogue != CUBLASLT_EPILOGUE_BIAS || (uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0,
+         "a bias is less aligned than was promised of D");
     want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] &&
              p->epilogue == answer->product.epilogue,
          "the algorithm is for another product");
