@@ -65,7 +65,7 @@ static int64_t round_up(int64_t bytes)
 static int64_t room(const struct bench *b)
 {
     const struct sh_run *r = b->r;
-    int64_t all = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / r->mesh->node_size;
+    int64_t all = r->device->gpu ? r->gpu.info.free_bytes / r->gpu.sharing : sh_device_node_memory() / r->mesh->node_size;
 
     return all / 2 / (2 * OPERANDS + 2);
 }
@@ -95,7 +95,7 @@ static sh_rc open_comm(struct bench *b)
                                   .history = r->cfg.comm.trace_buf_size,
                                   .device = r->device,
                                   .backend = !strcmp(name, "self") ? NULL : name,
-                                  .share_gpu = r->sharing_gpu > 1,
+                                  .share_gpu = r->gpu.sharing > 1,
                                   .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
 
     sh_comm_destroy(r->comm);

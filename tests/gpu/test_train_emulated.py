@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from trains import BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, run, same_bits, tiny, traces
+from trains import BOUND, CPU, CUDA, HYBRID, MESHES, as_on_cpu, checkpoints, config, evaluates, job, run, same_bits, tiny, traces
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 
@@ -48,6 +48,28 @@ def planned(mesh, **more):
     arena = int(re.search(r'arena: all that is allocated on it +(\d+)', text)[1])
     found = {'arena_bytes': step['arena_bytes'], 'gpu_used_bytes': step['gpu_used_bytes']}
     return [f'{name} is {size}, planned {arena}' for name, size in found.items() if size != arena]
+
+
+def margin():
+    """What is free is not all for the arena: NCCL and the libraries come later."""
+    wrong = []
+    for mib, mesh, word in ((2559, '1x2', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.5 GiB are kept'),
+                            (1000, '1x1', 'has 1000.0 MiB free for each rank, and 1.0 GiB are kept'),
+                            (1024 + 16, '1x1', 'the plan needs 32.* MiB .* more than memory.limit_bytes = 16')):
+        os.environ['SHERD_EMULATED_MIB'] = str(mib)
+        try:
+            wrong += refused('margin', MESHES[mesh][0], word, **MESHES[mesh][1])
+        finally:
+            del os.environ['SHERD_EMULATED_MIB']
+    return wrong
+
+
+def doctor(backend):
+    """It tries the GPUs' own way, with the communicators of training."""
+    job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **{'comm.backend': backend})})
+    said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
+    word = rf'^collectives +ok +shard .* GB/s a rank \(2 ranks\); replicate .*; GPU to GPU, {backend}$'
+    return [] if re.search(word, said, re.M) else [f'no line matches {word}:', said]
 
 
 def too_large():
@@ -174,6 +196,9 @@ def main():
         ('memory as planned, on one GPU', planned, '1x1'),
         ('memory as planned, with checkpoints behind the training', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
+        ('room is kept for libraries and NCCL', margin),
+        ('the doctor on GPUs, by NCCL', doctor, 'nccl'),
+        ('the doctor on GPUs, through host memory', doctor, 'mpi'),
         ('what no kernel can do is refused by its name', too_large),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),

@@ -145,7 +145,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 {
-    *all = (size_t)MEMORY_GIB << 30;
+    long mib = sh_emulated_number("SHERD_EMULATED_MIB");
+
+    *all = mib ? (size_t)mib << 20 : (size_t)MEMORY_GIB << 30;
     *free_bytes = *all - used;
     return cudaSuccess;
 }

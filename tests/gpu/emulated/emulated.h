@@ -2,6 +2,7 @@
  *
  * They are told what to do by the environment, so that the program under test is the one that users run:
  *   SHERD_EMULATED_GPUS          how many there are; none when it is not set
+ *   SHERD_EMULATED_MIB           the memory of each; 16 GiB when it is not set
  *   SHERD_EMULATED_SEED          of everything that is drawn
  *   SHERD_EMULATED_DROP          the how manieth cudaStreamWaitEvent of a process is forgotten
  *   SHERD_EMULATED_CLOCK_SECONDS what was recorded before the first kernel is so much older for cudaEventElapsedTime
