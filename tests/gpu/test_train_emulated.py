@@ -94,22 +94,6 @@ def no_gpu():
         os.environ['SHERD_EMULATED_GPUS'] = '8'
 
 
-def in_any_order(mesh, seeds, **more):
-    """Streams that do what was put into them late, and in another order each time: nobody has to notice."""
-    expected, wrong = None, []
-    for seed in seeds:
-        os.environ['SHERD_EMULATED_SEED'] = str(seed)
-        try:
-            found = run('order', 'llama', CUDA, mesh, **more)
-        finally:
-            del os.environ['SHERD_EMULATED_SEED']
-        found = [(step['loss'], step['grad_norm']) for step in found]
-        expected = expected or found
-        if found != expected:
-            wrong.append(f'seed {seed}: {found}, but with {seeds[0]} {expected}')
-    return wrong
-
-
 def counters(steps, mesh, **more):
     """What each rank has done in so many steps."""
     path = pathlib.Path('counters').absolute()
@@ -177,12 +161,6 @@ def main():
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
         *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)
           for name, ranks, more in strategies()],
-        ('streams in any order, on 1 GPU', in_any_order, '1x1', range(100 if LONG else 3)),
-        ('streams in any order, on 2 x 2 GPUs', in_any_order, '2x2', range(100 if LONG else 3)),
-        ('streams in any order, through host memory', functools.partial(
-            in_any_order, '1x2', range(100 if LONG else 2), **mpi)),
-        ('streams in any order, with checkpoints behind the training', functools.partial(
-            in_any_order, '1x2', range(100 if LONG else 2), **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('two waits a step, on one GPU', functools.partial(counted, '1x1', **{'training.local_batch_size': 4})),
         ('two waits a step, on two GPUs, with documents', functools.partial(
             counted, '1x2', **{'data.document_mask': True, 'data.document_separator': 0})),
