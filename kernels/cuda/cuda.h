@@ -71,6 +71,11 @@ sh_rc sh_cuda_adamw(const struct sh_op_call *call);
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 
+/* damage.cu: count_bad, sum_words and take_slots of the table */
+sh_rc sh_cuda_count_bad(struct sh_floats x, int64_t n, int slot, void *queue);
+sh_rc sh_cuda_sum_words(const void *x, int64_t bytes, int slot, void *queue);
+sh_rc sh_cuda_take_slots(uint64_t *out, int n, void *queue);
+
 /* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every
  * build, so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind; linear: the three kinds of LINEAR. */

@@ -86,6 +86,9 @@ const struct sh_kernel_table sh_kernels_cuda = {
     .prepare = RUN(prepare_call),
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,
+    .count_bad = sh_cuda_count_bad,
+    .sum_words = sh_cuda_sum_words,
+    .take_slots = sh_cuda_take_slots,
 #endif
     .work_bytes = work_bytes,
 };

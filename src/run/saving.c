@@ -15,6 +15,8 @@ static double seconds_since(int64_t begin_ns)
 /* *saved: what a save or a poll has committed, if anything. */
 static void report(struct sh_saving *s, struct sh_run_saved *saved)
 {
+    saved->seconds += s->look_seconds;
+    saved->stall += s->look_seconds;
     struct sh_checkpoint_metrics m = {.step = saved->step,
                                       .path = saved->path,
                                       .bytes = saved->bytes,

@@ -23,7 +23,7 @@ struct sh_train {
     struct sh_model_flops flops;
     struct sh_saving saving;
     int64_t global_batch;  /* sequences of a step */
-    double data_seconds;   /* since the last step's metrics */
+    double data_seconds, check_seconds; /* since the last step's metrics */
     int64_t rss, gpu_used; /* bytes, largest over the ranks */
 };
 

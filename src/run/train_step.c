@@ -208,10 +208,11 @@ sh_rc sh_train_step(struct sh_train *t)
     m.time.exposed_comm = spent.exposed_comm;
     m.time.data = t->data_seconds;
     m.time.checkpoint = t->saving.seconds;
+    m.time.checks = t->check_seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.peak_rss_bytes = t->rss;
     m.gpu_used_bytes = t->gpu_used;
-    t->data_seconds = t->saving.seconds = 0;
+    t->data_seconds = t->check_seconds = t->saving.seconds = 0;
     report(t, &m);
     t->undo = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
     return SH_OK;
