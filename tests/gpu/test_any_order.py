@@ -37,10 +37,11 @@ def main():
     tiny.write_tokens()
     behind = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 1}
     return job.run_cases([
-        ('on 1 GPU', in_any_order, '1x1', range(100 if LONG else 3), {}),
-        ('on 2 x 2 GPUs', in_any_order, '2x2', range(100 if LONG else 3), {}),
-        ('through host memory', in_any_order, '1x2', range(30 if LONG else 2), {'comm.backend': 'mpi'}),
-        ('with checkpoints behind the training', in_any_order, '1x2', range(30 if LONG else 2), behind)])
+        ('on 1 GPU', in_any_order, '1x1', range(20 if LONG else 2), {}),
+        ('on 2 GPUs', in_any_order, '1x2', range(100 if LONG else 3), {}),
+        ('on 2 x 2 GPUs', in_any_order, '2x2', range(20 if LONG else 2), {}),
+        ('through host memory', in_any_order, '1x2', range(15 if LONG else 2), {'comm.backend': 'mpi'}),
+        ('with checkpoints behind the training', in_any_order, '1x2', range(15 if LONG else 2), behind)])
 
 
 if __name__ == '__main__':

@@ -52,15 +52,16 @@ WHATS = {'ncclAllGather': ['error', 'async'], 'ncclReduceScatter': ['error', 'as
 
 def every():
     """One after the other on 2, 4 and 6 ranks; those that hang take their time, so that there are few."""
-    some = [(call, rank, count, what, mesh, '') for mesh in ('1x2', '2x2', '1x6') for call in COUNTS
-            for count in COUNTS[call] for what in WHATS.get(call, ['error']) for rank in ('0', '1', '*')
+    who = {'1x2': ('0', '1', '*'), '2x2': ('0', '1', '*'), '1x6': ('*',)}
+    some = [(call, rank, count, what, mesh, '') for mesh, ranks in who.items() for call in COUNTS
+            for count in COUNTS[call] for what in WHATS.get(call, ['error']) for rank in ranks
             if call != 'ncclGetUniqueId' or rank == '0']
     return some + [(call, rank, 1, 'hang', '2x2', 'not complete after') for call in COUNTS for rank in ('0', '1', '*')
                    if call not in ('ncclGetUniqueId', 'ncclCommGetAsyncError', 'ncclCommDestroy')]
 
 
-def alive(folder):
-    """Processes of the job that still run: those that work in its folder."""
+def working(folder):
+    """Processes of the job: those that work in its folder."""
     found = []
     for entry in pathlib.Path('/proc').glob('[0-9]*'):
         try:
@@ -69,6 +70,14 @@ def alive(folder):
         except OSError:
             continue
     return found
+
+
+def alive(folder):
+    """Those that stay, after the launcher has left. What it has killed takes a moment to go."""
+    until = time.monotonic() + GRACE_SECONDS
+    while working(folder) and time.monotonic() < until:
+        time.sleep(0.05)
+    return working(folder)
 
 
 def run(folder, ranks, limit, environment, **more):
