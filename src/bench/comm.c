@@ -65,8 +65,10 @@ static int64_t round_up(int64_t bytes)
 static int64_t room(const struct bench *b)
 {
     const struct sh_run *r = b->r;
-    int64_t all = r->device->gpu ? r->gpu.info.free_bytes / r->gpu.sharing : sh_device_node_memory() / r->mesh->node_size;
+    int64_t all = sh_device_node_memory() / r->mesh->node_size;
 
+    if (r->device->gpu)
+        all = r->gpu.info.free_bytes / r->gpu.sharing;
     return all / 2 / (2 * OPERANDS + 2);
 }
 

@@ -235,6 +235,7 @@ static sh_rc connect(struct sh_comm *c)
     for (int i = 0; i < USES; i++)
         make_comm(c, &uses[i]);
     SH_TRY(use_all_once(c));
+    sh_mesh_own_mpi(); /* as the caller had it */
     SH_TRY(sh_nccl_version(&version));
     sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s)", version / 10000, version / 100 % 100,
                 version % 100, c->mesh->world, state.n_made + 1, (double)(sh_now_ns() - begin) / 1e9);
