@@ -72,6 +72,16 @@ def doctor(backend):
     return [] if re.search(word, said, re.M) else [f'no line matches {word}:', said]
 
 
+def bench():
+    """Every collective on every axis, on communicators that are there."""
+    job.prepare('bench', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID)})
+    said = job.sherd('bench', 'comm', 'c.yaml', '--folder', '.', '--repeat', '1', '--max-bytes', '4096', ranks=4,
+                     folder='bench')
+    words = [f'{kind} {axis} ' for kind in ('all_gather', 'reduce_scatter', 'all_reduce')
+             for axis in ('shard', 'replicate', 'world')]
+    return [f'no line begins with "{word}": {said}' for word in words if not re.search(f'^{word}', said, re.M)]
+
+
 def too_large():
     """Before the first step, and with the name of the operation."""
     return refused('heads', 1, r'forward layers\.0 attention: .* a head of 264 is too large', **{'model.head_dim': 264})
@@ -186,6 +196,7 @@ def main():
         ('room is kept for libraries and NCCL', margin),
         ('the doctor on GPUs, by NCCL', doctor, 'nccl'),
         ('the doctor on GPUs, through host memory', doctor, 'mpi'),
+        ('collectives by NCCL, measured', bench),
         ('what no kernel can do is refused by its name', too_large),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),
