@@ -134,6 +134,8 @@ static inline bool sh_op_adds(const struct sh_op_call *call, int out)
  * scalars. It trusts the shapes (the check pass has checked them) and allocates nothing. */
 typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 
+enum { SH_DAMAGE_SLOTS = 1024 };
+
 /* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and maybe for fused kinds. */
 struct sh_kernel_table {
     const char *name;
@@ -148,6 +150,13 @@ struct sh_kernel_table {
      *   sums  out  [parts], in memory of the device or pinned; written behind what is in the queue
      * NULL: the data is in host memory, and has sh_mixsum(). */
     sh_rc (*mixsum)(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+    /* A look for damage, beside the program, behind what is in the queue. The device keeps SH_DAMAGE_SLOTS numbers, zeros at
+     * first, that count_bad (how many of [n] are not finite) and sum_words (of all words of the memory, each mixed with its
+     * place; 8-byte aligned) add to; take_slots hands the first n out to pinned memory and sets them to zero. NULL where the
+     * host can look itself. */
+    sh_rc (*count_bad)(struct sh_floats x, int64_t n, int slot, void *queue);
+    sh_rc (*sum_words)(const void *x, int64_t bytes, int slot, void *queue);
+    sh_rc (*take_slots)(uint64_t *out, int n, void *queue);
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

@@ -152,6 +152,8 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
 {
     uint64_t space = SH_CUBLASLT_SPACE_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    /* A bias is read as the output is written, and has no preference of its own. */
+    uint32_t align_d = s->has_bias && s->align_bias < s->align_c ? s->align_bias : s->align_c;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         const void *value;
@@ -162,7 +164,7 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->align_b, sizeof s->align_b},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->align_a, sizeof s->align_a},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->align_addend, sizeof s->align_addend},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->align_c, sizeof s->align_c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_d, sizeof align_d},
     };
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     for (size_t i = 0; i < sizeof row / sizeof row[0] && status == CUBLAS_STATUS_SUCCESS; i++)

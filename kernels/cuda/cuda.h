@@ -73,6 +73,10 @@ sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, str
 
 /* mixsum.cu: mixsum of the table */
 sh_rc sh_cuda_mixsum(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+/* damage.cu: count_bad, sum_words and take_slots of the table */
+sh_rc sh_cuda_count_bad(struct sh_floats x, int64_t n, int slot, void *queue);
+sh_rc sh_cuda_sum_words(const void *x, int64_t bytes, int slot, void *queue);
+sh_rc sh_cuda_take_slots(uint64_t *out, int n, void *queue);
 
 /* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every
  * build, so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.

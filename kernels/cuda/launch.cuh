@@ -24,10 +24,12 @@
 #define SH_ANY_TYPE __attribute__((may_alias)) /* what stands in the memory may be of another type */
 
 template <class... P, class... A>
-sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *,
+sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
                      A... args)
 {
-    sh_emulated::launch(name, grid, block, shared_bytes, [=] { kernel(P(args)...); });
+    int error = sh_emulated::put(queue, name, grid, block, shared_bytes, [=] { kernel(P(args)...); });
+    if (error)
+        return sh_fail(SH_E_BUG, "CUDA kernel %s: error %d", name, error);
     return SH_OK;
 }
 #else

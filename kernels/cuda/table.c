@@ -87,6 +87,9 @@ const struct sh_kernel_table sh_kernels_cuda = {
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,
     .mixsum = sh_cuda_mixsum,
+    .count_bad = sh_cuda_count_bad,
+    .sum_words = sh_cuda_sum_words,
+    .take_slots = sh_cuda_take_slots,
 #endif
     .work_bytes = work_bytes,
 };

@@ -22,13 +22,12 @@ static const double least_seconds = 0.02;
 /* Kinds with their traffic: in a ring each rank's link carries `turns` * (size-1)/size of the bytes. */
 static const struct collective {
     enum sh_op_kind kind;
-    enum sh_stream stream;
     const char *name, *mpi;
     int turns;
 } collectives[] = {
-    {SH_OP_ALL_GATHER, SH_STREAM_GATHER, "all_gather", "MPI_Allgather", 1},
-    {SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, "reduce_scatter", "MPI_Reduce_scatter_block", 1},
-    {SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, "all_reduce", "MPI_Allreduce", 2},
+    {SH_OP_ALL_GATHER, "all_gather", "MPI_Allgather", 1},
+    {SH_OP_REDUCE_SCATTER, "reduce_scatter", "MPI_Reduce_scatter_block", 1},
+    {SH_OP_ALL_REDUCE, "all_reduce", "MPI_Allreduce", 2},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 
@@ -65,8 +64,10 @@ static int64_t round_up(int64_t bytes)
 static int64_t room(const struct bench *b)
 {
     const struct sh_run *r = b->r;
-    int64_t all = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / r->mesh->node_size;
+    int64_t all = sh_device_node_memory() / r->mesh->node_size;
 
+    if (r->device->gpu)
+        all = r->gpu.info.free_bytes / r->gpu.sharing;
     return all / 2 / (2 * OPERANDS + 2);
 }
 
@@ -95,7 +96,7 @@ static sh_rc open_comm(struct bench *b)
                                   .history = r->cfg.comm.trace_buf_size,
                                   .device = r->device,
                                   .backend = !strcmp(name, "self") ? NULL : name,
-                                  .share_gpu = r->sharing_gpu > 1,
+                                  .share_gpu = r->gpu.sharing > 1,
                                   .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
 
     sh_comm_destroy(r->comm);
@@ -224,10 +225,18 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     }
 }
 
+/* One that training uses on the axis: NCCL has communicators for those. */
+static enum sh_stream stream_of(const struct test *t)
+{
+    if (t->axis != SH_AXIS_SHARD && t->axis != SH_AXIS_INNER)
+        return SH_STREAM_REPLICATE;
+    return t->coll->kind == SH_OP_ALL_GATHER ? SH_STREAM_GATHER : SH_STREAM_REDUCE;
+}
+
 static sh_rc call_sherd(struct bench *b, const struct test *t)
 {
     struct sh_coll coll = {.kind = t->coll->kind,
-                           .stream = t->coll->stream,
+                           .stream = stream_of(t),
                            .axis = t->axis,
                            .dtype = SH_F32,
                            .queue = b->queue,

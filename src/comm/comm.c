@@ -36,19 +36,24 @@ static sh_rc want_nccl(const struct sh_comm_options *opt, const struct sh_comm_o
     return nccl->available();
 }
 
-/* NCCL where there are GPUs and the library is found on all ranks. */
-static const struct sh_comm_ops *choose_auto(const struct sh_comm_options *opt)
+/* NCCL where there are GPUs and the library is found on all ranks; one that does not work is refused. */
+static sh_rc choose_auto(const struct sh_comm_options *opt, const struct sh_comm_ops **ops)
 {
     const struct sh_comm_ops *nccl = find("nccl");
+    sh_rc rc;
 
+    *ops = &sh_comm_mpi;
     if (!opt->device || !opt->device->gpu)
-        return &sh_comm_mpi;
-    if (sh_agree(want_nccl(opt, nccl)) == SH_OK)
-        return nccl;
+        return SH_OK;
+    rc = sh_agree(want_nccl(opt, nccl));
+    if (rc == SH_OK)
+        *ops = nccl;
+    if (rc != SH_E_USAGE)
+        return rc;
     if (sh_error_text()[0])
         sh_log_info("GPUs talk through MPI and host memory: %s", sh_error_text());
     sh_error_clear();
-    return &sh_comm_mpi;
+    return SH_OK;
 }
 
 /* Collective: all ranks choose alike. */
@@ -58,7 +63,9 @@ static sh_rc choose(const struct sh_mesh *mesh, const struct sh_comm_options *op
 
     if (!strcmp(name, "nccl"))
         SH_TRY(sh_agree(want_nccl(opt, find(name))));
-    *ops = mesh->world == 1 ? &sh_comm_self : !strcmp(name, "auto") ? choose_auto(opt) : find(name);
+    if (mesh->world > 1 && !strcmp(name, "auto"))
+        return choose_auto(opt, ops);
+    *ops = mesh->world == 1 ? &sh_comm_self : find(name);
     SH_REQUIRE(*ops);
     return SH_OK;
 }

@@ -3,8 +3,10 @@
 #include "src/comm/progress.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void take_mpi(void *arg)
 {
@@ -28,7 +30,19 @@ static sh_rc start_thread(struct sh_mpi *m)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (err != 0)
         return sh_fail(SH_E_MEMORY, "cannot create the communication thread: %s", strerror(err));
+    m->started = true;
     return SH_OK;
+}
+
+static void stop_thread(struct sh_mpi *m)
+{
+    if (!m->started)
+        return;
+    pthread_mutex_lock(&m->c->lock);
+    m->quit = true;
+    pthread_cond_signal(&m->c->work);
+    pthread_mutex_unlock(&m->c->lock);
+    pthread_join(m->thread, NULL);
 }
 
 static sh_rc open_channels(struct sh_mpi *m)
@@ -59,8 +73,10 @@ static sh_rc create(struct sh_comm *c)
     if (rc == SH_OK)
         rc = start_thread(m);
     rc = sh_agree(rc);
-    if (rc != SH_OK) /* the caller ends the program; what MPI holds ends with it */
+    if (rc != SH_OK) { /* the caller frees c and ends the program; what MPI holds ends with it */
+        stop_thread(m);
         return rc;
+    }
     sh_mesh_own_mpi_hook(take_mpi, m);
     return SH_OK;
 }
@@ -68,14 +84,35 @@ static sh_rc create(struct sh_comm *c)
 static void destroy(struct sh_comm *c)
 {
     struct sh_mpi *m = c->backend;
-    pthread_mutex_lock(&c->lock);
-    m->quit = true;
-    pthread_cond_signal(&c->work);
-    pthread_mutex_unlock(&c->lock);
-    pthread_join(m->thread, NULL);
+    stop_thread(m);
     sh_mesh_own_mpi_hook(NULL, NULL);
     sh_watch_close(m);
     free_mpi(m);
+}
+
+/* Here and not when the thread wakes up: MPI may be asked back before that. With the lock held. */
+static void give_mpi(struct sh_mpi *m)
+{
+    m->main_owns = m->parked = false;
+    pthread_cond_signal(&m->c->work);
+}
+
+void sh_progress_lend_mpi(struct sh_mpi *m)
+{
+    pthread_mutex_lock(&m->c->lock);
+    give_mpi(m);
+    pthread_mutex_unlock(&m->c->lock);
+}
+
+void sh_progress_fail(struct sh_mpi *m, sh_rc rc)
+{
+    pthread_mutex_lock(&m->c->lock);
+    snprintf(m->failure, sizeof m->failure, "%s", sh_error_text());
+    m->failed = rc;
+    give_mpi(m);
+    pthread_mutex_unlock(&m->c->lock);
+    for (;;)
+        pause();
 }
 
 static void start(struct sh_comm *c, int64_t ticket)
@@ -88,8 +125,7 @@ static void start(struct sh_comm *c, int64_t ticket)
     else
         sh_comm_item(c, ch->last)->next = ticket;
     ch->last = ticket;
-    m->main_owns = m->parked = false; /* here and not when the thread wakes up: MPI may be asked back before that */
-    pthread_cond_signal(&c->work);
+    give_mpi(m);
 }
 
 static void set_segment(struct sh_comm *c)

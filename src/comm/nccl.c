@@ -8,7 +8,9 @@
  *
  * Sums are ncclSum of fp32, fp64 or bf16 (most of NCCL's algorithms then round each addition); never ncclAvg, whose 1/N
  * is rounded to the type.
- * Communicators do not block: NCCL's calls return at once, and the time limit and NCCL's own errors are ours to watch.
+ * Communicators block: without that, NCCL makes a thread for each collective, and the question how one is changes it. The
+ * caller notes when it goes in; the progress thread, which owns MPI meanwhile, watches the time and NCCL's own errors, and
+ * never is in a communicator together with the caller.
  * A job that fails is taken down by MPI_Abort, which ends the processes and with them the kernels that wait; a communicator
  * is not aborted before, because that is only safe while no other thread is inside NCCL. */
 #include "src/base/log.h"
@@ -36,13 +38,47 @@ enum { USES = sizeof uses / sizeof uses[0] };
 struct nccl {
     ncclComm_t world;
     ncclComm_t comm[SH_STREAMS][SH_AXES]; /* NULL: one rank, or not in use; some are the same */
-    ncclComm_t made[USES];                /* each once */
-    char name[USES][48];                  /* NCCL keeps the pointer */
+    struct made {
+        ncclComm_t comm;
+        struct use use;
+        char name[48]; /* NCCL keeps the pointer */
+    } made[USES];      /* each once */
     int n_made;
     void *queue[SH_STREAMS];
 };
 
 static struct nccl state; /* one job, one mesh */
+
+/* The caller's stay in NCCL, for the progress thread. */
+static struct {
+    pthread_mutex_t lock;     /* one thread at a time may be in a communicator */
+    _Atomic int64_t since_ns; /* 0: not there */
+    _Atomic(const char *) what;
+    int64_t said_ns;          /* the stay that was spoken of */
+} stay = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void begin_stay(const char *what)
+{
+    atomic_store(&stay.what, what);
+    atomic_store(&stay.since_ns, sh_now_ns());
+}
+
+static void end_stay(void)
+{
+    atomic_store(&stay.since_ns, 0);
+}
+
+static void enter(const char *what)
+{
+    pthread_mutex_lock(&stay.lock);
+    begin_stay(what);
+}
+
+static void leave(void)
+{
+    end_stay();
+    pthread_mutex_unlock(&stay.lock);
+}
 
 static sh_rc nccl_failed(const char *what, ncclResult_t rc, ncclComm_t comm)
 {
@@ -50,32 +86,17 @@ static sh_rc nccl_failed(const char *what, ncclResult_t rc, ncclComm_t comm)
                    sh_nccl.ncclGetLastError(comm));
 }
 
-/* Until the call that was made on a communicator has come to its end. */
-static sh_rc settle(const struct sh_comm *c, ncclComm_t comm, ncclResult_t rc, const char *what)
+/* Peers may be inside of the same call, and wait there for ever. */
+static void must(const struct sh_comm *c, ncclResult_t rc, const char *what, ncclComm_t comm)
 {
-    int64_t begin = sh_now_ns(), limit = (int64_t)(c->opt.timeout_seconds * 1e9);
-    bool said = false;
-
-    while (rc == ncclInProgress) {
-        int64_t waited = sh_now_ns() - begin;
-
-        if (waited > limit)
-            return sh_fail(SH_E_COMM, "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO "
-                           "tells what it does", what, c->opt.timeout_seconds);
-        if (waited > SAY_AFTER_NS && !said)
-            sh_log_info("NCCL: %s takes its time ...", what);
-        said = said || waited > SAY_AFTER_NS;
-        sched_yield();
-        if (sh_nccl.ncclCommGetAsyncError(comm, &rc) != ncclSuccess)
-            return nccl_failed(what, rc, comm);
-    }
-    return rc == ncclSuccess ? SH_OK : nccl_failed(what, rc, comm);
+    if (rc != ncclSuccess)
+        sh_progress_fail(c->backend, nccl_failed(what, rc, comm));
 }
 
 static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *config)
 {
     *config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
-    config->blocking = 0;
+    config->blocking = 1;
     config->commName = name;
     if (c->opt.nccl_max_ctas)
         config->maxCTAs = c->opt.nccl_max_ctas;
@@ -102,17 +123,24 @@ static void pose_as_hosts(const struct sh_comm *c)
 
 static sh_rc make_world(struct sh_comm *c)
 {
+    static const char *const what = "connecting all ranks";
     ncclConfig_t config;
     ncclUniqueId id;
     ncclResult_t rc = ncclSuccess;
 
     configure(c, "sherd world", &config);
+    enter("ncclGetUniqueId");
     if (c->mesh->rank == 0)
         rc = sh_nccl.ncclGetUniqueId(&id);
+    leave();
     SH_TRY(sh_agree(rc == ncclSuccess ? SH_OK : nccl_failed("ncclGetUniqueId", rc, NULL)));
     SH_TRY(sh_mesh_bcast(&id, sizeof id, 0));
+    sh_progress_lend_mpi(c->backend);
+    enter(what);
     rc = sh_nccl.ncclCommInitRankConfig(&state.world, c->mesh->world, id, c->mesh->rank, &config);
-    return sh_agree(settle(c, state.world, rc, "connecting all ranks"));
+    leave();
+    must(c, rc, what, state.world);
+    return SH_OK;
 }
 
 static bool same_group(const struct sh_mesh_shape *m, enum sh_axis a, enum sh_axis b)
@@ -130,71 +158,141 @@ static ncclComm_t find_made(const struct sh_comm *c, const struct use *u)
     return NULL;
 }
 
-static sh_rc make_comm(struct sh_comm *c, const struct use *u)
+static void make_comm(struct sh_comm *c, const struct use *u)
 {
     const struct sh_mesh_shape *m = &c->mesh->shape;
+    struct made *made = &state.made[state.n_made];
     ncclConfig_t config;
-    ncclComm_t comm = NULL;
-    char *name = state.name[state.n_made];
     ncclResult_t rc;
 
     if (m->size[u->axis] == 1)
-        return SH_OK;
+        return;
     state.comm[u->stream][u->axis] = find_made(c, u);
     if (state.comm[u->stream][u->axis])
-        return SH_OK;
-    snprintf(name, sizeof state.name[0], "sherd %s %s", sh_stream_name(u->stream), sh_axis_name(u->axis));
-    configure(c, name, &config);
-    rc = sh_nccl.ncclCommSplit(state.world, sh_mesh_axis_member(m, u->axis, 0), m->index[u->axis], &comm, &config);
-    SH_TRY(settle(c, state.world, rc, name));
-    SH_TRY(settle(c, comm, ncclInProgress, name));
-    state.comm[u->stream][u->axis] = state.made[state.n_made++] = comm;
-    return SH_OK;
+        return;
+    snprintf(made->name, sizeof made->name, "sherd %s %s", sh_stream_name(u->stream), sh_axis_name(u->axis));
+    configure(c, made->name, &config);
+    made->use = *u;
+    enter(made->name);
+    rc = sh_nccl.ncclCommSplit(state.world, sh_mesh_axis_member(m, u->axis, 0), m->index[u->axis], &made->comm, &config);
+    state.n_made += rc == ncclSuccess;
+    leave();
+    must(c, rc, made->name, state.world);
+    state.comm[u->stream][u->axis] = made->comm;
 }
 
-static sh_rc make_comms(struct sh_comm *c)
+static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue);
+
+/* NCCL takes most of its memory, and connects, at the first collective of a communicator: here, where a failure is one of
+ * the start. memory: an element of each rank of the job. */
+static void use_once(struct sh_comm *c, const struct made *made, char *memory)
 {
-    for (int i = 0; i < USES; i++)
-        SH_TRY(sh_agree(make_comm(c, &uses[i])));
+    static const enum sh_op_kind kinds[SH_STREAMS] = {[SH_STREAM_GATHER] = SH_OP_ALL_GATHER,
+                                                      [SH_STREAM_REDUCE] = SH_OP_REDUCE_SCATTER,
+                                                      [SH_STREAM_REPLICATE] = SH_OP_ALL_REDUCE};
+    enum sh_op_kind kind = kinds[made->use.stream];
+    char *mine = memory + c->mesh->shape.index[made->use.axis] * sh_dtype_bytes(SH_F32);
+    struct sh_coll coll = {.kind = kind,
+                           .dtype = SH_F32,
+                           .send = kind == SH_OP_ALL_GATHER ? mine : memory,
+                           .recv = kind == SH_OP_REDUCE_SCATTER ? mine : memory,
+                           .count = 1};
+    void *queue = state.queue[made->use.stream], *done = c->events[0].done;
+    ncclResult_t rc;
+
+    enter(made->name);
+    rc = enqueue(&coll, made->comm, queue);
+    leave();
+    must(c, rc, made->name, made->comm);
+    c->opt.device->event_mark(done, queue);
+    begin_stay(made->name);
+    while (!c->opt.device->event_is_done(done))
+        sched_yield();
+    end_stay();
+}
+
+static sh_rc use_all_once(struct sh_comm *c)
+{
+    int64_t bytes = c->mesh->world * sh_dtype_bytes(SH_F32);
+    char *memory = NULL;
+
+    SH_TRY(sh_agree(c->opt.device->arena_create(bytes, 0, -1, &memory)));
+    sh_progress_lend_mpi(c->backend);
+    for (int i = 0; i < state.n_made; i++)
+        use_once(c, &state.made[i], memory);
+    c->opt.device->arena_destroy(memory, bytes);
     return SH_OK;
 }
 
-static sh_rc create(struct sh_comm *c)
+static sh_rc connect(struct sh_comm *c)
 {
     int64_t begin = sh_now_ns();
     int version;
 
-    if (c->opt.share_gpu) /* before there is another thread: one that reads the environment meanwhile may crash */
-        pose_as_hosts(c);
-    SH_TRY(sh_comm_mpi.create(c));
-    sh_mesh_own_mpi();
-    state = (struct nccl){0};
     for (int s = 0; s < SH_STREAMS; s++)
         state.queue[s] = s == SH_STREAM_COMPUTE ? NULL : c->opt.device->queue_create(true);
     SH_TRY(make_world(c));
-    SH_TRY(make_comms(c));
-    sh_nccl.ncclGetVersion(&version);
+    for (int i = 0; i < USES; i++)
+        make_comm(c, &uses[i]);
+    SH_TRY(use_all_once(c));
+    sh_mesh_own_mpi(); /* as the caller had it */
+    SH_TRY(sh_nccl_version(&version));
     sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s)", version / 10000, version / 100 % 100,
                 version % 100, c->mesh->world, state.n_made + 1, (double)(sh_now_ns() - begin) / 1e9);
     return SH_OK;
 }
 
-/* Whatever it says: the job is at its end, and all collectives are complete. */
+static void destroy_queues(const struct sh_comm *c)
+{
+    for (int s = 0; s < SH_STREAMS; s++)
+        if (state.queue[s])
+            c->opt.device->queue_destroy(state.queue[s]);
+}
+
+static sh_rc create(struct sh_comm *c)
+{
+    sh_rc rc;
+
+    if (c->opt.share_gpu) /* before there is another thread: one that reads the environment meanwhile may crash */
+        pose_as_hosts(c);
+    state = (struct nccl){0};
+    SH_TRY(sh_comm_mpi.create(c));
+    sh_progress_lend_mpi(c->backend);
+    rc = connect(c);
+    if (rc == SH_OK)
+        return SH_OK;
+    destroy_queues(c);
+    sh_comm_mpi.destroy(c); /* its thread uses c */
+    return rc;
+}
+
 static void destroy_comm(const struct sh_comm *c, ncclComm_t comm)
 {
-    if (settle(c, comm, sh_nccl.ncclCommFinalize(comm), "closing a communicator") != SH_OK)
-        sh_error_clear();
-    sh_nccl.ncclCommDestroy(comm);
+    static const char *const what = "closing a communicator";
+    ncclResult_t rc;
+
+    enter(what);
+    rc = sh_nccl.ncclCommFinalize(comm);
+    leave();
+    must(c, rc, what, comm);
+    enter(what);
+    rc = sh_nccl.ncclCommDestroy(comm);
+    leave();
+    must(c, rc, what, NULL);
 }
 
 static void destroy(struct sh_comm *c)
 {
-    for (int i = 0; i < state.n_made; i++)
-        destroy_comm(c, state.made[i]);
+    int n = state.n_made;
+
+    sh_progress_lend_mpi(c->backend);
+    enter("closing");
+    state.n_made = 0; /* they are nobody else's from here on */
+    leave();
+    for (int i = 0; i < n; i++)
+        destroy_comm(c, state.made[i].comm);
     destroy_comm(c, state.world);
-    for (int s = 0; s < SH_STREAMS; s++)
-        if (state.queue[s])
-            c->opt.device->queue_destroy(state.queue[s]);
+    destroy_queues(c);
     sh_comm_mpi.destroy(c);
 }
 
@@ -230,6 +328,7 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     const struct sh_coll *coll = &item->coll;
     void *queue = state.queue[coll->stream];
     ncclComm_t comm = state.comm[coll->stream][coll->axis];
+    ncclResult_t rc;
 
     SH_REQUIRE(queue && (comm || c->mesh->shape.size[coll->axis] == 1));
     device->event_mark(item->events->ready, coll->queue);
@@ -237,10 +336,14 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     if (coll->after)
         wait_for(c, coll->after, queue);
     device->event_mark(item->events->begin, queue);
-    if (comm && coll->count)
-        SH_TRY(settle(c, comm, enqueue(coll, comm, queue), coll->label));
-    else
+    if (comm && coll->count) {
+        enter(coll->label);
+        rc = enqueue(coll, comm, queue);
+        leave();
+        must(c, rc, coll->label, comm);
+    } else {
         sh_comm_run_alone(c, coll, queue);
+    }
     device->event_mark(item->events->done, queue);
     return SH_OK;
 }
@@ -256,18 +359,41 @@ static void start(struct sh_comm *c, int64_t ticket)
     sh_comm_mpi.start(c, ticket);
 }
 
-/* A peer or the network failed; what waits for it would wait for ever. */
-static sh_rc look(struct sh_comm *c)
+static sh_rc look_at_stay(const struct sh_comm *c)
 {
-    (void)c;
-    for (int i = 0; i < state.n_made; i++) {
-        ncclResult_t rc = ncclSuccess;
+    int64_t since = atomic_load(&stay.since_ns), waited = since ? sh_now_ns() - since : 0;
+    const char *what = atomic_load(&stay.what);
 
-        if (sh_nccl.ncclCommGetAsyncError(state.made[i], &rc) != ncclSuccess ||
-            (rc != ncclSuccess && rc != ncclInProgress))
-            return nccl_failed("a communicator failed", rc, state.made[i]);
+    if (waited > (int64_t)(c->opt.timeout_seconds * 1e9))
+        return sh_fail(SH_E_COMM, "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO tells "
+                       "what it does", what, c->opt.timeout_seconds);
+    if (waited > SAY_AFTER_NS && since != stay.said_ns) {
+        sh_log_info("NCCL: %s takes its time ...", what);
+        stay.said_ns = since;
     }
     return SH_OK;
+}
+
+static sh_rc ask(const struct made *made)
+{
+    ncclResult_t its = ncclSuccess, rc = sh_nccl.ncclCommGetAsyncError(made->comm, &its);
+
+    if (rc != ncclSuccess)
+        return nccl_failed("asking a communicator how it is", rc, made->comm);
+    return its == ncclSuccess || its == ncclInProgress ? SH_OK : nccl_failed(made->name, its, made->comm);
+}
+
+/* A peer or the network failed; what waits for it would wait for ever. While the caller is inside, only its time counts. */
+static sh_rc look(struct sh_comm *c)
+{
+    sh_rc rc = look_at_stay(c);
+
+    if (rc != SH_OK || pthread_mutex_trylock(&stay.lock) != 0)
+        return rc;
+    for (int i = 0; i < state.n_made && rc == SH_OK; i++)
+        rc = ask(&state.made[i]);
+    pthread_mutex_unlock(&stay.lock);
+    return rc;
 }
 
 const struct sh_comm_ops sh_comm_nccl = {

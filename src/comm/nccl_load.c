@@ -34,10 +34,33 @@ static sh_rc find_functions(void)
 }
 #endif
 
+sh_rc sh_nccl_version(int *version)
+{
+    ncclResult_t rc = sh_nccl.ncclGetVersion(version);
+
+    if (rc != ncclSuccess)
+        return sh_fail(SH_E_COMM, "NCCL: ncclGetVersion: %s", sh_nccl.ncclGetErrorString(rc));
+    return SH_OK;
+}
+
+static sh_rc check_version(void)
+{
+    enum { OLDEST = 22600 }; /* NCCL_LAUNCH_ORDER_IMPLICIT, which older ones pass over */
+    int version;
+
+    SH_TRY(sh_nccl_version(&version));
+    if (version < OLDEST)
+        return sh_fail(SH_E_COMM, "NCCL %d.%d.%d is loaded (libnccl.so.2), which does not keep collectives of several "
+                       "communicators in order; give 2.26 or newer (LD_LIBRARY_PATH), or comm.backend=mpi",
+                       version / 10000, version / 100 % 100, version % 100);
+    return SH_OK;
+}
+
 sh_rc sh_nccl_load(void)
 {
-    if (sh_nccl.ncclGetVersion)
-        return SH_OK;
-    set_environment();
-    return find_functions();
+    if (!sh_nccl.ncclGetVersion) {
+        set_environment();
+        SH_TRY(find_functions());
+    }
+    return check_version();
 }

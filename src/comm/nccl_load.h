@@ -19,7 +19,11 @@ struct sh_nccl_functions {
 
 extern struct sh_nccl_functions sh_nccl;
 
-/* Load them once; what they are told through the environment must stand there before. Local. Errors: SH_E_USAGE. */
+/* Load them once; what they are told through the environment must stand there before. Local. Errors: SH_E_USAGE when
+ * there is none, SH_E_COMM for one that is too old. */
 sh_rc sh_nccl_load(void);
+
+/* major * 10000 + minor * 100 + patch, of the library that is loaded. Local. Errors: SH_E_COMM. */
+sh_rc sh_nccl_version(int *version);
 
 #endif

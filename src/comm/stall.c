@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define SECONDS(s) ((int64_t)((s) * 1e9))
@@ -51,12 +52,14 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
     return SH_OK;
 }
 
-sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask)
+sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
 {
     struct sh_channel *ch = &m->channel[ask->stream][ask->axis];
     write_flight(m);
-    if (ask->told)
+    if (ask->told) {
         m->watch.quiet_until_ns = sh_now_ns() + QUIET_NS;
+        m->watch.lower_reports = m->watch.lower_reports || from < m->c->mesh->rank;
+    }
     if (ask->told || m->watch.channel != NULL || ch->entered > ask->sequence)
         return SH_OK;
     bool in_it = ch->current != 0 && ch->entered == ask->sequence;
@@ -159,14 +162,57 @@ static sh_rc tell_all(struct sh_mpi *m)
     return SH_OK;
 }
 
+static sh_rc stay_quiet(struct sh_mpi *m)
+{
+    int64_t until = sh_now_ns() + QUIET_NS;
+
+    while (sh_now_ns() < until) {
+        SH_TRY(sh_watch_read(m));
+        usleep(TELL_TURN_US);
+    }
+    return SH_OK;
+}
+
+/* Several ranks may have found the same or their own failure at the same time. Who has heard of another one's before its own
+ * leaves it to that rank to speak and to end the job; of those who have not, the lowest does. */
+static sh_rc take_turn(struct sh_mpi *m)
+{
+    write_flight(m);
+    SH_TRY(sh_watch_read(m));
+    if (sh_now_ns() < m->watch.quiet_until_ns)
+        SH_TRY(stay_quiet(m));
+    SH_TRY(tell_all(m));
+    return m->watch.lower_reports ? stay_quiet(m) : SH_OK;
+}
+
+static sh_rc speak(struct sh_mpi *m, sh_rc rc, const char *text)
+{
+    sh_rc turn = take_turn(m);
+    (void)turn; /* the failure is the news, not that the way to tell of it is broken too */
+    return sh_fail(rc, "%s", text);
+}
+
 static sh_rc report(struct sh_mpi *m, struct findings f)
 {
     char *text = describe(m, f);
-    write_flight(m);
-    sh_rc told = tell_all(m);
-    (void)told; /* the stall is the news, not that the way to tell of it is broken too */
-    sh_rc rc = sh_fail(SH_E_COMM, "%s", text);
+    sh_rc rc = speak(m, SH_E_COMM, text);
     free(text);
+    return rc;
+}
+
+/* Of the backend, or of the caller in it. */
+static sh_rc find_failure(struct sh_mpi *m, char text[sizeof m->failure])
+{
+    sh_rc rc;
+
+    pthread_mutex_lock(&m->c->lock);
+    rc = m->failed;
+    memcpy(text, m->failure, sizeof m->failure);
+    pthread_mutex_unlock(&m->c->lock);
+    if (rc == SH_OK && m->c->ops->look != NULL) {
+        rc = m->c->ops->look(m->c);
+        snprintf(text, sizeof m->failure, "%s", sh_error_text());
+    }
     return rc;
 }
 
@@ -204,7 +250,9 @@ sh_rc sh_stall_look(struct sh_mpi *m)
         return SH_OK;
     w->next_look_ns = sh_now_ns() + LOOK_NS;
     SH_TRY(sh_watch_read(m));
-    if (m->c->ops->look != NULL)
-        SH_TRY(m->c->ops->look(m->c));
+    char text[sizeof m->failure];
+    sh_rc rc = find_failure(m, text);
+    if (rc != SH_OK)
+        return speak(m, rc, text);
     return w->channel == NULL ? find_overdue(m) : judge(m);
 }

@@ -102,7 +102,7 @@ static sh_rc take_ask(struct sh_mpi *m, int from, bool *taken)
     struct sh_watch_ask ask;
     SH_MPI(MPI_Recv(&ask, (int)sizeof ask, MPI_BYTE, from, TAG_ASK, m->watch.comm, MPI_STATUS_IGNORE));
     SH_TRY(answer(m, &ask, from, slot));
-    return sh_stall_asked(m, &ask);
+    return sh_stall_asked(m, &ask, from);
 }
 
 static bool is_about(const struct sh_watch_ask *a, const struct sh_watch_ask *b)

@@ -386,7 +386,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help =
          "Memory that the plan of one rank, its arena, may take; a run that needs more is refused before it starts. "
          "activation_checkpoint.mode=memory_budget recomputes to fit it. 0: memory of the node divided by its ranks, on a "
-         "GPU what is free."},
+         "GPU what is free less 1 GiB for CUDA's libraries, with NCCL 2.5 GiB."},
 
     {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
 };

@@ -149,8 +149,7 @@ static void queue_destroy(void *queue)
 
 static void queue_drain(void *queue)
 {
-    sh_cuda_must(cudaStreamSynchronize(queue), "wait for a queue");
-    sh_cuda_event_anchor();
+    sh_cuda_event_anchor(queue);
 }
 
 #ifdef SH_CUDA_EMULATED
@@ -230,4 +229,5 @@ const struct sh_device sh_device_cuda = {
     .event_is_done = sh_cuda_event_is_done,
     .event_wait = sh_cuda_event_wait,
     .event_ns = sh_cuda_event_ns,
+    .event_span_ns = sh_cuda_event_span_ns,
 };

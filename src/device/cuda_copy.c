@@ -4,7 +4,9 @@
 
 #include <string.h>
 
-enum { PIECES = 2, PIECE_BYTES = 4 << 20 }; /* larger ones are not faster over PCIe 5 */
+/* Larger ones are not faster over PCIe 5. As many as a micro-step puts (tokens, targets, documents), and one: with fewer the
+ * host would wait there for all that is in the queue. */
+enum { PIECES = 4, PIECE_BYTES = 4 << 20 };
 
 static struct {
     char *memory;
@@ -81,7 +83,10 @@ void sh_cuda_get(void *queue, void *host, const void *device, int64_t bytes)
         n = next_bytes(bytes - at);
         if (at + n < bytes)
             ahead = begin_get(queue, from + at + n, next_bytes(bytes - at - n));
-        sh_cuda_must(cudaEventSynchronize(piece[i].used), "wait for a copy");
+        if (at + n < bytes)
+            sh_cuda_event_wait(piece[i].used);
+        else
+            sh_cuda_event_rest(queue, piece[i].used);
         memcpy((char *)host + at, piece[i].memory, (size_t)n);
     }
 }

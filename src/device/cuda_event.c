@@ -1,35 +1,51 @@
-/* Events of CUDA, and their times on the host's clock: a GPU tells only how far two events are apart, in milliseconds
- * as a float, so one of them is tied to the host's clock now and then, when the GPU is idle. */
+/* Events of CUDA, and their times on the host's clock. A GPU tells only how far two events are apart, in milliseconds as a
+ * float: a second in steps of 60 ns, an hour in steps of 0.25 ms. So one event, the anchor, is tied to the host's clock, and
+ * anew where the host has just waited for a queue and the last one is old; stretches are timed without it. */
 #include "src/base/time.h"
 #include "src/device/cuda.h"
 
 #include <pthread.h>
 
+#define OLD_NS ((int64_t)1e9)
+
 static struct {
-    pthread_mutex_t lock; /* the communication's thread asks for times too */
-    cudaEvent_t event;
+    pthread_mutex_t lock;  /* the communication's thread asks for times too */
+    cudaEvent_t event[2];  /* the one in use, and the next */
+    int now;
     int64_t ns;
 } anchor = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void sh_cuda_event_open(void)
 {
-    anchor.event = sh_cuda_event_create(true);
-    sh_cuda_event_anchor();
+    for (int i = 0; i < 2; i++)
+        anchor.event[i] = sh_cuda_event_create(true);
+    sh_cuda_event_anchor(NULL);
 }
 
 void sh_cuda_event_close(void)
 {
-    sh_cuda_event_destroy(anchor.event);
-    anchor.event = NULL;
+    for (int i = 0; i < 2; i++)
+        sh_cuda_event_destroy(anchor.event[i]);
 }
 
-void sh_cuda_event_anchor(void)
+void sh_cuda_event_anchor(void *queue)
 {
+    int next = !anchor.now;
+
+    sh_cuda_must(cudaEventRecord(anchor.event[next], queue), "record an event");
+    sh_cuda_must(cudaEventSynchronize(anchor.event[next]), "wait for a queue");
     pthread_mutex_lock(&anchor.lock);
-    sh_cuda_must(cudaEventRecord(anchor.event, NULL), "record an event");
-    sh_cuda_must(cudaEventSynchronize(anchor.event), "wait for an event");
     anchor.ns = sh_now_ns();
+    anchor.now = next;
     pthread_mutex_unlock(&anchor.lock);
+}
+
+void sh_cuda_event_rest(void *queue, void *last)
+{
+    if (sh_now_ns() - anchor.ns > OLD_NS)
+        sh_cuda_event_anchor(queue);
+    else
+        sh_cuda_event_wait(last);
 }
 
 void *sh_cuda_event_create(bool timed)
@@ -61,7 +77,9 @@ bool sh_cuda_event_is_done(void *event)
 {
     cudaError_t rc = cudaEventQuery(event);
 
-    if (rc != cudaErrorNotReady)
+    if (rc == cudaErrorNotReady)
+        cudaGetLastError(); /* some runtimes keep it, and the next launch would take it for its own */
+    else
         sh_cuda_must(rc, "ask for an event");
     return rc == cudaSuccess;
 }
@@ -71,14 +89,20 @@ void sh_cuda_event_wait(void *event)
     sh_cuda_must(cudaEventSynchronize(event), "wait for an event");
 }
 
-int64_t sh_cuda_event_ns(void *event)
+int64_t sh_cuda_event_span_ns(void *begin, void *end)
 {
     float ms;
+
+    sh_cuda_must(cudaEventElapsedTime(&ms, begin, end), "time an event");
+    return (int64_t)((double)ms * 1e6);
+}
+
+int64_t sh_cuda_event_ns(void *event)
+{
     int64_t ns;
 
     pthread_mutex_lock(&anchor.lock);
-    sh_cuda_must(cudaEventElapsedTime(&ms, anchor.event, event), "time an event");
-    ns = anchor.ns + (int64_t)((double)ms * 1e6);
+    ns = anchor.ns + sh_cuda_event_span_ns(anchor.event[anchor.now], event);
     pthread_mutex_unlock(&anchor.lock);
     return ns;
 }

@@ -68,6 +68,7 @@ struct sh_device {
     bool (*event_is_done)(void *event);
     void (*event_wait)(void *event);
     int64_t (*event_ns)(void *event); /* when it happened, as sh_now_ns(): timed ones that are done */
+    int64_t (*event_span_ns)(void *begin, void *end); /* from one to the other; to the microsecond, in spans of seconds */
 };
 
 /* "cpu", "ref": the CPU with the reference kernels; "cuda" in builds with it. NULL: no such device. */

@@ -1,4 +1,5 @@
-/* Gather and reduction on each axis, by the channels that training uses: right numbers, and how fast. */
+/* Gather and reduction on each axis, by the channels that training uses, between GPUs where it computes on them: right
+ * numbers, and how fast. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -8,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
 
@@ -17,19 +19,59 @@ struct test {
     enum sh_axis axis;
     int size, index;
     int64_t count; /* elements of a rank's part */
-    float *whole, *part;
+    float *whole, *part; /* in host memory */
+    char *memory;        /* on a GPU: both of them, one behind the other */
+    int64_t memory_bytes;
+    void *queue;
 };
 
-static sh_rc run_one(struct test *t, enum sh_op_kind kind)
+static float *there(const struct test *t, float *host)
 {
-    struct sh_coll coll = {.kind = kind, .axis = t->axis, .dtype = SH_F32, .count = t->count, .label = "doctor"};
-    int64_t ticket;
+    return !t->memory ? host : (float *)(void *)t->memory + (host == t->part ? WHOLE_ELEMS + t->d->mesh->world : 0);
+}
 
-    coll.send = kind == SH_OP_ALL_GATHER ? t->part : t->whole;
-    coll.recv = kind == SH_OP_ALL_GATHER ? t->whole : t->part;
-    coll.stream = kind == SH_OP_ALL_GATHER ? SH_STREAM_GATHER : SH_STREAM_REDUCE;
+static void put(const struct test *t, float *host, int64_t n)
+{
+    if (t->memory)
+        t->d->device->put(t->queue, there(t, host), host, n * (int64_t)sizeof *host);
+}
+
+static void get(const struct test *t, float *host, int64_t n)
+{
+    if (t->memory)
+        t->d->device->get(t->queue, host, there(t, host), n * (int64_t)sizeof *host);
+}
+
+static sh_rc wait_for(const struct test *t, int64_t ticket)
+{
+    if (!t->queue)
+        return sh_comm_wait(t->comm, ticket);
+    SH_TRY(sh_comm_join(t->comm, ticket, t->queue));
+    t->d->device->queue_drain(t->queue);
+    return SH_OK;
+}
+
+static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
+{
+    bool gathers = kind == SH_OP_ALL_GATHER;
+    float *whole = there(t, t->whole), *part = there(t, t->part);
+    struct sh_coll coll = {.kind = kind,
+                           .axis = t->axis,
+                           .stream = t->axis == SH_AXIS_REPLICATE ? SH_STREAM_REPLICATE
+                                     : gathers                    ? SH_STREAM_GATHER
+                                                                  : SH_STREAM_REDUCE,
+                           .dtype = SH_F32,
+                           .count = t->count,
+                           .send = gathers ? part : whole,
+                           .recv = gathers ? whole : part,
+                           .queue = t->queue,
+                           .label = "doctor"};
+    int64_t ticket, begin = sh_now_ns();
+
     SH_TRY(sh_comm_start(t->comm, &coll, &ticket));
-    return sh_comm_wait(t->comm, ticket);
+    SH_TRY(wait_for(t, ticket));
+    *seconds += (double)(sh_now_ns() - begin) / 1e9;
+    return SH_OK;
 }
 
 /* Small whole numbers, which float32 adds exactly in any order. */
@@ -62,16 +104,16 @@ static sh_rc time_axis(struct test *t, double *seconds, bool *right)
     *seconds = INFINITY;
     *right = true;
     for (int k = 0; k < REPEATS; k++) {
-        int64_t begin;
-        double took;
+        double took = 0;
 
         fill_part(t);
+        put(t, t->part, t->count);
         sh_mesh_barrier();
-        begin = sh_now_ns();
-        SH_TRY(run_one(t, SH_OP_ALL_GATHER));
+        SH_TRY(run_one(t, SH_OP_ALL_GATHER, &took));
+        get(t, t->whole, t->size * t->count);
         *right = *right && gathered_right(t);
-        SH_TRY(run_one(t, SH_OP_REDUCE_SCATTER));
-        took = (double)(sh_now_ns() - begin) / 1e9;
+        SH_TRY(run_one(t, SH_OP_REDUCE_SCATTER, &took));
+        get(t, t->part, t->count);
         *right = *right && reduced_right(t);
         *seconds = took < *seconds ? took : *seconds;
     }
@@ -146,28 +188,54 @@ static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct t
     return SH_OK;
 }
 
+static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
+{
+    size_t elems = (size_t)(WHOLE_ELEMS + d->mesh->world);
+
+    t->whole = sh_calloc(elems, sizeof *t->whole);
+    t->part = sh_calloc(elems, sizeof *t->part);
+    t->memory_bytes = 2 * (int64_t)(elems * sizeof *t->whole);
+    if (!d->device)
+        return SH_OK;
+    SH_TRY(d->device->arena_create(t->memory_bytes, 0, -1, &t->memory));
+    t->queue = d->device->queue_create(false);
+    return SH_OK;
+}
+
+static void close_memory(const struct sh_doctor *d, struct test *t)
+{
+    if (t->queue)
+        d->device->queue_destroy(t->queue);
+    if (t->memory)
+        d->device->arena_destroy(t->memory, t->memory_bytes);
+    free(t->part);
+    free(t->whole);
+}
+
 sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
-    struct sh_comm_options opt = {.timeout_seconds = TIMEOUT_SECONDS, .history = 64};
-    struct test t = {0};
-    struct sh_comm *comm;
-    size_t elems = (size_t)(WHOLE_ELEMS > d->mesh->world ? WHOLE_ELEMS : d->mesh->world);
-    double *all;
+    struct sh_comm_options opt = sh_place_comm(d->cfg, d->device, d->gpu.sharing);
+    struct test t = {.d = d};
+    struct sh_comm *comm = NULL;
+    double *all = sh_calloc((size_t)d->mesh->world, sizeof *all);
     sh_rc rc;
 
     if (d->mesh->world == 1) {
         sh_doctor_good(row, "one rank");
+        free(all);
         return SH_OK;
     }
-    SH_TRY(sh_mesh_self_test(d->mesh));
-    SH_TRY(sh_comm_create(d->mesh, &opt, &comm));
-    t.whole = sh_calloc(elems, sizeof *t.whole);
-    t.part = sh_calloc(elems, sizeof *t.part);
-    all = sh_calloc((size_t)d->mesh->world, sizeof *all);
-    rc = test_axes(d, comm, &t, all, row);
+    opt.timeout_seconds = TIMEOUT_SECONDS;
+    SH_TRY_OUT(sh_mesh_self_test(d->mesh));
+    SH_TRY_OUT(sh_comm_create(d->mesh, &opt, &comm));
+    SH_TRY_OUT(sh_agree(open_memory(d, &t)));
+    SH_TRY_OUT(test_axes(d, comm, &t, all, row));
+    if (d->device && row->state != SH_DOCTOR_BAD)
+        snprintf(row->text + strlen(row->text), sizeof row->text - strlen(row->text), "; GPU to GPU, %s",
+                 sh_comm_name(comm));
+out:
     sh_comm_destroy(comm);
+    close_memory(d, &t);
     free(all);
-    free(t.part);
-    free(t.whole);
     return rc;
 }

@@ -68,6 +68,12 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
     if (sh_request_gpu(cfg, false, &gpu, why) != SH_OK)
         sh_error_clear(); /* for the check of memory to say */
     SH_TRY(sh_place_find(cfg, gpu, &d->at));
+    if (d->at.gpu) {
+        const struct sh_device *device = sh_request_device(cfg, true);
+
+        SH_TRY(sh_place_open_gpu(cfg, device, &d->at, &d->gpu));
+        d->device = device;
+    }
     SH_TRY(sh_agree(sh_request_mesh(cfg, &d->at, &shape)));
     req = sh_request_axes(cfg, &d->at);
     SH_TRY(sh_mesh_create(&req, &d->mesh));
@@ -81,6 +87,8 @@ static void close_doctor(struct sh_doctor *d)
     free(d->place);
     free(d->leader);
     free(d->folder);
+    if (d->device)
+        d->device->close();
     sh_mesh_destroy(d->mesh);
 }
 

@@ -27,6 +27,8 @@ struct sh_doctor_place {
 struct sh_doctor {
     const struct sh_config *cfg;
     struct sh_place at;
+    const struct sh_device *device; /* open, where the job computes on GPUs; else NULL */
+    struct sh_place_gpu gpu;
     struct sh_mesh *mesh;
     struct sh_doctor_place *place; /* [world] */
     int *leader;                   /* [n_nodes] the first rank of each node */

@@ -27,6 +27,18 @@ static double free_memory(void)
     return available < (double)limit ? available : (double)limit;
 }
 
+static double room_for_rank(const struct sh_doctor *d)
+{
+    int64_t bytes;
+
+    if (!d->device)
+        return free_memory() / d->mesh->node_size;
+    if (sh_place_gpu_room(d->cfg, &d->at, &d->gpu, &bytes) == SH_OK)
+        return (double)bytes;
+    sh_error_clear();
+    return 0;
+}
+
 /* As sh_run_open() plans it, but for the ranks' one recomputation, which may take less. sharing: ranks that may run on
  * the same cores. */
 static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
@@ -66,7 +78,7 @@ sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
     if (failed)
         goto out;
     SH_TRY_OUT(sh_mesh_max(&arena, 1));
-    SH_TRY_OUT(sh_doctor_of_nodes(d, free_memory() / d->mesh->node_size, room));
+    SH_TRY_OUT(sh_doctor_of_nodes(d, room_for_rank(d), room));
     for (int i = 1; i < d->mesh->n_nodes; i++)
         poorest = room[i] < room[poorest] ? i : poorest;
     sh_str_bytes((int64_t)arena, need);

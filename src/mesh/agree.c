@@ -12,13 +12,6 @@ void sh_mesh_world(int *rank, int *world)
     MPI_Comm_size(MPI_COMM_WORLD, world);
 }
 
-static int world_rank(void)
-{
-    int rank, world;
-    sh_mesh_world(&rank, &world);
-    return rank;
-}
-
 static void stop_when_failed(sh_rc rc)
 {
     if (rc != SH_OK)
@@ -37,16 +30,19 @@ static sh_rc reduce_world(void *values, int n, MPI_Datatype type, MPI_Op op)
 sh_rc sh_agree(sh_rc rc)
 {
     enum { CLASS_RANGE = 256 };
-    /* The least value is the lowest failing rank's; its class rides along. */
+    int rank, world;
+    /* The least value is the lowest failing rank's; its class rides along. Of a failure that was agreed on before, one rank
+     * has the text, and goes before those that have none. */
     long long vote[2] = {LLONG_MAX, rc != SH_OK};
+    sh_mesh_world(&rank, &world);
     if (rc != SH_OK)
-        vote[0] = (long long)world_rank() * CLASS_RANGE + (long long)rc;
+        vote[0] = (rank + (sh_error_text()[0] != '\0' ? 0LL : world)) * CLASS_RANGE + (long long)rc;
     stop_when_failed(reduce_world(vote, 2, MPI_LONG_LONG, MPI_MIN));
     if (vote[0] == LLONG_MAX)
         return SH_OK;
     bool all_failed = vote[1] == 1;
-    int speaker = (int)(vote[0] / CLASS_RANGE);
-    if (world_rank() != speaker)
+    int speaker = (int)(vote[0] / CLASS_RANGE) % world;
+    if (rank != speaker)
         sh_error_clear();
     else if (!all_failed)
         return sh_fail_prefix(rc, "rank %d: ", speaker);

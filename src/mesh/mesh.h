@@ -66,7 +66,8 @@ sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out);
 void sh_mesh_destroy(struct sh_mesh *mesh); /* collective */
 
 /* All ranks learn the class of the lowest failing rank, SH_OK when none failed. Only that rank keeps its text (with
- * "rank N: " in front when the job has more than one rank); the others' text is cleared. Collective over the job. */
+ * "rank N: " in front when the job has more than one rank); the others' text is cleared. An agreed failure may be agreed on
+ * again. Collective over the job. */
 sh_rc sh_agree(sh_rc rc);
 
 /* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective. */

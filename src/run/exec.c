@@ -222,6 +222,11 @@ void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
     sh_exec_run_section(e, sh_program_section(e->p, kind));
 }
 
+void *sh_exec_queue(struct sh_exec *e)
+{
+    return e->queue;
+}
+
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e)
 {
     return &e->scalars;

@@ -30,6 +30,7 @@ void sh_exec_destroy(struct sh_exec *e);
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s);
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind);
 
+void *sh_exec_queue(struct sh_exec *e); /* that of the operations; NULL on the CPU */
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);
 void *sh_exec_data(struct sh_exec *e, int tensor);                 /* device address; of a snapshot: host address */
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */

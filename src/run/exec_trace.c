@@ -107,7 +107,7 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
 {
     const struct sh_op *op = &t->p->ops[i];
     const struct sh_op_info *info = sh_op_info(op->kind);
-    int64_t begin = t->device->event_ns(t->begin[i]), end = t->device->event_ns(t->end[i]);
+    int64_t begin = t->device->event_ns(t->begin[i]), end = begin + t->device->event_span_ns(t->begin[i], t->end[i]);
 
     if (info->comm)
         return write_collective(t, i, tickets[i]);

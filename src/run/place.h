@@ -4,7 +4,9 @@
 #define SH_RUN_PLACE_H
 
 #include "src/base/err.h"
+#include "src/comm/comm.h"
 #include "src/config/config.h"
+#include "src/device/device.h"
 
 #include <stdbool.h>
 
@@ -19,5 +21,24 @@ struct sh_place {
 
 /* gpu: this rank could. Collective over the job. Errors: SH_E_COMM. */
 sh_rc sh_place_find(const struct sh_config *cfg, bool gpu, struct sh_place *at);
+
+/* The GPU of this rank, open. */
+struct sh_place_gpu {
+    struct sh_device_info info;
+    int sharing; /* ranks that use it */
+};
+
+/* Each rank its own, unless ranks may share. Collective over the job. Errors, agreed: SH_E_USAGE. */
+sh_rc sh_place_open_gpu(const struct sh_config *cfg, const struct sh_device *device, const struct sh_place *at,
+                        struct sh_place_gpu *gpu);
+
+/* What an arena may take of it: what is free, without what CUDA's libraries and NCCL take later. Local. Errors:
+ * SH_E_MEMORY when that is nothing. */
+sh_rc sh_place_gpu_room(const struct sh_config *cfg, const struct sh_place *at, const struct sh_place_gpu *gpu,
+                        int64_t *bytes);
+
+/* How the ranks talk: as the configuration says, without report_dir. device: that of the operands; NULL: host memory.
+ * Local. */
+struct sh_comm_options sh_place_comm(const struct sh_config *cfg, const struct sh_device *device, int sharing);
 
 #endif

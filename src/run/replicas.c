@@ -3,6 +3,7 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/fault/fault.h"
+#include "src/run/look.h"
 #include "src/run/pieces.h"
 
 #include <stdlib.h>
@@ -11,40 +12,30 @@
 enum { STATES = 4, BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
 static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg_sq", "remainder"};
 
-/* Each block through a buffer that stays in the cache, so that the data may be on any device. The sum does not depend
- * on which thread takes which block; the number of the block is mixed in. */
-static uint64_t hash_data(const struct sh_run *r, const char *data, int64_t bytes)
+/* The sum does not depend on which thread takes which block; the number of the block is mixed in. */
+static uint64_t hash_data(const char *data, int64_t bytes)
 {
     int64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
     uint64_t sum = 0;
 
-#pragma omp parallel reduction(+ : sum) if (!r->device->gpu) /* to a GPU one thread talks */
-    {
-        char *buffer = sh_calloc(BLOCK_BYTES, 1);
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t left = bytes - b * BLOCK_BYTES, n = left < BLOCK_BYTES ? left : BLOCK_BYTES;
 
-#pragma omp for schedule(static)
-        for (int64_t b = 0; b < blocks; b++) {
-            int64_t left = bytes - b * BLOCK_BYTES, n = left < BLOCK_BYTES ? left : BLOCK_BYTES;
-
-            sh_exec_get_at(r->exec, buffer, data + b * BLOCK_BYTES, n);
-            sum += sh_mix64(sh_hash64(buffer, (size_t)n) + (uint64_t)b + 1);
-        }
-        free(buffer);
+        sum += sh_mix64(sh_hash64(data + b * BLOCK_BYTES, (size_t)n) + (uint64_t)b + 1);
     }
     return sum;
 }
 
-/* Without padding, which nobody reads. */
-static uint64_t hash_state(const struct sh_run *r, const struct sh_unit *u, int state)
+/* Without padding, which nobody reads. Of a state that is not there: no bytes. */
+static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
 {
     const int tensor[STATES] = {u->compute, u->exp_avg, u->exp_avg_sq, u->remainder};
     struct sh_range own = sh_pieces_owned(r, u);
     int t = tensor[state];
 
-    if (t == SH_NONE)
-        return 0;
-    return hash_data(r, sh_exec_data(r->exec, t),
-                     (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype));
+    *bytes = t == SH_NONE ? 0 : (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype);
+    return t == SH_NONE ? NULL : sh_exec_data(r->exec, t);
 }
 
 static int n_hashes(const struct sh_run *r)
@@ -52,14 +43,38 @@ static int n_hashes(const struct sh_run *r)
     return r->p->n_units * STATES;
 }
 
+static void hash_here(const struct sh_run *r, uint64_t *hash)
+{
+    int64_t bytes;
+
+    for (int i = 0; i < n_hashes(r); i++) {
+        const char *data = find_state(r, &r->p->units[i / STATES], i % STATES, &bytes);
+
+        hash[i] = hash_data(data, bytes);
+    }
+}
+
+static void hash_there(const struct sh_run *r, uint64_t *hash)
+{
+    struct sh_look *look = sh_look_open(r);
+    int64_t bytes;
+
+    for (int i = 0; i < n_hashes(r); i++) {
+        const char *data = find_state(r, &r->p->units[i / STATES], i % STATES, &bytes);
+
+        sh_look_sum(look, data, bytes);
+    }
+    memcpy(hash, sh_look_read(look), (size_t)n_hashes(r) * sizeof *hash);
+    sh_look_close(look);
+}
+
 static uint64_t hash_all(const struct sh_run *r, uint64_t *hash)
 {
     uint64_t all = 0;
 
-    for (int i = 0; i < n_hashes(r); i++) {
-        hash[i] = hash_state(r, &r->p->units[i / STATES], i % STATES);
+    (sh_look_can(r) ? hash_there : hash_here)(r, hash);
+    for (int i = 0; i < n_hashes(r); i++)
         all = sh_mix64(all ^ hash[i]) + 1;
-    }
     return all;
 }
 

@@ -24,8 +24,10 @@ static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
 
-    if (!limit)
-        limit = r->device->gpu ? r->gpu.free_bytes / r->sharing_gpu : sh_device_node_memory() / at->node_size;
+    if (!limit && r->device->gpu)
+        SH_TRY(sh_place_gpu_room(&r->cfg, at, &r->gpu, &limit));
+    else if (!limit)
+        limit = sh_device_node_memory() / at->node_size;
     SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
     SH_TRY(check_ranks(&r->cfg, &shape));
     return sh_request_build(&r->cfg, at, &shape, purpose, r->threads, limit, &r->build);
@@ -51,16 +53,9 @@ static sh_rc fit(struct sh_run *r)
 static sh_rc connect(struct sh_run *r, const struct sh_place *at)
 {
     struct sh_mesh_request req = sh_request_axes(&r->cfg, at);
-    static const char *const backends[] = {[SH_COMM_AUTO] = "auto", [SH_COMM_MPI] = "mpi", [SH_COMM_NCCL] = "nccl"};
-    bool tree = r->cfg.training.reproducible == SH_REPRODUCIBLE_MESH;
-    struct sh_comm_options opt = {.timeout_seconds = r->cfg.comm.train_timeout_seconds,
-                                  .history = r->cfg.comm.trace_buf_size,
-                                  .report_dir = r->folder,
-                                  .device = r->device,
-                                  .backend = tree ? "mpi" : backends[r->cfg.comm.backend],
-                                  .share_gpu = r->sharing_gpu > 1,
-                                  .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
+    struct sh_comm_options opt = sh_place_comm(&r->cfg, r->device, r->gpu.sharing);
 
+    opt.report_dir = r->folder;
     SH_TRY(sh_mesh_create(&req, &r->mesh));
     SH_TRY(sh_mesh_self_test(r->mesh));
     if (!sh_mesh_same(sh_pass_hash(r->p)))
@@ -99,25 +94,12 @@ static sh_rc find_place(struct sh_run *r, struct sh_place *at)
     return SH_OK;
 }
 
-/* Each rank its own, unless ranks may share. Collective. */
-static sh_rc open_gpu(struct sh_run *r, int node_rank)
-{
-    SH_TRY(sh_agree(r->device->open(node_rank, &r->gpu)));
-    SH_TRY(sh_mesh_alike_on_node(r->gpu.id, &r->sharing_gpu));
-    if (r->sharing_gpu > 1 && !r->cfg.comm.share_gpu)
-        return sh_agree(sh_fail(SH_E_USAGE,
-                                "%d ranks of this node would use GPU %d (%s); start one rank a GPU and let each see its "
-                                "own (srun --gpus-per-task=1) or all of them, or give --share-gpu to share",
-                                r->sharing_gpu, r->gpu.index, r->gpu.name));
-    return sh_agree(SH_OK);
-}
-
 static const char *describe_device(const struct sh_run *r, char text[128])
 {
     char threads[SH_STR_SHORT];
 
     if (r->device->gpu)
-        snprintf(text, 128, "%s, %s", r->gpu.name, sh_comm_name(r->comm));
+        snprintf(text, 128, "%s, %s", r->gpu.info.name, sh_comm_name(r->comm));
     else
         snprintf(text, 128, "%s each", sh_str_plural(r->threads, "thread", threads));
     return text;
@@ -161,7 +143,7 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     *r = (struct sh_run){.cfg = *cfg, .folder = sh_strdup(cfg->job.dump_folder)};
     SH_TRY_OUT(find_place(r, &at));
     if (r->device->gpu)
-        SH_TRY_OUT(open_gpu(r, at.node_rank));
+        SH_TRY_OUT(sh_place_open_gpu(cfg, r->device, &at, &r->gpu));
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);

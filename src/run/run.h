@@ -18,8 +18,7 @@ struct sh_run {
     struct sh_build build;
     struct sh_program *p;
     const struct sh_device *device;
-    struct sh_device_info gpu; /* when it is one */
-    int sharing_gpu;           /* ranks that use it */
+    struct sh_place_gpu gpu; /* when it is one */
     struct sh_mesh *mesh;
     struct sh_comm *comm;
     struct sh_exec *exec;

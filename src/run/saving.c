@@ -20,17 +20,19 @@ static const char *const how[] = {[SH_VERIFY_DISK] = "",
 /* *saved: what a save or a poll has committed, if anything. */
 static void report(struct sh_saving *s, struct sh_run_saved *saved)
 {
-    const char *verify = sh_ckpt_verify_name[s->r->cfg.checkpoint.verify];
-    struct sh_checkpoint_metrics m = {.step = saved->step,
-                                      .path = saved->path,
-                                      .bytes = saved->bytes,
-                                      .verify = verify,
-                                      .seconds = saved->seconds,
-                                      .stall = saved->stall,
-                                      .disk_seconds = saved->disk_seconds};
+    struct sh_checkpoint_metrics m;
 
     if (!saved->path)
         return;
+    saved->seconds += s->look_seconds;
+    saved->stall += s->look_seconds;
+    m = (struct sh_checkpoint_metrics){.step = saved->step,
+                                       .path = saved->path,
+                                       .bytes = saved->bytes,
+                                       .verify = sh_ckpt_verify_name[s->r->cfg.checkpoint.verify],
+                                       .seconds = saved->seconds,
+                                       .stall = saved->stall,
+                                       .disk_seconds = saved->disk_seconds};
     s->failures = 0;
     sh_progress_break(s->progress);
     sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training paused for %.3f s)%s", (long long)m.step, m.path,

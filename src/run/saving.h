@@ -19,6 +19,7 @@ struct sh_saving {
     struct sh_metrics *metrics;    /* rank 0 only, else NULL */
     struct sh_progress *progress;
     double seconds;                /* in which training stood still; the caller sets it back */
+    double look_seconds;           /* in which the state was looked at before the save; set by the caller */
     int failures;                  /* in a row */
     /* Of the checkpoint begun last. */
     int64_t step;

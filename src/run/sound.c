@@ -1,6 +1,7 @@
 #include "src/run/sound.h"
 
 #include "src/base/mem.h"
+#include "src/run/look.h"
 #include "src/run/pieces.h"
 
 #include <math.h>
@@ -8,12 +9,12 @@
 
 enum { BLOCK = 1 << 16 };
 
-/* Through a buffer that stays in the cache, so that the data may be on any device; to a GPU one thread talks. */
+/* Through a buffer that stays in the cache, in which halves are joined. */
 static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
 {
     int bad = 0;
 
-#pragma omp parallel reduction(+ : bad) if (!r->device->gpu)
+#pragma omp parallel reduction(+ : bad)
     {
         float *buffer = sh_calloc(BLOCK, sizeof *buffer);
 
@@ -30,23 +31,64 @@ static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
     return bad == 0;
 }
 
-static sh_rc check_unit(const struct sh_run *r, const struct sh_unit *u)
+/* The state of a place: SH_CKPT_STATES of each unit. */
+static struct sh_floats state_of(const struct sh_run *r, int place, int64_t *n)
 {
-    static const char *const name[SH_CKPT_STATES] = {"parameters", "exp_avg", "exp_avg_sq"};
+    const struct sh_unit *u = &r->p->units[place / SH_CKPT_STATES];
     struct sh_range own = sh_pieces_owned(r, u);
 
-    for (int k = 0; k < SH_CKPT_STATES; k++)
-        if (!is_finite(r, sh_pieces_state(r, u, (enum sh_ckpt_state)k), own.end - own.begin))
-            return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
-                           u->name, name[k]);
-    return SH_OK;
+    *n = own.end - own.begin;
+    return sh_pieces_state(r, u, (enum sh_ckpt_state)(place % SH_CKPT_STATES));
+}
+
+static int places(const struct sh_run *r)
+{
+    return r->p->n_units * SH_CKPT_STATES;
+}
+
+/* The first place with a number that is not finite; places(r): none. */
+static int find_bad(const struct sh_run *r)
+{
+    int place = 0;
+    int64_t n;
+
+    for (; place < places(r); place++) {
+        struct sh_floats x = state_of(r, place, &n);
+
+        if (!is_finite(r, x, n))
+            break;
+    }
+    return place;
+}
+
+static int find_bad_there(const struct sh_run *r)
+{
+    struct sh_look *look = sh_look_open(r);
+    const uint64_t *bad;
+    int place = 0;
+    int64_t n;
+
+    for (int i = 0; i < places(r); i++) {
+        struct sh_floats x = state_of(r, i, &n);
+
+        sh_look_bad(look, x, n);
+    }
+    bad = sh_look_read(look);
+    while (place < places(r) && !bad[place])
+        place++;
+    sh_look_close(look);
+    return place;
 }
 
 static sh_rc check_units(const struct sh_run *r)
 {
-    for (int i = 0; i < r->p->n_units; i++)
-        SH_TRY(check_unit(r, &r->p->units[i]));
-    return SH_OK;
+    static const char *const name[SH_CKPT_STATES] = {"parameters", "exp_avg", "exp_avg_sq"};
+    int place = sh_look_can(r) ? find_bad_there(r) : find_bad(r);
+
+    if (place == places(r))
+        return SH_OK;
+    return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
+                   r->p->units[place / SH_CKPT_STATES].name, name[place % SH_CKPT_STATES]);
 }
 
 sh_rc sh_run_is_sound(struct sh_run *r)

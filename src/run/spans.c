@@ -65,8 +65,7 @@ static void read_spans(struct sh_spans *s)
     while (s->oldest < s->newest && s->device->event_is_done(at(s, s->oldest)->end)) {
         const struct span *span = at(s, s->oldest++);
 
-        s->seconds[span->kind] +=
-            (double)(s->device->event_ns(span->end) - s->device->event_ns(span->begin)) / 1e9;
+        s->seconds[span->kind] += (double)s->device->event_span_ns(span->begin, span->end) / 1e9;
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include "src/base/log.h"
 #include "src/base/str.h"
+#include "src/base/time.h"
 #include "src/run/changes.h"
 #include "src/run/replicas.h"
 #include "src/run/sound.h"
@@ -50,20 +51,35 @@ static sh_rc check_state(struct sh_train *t, bool *sound)
 /* After the step just done; once is enough. */
 static sh_rc compare_replicas(struct sh_train *t)
 {
+    int64_t begun = sh_now_ns();
+
     if (!t->r->cfg.fault.replica_check_every || t->compared == t->r->step)
         return SH_OK;
     SH_TRY(sh_replicas_compare(t->r));
     t->compared = t->r->step;
+    t->check_seconds += (double)(sh_now_ns() - begun) / 1e9;
     return SH_OK;
 }
 
 /* Damage is not written as good. */
+static sh_rc check(struct sh_train *t, bool *sound)
+{
+    int64_t begun = sh_now_ns();
+
+    SH_TRY(compare_replicas(t));
+    t->saving.look_seconds = (double)(sh_now_ns() - begun) / 1e9;
+    begun = sh_now_ns();
+    SH_TRY(check_state(t, sound));
+    t->saving.look_seconds += (double)(sh_now_ns() - begun) / 1e9;
+    t->check_seconds += (double)(sh_now_ns() - begun) / 1e9;
+    return SH_OK;
+}
+
 static sh_rc save(struct sh_train *t, bool must)
 {
     bool sound;
 
-    SH_TRY(compare_replicas(t));
-    SH_TRY(check_state(t, &sound));
+    SH_TRY(check(t, &sound));
     if (sound)
         SH_TRY(sh_saving_save(&t->saving, must));
     return SH_OK;

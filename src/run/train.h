@@ -25,7 +25,7 @@ struct sh_train {
     int64_t global_batch;  /* sequences of a step */
     int64_t targets;       /* of the step, that count: over all ranks */
     int64_t own_targets, read_targets; /* the same of this rank, as counted before the step and as read in it */
-    double data_seconds;   /* since the last step's metrics */
+    double data_seconds, check_seconds; /* since the last step's metrics */
     int64_t last_step_ns;  /* when the last step ended; 0: none has */
     int64_t rss, gpu_used; /* bytes, largest over the ranks */
 };

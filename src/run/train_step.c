@@ -248,11 +248,12 @@ sh_rc sh_train_step(struct sh_train *t)
     m.time.checkpoint = t->saving.seconds;
     m.since_last = seconds_since(t->last_step_ns ? t->last_step_ns : begin);
     t->last_step_ns = sh_now_ns();
+    m.time.checks = t->check_seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.mfu = sh_mfu(m.tokens_per_second, m.flops_causal, r->mesh->world, r->cfg.metrics.peak_tflops);
     m.peak_rss_bytes = t->rss;
     m.gpu_used_bytes = t->gpu_used;
-    t->data_seconds = t->saving.seconds = 0;
+    t->data_seconds = t->check_seconds = t->saving.seconds = 0;
     report(t, &m);
     t->undo = verdict != SH_STEP_GOOD && t->guard.action == SH_GUARD_ROLLBACK;
     return SH_OK;

@@ -126,9 +126,10 @@ void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
 
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
-    json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
+    json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
                              number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
-                             number(s->time.data), "checkpoint", number(s->time.checkpoint));
+                             number(s->time.data), "checkpoint", number(s->time.checkpoint), "checks",
+                             number(s->time.checks));
     json_t *line = json_pack(
         "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
         number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens", (json_int_t)s->tokens,

@@ -10,7 +10,7 @@
 
 /* Where the time of a step went, in seconds; what is left of `step` is host work between the sections. */
 struct sh_step_time {
-    double step, compute, exposed_comm, data, checkpoint;
+    double step, compute, exposed_comm, data, checkpoint, checks;
 };
 
 /* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */

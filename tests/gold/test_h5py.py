@@ -97,7 +97,7 @@ def check_meta(f):
     for name, value in wanted.items():
         assert meta.attrs[name] == value, name
     assert meta['config'][()] == b'training:\n  steps: 7\n'
-    assert meta['guard'][()] == b'' and meta['notes'][()] == b''
+    assert meta['guard'][()] == b'' and meta['notes'][()] == b'checkpoint.verify: disk\n'
 
 
 class Hash128(ctypes.Structure):

@@ -5,9 +5,11 @@
 #include "kernels/exact.h"
 #include "kernels/mixsum.h"
 #include "src/base/hash.h"
+#include "src/base/mem.h"
 #include "src/base/rng.h"
 #include "tests/gpu/optest_device.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -643,6 +645,97 @@ static void mixsum(void **state)
         }
 }
 
+static uint64_t take_slot(uint64_t *slots)
+{
+    uint64_t found[2];
+
+    assert_int_equal(sh_cuda_take_slots(slots, 2, NULL), SH_OK);
+    device_get(found, slots, sizeof found);
+    assert_int_equal(found[0], 0);
+    return found[1];
+}
+
+/* n numbers with `bad` of them not finite, the largest among the others; the count, and that a second look begins anew. */
+static void check_damage(int64_t n, bool halves, size_t shift)
+{
+    enum { MOST = 5000 };
+    static float host[MOST];
+    float *room = sh_calloc((size_t)n + 1, sizeof *room);
+    struct sh_floats here = sh_floats_in(room, n, halves), x;
+    size_t bytes = (size_t)n * sizeof(float);
+    char *device = device_alloc(bytes, shift);
+    uint64_t *slots = device_alloc(2 * sizeof *slots, 0), bad = 0;
+
+    assert_true(n <= MOST);
+    for (int64_t i = 0; i < n; i++) {
+        static const float odd[] = {FLT_MAX, -FLT_MAX, INFINITY, -INFINITY, NAN, 0};
+        host[i] = odd[sh_mix64((uint64_t)i + 1) % 6];
+        bad += !isfinite(host[i]);
+    }
+    sh_floats_put(here, n, host);
+    device_put(device, room, bytes);
+    x = sh_floats_in((float *)(void *)device, n, halves);
+    for (int order = 0; order < OPTEST_ORDERS; order++) {
+        optest_device_order(order);
+        assert_int_equal(sh_cuda_count_bad(x, n, 1, NULL), SH_OK);
+        assert_int_equal(take_slot(slots), bad);
+    }
+    optest_device_order(0);
+    device_free(slots);
+    device_free(device);
+    free(room);
+}
+
+/* As the comment of the kernel says it. */
+static uint64_t sum_words(const unsigned char *x, int64_t bytes)
+{
+    uint64_t sum = 0, word;
+
+    for (int64_t i = 0; i < (bytes + 7) / 8; i++) {
+        memcpy(&word, x + 8 * i, bytes - 8 * i < 8 ? 0 : 8);
+        if (bytes - 8 * i < 8)
+            word = 0;
+        for (int64_t b = 8 * i; bytes - 8 * i < 8 && b < bytes; b++)
+            word = word << 8 | x[b];
+        sum += sh_mix64(word ^ sh_mix64((uint64_t)i + 1));
+    }
+    return sum;
+}
+
+static void check_sum(int64_t bytes)
+{
+    unsigned char *host = sh_calloc((size_t)bytes + 1, 1);
+    void *device = device_alloc((size_t)bytes, 0);
+    uint64_t *slots = device_alloc(2 * sizeof *slots, 0);
+
+    for (int64_t i = 0; i < bytes; i++)
+        host[i] = (unsigned char)sh_mix64((uint64_t)i + 1);
+    device_put(device, host, (size_t)bytes);
+    for (int order = 0; order < OPTEST_ORDERS; order++) {
+        optest_device_order(order);
+        assert_int_equal(sh_cuda_sum_words(device, bytes, 1, NULL), SH_OK);
+        assert_true(take_slot(slots) == sum_words(host, bytes));
+    }
+    optest_device_order(0);
+    device_free(slots);
+    device_free(device);
+    free(host);
+}
+
+static void damage(void **state)
+{
+    static const int64_t n[] = {0, 1, 3, 4, 64, 1023, 5000};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        check_damage(n[i], false, 0);
+        check_damage(n[i], true, 0);
+        check_damage(n[i], false, 4);
+        check_sum(n[i]);
+        check_sum(8 * n[i] + 2);
+    }
+}
+
 static void not_finite(void **state)
 {
     (void)state;
@@ -663,7 +756,7 @@ int main(void)
         cmocka_unit_test(norm),   cmocka_unit_test(norm_refuses), cmocka_unit_test(embed),
         cmocka_unit_test(embed_outside), cmocka_unit_test(rope),  cmocka_unit_test(rope_table),
         cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(vector),
-        cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
+        cmocka_unit_test(damage), cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
         cmocka_unit_test(adamw_in_halves), cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
         cmocka_unit_test(initial_values), cmocka_unit_test(mixsum),
     };

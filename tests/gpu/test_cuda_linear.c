@@ -128,6 +128,39 @@ static void test_in_place(void **state)
     optest_end(&ref);
 }
 
+/* A bias that begins where the output could not: in a unit, where parameters lie end to end. */
+static void test_shifted_bias(void **state)
+{
+    enum { ROWS = 4, COLS = 16, SHIFT = 1 };
+    float x[ROWS], w[COLS], b[SHIFT + COLS], y[ROWS * COLS];
+    void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0),
+         *dw = device_alloc(sizeof w, 0), *db = device_alloc(sizeof b, 0), *dy = device_alloc(sizeof y, 0);
+    struct sh_cublaslt_product p = {
+        .m = ROWS, .n = COLS, .k = 1, .in_dtype = SH_F32, .out_dtype = SH_F32,
+        .a = dx, .lda = 1, .b = dw, .ldb = 1, .trans_b = true, .c = dy, .ldc = COLS, .bias = (float *)db + SHIFT,
+    };
+
+    (void)state;
+    for (int i = 0; i < ROWS; i++)
+        x[i] = (float)i;
+    for (int i = 0; i < COLS; i++)
+        w[i] = b[SHIFT + i] = (float)(i + 1);
+    b[0] = -1;
+    device_put(dx, x, sizeof x);
+    device_put(dw, w, sizeof w);
+    device_put(db, b, sizeof b);
+    assert_int_equal(sh_cuda_product_prepare(NULL), SH_OK);
+    assert_int_equal(sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, NULL), SH_OK);
+    device_get(y, dy, sizeof y);
+    for (int i = 0; i < ROWS * COLS; i++)
+        assert_float_equal(y[i], x[i / COLS] * w[i % COLS] + w[i % COLS], 0);
+    device_free(work);
+    device_free(dx);
+    device_free(dw);
+    device_free(db);
+    device_free(dy);
+}
+
 /* Twice through more shapes than have room: the second time round, the first are chosen again. */
 static void test_many_shapes(void **state)
 {
@@ -175,7 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_in_place),    cmocka_unit_test(test_many_shapes),
-        cmocka_unit_test(test_too_little_work),
+        cmocka_unit_test(test_too_little_work), cmocka_unit_test(test_shifted_bias),
     };
     if (!optest_device_there())
         return 0;

@@ -5,14 +5,15 @@ its checkpoints to the CPU and back, and an event that is forgotten is found. Pr
 Only in a build that was configured --with-cuda=emulated.
 """
 import functools
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, MESHES, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits, tiny,
-                    traces)
+from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits,
+                    tiny, traces)
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 
@@ -48,6 +49,38 @@ def planned(mesh, **more):
     arena = int(re.search(r'arena: all that is allocated on it +(\d+)', text)[1])
     found = {'arena_bytes': step['arena_bytes'], 'gpu_used_bytes': step['gpu_used_bytes']}
     return [f'{name} is {size}, planned {arena}' for name, size in found.items() if size != arena]
+
+
+def margin():
+    """What is free is not all for the arena: NCCL and the libraries come later."""
+    wrong = []
+    for mib, mesh, word in ((2559, '1x2', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.5 GiB are kept'),
+                            (1000, '1x1', 'has 1000.0 MiB free for each rank, and 1.0 GiB are kept'),
+                            (1024 + 16, '1x1', 'the plan needs 32.* MiB .* more than memory.limit_bytes = 16')):
+        os.environ['SHERD_EMULATED_MIB'] = str(mib)
+        try:
+            wrong += refused('margin', MESHES[mesh][0], word, **MESHES[mesh][1])
+        finally:
+            del os.environ['SHERD_EMULATED_MIB']
+    return wrong
+
+
+def doctor(backend):
+    """It tries the GPUs' own way, with the communicators of training."""
+    job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **{'comm.backend': backend})})
+    said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
+    word = rf'^collectives +ok +shard .* GB/s a rank \(2 ranks\); replicate .*; GPU to GPU, {backend}$'
+    return [] if re.search(word, said, re.M) else [f'no line matches {word}:', said]
+
+
+def bench():
+    """Every collective on every axis, on communicators that are there."""
+    job.prepare('bench', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID)})
+    said = job.sherd('bench', 'comm', 'c.yaml', '--folder', '.', '--repeat', '1', '--max-bytes', '4096', ranks=4,
+                     folder='bench')
+    words = [f'{kind} {axis} ' for kind in ('all_gather', 'reduce_scatter', 'all_reduce')
+             for axis in ('shard', 'replicate', 'world')]
+    return [f'no line begins with "{word}": {said}' for word in words if not re.search(f'^{word}', said, re.M)]
 
 
 def too_large():
@@ -88,6 +121,55 @@ def flipped():
     return []
 
 
+def counters(steps, mesh, **more):
+    """What each rank has done in so many steps."""
+    path = pathlib.Path('counters').absolute()
+    path.unlink(missing_ok=True)
+    os.environ['SHERD_EMULATED_COUNTERS'] = str(path)
+    try:
+        run('counted', 'llama', CUDA, mesh, **{'training.steps': steps, 'checkpoint.enable': False,
+                                               'training.global_batch_size': 4, 'training.local_batch_size': 2, **more})
+    finally:
+        del os.environ['SHERD_EMULATED_COUNTERS']
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if line['launches']]  # not of the launcher
+
+
+def state_bytes():
+    """Parameters and both moments of the model, and what the replicas' padding adds."""
+    return 12 * 7820 * 1.1
+
+
+def counted(mesh, most_waits, most_bytes, **more):
+    """What a step may wait for and read; NCCL makes no thread. At the start a few more or less are waits, as the streams are
+    drawn."""
+    few, many = counters(2, mesh, **more), counters(12, mesh, **more)
+    waits, host_bytes = ((max(rank[what] for rank in many) - min(rank[what] for rank in few)) / 10
+                         for what in ('waits', 'host_bytes'))
+    wrong = [f'{waits} waits a step'] if waits > most_waits + 0.5 else []
+    wrong += [f'{host_bytes} bytes to the host a step'] if host_bytes > most_bytes else []
+    return wrong + [f'NCCL made {rank["threads"]} threads' for rank in many if rank['threads']]
+
+
+def strategy(name, ranks, more):
+    """As one rank on the CPU."""
+    batch = {'training.global_batch_size': 12, 'training.local_batch_size': 1}
+    MESHES['any'] = (ranks, {'parallelism.sharding_strategy': name, **more})
+    cpu, cuda = (job.losses(run('strategy', 'gpt2', device, mesh, **batch)) for device, mesh in ((CPU, '1x1'), (CUDA, 'any')))
+    return job.differ('losses', cuda, cpu, BOUND['float32'])
+
+
+def strategies():
+    """Name, ranks, other keys. In a few of them each strategy and each number of ranks is there."""
+    groups = {2: [], 4: [(2, 2)], 6: [(3, 2), (2, 3)]}
+    found = [(name, ranks, {}) for ranks in groups
+             for name in ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')]
+    found += [(name, ranks, {'mesh.shard': shard, 'mesh.replicate': replicate})
+              for ranks, axes in groups.items() for shard, replicate in axes for name in ('hybrid_shard', 'hybrid_shard_zero2')]
+    found += [('full_shard', ranks, {'parallelism.reshard_after_forward': inner}) for ranks, inner in ((4, 2), (6, 3))]
+    return found if LONG else [found[i] for i in (1, 2, 4, 10, 11, 13, 14, -1)]
+
+
 def main():
     if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
         job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
@@ -110,6 +192,15 @@ def main():
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
         ('a bit of a copy that changes on the host fails its save', flipped),
+        *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)
+          for name, ranks, more in strategies()],
+        ('two waits a step, on one GPU', functools.partial(counted, '1x1', 2, 64, **{'training.local_batch_size': 4})),
+        ('two waits a step, on two GPUs, with documents', functools.partial(
+            counted, '1x2', 2, 64, **{'data.document_mask': True, 'data.document_separator': 0})),
+        ('replicas are compared where they lie', functools.partial(
+            counted, '2x1', 4, 64, **{'fault.replica_check_every': 1})),
+        ('a save brings the state over once', functools.partial(
+            counted, '2x1', 8, state_bytes(), **{'checkpoint.enable': True, 'checkpoint.interval': 1})),
         ('validation', evaluates),
         ('targets that do not count', masked),
         ('a trace', traces),
@@ -121,6 +212,10 @@ def main():
         ('memory as planned, on one GPU', planned, '1x1'),
         ('memory as planned, with checkpoints behind the training', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
+        ('room is kept for libraries and NCCL', margin),
+        ('the doctor on GPUs, by NCCL', doctor, 'nccl'),
+        ('the doctor on GPUs, through host memory', doctor, 'mpi'),
+        ('collectives by NCCL, measured', bench),
         ('what no kernel can do is refused by its name', too_large),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),

@@ -356,7 +356,7 @@ static void printed_as_text(const char *folder)
     if (test_rank == 0) {
         FILE *out = open_memstream(&said, &n);
         CHECK(sh_ckpt_info(path, out) == SH_OK && fclose(out) == 0);
-        CHECK(strstr(said, "notes:\nmade: \\xc2\\x85with \xc3\xa9\nconfiguration:\na: \\x1b[31m\n\tb: \\xc2\\x9b31m\\x0d\n"
+        CHECK(strstr(said, "notes:\nmade: \\xc2\\x85with \xc3\xa9\ncheckpoint.verify: disk\nconfiguration:\na: \\x1b[31m\n\tb: \\xc2\\x9b31m\\x0d\n"
                            "guard:\n\\xff\\xe2\\x80\\xa8"));
         free(said);
     }

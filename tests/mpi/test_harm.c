@@ -15,6 +15,8 @@
 
 enum { STEPS = 400, HARM_STEP = 7, TOKENS = 2000 };
 
+static const char *device = "cpu";
+
 static void write_tokens(void)
 {
     FILE *f = test_rank() == 0 ? fopen("tokens.bin", "wb") : NULL;
@@ -33,7 +35,7 @@ static void write_tokens(void)
 
 static struct sh_run *open_run(const char *folder, int shard, const char *precision, int every, int interval)
 {
-    char text[5][64];
+    char text[6][64];
     const char *set[] = {"model.name=custom",
                          "model.family=llama",
                          "model.n_layers=2",
@@ -52,7 +54,8 @@ static struct sh_run *open_run(const char *folder, int shard, const char *precis
                          text[1],
                          text[2],
                          text[3],
-                         text[4]};
+                         text[4],
+                         text[5]};
     struct sh_config cfg;
     struct sh_run *r = NULL;
 
@@ -61,6 +64,7 @@ static struct sh_run *open_run(const char *folder, int shard, const char *precis
     snprintf(text[2], sizeof text[2], "training.mixed_precision_param=%s", precision);
     snprintf(text[3], sizeof text[3], "fault.replica_check_every=%d", every);
     snprintf(text[4], sizeof text[4], "checkpoint.interval=%d", interval);
+    snprintf(text[5], sizeof text[5], "training.device=%s", device);
     CHECK_OK(sh_config_load(NULL, (int)(sizeof set / sizeof *set), set, &cfg));
     CHECK_OK(sh_run_open(&cfg, SH_TO_TRAIN, &r));
     return r;
@@ -68,7 +72,11 @@ static struct sh_run *open_run(const char *folder, int shard, const char *precis
 
 static void flip(struct sh_run *r, int tensor)
 {
-    ((unsigned char *)sh_exec_data(r->exec, tensor))[1] ^= 0x10;
+    unsigned char *at = (unsigned char *)sh_exec_data(r->exec, tensor) + 1, byte;
+
+    sh_exec_get_at(r->exec, &byte, at, 1);
+    byte ^= 0x10;
+    sh_exec_put_at(r->exec, at, &byte, 1);
 }
 
 /* The one rank that speaks names the victim, alone where it is outvoted. */
@@ -235,6 +243,14 @@ int main(int argc, char **argv)
         test_flip_in_training("save", 1000000, 20);
     }
     test_nan_in_training();
+#ifdef SH_CUDA_EMULATED
+    setenv("SHERD_EMULATED_GPUS", "16", 1);
+    device = "cuda";
+    test_compare("bfloat16");
+    test_compare("float32");
+    test_sound("float32");
+    test_sound("bfloat16");
+#endif
     sh_mesh_stop();
     return bad_tests != 0;
 }

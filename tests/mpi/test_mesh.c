@@ -71,6 +71,8 @@ static void test_agree(void)
         char expected[64];
         snprintf(expected, sizeof expected, who == 0 ? "no file" : "rank %d: no file", who);
         CHECK(strcmp(sh_error_text(), test_rank() == who ? expected : "") == 0);
+        CHECK(sh_agree(SH_E_DATA) == SH_E_DATA); /* who calls something that has agreed may agree on it again */
+        CHECK(strcmp(sh_error_text(), test_rank() == who ? expected : "") == 0);
     }
     test_end("agree");
 }

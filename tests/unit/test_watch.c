@@ -35,7 +35,7 @@ static int remove_file(void **state)
 static const struct sh_step_metrics step = {
     .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
     .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9, .mfu = 0.375, .since_last = 2,
-    .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0},
+    .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0, .checks = 0.0625},
     .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
     .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
 
@@ -114,6 +114,7 @@ static void a_step_has_every_field(void **state)
     assert_number(time, "step", 1);
     assert_number(time, "compute", 0.5);
     assert_number(time, "exposed_comm", 0.25);
+    assert_number(time, "checks", 0.0625);
     assert_number(time, "data", 0.125);
     assert_number(time, "checkpoint", 0);
     assert_null(json_object_get(o, "skipped"));

@@ -1,6 +1,8 @@
-/* Double of the part of cuBLASLt that kernels/cuda/cublaslt.c uses: plain products on host memory, done when they are
- * asked for. It is stricter than the library where the library would be quietly wrong: an operand that is less aligned
+/* Double of the part of cuBLASLt that kernels/cuda/cublaslt.c uses: plain products on host memory, done where they are
+ * asked for or in their stream (emulated.h). It is stricter than the library where the library would be quietly wrong: an operand that is less aligned
  * than was promised, a kernel that was chosen for other shapes, or with too little scratch, ends the program. */
+#include "tests/gpu/emulated/emulated.h"
+
 #include <cublasLt.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -230,6 +232,8 @@ static void check_call(const struct algo *answer, const struct product *p,
         want(!memcmp(layout[i], &answer->layout[i], sizeof answer->layout[i]), "the algorithm is for another shape");
         want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
     }
+    want(p->epilogue != CUBLASLT_EPILOGUE_BIAS || (uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0,
+         "a bias is less aligned than was promised of D");
     want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] &&
              p->epilogue == answer->product.epilogue,
          "the algorithm is for another product");
@@ -260,21 +264,44 @@ static void multiply(const struct product *p, float alpha, float beta, const str
         }
 }
 
+/* A product that is under way. */
+struct call {
+    struct product product;
+    float alpha, beta;
+    struct layout layout[ALIGNMENTS];
+    const void *a, *b, *c;
+    void *d;
+    char *space;
+    size_t space_bytes;
+};
+
+static void run(void *arg)
+{
+    struct call *x = arg;
+    memset(x->space, 0xff, 4096); /* what anybody had there is gone */
+    memset(x->space + x->space_bytes - 4096, 0xff, 4096);
+    multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c, &x->layout[3],
+             x->d);
+    free(x);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
                               const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t *algo, void *space, size_t space_bytes, cudaStream_t stream)
 {
     (void)handle;
-    (void)stream;
     const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {la, lb, lc, ld};
     const struct product *p = (const void *)desc;
     check_call(answer_of(algo), p, layout, (const void *const[]){a, b, c, d}, space, space_bytes);
     want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS,
          "this epilogue is not imitated");
-    memset(space, 0xff, 4096); /* what anybody had there is gone */
-    memset((char *)space + space_bytes - 4096, 0xff, 4096);
-    multiply(p, *(const float *)alpha, *(const float *)beta, (const void *)la, a, (const void *)lb, b, (const void *)lc,
-             c, (const void *)ld, d);
+    struct call *x = own(sizeof *x);
+    *x = (struct call){*p, *(const float *)alpha, *(const float *)beta, {{0}}, a, b, c, d, space, space_bytes};
+    for (int i = 0; i < ALIGNMENTS; i++)
+        memcpy(&x->layout[i], layout[i], sizeof x->layout[i]);
+    if (sh_emulated_launch)
+        return sh_emulated_launch(stream, run, x) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+    run(x);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,4 +1,5 @@
 #include "tests/gpu/emulated/cuda_on_cpu.h"
+#include "tests/gpu/emulated/emulated.h"
 #include "tests/gpu/emulated/races.h"
 
 #include <algorithm>
@@ -315,6 +316,34 @@ void sh_emulated::launch(const char *kernel, dim3 grid, dim3 block, size_t share
         run_block(turn);
     }
     races::end_launch();
+}
+
+int (*sh_emulated_launch)(void *stream, void (*work)(void *arg), void *arg);
+
+namespace
+{
+struct launched {
+    const char *kernel;
+    dim3 grid, block;
+    size_t shared;
+    std::function<void()> thread;
+};
+
+void run_launched(void *arg)
+{
+    std::unique_ptr<launched> l(static_cast<launched *>(arg));
+    sh_emulated::launch(l->kernel, l->grid, l->block, l->shared, l->thread);
+}
+} // namespace
+
+int sh_emulated::put(void *stream, const char *kernel, dim3 grid, dim3 block, size_t shared,
+                     std::function<void()> thread)
+{
+    auto *l = new launched{kernel, grid, block, shared, std::move(thread)};
+    if (sh_emulated_launch)
+        return sh_emulated_launch(stream, run_launched, l);
+    run_launched(l);
+    return 0;
 }
 
 static void wait(enum state state, place at)

@@ -1,7 +1,7 @@
 /* CUDA kernels on the CPU, so that tests find wrong indices and missing barriers without a GPU. kernels/cuda/launch.cuh
  * includes this in place of the CUDA headers when SH_CUDA_EMULATED is defined; the kernels do not know the difference.
  *
- * A launch runs at once, on the calling thread: the blocks one after another, and the threads of a block as fibers, of
+ * A launch runs at once, on the calling thread, or in its stream beside the double of the runtime: the blocks one after another, and the threads of a block as fibers, of
  * which each runs until it ends or waits at a barrier. What is found:
  *   - a missing barrier: between two barriers, the order of threads and blocks is forward, backward or shuffled, as
  *     sh_emulated_set_order() says. A test runs a kernel in all orders and wants the same bits.
@@ -70,6 +70,9 @@ struct place {
 };
 
 void launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
+
+/* The same in a stream, where there are streams (emulated.h); returns the error of the launch, 0 for none. */
+int put(void *stream, const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> thread);
 void wait_block(place at);
 void wait_warp(place at);
 unsigned lane();

@@ -1,11 +1,9 @@
-/* A double of the CUDA runtime for tests without a GPU: memory is the host's, work is done where it is put, and the order
- * of everything is judged (order.h). Only what Sherd calls is here.
- *   SHERD_EMULATED_GPUS   how many there are; none when it is not set
- *   SHERD_EMULATED_DROP   the how manieth cudaStreamWaitEvent of a process is forgotten, so that a test can see that this
- *                         is found */
+/* A double of the CUDA runtime for tests without a GPU: memory is the host's, streams are lazy (streams.h), and the
+ * order of everything is judged (order.h). Only what Sherd calls is here. */
 #include "src/base/mem.h"
-#include "src/base/time.h"
+#include "tests/gpu/emulated/emulated.h"
 #include "tests/gpu/emulated/order.h"
+#include "tests/gpu/emulated/streams.h"
 
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -17,12 +15,14 @@
 enum { ALIGN = 256, POISON = 0xff, MEMORY_GIB = 16 };
 
 struct CUstream_st {
-    int actor;
+    int actor, number;
+    struct sh_stream *work;
 };
 
 struct CUevent_st {
     struct sh_order_clock clock;
-    int64_t ns;
+    struct sh_mark *mark; /* NULL: never recorded */
+    bool old;             /* see elapsed() */
 };
 
 struct block {
@@ -36,39 +36,77 @@ static struct block *blocks; /* device and pinned memory */
 static int n_blocks, cap_blocks;
 static size_t used;
 static struct CUstream_st default_stream = {.actor = -1};
+static _Thread_local cudaError_t last_error;
 
-void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
-
-static int number(const char *name)
+long sh_emulated_number(const char *name)
 {
     const char *text = getenv(name);
 
-    return text ? atoi(text) : 0;
+    return text ? atol(text) : 0;
 }
 
-static int actor_of(cudaStream_t stream)
+/* splitmix64: Steele, Lea, Flood, OOPSLA 2014. */
+unsigned sh_emulated_dice(unsigned sides)
+{
+    static _Atomic uint64_t thrown;
+    uint64_t z = ((uint64_t)sh_emulated_number("SHERD_EMULATED_SEED") << 32) + ++thrown * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (unsigned)((z ^ (z >> 31)) % sides);
+}
+
+int sh_emulated_stream_number(void *stream)
+{
+    return stream ? ((cudaStream_t)stream)->number : 0;
+}
+
+static cudaStream_t known(void *stream)
 {
     if (stream)
-        return stream->actor;
-    if (default_stream.actor < 0)
+        return stream;
+    pthread_mutex_lock(&lock);
+    if (!default_stream.work) {
         default_stream.actor = sh_order_actor();
-    return default_stream.actor;
+        default_stream.work = sh_stream_create();
+    }
+    pthread_mutex_unlock(&lock);
+    return &default_stream;
+}
+
+void sh_emulated_put(void *stream, void (*work)(void *arg), void *arg)
+{
+    sh_stream_put(known(stream)->work, work, arg, false);
+}
+
+void sh_emulated_put_in_order(void *stream, void (*work)(void *arg), void *arg)
+{
+    sh_stream_put(known(stream)->work, work, arg, sh_emulated_number("NCCL_LAUNCH_ORDER_IMPLICIT") == 1);
+}
+
+/* As launch.cuh does: an error of an earlier call of this thread is taken for one of the launch. */
+static int launch(void *stream, void (*work)(void *arg), void *arg)
+{
+    sh_emulated_count(SH_EMULATED_LAUNCHES, 1);
+    sh_emulated_put(stream, work, arg);
+    return (int)cudaGetLastError();
 }
 
 void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label)
 {
-    sh_order_access(actor_of(queue), at, bytes, write, label);
+    sh_order_access(known(queue)->actor, at, bytes, write, label);
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = number("SHERD_EMULATED_GPUS");
+    *count = (int)sh_emulated_number("SHERD_EMULATED_GPUS");
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device < number("SHERD_EMULATED_GPUS") ? cudaSuccess : cudaErrorInvalidDevice;
+    sh_emulated_launch = launch;
+    return device < (int)sh_emulated_number("SHERD_EMULATED_GPUS") ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -107,19 +145,19 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 {
-    *all = (size_t)MEMORY_GIB << 30;
+    long mib = sh_emulated_number("SHERD_EMULATED_MIB");
+
+    *all = mib ? (size_t)mib << 20 : (size_t)MEMORY_GIB << 30;
     *free_bytes = *all - used;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
-}
+    cudaError_t error = last_error;
 
-cudaError_t cudaPeekAtLastError(void)
-{
-    return cudaSuccess;
+    last_error = cudaSuccess;
+    return error;
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -164,12 +202,14 @@ static struct block take_block(const void *memory)
     return found;
 }
 
+/* Memory is only given back when the device is at rest, as CUDA does it. */
 static cudaError_t release(void *memory)
 {
     struct block b = take_block(memory);
 
     if (!b.begin)
         return cudaErrorInvalidValue;
+    sh_streams_rest();
     sh_order_forget(b.begin, (int64_t)b.bytes);
     free(memory);
     return cudaSuccess;
@@ -196,35 +236,97 @@ cudaError_t cudaFreeHost(void *memory)
 }
 
 /* Copies that do not wait are only real with memory that the driver knows. */
-static bool is_known(const void *at, size_t bytes)
+static bool is_known(const void *at, size_t bytes, bool *pinned)
 {
     bool known = false;
 
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < n_blocks && !known; i++)
+    for (int i = 0; i < n_blocks && !known; i++) {
         known = (const char *)at >= blocks[i].begin &&
                 (const char *)at + bytes <= blocks[i].begin + blocks[i].bytes;
+        *pinned = known && blocks[i].pinned;
+    }
     pthread_mutex_unlock(&lock);
     return known;
 }
 
+/* A copy that is not done yet, in a ring with all others. from == NULL: a memset. */
+struct copy {
+    struct copy *before, *behind;
+    char *to;
+    const char *from;
+    size_t bytes;
+    int value;
+};
+static struct copy pending = {.before = &pending, .behind = &pending};
+
+static bool meet(const char *a, const char *b, size_t bytes, size_t b_bytes)
+{
+    return a && b && a < b + b_bytes && b < a + bytes;
+}
+
+/* Host memory that a copy will fill holds nothing of use until then, unless an earlier copy has still to do with it. */
+static void poison(char *to, size_t bytes)
+{
+    for (struct copy *c = pending.behind; c != &pending; c = c->behind)
+        if (meet(to, c->to, bytes, c->bytes) || meet(to, c->from, bytes, c->bytes))
+            return;
+    memset(to, POISON, bytes);
+}
+
+static void do_copy(void *arg)
+{
+    struct copy *c = arg;
+
+    if (c->from)
+        memcpy(c->to, c->from, c->bytes);
+    else
+        memset(c->to, c->value, c->bytes);
+    pthread_mutex_lock(&lock);
+    c->before->behind = c->behind;
+    c->behind->before = c->before;
+    pthread_mutex_unlock(&lock);
+    free(c);
+}
+
+static void put_copy(struct copy copy, bool to_host, cudaStream_t stream)
+{
+    struct copy *c = sh_calloc(1, sizeof *c);
+
+    pthread_mutex_lock(&lock);
+    if (to_host)
+        poison(copy.to, copy.bytes);
+    *c = copy;
+    c->before = pending.before;
+    c->behind = &pending;
+    c->before->behind = pending.before = c;
+    pthread_mutex_unlock(&lock);
+    sh_emulated_put(stream, do_copy, c);
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+    bool to_host, from_host;
+
     (void)kind;
-    if (!is_known(to, bytes) || !is_known(from, bytes))
+    if (!is_known(to, bytes, &to_host) || !is_known(from, bytes, &from_host))
         return cudaErrorInvalidValue;
     sh_emulated_access(stream, from, (int64_t)bytes, 0, "copy");
     sh_emulated_access(stream, to, (int64_t)bytes, 1, "copy");
-    memcpy(to, from, bytes);
+    if (to_host && !from_host)
+        sh_emulated_count(SH_EMULATED_HOST_BYTES, (int64_t)bytes);
+    put_copy((struct copy){.to = to, .from = from, .bytes = bytes}, to_host, stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream)
 {
-    if (!is_known(at, bytes))
+    bool on_host;
+
+    if (!is_known(at, bytes, &on_host))
         return cudaErrorInvalidValue;
     sh_emulated_access(stream, at, (int64_t)bytes, 1, "memset");
-    memset(at, value, bytes);
+    put_copy((struct copy){.to = at, .bytes = bytes, .value = value}, false, stream);
     return cudaSuccess;
 }
 
@@ -235,10 +337,12 @@ cudaError_t cudaMemset(void *at, int value, size_t bytes)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
+    static int created;
+
     (void)flags;
     (void)priority;
     *stream = sh_calloc(1, sizeof **stream);
-    (*stream)->actor = sh_order_actor();
+    **stream = (struct CUstream_st){.actor = sh_order_actor(), .number = ++created, .work = sh_stream_create()};
     return cudaSuccess;
 }
 
@@ -249,16 +353,24 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
+static void wait_for_mark(struct sh_mark *m)
+{
+    sh_emulated_count(SH_EMULATED_WAITS, sh_mark_wait(m));
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    struct sh_mark *mark = sh_stream_mark(known(stream)->work);
     struct sh_order_clock now;
 
-    sh_order_mark(actor_of(stream), &now);
+    sh_order_mark(known(stream)->actor, &now);
+    wait_for_mark(mark);
+    sh_mark_put(mark);
     sh_order_wait(&now);
     return cudaSuccess;
 }
 
-/* Of the default stream, which is all that Sherd synchronises in this way. */
+/* The host learns no more from it than from the default stream's: that is all that Sherd synchronises in this way. */
 cudaError_t cudaDeviceSynchronize(void)
 {
     return cudaStreamSynchronize(NULL);
@@ -273,31 +385,59 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    sh_mark_put(event->mark);
     free(event);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    sh_order_mark(actor_of(stream), &event->clock);
-    event->ns = sh_now_ns();
+    sh_order_mark(known(stream)->actor, &event->clock);
+    sh_mark_put(event->mark);
+    event->mark = sh_stream_mark(known(stream)->work);
+    event->old = sh_emulated_counted(SH_EMULATED_LAUNCHES) == 0;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    if (event->mark)
+        wait_for_mark(event->mark);
     sh_order_wait(&event->clock);
     return cudaSuccess;
 }
 
+/* CUDA may take the answer for an error of this thread. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    return cudaEventSynchronize(event);
+    sh_emulated_count(SH_EMULATED_QUERIES, 1);
+    if (event->mark && !sh_mark_done(event->mark))
+        return last_error = cudaErrorNotReady;
+    sh_order_wait(&event->clock);
+    return cudaSuccess;
+}
+
+/* As a float of milliseconds. Of SHERD_EMULATED_CLOCK_SECONDS, what was recorded before the first kernel is that much
+ * older, and a time from it as coarse as that makes it; the difference itself is not told. */
+static float elapsed(const struct CUevent_st *begin, const struct CUevent_st *end)
+{
+    double ms = (double)(sh_mark_ns(end->mark) - sh_mark_ns(begin->mark)) / 1e6;
+    double age = 1e3 * (double)sh_emulated_number("SHERD_EMULATED_CLOCK_SECONDS");
+
+    if (begin->old == end->old)
+        age = 0;
+    if (end->old)
+        age = -age;
+    return (float)((double)(float)(ms + age) - age);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
-    *ms = (float)((double)(end->ns - begin->ns) / 1e6);
+    if (!begin->mark || !end->mark)
+        return cudaErrorInvalidResourceHandle;
+    if (!sh_mark_done(begin->mark) || !sh_mark_done(end->mark))
+        return cudaErrorNotReady;
+    *ms = elapsed(begin, end);
     return cudaSuccess;
 }
 
@@ -306,7 +446,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     static int waits;
 
     (void)flags;
-    if (++waits != number("SHERD_EMULATED_DROP"))
-        sh_order_after(actor_of(stream), &event->clock);
+    if (++waits == (int)sh_emulated_number("SHERD_EMULATED_DROP"))
+        return cudaSuccess;
+    sh_order_after(known(stream)->actor, &event->clock);
+    if (event->mark)
+        sh_stream_after(known(stream)->work, event->mark);
     return cudaSuccess;
 }

@@ -1,263 +1,339 @@
-/* A double of NCCL for tests without a GPU: the ranks of one node meet in shared memory, not in MPI, which belongs to
- * another thread. A collective is done where it is put; that is right because all ranks issue them in one order. What
- * NCCL would hang or go wrong on is told: ranks that call different collectives. */
-#include "src/base/dtype.h"
+/* A double of NCCL for tests without a GPU, as close to the library as its caller can see:
+ *   - Communicators block or not. One that does not finishes each call on a thread of its own and says ncclInProgress
+ *     until then; ncclCommSplit says ncclSuccess even so, and its communicator is NULL until it is connected.
+ *   - One thread at a time may be in a communicator; two stop the process.
+ *   - A collective is work of its stream. With NCCL_LAUNCH_ORDER_IMPLICIT, those of a process begin in the order of their
+ *     calls, on whatever stream and communicator.
+ *   - What NCCL would hang or go wrong on stops the process: ranks whose calls differ in kind, count, type, stream,
+ *     communicator or order, and NULL for a communicator in ncclCommGetAsyncError.
+ *   - Any call fails, hangs or is slow on request (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
+#include "tests/gpu/emulated/emulated.h"
+#include "tests/gpu/emulated/nccl_fault.h"
+#include "tests/gpu/emulated/nccl_meet.h"
 
-#include <fcntl.h>
-#include <nccl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
-
-enum { RANKS = 16, CHUNK = 64 << 10, NAME = 100 };
-
-/* What a rank is about to do. */
-struct wish {
-    int kind, type;
-    size_t count;
-    int color, key;
-};
-
-struct meeting {
-    _Atomic int state; /* 0: as it was made, 1: one is setting it up, 2: ready */
-    pthread_barrier_t barrier;
-    struct wish wish[RANKS];
-    _Alignas(64) char data[RANKS][CHUNK];
-};
 
 struct ncclComm {
     int rank, size, splits;
-    char name[NAME];
-    struct meeting *m;
+    bool blocks;
+    char path[SH_MEET_PATH], name[SH_MEET_NAME];
+    struct ncclComm *world; /* whose meeting has the log */
+    struct sh_meeting *m;
+    _Atomic int inside; /* threads */
+    _Atomic int state;  /* ncclResult_t: of the call under way, or why it failed later */
 };
 
-enum { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, SPLIT };
-
-void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
-
-static void barrier(struct ncclComm *c)
+static void stop(const char *what, const char *name)
 {
-    pthread_barrier_wait(&c->m->barrier);
+    sh_stop(sh_fail(SH_E_BUG, "emulated NCCL: %s '%s'", what, name));
 }
 
-static void set_up(struct meeting *m, int size)
+static void enter(struct ncclComm *c)
 {
-    int fresh = 0;
-    pthread_barrierattr_t attr;
-
-    if (atomic_compare_exchange_strong(&m->state, &fresh, 1)) {
-        pthread_barrierattr_init(&attr);
-        pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-        pthread_barrier_init(&m->barrier, &attr, (unsigned)size);
-        atomic_store(&m->state, 2);
-    }
-    while (atomic_load(&m->state) != 2)
-        sched_yield();
+    if (atomic_fetch_add(&c->inside, 1))
+        stop("two threads are in communicator", c->name);
 }
 
-static ncclResult_t meet(struct ncclComm *c)
+static void leave(struct ncclComm *c)
 {
-    int fd = shm_open(c->name, O_CREAT | O_RDWR, 0600);
+    atomic_fetch_sub(&c->inside, 1);
+}
 
-    if (fd < 0 || c->size > RANKS || ftruncate(fd, sizeof *c->m) != 0)
+/* A call on a thread of its own. */
+struct job {
+    struct ncclComm *c;
+    ncclResult_t (*work)(void *arg);
+    void *arg;
+};
+
+static void *job_main(void *arg)
+{
+    struct job *j = arg;
+    struct ncclComm *c = j->c;
+
+    sh_nccl_delay();
+    int rc = j->work(j->arg);
+    free(j);
+    atomic_store(&c->state, rc);
+    return NULL;
+}
+
+/* Finish a call here, or behind the caller's back. */
+static ncclResult_t finish(struct ncclComm *c, ncclResult_t (*work)(void *arg), void *arg)
+{
+    pthread_t thread;
+    struct job *j;
+
+    if (c->blocks)
+        return work(arg);
+    j = sh_calloc(1, sizeof *j);
+    *j = (struct job){c, work, arg};
+    atomic_store(&c->state, ncclInProgress);
+    if (pthread_create(&thread, NULL, job_main, j) != 0)
         return ncclSystemError;
-    c->m = mmap(NULL, sizeof *c->m, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (c->m == MAP_FAILED)
-        return ncclSystemError;
-    set_up(c->m, c->size);
-    barrier(c);
-    if (c->rank == 0)
-        shm_unlink(c->name);
-    return ncclInProgress; /* as NCCL does where it does not block */
+    pthread_detach(thread);
+    sh_emulated_count(SH_EMULATED_THREADS, 1);
+    return ncclInProgress;
 }
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    if (sh_nccl_fault_of(__func__))
+        return ncclSystemError;
+    *version = (int)sh_emulated_number("SHERD_EMULATED_NCCL_VERSION");
+    if (!*version)
+        *version = NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
+    const char *folder = getenv("SHERD_EMULATED_FOLDER");
     static int n;
 
+    if (sh_nccl_fault_of(__func__))
+        return ncclSystemError;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "/sherd-test-%ld-%d", (long)getpid(), n++);
+    snprintf(id->internal, sizeof id->internal, "%s/sherd-test-%ld-%d", folder ? folder : "/dev/shm", (long)getpid(),
+             n++);
     return ncclSuccess;
 }
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
-    return result == ncclSystemError ? "no shared memory" : "an error of the emulated NCCL";
+    switch (result) {
+    case ncclSystemError: return "unhandled system error";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    case ncclInvalidArgument: return "invalid argument";
+    default: return "an error of the emulated NCCL";
+    }
 }
 
 const char *ncclGetLastError(ncclComm_t comm)
 {
     (void)comm;
-    return "";
+    return "as the test wants it";
+}
+
+static ncclResult_t meet(void *arg)
+{
+    struct ncclComm *c = arg;
+
+    c->m = sh_meet_open(c->path, c->rank, c->size);
+    return c->m ? ncclSuccess : ncclSystemError;
+}
+
+static struct ncclComm *make(const ncclConfig_t *config, int rank, int size)
+{
+    struct ncclComm *c = sh_calloc(1, sizeof *c);
+
+    *c = (struct ncclComm){.rank = rank, .size = size, .blocks = config->blocking != 0};
+    snprintf(c->name, sizeof c->name, "%s", config->commName ? config->commName : "");
+    return c;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-    (void)config;
-    *comm = sh_calloc(1, sizeof **comm);
-    **comm = (struct ncclComm){.rank = rank, .size = size};
-    snprintf((*comm)->name, NAME, "%.60s", id.internal);
-    return meet(*comm);
+    enum sh_nccl_fault fault = sh_nccl_fault_of(__func__);
+    struct ncclComm *c;
+    ncclResult_t rc;
+
+    *comm = NULL;
+    if (fault == SH_NCCL_ERROR)
+        return ncclSystemError;
+    c = make(config, rank, size);
+    c->world = c;
+    snprintf(c->path, sizeof c->path, "%.*s", (int)sizeof id.internal, id.internal);
+    *comm = c;
+    rc = finish(c, meet, c);
+    if (fault == SH_NCCL_ASYNC)
+        atomic_store(&c->state, ncclRemoteError);
+    return rc;
 }
 
-/* Ranks of the same color, by key; equal keys do not occur. */
-static void find_place(const struct ncclComm *parent, struct wish mine, struct ncclComm *c)
-{
-    for (int r = 0; r < parent->size; r++) {
-        const struct wish *w = &parent->m->wish[r];
+struct split {
+    struct ncclComm *parent, *child;
+    ncclComm_t *to;
+    int color, key, number;
+};
 
-        c->size += w->color == mine.color;
-        c->rank += w->color == mine.color && w->key < mine.key;
+/* Ranks of the same color, by key; equal keys do not occur. */
+static ncclResult_t split(void *arg)
+{
+    struct split s = *(struct split *)arg;
+    struct sh_meeting *m = s.parent->m;
+    struct ncclComm *c = s.child;
+    ncclResult_t rc;
+
+    free(arg);
+    m->wish[s.parent->rank].color = s.color;
+    m->wish[s.parent->rank].key = s.key;
+    sh_meet_wait(m);
+    for (int r = 0; r < s.parent->size; r++) {
+        c->size += m->wish[r].color == s.color;
+        c->rank += m->wish[r].color == s.color && m->wish[r].key < s.key;
     }
+    sh_meet_wait(m);
+    snprintf(c->path, sizeof c->path, "%.150s-%d-%d", s.parent->path, s.number, s.color);
+    rc = meet(c);
+    __atomic_store_n(s.to, c, __ATOMIC_RELEASE);
+    return rc;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comm, ncclConfig_t *config)
 {
-    struct wish mine = {.kind = SPLIT, .color = color, .key = key};
+    enum sh_nccl_fault fault;
+    struct split *s;
+    ncclResult_t rc;
 
-    (void)config;
-    parent->m->wish[parent->rank] = mine;
-    barrier(parent);
-    *comm = sh_calloc(1, sizeof **comm);
-    find_place(parent, mine, *comm);
-    barrier(parent);
-    snprintf((*comm)->name, NAME, "%.60s-%d-%d", parent->name, parent->splits++, color);
-    return meet(*comm);
+    enter(parent);
+    fault = sh_nccl_fault_of(__func__);
+    *comm = NULL;
+    if (fault == SH_NCCL_ERROR) {
+        leave(parent);
+        return ncclSystemError;
+    }
+    s = sh_calloc(1, sizeof *s);
+    *s = (struct split){parent, make(config, 0, 0), comm, color, key, parent->splits++};
+    s->child->world = parent->world;
+    if (fault == SH_NCCL_ASYNC)
+        atomic_store(&s->child->state, ncclRemoteError);
+    rc = finish(parent, split, s);
+    leave(parent);
+    return rc == ncclInProgress ? ncclSuccess : rc; /* so do 2.19 to 2.30 */
+}
+
+static ncclResult_t finalize(void *arg)
+{
+    sh_meet_wait(((struct ncclComm *)arg)->m);
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    barrier(comm);
-    return ncclSuccess;
+    ncclResult_t rc;
+
+    enter(comm);
+    rc = sh_nccl_fault_of(__func__) == SH_NCCL_ERROR ? ncclSystemError : finish(comm, finalize, comm);
+    leave(comm);
+    return rc;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    munmap(comm->m, sizeof *comm->m);
+    enter(comm);
+    if (sh_nccl_fault_of(__func__) == SH_NCCL_ERROR) {
+        leave(comm);
+        return ncclSystemError;
+    }
+    if (comm->m)
+        sh_meet_close(comm->m);
     free(comm);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 {
-    (void)comm;
-    *state = ncclSuccess;
+    if (!comm)
+        return ncclInvalidArgument;
+    enter(comm);
+    if (sh_nccl_fault_of(__func__) == SH_NCCL_ERROR) {
+        leave(comm);
+        return ncclSystemError;
+    }
+    *state = (ncclResult_t)atomic_load(&comm->state);
+    leave(comm);
     return ncclSuccess;
 }
 
-static int type_bytes(ncclDataType_t type)
+/* A collective, from its call to its work on the stream. */
+struct collective {
+    struct ncclComm *c;
+    struct sh_meet_call call;
+    const void *send;
+    void *recv;
+    void *stream;
+    bool never; /* comes to an end */
+};
+
+static void exchange(void *arg)
 {
-    return type == ncclFloat64 || type == ncclInt64 ? 8 : type == ncclBfloat16 ? 2 : 4;
+    struct collective *x = arg;
+
+    while (x->never)
+        pause();
+    sh_nccl_delay();
+    sh_meet_exchange(x->c->m, x->c->rank, x->c->size, &x->call, x->send, x->recv);
+    free(x);
 }
 
-static void agree(struct ncclComm *c, struct wish mine)
+static ncclResult_t enqueue(void *arg)
 {
-    c->m->wish[c->rank] = mine;
-    barrier(c);
-    for (int r = 0; r < c->size; r++)
-        if (c->m->wish[r].kind != mine.kind || c->m->wish[r].count != mine.count || c->m->wish[r].type != mine.type)
-            sh_stop(sh_fail(SH_E_BUG, "emulated NCCL: rank %d of %s and rank %d are in different collectives", c->rank,
-                            c->name, r));
-    barrier(c);
+    struct collective *x = arg;
+
+    sh_emulated_put_in_order(x->stream, exchange, x);
+    return ncclSuccess;
 }
 
-static void add(void *sum, const void *x, size_t n, ncclDataType_t type)
+static void declare(const struct collective *x, const char *label)
 {
-    for (size_t i = 0; i < n; i++)
-        if (type == ncclFloat64)
-            ((double *)sum)[i] += ((const double *)x)[i];
-        else if (type == ncclBfloat16)
-            ((sh_bf16 *)sum)[i] =
-                sh_f32_to_bf16(sh_bf16_to_f32(((sh_bf16 *)sum)[i]) + sh_bf16_to_f32(((const sh_bf16 *)x)[i]));
-        else
-            ((float *)sum)[i] += ((const float *)x)[i];
+    int64_t part = (int64_t)x->call.count * sh_meet_type_bytes(x->call.type), all = part * x->c->size;
+    enum sh_meet_kind kind = x->call.kind;
+
+    sh_emulated_access(x->stream, x->send, kind == SH_MEET_REDUCE_SCATTER ? all : part, 0, label);
+    sh_emulated_access(x->stream, x->recv, kind == SH_MEET_ALL_GATHER ? all : part, 1, label);
 }
 
-/* The ranks' stretches of `bytes` are in data; their sum, in rank order. */
-static void sum_all(const struct ncclComm *c, void *out, size_t bytes, ncclDataType_t type)
+static ncclResult_t collect(const char *name, enum sh_meet_kind kind, const void *send, void *recv, size_t count,
+                            ncclDataType_t type, ncclComm_t c, cudaStream_t stream)
 {
-    memcpy(out, c->m->data[0], bytes);
-    for (int r = 1; r < c->size; r++)
-        add(out, c->m->data[r], bytes / (size_t)type_bytes(type), type);
-}
+    enum sh_nccl_fault fault;
+    struct collective *x;
+    ncclResult_t rc;
 
-static size_t chunk_at(size_t at, size_t bytes)
-{
-    return bytes - at < CHUNK ? bytes - at : CHUNK;
+    enter(c);
+    fault = sh_nccl_fault_of(name);
+    if (fault == SH_NCCL_ERROR) {
+        leave(c);
+        return ncclSystemError;
+    }
+    x = sh_calloc(1, sizeof *x);
+    *x = (struct collective){.c = c, .send = send, .recv = recv, .stream = stream, .never = fault == SH_NCCL_ASYNC};
+    x->call = (struct sh_meet_call){.kind = kind, .type = type, .count = count,
+                                    .stream = sh_emulated_stream_number(stream)};
+    memcpy(x->call.comm, c->name, sizeof x->call.comm);
+    sh_meet_compare(c->world->m, c->world->rank, c->world->size, &x->call);
+    declare(x, name);
+    rc = finish(c, enqueue, x);
+    if (fault == SH_NCCL_ASYNC)
+        atomic_store(&c->state, ncclRemoteError);
+    leave(c);
+    return rc;
 }
 
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t c,
                            cudaStream_t stream)
 {
-    size_t bytes = count * (size_t)type_bytes(type);
-
-    sh_emulated_access(stream, send, (int64_t)bytes, 0, "ncclAllGather");
-    sh_emulated_access(stream, recv, (int64_t)bytes * c->size, 1, "ncclAllGather");
-    agree(c, (struct wish){.kind = ALL_GATHER, .type = (int)type, .count = count});
-    for (size_t at = 0, n; at < bytes; at += n) {
-        n = chunk_at(at, bytes);
-        memcpy(c->m->data[c->rank], (const char *)send + at, n);
-        barrier(c);
-        for (int r = 0; r < c->size; r++)
-            memcpy((char *)recv + (size_t)r * bytes + at, c->m->data[r], n);
-        barrier(c);
-    }
-    return ncclSuccess;
+    return collect(__func__, SH_MEET_ALL_GATHER, send, recv, count, type, c, stream);
 }
 
-/* The parts of each rank one after the other. */
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t c, cudaStream_t stream)
 {
-    size_t bytes = count * (size_t)type_bytes(type);
-
-    if (op != ncclSum)
-        return ncclInvalidArgument;
-    sh_emulated_access(stream, send, (int64_t)bytes * c->size, 0, "ncclReduceScatter");
-    sh_emulated_access(stream, recv, (int64_t)bytes, 1, "ncclReduceScatter");
-    agree(c, (struct wish){.kind = REDUCE_SCATTER, .type = (int)type, .count = count});
-    for (int r = 0; r < c->size; r++)
-        for (size_t at = 0, n; at < bytes; at += n) {
-            n = chunk_at(at, bytes);
-            memcpy(c->m->data[c->rank], (const char *)send + (size_t)r * bytes + at, n);
-            barrier(c);
-            if (r == c->rank)
-                sum_all(c, (char *)recv + at, n, type);
-            barrier(c);
-        }
-    return ncclSuccess;
+    return op == ncclSum ? collect(__func__, SH_MEET_REDUCE_SCATTER, send, recv, count, type, c, stream)
+                         : ncclInvalidArgument;
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t c, cudaStream_t stream)
 {
-    size_t bytes = count * (size_t)type_bytes(type);
-
-    if (op != ncclSum)
-        return ncclInvalidArgument;
-    sh_emulated_access(stream, send, (int64_t)bytes, 0, "ncclAllReduce");
-    sh_emulated_access(stream, recv, (int64_t)bytes, 1, "ncclAllReduce");
-    agree(c, (struct wish){.kind = ALL_REDUCE, .type = (int)type, .count = count});
-    for (size_t at = 0, n; at < bytes; at += n) {
-        n = chunk_at(at, bytes);
-        memcpy(c->m->data[c->rank], (const char *)send + at, n);
-        barrier(c);
-        sum_all(c, (char *)recv + at, n, type);
-        barrier(c);
-    }
-    return ncclSuccess;
+    return op == ncclSum ? collect(__func__, SH_MEET_ALL_REDUCE, send, recv, count, type, c, stream)
+                         : ncclInvalidArgument;
 }

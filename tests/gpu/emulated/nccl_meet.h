@@ -1,0 +1,53 @@
+/* Inside of the double of NCCL: ranks of one node that meet in shared memory, not in MPI, which belongs to another thread. */
+#ifndef SH_TESTS_GPU_EMULATED_NCCL_MEET_H
+#define SH_TESTS_GPU_EMULATED_NCCL_MEET_H
+
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { SH_MEET_RANKS = 16, SH_MEET_CHUNK = 64 << 10, SH_MEET_LOG = 2048, SH_MEET_NAME = 48, SH_MEET_PATH = 200 };
+
+enum sh_meet_kind { SH_MEET_ALL_GATHER, SH_MEET_REDUCE_SCATTER, SH_MEET_ALL_REDUCE };
+
+/* A collective as a rank asks for it. */
+struct sh_meet_call {
+    enum sh_meet_kind kind;
+    ncclDataType_t type;
+    size_t count;
+    int64_t stream;          /* the how manieth of the process */
+    char comm[SH_MEET_NAME]; /* the communicator's name */
+};
+
+/* What a rank has asked for so far, on all of its communicators. */
+struct sh_meet_log {
+    _Atomic int64_t n;
+    struct sh_meet_call call[SH_MEET_LOG];
+};
+
+struct sh_meeting {
+    _Atomic int state; /* 0: as it was made, 1: one is setting it up, 2: ready */
+    pthread_barrier_t barrier;
+    struct {
+        int color, key;
+    } wish[SH_MEET_RANKS]; /* of a split */
+    struct sh_meet_log log[SH_MEET_RANKS];
+    _Alignas(64) char data[SH_MEET_RANKS][SH_MEET_CHUNK];
+};
+
+/* The meeting of that name; returns when all `size` ranks are there. NULL: it cannot be. */
+struct sh_meeting *sh_meet_open(const char *path, int rank, int size);
+void sh_meet_close(struct sh_meeting *m);
+void sh_meet_wait(struct sh_meeting *m); /* for all ranks */
+
+/* Note the call of this rank, and stop the process when another one has called something else in its place. */
+void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct sh_meet_call *call);
+
+/* Do it. */
+void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_meet_call *call, const void *send,
+                      void *recv);
+
+int sh_meet_type_bytes(ncclDataType_t type);
+
+#endif

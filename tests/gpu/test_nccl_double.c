@@ -1,0 +1,188 @@
+/* The double of NCCL (tests/gpu/emulated/nccl.c) behaves as the library: two ranks are two processes here, and what NCCL
+ * would hang or go wrong on ends one of them with a line. */
+#include "src/base/err.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 2, SECONDS = 20 };
+
+static ncclComm_t connect_all(int rank, ncclUniqueId id, int blocking)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm;
+    ncclResult_t rc, state = ncclInProgress;
+
+    config.blocking = blocking;
+    config.commName = "test";
+    rc = ncclCommInitRankConfig(&comm, RANKS, id, rank, &config);
+    if (rc != (blocking ? ncclSuccess : ncclInProgress))
+        _exit(1);
+    while (!blocking && state == ncclInProgress)
+        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess)
+            _exit(2);
+    return comm;
+}
+
+static float *floats(void)
+{
+    void *p;
+
+    if (cudaMalloc(&p, 64 * sizeof(float)) != cudaSuccess)
+        _exit(3);
+    return p;
+}
+
+/* Both ranks say 1 and get 2. */
+static void works(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm = connect_all(rank, id, 1);
+    float *x = floats();
+
+    x[0] = 1;
+    if (ncclAllReduce(x, x, 1, ncclFloat32, ncclSum, comm, NULL) != ncclSuccess)
+        _exit(4);
+    cudaDeviceSynchronize();
+    if (x[0] != 2)
+        _exit(5);
+}
+
+static void split_is_late(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm = connect_all(rank, id, 0), child = comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclResult_t state = ncclInProgress;
+
+    config.blocking = 0;
+    if (rank == 1)
+        usleep(200 * 1000);
+    if (ncclCommSplit(comm, 0, rank, &child, &config) != ncclSuccess)
+        _exit(6);
+    if (rank == 0 && (child || ncclCommGetAsyncError(child, &state) != ncclInvalidArgument))
+        _exit(7);
+    while (state == ncclInProgress)
+        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess)
+            _exit(8);
+    if (!__atomic_load_n(&child, __ATOMIC_ACQUIRE))
+        _exit(9);
+}
+
+static void counts_differ(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm = connect_all(rank, id, 1);
+    float *x = floats();
+
+    ncclAllReduce(x, x, (size_t)(1 + rank), ncclFloat32, ncclSum, comm, NULL);
+    cudaDeviceSynchronize();
+}
+
+static void order_differs(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm = connect_all(rank, id, 1);
+    float *x = floats();
+
+    for (int i = 0; i < 2; i++)
+        if ((i + rank) % 2)
+            ncclAllReduce(x, x, 1, ncclFloat32, ncclSum, comm, NULL);
+        else
+            ncclAllGather(x, x + 32, 1, ncclFloat32, comm, NULL);
+    cudaDeviceSynchronize();
+}
+
+static void *ask_often(void *comm)
+{
+    ncclResult_t state;
+
+    for (;;)
+        ncclCommGetAsyncError(comm, &state);
+    return NULL;
+}
+
+static void two_threads(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm = connect_all(rank, id, 1);
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, ask_often, comm);
+    ask_often(comm);
+}
+
+/* Returns the status of the first process that ends otherwise than well, 0: none; text: all that both said. */
+static int run(void (*body)(int rank, ncclUniqueId id), char *text, size_t room)
+{
+    ncclUniqueId id;
+    pid_t child[RANKS];
+    int ends[2], status, found = 0;
+    ssize_t got;
+
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(ncclGetUniqueId(&id), ncclSuccess);
+    fflush(NULL);
+    for (int rank = 0; rank < RANKS; rank++) {
+        child[rank] = fork();
+        if (child[rank] == 0) {
+            dup2(ends[1], STDERR_FILENO);
+            alarm(SECONDS);
+            body(rank, id);
+            _exit(0);
+        }
+    }
+    close(ends[1]);
+    for (int i = 0; i < RANKS; i++) {
+        wait(&status);
+        status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        found = found ? found : status;
+        for (int rank = 0; rank < RANKS && status; rank++)
+            kill(child[rank], SIGKILL); /* it may wait for the other one */
+    }
+    got = read(ends[0], text, room - 1);
+    text[got > 0 ? got : 0] = '\0';
+    close(ends[0]);
+    return found;
+}
+
+static void test_double(void **state)
+{
+    static const struct {
+        void (*body)(int rank, ncclUniqueId id);
+        const char *says; /* NULL: it ends well */
+    } rows[] = {
+        {works, NULL},
+        {split_is_late, NULL},
+        {counts_differ, "all-reduce of 1 (type"},
+        {order_differs, "all-gather of 1 (type"},
+        {two_threads, "two threads are in communicator 'test'"},
+    };
+    char text[1024];
+
+    (void)state;
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    setenv("SHERD_EMULATED_GPUS", "2", 1);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int status = run(rows[i].body, text, sizeof text);
+
+        assert_int_equal(status, rows[i].says ? SH_E_BUG : 0);
+        if (rows[i].says && !strstr(text, rows[i].says))
+            fail_msg("row %zu says: %s", i, text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_double)};
+
+    return cmocka_run_group_tests_name("nccl_double", tests, NULL, NULL);
+}

@@ -1,0 +1,46 @@
+/* When the progress thread may sleep: only where GPUs do all that is open. */
+#include "src/comm/progress.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { TICKETS = 4 };
+
+static void test_only_on_device(void **state)
+{
+    struct sh_comm_events events = {0};
+    struct sh_stage *stage = (struct sh_stage *)(void *)&events; /* any */
+    /* Of a collective that runs and the one behind it in another channel. */
+    const struct {
+        struct sh_comm_item running, next;
+        bool expected;
+    } rows[] = {
+        {{.events = &events}, {.events = &events}, true},
+        {{.events = &events}, {.events = NULL}, false},
+        {{.events = NULL}, {.events = &events}, false},
+        {{.events = &events, .stage = stage}, {.events = &events}, false},
+        {{.events = &events}, {.events = &events, .stage = stage}, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_comm_item ring[TICKETS] = {[1] = rows[i].running, [2] = rows[i].next};
+        struct sh_comm c = {.ring = ring, .capacity = TICKETS, .newest = 2, .oldest_open = 1};
+        struct sh_mpi m = {.c = &c};
+
+        assert_true(sh_progress_only_on_device(&m));
+        m.channel[SH_STREAM_GATHER][SH_AXIS_SHARD].current = 1;
+        m.channel[SH_STREAM_REDUCE][SH_AXIS_SHARD].first = 2;
+        assert_int_equal(sh_progress_only_on_device(&m), rows[i].expected);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_on_device)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
