@@ -29,7 +29,7 @@ static void report_start(const struct sh_train *t)
                                  .shard = mesh->shape.size[SH_AXIS_SHARD],
                                  .nodes = mesh->n_nodes,
                                  .threads = t->r->threads,
-                                 .device = t->r->device->gpu ? t->r->gpu.name : "cpu",
+                                 .device = t->r->device->gpu ? t->r->gpu.info.name : "cpu",
                                  .parameters = sh_model_params(&t->r->build.model),
                                  .peak_tflops = t->r->cfg.metrics.peak_tflops};
 
