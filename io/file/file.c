@@ -182,43 +182,6 @@ sh_rc sh_file_sync(int fd, const char *path)
     return SH_OK;
 }
 
-static sh_rc sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? sh_strfmt("%.*s", (int)(slash - path) + 1, path) : sh_strdup(".");
-    sh_rc rc = SH_OK;
-    int fd = open_again(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || sync_again(fd) != 0)
-        rc = sh_fail(SH_E_DATA, "%s is complete, but its name may not survive a power failure: fsync %s: %s", path,
-                     folder, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    free(folder);
-    return rc;
-}
-
-/* Not through a link. */
-static bool is_name_of(const char *path, int fd)
-{
-    struct stat name, file;
-    return lstat(path, &name) == 0 && fstat(fd, &file) == 0 && name.st_dev == file.st_dev && name.st_ino == file.st_ino;
-}
-
-/* A name can be swapped between the look at it and the rename, but not what is open: so another look afterwards. */
-sh_rc sh_file_publish(int fd, const char *temp, const char *path)
-{
-    if (!is_name_of(temp, fd))
-        return sh_fail(SH_E_DATA, "%s is not the file any more that was written: somebody else changes its folder", temp);
-    if (rename(temp, path) != 0)
-        return sh_fail(SH_E_DATA, "rename %s to %s: %s", temp, path, strerror(errno));
-    if (!is_name_of(path, fd)) {
-        (void)unlink(path);
-        return sh_fail(SH_E_DATA, "%s was swapped for another file in the moment of its rename, and is deleted: somebody else "
-                       "changes its folder", path);
-    }
-    return sync_folder(path);
-}
-
 static sh_rc check_folder(const char *path)
 {
     struct stat st;

@@ -1,8 +1,8 @@
 /* Files of the trainer, where a plain stdio call would hang, be cut short or lose data: opening what must be a regular
  * file, whole reads and writes, and new files that appear complete or not at all. All functions are local.
  *
- * A new file: sh_file_temp_name (src/base/file.h), sh_file_create, writes, sh_file_sync, then sh_file_publish; on failure unlink the
- * temporary name. */
+ * A new file that several processes write: sh_file_temp_name and sh_file_publish (src/base/file.h), and between them
+ * sh_file_create, writes and sh_file_sync; on failure unlink the temporary name. */
 #ifndef IO_FILE_FILE_H
 #define IO_FILE_FILE_H
 
@@ -32,12 +32,6 @@ sh_rc sh_file_create(const char *path, int *fd);
 sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes);
 
 sh_rc sh_file_sync(int fd, const char *path);
-
-/* Rename the file that `fd` is open as, and make the new name durable. When only the last part fails, the file is complete
- * under its new name, but may go back to the old one with a power failure; the error says so.
- * Errors: SH_E_DATA: no rename; `temp` is another file by now, or a link: nothing was renamed; what landed under the new
- * name is another file, swapped at the last moment: it was deleted again. */
-sh_rc sh_file_publish(int fd, const char *temp, const char *path);
 
 /* Create a folder and its parents, mode 0750 or stricter. Fine when it exists. Errors: SH_E_DATA. */
 sh_rc sh_file_make_folder(const char *path);

@@ -136,7 +136,8 @@ static sh_rc sync_folder_of(const char *path)
     sh_rc rc = SH_OK;
     /* EINVAL: a file system that has no fsync of folders and needs none */
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
-        rc = fail_errno("fsync the folder of", path);
+        rc = sh_fail(SH_E_DATA, "%s is complete, but its name may not survive a power failure: fsync %s: %s", path,
+                     slash != NULL ? folder : ".", strerror(errno));
     if (fd >= 0)
         close(fd);
     free(folder);
@@ -205,26 +206,25 @@ sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out)
     return SH_OK;
 }
 
-/* Whether the temporary name still is the file that was written: whoever may write into the folder can rename. */
-static sh_rc check_same(const struct sh_new_file *f)
+static bool is_name_of(const char *path, int fd)
 {
-    struct stat written, named;
-    if (fstat(f->fd, &written) != 0 || lstat(f->temp, &named) != 0)
-        return fail_errno("stat", f->temp);
-    if (written.st_dev != named.st_dev || written.st_ino != named.st_ino)
-        return sh_fail(SH_E_DATA,
-                       "%s: somebody put another file in its place while it was written; check who can write to "
-                       "this folder",
-                       f->path);
-    return SH_OK;
+    struct stat name, file;
+    return lstat(path, &name) == 0 && fstat(fd, &file) == 0 && name.st_dev == file.st_dev && name.st_ino == file.st_ino;
 }
 
-static sh_rc close_new(struct sh_new_file *f)
+/* A name can be swapped between the look at it and the rename, but not what is open: so another look afterwards. */
+sh_rc sh_file_publish(int fd, const char *temp, const char *path)
 {
-    int fd = f->fd;
-    f->fd = -1;
-    /* network file systems report a full disk here */
-    return close(fd) == 0 ? SH_OK : fail_errno("close", f->temp);
+    if (!is_name_of(temp, fd))
+        return sh_fail(SH_E_DATA, "%s is no longer the file that was written: another process changes its folder", temp);
+    if (rename(temp, path) != 0)
+        return sh_fail(SH_E_DATA, "rename %s to %s: %s", temp, path, strerror(errno));
+    if (!is_name_of(path, fd)) {
+        (void)unlink(path);
+        return sh_fail(SH_E_DATA, "%s was swapped for another file at the moment of its rename and was deleted: another process "
+                       "changes its folder", path);
+    }
+    return sync_folder_of(path);
 }
 
 sh_rc sh_new_file_commit(struct sh_new_file *f)
@@ -235,13 +235,9 @@ sh_rc sh_new_file_commit(struct sh_new_file *f)
         if (errno != EINTR)
             SH_TRY_OUT(fail_errno("fsync", f->temp));
     SH_TRY_OUT(check_replaced(f->path));
-    SH_TRY_OUT(check_same(f));
-    SH_TRY_OUT(close_new(f));
-    if (rename(f->temp, f->path) != 0)
-        SH_TRY_OUT(fail_errno("rename to", f->path));
+    SH_TRY_OUT(sh_file_publish(f->fd, f->temp, f->path));
     free(f->temp);
     f->temp = NULL;
-    SH_TRY_OUT(sync_folder_of(f->path));
 out:
     sh_new_file_abandon(f);
     return rc;

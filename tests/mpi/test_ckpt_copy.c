@@ -117,7 +117,7 @@ static void by_road(const char *folder, const char *path, const struct road *roa
     unsigned long long expected = hash_and_delete(path);
     CHECK(save(folder, road, &copy) == SH_OK && hash_and_delete(path) == expected);
     swaps = true;
-    check_fails(save(folder, road, &copy), SH_E_DATA, "is not the file any more that was written");
+    check_fails(save(folder, road, &copy), SH_E_DATA, "is no longer the file that was written");
     swaps = false;
     if (test_rank == test_world / 2)
         flip(&copy);

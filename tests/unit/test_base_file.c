@@ -177,7 +177,7 @@ static void test_exchanged(void **state)
     assert_int_equal(sh_new_file_create(path, 0644, &f), SH_OK);
     assert_int_equal(rename(victim, f.temp), 0);
     assert_int_equal(sh_new_file_commit(&f), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "somebody put another file in its place"));
+    assert_non_null(strstr(sh_error_text(), "is no longer the file that was written"));
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(sh_new_file_create(path, 0644, &f), SH_OK);
     assert_int_equal(unlink(f.temp), 0);

@@ -152,7 +152,7 @@ static void only_what_is_open_gets_the_name(void **state)
         else
             instead = swaps[i - 2];
         assert_int_equal(sh_file_publish(fd, path, name), SH_E_DATA);
-        assert_non_null(strstr(sh_error_text(), "somebody else changes its folder"));
+        assert_non_null(strstr(sh_error_text(), "another process changes its folder"));
         assert_int_equal(access(name, F_OK), -1);
         instead = NULL;
         close(fd);
