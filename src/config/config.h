@@ -175,6 +175,7 @@ struct sh_config {
     } memory;
     struct {
         uint64_t seed;
+        bool sync_ops;           /* wait for the GPU after each operation */
     } debug;
 };
 

@@ -389,6 +389,9 @@ const struct sh_config_key sh_config_keys[] = {
          "GPU what is free less 1 GiB for CUDA's libraries, with NCCL 2.5 GiB."},
 
     {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
+    {KEY(debug, sync_ops), BOOL, .def = "false",
+     .help = "On a GPU: wait after each operation and ask for errors, so that a fault is reported with the name of its "
+             "operation. Slow; for finding faults."},
 };
 
 const int sh_config_n_keys = sizeof sh_config_keys / sizeof sh_config_keys[0];

@@ -147,6 +147,15 @@ static void queue_destroy(void *queue)
     sh_cuda_must(cudaStreamDestroy(queue), "destroy a queue");
 }
 
+static sh_rc queue_check(void *queue)
+{
+    cudaError_t rc = cudaStreamSynchronize(queue);
+
+    if (rc == cudaSuccess)
+        return SH_OK;
+    return sh_fail(SH_E_BUG, "GPU %d: %s (%s)", device_index, cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
 static void queue_drain(void *queue)
 {
     sh_cuda_event_anchor(queue);
@@ -218,6 +227,7 @@ const struct sh_device sh_device_cuda = {
     .queue_create = queue_create,
     .queue_destroy = queue_destroy,
     .queue_drain = queue_drain,
+    .queue_check = queue_check,
     .run = run,
     .copy = copy,
     .put = sh_cuda_put,

@@ -49,6 +49,9 @@ struct sh_device {
     void *(*queue_create)(bool urgent); /* urgent: before others where both could go on */
     void (*queue_destroy)(void *queue);
     void (*queue_drain)(void *queue);   /* return when all that was put into it is done */
+    /* The same; SH_E_BUG with the device's own words when some of it failed. NULL: each call is done, or fails, on the
+     * spot. */
+    sh_rc (*queue_check)(void *queue);
 
     /* Put a kernel into call->queue; the label names it in profilers. */
     sh_rc (*run)(const struct sh_op_call *call, const char *label);

@@ -22,6 +22,7 @@ struct sh_exec {
     int64_t step;
     struct sh_spans *spans;
     struct sh_exec_trace *trace;
+    bool sync; /* wait after each operation */
 };
 
 static void make_label(const struct sh_program *p, const struct sh_op *op, char label[SH_EXEC_LABEL])
@@ -194,11 +195,21 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
 }
 
+/* What fails on a device shows at some later call, unless it is waited for. */
+static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
+{
+    sh_rc rc = run_op(e, s, i);
+
+    if (rc == SH_OK && e->sync)
+        rc = e->device->queue_check(e->queue);
+    return rc == SH_OK || !e->sync ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[i]);
+}
+
 static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         sh_exec_trace_begin(e->trace, i);
-        SH_TRY(run_op(e, s, i));
+        SH_TRY(run_and_check(e, s, i));
         sh_exec_trace_end(e->trace, i);
     }
     return sh_exec_trace_section(e->trace, s, e->tickets);
@@ -368,6 +379,11 @@ void sh_exec_copies_wait(struct sh_exec *e)
 void sh_exec_set_step(struct sh_exec *e, int64_t step)
 {
     e->step = step;
+}
+
+void sh_exec_set_sync(struct sh_exec *e, bool sync)
+{
+    e->sync = sync && e->device->queue_check;
 }
 
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)

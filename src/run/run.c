@@ -77,6 +77,8 @@ static sh_rc allocate(struct sh_run *r)
     rc = sh_exec_create(r->p, r->device, r->comm, fd, &r->exec);
     if (fd >= 0)
         close(fd);
+    if (rc == SH_OK)
+        sh_exec_set_sync(r->exec, r->cfg.debug.sync_ops);
     return sh_agree(rc);
 }
 
@@ -142,6 +144,9 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
 
     *r = (struct sh_run){.cfg = *cfg, .folder = sh_strdup(cfg->job.dump_folder)};
     SH_TRY_OUT(find_place(r, &at));
+    if (cfg->debug.sync_ops && !r->device->gpu)
+        SH_TRY_OUT(sh_agree(sh_fail(SH_E_USAGE, "debug.sync_ops is for GPUs: on a CPU each operation is done before the next "
+                                                "begins")));
     if (r->device->gpu)
         SH_TRY_OUT(sh_place_open_gpu(cfg, r->device, &at, &r->gpu));
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));

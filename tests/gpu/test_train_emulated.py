@@ -88,6 +88,16 @@ def too_large():
     return refused('heads', 1, r'forward layers\.0 attention: .* a head of 264 is too large', **{'model.head_dim': 264})
 
 
+def faults():
+    """A kernel with a wrong address is found at a later wait; with debug.sync_ops it is known by its name."""
+    os.environ['SHERD_EMULATED_FAULT'] = '20'
+    try:
+        wrong = refused('fault', 1, 'an error of the emulated runtime')
+        return wrong + refused('fault', 1, r'step 1, (forward|backward) \S+ \w+: GPU 0: ', **{'debug.sync_ops': True})
+    finally:
+        del os.environ['SHERD_EMULATED_FAULT']
+
+
 def shared():
     os.environ['SHERD_EMULATED_GPUS'] = '1'
     try:
@@ -217,6 +227,7 @@ def main():
         ('the doctor on GPUs, through host memory', doctor, 'mpi'),
         ('collectives by NCCL, measured', bench),
         ('what no kernel can do is refused by its name', too_large),
+        ('a fault is known by its operation', faults),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),
     ]

@@ -70,6 +70,7 @@ static const struct row machine[] = {
     {"comm.nccl_max_ctas", "4", NULL},
     {"comm.shared_memory", "off", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
+    {"debug.sync_ops", "true", NULL},
     {"checkpoint.trust", "any", NULL},
 };
 

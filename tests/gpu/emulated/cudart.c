@@ -84,11 +84,26 @@ void sh_emulated_put_in_order(void *stream, void (*work)(void *arg), void *arg)
     sh_stream_put(known(stream)->work, work, arg, sh_emulated_number("NCCL_LAUNCH_ORDER_IMPLICIT") == 1);
 }
 
+static _Atomic bool faulted;
+
+static void fault(void *arg)
+{
+    (void)arg;
+    faulted = true;
+}
+
+static cudaError_t status(void)
+{
+    return faulted ? cudaErrorIllegalAddress : cudaSuccess;
+}
+
 /* As launch.cuh does: an error of an earlier call of this thread is taken for one of the launch. */
 static int launch(void *stream, void (*work)(void *arg), void *arg)
 {
     sh_emulated_count(SH_EMULATED_LAUNCHES, 1);
     sh_emulated_put(stream, work, arg);
+    if (sh_emulated_counted(SH_EMULATED_LAUNCHES) == sh_emulated_number("SHERD_EMULATED_FAULT"))
+        sh_emulated_put(stream, fault, NULL);
     return (int)cudaGetLastError();
 }
 
@@ -367,7 +382,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     wait_for_mark(mark);
     sh_mark_put(mark);
     sh_order_wait(&now);
-    return cudaSuccess;
+    return status();
 }
 
 /* The host learns no more from it than from the default stream's: that is all that Sherd synchronises in this way. */
@@ -404,7 +419,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (event->mark)
         wait_for_mark(event->mark);
     sh_order_wait(&event->clock);
-    return cudaSuccess;
+    return status();
 }
 
 /* CUDA may take the answer for an error of this thread. */

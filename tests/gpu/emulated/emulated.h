@@ -5,6 +5,8 @@
  *   SHERD_EMULATED_MIB           the memory of each; 16 GiB when it is not set
  *   SHERD_EMULATED_SEED          of everything that is drawn
  *   SHERD_EMULATED_DROP          the how manieth cudaStreamWaitEvent of a process is forgotten
+ *   SHERD_EMULATED_FAULT         the how manieth kernel of a process uses an invalid address; from when it is done on, every
+ *                                wait for the device says so
  *   SHERD_EMULATED_CLOCK_SECONDS what was recorded before the first kernel is so much older for cudaEventElapsedTime
  *   SHERD_EMULATED_COUNTERS      a file that each process adds a line to: what it has done
  *   SHERD_EMULATED_FOLDER        where the ranks meet; /dev/shm when it is not set
