@@ -98,9 +98,14 @@ static WIDE inline __m512i pass_line(void *to, const void *from)
     return line;
 }
 
+/* Not by _mm512_reduce_add_epi64, which adds signed numbers and may not overflow. */
 static WIDE inline uint64_t total(const struct lanes *l)
 {
-    return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(l[0].sum, l[1].sum));
+    uint64_t lane[8], sum = 0;
+    _mm512_storeu_si512(lane, _mm512_add_epi64(l[0].sum, l[1].sum));
+    for (int i = 0; i < 8; i++)
+        sum += lane[i];
+    return sum;
 }
 
 /* n: whole lines. */
