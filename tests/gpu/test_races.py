@@ -14,7 +14,7 @@ import job
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 FOUND = 66  # ThreadSanitizer's exit status
-SUMMARY = re.compile(r'SUMMARY: ThreadSanitizer: data race \S+ in (\w+)')
+SUMMARY = re.compile(r'SUMMARY: ThreadSanitizer: data race \S+ in (?:\(anonymous namespace\)::)?(\w+)')
 
 
 def run(name, **environment):

@@ -145,7 +145,8 @@ static void draw_options(struct draw *d, struct sh_build *b)
 
 static struct sh_build draw_build(struct draw *d)
 {
-    struct sh_build b = tiny_build(&tiny_models[draw(d, TINY_MODELS)], draw(d, 3) + 1);
+    int batch = draw(d, 3) + 1; /* drawn first: compilers differ in which argument of a call comes first */
+    struct sh_build b = tiny_build(&tiny_models[draw(d, TINY_MODELS)], batch);
 
     b.model.layers = draw(d, 9) + 1;
     b.model.ffn_dim = draw(d, 2) ? 20 : 500;

@@ -7,6 +7,7 @@ other. Of the second block, for root and containers, what this MPI understands.
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,7 +52,9 @@ def prepare():
     """A clone's top with the program in build/, a text, and the launcher under its usual name."""
     shutil.rmtree(work, ignore_errors=True)
     (work / 'bin').mkdir(parents=True)
-    (work / 'bin/mpirun').symlink_to(shutil.which(os.environ['MPIRUN']))
+    launcher = work / 'bin/mpirun'  # no link: MPICH's looks for its helpers beside the name by which it was called
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(shutil.which(os.environ["MPIRUN"]))} "$@"\n')
+    launcher.chmod(0o755)
     (work / 'build').symlink_to(pathlib.Path(os.environ['SHERD']).parent)
     (work / 'book.txt').write_text(''.join((job.TOP / 'doc' / name).read_text() for name in
                                            ('design.md', 'running.md', 'gpu.md', 'checkpoint-format.md')))
