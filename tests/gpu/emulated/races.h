@@ -31,9 +31,14 @@ constexpr bool ON = true;
 constexpr unsigned THREADS = 1024, NO_SYNC = 1;
 constexpr size_t POOL = 1 << 20, GAP = 128;
 
+/* Its address stands for a barrier. ThreadSanitizer keeps one for each 8 bytes. */
+struct alignas(8) meeting {
+    char bytes[8];
+};
+
 struct parity {
     void *fibers[THREADS], *keeper;
-    char begin, end, block[2], warps[THREADS / 32][2]; /* their addresses stand for barriers */
+    meeting begin, end, block[2], warps[THREADS / 32][2];
     char *pool;                           /* shared memory */
     size_t used;
 };
@@ -41,7 +46,7 @@ struct parity {
 inline parity both[2];
 inline parity *now = &both[0];
 inline void *scheduler;
-inline char launched;
+inline meeting launched;
 
 /* The pools are made by the scheduler: mmap is ThreadSanitizer's too, and counts as a write. */
 inline void begin_launch()
