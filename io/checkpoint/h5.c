@@ -2,6 +2,7 @@
 
 #include "src/mesh/mesh.h"
 
+#include <ctype.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,10 +63,15 @@ static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)
 
 sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
 {
-    const char *reason = "no reason given";
+    const char *reason = NULL;
+    char line[1024];
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &reason);
+    snprintf(line, sizeof line, "%s", reason ? reason : "no reason given");
+    for (char *c = line; *c; c++) /* MPICH's reasons have several lines */
+        if (iscntrl((unsigned char)*c))
+            *c = ' ';
     return sh_fail(has_room() ? SH_E_DATA : SH_E_MEMORY, "%s%s: %s: %s", has_room() ? "" : "out of memory: ", path, words,
-                   reason ? reason : "no reason given");
+                   line);
 }
 
 void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)

@@ -91,19 +91,19 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
 {
     static const struct {
         const char *name;
-        long long seconds;
+        unsigned seconds;
     } unit[] = {{"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}};
     enum { SECONDS = 3, YEARS_100 = 100 * 365 };
     double most = 86400.0 * YEARS_100;
-    long long left = (long long)(seconds > 0 ? (seconds < most ? seconds : most) + 0.5 : 0);
+    unsigned long long left = (unsigned long long)(seconds > 0 ? (seconds < most ? seconds : most) + 0.5 : 0);
     int u = 0;
     while (u < SECONDS && left < unit[u].seconds)
         u++;
     if (u == SECONDS)
-        snprintf(out, SH_STR_SHORT, "%lld s", left);
+        snprintf(out, SH_STR_SHORT, "%llu s", left);
     else
-        snprintf(out, SH_STR_SHORT, "%lld %s %lld %s", left / unit[u].seconds, unit[u].name,
-                 left % unit[u].seconds / unit[u + 1].seconds, unit[u + 1].name);
+        snprintf(out, SH_STR_SHORT, "%llu %s %llu %s", left / unit[u].seconds % 100000, unit[u].name,
+                 left % unit[u].seconds / unit[u + 1].seconds % 100, unit[u + 1].name);
     return out;
 }
 
