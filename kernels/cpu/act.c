@@ -106,9 +106,8 @@ SH_CLONES static void swiglu_bwd(float *dgate, float *dup, const float *dh, cons
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float s = sh_sigmoidf(gate[i]), rest = 1.0f - s;
-        rest = rest > 1.0f ? 1.0f : rest; /* never; keeps GCC 14 from regrouping Inf * 0, which is NaN, into a number */
-        dgate[i] = dh[i] * up[i] * s * (1.0f + gate[i] * rest);
+        float s = sh_sigmoidf(gate[i]);
+        dgate[i] = dh[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
         dup[i] = dh[i] * gate[i] * s;
     }
 }
