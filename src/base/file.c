@@ -126,16 +126,29 @@ static sh_rc write_all(int fd, const char *path, const char *data, size_t bytes)
 }
 
 /* The rename itself is only on disk when the folder is. */
+/* Only an interrupted fsync may be tried again: after a failed one the kernel may have dropped the pages. */
+static int sync_again(int fd)
+{
+    int rc;
+    do {
+        rc = fsync(fd);
+    } while (rc != 0 && errno == EINTR);
+    return rc;
+}
+
 static sh_rc sync_folder_of(const char *path)
 {
     char *folder = sh_strdup(path);
     char *slash = strrchr(folder, '/');
     if (slash != NULL)
         slash[slash == folder ? 1 : 0] = '\0'; /* the folder of "/x" is "/" */
-    int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd;
+    do
+        fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
     sh_rc rc = SH_OK;
     /* EINVAL: a file system that has no fsync of folders and needs none */
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
+    if (fd < 0 || (sync_again(fd) != 0 && errno != EINVAL))
         rc = sh_fail(SH_E_DATA, "%s is complete, but its name may not survive a power failure: fsync %s: %s", path,
                      slash != NULL ? folder : ".", strerror(errno));
     if (fd >= 0)
@@ -230,10 +243,8 @@ sh_rc sh_file_publish(int fd, const char *temp, const char *path)
 sh_rc sh_new_file_commit(struct sh_new_file *f)
 {
     sh_rc rc = SH_OK;
-    /* Only an interrupted fsync may be tried again: after a failed one the kernel may have dropped the pages. */
-    while (fsync(f->fd) != 0)
-        if (errno != EINTR)
-            SH_TRY_OUT(fail_errno("fsync", f->temp));
+    if (sync_again(f->fd) != 0)
+        SH_TRY_OUT(fail_errno("fsync", f->temp));
     SH_TRY_OUT(check_replaced(f->path));
     SH_TRY_OUT(sh_file_publish(f->fd, f->temp, f->path));
     free(f->temp);

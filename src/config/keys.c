@@ -282,8 +282,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
      .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
     {KEY(checkpoint, io), WORDS(io_words), .def = "auto",
-     .help = "How data gets into the file, whose bytes are the same. mpiio: MPI-IO; direct: plain writes of each rank "
-             "at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and CephFS, else mpiio."},
+     .help = "How data gets into the file, whose bytes are the same. mpiio: parallel HDF5's MPI-IO driver; direct: "
+             "plain writes of each rank; both at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and "
+             "CephFS, else mpiio."},
     {KEY(checkpoint, writers_per_node), .words = writers_words, .min = 1, .max = MANY_RANKS, .unit = "ranks",
      .def = "auto",
      .help = "For direct: ranks of a node that write; the others pass their parts to them through shared memory. auto: "

@@ -137,9 +137,15 @@ def case_writes(work, ranks):
     return Series(work, ranks, 1 << 30, text='rank 0: write number').run()
 
 
+def case_interrupted(work, ranks):
+    """A call that a signal interrupts is made again, also the last one, which makes the new name durable."""
+    return Series(work, ranks, 1 << 30, text='EINTR').run()
+
+
 if __name__ == '__main__':
     job.need_launcher()
     cases = [(f'{work} on {ranks} ranks, {budget} faults', case, work, ranks, budget)
              for ranks, budgets in BUDGET.items() for work, budget in zip(WORKS, budgets) if budget]
     cases += [(f'{work} on {ranks} ranks, every write of rank 0', case_writes, work, ranks) for work, ranks in WRITES]
+    cases += [('save-direct on 2 ranks, every call interrupted', case_interrupted, 'save-direct', 2)]
     sys.exit(job.run_cases(cases))
