@@ -23,6 +23,7 @@ SHIM = (pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/fault/alloc
 FOREIGN = {
     r'libhdf5': 'crashes, prints or exits when it cannot start; and a file that it has no memory to read it cannot read',
     r'libmpi|libopen-|libpmix|mca_|libevent|libhwloc|libucp|libucs|libfabric|libpmi': 'MPI aborts the job itself',
+    r'libdnnl': 'oneDNN compiles its kernels as it runs, and writes through the buffer that it did not get',
     r'libgomp|libomp|libiomp': 'the OpenMP runtime prints its own line and exits, or crashes (Clang)',
 }
 COMMANDS = {  # name: (arguments, how many n in a quick run, how many in a long one, 0: all)
