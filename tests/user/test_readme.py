@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The commands of README's section "Training", run as they are written there, with fewer and smaller steps. Prints TAP.
+"""The commands of README's section "Training", run as they are written there, with fewer and smaller steps; and the plan
+that it begins with. Prints TAP.
 
 A text becomes a model that continues it: what the first block says must work from a fresh folder, one command after the
 other. Of the second block, for root and containers, what this MPI understands.
@@ -85,7 +86,16 @@ def case_root():
     return [] if out.count('built with') == 4 else [out]
 
 
-CASES = [('from a text to a model that continues it', case_path), ('as root, on more ranks than cores', case_root)]
+def case_plan():
+    """The first screen shows rows of a plan: the program prints the same ones, in the same order."""
+    shown = re.search(r'^\$ (sherd plan .*)\n(.*?)^```$', (job.TOP / 'README.md').read_text(), re.M | re.S)
+    words, rows = shown[1].split(), [row for row in shown[2].splitlines() if row != '...']
+    printed = iter(subprocess.run([os.environ['SHERD'], *words[1:]], capture_output=True, text=True,
+                                  check=True).stdout.splitlines())
+    return [f'not printed, or in another order: {row}' for row in rows if row not in printed]
+
+
+CASES = [('the plan on the first screen', case_plan), ('from a text to a model that continues it', case_path), ('as root, on more ranks than cores', case_root)]
 
 if __name__ == '__main__':
     job.need_launcher()
