@@ -145,6 +145,9 @@ static sh_rc pass(struct sh_channel *ch, bool *done)
     return SH_OK;
 }
 
+/* ENTER --barrier--> SUM, a piece a call --own part summed--> LEAVE --barrier--> done; an all_gather is done after ENTER.
+ *
+ * ENTER: every rank has written what the others read. LEAVE: every rank has read it, so it may be written again. */
 static sh_rc segment_step(struct sh_channel *ch, bool *moved, bool *done)
 {
     int arrived;

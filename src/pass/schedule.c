@@ -4,7 +4,15 @@
  * the limit of gathered units alive allows. Waits for reductions move down: that of one unit stands before the start of
  * the next one's, so that a reduction runs beside one unit's backward and two unreduced gradients are alive at most.
  * What follows a wait (casts, adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those
- * of the update's gathers, go to the end of the section. */
+ * of the update's gathers, go to the end of the section.
+ *
+ * Three units, forward_prefetch 1, backward the other way round. G gather, w wait, F forward, B backward, R reduction,
+ * r wait for it, x release; time from left to right:
+ *
+ *   before   G1 w F1 x  G2 w F2 x  G3 w F3        B3 R3 r x  G2 w B2 R2 r x  G1 w B1 R1 r x
+ *   after    G1 w G2 F1 x w G3 F2 x w F3     G2   B3 R3 x w G1 B2 r3 R2 x w  B1 r2 R1 x r1
+ *
+ * So G2 runs beside F1, and R3 beside B2: r3 stands before R2, which needs the room of R3's unreduced gradient. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
