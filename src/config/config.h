@@ -178,11 +178,21 @@ sh_rc sh_config_given(const char *path, int n_overrides, const char *const *over
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
-/* Copy keys from one configuration to another: those of `names` (ends with NULL), each a section or "section.key". */
-void sh_config_take(struct sh_config *to, const struct sh_config *from, const char *const *names);
+/* Whose a key is: a column of the table. */
+enum sh_config_of {
+    SH_OF_MODEL,   /* the model's: what eval and generate need of it */
+    SH_OF_RUN,     /* the training's: with another value the state of the run would be another */
+    SH_OF_NOTE,    /* a note: kept in checkpoints, of no consequence for the state */
+    SH_OF_MACHINE, /* the machine's, and how a run uses it: not in checkpoints; a resume may have another value */
+    SH_OF_KINDS
+};
+#define SH_OF(kind) (1u << SH_OF_##kind)
+#define SH_OF_ALL ((1u << SH_OF_KINDS) - 1)
 
-/* One line a difference, "section.key: a -> b". The sections named in `skip_section` (ends with NULL; may be NULL) are
- * left out. */
-void sh_config_diff(const struct sh_config *a, const struct sh_config *b, const char *const *skip_section, FILE *out);
+/* Copy keys from one configuration to another: those of the kinds in `of`, a sum of SH_OF(). */
+void sh_config_take(struct sh_config *to, const struct sh_config *from, unsigned of);
+
+/* One line a difference, "section.key: a -> b", in keys of the kinds in `of`. */
+void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out);
 
 #endif
