@@ -9,7 +9,7 @@
 #ifndef IO_CHECKPOINT_CHECKPOINT_H
 #define IO_CHECKPOINT_CHECKPOINT_H
 
-#include "kernels/floats.h"
+#include "src/base/floats.h"
 #include "src/base/err.h"
 #include "src/config/words.h"
 
@@ -59,7 +59,7 @@ struct sh_ckpt_set {
 /* The early sums of a piece, which begin at 0 and get added to; local, parts of a piece by any threads at once.
  * sh_ckpt_piece_blocks: blocks that the piece lies in.
  * sh_ckpt_piece_cut: its part [at, at + elems) up to the next end of a block. *block: which of the piece's sums belongs to
- *   it; *place: of the sum (kernels/mixsum.h), in the checkpoint of `step`. Returns elements.
+ *   it; *place: of the sum (src/base/mixsum.h), in the checkpoint of `step`. Returns elements.
  * sh_ckpt_piece_copy: copy that part of `from`, which is the piece's state s, to data[s], and add its sums, in one pass. */
 int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p);
 int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,

@@ -1,6 +1,6 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
