@@ -10,6 +10,7 @@
 #define SH_CONFIG_CONFIG_H
 
 #include "src/base/err.h"
+#include "src/config/model.h"
 #include "src/config/words.h"
 
 #include <stdbool.h>
@@ -24,17 +25,7 @@ struct sh_config {
         char description[256];
         double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
     } job;
-    struct {                     /* the preset sets all of these; keys given by the user win */
-        char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
-                                    custom: none, every dimension is given */
-        int family;              /* enum sh_cfg_family: llama | gpt2 */
-        int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
-        double norm_eps;
-        double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-        int rope_original_max_len; /* rope_factor 0: no scaling */
-        bool tie_word_embeddings;
-        double init_std;
-    } model;
+    struct sh_model model;
     struct {
         char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
         int seq_len;             /* default: 2048, or model.max_seq_len where that is less */
