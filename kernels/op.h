@@ -11,7 +11,7 @@
 #ifndef SH_KERNELS_OP_H
 #define SH_KERNELS_OP_H
 
-#include "kernels/floats.h"
+#include "src/base/floats.h"
 #include "src/base/dtype.h"
 #include "src/base/err.h"
 
@@ -49,7 +49,7 @@ enum sh_op_kind {
     SH_OP_CAST,          /* a [n]                                                   -> y [n] of another type            */
     SH_OP_COPY,          /* a [n]                                                   -> y [n], same type                 */
     SH_OP_ACCUMULATE,    /* a [n] f32                                               -> y [n] f32: y = y + a             */
-    SH_OP_SUMSQ,         /* a [n] f32                                               -> s [SH_EXACT_ELEMS] f64 +=: accumulator of kernels/exact.h */
+    SH_OP_SUMSQ,         /* a [n] f32                                               -> s [SH_EXACT_ELEMS] f64 +=: accumulator of src/base/exact.h */
     SH_OP_EXACT_ROUND,   /* s [SH_EXACT_ELEMS] f64                                  -> y [1] f64: what the accumulator holds, rounded once */
     SH_OP_ADAMW,         /* g [n] f32                                               -> in place: p, m, v [n] f32; or p [n] bf16 and r [n] i16 (opt), the halves of floats.h */
 
@@ -64,6 +64,7 @@ enum sh_op_kind {
 };
 
 enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
+enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* that an optimizer keeps of a parameter, beside its two halves */
 
 /* A run of elements of a flat shard with one rule of weight decay. */
 struct sh_decay_run {

@@ -66,7 +66,7 @@ static void diff_config(struct diff *d)
     fprintf(d->out, "configuration differs:\n");
     if (sh_config_parse(ta, strlen(ta), d->a.path, 0, NULL, &a) == SH_OK &&
         sh_config_parse(tb, strlen(tb), d->b.path, 0, NULL, &b) == SH_OK)
-        sh_config_diff(&a, &b, NULL, d->out);
+        sh_config_diff(&a, &b, SH_OF_ALL, d->out);
     else
         fprintf(d->out, "(not by key: %s)\n", sh_error_text());
     sh_error_clear();

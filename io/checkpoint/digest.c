@@ -1,6 +1,6 @@
 #include "io/checkpoint/digest.h"
 
-#include "kernels/mixsum.h"
+#include "src/base/mixsum.h"
 #include "src/base/hash.h"
 
 #include <string.h>

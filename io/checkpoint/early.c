@@ -2,7 +2,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/digest.h"
-#include "kernels/mixsum.h"
+#include "src/base/mixsum.h"
 
 int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p)
 {

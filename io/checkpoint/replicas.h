@@ -3,7 +3,7 @@
 #ifndef IO_CHECKPOINT_REPLICAS_H
 #define IO_CHECKPOINT_REPLICAS_H
 
-#include "kernels/floats.h"
+#include "src/base/floats.h"
 #include "src/base/err.h"
 
 #include <mpi.h>

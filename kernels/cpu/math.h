@@ -5,25 +5,10 @@
 #ifndef SH_KERNELS_CPU_MATH_H
 #define SH_KERNELS_CPU_MATH_H
 
-#include "kernels/clones.h"
+#include "src/base/clones.h"
+#include "src/base/dtype.h"
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-static inline float sh_bits_to_f32(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-static inline uint32_t sh_f32_to_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
 
 /* e^x within 1.3 ulp for -87.33 <= x <= 88.37, where it and the steps to it are normal numbers; 0 below, Inf above.
  * x = n ln 2 + r: adding 1.5 * 2^23 leaves the rounded n in the low bits. n ln 2 is taken off in two parts, of which

@@ -5,7 +5,7 @@
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 
 #include <omp.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
     }
 }
 
-/* Threads add up what they happen to get, in any order: these sums are exact (kernels/exact.h). */
+/* Threads add up what they happen to get, in any order: these sums are exact (src/base/exact.h). */
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
 {
     const float *a = call->in[0].data;

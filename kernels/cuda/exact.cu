@@ -1,4 +1,4 @@
-/* Sums that do not depend on their order (kernels/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 an element,
+/* Sums that do not depend on their order (src/base/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 an element,
  * in whole sectors of 32: the order of the sum gives neighbouring lanes neighbouring elements, and a lane no vector.
  *
  * Eight lanes sum a block of 64 elements, each the elements that are its lane in block_sum(), and add up in the same
@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/work.h"
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 
 namespace
 {

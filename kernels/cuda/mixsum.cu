@@ -1,7 +1,7 @@
-/* Sums of what a checkpoint copies (kernels/mixsum.h), of parts of SH_MIXSUM_PART elements, a block each. Bytes: 4 an
+/* Sums of what a checkpoint copies (src/base/mixsum.h), of parts of SH_MIXSUM_PART elements, a block each. Bytes: 4 an
  * element, read once; some 25 integer operations each, of which two 64-bit products are most. So a GPU of 3 TB/s is kept
  * busy by the arithmetic, but the copy to the host, which follows, takes ten times as long. */
-#include "kernels/mixsum.h"
+#include "src/base/mixsum.h"
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"

@@ -1,5 +1,5 @@
 /* Operations on whole vectors. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "kernels/ref/ref.h"
 
 sh_rc sh_ref_add(const struct sh_op_call *call)

@@ -1,4 +1,4 @@
-/* Element types of tensors, and bf16 in plain C. Local, no state. */
+/* Element types of tensors, the bits of f32, and bf16 in plain C. Local, no state. */
 #ifndef SH_BASE_DTYPE_H
 #define SH_BASE_DTYPE_H
 
@@ -19,6 +19,20 @@ static inline const char *sh_dtype_name(enum sh_dtype t)
 {
     static const char *const name[SH_DTYPES] = {"f32", "bf16", "f64", "i32", "i64", "i16"};
     return name[t];
+}
+
+static inline float sh_bits_to_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static inline uint32_t sh_f32_to_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
 }
 
 static inline float sh_bf16_to_f32(sh_bf16 h)

@@ -146,7 +146,7 @@ static void fill(struct bench *b, const struct sh_operand *t)
     sh_rng_fill_normal(1, 0, PIECE, 0.02f, f32);
     for (int i = 0; i < PIECE; i++) {
         bf16[i] = sh_f32_to_bf16(f32[i]);
-        i32[i] = i * 31 % b->r->build.model.vocab;
+        i32[i] = i * 31 % b->r->build.model.vocab_size;
     }
     for (int64_t at = 0; at < n; at += PIECE)
         b->r->device->put(b->rate.queue, (char *)t->data + at * size, host, size * (n - at < PIECE ? n - at : PIECE));

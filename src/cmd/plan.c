@@ -2,6 +2,7 @@
 
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/config/family.h"
 #include "src/pass/build.h"
 #include "src/run/request.h"
 #include "src/run/run.h"
@@ -54,15 +55,16 @@ static void print_request(const struct plan *l)
 
     printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
            "%s parameters\n",
-           l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_MODEL_GPT2 ? "gpt2" : "llama",
-           m->layers, m->dim, m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
+           l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name,
+           m->n_layers, m->dim, m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size,
+           m->tie_word_embeddings ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
     printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n", size[SH_AXIS_REPLICATE],
            size[SH_AXIS_SHARD], l->at.rank, l->at.world, missing_nodes(l));
     printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
     if (size[SH_AXIS_INNER] > 1)
         printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
-    printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->layers, recompute));
+    printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->n_layers, recompute));
     if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
         printf(", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
     putchar('\n');

@@ -3,7 +3,7 @@
 #ifndef SH_COMM_CHANNEL_H
 #define SH_COMM_CHANNEL_H
 
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "src/comm/backend.h"
 
 enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one is summed while the next one arrives */

@@ -65,7 +65,7 @@ struct sh_coll {
     int64_t n_tokens;
     struct sh_op_rows rows;
     double *squares;        /* REDUCE_SCATTER of f32 in the segment: [SH_EXACT_ELEMS], the squares of the first `squared`
-                               elements of recv (kernels/exact.h), added to what is there or not; NULL: not wanted */
+                               elements of recv (src/base/exact.h), added to what is there or not; NULL: not wanted */
     int64_t squared;
     bool add_squares;
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */

@@ -2,7 +2,7 @@
 #ifndef SH_COMM_SUM_H
 #define SH_COMM_SUM_H
 
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "src/base/dtype.h"
 
 /* out[i] = the sum of src[s][i] over a balanced binary tree, ((0 + 1) + (2 + 3)) + ...: n sources are those before the

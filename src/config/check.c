@@ -1,5 +1,6 @@
 #include "src/config/check.h"
 
+#include "src/config/family.h"
 #include "src/config/place.h"
 #include "src/config/problems.h"
 
@@ -12,32 +13,32 @@ static sh_rc check_heads(struct sh_config_state *state)
     if (c->model.n_heads % c->model.n_kv_heads != 0)
         return sh_config_refuse(state, "model.n_kv_heads", "%d does not divide model.n_heads %d", c->model.n_kv_heads,
                                 c->model.n_heads);
-    if (c->model.family == SH_FAMILY_LLAMA && c->model.head_dim % 2 != 0)
+    if (!sh_family_of(c->model.family)->learned_positions && c->model.head_dim % 2 != 0)
         return sh_config_refuse(state, "model.head_dim", "%d is odd; rotary positions turn pairs of elements",
                                 c->model.head_dim);
     return SH_OK;
 }
 
-static sh_rc check_gpt2(struct sh_config_state *state)
+/* Keys that describe what the family has not. */
+static sh_rc check_family(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->model.family != SH_FAMILY_GPT2)
-        return SH_OK;
-    if (c->model.n_kv_heads != c->model.n_heads)
-        return sh_config_refuse(state, "model.n_kv_heads", "gpt2 has as many as model.n_heads, %d, not %d",
+    const struct sh_family *f = sh_family_of(c->model.family);
+    if (f->one_width && c->model.n_kv_heads != c->model.n_heads)
+        return sh_config_refuse(state, "model.n_kv_heads", "%s has as many as model.n_heads, %d, not %d", f->name,
                                 c->model.n_heads, c->model.n_kv_heads);
-    if ((int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
-        return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as gpt2 needs",
-                                c->model.head_dim, c->model.n_heads, c->model.dim);
-    if (c->model.rope_factor != 0)
-        return sh_config_refuse(state, "model.rope_factor", "gpt2 has no rotary positions; leave it out");
+    if (f->one_width && (int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
+        return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as %s needs",
+                                c->model.head_dim, c->model.n_heads, c->model.dim, f->name);
+    if (f->learned_positions && c->model.rope_factor != 0)
+        return sh_config_refuse(state, "model.rope_factor", "%s has no rotary positions; leave it out", f->name);
     return SH_OK;
 }
 
 static sh_rc check_rope(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->model.rope_factor == 0 || c->model.family == SH_FAMILY_GPT2)
+    if (c->model.rope_factor == 0 || sh_family_of(c->model.family)->learned_positions)
         return SH_OK;
     if (c->model.rope_factor < 1)
         return sh_config_refuse(state, "model.rope_factor", "%g would shorten the context; give 0 or at least 1",
@@ -166,8 +167,8 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"comm.share_gpu", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
         {"comm.nccl_max_ctas", "GPUs and comm.backend=nccl",
          c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
-        {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_ACTION_SKIP},
-        {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ACTION_ROLLBACK},
+        {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
+        {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
     };
@@ -183,7 +184,7 @@ static sh_rc check_guard(struct sh_config_state *state)
     if (c->guard.z_score > 0 && c->guard.z_score < 2)
         return sh_config_refuse(state, "guard.z_score",
                                 "%g would leave out many good steps; give 0 (off) or at least 2", c->guard.z_score);
-    if (c->guard.action == SH_GUARD_ACTION_ROLLBACK && !c->checkpoint.enable)
+    if (c->guard.action == SH_GUARD_ROLLBACK && !c->checkpoint.enable)
         return sh_config_refuse(state, "guard.action", "rollback goes back to checkpoints, and checkpoint.enable=false");
     return SH_OK;
 }
@@ -212,7 +213,7 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,    check_gpt2,        check_rope,      check_batch, check_documents,
+        check_heads,    check_family,      check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint, check_device, check_idle,
     };

@@ -10,6 +10,8 @@
 #define SH_CONFIG_CONFIG_H
 
 #include "src/base/err.h"
+#include "src/config/model.h"
+#include "src/config/words.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,52 +19,13 @@
 
 enum { SH_CONFIG_PATH_MAX = 1024 };
 
-/* Words of mesh.shard and mesh.replicate, with the numbers of src/mesh/shape.h. */
-enum { SH_CONFIG_MESH_ALL = 0, SH_CONFIG_MESH_NODE = -1, SH_CONFIG_MESH_AUTO = -2 };
-enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
-
-enum sh_cfg_strategy {
-    SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
-};
-enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
-enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
-                        SH_RECOMPUTE_MEMORY_BUDGET };
-enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
-enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
-enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
-enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
-enum { SH_WRITERS_AUTO }; /* number of io/checkpoint/checkpoint.h */
-enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
-enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
-enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
-enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
-enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY }; /* numbers of io/checkpoint/checkpoint.h */
-enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
-enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
-enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
-enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
-enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
-enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
-enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
-enum sh_cfg_masks { SH_MASK_AUTO, SH_MASK_OFF, SH_MASK_MUST }; /* numbers of io/data/data.h */
-
 struct sh_config {
     struct {
         char dump_folder[SH_CONFIG_PATH_MAX]; /* everything a run writes; default ./outputs */
         char description[256];
         double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
     } job;
-    struct {                     /* the preset sets all of these; keys given by the user win */
-        char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
-                                    custom: none, every dimension is given */
-        int family;              /* enum sh_cfg_family: llama | gpt2 */
-        int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
-        double norm_eps;
-        double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-        int rope_original_max_len; /* rope_factor 0: no scaling */
-        bool tie_word_embeddings;
-        double init_std;
-    } model;
+    struct sh_model model;
     struct {
         char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
         int seq_len;             /* default: 2048, or model.max_seq_len where that is less */
@@ -206,11 +169,21 @@ sh_rc sh_config_given(const char *path, int n_overrides, const char *const *over
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
-/* Copy keys from one configuration to another: those of `names` (ends with NULL), each a section or "section.key". */
-void sh_config_take(struct sh_config *to, const struct sh_config *from, const char *const *names);
+/* Whose a key is: a column of the table. */
+enum sh_config_of {
+    SH_OF_MODEL,   /* the model's: what eval and generate need of it */
+    SH_OF_RUN,     /* the training's: with another value the state of the run would be another */
+    SH_OF_NOTE,    /* a note: kept in checkpoints, of no consequence for the state */
+    SH_OF_MACHINE, /* the machine's, and how a run uses it: not in checkpoints; a resume may have another value */
+    SH_OF_KINDS
+};
+#define SH_OF(kind) (1u << SH_OF_##kind)
+#define SH_OF_ALL ((1u << SH_OF_KINDS) - 1)
 
-/* One line a difference, "section.key: a -> b". The sections named in `skip_section` (ends with NULL; may be NULL) are
- * left out. */
-void sh_config_diff(const struct sh_config *a, const struct sh_config *b, const char *const *skip_section, FILE *out);
+/* Copy keys from one configuration to another: those of the kinds in `of`, a sum of SH_OF(). */
+void sh_config_take(struct sh_config *to, const struct sh_config *from, unsigned of);
+
+/* One line a difference, "section.key: a -> b", in keys of the kinds in `of`. */
+void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out);
 
 #endif

@@ -7,7 +7,8 @@
                      double: SH_KEY_DOUBLE, char *: SH_KEY_STRING),                                         \
     .offset = offsetof(struct sh_config_state, field), .size = sizeof(((struct sh_config_state *)0)->field)
 
-#define KEY(section, key) .name = #section "." #key, FIELD(cfg.section.key)
+#define KEY_OF(kind, section, key) .name = #section "." #key, FIELD(cfg.section.key), .of = (enum sh_config_of)(kind)
+#define KEY(section, key) KEY_OF(OF_##section, section, key)
 #define WORDS(array) .words = array, .only_words = true
 #define BOOL WORDS(bool_words)
 #define ALIAS(main_key, field) .alias_of = main_key, FIELD(alias.field)
@@ -18,6 +19,30 @@
 #define MANY_STEPS 1e12
 #define MANY_ELEMS 16777216
 #define MANY_RANKS 1048576
+
+/* Whose the keys of a section are; rows of KEY_OF are another's. Kernels and sizes of chunks and micro-batches change
+ * roundings, as another machine does; what is rounded to (mixed_precision_...) and how sums are ordered (reproducible) is
+ * asked of every machine. */
+enum {
+    OF_job = SH_OF_MACHINE,
+    OF_model = SH_OF_MODEL,
+    OF_training = SH_OF_RUN,
+    OF_data = SH_OF_RUN,
+    OF_parallelism = SH_OF_MACHINE,
+    OF_mesh = SH_OF_MACHINE,
+    OF_optimizer = SH_OF_RUN,
+    OF_lr_scheduler = SH_OF_RUN,
+    OF_activation_checkpoint = SH_OF_MACHINE,
+    OF_checkpoint = SH_OF_MACHINE,
+    OF_validation = SH_OF_RUN,
+    OF_metrics = SH_OF_MACHINE,
+    OF_profiling = SH_OF_MACHINE,
+    OF_guard = SH_OF_RUN,
+    OF_fault = SH_OF_MACHINE,
+    OF_comm = SH_OF_MACHINE,
+    OF_memory = SH_OF_MACHINE,
+    OF_debug = SH_OF_RUN,
+};
 
 typedef const struct sh_config_word words[];
 
@@ -48,8 +73,8 @@ static words grad_sync_words = {
     {NULL, 0},
 };
 static words shard_words = {
-    {"all", SH_CONFIG_MESH_ALL}, {"node", SH_CONFIG_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
-static words replicate_words = {{"auto", SH_CONFIG_MESH_AUTO}, {NULL, 0}};
+    {"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
+static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
 static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},
@@ -72,8 +97,8 @@ static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE
 static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
-    {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
-static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
+    {"skip", SH_GUARD_SKIP}, {"rollback", SH_GUARD_ROLLBACK}, {"stop", SH_GUARD_STOP}, {NULL, 0}};
+static words rest_words = {{"-1", SH_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
 static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
                               {"always", SH_ALIAS_RESHARD_ALWAYS},
@@ -82,7 +107,7 @@ static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
 
 const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
-    {KEY(job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
+    {KEY_OF(SH_OF_NOTE, job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
     {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
      .help = "If the job's end time is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), save and exit "
              "with status 75 this many seconds early, plus the measured time of one step and one save. "
@@ -131,7 +156,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(training, dataset_path), .def = "", .help = "Token file, or a glob pattern of several. Needed by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
      .derived = "2048, or model.max_seq_len where that is less", .help = "Length of training sequences."},
-    {KEY(training, local_batch_size), .min = 1, .max = 65536, .unit = "sequences", .def = "8",
+    {KEY_OF(SH_OF_MACHINE, training, local_batch_size), .min = 1, .max = 65536, .unit = "sequences", .def = "8",
      .help = "Sequences one rank works on at a time. Belongs to the machine: a checkpoint does not keep it, and eval takes "
              "this default, or less where the global batch wants it."},
     {KEY(training, global_batch_size), .min = -1, .max = MANY_ELEMS, .unit = "sequences", .def = "-1",
@@ -147,19 +172,19 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(training, mixed_precision_reduce), WORDS(precision_words), .def = "float32",
      .help = "Type in which gradients are sent. bfloat16 halves the traffic. Each rank rounds its gradient once; sums are "
              "accumulated in float32 and rounded once (NCCL accumulates in bfloat16). Micro-steps are added in float32."},
-    {KEY(training, threads), .min = 0, .max = 4096, .def = "0",
+    {KEY_OF(SH_OF_MACHINE, training, threads), .min = 0, .max = 4096, .def = "0",
      .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
-    {KEY(training, device), WORDS(device_words), .def = "auto",
+    {KEY_OF(SH_OF_MACHINE, training, device), WORDS(device_words), .def = "auto",
      .help = "cuda: one GPU a rank; cpu: the cores of the node. auto: cuda where this program was built with it and every "
              "rank sees a GPU, else cpu."},
-    {KEY(training, kernels), WORDS(kernels_words), .def = "cpu",
+    {KEY_OF(SH_OF_MACHINE, training, kernels), WORDS(kernels_words), .def = "cpu",
      .help = "CPU kernels. cpu: optimised; ref: reference loops, slow."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
      .help = "none: the same bits on the same mesh. mesh: losses, of validation too, and parameters have the same bits on "
              "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which "
              "local_batch_size sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
              "memory for log2(micro-steps of a rank) full gradients on each rank."},
-    {KEY(training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
+    {KEY_OF(SH_OF_MACHINE, training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
              "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048."},
 
@@ -292,7 +317,7 @@ const struct sh_config_key sh_config_keys[] = {
              "twice as long. The ranks of a node or more: all."},
     {KEY(checkpoint, async_mode), WORDS(async_words), .def = "disabled",
      .help = "async: copy what is saved, and write the copy while the training goes on; `sherd plan` counts the copy."},
-    {KEY(checkpoint, verify), WORDS(verify_words), .def = "disk",
+    {KEY_OF(SH_OF_NOTE, checkpoint, verify), WORDS(verify_words), .def = "disk",
      .help = "What is read back and compared with the sums from memory before a checkpoint gets its name. disk: what the disk "
              "has, which takes as long as writing it where reading and writing share one bandwidth; cache: what the kernel "
              "holds of it after fsync, a fraction of that; off: its index only. The file says which. Each load compares in any case."},
@@ -390,7 +415,7 @@ const struct sh_config_key sh_config_keys[] = {
          "GPU what is free less 1 GiB for CUDA's libraries, with NCCL 2.5 GiB."},
 
     {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
-    {KEY(debug, sync_ops), BOOL, .def = "false",
+    {KEY_OF(SH_OF_MACHINE, debug, sync_ops), BOOL, .def = "false",
      .help = "On a GPU: wait after each operation and ask for errors, so that a fault is reported with the name of its "
              "operation. Slow; for finding faults."},
 };

@@ -1,6 +1,6 @@
 /* The table of configuration keys (keys.c): the one place that knows their names, types, ranges, defaults and meanings.
  * Loading, printing, help and comparison read it; lookup.c finds rows by name. A new row also goes into a table of
- * tests/unit/test_stored.c: into checkpoints, or with the machine (src/run/stored.h). Inside src/config only; all local. */
+ * tests/unit/test_stored.c: into checkpoints, or with the machine (column `of`). Inside src/config only; all local. */
 #ifndef SH_CONFIG_KEYS_H
 #define SH_CONFIG_KEYS_H
 
@@ -29,6 +29,7 @@ struct sh_config_key {
     const char *def;                    /* default, as it would be written in a file; NULL: see derived */
     const char *derived;                /* where the value comes from when it is not given and def is NULL */
     const char *alias_of;               /* (optional) this key only sets another one */
+    enum sh_config_of of;               /* of its section, where keys.c says nothing else; not for aliases */
     const char *help;
 };
 

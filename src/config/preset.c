@@ -1,12 +1,11 @@
 #include "src/config/preset.h"
 
 #include "src/base/str.h"
+#include "src/config/family.h"
 #include "src/config/place.h"
 #include "src/config/text.h"
 
 #include <string.h>
-
-typedef __typeof__(((struct sh_config *)0)->model) model_section;
 
 #define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4
 #define GPT2_BASE                                                                                                     \
@@ -19,7 +18,7 @@ typedef __typeof__(((struct sh_config *)0)->model) model_section;
 
 /* Dimensions as published with the models: "Language Models are Unsupervised Multitask Learners" (2019) for gpt2, the
  * config.json of the Llama 3.1 and 3.2 releases for llama. `debug` is ours, small enough for a laptop. */
-static const model_section presets[] = {
+static const struct sh_model presets[] = {
     {.name = "debug",
      .family = SH_FAMILY_LLAMA,
      .n_layers = 4,
@@ -83,7 +82,7 @@ static sh_rc no_such_preset(struct sh_config_state *state)
                             nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
-static const model_section *find_preset(const char *name)
+static const struct sh_model *find_preset(const char *name)
 {
     for (int i = 0; i < PRESETS; i++)
         if (strcmp(presets[i].name, name) == 0)
@@ -91,7 +90,7 @@ static const model_section *find_preset(const char *name)
     return NULL;
 }
 
-static void copy_what_is_not_given(struct sh_config_state *state, const model_section *preset)
+static void copy_what_is_not_given(struct sh_config_state *state, const struct sh_model *preset)
 {
     const size_t section = offsetof(struct sh_config_state, cfg.model);
     for (int i = 0; i < sh_config_n_keys; i++) {
@@ -103,7 +102,7 @@ static void copy_what_is_not_given(struct sh_config_state *state, const model_se
 }
 
 /* The first dimension that nothing has set; the three that follow from others come after those. */
-static sh_rc check_complete(const model_section *m)
+static sh_rc check_complete(const struct sh_model *m)
 {
     const struct {
         const char *key;
@@ -120,19 +119,19 @@ static sh_rc check_complete(const model_section *m)
     return SH_OK;
 }
 
-/* The width that the published models of the family have: gpt2 four times the stream; llama the same work in three
- * matrices instead of two, rounded up to a multiple of 64. */
-static void derive_ffn(model_section *m)
+/* The width that published models have: four times the stream; with SwiGLU the same work in three matrices instead of two,
+ * rounded up to a multiple of 64. */
+static void derive_ffn(struct sh_model *m)
 {
     enum { ROUND = 64 };
-    if (m->ffn_dim == 0 && m->family == SH_FAMILY_GPT2)
+    if (m->ffn_dim == 0 && sh_family_of(m->family)->gelu)
         m->ffn_dim = 4 * m->dim;
     else if (m->ffn_dim == 0)
         m->ffn_dim = (8 * m->dim / 3 + ROUND - 1) / ROUND * ROUND;
 }
 
 /* A preset with as many key-value heads as query heads has them so with another number too. */
-static void follow_heads(struct sh_config_state *state, const model_section *preset)
+static void follow_heads(struct sh_config_state *state, const struct sh_model *preset)
 {
     bool given = sh_config_place_of(state, "model.n_kv_heads")->source != SH_SOURCE_DEFAULT;
     if (!given && preset->n_kv_heads == preset->n_heads)
@@ -141,7 +140,7 @@ static void follow_heads(struct sh_config_state *state, const model_section *pre
 
 static sh_rc derive_heads(struct sh_config_state *state)
 {
-    model_section *m = &state->cfg.model;
+    struct sh_model *m = &state->cfg.model;
     if (m->n_kv_heads == 0)
         m->n_kv_heads = m->n_heads;
     if (m->head_dim != 0)
@@ -155,11 +154,11 @@ static sh_rc derive_heads(struct sh_config_state *state)
 
 sh_rc sh_config_preset_apply(struct sh_config_state *state)
 {
-    model_section *m = &state->cfg.model;
+    struct sh_model *m = &state->cfg.model;
     if (m->name[0] == '\0')
         strcpy(m->name, "custom");
     if (strcmp(m->name, "custom") != 0) {
-        const model_section *preset = find_preset(m->name);
+        const struct sh_model *preset = find_preset(m->name);
         if (preset == NULL)
             return no_such_preset(state);
         copy_what_is_not_given(state, preset);

@@ -7,6 +7,7 @@
 #define SH_MESH_SHAPE_H
 
 #include "src/base/err.h"
+#include "src/config/words.h"
 
 enum sh_axis { SH_AXIS_SHARD, SH_AXIS_REPLICATE, SH_AXIS_INNER, SH_AXIS_WORLD, SH_AXES };
 
@@ -16,7 +17,6 @@ struct sh_mesh_shape {
 };
 
 /* What the configuration says of the mesh. */
-enum { SH_MESH_ALL = 0, SH_MESH_NODE = -1, SH_MESH_AUTO = -2 };
 struct sh_mesh_request {
     int shard;          /* SH_MESH_ALL, SH_MESH_NODE or a number of ranks */
     int replicate;      /* SH_MESH_AUTO or a number */

@@ -1,3 +1,4 @@
+#include "src/config/family.h"
 #include "src/model/model.h"
 #include "src/program/emit.h"
 
@@ -5,27 +6,10 @@
 
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
 
-/* What the pieces of a family are called, and how it differs. Hugging Face: modeling_gpt2.py, modeling_llama.py. */
-struct family {
-    bool rms, biases, w_in_out, learned_positions, swiglu;
-    const char *wte, *wpe, *block, *norm1, *norm2, *final_norm, *proj, *up, *down, *head;
-};
-
-static const struct family families[] = {
-    [SH_MODEL_LLAMA] = {.rms = true, .swiglu = true,
-                        .wte = "model.embed_tokens", .block = "model.layers", .norm1 = "input_layernorm",
-                        .norm2 = "post_attention_layernorm", .final_norm = "model.norm", .proj = "self_attn.o_proj",
-                        .down = "mlp.down_proj", .head = "lm_head"},
-    [SH_MODEL_GPT2] = {.biases = true, .w_in_out = true, .learned_positions = true,
-                       .wte = "transformer.wte", .wpe = "transformer.wpe", .block = "transformer.h", .norm1 = "ln_1",
-                       .norm2 = "ln_2", .final_norm = "transformer.ln_f", .proj = "attn.c_proj", .up = "mlp.c_fc",
-                       .down = "mlp.c_proj", .head = "lm_head"},
-};
-
 struct decoder {
     struct sh_emit e;
     const struct sh_model *m;
-    const struct family *f;
+    const struct sh_family *f;
     struct sh_emit_heads heads;
     int wte, wpe, final_norm_w, final_norm_b, head, rope;
 };
@@ -56,32 +40,34 @@ static struct weights declare_norm(struct decoder *d, const char *name)
     struct weights n = {.b = SH_NONE};
 
     n.w = declare(d, name, "weight", 1, &dim, SH_INIT_ONE, 0);
-    if (d->f->biases)
+    if (d->f->layer_norm)
         n.b = declare(d, name, "bias", 1, &dim, SH_INIT_ZERO, 0);
     return n;
 }
 
-static struct weights declare_linear(struct decoder *d, const char *name, int64_t in, int64_t out, float std)
+static struct weights declare_linear(struct decoder *d, const char *name, int64_t in, int64_t out, bool bias, float std)
 {
     struct weights l = {.b = SH_NONE};
 
     l.w = declare(d, name, "weight", 2, d->f->w_in_out ? DIMS(in, out) : DIMS(out, in), SH_INIT_NORMAL, std);
-    if (d->f->biases)
+    if (bias)
         l.b = declare(d, name, "bias", 1, &out, SH_INIT_ZERO, 0);
     return l;
 }
 
+/* Queries, keys and values are one product, as one parameter or as neighbours. */
 static struct weights declare_qkv(struct decoder *d)
 {
     const struct sh_model *m = d->m;
-    int64_t q = (int64_t)m->heads * m->head_dim, kv = (int64_t)m->kv_heads * m->head_dim;
+    int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
+    float std = (float)m->init_std;
     struct weights first;
 
-    if (m->family == SH_MODEL_GPT2)
-        return declare_linear(d, "attn.c_attn", m->dim, q + 2 * kv, m->init_std);
-    first = declare_linear(d, "self_attn.q_proj", m->dim, q, m->init_std);
-    declare_linear(d, "self_attn.k_proj", m->dim, kv, m->init_std);
-    declare_linear(d, "self_attn.v_proj", m->dim, kv, m->init_std);
+    if (!d->f->k)
+        return declare_linear(d, d->f->q, m->dim, q + 2 * kv, d->f->attention_bias, std);
+    first = declare_linear(d, d->f->q, m->dim, q, false, std);
+    declare_linear(d, d->f->k, m->dim, kv, false, std);
+    declare_linear(d, d->f->v, m->dim, kv, false, std);
     first.w = sh_emit_stack(&d->e, first.w, 3);
     return first;
 }
@@ -89,12 +75,13 @@ static struct weights declare_qkv(struct decoder *d)
 static struct weights declare_up(struct decoder *d)
 {
     const struct sh_model *m = d->m;
+    float std = (float)m->init_std;
     struct weights gate;
 
-    if (!d->f->swiglu)
-        return declare_linear(d, d->f->up, m->dim, m->ffn_dim, m->init_std);
-    gate = declare_linear(d, "mlp.gate_proj", m->dim, m->ffn_dim, m->init_std);
-    declare_linear(d, "mlp.up_proj", m->dim, m->ffn_dim, m->init_std);
+    if (d->f->gelu)
+        return declare_linear(d, d->f->up, m->dim, m->ffn_dim, d->f->mlp_bias, std);
+    gate = declare_linear(d, d->f->gate, m->dim, m->ffn_dim, false, std);
+    declare_linear(d, d->f->up, m->dim, m->ffn_dim, false, std);
     gate.w = sh_emit_stack(&d->e, gate.w, 2);
     return gate;
 }
@@ -104,7 +91,7 @@ static struct weights declare_up(struct decoder *d)
 static struct block declare_block(struct decoder *d)
 {
     const struct sh_model *m = d->m;
-    float residual_std = m->init_std / sqrtf(2.0f * (float)m->layers);
+    float residual_std = (float)m->init_std / sqrtf(2.0f * (float)m->n_layers);
     char unit[SH_NAME_MAX];
     struct block b;
 
@@ -112,10 +99,10 @@ static struct block declare_block(struct decoder *d)
     sh_emit_unit(&d->e, unit);
     b.norm1 = declare_norm(d, d->f->norm1);
     b.qkv = declare_qkv(d);
-    b.proj = declare_linear(d, d->f->proj, (int64_t)m->heads * m->head_dim, m->dim, residual_std);
+    b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim, d->f->attention_bias, residual_std);
     b.norm2 = declare_norm(d, d->f->norm2);
     b.up = declare_up(d);
-    b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, residual_std);
+    b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias, residual_std);
     return b;
 }
 
@@ -132,27 +119,27 @@ static void declare_embed(struct decoder *d)
     const struct sh_model *m = d->m;
 
     sh_emit_unit(&d->e, "embed");
-    d->wte = declare(d, d->f->wte, "weight", 2, DIMS(m->vocab, m->dim), SH_INIT_NORMAL, m->init_std);
+    d->wte = declare(d, d->f->wte, "weight", 2, DIMS(m->vocab_size, m->dim), SH_INIT_NORMAL, (float)m->init_std);
     d->wpe = SH_NONE;
     if (d->f->learned_positions)
-        d->wpe = declare(d, d->f->wpe, "weight", 2, DIMS(m->max_seq_len, m->dim), SH_INIT_NORMAL, m->init_std);
+        d->wpe = declare(d, d->f->wpe, "weight", 2, DIMS(m->max_seq_len, m->dim), SH_INIT_NORMAL, (float)m->init_std);
     d->head = d->wte;
-    if (m->tied)
+    if (m->tie_word_embeddings)
         declare_final_norm(d);
 }
 
 static void declare_head(struct decoder *d)
 {
-    if (d->m->tied)
+    if (d->m->tie_word_embeddings)
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
-    d->head = declare(d, d->f->head, "weight", 2, DIMS(d->m->vocab, d->m->dim), SH_INIT_NORMAL, d->m->init_std);
+    d->head = declare(d, d->f->head, "weight", 2, DIMS(d->m->vocab_size, d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
 }
 
 static int norm(struct decoder *d, int x, struct weights n)
 {
-    return sh_emit_norm(&d->e, x, n.w, n.b, d->f->rms, d->m->norm_eps);
+    return sh_emit_norm(&d->e, x, n.w, n.b, !d->f->layer_norm, (float)d->m->norm_eps);
 }
 
 static int linear(struct decoder *d, int x, struct weights l)
@@ -173,7 +160,7 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
 {
     int up = linear(d, norm(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
 
-    return linear(d, d->f->swiglu ? sh_emit_swiglu(&d->e, up) : sh_emit_gelu(&d->e, up), b->down);
+    return linear(d, d->f->gelu ? sh_emit_gelu(&d->e, up) : sh_emit_swiglu(&d->e, up), b->down);
 }
 
 static void emit_rope_table(struct decoder *d)
@@ -182,8 +169,8 @@ static void emit_rope_table(struct decoder *d)
 
     if (!d->f->learned_positions)
         d->rope = sh_emit_rope_table(&d->e, m->head_dim,
-                                     &(struct sh_emit_rope){m->rope_theta, m->rope_factor, m->rope_low_freq,
-                                                            m->rope_high_freq, m->rope_original_len});
+                                     &(struct sh_emit_rope){m->rope_theta, m->rope_factor, m->rope_low_freq_factor,
+                                                            m->rope_high_freq_factor, m->rope_original_max_len});
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of
@@ -192,7 +179,7 @@ static void emit_rope_table(struct decoder *d)
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
-    int64_t row_bytes = sh_dtype_bytes(act) * m->vocab, all = (int64_t)b->batch * b->seq, parts, rows;
+    int64_t row_bytes = sh_dtype_bytes(act) * m->vocab_size, all = (int64_t)b->batch * b->seq, parts, rows;
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;
@@ -206,15 +193,15 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
 {
     struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE},
                         .m = m,
-                        .f = &families[m->family],
-                        .heads = {.heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim}};
+                        .f = sh_family_of(m->family),
+                        .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim}};
     int x;
 
     sh_emit_inputs(&d.e, b->out == SH_MODEL_LOSS, b->docs);
     declare_embed(&d);
     emit_rope_table(&d);
     x = sh_emit_embed(&d.e, d.wte, d.wpe);
-    for (d.e.block = 0; d.e.block < m->layers; d.e.block++) {
+    for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
         struct block block = declare_block(&d);
 
         x = sh_emit_add(&d.e, x, attention(&d, x, &block));

@@ -1,27 +1,36 @@
 #include "src/model/model.h"
 
-static double block_matrix(const struct sh_model *m)
+static struct sh_program *emit(const struct sh_model *m, int seq)
 {
-    double q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
-    double mlp = (m->family == SH_MODEL_LLAMA ? 3.0 : 2.0) * m->dim * m->ffn_dim;
+    struct sh_program *p = sh_program_create(SH_F32);
 
-    return m->dim * (q + 2 * kv) + q * m->dim + mlp;
+    sh_model_emit(m, &(struct sh_model_batch){.batch = 1, .seq = seq, .out = SH_MODEL_LOSS}, p);
+    return p;
 }
 
+/* The backward has two products for each of the forward. */
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 {
-    double weights = m->layers * block_matrix(m) + (double)m->vocab * m->dim;
-    double square = 12.0 * m->layers * m->heads * m->head_dim * (double)seq;
+    struct sh_program *p = emit(m, seq);
+    double weights = 0, square = 0;
 
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        if (op->kind == SH_OP_LINEAR || op->kind == SH_OP_HEAD_LOSS)
+            weights += (double)sh_tensor_elems(&p->tensors[op->in[1]]);
+        if (op->kind == SH_OP_ATTENTION) /* scores and their sums of values: [T,T] products of H*D elements a row */
+            square += 12.0 * (double)p->tensors[op->out[0]].dim[2] * (double)seq;
+    }
+    sh_program_destroy(p);
     return (struct sh_model_flops){.matmul = 6.0 * weights, .attention_causal = square / 2, .attention_full = square};
 }
 
 int64_t sh_model_params(const struct sh_model *m)
 {
-    struct sh_program *p = sh_program_create(SH_F32);
+    struct sh_program *p = emit(m, 1);
     int64_t n = 0;
 
-    sh_model_emit(m, &(struct sh_model_batch){.batch = 1, .seq = 1, .out = SH_MODEL_LOSS}, p);
     for (int i = 0; i < p->n_units; i++)
         n += p->units[i].elems;
     sh_program_destroy(p);

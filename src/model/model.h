@@ -1,23 +1,12 @@
 /* The models: decoder-only transformers, written as the forward operations of one micro-step. Local.
  *
- * One decoder with switches makes GPT-2 (LayerNorm, learned positions, GELU, biases, tied head) and Llama 2 and 3
- * (RMSNorm, rotary positions, SwiGLU, grouped-query attention, tied or not). Parameter names and shapes are Hugging
- * Face's. Units: "embed"; "layers.N", one a block; "head" (final norm and output matrix). With tied embeddings the
+ * One decoder makes all families by the switches of src/config/family.h. Parameter names and shapes are Hugging Face's. Units: "embed"; "layers.N", one a block; "head" (final norm and output matrix). With tied embeddings the
  * final norm is in "embed", since the output matrix is there. */
 #ifndef SH_MODEL_MODEL_H
 #define SH_MODEL_MODEL_H
 
+#include "src/config/model.h"
 #include "src/program/program.h"
-
-enum sh_model_family { SH_MODEL_LLAMA, SH_MODEL_GPT2 };
-
-struct sh_model {
-    enum sh_model_family family;
-    int layers, dim, heads, kv_heads, head_dim, ffn_dim, vocab, max_seq_len;
-    float norm_eps, init_std;
-    double rope_theta, rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
-    bool tied;
-};
 
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS };
 
@@ -35,9 +24,10 @@ sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b);
 /* Emit the forward of one micro-step into an empty program: parameters, units, operations; no sections. */
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p);
 
-/* Floating-point operations of forward and backward for one token, without recomputation.
+/* Floating-point operations of forward and backward for one token, without recomputation: those of the products of the
+ * program that the model emits.
  * matmul: 6 per weight of a matrix product, embedding look-ups not counted, the output matrix counted.
- * attention: causal = 6 L H D T (half of the square), full = 12 L H D T. */
+ * attention: causal = 6 H D T for each attention (half of the square), full = 12 H D T. */
 struct sh_model_flops {
     double matmul, attention_causal, attention_full;
 };

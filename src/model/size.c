@@ -14,12 +14,12 @@
 /* All of these are at most 2^34: heads, widths, and what is made of two of them. */
 static int64_t qkv_width(const struct sh_model *m)
 {
-    return ((int64_t)m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim;
+    return ((int64_t)m->n_heads + 2 * (int64_t)m->n_kv_heads) * m->head_dim;
 }
 
 static int64_t heads_width(const struct sh_model *m)
 {
-    return (int64_t)m->heads * m->head_dim;
+    return (int64_t)m->n_heads * m->head_dim;
 }
 
 static sh_rc check_heads(const struct sh_model *m)
@@ -29,21 +29,21 @@ static sh_rc check_heads(const struct sh_model *m)
     return sh_fail(SH_E_USAGE,
                    "(model.n_heads %d + 2 x model.n_kv_heads %d) x model.head_dim %d: queries, keys and values of a token "
                    "have at most %d elements",
-                   m->heads, m->kv_heads, m->head_dim, INT_MAX);
+                   m->n_heads, m->n_kv_heads, m->head_dim, INT_MAX);
 }
 
 static sh_rc check_params(const struct sh_model *m)
 {
     int64_t widths = qkv_width(m) + heads_width(m) + 3 * (int64_t)m->ffn_dim + 8;
-    int64_t blocks = sh_size_mul(sh_size_mul(m->dim, widths), m->layers);
-    int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab + m->max_seq_len);
+    int64_t blocks = sh_size_mul(sh_size_mul(m->dim, widths), m->n_layers);
+    int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len);
 
     if (sh_size_add(blocks, tables) <= MOST_PARAMS)
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "model.dim %d with model.n_layers %d, model.ffn_dim %d, model.vocab_size %d, model.max_seq_len %d and heads "
                    "of %lld elements: more than %lld parameters, which no plan can hold",
-                   m->dim, m->layers, m->ffn_dim, m->vocab, m->max_seq_len, (long long)heads_width(m), MOST_PARAMS);
+                   m->dim, m->n_layers, m->ffn_dim, m->vocab_size, m->max_seq_len, (long long)heads_width(m), MOST_PARAMS);
 }
 
 static sh_rc check_activations(const struct sh_model *m, const struct sh_model_batch *b)
@@ -51,24 +51,24 @@ static sh_rc check_activations(const struct sh_model *m, const struct sh_model_b
     int64_t widths = 16 * (int64_t)m->dim + 8 * qkv_width(m) + 4 * heads_width(m) + 8 * (int64_t)m->ffn_dim;
     int64_t tokens = (int64_t)b->batch * b->seq;
 
-    if (sh_size_mul(sh_size_mul(tokens, widths), (int64_t)m->layers + 1) <= MOST_ACTIVATIONS)
+    if (sh_size_mul(sh_size_mul(tokens, widths), (int64_t)m->n_layers + 1) <= MOST_ACTIVATIONS)
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "training.local_batch_size %d x training.seq_len %d tokens, with model.n_layers %d, model.dim %d, "
                    "model.ffn_dim %d and heads of %lld elements: more than %lld activations, which no plan can hold",
-                   b->batch, b->seq, m->layers, m->dim, m->ffn_dim, (long long)heads_width(m), MOST_ACTIVATIONS);
+                   b->batch, b->seq, m->n_layers, m->dim, m->ffn_dim, (long long)heads_width(m), MOST_ACTIVATIONS);
 }
 
 static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    int64_t heads = (int64_t)b->batch * m->heads;
+    int64_t heads = (int64_t)b->batch * m->n_heads;
 
     if (sh_size_mul(sh_size_mul(heads, b->seq), b->seq) <= MOST_SCORES)
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "training.local_batch_size %d x model.n_heads %d x training.seq_len %d squared: more than %lld attention "
                    "weights in a layer, which no plan can count",
-                   b->batch, m->heads, b->seq, MOST_SCORES);
+                   b->batch, m->n_heads, b->seq, MOST_SCORES);
 }
 
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)

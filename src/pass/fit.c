@@ -31,7 +31,7 @@ static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
     struct sh_program *p;
 
     if (!l->bytes[level]) {
-        trial.recompute = of_level(trial.model.layers, level);
+        trial.recompute = of_level(trial.model.n_layers, level);
         trial.limit_bytes = 0;
         SH_TRY(sh_pass_build(&trial, &p));
         l->bytes[level] = p->arena_bytes;
@@ -78,7 +78,7 @@ static sh_rc improves(struct ladder *l, int level, int *best, int64_t *least, bo
  * middle take the same, all do. */
 static sh_rc find_best(struct ladder *l, int from, int *best, int64_t *least)
 {
-    int below = from, above = 2 * l->b->model.layers + 1;
+    int below = from, above = 2 * l->b->model.n_layers + 1;
     bool better = true;
 
     *best = above - 1;
@@ -106,7 +106,7 @@ static sh_rc climb(struct ladder *l, int from, int *level)
     int64_t bytes;
 
     SH_TRY(arena_of(l, from, &bytes));
-    if (bytes <= l->b->limit_bytes || from == 2 * l->b->model.layers)
+    if (bytes <= l->b->limit_bytes || from == 2 * l->b->model.n_layers)
         return SH_OK;
     SH_TRY(find_best(l, from, level, &bytes));
     return bytes <= l->b->limit_bytes ? edge_of(l, from, *level, l->b->limit_bytes, level) : SH_OK;
@@ -119,9 +119,9 @@ sh_rc sh_pass_fit(struct sh_build *b, int *level)
 
     if (!b->fit)
         return SH_OK;
-    l.bytes = sh_calloc(2 * (size_t)b->model.layers + 1, sizeof *l.bytes);
+    l.bytes = sh_calloc(2 * (size_t)b->model.n_layers + 1, sizeof *l.bytes);
     rc = climb(&l, *level, level);
     free(l.bytes);
-    b->recompute = of_level(b->model.layers, *level);
+    b->recompute = of_level(b->model.n_layers, *level);
     return rc;
 }

@@ -2,7 +2,7 @@
  * is the embedding too, that adds to the rows of the micro-step's tokens when all the rest is over. In a segment such a
  * unit is reduced early, behind all of the backward, but for those rows and what the embedding makes besides, which
  * follow. Each element is summed once, from the same gradients, so the bits are the same. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "src/base/mem.h"
 #include "src/pass/shard.h"
 

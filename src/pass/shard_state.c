@@ -1,5 +1,5 @@
 /* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 

@@ -99,7 +99,7 @@ struct sh_unit {
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */
-    int remainder;           /* [chunk] i16: the low halves (kernels/floats.h); SH_NONE in f32 */
+    int remainder;           /* [chunk] i16: the low halves (src/base/floats.h); SH_NONE in f32 */
     int exp_avg, exp_avg_sq; /* [chunk] f32 */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* [3 * part] f32: this replica's part of the masters (of halves one behind the other),
@@ -149,7 +149,7 @@ struct sh_program {
     int targets;           /* [B,T] i32, -1: not counted */
     int docs;              /* [B,T] i32: first position of the document that the token is in */
     int loss;              /* [1] f64: sum over this rank's rows; over the world after LOSS */
-    int squares;           /* [SH_EXACT_ELEMS] f64: squares of this rank's gradients (kernels/exact.h) */
+    int squares;           /* [SH_EXACT_ELEMS] f64: squares of this rank's gradients (src/base/exact.h) */
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
 

@@ -1,6 +1,6 @@
 #include "src/run/pieces.h"
 
-#include "kernels/mixsum.h"
+#include "src/base/mixsum.h"
 #include "src/base/mem.h"
 
 #include <omp.h>

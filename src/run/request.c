@@ -82,29 +82,6 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
     return text;
 }
 
-struct sh_model sh_request_model(const struct sh_config *cfg)
-{
-    return (struct sh_model){
-        .family = cfg->model.family == SH_FAMILY_GPT2 ? SH_MODEL_GPT2 : SH_MODEL_LLAMA,
-        .layers = cfg->model.n_layers,
-        .dim = cfg->model.dim,
-        .heads = cfg->model.n_heads,
-        .kv_heads = cfg->model.n_kv_heads,
-        .head_dim = cfg->model.head_dim,
-        .ffn_dim = cfg->model.ffn_dim,
-        .vocab = cfg->model.vocab_size,
-        .max_seq_len = cfg->model.max_seq_len,
-        .norm_eps = (float)cfg->model.norm_eps,
-        .init_std = (float)cfg->model.init_std,
-        .rope_theta = cfg->model.rope_theta,
-        .rope_factor = cfg->model.rope_factor,
-        .rope_low_freq = cfg->model.rope_low_freq_factor,
-        .rope_high_freq = cfg->model.rope_high_freq_factor,
-        .rope_original_len = cfg->model.rope_original_max_len,
-        .tied = cfg->model.tie_word_embeddings,
-    };
-}
-
 static bool sees_gpu(char why[256])
 {
     const struct sh_device *cuda = sh_device_find("cuda");
@@ -267,7 +244,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
     if (purpose == SH_TO_TRAIN && reproducible(cfg))
         SH_TRY(check_tree(cfg, mesh->size[SH_AXIS_WORLD], micro_steps));
     *out = (struct sh_build){
-        .model = sh_request_model(cfg),
+        .model = cfg->model,
         .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
                   .seq = cfg->training.seq_len,
                   .docs = cfg->data.document_mask && !generate,

@@ -27,8 +27,6 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
 
-struct sh_model sh_request_model(const struct sh_config *cfg);
-
 /* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no
  * news. Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);

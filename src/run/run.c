@@ -126,7 +126,7 @@ static void announce(const struct sh_run *r)
 
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
         snprintf(recompute, sizeof recompute, ", recompute %s",
-                 sh_recompute_text(&r->build.recompute, r->build.model.layers, words));
+                 sh_recompute_text(&r->build.recompute, r->build.model.n_layers, words));
     sh_log_info("%s parameters, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),

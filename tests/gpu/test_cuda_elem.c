@@ -2,8 +2,8 @@
  * operands absent; and the same bits in any order of threads, for shifted addresses, and in place where the table
  * allows it. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/exact.h"
-#include "kernels/mixsum.h"
+#include "src/base/exact.h"
+#include "src/base/mixsum.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/base/rng.h"

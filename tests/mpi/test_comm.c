@@ -1,5 +1,5 @@
 /* Collectives on channels against plain loops: every kind, type and axis, overlap, order, bits, memory. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/comm.h"

@@ -1,5 +1,5 @@
 /* Sums without rounding: against long double, in any order and cut over any parts, at both ends of their range. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "tests/op/optest.h"
 
 #include <float.h>

@@ -1,6 +1,6 @@
 /* Floats in halves: each comes back to the bit, and the upper half is the number rounded to bf16. */
 #include "kernels/cpu/math.h"
-#include "kernels/floats.h"
+#include "src/base/floats.h"
 
 #include <math.h>
 #include <setjmp.h>

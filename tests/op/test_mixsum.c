@@ -1,5 +1,5 @@
 /* Sums that see every change: any length and place gives what one element at a time gives, copied or not. */
-#include "kernels/mixsum.h"
+#include "src/base/mixsum.h"
 #include "src/base/hash.h"
 
 #include <setjmp.h>

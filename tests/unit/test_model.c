@@ -1,4 +1,6 @@
 /* The models are Hugging Face's: names, shapes and counts of parameters, and what a token costs. */
+#include "src/config/family.h"
+#include "src/config/keys.h"
 #include "src/model/model.h"
 #include "tests/unit/tiny.h"
 
@@ -10,20 +12,20 @@
 
 #include <cmocka.h>
 
-static const struct sh_model gpt2_124m = {.family = SH_MODEL_GPT2, .layers = 12, .dim = 768, .heads = 12,
-                                          .kv_heads = 12, .head_dim = 64, .ffn_dim = 3072, .vocab = 50257,
-                                          .max_seq_len = 1024, .tied = true, .init_std = 0.02f};
-static const struct sh_model gpt2_1558m = {.family = SH_MODEL_GPT2, .layers = 48, .dim = 1600, .heads = 25,
-                                           .kv_heads = 25, .head_dim = 64, .ffn_dim = 6400, .vocab = 50257,
-                                           .max_seq_len = 1024, .tied = true, .init_std = 0.02f};
-static const struct sh_model llama_1b = {.family = SH_MODEL_LLAMA, .layers = 16, .dim = 2048, .heads = 32,
-                                         .kv_heads = 8, .head_dim = 64, .ffn_dim = 8192, .vocab = 128256,
-                                         .max_seq_len = 8192, .tied = true, .init_std = 0.02f};
-static const struct sh_model llama_8b = {.family = SH_MODEL_LLAMA, .layers = 32, .dim = 4096, .heads = 32,
-                                         .kv_heads = 8, .head_dim = 128, .ffn_dim = 14336, .vocab = 128256,
+static const struct sh_model gpt2_124m = {.family = SH_FAMILY_GPT2, .n_layers = 12, .dim = 768, .n_heads = 12,
+                                          .n_kv_heads = 12, .head_dim = 64, .ffn_dim = 3072, .vocab_size = 50257,
+                                          .max_seq_len = 1024, .tie_word_embeddings = true, .init_std = 0.02f};
+static const struct sh_model gpt2_1558m = {.family = SH_FAMILY_GPT2, .n_layers = 48, .dim = 1600, .n_heads = 25,
+                                           .n_kv_heads = 25, .head_dim = 64, .ffn_dim = 6400, .vocab_size = 50257,
+                                           .max_seq_len = 1024, .tie_word_embeddings = true, .init_std = 0.02f};
+static const struct sh_model llama_1b = {.family = SH_FAMILY_LLAMA, .n_layers = 16, .dim = 2048, .n_heads = 32,
+                                         .n_kv_heads = 8, .head_dim = 64, .ffn_dim = 8192, .vocab_size = 128256,
+                                         .max_seq_len = 8192, .tie_word_embeddings = true, .init_std = 0.02f};
+static const struct sh_model llama_8b = {.family = SH_FAMILY_LLAMA, .n_layers = 32, .dim = 4096, .n_heads = 32,
+                                         .n_kv_heads = 8, .head_dim = 128, .ffn_dim = 14336, .vocab_size = 128256,
                                          .max_seq_len = 8192, .init_std = 0.02f};
-static const struct sh_model llama_70b = {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64,
-                                          .kv_heads = 8, .head_dim = 128, .ffn_dim = 28672, .vocab = 128256,
+static const struct sh_model llama_70b = {.family = SH_FAMILY_LLAMA, .n_layers = 80, .dim = 8192, .n_heads = 64,
+                                          .n_kv_heads = 8, .head_dim = 128, .ffn_dim = 28672, .vocab_size = 128256,
                                           .max_seq_len = 8192, .init_std = 0.02f};
 
 /* The published counts. */
@@ -197,7 +199,7 @@ static void rows_of_logits_take_50_mib(void **state)
         struct sh_model m = tiny_models[0].model;
         struct sh_program *p = sh_program_create(table[i].act);
 
-        m.vocab = table[i].vocab;
+        m.vocab_size = table[i].vocab;
         sh_model_emit(&m,
                       &(struct sh_model_batch){
                           .batch = table[i].batch, .seq = table[i].seq, .chunk_rows = table[i].chunk_rows},
@@ -229,19 +231,44 @@ static void flops_are_those_of_the_program(void **state)
                 products += 2.0 * (double)call.in[0].dim[0] * (double)call.in[1].dim[1] *
                             (kind == SH_OP_LINEAR_BWD_W ? (double)call.in[0].dim[1] : (double)call.in[1].dim[0]);
         }
-        products += 6.0 * SEQ * models[i]->vocab * models[i]->dim; /* the head */
+        products += 6.0 * SEQ * models[i]->vocab_size * models[i]->dim; /* the head */
         assert_true(fabs(products / SEQ / sh_model_flops(models[i], SEQ).matmul - 1) < 1e-12);
         sh_program_destroy(p);
     }
 }
 
-static void attention_flops(void **state)
+/* The formula of the field: 6 operations for each weight of a product, and 6 L H D T for attention. */
+static void flops_are_six_for_each_weight(void **state)
 {
-    struct sh_model_flops f = sh_model_flops(&llama_8b, 8192);
+    enum { SEQ = 2048 };
+    static const struct sh_model *const models[] = {&gpt2_124m, &gpt2_1558m, &llama_1b, &llama_8b, &llama_70b};
 
     (void)state;
-    assert_true(f.attention_full == 12.0 * 32 * 4096 * 8192);
-    assert_true(f.attention_causal == f.attention_full / 2);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const struct sh_model *m = models[i];
+        struct sh_program *p = forward(m, SH_MODEL_LOSS, false);
+        struct sh_model_flops f = sh_model_flops(m, SEQ);
+        double weights = m->tie_word_embeddings ? (double)m->vocab_size * m->dim : 0;
+
+        for (int k = 0; k < p->n_params; k++)
+            if (p->params[k].ndim == 2 && !strstr(p->params[k].name, "wpe"))
+                weights += (double)p->params[k].elems;
+        weights -= (double)m->vocab_size * m->dim; /* the embedding is looked up */
+        assert_true(f.matmul == 6 * weights);
+        assert_true(f.attention_causal == 6.0 * m->n_layers * m->n_heads * m->head_dim * SEQ);
+        assert_true(f.attention_full == 2 * f.attention_causal);
+        sh_program_destroy(p);
+    }
+}
+
+/* The words of model.family are the names of the table. */
+static void families(void **state)
+{
+    const struct sh_config_key *key = sh_config_key_find("model.family");
+
+    (void)state;
+    for (const struct sh_config_word *w = key->words; w->name; w++)
+        assert_string_equal(w->name, sh_family_of((int)w->value)->name);
 }
 
 int main(void)
@@ -255,7 +282,8 @@ int main(void)
         cmocka_unit_test(inputs_and_results),
         cmocka_unit_test(rows_of_logits_take_50_mib),
         cmocka_unit_test(flops_are_those_of_the_program),
-        cmocka_unit_test(attention_flops),
+        cmocka_unit_test(flops_are_six_for_each_weight),
+        cmocka_unit_test(families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,21 +21,21 @@ static void rates(void **state)
         int64_t step;
         double rate;
     } table[] = {
-        {LR(SH_LR_CONSTANT, 0), 0, 2},       {LR(SH_LR_CONSTANT, 0), 1000, 2},
-        {LR(SH_LR_CONSTANT, 10), 0, 0.2},    {LR(SH_LR_CONSTANT, 10), 8, 1.8},
-        {LR(SH_LR_CONSTANT, 10), 9, 2},      {LR(SH_LR_CONSTANT, 10), 10, 2},
-        {LR(SH_LR_LINEAR, 0), 0, 2},         {LR(SH_LR_LINEAR, 0), 50, 1.1},
-        {LR(SH_LR_LINEAR, 0), 100, 0.2},     {LR(SH_LR_LINEAR, 0), 101, 0.2},
-        {LR(SH_LR_LINEAR, 20), 9, 1},        {LR(SH_LR_LINEAR, 20), 20, 2},
-        {LR(SH_LR_LINEAR, 20), 60, 1.1},     {LR(SH_LR_LINEAR, 20), 100, 0.2},
-        {LR(SH_LR_COSINE, 0), 0, 2},         {LR(SH_LR_COSINE, 0), 50, 1.1},
-        {LR(SH_LR_COSINE, 0), 100, 0.2},     {LR(SH_LR_COSINE, 0), 1000000, 0.2},
-        {LR(SH_LR_COSINE, 20), 40, 2 - 1.8 * 0.5 * (1 - M_SQRT1_2)},
-        {LR(SH_LR_WSD, 10), 4, 1},           {LR(SH_LR_WSD, 10), 80, 2},
-        {LR(SH_LR_WSD, 10), 90, 1.1},        {LR(SH_LR_WSD, 10), 100, 0.2},
+        {LR(SH_DECAY_CONSTANT, 0), 0, 2},       {LR(SH_DECAY_CONSTANT, 0), 1000, 2},
+        {LR(SH_DECAY_CONSTANT, 10), 0, 0.2},    {LR(SH_DECAY_CONSTANT, 10), 8, 1.8},
+        {LR(SH_DECAY_CONSTANT, 10), 9, 2},      {LR(SH_DECAY_CONSTANT, 10), 10, 2},
+        {LR(SH_DECAY_LINEAR, 0), 0, 2},         {LR(SH_DECAY_LINEAR, 0), 50, 1.1},
+        {LR(SH_DECAY_LINEAR, 0), 100, 0.2},     {LR(SH_DECAY_LINEAR, 0), 101, 0.2},
+        {LR(SH_DECAY_LINEAR, 20), 9, 1},        {LR(SH_DECAY_LINEAR, 20), 20, 2},
+        {LR(SH_DECAY_LINEAR, 20), 60, 1.1},     {LR(SH_DECAY_LINEAR, 20), 100, 0.2},
+        {LR(SH_DECAY_COSINE, 0), 0, 2},         {LR(SH_DECAY_COSINE, 0), 50, 1.1},
+        {LR(SH_DECAY_COSINE, 0), 100, 0.2},     {LR(SH_DECAY_COSINE, 0), 1000000, 0.2},
+        {LR(SH_DECAY_COSINE, 20), 40, 2 - 1.8 * 0.5 * (1 - M_SQRT1_2)},
+        {LR(SH_DECAY_WSD, 10), 4, 1},           {LR(SH_DECAY_WSD, 10), 80, 2},
+        {LR(SH_DECAY_WSD, 10), 90, 1.1},        {LR(SH_DECAY_WSD, 10), 100, 0.2},
         /* the decay starts when the warm-up has ended, however long that is */
-        {LR(SH_LR_WSD, 90), 89, 2},          {LR(SH_LR_WSD, 90), 95, 1.1},
-        {LR(SH_LR_LINEAR, 200), 99, 1},      {LR(SH_LR_LINEAR, 200), 200, 0.2},
+        {LR(SH_DECAY_WSD, 90), 89, 2},          {LR(SH_DECAY_WSD, 90), 95, 1.1},
+        {LR(SH_DECAY_LINEAR, 200), 99, 1},      {LR(SH_DECAY_LINEAR, 200), 200, 0.2},
     };
 
     (void)state;
@@ -49,7 +49,7 @@ static void rates(void **state)
 
 static void wsd_without_decay_is_constant(void **state)
 {
-    struct sh_lr lr = LR(SH_LR_WSD, 0);
+    struct sh_lr lr = LR(SH_DECAY_WSD, 0);
 
     (void)state;
     lr.decay_ratio = 0;
@@ -251,9 +251,41 @@ static void damaged_state_is_refused(void **state)
     }
 }
 
+/* An operation's operands are g; p, the states, the low halves: as optim.h says, for who fills them in. */
+static void optimizers(void **unused)
+{
+    (void)unused;
+    for (int i = SH_OPTIM_ADAMW; i <= SH_OPTIM_ADAMW; i++) {
+        const struct sh_optim *o = sh_optim_of(i);
+        const struct sh_op_info *op = sh_op_info(o->op);
+
+        assert_non_null(o->name);
+        assert_in_range(o->n_states, 0, SH_STATES_MAX);
+        assert_int_equal(op->n_in, 1);
+        assert_int_equal(op->n_out, o->n_states + 2);
+        assert_int_equal(op->opt_out, 1u << (o->n_states + 1));
+        for (int k = 0; k < o->n_states; k++)
+            assert_true(o->state[k].name[0] && o->state[k].dtype == SH_F32);
+    }
+}
+
+static void adamw_counts_updates(void **unused)
+{
+    struct sh_config cfg = {.optimizer = {.beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3, .weight_decay = 0.125}};
+    struct sh_op_scalars s = {.lr = 3, .grad_scale = 7};
+
+    (void)unused;
+    sh_optim_of(SH_OPTIM_ADAMW)->scalars(&cfg, 3, &s);
+    assert_true(s.beta1_pow == 0.125 && s.beta2_pow == 0.015625);
+    assert_true(s.beta1 == 0.5f && s.beta2 == 0.25f && s.adam_eps == 1e-3f && s.weight_decay == 0.125f);
+    assert_true(s.lr == 3 && s.grad_scale == 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(optimizers),
+        cmocka_unit_test(adamw_counts_updates),
         cmocka_unit_test(rates),
         cmocka_unit_test(wsd_without_decay_is_constant),
         cmocka_unit_test(clipping),

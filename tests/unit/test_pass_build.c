@@ -1,6 +1,6 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
@@ -213,7 +213,7 @@ static void tied_weights_are_reduced_early(void **state)
 
             b.options.segment_ranks = segment;
             p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
-            early = segment && tiny_models[m].model.tied;
+            early = segment && tiny_models[m].model.tie_word_embeddings;
             for (int i = 0; i < p->n_ops; i++)
                 if (p->ops[i].kind == SH_OP_REDUCE_SCATTER) {
                     first = first == SH_NONE ? i : first;
@@ -239,7 +239,7 @@ static void both_reductions_add_squares(void **state)
 
     (void)state;
     wide.model.dim = SH_EXACT_BLOCK;
-    wide.model.heads = wide.model.kv_heads = 4;
+    wide.model.n_heads = wide.model.n_kv_heads = 4;
     wide.model.head_dim = SH_EXACT_BLOCK / 4;
     b = tiny_build(&wide, 1);
     b.options.segment_ranks = 3;

@@ -43,7 +43,7 @@ static int fit(struct sh_build b, int64_t limit, int from)
     b.fit = true;
     b.limit_bytes = limit;
     assert_int_equal(sh_pass_fit(&b, &chosen), SH_OK);
-    assert_memory_equal(&b.recompute, &(struct sh_recompute[]){level(b.model.layers, chosen)}, sizeof b.recompute);
+    assert_memory_equal(&b.recompute, &(struct sh_recompute[]){level(b.model.n_layers, chosen)}, sizeof b.recompute);
     return chosen;
 }
 
@@ -52,8 +52,8 @@ static int climb(const struct sh_build *b, int64_t *bytes)
 {
     int least = 0;
 
-    for (int i = 0; i <= 2 * b->model.layers; i++) {
-        bytes[i] = arena(b, level(b->model.layers, i));
+    for (int i = 0; i <= 2 * b->model.n_layers; i++) {
+        bytes[i] = arena(b, level(b->model.n_layers, i));
         least = bytes[i] < bytes[least] ? i : least;
     }
     return least;
@@ -71,7 +71,7 @@ static int lowest(const int64_t *bytes, int64_t limit)
 /* All levels, and the choice for budgets at and right below each `step`-th of them; returns the one that takes least. */
 static int check_search(const struct sh_build *b, int step)
 {
-    int top = 2 * b->model.layers, least;
+    int top = 2 * b->model.n_layers, least;
     int64_t *bytes = sh_calloc((size_t)top + 1, sizeof *bytes);
 
     least = climb(b, bytes);
@@ -89,14 +89,14 @@ static int check_search(const struct sh_build *b, int step)
 /* Both halves of the ladder gain something. */
 static void check_ladder(const struct sh_build *b, int step)
 {
-    assert_true(check_search(b, step) > b->model.layers);
+    assert_true(check_search(b, step) > b->model.n_layers);
 }
 
 static struct sh_build build(int i, int strategy)
 {
     struct sh_build b = tiny_build(&tiny_models[i % TINY_MODELS], 2);
 
-    b.model.layers = LAYERS;
+    b.model.n_layers = LAYERS;
     b.options.strategy.params_resident = tiny_strategies[strategy].params_resident;
     b.options.strategy.keep_after_forward = tiny_strategies[strategy].keep_after_forward;
     b.options.micro_steps = i / 2 % 2 + 1;
@@ -128,13 +128,13 @@ static void every_level_of_real_models(void **state)
 {
     static const struct tiny_model models[] = {
         {"gpt2-124m",
-         {.family = SH_MODEL_GPT2, .layers = 12, .dim = 768, .heads = 12, .kv_heads = 12, .head_dim = 64,
-          .ffn_dim = 3072, .vocab = 50257, .max_seq_len = 1024, .norm_eps = 1e-5f, .init_std = 0.02f, .tied = true},
+         {.family = SH_FAMILY_GPT2, .n_layers = 12, .dim = 768, .n_heads = 12, .n_kv_heads = 12, .head_dim = 64,
+          .ffn_dim = 3072, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5f, .init_std = 0.02f, .tie_word_embeddings = true},
          false},
         {"llama3.2-1b",
-         {.family = SH_MODEL_LLAMA, .layers = 16, .dim = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64,
-          .ffn_dim = 8192, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f,
-          .rope_theta = 5e5, .tied = true},
+         {.family = SH_FAMILY_LLAMA, .n_layers = 16, .dim = 2048, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64,
+          .ffn_dim = 8192, .vocab_size = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f,
+          .rope_theta = 5e5, .tie_word_embeddings = true},
          false},
     };
 
@@ -248,7 +248,7 @@ static void wide_and_narrow(void **state)
         struct sh_build b = build(i % 2, i % TINY_STRATEGIES);
 
         b.model.ffn_dim = i / 2 % 2 ? 20 : 400;
-        b.model.vocab = i / 4 % 3 ? 13 : 5000;
+        b.model.vocab_size = i / 4 % 3 ? 13 : 5000;
         b.model.max_seq_len = b.batch.seq = i / 12 ? 64 : TINY_SEQ;
         b.evaluate = i / 3 % 2;
         b.kernels = &sh_kernels_cuda;
@@ -271,7 +271,7 @@ static void large_searches_are_quick(void **state)
     struct sh_build b = tiny_build(&not_tiny_model, 1);
 
     (void)state;
-    b.model.layers = 126;
+    b.model.n_layers = 126;
     b.batch.seq = 8192;
     b.act = SH_BF16;
     b.options.mesh = tiny_mesh(64, 64, 1, 4095);

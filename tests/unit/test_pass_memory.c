@@ -15,8 +15,8 @@
 /* Large enough that alignment is a small part. */
 static const struct tiny_model wide = {
     "wide",
-    {.family = SH_MODEL_LLAMA, .layers = 6, .dim = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 192,
-     .vocab = 500, .max_seq_len = 64, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 1e4},
+    {.family = SH_FAMILY_LLAMA, .n_layers = 6, .dim = 64, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .ffn_dim = 192,
+     .vocab_size = 500, .max_seq_len = 64, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 1e4},
     false};
 
 static const struct sh_strategy no_shard = {true, false, true}, shard_optim = {true, false, true}, full_shard = {0},
@@ -100,7 +100,7 @@ static void gathered_units(void **state)
     int64_t before = 0, all = plan(&b, shard_grad_op, 4).bytes[SH_MEM_GATHERED];
 
     (void)state;
-    assert_about(all, 4 * (sh_model_params(&wide.model) - (int64_t)wide.model.vocab * wide.model.dim));
+    assert_about(all, 4 * (sh_model_params(&wide.model) - (int64_t)wide.model.vocab_size * wide.model.dim));
     for (int ahead = 0; ahead < 4; ahead++) {
         int64_t gathered;
 
@@ -121,7 +121,7 @@ static void gradients_kept_back_are_whole(void **state)
     b.options.micro_steps = 2;
     assert_about(plan(&b, shard_optim, 4).bytes[SH_MEM_GRAD], 4 * elems + 4 * elems / 4);
     reduced = plan(&b, full_shard, 4).bytes[SH_MEM_GRAD];
-    assert_true(reduced >= elems && reduced < elems + elems / wide.model.layers);
+    assert_true(reduced >= elems && reduced < elems + elems / wide.model.n_layers);
 }
 
 static int64_t kept(struct sh_build b, struct sh_recompute recompute)
@@ -154,7 +154,7 @@ static void a_block_recomputed_costs_its_border(void **state)
     int64_t border = (int64_t)b.batch.batch * b.batch.seq * wide.model.dim * 4;
 
     (void)state;
-    deeper.model.layers += 4;
+    deeper.model.n_layers += 4;
     assert_int_equal(kept(deeper, tiny_recomputes[TINY_FULL]) - kept(b, tiny_recomputes[TINY_FULL]), 4 * border);
 }
 
@@ -232,7 +232,7 @@ static double seconds_to_plan(int layers)
     struct sh_build b = tiny_build(&not_tiny_model, 1);
     double least = 1e9;
 
-    b.model.layers = layers;
+    b.model.n_layers = layers;
     b.act = SH_BF16;
     b.options.micro_steps = 2;
     for (int i = 0; i < 3; i++) {

@@ -148,9 +148,9 @@ static struct sh_build draw_build(struct draw *d)
     int batch = draw(d, 3) + 1; /* drawn first: compilers differ in which argument of a call comes first */
     struct sh_build b = tiny_build(&tiny_models[draw(d, TINY_MODELS)], batch);
 
-    b.model.layers = draw(d, 9) + 1;
+    b.model.n_layers = draw(d, 9) + 1;
     b.model.ffn_dim = draw(d, 2) ? 20 : 500;
-    b.model.vocab = draw(d, 2) ? 13 : 1000;
+    b.model.vocab_size = draw(d, 2) ? 13 : 1000;
     b.batch.seq = draw(d, 2) ? TINY_SEQ : 120;
     b.model.max_seq_len = b.batch.seq;
     b.batch.docs = draw(d, 3) == 0;

@@ -2,6 +2,7 @@
  * decides: does it belong to the state of the training, or to the machine? */
 #include "src/run/stored.h"
 
+#include "src/base/file.h"
 #include "src/config/keys.h"
 
 #include <setjmp.h>
@@ -164,6 +165,13 @@ static char *stored(const struct sh_config *cfg, int world)
     return text;
 }
 
+/* A configuration loaded back from its own text. */
+static void reload(const char *text, const char *what, struct sh_config *cfg)
+{
+    if (sh_config_parse(text, strlen(text), "printed", 0, NULL, cfg) != SH_OK)
+        fail_msg("%s: %s", what, sh_error_text());
+}
+
 static bool changes_what_is_stored(const struct row *row)
 {
     struct sh_config base, changed;
@@ -228,12 +236,115 @@ static void batches(void **unused)
         cfg.training.local_batch_size = rows[i].local;
         cfg.training.global_batch_size = rows[i].global;
         char *text = stored(&cfg, rows[i].world);
-        if (sh_config_parse(text, strlen(text), "stored", 0, NULL, &back) != SH_OK)
-            fail_msg("%s", sh_error_text());
+        reload(text, "a batch", &back);
         assert_int_equal(back.training.local_batch_size, rows[i].stored_local);
         assert_int_equal(back.training.global_batch_size, rows[i].stored_global);
         free(text);
     }
+}
+
+/* What a word of a key needs beside it. */
+static const char *need_of(const char *change)
+{
+    static const struct {
+        const char *change, *needs;
+    } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
+                {"data.document_mask=true", "data.document_separator=0"},
+                {"checkpoint.initial_load_model_only=true", "checkpoint.initial_load_path=a.h5"}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (!strcmp(rows[i].change, change))
+            return rows[i].needs;
+    return NULL;
+}
+
+/* Whoever opens a checkpoint parses its configuration, so that a word whose companion is left out makes it useless; and
+ * the run that goes on from it under the same configuration has no difference to report. */
+static void check_word(const struct sh_config_key *key, const char *word)
+{
+    struct sh_config cfg, back, again;
+    char change[128], *printed, *kept, *kept_again;
+
+    snprintf(change, sizeof change, "%s=%s", key->name, word);
+    load(need_of(change), change, &cfg);
+    assert_int_equal(sh_config_print(&cfg, &printed), SH_OK);
+    reload(printed, change, &back);
+    if (memcmp(&cfg, &back, sizeof cfg) != 0)
+        fail_msg("%s: printed, it is another configuration", change);
+    kept = stored(&cfg, WORLD);
+    reload(kept, change, &again);
+    kept_again = stored(&again, WORLD);
+    assert_string_equal(kept, kept_again);
+    if (memcmp((char *)&cfg + key->offset, (char *)&again + key->offset, key->size) != 0 && key->of != SH_OF_MACHINE)
+        fail_msg("%s: stored, it is another value", change);
+    free(printed);
+    free(kept);
+    free(kept_again);
+}
+
+static void every_word_loads_back(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < sh_config_n_keys; i++)
+        for (int w = 0; sh_config_keys[i].words && sh_config_keys[i].words[w].name; w++)
+            if (!sh_config_keys[i].alias_of)
+                check_word(&sh_config_keys[i], sh_config_keys[i].words[w].name);
+}
+
+/* Names of the keys in [from, to) that are the machine's, or that are not. */
+static int list_keys(int from, int to, bool machines, char out[1024])
+{
+    int n = 0, at = 0;
+
+    out[0] = '\0';
+    for (int i = from; i < to; i++) {
+        const struct sh_config_key *key = &sh_config_keys[i];
+
+        if (key->alias_of || (key->of == SH_OF_MACHINE) != machines)
+            continue;
+        at += snprintf(out + at, (size_t)(1024 - at), "%s`%s`", n ? ", " : "", strchr(key->name, '.') + 1);
+        n++;
+    }
+    return n;
+}
+
+/* The section that begins at row `from`, as a row of the manual's table; returns where the next one begins. */
+static int section_row(int from, char row[4096])
+{
+    int to = from + 1;
+    char own[1024], others[1024];
+
+    while (to < sh_config_n_keys && !sh_config_section_starts(to))
+        to++;
+    int machines = list_keys(from, to, true, own), rest = list_keys(from, to, false, others);
+
+    row[0] = '\0';
+    if (machines)
+        snprintf(row, 4096, "| `%.*s` | %s%s |\n", sh_config_section_len(sh_config_keys[from].name),
+                 sh_config_keys[from].name, !rest ? "all" : machines > rest ? "all but " : own,
+                 rest && machines > rest ? others : "");
+    return to;
+}
+
+static void the_manual_says_whose_a_key_is(void **unused)
+{
+    char table[8192] = "| section | keys of the machine |\n|---|---|\n", row[4096], *text;
+    const char *top = getenv("SHERD_SRCDIR");
+    size_t bytes;
+
+    (void)unused;
+    if (!top)
+        skip();
+    snprintf(row, sizeof row, "%s/doc/checkpoint-format.md", top);
+    assert_int_equal(sh_read_file(row, 1 << 20, &text, &bytes), SH_OK);
+    for (int i = 0; i < sh_config_n_keys;) {
+        i = section_row(i, row);
+        strcat(table, row);
+    }
+    strcat(table, "\n");
+    if (!strstr(text, table))
+        fail_msg("doc/checkpoint-format.md should have\n%s", table);
+    free(text);
 }
 
 int main(void)
@@ -243,6 +354,8 @@ int main(void)
         cmocka_unit_test(the_machine_is_left_out),
         cmocka_unit_test(the_state_is_stored),
         cmocka_unit_test(batches),
+        cmocka_unit_test(every_word_loads_back),
+        cmocka_unit_test(the_manual_says_whose_a_key_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,24 +7,24 @@
 #include <cmocka.h>
 
 #define COMMON                                                                                                         \
-    .dim = 12, .ffn_dim = 20, .vocab = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .heads = 3,             \
+    .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .n_heads = 3,             \
     .norm_eps = 1e-5f, .init_std = 0.3f
-#define LLAMA .family = SH_MODEL_LLAMA, .kv_heads = 1, .rope_theta = 100
-#define GPT2 .family = SH_MODEL_GPT2, .kv_heads = 3
+#define LLAMA .family = SH_FAMILY_LLAMA, .n_kv_heads = 1, .rope_theta = 100
+#define GPT2 .family = SH_FAMILY_GPT2, .n_kv_heads = 3
 
 const struct tiny_model tiny_models[TINY_MODELS] = {
-    {"llama, 1 layer", {COMMON, LLAMA, .layers = 1}, false},
-    {"llama, 3 layers, documents", {COMMON, LLAMA, .layers = 3}, true},
-    {"llama, 2 layers, tied", {COMMON, LLAMA, .layers = 2, .tied = true}, false},
-    {"gpt2, 1 layer, tied", {COMMON, GPT2, .layers = 1, .tied = true}, false},
-    {"gpt2, 2 layers", {COMMON, GPT2, .layers = 2}, true},
-    {"gpt2, 3 layers, tied", {COMMON, GPT2, .layers = 3, .tied = true}, false},
+    {"llama, 1 layer", {COMMON, LLAMA, .n_layers = 1}, false},
+    {"llama, 3 layers, documents", {COMMON, LLAMA, .n_layers = 3}, true},
+    {"llama, 2 layers, tied", {COMMON, LLAMA, .n_layers = 2, .tie_word_embeddings = true}, false},
+    {"gpt2, 1 layer, tied", {COMMON, GPT2, .n_layers = 1, .tie_word_embeddings = true}, false},
+    {"gpt2, 2 layers", {COMMON, GPT2, .n_layers = 2}, true},
+    {"gpt2, 3 layers, tied", {COMMON, GPT2, .n_layers = 3, .tie_word_embeddings = true}, false},
 };
 
 const struct tiny_model not_tiny_model = {
     "70B",
-    {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128,
-     .ffn_dim = 28672, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 5e5},
+    {.family = SH_FAMILY_LLAMA, .n_layers = 80, .dim = 8192, .n_heads = 64, .n_kv_heads = 8, .head_dim = 128,
+     .ffn_dim = 28672, .vocab_size = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 5e5},
     false};
 
 const struct tiny_strategy tiny_strategies[TINY_STRATEGIES] = {

@@ -10,8 +10,8 @@
  * 2^-298, so the last of the 53 bits of a block sum stands for 2^-350 or more; and the squares of 2^46 floats come to
  * less than 2^302, while the digits reach to 2^320. Carries are taken on at the end of each operation.
  * Source: Kulisch, Computer Arithmetic and Validity, de Gruyter 2008. All local, no failure. */
-#ifndef SH_KERNELS_EXACT_H
-#define SH_KERNELS_EXACT_H
+#ifndef SH_BASE_EXACT_H
+#define SH_BASE_EXACT_H
 
 #include <stdint.h>
 

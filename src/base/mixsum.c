@@ -1,6 +1,6 @@
-#include "kernels/mixsum.h"
+#include "src/base/mixsum.h"
 
-#include "kernels/cpu/math.h"
+#include "src/base/clones.h"
 #include "src/base/mem.h"
 
 /* Elements that are copied and then summed out of the nearest cache. */

@@ -1,7 +1,7 @@
 /* Not among the files with flags of their own (Makefile.am): those let the compiler regroup sums. */
-#include "kernels/exact.h"
+#include "src/base/exact.h"
 
-#include "kernels/clones.h"
+#include "src/base/clones.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Loops for more than one generation of processors in one program. */
-#ifndef SH_KERNELS_CLONES_H
-#define SH_KERNELS_CLONES_H
+#ifndef SH_BASE_CLONES_H
+#define SH_BASE_CLONES_H
 
 /* A hot loop is compiled three times and one copy is chosen at load time, by features and not by CPU names, which
  * virtual machines hide. GCC on x86-64 only: elsewhere, and under sanitizers (whose start-up comes after the choice),

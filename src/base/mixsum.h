@@ -6,12 +6,12 @@
  * seen too. Whole numbers: any order of the sum has the same bits, on any device. The digests of checkpoints are such
  * sums (doc/checkpoint-format.md).
  *
- * Local, no failure. The element is valid C, C++ and CUDA; the loops are for host memory (kernels/cpu/mixsum.c). Other
+ * Local, no failure. The element is valid C, C++ and CUDA; the loops are for host memory (src/base/mixsum.c). Other
  * devices have them in their kernel table (op.h, mixsum). */
-#ifndef SH_KERNELS_MIXSUM_H
-#define SH_KERNELS_MIXSUM_H
+#ifndef SH_BASE_MIXSUM_H
+#define SH_BASE_MIXSUM_H
 
-#include "kernels/floats.h"
+#include "src/base/floats.h"
 
 #ifdef __cplusplus
 extern "C" {

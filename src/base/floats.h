@@ -9,8 +9,8 @@
  * 0x7fc00000, since some would be rounded to -0.
  *
  * Local, no failure. Valid C, C++ and CUDA. */
-#ifndef SH_KERNELS_FLOATS_H
-#define SH_KERNELS_FLOATS_H
+#ifndef SH_BASE_FLOATS_H
+#define SH_BASE_FLOATS_H
 
 #include "src/base/dtype.h"
 
@@ -89,7 +89,7 @@ static inline struct sh_floats sh_floats_in(float *at, int64_t n, bool halves)
     return halves ? two : one;
 }
 
-/* Copy n of them, in host memory, to one array and from it (kernels/cpu/floats.c). */
+/* Copy n of them, in host memory, to one array and from it (src/base/floats.c). */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to);
 void sh_floats_put(struct sh_floats to, int64_t n, const float *from);
 

@@ -1,0 +1,29 @@
+/* Families of models: a row each (family.c), which says how a family differs from the others and what Hugging Face calls
+ * its tensors. One decoder (src/model/decoder.c) makes them all by these switches. A family whose difference no switch
+ * describes needs one more, which the decoder reads. Local. */
+#ifndef SH_CONFIG_FAMILY_H
+#define SH_CONFIG_FAMILY_H
+
+#include <stdbool.h>
+
+struct sh_family {
+    const char *name;         /* of model.family, and model_type in config.json */
+    const char *architecture; /* the class of transformers */
+
+    bool layer_norm;          /* LayerNorm with bias; else RMSNorm */
+    bool learned_positions;   /* a vector for each position beside the embedding; else rotary positions */
+    bool gelu;                /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
+    bool attention_bias, mlp_bias; /* of all their products */
+    bool w_in_out;            /* matrices are stored [in,out]; else [out,in] */
+    bool one_width;           /* heads fill the stream and are all alike: n_kv_heads = n_heads, head_dim = dim / n_heads */
+
+    /* Tensors, without ".weight" and ".bias". `block` is followed by its number and one of the next; k and v NULL: q has
+     * all three, one after the other; gate NULL with SwiGLU: up has both, gate first. */
+    const char *wte, *wpe, *block, *final_norm, *head;
+    const char *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
+};
+
+/* The row of a value of model.family. */
+const struct sh_family *sh_family_of(int word);
+
+#endif
