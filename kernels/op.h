@@ -91,7 +91,7 @@ struct sh_op_attr {
     double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
     int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
-    int axis;                       /* collectives: enum sh_axis (src/mesh/shape.h) */
+    unsigned group;                 /* collectives: over these axes of the mesh (sh_group of src/mesh/shape.h) */
     struct sh_op_rows rows;         /* REDUCE_SCATTER with tokens */
     int64_t squared;                /* REDUCE_SCATTER with squares: of the first so many elements of the shard */
     int waits_for;                  /* WAIT: index of the communication op within its section */

@@ -38,12 +38,15 @@ static const char formulas[] = "GB/s: bytes of the whole operand over the time; 
 struct test {
     const struct collective *coll; /* NULL: a copy */
     bool plain;                    /* by MPI's own call */
-    enum sh_axis axis;
-    int64_t elems; /* of the whole operand, f32; divides by the axis */
+    const struct sh_group_use *group;
+    int64_t elems; /* of the whole operand, f32; divides by the group */
 };
+
+enum { GROUPS = 4 };
 
 struct bench {
     struct sh_run *r;
+    struct sh_group_use groups[GROUPS]; /* with the streams that training has */
     const struct sh_bench_options *options;
     struct sh_comm *comm;
     struct sh_rate rate;
@@ -87,6 +90,33 @@ static sh_rc choose_max_bytes(struct bench *b)
     return sh_agree(SH_OK);
 }
 
+static sh_rc open_groups(struct bench *b)
+{
+    enum { SHARDS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE, REPLICAS = 1u << SH_STREAM_REPLICATE };
+    const struct sh_mesh_shape *m = &b->r->mesh->shape;
+    const struct sh_group_use groups[GROUPS] = {{.axes = m->shard, .streams = SHARDS},
+                                                {.axes = m->replicate, .streams = REPLICAS},
+                                                {.axes = m->inner, .streams = SHARDS},
+                                                {.axes = sh_group_world(m), .streams = REPLICAS}};
+
+    for (int i = 0; i < GROUPS; i++) {
+        b->groups[i] = groups[i];
+        sh_group_name(m, groups[i].axes, b->groups[i].name);
+        SH_TRY(sh_mesh_open(b->r->mesh, groups[i].axes));
+    }
+    return SH_OK;
+}
+
+static int size_of(const struct bench *b, const struct sh_group_use *group)
+{
+    return sh_group_size(&b->r->mesh->shape, group->axes);
+}
+
+static bool is_shard(const struct bench *b, const struct sh_group_use *group)
+{
+    return group->axes == b->r->mesh->shape.shard;
+}
+
 /* The job's channels and memory make way for such of this file. */
 static sh_rc open_comm(struct bench *b)
 {
@@ -103,6 +133,9 @@ static sh_rc open_comm(struct bench *b)
     r->comm = NULL;
     sh_exec_destroy(r->exec);
     r->exec = NULL;
+    SH_TRY(open_groups(b));
+    opt.groups = b->groups;
+    opt.n_groups = GROUPS;
     return sh_comm_create(r->mesh, &opt, &b->comm);
 }
 
@@ -142,10 +175,10 @@ static sh_rc open_memory(struct bench *b)
     return sh_rate_open(b->r->device, b->r->threads, b->max_bytes, &b->rate);
 }
 
-/* Gathers on the shard axis find their chunks where they belong: a barrier is all there is. */
-static bool is_barrier(const struct bench *b, const struct collective *c, enum sh_axis axis)
+/* Gathers over the shard group find their chunks where they belong: a barrier is all there is. */
+static bool is_barrier(const struct bench *b, const struct collective *c, const struct sh_group_use *group)
 {
-    return b->segment.ranks && c->kind == SH_OP_ALL_GATHER && axis == SH_AXIS_SHARD;
+    return b->segment.ranks && c->kind == SH_OP_ALL_GATHER && is_shard(b, group);
 }
 
 static void add_test(struct bench *b, const struct test *t, const char *name)
@@ -154,40 +187,40 @@ static void add_test(struct bench *b, const struct test *t, const char *name)
 
     b->tests = sh_realloc(b->tests, (size_t)b->list.n, sizeof *b->tests);
     b->tests[row] = *t;
-    if (t->coll && !t->plain && is_barrier(b, t->coll, t->axis))
+    if (t->coll && !t->plain && is_barrier(b, t->coll, t->group))
         return;
     b->list.times[row].bytes = t->elems * (int64_t)sizeof(float);
     if (t->coll)
-        b->list.times[row].bus = t->coll->turns * (1 - 1.0 / b->r->mesh->shape.size[t->axis]);
+        b->list.times[row].bus = t->coll->turns * (1 - 1.0 / size_of(b, t->group));
 }
 
-static void add_collective(struct bench *b, const struct collective *c, enum sh_axis axis, int64_t bytes, int copy)
+static void add_collective(struct bench *b, const struct collective *c, const struct sh_group_use *group, int64_t bytes,
+                           int copy)
 {
-    int size = b->r->mesh->shape.size[axis];
-    struct test t = {.coll = c, .axis = axis, .elems = bytes / (int64_t)sizeof(float) / size * size};
+    int size = size_of(b, group);
+    struct test t = {.coll = c, .group = group, .elems = bytes / (int64_t)sizeof(float) / size * size};
     bool plain = !b->r->device->gpu; /* MPI's own call takes operands in host memory */
     char name[96], text[SH_STR_SHORT];
 
-    snprintf(name, sizeof name, "%s%s %s %s", c->name, is_barrier(b, c, axis) ? " (a barrier)" : "", sh_axis_name(axis),
+    snprintf(name, sizeof name, "%s%s %s %s", c->name, is_barrier(b, c, group) ? " (a barrier)" : "", group->name,
              sh_str_bytes(bytes, text));
     add_test(b, &t, name);
     b->list.rows[b->list.n - 1].also = b->list.rows[copy].name;
     if (!plain)
         return;
     t.plain = true;
-    snprintf(name, sizeof name, "%s %s %s", c->mpi, sh_axis_name(axis), text);
+    snprintf(name, sizeof name, "%s %s %s", c->mpi, group->name, text);
     add_test(b, &t, name);
     b->list.rows[b->list.n - 2].against = b->list.rows[b->list.n - 1].name;
 }
 
-/* Axes of one rank send nothing; those of the same ranks as another are the same measurement. */
-static bool is_measured(const int size[SH_AXES], enum sh_axis axis)
+/* A group of one rank sends nothing; one of the same ranks as an earlier one is the same measurement. */
+static bool is_measured(const struct bench *b, const struct sh_group_use *group)
 {
-    bool again =
-        (axis == SH_AXIS_INNER && size[axis] == size[SH_AXIS_SHARD]) ||
-        (axis == SH_AXIS_WORLD && (size[axis] == size[SH_AXIS_SHARD] || size[axis] == size[SH_AXIS_REPLICATE]));
-
-    return size[axis] > 1 && !again;
+    for (const struct sh_group_use *g = b->groups; g < group; g++)
+        if (size_of(b, g) == size_of(b, group) && (g->axes & group->axes))
+            return false;
+    return size_of(b, group) > 1;
 }
 
 static void add_size(struct bench *b, int64_t bytes)
@@ -198,9 +231,9 @@ static void add_size(struct bench *b, int64_t bytes)
 
     snprintf(name, sizeof name, "%s %s", b->r->device->gpu ? "copy" : "memcpy", sh_str_bytes(bytes, text));
     add_test(b, &copy, name);
-    for (int a = 0; a < SH_AXES; a++)
-        for (int i = 0; is_measured(b->r->mesh->shape.size, (enum sh_axis)a) && i < COLLECTIVES; i++)
-            add_collective(b, &collectives[i], (enum sh_axis)a, bytes, row);
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; is_measured(b, &b->groups[g]) && i < COLLECTIVES; i++)
+            add_collective(b, &collectives[i], &b->groups[g], bytes, row);
 }
 
 /* As training lays its operands: sums in this rank's part of the segment, gathers in the group's. */
@@ -209,12 +242,12 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     char *own = b->arena, *other = b->arena + b->own_bytes / OPERANDS, *base = b->arena + b->own_bytes;
     bool shared = b->segment.ranks > 0 && !t->plain;
     char *peer = shared ? base + sh_segment_peer_at(&b->segment, b->segment.rank) : own;
-    int index = b->r->mesh->shape.index[t->axis];
+    int index = sh_group_index(&b->r->mesh->shape, t->group->axes);
 
-    coll->count = t->elems / b->r->mesh->shape.size[t->axis];
+    coll->count = t->elems / size_of(b, t->group);
     if (t->coll->kind == SH_OP_ALL_GATHER) {
         coll->recv =
-            shared && t->axis == SH_AXIS_SHARD ? base + sh_segment_group_at(&b->segment, b->segment.rank) : other;
+            shared && is_shard(b, t->group) ? base + sh_segment_group_at(&b->segment, b->segment.rank) : other;
         coll->send = (char *)coll->recv + index * coll->count * (int64_t)sizeof(float);
     } else if (t->coll->kind == SH_OP_REDUCE_SCATTER) {
         coll->send = peer;
@@ -225,10 +258,9 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     }
 }
 
-/* One that training uses on the axis: NCCL has communicators for those. */
 static enum sh_stream stream_of(const struct test *t)
 {
-    if (t->axis != SH_AXIS_SHARD && t->axis != SH_AXIS_INNER)
+    if (t->group->streams >> SH_STREAM_REPLICATE & 1)
         return SH_STREAM_REPLICATE;
     return t->coll->kind == SH_OP_ALL_GATHER ? SH_STREAM_GATHER : SH_STREAM_REDUCE;
 }
@@ -237,7 +269,7 @@ static sh_rc call_sherd(struct bench *b, const struct test *t)
 {
     struct sh_coll coll = {.kind = t->coll->kind,
                            .stream = stream_of(t),
-                           .axis = t->axis,
+                           .group = t->group->axes,
                            .dtype = SH_F32,
                            .queue = b->queue,
                            .label = "bench"};
@@ -250,7 +282,7 @@ static sh_rc call_sherd(struct bench *b, const struct test *t)
 
 static sh_rc call_mpi(struct bench *b, const struct test *t)
 {
-    MPI_Comm comm = b->r->mesh->comm[t->axis];
+    MPI_Comm comm = sh_mesh_comm(b->r->mesh, t->group->axes);
     struct sh_coll at = {.kind = t->coll->kind};
     int count;
 
@@ -298,15 +330,16 @@ static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
 
 static sh_rc report(const struct bench *b)
 {
-    const int *size = b->r->mesh->shape.size;
+    const struct sh_mesh_shape *m = &b->r->mesh->shape;
     const char *memory = b->segment.ranks
                              ? "operands of sums and gathered units in memory that the ranks of a node share; a "
                                "gather on the shard axis is a barrier and moves nothing"
                              : "operands in each rank's own memory";
     char *head =
         sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
-                  size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD], sh_comm_name(b->comm), b->options->repeat, memory,
-                  size[SH_AXIS_WORLD] == 1 ? "\none rank: nothing is sent" : "", formulas);
+                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard), sh_comm_name(b->comm),
+                  b->options->repeat, memory,
+                  sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
     sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
 
     free(head);

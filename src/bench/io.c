@@ -224,7 +224,7 @@ static sh_rc report(const struct bench *b)
 {
     char *head = sh_strfmt("checkpoint of %s, %.3f GB, %d ranks of %d threads, %d rounds, in %s",
                            b->r->cfg.model.name[0] ? b->r->cfg.model.name : "a model", (double)b->bytes / 1e9,
-                           b->r->mesh->world, b->r->threads, b->options->repeat, b->options->folder);
+                           sh_mesh_ranks(&b->r->mesh->shape), b->r->threads, b->options->repeat, b->options->folder);
     sh_rc rc = sh_bench_report("io", head, rows, b->times, ROWS, b->options->repeat, b->options);
 
     free(head);

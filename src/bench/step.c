@@ -156,7 +156,7 @@ static char *describe(const struct bench *b, const struct sh_config *cfg)
         "measured peaks of a rank: %.1f GFLOP/s in a square product, %.1f GB/s in a copy (read and written); "
         "operations and\n"
         "bytes are rank 0's; a floor is the longer of both at these rates; of the step %.4g s, %.1f %% of it",
-        cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, b->r->mesh->world, b->r->threads,
+        cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape), b->r->threads,
         b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
         b->peaks.flops_per_second / 1e9, b->peaks.bytes_per_second / 1e9, step->floor_seconds,
         100 * step->floor_seconds / seconds);
@@ -203,7 +203,7 @@ static sh_rc find_peaks(struct bench *b)
 
 static sh_rc measure(struct bench *b, const struct sh_config *cfg)
 {
-    int world = b->r->mesh->world;
+    int world = sh_mesh_ranks(&b->r->mesh->shape);
 
     SH_TRY(sh_agree(b->r->mesh->rank == 0 ? write_tokens(cfg, world) : SH_OK));
     SH_TRY(find_peaks(b));

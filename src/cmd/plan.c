@@ -48,7 +48,8 @@ static const char *missing_nodes(const struct plan *l)
 static void print_request(const struct plan *l)
 {
     const struct sh_model *m = &l->build.model;
-    const int *size = l->mesh.size;
+    const struct sh_mesh_shape *mesh = &l->mesh;
+    int inner = sh_group_size(mesh, mesh->inner);
     struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
     char count[SH_STR_SHORT], limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
     char strategy[SH_STRATEGY_TEXT];
@@ -59,17 +60,17 @@ static void print_request(const struct plan *l)
            m->n_layers, m->dim, m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size,
            m->tie_word_embeddings ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
-    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n", size[SH_AXIS_REPLICATE],
-           size[SH_AXIS_SHARD], l->at.rank, l->at.world, missing_nodes(l));
+    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n",
+           sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world, missing_nodes(l));
     printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
-    if (size[SH_AXIS_INNER] > 1)
-        printf(", after the forward over %d ranks", size[SH_AXIS_INNER]);
+    if (inner > 1)
+        printf(", after the forward over %d ranks", inner);
     printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->n_layers, recompute));
     if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
         printf(", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
     putchar('\n');
     printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
-           (long long)sh_request_global_batch(&l->cfg, size[SH_AXIS_WORLD]), l->cfg.training.seq_len,
+           (long long)sh_request_global_batch(&l->cfg, sh_group_size(mesh, mesh->data)), l->cfg.training.seq_len,
            l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
            l->cfg.training.local_batch_size);
     printf("loss         %lld rows of logits at a time (training.loss_chunk_rows)\n", (long long)loss_rows(l->p));
@@ -93,6 +94,7 @@ static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 static void print_units(const struct plan *l)
 {
     const struct sh_program *p = l->p;
+    int shard = sh_group_size(&l->mesh, l->mesh.shard);
 
     printf("\n%-24s %10s %16s %16s %14s\n", "units", "tensors", "parameters", "chunk of a rank", "gathered");
     for (int i = 0, n; i < p->n_units; i += n) {
@@ -103,7 +105,7 @@ static void print_units(const struct plan *l)
             ;
         snprintf(name, sizeof name, n > 1 ? "%s .. %s" : "%s", u->name, p->units[i + n - 1].name);
         printf("  %-22s %10d %16lld %16lld %14s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
-               sh_str_bytes(u->chunk * l->mesh.size[SH_AXIS_SHARD] * sh_dtype_bytes(p->act), bytes));
+               sh_str_bytes(u->chunk * shard * sh_dtype_bytes(p->act), bytes));
     }
 }
 
@@ -148,40 +150,47 @@ static double whole_bytes(const struct plan *l, const struct sh_op *op)
 /* What a rank receives: (size - 1) / size of the whole for a gather or a scatter, twice that for an all-reduce. */
 static double received(const struct plan *l, const struct sh_op *op)
 {
-    int size = l->mesh.size[op->attr.axis];
+    int size = sh_group_size(&l->mesh, op->attr.group);
     double bytes = whole_bytes(l, op) * (size - 1) / size;
 
     return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }
 
-static void add_section(const struct plan *l, const struct sh_section *s, struct traffic sum[3][SH_AXES])
+static void add_section(const struct plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
+                        struct traffic *sum)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         const struct sh_op *op = &l->p->ops[i];
 
-        if (!sh_op_info(op->kind)->comm)
+        if (op->kind != kind || op->attr.group != group)
             continue;
-        sum[op->kind - SH_OP_ALL_GATHER][op->attr.axis].calls += s->repeat;
-        sum[op->kind - SH_OP_ALL_GATHER][op->attr.axis].bytes += s->repeat * received(l, op);
+        sum->calls += s->repeat;
+        sum->bytes += s->repeat * received(l, op);
     }
+}
+
+static bool print_traffic(const struct plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
+{
+    struct traffic sum = {0};
+    char text[SH_STR_SHORT];
+
+    for (int i = 0; i < l->p->n_sections; i++)
+        add_section(l, &l->p->sections[i], kind, use->axes, &sum);
+    if (sum.calls)
+        printf("  %-16s %-10s %8lld calls  %12s\n", sh_op_info(kind)->name, use->name, sum.calls,
+               sh_str_sum_of_bytes(sum.bytes, text));
+    return sum.calls > 0;
 }
 
 static void print_collectives(const struct plan *l)
 {
-    struct traffic sum[3][SH_AXES] = {{{0}}};
-    char text[SH_STR_SHORT];
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
     int lines = 0;
 
-    for (int i = 0; i < l->p->n_sections; i++)
-        add_section(l, &l->p->sections[i], sum);
     printf("\ncollectives of a training step, received by this rank\n");
-    for (int k = 0; k < 3; k++)
-        for (int a = 0; a < SH_AXES; a++)
-            if (sum[k][a].calls) {
-                printf("  %-16s %-10s %8lld calls  %12s\n", sh_op_info(SH_OP_ALL_GATHER + k)->name, sh_axis_name(a),
-                       sum[k][a].calls, sh_str_sum_of_bytes(sum[k][a].bytes, text));
-                lines++;
-            }
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int g = 0; g < l->p->n_groups; g++)
+            lines += print_traffic(l, kinds[k], &l->p->groups[g]);
     if (!lines)
         puts("  none: one rank");
 }

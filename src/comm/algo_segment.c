@@ -39,7 +39,7 @@ static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll
     if (!ch->segment)
         return false;
     if (coll->kind == SH_OP_ALL_GATHER)
-        return ch->axis == SH_AXIS_SHARD && in_group(ch->segment, coll->recv);
+        return ch->group == ch->c->mesh->shape.shard && in_group(ch->segment, coll->recv);
     return in_own_part(ch->segment, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
 }
 

@@ -76,7 +76,7 @@ int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll);
 bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket);
 void sh_comm_set_complete(struct sh_comm *c, int64_t ticket); /* wakes the caller */
 
-/* The collective on an axis of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). */
+/* The collective over a group of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). */
 void sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue);
 
 /* Device memory (staging.c): events; and for mpi, operands of a collective out to pinned host memory and back. */

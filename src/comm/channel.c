@@ -34,20 +34,20 @@ static void share_out(struct sh_channel *ch)
     }
 }
 
-sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_comm *c)
+sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, sh_group group, const struct sh_comm *c)
 {
     const struct sh_mesh *mesh = c->mesh;
     *ch = (struct sh_channel){
         .c = c,
         .stream = stream,
-        .axis = axis,
+        .group = group,
         .comm = MPI_COMM_NULL,
-        .rank = mesh->shape.index[axis],
-        .size = mesh->shape.size[axis],
+        .rank = sh_group_index(&mesh->shape, group),
+        .size = sh_group_size(&mesh->shape, group),
     };
     if (ch->size == 1)
         return SH_OK;
-    SH_MPI(MPI_Comm_dup(mesh->comm[axis], &ch->comm));
+    SH_MPI(MPI_Comm_dup(sh_mesh_comm(mesh, group), &ch->comm));
     SH_MPI(MPI_Comm_set_errhandler(ch->comm, MPI_ERRORS_RETURN));
     ch->source = sh_calloc((size_t)ch->size, sizeof *ch->source);
     ch->request = sh_calloc((size_t)(SH_DIRECT_ROUNDS * 2 * (ch->size - 1)), sizeof *ch->request);
@@ -76,7 +76,7 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
     if (inside)
         ch->place = sh_calloc((size_t)ch->size, sizeof *ch->place);
     for (int i = 0; i < ch->size && inside; i++) {
-        ch->place[i] = sh_mesh_axis_member(&mesh->shape, ch->axis, i) - first;
+        ch->place[i] = sh_group_member(&mesh->shape, ch->group, i) - first;
         inside = ch->place[i] >= 0 && ch->place[i] < w->ranks;
     }
     ch->segment = inside ? w : NULL;

@@ -1,4 +1,4 @@
-/* Inside of the mpi backend: a channel (one stream on one axis), and the algorithms that run a collective on it.
+/* Inside of the mpi backend: a channel (one stream over one group), and the algorithms that run a collective on it.
  * Only the progress thread touches a channel, except its queue, which the lock of struct sh_comm guards. */
 #ifndef SH_COMM_CHANNEL_H
 #define SH_COMM_CHANNEL_H
@@ -25,9 +25,9 @@ struct sh_direct {
 
 struct sh_channel {
     enum sh_stream stream;
-    enum sh_axis axis;
+    sh_group group;
     MPI_Comm comm;           /* MPI_COMM_NULL when size == 1 */
-    int rank, size;          /* along the axis */
+    int rank, size;          /* in the group */
 
     int64_t first, last;     /* queue of tickets; first == 0: empty */
     int64_t entered;         /* collectives started so far, the running one included */
@@ -46,7 +46,7 @@ struct sh_channel {
     struct sh_direct direct;
 
     const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside of it, or there is none */
-    int *place;              /* [size]: of the axis's ranks in the segment */
+    int *place;              /* [size]: of the group's ranks in the segment */
     int segment_phase;
     int64_t segment_done;     /* elements of this rank's part that are summed, or passed over */
     unsigned char *touched;   /* [rows] of them: named by a token */
@@ -68,14 +68,14 @@ extern const struct sh_algo sh_algo_small;
 extern const struct sh_algo sh_algo_direct;
 extern const struct sh_algo sh_algo_segment;
 
-/* Collective over the axis, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
-sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, enum sh_axis axis, const struct sh_comm *c);
+/* Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
+sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, sh_group group, const struct sh_comm *c);
 void sh_channel_close(struct sh_channel *ch);
 
 /* Use a segment for what lies in it, when all ranks of the channel share it. Local; the segment is lent. */
 void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, const struct sh_comm_segment *w);
 
-/* For the segment's algorithm. Where another rank of the axis has what this one has at p; the sum of elements
+/* For the segment's algorithm. Where another rank of the group has what this one has at p; the sum of elements
  * [at, at + n) of this rank's part from all ranks' buffers (algo_segment.c). */
 char *sh_segment_peer(const struct sh_channel *ch, const void *p, int rank);
 void sh_segment_sum(struct sh_channel *ch, int64_t at, int64_t n);

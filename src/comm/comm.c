@@ -138,6 +138,12 @@ const char *sh_comm_name(const struct sh_comm *c)
     return c->ops->name;
 }
 
+const char *sh_comm_group_name(const struct sh_comm *c, sh_group group)
+{
+    int row = sh_group_find(c->opt.groups, c->opt.n_groups, group);
+    return row == SH_NONE ? "unknown" : c->opt.groups[row].name;
+}
+
 void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
 {
     c->segment = *w;
@@ -145,10 +151,16 @@ void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
         c->ops->set_segment(c);
 }
 
+static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
+{
+    int row = sh_group_find(c->opt.groups, c->opt.n_groups, coll->group);
+    return row != SH_NONE && c->opt.groups[row].streams >> coll->stream & 1;
+}
+
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
-    SH_REQUIRE((unsigned)coll->stream < SH_STREAMS && (unsigned)coll->axis < SH_AXES);
+    SH_REQUIRE((unsigned)coll->stream < SH_STREAMS && is_named(c, coll));
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->dtype == SH_F32 || coll->dtype == SH_F64 ||
                coll->dtype == SH_BF16);

@@ -1,7 +1,7 @@
 /* Collectives on channels: ordered queues that work beside the computation.
  *
- * A channel is a stream of the program on an axis of the mesh, with a communicator of its own, so that channels never
- * wait for each other. Collectives of one channel run in the order of their start, which is the same on all ranks.
+ * A channel is a stream of the program over a group of ranks, with a communicator of its own, so that channels never
+ * wait for each other. There is one for each stream and group that the program names, and no other. Collectives of one channel run in the order of their start, which is the same on all ranks.
  * Backends: `self` (one rank: nothing is sent), `mpi` (a progress thread works the queues off) and `nccl` (between GPUs).
  * Order: create, { start, wait or join } ..., destroy. These are called by one thread.
  *
@@ -35,6 +35,8 @@ struct sh_comm_options {
     int history;            /* collectives kept for that report */
     const char *report_dir; /* where rank-N.flight.txt goes; NULL: standard error only */
     const struct sh_device *device; /* open; where operands with a queue lie. NULL: there are none */
+    const struct sh_group_use *groups; /* [n_groups] that are open in the mesh; they outlive the channels */
+    int n_groups;
     const char *backend;    /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
     bool share_gpu;         /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
     int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: as NCCL thinks */
@@ -51,10 +53,10 @@ struct sh_comm_segment {
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
                                REDUCE_SCATTER: send [size*count] -> recv [count]; sum in a binary tree
-                               over the ranks of the axis (sum.h); nccl sums in an order of its own
-                               ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the axis */
+                               over the ranks of the group (sum.h); nccl sums in an order of its own
+                               ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group */
     enum sh_stream stream;
-    enum sh_axis axis;
+    sh_group group;         /* named in the options with this stream */
     enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64, bf16: summed in f32 and rounded once, but
                                by nccl in bf16, addition by addition */
     const void *send;
@@ -77,19 +79,20 @@ struct sh_coll_record {     /* what happened, for traces and the flight recorder
     int64_t ticket;
     enum sh_op_kind kind;
     enum sh_stream stream;
-    enum sh_axis axis;
+    sh_group group;
     int64_t bytes;          /* of one rank's part */
     const char *label;
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };
 
 /* Chooses `self` for one rank, else as opt->backend says. Mesh, device and report_dir must outlive it. Collective over
- * the job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there. Memory: up to 8 MiB for each stream and axis
- * that carries reductions; at most 16 of them; none grows later. With mpi on GPUs also pinned buffers as large as what
+ * the job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there. Memory: up to 8 MiB for each channel that
+ * carries reductions; none grows later. With mpi on GPUs also pinned buffers as large as what
  * is under way at once, made in the first step; with nccl what NCCL takes. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
+const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* of a named one */
 
 /* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a
  * barrier, reductions of a rank's part read those of its peers at the same distance from the parts' beginnings.
@@ -97,7 +100,7 @@ const char *sh_comm_name(const struct sh_comm *c);
 void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w);
 
 /* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
- * Collective over the axis: each rank starts the same ones in the same order. */
+ * Collective over the group: each rank starts the same ones in the same order. */
 sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
 
 /* Return when the ticket is complete. Local. Errors do not return: a stalled or failed collective stops the job. */

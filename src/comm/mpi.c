@@ -1,4 +1,4 @@
-/* The mpi backend: a channel for each stream and axis, and one progress thread. */
+/* The mpi backend: a channel for each stream and group in use, and one progress thread. */
 #include "src/base/mem.h"
 #include "src/comm/progress.h"
 
@@ -47,17 +47,20 @@ static void stop_thread(struct sh_mpi *m)
 
 static sh_rc open_channels(struct sh_mpi *m)
 {
-    for (int s = 0; s < SH_STREAMS; s++)
-        for (int a = 0; a < SH_AXES; a++)
-            SH_TRY(sh_channel_open(&m->channel[s][a], (enum sh_stream)s, (enum sh_axis)a, m->c));
+    const struct sh_comm_options *opt = &m->c->opt;
+    m->channel = sh_calloc((size_t)opt->n_groups * SH_STREAMS + 1, sizeof *m->channel);
+    for (int g = 0; g < opt->n_groups; g++)
+        for (int s = 0; s < SH_STREAMS; s++)
+            if (opt->groups[g].streams >> s & 1)
+                SH_TRY(sh_channel_open(&m->channel[m->n_channels++], (enum sh_stream)s, opt->groups[g].axes, m->c));
     return sh_watch_open(m);
 }
 
 static void free_mpi(struct sh_mpi *m)
 {
-    for (int s = 0; s < SH_STREAMS; s++)
-        for (int a = 0; a < SH_AXES; a++)
-            sh_channel_close(&m->channel[s][a]);
+    for (int i = 0; i < m->n_channels; i++)
+        sh_channel_close(&m->channel[i]);
+    free(m->channel);
     free(m);
 }
 
@@ -115,11 +118,20 @@ void sh_progress_fail(struct sh_mpi *m, sh_rc rc)
         pause();
 }
 
+/* It is there: the caller has looked whether stream and group are named. */
+static struct sh_channel *find_channel(const struct sh_mpi *m, const struct sh_coll *coll)
+{
+    int i = 0;
+    while (m->channel[i].stream != coll->stream || m->channel[i].group != coll->group)
+        i++;
+    return &m->channel[i];
+}
+
 static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_mpi *m = c->backend;
     const struct sh_coll *coll = &sh_comm_item(c, ticket)->coll;
-    struct sh_channel *ch = &m->channel[coll->stream][coll->axis];
+    struct sh_channel *ch = find_channel(m, coll);
     if (ch->first == 0)
         ch->first = ticket;
     else
@@ -132,9 +144,8 @@ static void set_segment(struct sh_comm *c)
 {
     struct sh_mpi *m = c->backend;
 
-    for (int s = 0; s < SH_STREAMS; s++)
-        for (int a = 0; a < SH_AXES; a++)
-            sh_channel_set_segment(&m->channel[s][a], c->mesh, &c->segment);
+    for (int i = 0; i < m->n_channels; i++)
+        sh_channel_set_segment(&m->channel[i], c->mesh, &c->segment);
 }
 
 const struct sh_comm_ops sh_comm_mpi = {

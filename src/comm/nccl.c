@@ -25,25 +25,20 @@
 
 #define SAY_AFTER_NS ((int64_t)10e9)
 
-/* What the passes use (src/pass/shard_section.c, shard_rest.c). */
-static const struct use {
-    enum sh_stream stream;
-    enum sh_axis axis;
-} uses[] = {
-    {SH_STREAM_GATHER, SH_AXIS_SHARD}, {SH_STREAM_GATHER, SH_AXIS_INNER}, {SH_STREAM_REDUCE, SH_AXIS_SHARD},
-    {SH_STREAM_REPLICATE, SH_AXIS_REPLICATE}, {SH_STREAM_REPLICATE, SH_AXIS_WORLD},
-};
-enum { USES = sizeof uses / sizeof uses[0] };
-
 struct nccl {
     ncclComm_t world;
-    ncclComm_t comm[SH_STREAMS][SH_AXES]; /* NULL: one rank, or not in use; some are the same */
+    struct used {
+        enum sh_stream stream;
+        sh_group group;
+        ncclComm_t comm; /* of more than one rank; some are the same */
+    } *used;
     struct made {
         ncclComm_t comm;
-        struct use use;
-        char name[48]; /* NCCL keeps the pointer */
-    } made[USES];      /* each once */
-    int n_made;
+        enum sh_stream stream;
+        sh_group group;
+        char name[16 + SH_GROUP_NAME]; /* NCCL keeps the pointer */
+    } *made;                           /* each once */
+    int n_used, n_made;
     void *queue[SH_STREAMS];
 };
 
@@ -143,42 +138,72 @@ static sh_rc make_world(struct sh_comm *c)
     return SH_OK;
 }
 
-static bool same_group(const struct sh_mesh_shape *m, enum sh_axis a, enum sh_axis b)
+static bool same_ranks(const struct sh_mesh_shape *m, sh_group a, sh_group b)
 {
-    return m->size[a] == m->size[b] && sh_mesh_axis_member(m, a, 0) == sh_mesh_axis_member(m, b, 0) &&
-           sh_mesh_axis_member(m, a, 1) == sh_mesh_axis_member(m, b, 1);
+    return sh_group_size(m, a) == sh_group_size(m, b) && sh_group_member(m, a, 0) == sh_group_member(m, b, 0) &&
+           sh_group_member(m, a, 1) == sh_group_member(m, b, 1);
 }
 
-/* On one stream, axes of the same ranks share a communicator. */
-static ncclComm_t find_made(const struct sh_comm *c, const struct use *u)
+/* On one stream, groups of the same ranks share a communicator. */
+static ncclComm_t find_made(const struct sh_comm *c, enum sh_stream stream, sh_group group)
 {
-    for (int a = 0; a < SH_AXES; a++)
-        if (state.comm[u->stream][a] && same_group(&c->mesh->shape, (enum sh_axis)a, u->axis))
-            return state.comm[u->stream][a];
+    for (int i = 0; i < state.n_made; i++)
+        if (state.made[i].stream == stream && same_ranks(&c->mesh->shape, state.made[i].group, group))
+            return state.made[i].comm;
     return NULL;
 }
 
-static void make_comm(struct sh_comm *c, const struct use *u)
+static ncclComm_t make_comm(struct sh_comm *c, enum sh_stream stream, const struct sh_group_use *use)
 {
     const struct sh_mesh_shape *m = &c->mesh->shape;
     struct made *made = &state.made[state.n_made];
     ncclConfig_t config;
     ncclResult_t rc;
 
-    if (m->size[u->axis] == 1)
-        return;
-    state.comm[u->stream][u->axis] = find_made(c, u);
-    if (state.comm[u->stream][u->axis])
-        return;
-    snprintf(made->name, sizeof made->name, "sherd %s %s", sh_stream_name(u->stream), sh_axis_name(u->axis));
+    snprintf(made->name, sizeof made->name, "sherd %s %s", sh_stream_name(stream), use->name);
     configure(c, made->name, &config);
-    made->use = *u;
+    made->stream = stream;
+    made->group = use->axes;
     enter(made->name);
-    rc = sh_nccl.ncclCommSplit(state.world, sh_mesh_axis_member(m, u->axis, 0), m->index[u->axis], &made->comm, &config);
+    rc = sh_nccl.ncclCommSplit(state.world, sh_group_member(m, use->axes, 0), sh_group_index(m, use->axes), &made->comm,
+                               &config);
     state.n_made += rc == ncclSuccess;
     leave();
     must(c, rc, made->name, state.world);
-    state.comm[u->stream][u->axis] = made->comm;
+    return made->comm;
+}
+
+static void add_use(struct sh_comm *c, enum sh_stream stream, const struct sh_group_use *use)
+{
+    struct used u = {.stream = stream, .group = use->axes};
+
+    if (sh_group_size(&c->mesh->shape, use->axes) == 1)
+        return;
+    u.comm = find_made(c, stream, use->axes);
+    if (!u.comm)
+        u.comm = make_comm(c, stream, use);
+    state.used[state.n_used++] = u;
+}
+
+static void make_comms(struct sh_comm *c)
+{
+    size_t most = (size_t)c->opt.n_groups * SH_STREAMS + 1;
+
+    state.used = sh_calloc(most, sizeof *state.used);
+    state.made = sh_calloc(most, sizeof *state.made);
+    for (int g = 0; g < c->opt.n_groups; g++)
+        for (int s = 0; s < SH_STREAMS; s++)
+            if (c->opt.groups[g].streams >> s & 1)
+                add_use(c, (enum sh_stream)s, &c->opt.groups[g]);
+}
+
+/* NULL: it has one rank. */
+static ncclComm_t find_comm(const struct sh_coll *coll)
+{
+    for (int i = 0; i < state.n_used; i++)
+        if (state.used[i].stream == coll->stream && state.used[i].group == coll->group)
+            return state.used[i].comm;
+    return NULL;
 }
 
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue);
@@ -190,14 +215,14 @@ static void use_once(struct sh_comm *c, const struct made *made, char *memory)
     static const enum sh_op_kind kinds[SH_STREAMS] = {[SH_STREAM_GATHER] = SH_OP_ALL_GATHER,
                                                       [SH_STREAM_REDUCE] = SH_OP_REDUCE_SCATTER,
                                                       [SH_STREAM_REPLICATE] = SH_OP_ALL_REDUCE};
-    enum sh_op_kind kind = kinds[made->use.stream];
-    char *mine = memory + c->mesh->shape.index[made->use.axis] * sh_dtype_bytes(SH_F32);
+    enum sh_op_kind kind = kinds[made->stream];
+    char *mine = memory + sh_group_index(&c->mesh->shape, made->group) * sh_dtype_bytes(SH_F32);
     struct sh_coll coll = {.kind = kind,
                            .dtype = SH_F32,
                            .send = kind == SH_OP_ALL_GATHER ? mine : memory,
                            .recv = kind == SH_OP_REDUCE_SCATTER ? mine : memory,
                            .count = 1};
-    void *queue = state.queue[made->use.stream], *done = c->events[0].done;
+    void *queue = state.queue[made->stream], *done = c->events[0].done;
     ncclResult_t rc;
 
     enter(made->name);
@@ -232,8 +257,7 @@ static sh_rc connect(struct sh_comm *c)
     for (int s = 0; s < SH_STREAMS; s++)
         state.queue[s] = s == SH_STREAM_COMPUTE ? NULL : c->opt.device->queue_create(true);
     SH_TRY(make_world(c));
-    for (int i = 0; i < USES; i++)
-        make_comm(c, &uses[i]);
+    make_comms(c);
     SH_TRY(use_all_once(c));
     sh_mesh_own_mpi(); /* as the caller had it */
     SH_TRY(sh_nccl_version(&version));
@@ -293,7 +317,9 @@ static void destroy(struct sh_comm *c)
         destroy_comm(c, state.made[i].comm);
     destroy_comm(c, state.world);
     destroy_queues(c);
-    sh_comm_mpi.destroy(c);
+    sh_comm_mpi.destroy(c); /* its thread looks at what follows */
+    free(state.used);
+    free(state.made);
 }
 
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue)
@@ -327,10 +353,10 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     const struct sh_device *device = c->opt.device;
     const struct sh_coll *coll = &item->coll;
     void *queue = state.queue[coll->stream];
-    ncclComm_t comm = state.comm[coll->stream][coll->axis];
+    ncclComm_t comm = find_comm(coll);
     ncclResult_t rc;
 
-    SH_REQUIRE(queue && (comm || c->mesh->shape.size[coll->axis] == 1));
+    SH_REQUIRE(queue && (comm || sh_group_size(&c->mesh->shape, coll->group) == 1));
     device->event_mark(item->events->ready, coll->queue);
     device->queue_after(queue, item->events->ready);
     if (coll->after)

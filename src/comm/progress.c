@@ -101,17 +101,16 @@ static sh_rc advance(struct sh_mpi *m, struct sh_channel *ch, bool *moved)
 
 static sh_rc advance_all(struct sh_mpi *m, bool *moved)
 {
-    for (int s = 0; s < SH_STREAMS; s++)
-        for (int a = 0; a < SH_AXES; a++)
-            SH_TRY(advance(m, &m->channel[s][a], moved));
+    for (int i = 0; i < m->n_channels; i++)
+        SH_TRY(advance(m, &m->channel[i], moved));
     return sh_stall_look(m);
 }
 
 struct sh_channel *sh_progress_oldest(struct sh_mpi *m)
 {
     struct sh_channel *oldest = NULL;
-    for (int i = 0; i < SH_STREAMS * SH_AXES; i++) {
-        struct sh_channel *ch = &m->channel[i / SH_AXES][i % SH_AXES];
+    for (int i = 0; i < m->n_channels; i++) {
+        struct sh_channel *ch = &m->channel[i];
         if (ch->current != 0 && (oldest == NULL || ch->start_ns < oldest->start_ns))
             oldest = ch;
     }
@@ -125,8 +124,8 @@ static bool is_on_device(const struct sh_comm_item *item)
 
 bool sh_progress_only_on_device(const struct sh_mpi *m)
 {
-    for (int i = 0; i < SH_STREAMS * SH_AXES; i++) {
-        const struct sh_channel *ch = &m->channel[i / SH_AXES][i % SH_AXES];
+    for (int i = 0; i < m->n_channels; i++) {
+        const struct sh_channel *ch = &m->channel[i];
         if (ch->current != 0 && !is_on_device(sh_comm_item(m->c, ch->current)))
             return false;
         if (ch->first != 0 && !is_on_device(sh_comm_item(m->c, ch->first)))

@@ -12,7 +12,7 @@ enum { SH_DOING_MAX = 96, SH_WATCH_HOST_MAX = 32, SH_WATCH_ANSWERS = 16 };
 
 /* Same program on all ranks, so these travel as bytes. */
 struct sh_watch_ask {
-    int32_t stream, axis;
+    int32_t channel;
     int64_t sequence;         /* the collective: the how manieth of its channel */
     int64_t told;             /* the sender is about to report and to stop the job */
 };
@@ -48,7 +48,8 @@ struct sh_watch {
 
 struct sh_mpi {
     struct sh_comm *c;
-    struct sh_channel channel[SH_STREAMS][SH_AXES];
+    struct sh_channel *channel; /* [n_channels] one for each stream and group in use; the same on all ranks */
+    int n_channels;
     struct sh_watch watch;
     pthread_t thread;
     bool started;

@@ -20,7 +20,7 @@ int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll)
         .record = {.ticket = ticket,
                    .kind = coll->kind,
                    .stream = coll->stream,
-                   .axis = coll->axis,
+                   .group = coll->group,
                    .bytes = coll->count * sh_dtype_bytes(coll->dtype),
                    .label = coll->label != NULL ? coll->label : "",
                    .posted_ns = sh_now_ns()},
@@ -54,10 +54,10 @@ static void print_time(FILE *f, int64_t now, int64_t then)
         fprintf(f, " %12.3f", ms_before(now, then));
 }
 
-static void print_record(FILE *f, int64_t now, const struct sh_coll_record *r)
+static void print_record(const struct sh_comm *c, FILE *f, int64_t now, const struct sh_coll_record *r)
 {
     fprintf(f, "%10lld %-14s %-9s %-9s %12lld", (long long)r->ticket, sh_op_info(r->kind)->name,
-            sh_stream_name(r->stream), sh_axis_name(r->axis), (long long)r->bytes);
+            sh_stream_name(r->stream), sh_comm_group_name(c, r->group), (long long)r->bytes);
     print_time(f, now, r->posted_ns);
     print_time(f, now, r->start_ns);
     print_time(f, now, r->end_ns);
@@ -74,7 +74,7 @@ static void print_records(struct sh_comm *c, FILE *f)
     fprintf(f, "#%9s %-14s %-9s %-9s %12s %12s %12s %12s  %s\n", "ticket", "kind", "stream", "axis", "bytes", "posted",
             "started", "ended", "label");
     for (int64_t t = first > 1 ? first : 1; t <= c->newest; t++)
-        print_record(f, now, &sh_comm_item(c, t)->record);
+        print_record(c, f, now, &sh_comm_item(c, t)->record);
 }
 
 void sh_comm_write_flight(struct sh_comm *c)

@@ -93,7 +93,7 @@ struct stretches {
 
 static struct stretches stretches_of(const struct sh_comm *c, const struct sh_coll *coll)
 {
-    int64_t size = c->mesh->shape.size[coll->axis], index = c->mesh->shape.index[coll->axis];
+    int64_t size = sh_group_size(&c->mesh->shape, coll->group), index = sh_group_index(&c->mesh->shape, coll->group);
     int64_t part = coll->count * sh_dtype_bytes(coll->dtype);
 
     switch (coll->kind) {

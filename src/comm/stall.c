@@ -1,5 +1,5 @@
 /* The watch over collectives that do not end. The progress thread of a rank that has waited too long asks the ranks of the
- * axis how far they are. It goes on working meanwhile, so that a job that was only suspended goes on as well.
+ * group how far they are. It goes on working meanwhile, so that a job that was only suspended goes on as well.
  *
  * Usually several ranks notice at the same time, and one line is wanted, from a rank that sees the cause. The lowest of
  * those that are in the collective speaks; the others see by its answer that it is there, and wait a little longer than it
@@ -20,7 +20,7 @@
 #define FLIGHT_NS SECONDS(1)    /* between two writings of the file, however many ask */
 #define ANSWER_NS SECONDS(2)    /* a rank that lives answers in milliseconds, unless its node swaps */
 #define DEFER_NS SECONDS(1.5)
-#define TURN_NS SECONDS(0.1)    /* between the reports of different axes; the first silences the others */
+#define TURN_NS SECONDS(0.1)    /* between the reports of different groups; the first silences the others */
 #define QUIET_NS SECONDS(5)     /* for the rank that reports to take the job down */
 enum { MISSING_SHOWN = 8, TELL_TURNS = 20, TELL_TURN_US = 10000 };
 
@@ -34,7 +34,7 @@ static void write_flight(struct sh_mpi *m)
 
 static int member(const struct sh_mpi *m, const struct sh_channel *ch, int index)
 {
-    return sh_mesh_axis_member(&m->c->mesh->shape, ch->axis, index);
+    return sh_group_member(&m->c->mesh->shape, ch->group, index);
 }
 
 static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
@@ -43,7 +43,7 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
     w->channel = ch;
     w->ticket = ch->current;
     w->begin_ns = sh_now_ns();
-    w->ask = (struct sh_watch_ask){.stream = (int32_t)ch->stream, .axis = (int32_t)ch->axis, .sequence = ch->entered};
+    w->ask = (struct sh_watch_ask){.channel = (int32_t)(ch - m->channel), .sequence = ch->entered};
     for (int i = 0; i < ch->size; i++)
         w->answer[member(m, ch, i)].entered = SH_WATCH_NO_ANSWER;
     for (int i = 0; i < ch->size; i++)
@@ -54,7 +54,7 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
 
 sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
 {
-    struct sh_channel *ch = &m->channel[ask->stream][ask->axis];
+    struct sh_channel *ch = &m->channel[ask->channel];
     write_flight(m);
     if (ask->told) {
         m->watch.quiet_until_ns = sh_now_ns() + QUIET_NS;
@@ -135,7 +135,7 @@ static char *describe(struct sh_mpi *m, struct findings f)
         return sh_strdup("a collective is stalled; no memory to say more");
     fprintf(out, "%s %s (ticket %lld, stream %s, axis %s of %d ranks) is not complete after %g s; ",
             sh_op_info(coll->kind)->name, coll->label != NULL ? coll->label : "", (long long)w->ticket,
-            sh_stream_name(coll->stream), sh_axis_name(coll->axis), w->channel->size, m->c->opt.timeout_seconds);
+            sh_stream_name(coll->stream), sh_comm_group_name(m->c, coll->group), w->channel->size, m->c->opt.timeout_seconds);
     if (f.silent + f.behind + f.waiting > 0) {
         fprintf(out, "not in it:");
         print_missing(m, out);
@@ -220,8 +220,9 @@ static sh_rc find_failure(struct sh_mpi *m, char text[sizeof m->failure])
 static bool is_my_turn(const struct sh_mpi *m, struct findings f)
 {
     const struct sh_watch *w = &m->watch;
-    /* A rank is in one group of each axis, so that one rank of each may see the same culprit. */
-    int64_t waited = sh_now_ns() - w->begin_ns - (int64_t)w->channel->axis * TURN_NS;
+    /* A rank is in several groups, so that one rank of each may see the same culprit. */
+    int64_t turn = sh_group_find(m->c->opt.groups, m->c->opt.n_groups, w->channel->group);
+    int64_t waited = sh_now_ns() - w->begin_ns - turn * TURN_NS;
     /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. So may one
      * that has hardly begun, and is looked into only because another rank asked. */
     bool old = w->begin_ns - w->channel->start_ns > SECONDS(m->c->opt.timeout_seconds) / 2;

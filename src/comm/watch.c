@@ -12,7 +12,7 @@ sh_rc sh_watch_open(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
     size_t world = (size_t)m->c->mesh->world;
-    SH_MPI(MPI_Comm_dup(m->c->mesh->comm[SH_AXIS_WORLD], &w->comm));
+    SH_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &w->comm));
     SH_MPI(MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN));
     w->host = sh_calloc(world, sizeof *w->host);
     w->answer = sh_calloc(world, sizeof *w->answer);
@@ -76,7 +76,7 @@ static void describe_self(struct sh_mpi *m, struct sh_watch_answer *a)
     a->waits = in != NULL && a->entered < a->ask.sequence;
     if (a->waits)
         snprintf(a->doing, sizeof a->doing, "waits in %s %s of axis %s", sh_op_info(in->coll.kind)->name,
-                 in->coll.label != NULL ? in->coll.label : "", sh_axis_name(in->axis));
+                 in->coll.label != NULL ? in->coll.label : "", sh_comm_group_name(m->c, in->group));
     else
         snprintf(a->doing, sizeof a->doing, "%s", atomic_load_explicit(&m->c->doing, memory_order_relaxed));
 }
@@ -86,7 +86,7 @@ static sh_rc answer(struct sh_mpi *m, const struct sh_watch_ask *ask, int to, in
     struct sh_watch *w = &m->watch;
     struct sh_watch_answer *a = &w->answered[slot];
     a->ask = *ask;
-    a->entered = m->channel[ask->stream][ask->axis].entered;
+    a->entered = m->channel[ask->channel].entered;
     describe_self(m, a);
     SH_MPI(MPI_Isend(a, (int)sizeof *a, MPI_BYTE, to, TAG_ANSWER, w->comm, &w->answering[slot]));
     return SH_OK;
@@ -107,7 +107,7 @@ static sh_rc take_ask(struct sh_mpi *m, int from, bool *taken)
 
 static bool is_about(const struct sh_watch_ask *a, const struct sh_watch_ask *b)
 {
-    return a->stream == b->stream && a->axis == b->axis && a->sequence == b->sequence;
+    return a->channel == b->channel && a->sequence == b->sequence;
 }
 
 /* An answer to a question of the past, whose collective went on after all, is read and dropped. */

@@ -1,5 +1,5 @@
-/* Gather and reduction on each axis, by the channels that training uses, between GPUs where it computes on them: right
- * numbers, and how fast. */
+/* Gather and reduction over the shard group and over the replicas, by the channels that training uses, between GPUs where
+ * it computes on them: right numbers, and how fast. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -16,7 +16,8 @@ enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
 struct test {
     const struct sh_doctor *d;
     struct sh_comm *comm;
-    enum sh_axis axis;
+    sh_group group;
+    char name[SH_GROUP_NAME];
     int size, index;
     int64_t count; /* elements of a rank's part */
     float *whole, *part; /* in host memory */
@@ -27,7 +28,9 @@ struct test {
 
 static float *there(const struct test *t, float *host)
 {
-    return !t->memory ? host : (float *)(void *)t->memory + (host == t->part ? WHOLE_ELEMS + t->d->mesh->world : 0);
+    int64_t part_at = WHOLE_ELEMS + sh_mesh_ranks(&t->d->mesh->shape);
+
+    return !t->memory ? host : (float *)(void *)t->memory + (host == t->part ? part_at : 0);
 }
 
 static void put(const struct test *t, float *host, int64_t n)
@@ -56,10 +59,10 @@ static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
     bool gathers = kind == SH_OP_ALL_GATHER;
     float *whole = there(t, t->whole), *part = there(t, t->part);
     struct sh_coll coll = {.kind = kind,
-                           .axis = t->axis,
-                           .stream = t->axis == SH_AXIS_REPLICATE ? SH_STREAM_REPLICATE
-                                     : gathers                    ? SH_STREAM_GATHER
-                                                                  : SH_STREAM_REDUCE,
+                           .group = t->group,
+                           .stream = t->group == t->d->mesh->shape.replicate ? SH_STREAM_REPLICATE
+                                     : gathers                               ? SH_STREAM_GATHER
+                                                                             : SH_STREAM_REDUCE,
                            .dtype = SH_F32,
                            .count = t->count,
                            .send = gathers ? part : whole,
@@ -122,15 +125,23 @@ static sh_rc time_axis(struct test *t, double *seconds, bool *right)
 
 static sh_rc wrong(const struct test *t)
 {
-    return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, sh_axis_name(t->axis));
+    return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, t->name);
 }
 
-/* Groups of an axis are told by their first ranks; each first rank speaks for its group. */
+/* The first rank of another group. */
+static int first_of(const struct test *t, int group)
+{
+    const struct sh_mesh_shape *m = &t->d->mesh->shape;
+
+    return sh_group_member(m, sh_group_others(m, t->group), group) + sh_group_member(m, t->group, 0) - m->rank;
+}
+
+/* Groups are told by their place among the others; the first rank of each speaks for it. */
 static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row, int *used)
 {
     const struct sh_mesh *mesh = t->d->mesh;
-    int groups = mesh->world / t->size, first = sh_mesh_axis_member(&mesh->shape, t->axis, 0);
-    int group = t->axis == SH_AXIS_REPLICATE ? first : first / t->size;
+    sh_group others = sh_group_others(&mesh->shape, t->group);
+    int groups = sh_group_size(&mesh->shape, others), group = sh_group_index(&mesh->shape, others);
     struct sh_doctor_slowest s;
 
     for (int i = 0; i < groups; i++)
@@ -142,12 +153,12 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
     if (s.state != SH_DOCTOR_GOOD) {
         row->state = SH_DOCTOR_NOTE;
         *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used,
-                          "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", sh_axis_name(t->axis),
-                          t->d->place[t->axis == SH_AXIS_REPLICATE ? s.index : s.index * t->size].host, s.speed / 1e9,
+                          "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", t->name,
+                          t->d->place[first_of(t, s.index)].host, s.speed / 1e9,
                           s.median / 1e9);
     } else {
         *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s a rank (%d ranks)",
-                          *used ? "; " : "", sh_axis_name(t->axis), s.speed / 1e9, t->size);
+                          *used ? "; " : "", t->name, s.speed / 1e9, t->size);
     }
     return SH_OK;
 }
@@ -172,15 +183,17 @@ static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, i
 static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct test *t, double *all,
                        struct sh_doctor_row *row)
 {
-    static const enum sh_axis axes[] = {SH_AXIS_SHARD, SH_AXIS_REPLICATE};
+    const struct sh_mesh_shape *m = &d->mesh->shape;
+    const sh_group groups[] = {m->shard, m->replicate};
     int used = 0;
 
     for (int i = 0; i < 2 && row->state != SH_DOCTOR_BAD; i++) {
         t->d = d;
         t->comm = comm;
-        t->axis = axes[i];
-        t->size = d->mesh->shape.size[axes[i]];
-        t->index = d->mesh->shape.index[axes[i]];
+        t->group = groups[i];
+        t->size = sh_group_size(m, groups[i]);
+        t->index = sh_group_index(m, groups[i]);
+        sh_group_name(m, groups[i], t->name);
         t->count = WHOLE_ELEMS / t->size > 0 ? WHOLE_ELEMS / t->size : 1;
         if (t->size > 1)
             SH_TRY(test_axis(t, all, row, &used));
@@ -190,7 +203,7 @@ static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct t
 
 static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
 {
-    size_t elems = (size_t)(WHOLE_ELEMS + d->mesh->world);
+    size_t elems = (size_t)(WHOLE_ELEMS + sh_mesh_ranks(&d->mesh->shape));
 
     t->whole = sh_calloc(elems, sizeof *t->whole);
     t->part = sh_calloc(elems, sizeof *t->part);
@@ -214,18 +227,25 @@ static void close_memory(const struct sh_doctor *d, struct test *t)
 
 sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
+    const struct sh_group_use groups[] = {
+        {"shard", d->mesh->shape.shard, 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE},
+        {"replicate", d->mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
     struct sh_comm_options opt = sh_place_comm(d->cfg, d->device, d->gpu.sharing);
     struct test t = {.d = d};
     struct sh_comm *comm = NULL;
-    double *all = sh_calloc((size_t)d->mesh->world, sizeof *all);
+    double *all = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *all);
     sh_rc rc;
 
-    if (d->mesh->world == 1) {
+    if (sh_mesh_ranks(&d->mesh->shape) == 1) {
         sh_doctor_good(row, "one rank");
         free(all);
         return SH_OK;
     }
     opt.timeout_seconds = TIMEOUT_SECONDS;
+    opt.groups = groups;
+    opt.n_groups = sizeof groups / sizeof *groups;
+    for (int i = 0; i < opt.n_groups; i++)
+        SH_TRY_OUT(sh_mesh_open(d->mesh, groups[i].axes));
     SH_TRY_OUT(sh_mesh_self_test(d->mesh));
     SH_TRY_OUT(sh_comm_create(d->mesh, &opt, &comm));
     SH_TRY_OUT(sh_agree(open_memory(d, &t)));

@@ -49,10 +49,10 @@ static sh_rc find_places(struct sh_doctor *d)
     struct sh_doctor_place mine = {.node = d->mesh->node, .node_rank = d->mesh->node_rank};
 
     snprintf(mine.host, sizeof mine.host, "%s", d->mesh->host);
-    d->place = sh_calloc((size_t)d->mesh->world, sizeof *d->place);
+    d->place = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *d->place);
     d->leader = sh_calloc((size_t)d->mesh->n_nodes, sizeof *d->leader);
     SH_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, d->place, sizeof mine, MPI_BYTE, MPI_COMM_WORLD));
-    for (int rank = 0; rank < d->mesh->world; rank++)
+    for (int rank = 0; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
         if (d->place[rank].node_rank == 0)
             d->leader[d->place[rank].node] = rank;
     return SH_OK;

@@ -3,13 +3,13 @@
 
 static int fewest_on_node(const struct sh_doctor *d, int *most)
 {
-    int least = d->mesh->world;
+    int least = sh_mesh_ranks(&d->mesh->shape);
 
     *most = 0;
     for (int i = 0; i < d->mesh->n_nodes; i++) {
         int n = 0;
 
-        for (int rank = 0; rank < d->mesh->world; rank++)
+        for (int rank = 0; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
             n += d->place[rank].node == i;
         least = n < least ? n : least;
         *most = n > *most ? n : *most;
@@ -19,7 +19,7 @@ static int fewest_on_node(const struct sh_doctor *d, int *most)
 
 static bool in_blocks(const struct sh_doctor *d)
 {
-    for (int rank = 1; rank < d->mesh->world; rank++)
+    for (int rank = 1; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
         if (d->place[rank].node < d->place[rank - 1].node)
             return false;
     return true;
@@ -27,8 +27,8 @@ static bool in_blocks(const struct sh_doctor *d)
 
 sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
-    const int *size = d->mesh->shape.size;
-    int nodes = d->mesh->n_nodes, world = d->mesh->world, most, least = fewest_on_node(d, &most);
+    const struct sh_mesh_shape *m = &d->mesh->shape;
+    int nodes = d->mesh->n_nodes, world = sh_mesh_ranks(&d->mesh->shape), most, least = fewest_on_node(d, &most);
 
     if (least != most)
         sh_doctor_note(row, "%d to %d on a node: nodes with fewer wait for the others", least, most);
@@ -36,6 +36,7 @@ sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
         sh_doctor_note(row, "neighbours are not on one node; start with srun -m block or mpirun --map-by core");
     else
         sh_doctor_good(row, "%d on %d node%s, %d on each; mesh %d x %d (replicate x shard)", world, nodes,
-                       nodes == 1 ? "" : "s", least, size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD]);
+                       nodes == 1 ? "" : "s", least,
+                       sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
     return SH_OK;
 }

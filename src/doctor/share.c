@@ -76,11 +76,11 @@ sh_rc sh_doctor_of_nodes_u64(const struct sh_doctor *d, uint64_t mine, uint64_t 
 
 sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor_row *row, bool *failed)
 {
-    int speaker = rc == SH_OK ? d->mesh->world : d->mesh->rank;
+    int speaker = rc == SH_OK ? sh_mesh_ranks(&d->mesh->shape) : d->mesh->rank;
     struct sh_doctor_row said = {.state = SH_DOCTOR_BAD, .rc = rc};
 
     SH_MPI(MPI_Allreduce(MPI_IN_PLACE, &speaker, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
-    *failed = speaker < d->mesh->world;
+    *failed = speaker < sh_mesh_ranks(&d->mesh->shape);
     if (!*failed)
         return SH_OK;
     snprintf(said.text, sizeof said.text, "%s: %s", d->mesh->host, sh_error_text());

@@ -81,30 +81,49 @@ static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MP
     return SH_OK;
 }
 
-/* MPI_Comm_create_group and not MPI_Comm_split: only the members talk, so that it stays cheap at any job size. */
-static sh_rc create_axes(struct sh_mesh *mesh)
+static sh_rc create(const struct sh_mesh *mesh, sh_group group, MPI_Comm *out)
 {
-    sh_rc rc = SH_OK;
-    MPI_Group world;
-    SH_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
-    int *ranks = sh_calloc((size_t)mesh->world, sizeof *ranks);
-    for (int axis = 0; axis < SH_AXES; axis++) {
-        int n = mesh->shape.size[axis];
-        for (int i = 0; i < n; i++)
-            ranks[i] = sh_mesh_axis_member(&mesh->shape, (enum sh_axis)axis, i);
-        SH_TRY_OUT(comm_of_group(world, ranks, n, axis, &mesh->comm[axis]));
-    }
-out:
+    int n = sh_group_size(&mesh->shape, group);
+    int *ranks = sh_calloc((size_t)n, sizeof *ranks);
+    MPI_Group world = MPI_GROUP_NULL;
+    sh_rc rc = sh_mesh_mpi_check(__FILE__, __LINE__, "MPI_Comm_group", MPI_Comm_group(MPI_COMM_WORLD, &world));
+    for (int i = 0; i < n; i++)
+        ranks[i] = sh_group_member(&mesh->shape, group, i);
+    if (rc == SH_OK)
+        rc = comm_of_group(world, ranks, n, (int)group, out);
+    if (world != MPI_GROUP_NULL)
+        MPI_Group_free(&world);
     free(ranks);
-    MPI_Group_free(&world);
     return rc;
 }
 
+MPI_Comm sh_mesh_comm(const struct sh_mesh *mesh, sh_group group)
+{
+    for (int i = 0; i < mesh->n_groups; i++)
+        if (mesh->groups[i].axes == group)
+            return mesh->groups[i].comm;
+    return MPI_COMM_NULL;
+}
+
+/* MPI_Comm_create_group and not MPI_Comm_split: only the members talk, so that it stays cheap at any job size. */
+sh_rc sh_mesh_open(struct sh_mesh *mesh, sh_group group)
+{
+    struct sh_mesh_group g = {.axes = group, .comm = MPI_COMM_NULL};
+    if (sh_mesh_comm(mesh, group) != MPI_COMM_NULL)
+        return SH_OK;
+    sh_mesh_own_mpi();
+    SH_TRY(create(mesh, group, &g.comm));
+    mesh->groups = sh_grow(mesh->groups, mesh->n_groups, &mesh->cap_groups, sizeof *mesh->groups);
+    mesh->groups[mesh->n_groups++] = g;
+    return SH_OK;
+}
+
 /* Shard groups are neighbours in rank; whether those share a node is up to the launcher. */
-static sh_rc check_within_nodes(const struct sh_mesh *mesh)
+static sh_rc check_within_nodes(struct sh_mesh *mesh)
 {
     int ends[2] = {mesh->node, -mesh->node};
-    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_INT, MPI_MIN, mesh->comm[SH_AXIS_SHARD]));
+    SH_TRY(sh_mesh_open(mesh, mesh->shape.shard));
+    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_INT, MPI_MIN, sh_mesh_comm(mesh, mesh->shape.shard)));
     if (ends[0] == -ends[1])
         return SH_OK;
     return sh_fail(SH_E_USAGE,
@@ -129,15 +148,12 @@ static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
     if (full.ranks_per_node == 0)
         full.ranks_per_node = n.smallest;
     SH_TRY(sh_agree(sh_mesh_shape_make(&full, mesh->world, mesh->rank, &mesh->shape)));
-    SH_TRY(create_axes(mesh));
     return req->shard == SH_MESH_NODE ? sh_agree(check_within_nodes(mesh)) : SH_OK;
 }
 
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out)
 {
     struct sh_mesh *mesh = sh_calloc(1, sizeof *mesh);
-    for (int axis = 0; axis < SH_AXES; axis++)
-        mesh->comm[axis] = MPI_COMM_NULL;
     sh_rc rc = fill(mesh, req);
     if (rc != SH_OK) {
         sh_mesh_destroy(mesh);
@@ -152,8 +168,8 @@ void sh_mesh_destroy(struct sh_mesh *mesh)
     if (mesh == NULL)
         return;
     sh_mesh_own_mpi();
-    for (int axis = 0; axis < SH_AXES; axis++)
-        if (mesh->comm[axis] != MPI_COMM_NULL)
-            MPI_Comm_free(&mesh->comm[axis]);
+    for (int i = 0; i < mesh->n_groups; i++)
+        MPI_Comm_free(&mesh->groups[i].comm);
+    free(mesh->groups);
     free(mesh);
 }

@@ -1,5 +1,7 @@
-/* The mesh over MPI: this job's ranks as named axes with a communicator each, and agreement among all of them.
- * Order: sh_mesh_start (once, before anything else of MPI), sh_mesh_create, ..., sh_mesh_destroy, sh_mesh_stop.
+/* The mesh over MPI: this job's ranks as named axes, a communicator for each group of them that is asked for, and
+ * agreement among all ranks.
+ * Order: sh_mesh_start (once, before anything else of MPI), sh_mesh_create, sh_mesh_open, ..., sh_mesh_destroy,
+ * sh_mesh_stop.
  *
  * One thread at a time calls MPI. Once collectives have been started (src/comm) that is the progress thread; every
  * function here first takes MPI back for the caller, which waits until all started collectives are complete. Code that
@@ -49,7 +51,11 @@ struct sh_mesh {
     int node, n_nodes;            /* this rank's node; nodes in the job */
     int node_rank, node_size;     /* place and number of ranks on this node, as MPI found it */
     char host[64];
-    MPI_Comm comm[SH_AXES];       /* one per axis; members in axis order */
+    struct sh_mesh_group {
+        sh_group axes;
+        MPI_Comm comm;            /* members in the order of their places */
+    } *groups;                    /* those that are open */
+    int n_groups, cap_groups;
 };
 
 /* This rank and the number of ranks of the job. Local. */
@@ -64,6 +70,12 @@ sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike);
 /* Collective over the job. req->ranks_per_node 0: nodes as MPI finds them. Errors: as sh_mesh_shape_make; agreed. */
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out);
 void sh_mesh_destroy(struct sh_mesh *mesh); /* collective */
+
+/* Make the communicator of a group, once. Collective over the group; all ranks open the same ones in the same order. */
+sh_rc sh_mesh_open(struct sh_mesh *mesh, sh_group group);
+
+/* The communicator of an open group; MPI_COMM_NULL: it is not open. Local. */
+MPI_Comm sh_mesh_comm(const struct sh_mesh *mesh, sh_group group);
 
 /* All ranks learn the class of the lowest failing rank, SH_OK when none failed. Only that rank keeps its text (with
  * "rank N: " in front when the job has more than one rank); the others' text is cleared. An agreed failure may be agreed on
@@ -91,8 +103,8 @@ sh_rc sh_mesh_gather(const void *mine, int bytes, void *all);
 bool sh_mesh_same(unsigned long long hash); /* true on all ranks when all gave the same value */
 void sh_mesh_barrier(void);
 
-/* Self-test of every axis with known values: gradient = function of the rank; milliseconds. Collective.
- * Errors: SH_E_COMM naming axis, expected and found. */
+/* Self-test of every open group with known values: gradient = function of the rank; milliseconds. Collective.
+ * Errors: SH_E_COMM naming group, expected and found. */
 sh_rc sh_mesh_self_test(const struct sh_mesh *mesh);
 
 #endif

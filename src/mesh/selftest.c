@@ -1,4 +1,4 @@
-/* Each rank feeds numbers made of its world rank, and each axis must give back what arithmetic says: an axis that
+/* Each rank feeds numbers made of its world rank, and each group must give back what arithmetic says: one that
  * quietly has the wrong members (replicas that never meet, shards in another order) cannot pass. */
 #include "src/mesh/mesh.h"
 
@@ -6,37 +6,39 @@
 
 #include <stdlib.h>
 
-static sh_rc check_members(const struct sh_mesh *mesh, enum sh_axis axis, int *found)
+static sh_rc check_members(const struct sh_mesh *mesh, const struct sh_mesh_group *g, int *found)
 {
-    SH_MPI(MPI_Allgather(&mesh->rank, 1, MPI_INT, found, 1, MPI_INT, mesh->comm[axis]));
-    for (int i = 0; i < mesh->shape.size[axis]; i++) {
-        int expected = sh_mesh_axis_member(&mesh->shape, axis, i);
+    char name[SH_GROUP_NAME];
+    SH_MPI(MPI_Allgather(&mesh->rank, 1, MPI_INT, found, 1, MPI_INT, g->comm));
+    for (int i = 0; i < sh_group_size(&mesh->shape, g->axes); i++) {
+        int expected = sh_group_member(&mesh->shape, g->axes, i);
         if (found[i] != expected)
             return sh_fail(SH_E_COMM, "self-test of mesh axis %s: place %d holds rank %d, expected rank %d",
-                           sh_axis_name(axis), i, found[i], expected);
+                           sh_group_name(&mesh->shape, g->axes, name), i, found[i], expected);
     }
     return SH_OK;
 }
 
-static sh_rc check_sum(const struct sh_mesh *mesh, enum sh_axis axis)
+static sh_rc check_sum(const struct sh_mesh *mesh, const struct sh_mesh_group *g)
 {
+    char name[SH_GROUP_NAME];
     double gradient = mesh->rank + 1, found = 0, expected = 0;
-    SH_MPI(MPI_Allreduce(&gradient, &found, 1, MPI_DOUBLE, MPI_SUM, mesh->comm[axis]));
-    for (int i = 0; i < mesh->shape.size[axis]; i++)
-        expected += sh_mesh_axis_member(&mesh->shape, axis, i) + 1;
+    SH_MPI(MPI_Allreduce(&gradient, &found, 1, MPI_DOUBLE, MPI_SUM, g->comm));
+    for (int i = 0; i < sh_group_size(&mesh->shape, g->axes); i++)
+        expected += sh_group_member(&mesh->shape, g->axes, i) + 1;
     if (found != expected) /* whole numbers: exact in any order */
-        return sh_fail(SH_E_COMM, "self-test of mesh axis %s: sum %.17g, expected %.17g", sh_axis_name(axis), found,
-                       expected);
+        return sh_fail(SH_E_COMM, "self-test of mesh axis %s: sum %.17g, expected %.17g",
+                       sh_group_name(&mesh->shape, g->axes, name), found, expected);
     return SH_OK;
 }
 
-static sh_rc check_axes(const struct sh_mesh *mesh, int *found)
+static sh_rc check_groups(const struct sh_mesh *mesh, int *found)
 {
-    /* All axes are gone through even after a failure: peers of another axis wait. */
+    /* All groups are gone through even after a failure: peers of another group wait. */
     sh_rc rc = SH_OK;
-    for (int axis = 0; axis < SH_AXES; axis++) {
-        sh_rc members = check_members(mesh, (enum sh_axis)axis, found);
-        sh_rc sum = check_sum(mesh, (enum sh_axis)axis);
+    for (int i = 0; i < mesh->n_groups; i++) {
+        sh_rc members = check_members(mesh, &mesh->groups[i], found);
+        sh_rc sum = check_sum(mesh, &mesh->groups[i]);
         if (rc == SH_OK)
             rc = members != SH_OK ? members : sum;
     }
@@ -47,7 +49,7 @@ sh_rc sh_mesh_self_test(const struct sh_mesh *mesh)
 {
     sh_mesh_own_mpi();
     int *found = sh_calloc((size_t)mesh->world, sizeof *found);
-    sh_rc rc = check_axes(mesh, found);
+    sh_rc rc = check_groups(mesh, found);
     free(found);
     return sh_agree(rc);
 }

@@ -1,16 +1,7 @@
 #include "src/mesh/shape.h"
 
-static const char *const axis_names[SH_AXES] = {
-    [SH_AXIS_SHARD] = "shard",
-    [SH_AXIS_REPLICATE] = "replicate",
-    [SH_AXIS_INNER] = "inner",
-    [SH_AXIS_WORLD] = "world",
-};
-
-const char *sh_axis_name(enum sh_axis axis)
-{
-    return (unsigned)axis < SH_AXES ? axis_names[axis] : "unknown";
-}
+#include <stdbool.h>
+#include <stdio.h>
 
 /* The largest shard size that divides the job and is not above the one wished for: always a mesh that works. */
 static int nearest_divisor(int world, int wish)
@@ -65,6 +56,21 @@ static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *sha
     return does_not_divide("mesh.shard", *shard, world);
 }
 
+static struct sh_mesh_shape make_axes(int inner, int outer, int replicate, int rank)
+{
+    enum { INNER = 1, OUTER = 2, REPLICATE = 4 };
+
+    return (struct sh_mesh_shape){
+        .n = 3,
+        .rank = rank,
+        .axis = {{"inner", inner, 1}, {"outer", outer, inner}, {"replicate", replicate, inner * outer}},
+        .shard = INNER | OUTER,
+        .inner = INNER,
+        .replicate = REPLICATE,
+        .data = INNER | OUTER | REPLICATE,
+    };
+}
+
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
 {
     SH_TRY(check_numbers(req, world, rank));
@@ -88,22 +94,94 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
         return sh_fail(SH_E_USAGE,
                        "mesh: reshard_after_forward over %d ranks does not divide the shard axis of %d; choose %d",
                        req->inner, shard, nearest_divisor(shard, req->inner));
-    *out = (struct sh_mesh_shape){
-        .size = {[SH_AXIS_SHARD] = shard,
-                 [SH_AXIS_REPLICATE] = replicate,
-                 [SH_AXIS_INNER] = req->inner,
-                 [SH_AXIS_WORLD] = world},
-        .index = {[SH_AXIS_SHARD] = rank % shard,
-                  [SH_AXIS_REPLICATE] = rank / shard,
-                  [SH_AXIS_INNER] = rank % shard % req->inner,
-                  [SH_AXIS_WORLD] = rank},
-    };
+    *out = make_axes(req->inner, shard / req->inner, replicate, rank);
     return SH_OK;
 }
 
-int sh_mesh_axis_member(const struct sh_mesh_shape *shape, enum sh_axis axis, int index)
+sh_group sh_group_world(const struct sh_mesh_shape *shape)
 {
-    /* Distance in world ranks between neighbours of an axis: only replicas lie apart. */
-    int stride = axis == SH_AXIS_REPLICATE ? shape->size[SH_AXIS_SHARD] : 1;
-    return shape->index[SH_AXIS_WORLD] + (index - shape->index[axis]) * stride;
+    return (1u << shape->n) - 1;
+}
+
+sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group)
+{
+    return sh_group_world(shape) & ~group;
+}
+
+static bool has(sh_group group, int axis)
+{
+    return group >> axis & 1;
+}
+
+int sh_group_size(const struct sh_mesh_shape *shape, sh_group group)
+{
+    int size = 1;
+
+    for (int i = 0; i < shape->n; i++)
+        size *= has(group, i) ? shape->axis[i].size : 1;
+    return size;
+}
+
+static int place_on(const struct sh_mesh_shape *shape, int i)
+{
+    return shape->rank / shape->axis[i].stride % shape->axis[i].size;
+}
+
+int sh_group_index(const struct sh_mesh_shape *shape, sh_group group)
+{
+    int index = 0, before = 1; /* places of the axes so far */
+
+    for (int i = 0; i < shape->n; i++)
+        if (has(group, i)) {
+            index += place_on(shape, i) * before;
+            before *= shape->axis[i].size;
+        }
+    return index;
+}
+
+int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index)
+{
+    int rank = shape->rank;
+
+    for (int i = 0; i < shape->n; i++)
+        if (has(group, i)) {
+            rank += (index % shape->axis[i].size - place_on(shape, i)) * shape->axis[i].stride;
+            index /= shape->axis[i].size;
+        }
+    return rank;
+}
+
+int sh_mesh_ranks(const struct sh_mesh_shape *shape)
+{
+    return sh_group_size(shape, sh_group_world(shape));
+}
+
+static void join_axes(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME])
+{
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < shape->n && n < SH_GROUP_NAME; i++)
+        if (has(group, i))
+            n += (size_t)snprintf(text + n, SH_GROUP_NAME - n, "%s%s", n ? "+" : "", shape->axis[i].name);
+}
+
+const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME])
+{
+    const struct {
+        const char *name;
+        sh_group axes;
+    } names[] = {{"shard", shape->shard},
+                 {"inner", shape->inner},
+                 {"replicate", shape->replicate},
+                 {"world", sh_group_world(shape)},
+                 {"data", shape->data}};
+
+    join_axes(shape, group, text);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].axes == group) {
+            snprintf(text, SH_GROUP_NAME, "%s", names[i].name);
+            break;
+        }
+    return text;
 }

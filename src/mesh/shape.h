@@ -1,19 +1,39 @@
-/* The mesh as arithmetic: named axes and a rank's coordinates. No MPI; used by the planner for any number of ranks.
+/* The mesh as arithmetic: named axes, groups of ranks along them, and a rank's place in each. No MPI; used by the planner
+ * for any number of ranks.
  *
- * World rank = replicate index * shard size + shard index: the shard axis is the fastest, so a shard group is made of
- * neighbouring ranks (of one node when its size says so). `inner` is a part of the shard axis: neighbours in groups of
- * N, for reshard_after_forward: N. `world` is both axes together. An axis of size 1 is an ordinary axis. */
+ * A rank of the job is the sum of its places on the axes, each times the stride of the axis. Axes are listed from the
+ * fastest on: inner, outer, replicate. A group is a set of axes: the ranks that differ in their places on these only.
+ *
+ *   shard      inner and outer: neighbouring ranks (of one node when their number says so)
+ *   inner      neighbours within a shard group, in groups of N, for reshard_after_forward: N
+ *   replicate  ranks with the same shard
+ *   world      all axes: all ranks
+ *
+ * An axis of size 1 is an ordinary axis, and so is a group of one rank. */
 #ifndef SH_MESH_SHAPE_H
 #define SH_MESH_SHAPE_H
 
 #include "src/base/err.h"
 #include "src/config/words.h"
 
-enum sh_axis { SH_AXIS_SHARD, SH_AXIS_REPLICATE, SH_AXIS_INNER, SH_AXIS_WORLD, SH_AXES };
+enum { SH_AXES_MAX = 8, SH_GROUP_NAME = 64 };
+
+struct sh_axis {
+    char name[16];
+    int size, stride; /* ranks along it; distance in ranks of the job between neighbours on it */
+};
+
+typedef unsigned sh_group; /* bit i: axis i of the shape */
 
 struct sh_mesh_shape {
-    int size[SH_AXES];  /* ranks along each axis; size[WORLD] = size[SHARD] * size[REPLICATE] */
-    int index[SH_AXES]; /* this rank's place along each axis */
+    int n, rank;                      /* axes; this rank of the job */
+    struct sh_axis axis[SH_AXES_MAX]; /* from the fastest on */
+
+    /* Groups by what they are for. */
+    sh_group shard;     /* units and their gradients are cut over it */
+    sh_group inner;     /* what the forward leaves behind is cut over it */
+    sh_group replicate; /* holds the same shards */
+    sh_group data;      /* the batch is cut over it: each of its ranks has other sequences */
 };
 
 /* What the configuration says of the mesh. */
@@ -27,10 +47,22 @@ struct sh_mesh_request {
 /* Local. Errors: SH_E_USAGE naming the numbers that do not fit and what would. */
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out);
 
-/* World rank of the member `index` of this rank's group along an axis, 0 <= index < size[axis]. Local. */
-int sh_mesh_axis_member(const struct sh_mesh_shape *shape, enum sh_axis axis, int index);
+/* All axes, and those that a group lacks: the ranks with the same place in it. */
+sh_group sh_group_world(const struct sh_mesh_shape *shape);
+sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group);
 
-/* "shard", "replicate", ... */
-const char *sh_axis_name(enum sh_axis axis);
+/* Ranks of this rank's group, and its place among them; members are ordered by rank where strides grow with the axes.
+ * A group of no axes is the rank alone. Local. */
+int sh_group_size(const struct sh_mesh_shape *shape, sh_group group);
+int sh_group_index(const struct sh_mesh_shape *shape, sh_group group);
+
+/* Rank in the job of the member `index` of this rank's group, 0 <= index < sh_group_size(). Local. */
+int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index);
+
+/* Ranks of the job. */
+int sh_mesh_ranks(const struct sh_mesh_shape *shape);
+
+/* "shard", "replicate", "world", ...; a group without a name of its own by its axes, "inner+replicate". Returns text. */
+const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME]);
 
 #endif

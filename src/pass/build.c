@@ -108,6 +108,7 @@ sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
         sh_pass_shard_section(micro, &b->options, SH_SECTION_LOGITS, 0, 0, p);
     else
         sh_pass_shard_loss(&b->options, p);
+    sh_pass_groups(&b->options, p);
     sh_pass_schedule(&b->options, p);
     SH_TRY_OUT(sh_pass_place(p, b->kernels, b->threads));
     SH_TRY_OUT(sh_pass_check(p));

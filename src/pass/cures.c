@@ -22,29 +22,35 @@ static bool one_sequence(struct sh_build *b)
     return applies;
 }
 
+/* Numbers that fit. */
+static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int rank)
+{
+    struct sh_mesh_request all = {.shard = SH_MESH_ALL, .replicate = SH_MESH_AUTO, .inner = inner};
+    sh_rc rc = sh_mesh_shape_make(&all, ranks, rank, mesh);
+
+    (void)rc;
+}
+
 static bool all_sharded(struct sh_build *b)
 {
     struct sh_mesh_shape *mesh = &b->options.mesh;
     bool keeps = b->options.strategy.params_resident || b->options.strategy.keep_after_forward;
 
-    *mesh = (struct sh_mesh_shape){.size = {[SH_AXIS_SHARD] = mesh->size[SH_AXIS_WORLD],
-                                            [SH_AXIS_REPLICATE] = 1,
-                                            [SH_AXIS_INNER] = 1,
-                                            [SH_AXIS_WORLD] = mesh->size[SH_AXIS_WORLD]}};
+    sharded_over(mesh, sh_mesh_ranks(mesh), 1, 0);
     b->options.strategy = (struct sh_strategy){.sync_last_only = b->options.reproducible};
     b->options.segment_ranks = b->options.segment_rank = 0;
-    return keeps && mesh->size[SH_AXIS_WORLD] > 1;
+    return keeps && sh_mesh_ranks(mesh) > 1;
 }
 
 /* Over an axis that is one rank only, as no_shard's, more of them change nothing. */
 static bool twice_the_ranks(struct sh_build *b)
 {
     struct sh_mesh_shape *mesh = &b->options.mesh;
-    bool applies = !b->options.segment_ranks && mesh->size[SH_AXIS_REPLICATE] == 1 && b->options.training &&
+    bool applies = !b->options.segment_ranks && sh_group_size(mesh, mesh->replicate) == 1 && b->options.training &&
                    !b->options.strategy.params_resident;
 
-    mesh->size[SH_AXIS_SHARD] *= 2;
-    mesh->size[SH_AXIS_WORLD] *= 2;
+    if (applies)
+        sharded_over(mesh, 2 * sh_mesh_ranks(mesh), sh_group_size(mesh, mesh->inner), mesh->rank);
     return applies;
 }
 

@@ -19,7 +19,7 @@ uint64_t sh_pass_hash(const struct sh_program *p)
             if (!sh_op_info(op->kind)->comm)
                 continue;
             h = mix(h, op->kind);
-            h = mix(h, op->attr.axis);
+            h = mix(h, op->attr.group);
             h = mix(h, op->stream);
             h = mix(h, op->unit);
             h = mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));

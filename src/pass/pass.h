@@ -4,7 +4,7 @@
  *   micro = model's forward          -> grad -> recompute -> fuse   one micro-step on logical tensors
  *   out   = shard_state(micro, ...)     units, persistent tensors
  *           shard_section(micro, ...)   one section each: gathers, releases, reductions around the micro-step
- *           schedule -> place -> check
+ *           groups -> schedule -> place -> check
  *
  * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
  * left out or tested alone, and the results of a run do not depend on the schedule. */
@@ -80,6 +80,9 @@ void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_opt
 void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out);
 void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out);
 void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
+
+/* Name the groups and streams of all collectives, and those that the host's own sums over the batch take. */
+void sh_pass_groups(const struct sh_pass_options *opt, struct sh_program *p);
 
 /* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
 void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);

@@ -29,8 +29,8 @@ static bool possible(const struct sh_pass_options *opt)
 {
     bool direct = opt->strategy.sync_last_only || opt->micro_steps == 1;
 
-    return opt->segment_ranks && opt->mesh.size[SH_AXIS_SHARD] > 1 && opt->reduce == SH_F32 && direct &&
-           !(opt->reproducible && opt->micro_steps > 1);
+    return opt->segment_ranks && sh_group_size(&opt->mesh, opt->mesh.shard) > 1 && opt->reduce == SH_F32 &&
+           direct && !(opt->reproducible && opt->micro_steps > 1);
 }
 
 void sh_shard_early(const struct sh_program *micro, const struct sh_pass_options *opt, int *early)

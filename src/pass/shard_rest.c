@@ -8,14 +8,14 @@ void sh_shard_op(struct sh_program *p, struct sh_op op)
     p->sections[p->n_sections - 1].n_ops++;
 }
 
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, enum sh_axis axis, int unit,
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, sh_group group, int unit,
                         int in, int out, int after, enum sh_phase phase)
 {
     struct sh_op op = sh_op_make(kind), wait = sh_op_make(SH_OP_WAIT);
     int index = p->sections[p->n_sections - 1].n_ops;
 
     op.stream = stream;
-    op.attr.axis = axis;
+    op.attr.group = group;
     op.attr.after = after;
     op.in[0] = in;
     op.out[0] = out;
@@ -32,8 +32,8 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
 {
     const struct sh_unit *u = &p->units[unit];
 
-    if (u->full != SH_NONE && opt->mesh.size[SH_AXIS_SHARD] > 1)
-        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, SH_AXIS_SHARD, unit, u->compute, u->full, SH_NONE,
+    if (u->full != SH_NONE && sh_group_size(&opt->mesh, opt->mesh.shard) > 1)
+        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, opt->mesh.shard, unit, u->compute, u->full, SH_NONE,
                             phase);
 }
 
@@ -57,22 +57,24 @@ void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_opt
         gather_resident(opt, out, i, SH_PHASE_INIT);
 }
 
-static void sum_over(struct sh_program *p, int scalar, enum sh_axis axis, const struct sh_pass_options *opt)
+static void sum_over(struct sh_program *p, int scalar, sh_group group, const struct sh_pass_options *opt)
 {
-    if (opt->mesh.size[axis] > 1)
-        sh_shard_collective(p, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, axis, SH_NONE, SH_NONE, scalar, SH_NONE,
+    if (sh_group_size(&opt->mesh, group) > 1)
+        sh_shard_collective(p, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, group, SH_NONE, SH_NONE, scalar, SH_NONE,
                             SH_PHASE_UPDATE);
 }
 
+/* Each rank of the data group has the loss of its own rows. */
 void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
-    sum_over(out, out->loss, SH_AXIS_WORLD, opt);
+    sum_over(out, out->loss, opt->mesh.data, opt);
 }
 
 static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
 {
-    *owned = sh_layout_owned(u->elems, opt->mesh.size[SH_AXIS_SHARD], opt->mesh.index[SH_AXIS_SHARD]);
+    *owned = sh_layout_owned(u->elems, sh_group_size(&opt->mesh, opt->mesh.shard),
+                             sh_group_index(&opt->mesh, opt->mesh.shard));
     return owned->end - owned->begin;
 }
 
@@ -91,7 +93,8 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
 
         if (out->units[i].squared)
             continue;
-        part = sh_layout_split(part, opt->mesh.size[SH_AXIS_REPLICATE], opt->mesh.index[SH_AXIS_REPLICATE]);
+        part = sh_layout_split(part, sh_group_size(&opt->mesh, opt->mesh.replicate),
+                               sh_group_index(&opt->mesh, opt->mesh.replicate));
         n = part.end - part.begin;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;
@@ -110,7 +113,7 @@ void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *ou
 
     sh_program_add_section(out, SH_SECTION_NORM, 1);
     square_units(opt, out);
-    sum_over(out, out->squares, SH_AXIS_WORLD, opt);
+    sum_over(out, out->squares, opt->mesh.shard | opt->mesh.replicate, opt);
     round.in[0] = out->squares;
     round.out[0] = out->sumsq;
     round.phase = SH_PHASE_UPDATE;

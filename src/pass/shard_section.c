@@ -20,7 +20,7 @@ struct interval {
     int unit, first, last; /* operations of the micro-step, inclusive */
     bool again;            /* the unit was gathered before in this micro-step */
     bool more;             /* and will be once more */
-    enum sh_axis axis;     /* gathered over: shard, or inner from what the forward left behind */
+    sh_group group;        /* gathered over: shard, or inner from what the forward left behind */
 };
 
 struct shard {
@@ -43,12 +43,22 @@ struct shard {
 
 static int shard_size(const struct shard *s)
 {
-    return s->opt->mesh.size[SH_AXIS_SHARD];
+    return sh_group_size(&s->opt->mesh, s->opt->mesh.shard);
 }
 
 static int inner_size(const struct shard *s)
 {
-    return s->opt->mesh.size[SH_AXIS_INNER];
+    return sh_group_size(&s->opt->mesh, s->opt->mesh.inner);
+}
+
+static int inner_index(const struct shard *s)
+{
+    return sh_group_index(&s->opt->mesh, s->opt->mesh.inner);
+}
+
+static int replicas(const struct shard *s)
+{
+    return sh_group_size(&s->opt->mesh, s->opt->mesh.replicate);
 }
 
 static int micro_root(const struct shard *s, int t)
@@ -78,7 +88,7 @@ static void use(struct shard *s, int unit, int op)
     s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
     s->intervals[s->n_intervals] = (struct interval){
         .unit = unit, .first = op, .last = op, .again = s->newest[unit] != SH_NONE,
-        .axis = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? SH_AXIS_INNER : SH_AXIS_SHARD};
+        .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->opt->mesh.shard};
     s->newest[unit] = s->n_intervals++;
 }
 
@@ -121,13 +131,13 @@ static int64_t inner_chunk(const struct shard *s, int unit)
 static void open_interval(struct shard *s, const struct interval *v)
 {
     const struct sh_unit *u = &s->out->units[v->unit];
-    bool inner = v->axis == SH_AXIS_INNER;
+    bool inner = v->group == s->opt->mesh.inner;
     int64_t elems = u->chunk * shard_size(s), by_inner = inner_chunk(s, v->unit) * inner_size(s);
     int from = inner ? s->secondary[v->unit] : u->compute;
 
     elems = elems > by_inner ? elems : by_inner;
     s->full[v->unit] = flat(s, SH_MEM_GATHERED, s->out->act, elems, v->unit, "gathered");
-    sh_shard_collective(s->out, SH_OP_ALL_GATHER, SH_STREAM_GATHER, v->axis, v->unit, from, s->full[v->unit], SH_NONE,
+    sh_shard_collective(s->out, SH_OP_ALL_GATHER, SH_STREAM_GATHER, v->group, v->unit, from, s->full[v->unit], SH_NONE,
                         s->micro->ops[v->first].phase);
 }
 
@@ -139,7 +149,7 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     struct sh_op copy = sh_op_make(SH_OP_COPY);
 
     s->secondary[v->unit] = flat(s, SH_MEM_PARAM, s->out->act, chunk, v->unit, "secondary");
-    copy.in[0] = sh_shard_view(s->out, s->full[v->unit], chunk * s->opt->mesh.index[SH_AXIS_INNER], 1, &chunk,
+    copy.in[0] = sh_shard_view(s->out, s->full[v->unit], chunk * inner_index(s), 1, &chunk,
                                s->out->units[v->unit].name);
     copy.out[0] = s->secondary[v->unit];
     copy.phase = s->micro->ops[v->last].phase;
@@ -307,8 +317,8 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         if (chunk != shard)
             cast_into(s, unit, shard, chunk, phase);
     }
-    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, SH_AXIS_REPLICATE, unit, SH_NONE, chunk, after,
-                        phase);
+    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->opt->mesh.replicate, unit, SH_NONE, chunk,
+                        after, phase);
     if (chunk != shard)
         cast_into(s, unit, chunk, shard, phase);
 }
@@ -329,7 +339,7 @@ static bool squares(const struct shard *s, int unit)
     const struct sh_pass_options *opt = s->opt;
     struct sh_op_rows rows = s->early[unit] == SH_NONE ? (struct sh_op_rows){0} : sh_shard_rows(s->micro, unit);
 
-    return opt->segment_ranks && s->last && opt->mesh.size[SH_AXIS_REPLICATE] == 1 && opt->reduce == SH_F32 &&
+    return opt->segment_ranks && s->last && replicas(s) == 1 && opt->reduce == SH_F32 &&
            (s->first || opt->strategy.sync_last_only) && sh_shard_whole_blocks(&rows);
 }
 
@@ -338,7 +348,7 @@ static void square(struct shard *s, int unit, int scattered)
 {
     struct sh_op *op = op_of_section(s, scattered);
     struct sh_range own =
-        sh_layout_owned(s->out->units[unit].elems, shard_size(s), s->opt->mesh.index[SH_AXIS_SHARD]);
+        sh_layout_owned(s->out->units[unit].elems, shard_size(s), sh_group_index(&s->opt->mesh, s->opt->mesh.shard));
 
     op->out[1] = s->out->squares;
     op->attr.squared = own.end - own.begin;
@@ -360,7 +370,7 @@ static void only_rows(struct shard *s, int unit, int scattered, bool late)
 
 static int scatter(struct shard *s, int unit, int from, int chunk, enum sh_phase phase)
 {
-    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, SH_AXIS_SHARD, unit, from,
+    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->opt->mesh.shard, unit, from,
                                         chunk, SH_NONE, phase);
 
     if (squares(s, unit))
@@ -378,7 +388,7 @@ static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
     bool direct = s->first || s->opt->strategy.sync_last_only;
-    bool sum = s->last && s->opt->mesh.size[SH_AXIS_REPLICATE] > 1;
+    bool sum = s->last && replicas(s) > 1;
     int shard = s->out->units[unit].grad_shard, chunk = shard, scattered = SH_NONE;
 
     if (reduces_now(s)) {

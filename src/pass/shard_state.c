@@ -21,7 +21,7 @@ static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int6
 
 enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype)
 {
-    bool sent = dtype == opt->reduce && opt->mesh.size[SH_AXIS_SHARD] > 1;
+    bool sent = dtype == opt->reduce && sh_group_size(&opt->mesh, opt->mesh.shard) > 1;
 
     return opt->segment_ranks && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
@@ -29,9 +29,9 @@ enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum s
 /* Replicas share a segment only when the whole job does. */
 enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype)
 {
-    bool sent = dtype == opt->reduce && opt->mesh.size[SH_AXIS_REPLICATE] > 1;
+    bool sent = dtype == opt->reduce && sh_group_size(&opt->mesh, opt->mesh.replicate) > 1;
 
-    return opt->segment_ranks == opt->mesh.size[SH_AXIS_WORLD] && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
+    return opt->segment_ranks == sh_mesh_ranks(&opt->mesh) && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name)
@@ -50,7 +50,7 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
  * chunks. Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int size = opt->mesh.size[SH_AXIS_SHARD], index = opt->mesh.index[SH_AXIS_SHARD];
+    int size = sh_group_size(&opt->mesh, opt->mesh.shard), index = sh_group_index(&opt->mesh, opt->mesh.shard);
     bool shared = opt->segment_ranks > 0;
 
     if ((opt->strategy.params_resident || shared) && size > 1) {
@@ -72,13 +72,14 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
     enum { SAVED = 3 }; /* masters, exp_avg, exp_avg_sq */
 
     if (opt->snapshot)
-        u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, SAVED * sh_layout_chunk(u->chunk, opt->mesh.size[SH_AXIS_REPLICATE]),
-                           u->name, "snapshot");
+        u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32,
+                           SAVED * sh_layout_chunk(u->chunk, sh_group_size(&opt->mesh, opt->mesh.replicate)), u->name,
+                           "snapshot");
 }
 
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int size = opt->mesh.size[SH_AXIS_SHARD];
+    int size = sh_group_size(&opt->mesh, opt->mesh.shard);
     enum sh_space unreduced = sh_shard_unreduced_space(opt, SH_F32);
 
     u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
@@ -107,13 +108,13 @@ void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_op
     if (opt->segment_ranks)
         out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
                                          .rank = opt->segment_rank,
-                                         .group_ranks = opt->mesh.size[SH_AXIS_SHARD]};
+                                         .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);
     for (int i = 0; i < micro->n_units; i++) {
         struct sh_unit u = micro->units[i];
 
-        u.chunk = sh_layout_chunk(u.elems, opt->mesh.size[SH_AXIS_SHARD]);
+        u.chunk = sh_layout_chunk(u.elems, sh_group_size(&opt->mesh, opt->mesh.shard));
         keep_params(opt, out, &u);
         if (opt->training)
             keep_training(opt, out, &u);

@@ -24,6 +24,7 @@ void sh_program_destroy(struct sh_program *p)
     free(p->units);
     free(p->sections);
     free(p->runs);
+    free(p->groups);
     free(p);
 }
 
@@ -66,6 +67,26 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
     struct sh_section s = {.kind = kind, .first_op = p->n_ops, .repeat = repeat};
 
     return APPEND(p->sections, p->n_sections, p->cap_sections, s);
+}
+
+int sh_group_find(const struct sh_group_use *groups, int n, sh_group group)
+{
+    for (int i = 0; i < n; i++)
+        if (groups[i].axes == group)
+            return i;
+    return SH_NONE;
+}
+
+void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, enum sh_stream stream)
+{
+    struct sh_group_use use = {.axes = group};
+    int row = sh_group_find(p->groups, p->n_groups, group);
+
+    if (row == SH_NONE) {
+        sh_group_name(mesh, group, use.name);
+        row = APPEND(p->groups, p->n_groups, p->cap_groups, use);
+    }
+    p->groups[row].streams |= 1u << stream;
 }
 
 struct sh_op sh_op_make(enum sh_op_kind kind)

@@ -10,6 +10,7 @@
 #include "kernels/op.h"
 #include "src/base/dtype.h"
 #include "src/base/err.h"
+#include "src/mesh/shape.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,6 +62,13 @@ struct sh_tensor {
 
 enum sh_stream { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS };
 const char *sh_stream_name(enum sh_stream s);
+
+/* A group of ranks that collectives are over, and the streams that carry them. */
+struct sh_group_use {
+    char name[SH_GROUP_NAME]; /* "shard", "world" */
+    sh_group axes;
+    unsigned streams;         /* bit s: stream s */
+};
 
 enum sh_phase { SH_PHASE_INIT, SH_PHASE_FORWARD, SH_PHASE_RECOMPUTE, SH_PHASE_BACKWARD, SH_PHASE_UPDATE };
 const char *sh_phase_name(enum sh_phase p);
@@ -141,6 +149,7 @@ struct sh_program {
     struct sh_unit *units; int n_units, cap_units;
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
+    struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
     enum sh_dtype act;     /* compute type */
     bool tree_sums;        /* micro-steps are summed in a binary tree; each writes a loss of its own */
 
@@ -183,6 +192,12 @@ int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_unit(struct sh_program *p, const char *name);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
+
+/* Let the program have collectives over a group in a stream; nothing changes where it has. */
+void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, enum sh_stream stream);
+
+/* The row of a group; SH_NONE: it is not used. */
+int sh_group_find(const struct sh_group_use *groups, int n, sh_group group);
 
 /* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
 struct sh_op sh_op_make(enum sh_op_kind kind);

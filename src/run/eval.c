@@ -33,9 +33,17 @@ static double run_batch(struct sh_run *r, const struct sh_feed *f)
     return loss;
 }
 
+/* Of the ranks with the same sequences, one tells how many of their targets count. */
+static bool counts(const struct sh_mesh_shape *m)
+{
+    return sh_group_index(m, sh_group_others(m, m->data)) == 0;
+}
+
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out)
 {
-    int64_t each = r->cfg.training.local_batch_size, pass = each * r->mesh->world, all = sh_data_samples(f->data);
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    int64_t each = r->cfg.training.local_batch_size, pass = each * sh_group_size(m, m->data);
+    int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), counted;
     long long tokens = 0;
     struct sh_tree losses = {0};
@@ -43,11 +51,11 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     if (!sequences || sequences > all)
         sequences = all;
     for (int64_t first = 0; first < sequences; first += pass) {
-        sh_rc rc = read_batch(f, first + r->mesh->rank * each, each, sequences, r->cfg.training.seq_len, &counted);
+        sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &counted);
 
         if (rc != SH_OK)
             sh_stop(rc);
-        tokens += counted;
+        tokens += counts(m) ? counted : 0;
         sh_tree_add(&losses, run_batch(r, f));
     }
     SH_TRY(sh_mesh_sum_i64(&tokens, 1));

@@ -154,7 +154,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     const struct sh_op_call *call = &e->calls[i];
     struct sh_coll coll = {.kind = op->kind,
                            .stream = op->stream,
-                           .axis = (enum sh_axis)op->attr.axis,
+                           .group = op->attr.group,
                            .dtype = call->out[0].dtype,
                            .send = call->in[0].data,
                            .recv = call->out[0].data,

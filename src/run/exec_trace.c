@@ -81,7 +81,7 @@ static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
     SH_TRY(sh_comm_wait(t->comm, ticket));
     if (!sh_comm_record(t->comm, ticket, &r))
         return SH_OK;
-    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_axis_name(r.axis), (long long)r.bytes);
+    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_comm_group_name(t->comm, r.group), (long long)r.bytes);
     sh_trace_event(t->out, t->p->ops[i].stream, t->labels[i], detail, r.start_ns, r.end_ns);
     return SH_OK;
 }

@@ -78,6 +78,16 @@ static uint64_t hash_all(const struct sh_run *r, uint64_t *hash)
     return all;
 }
 
+static int n_replicas(const struct sh_run *r)
+{
+    return sh_group_size(&r->mesh->shape, r->mesh->shape.replicate);
+}
+
+static int own_replica(const struct sh_run *r)
+{
+    return sh_group_index(&r->mesh->shape, r->mesh->shape.replicate);
+}
+
 static sh_rc collect(struct sh_run *r, struct sh_coll coll)
 {
     int64_t ticket;
@@ -91,7 +101,7 @@ static sh_rc collect(struct sh_run *r, struct sh_coll coll)
 static sh_rc gather(struct sh_run *r, const uint64_t *mine, int64_t words, uint64_t *all)
 {
     return collect(r, (struct sh_coll){.kind = SH_OP_ALL_GATHER,
-                                       .axis = SH_AXIS_REPLICATE,
+                                       .group = r->mesh->shape.replicate,
                                        .dtype = SH_I64,
                                        .send = mine,
                                        .recv = all,
@@ -101,14 +111,17 @@ static sh_rc gather(struct sh_run *r, const uint64_t *mine, int64_t words, uint6
 /* Whether the replicas of any shard differ: all ranks learn it. */
 static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *differ)
 {
+    const struct sh_mesh_shape *m = &r->mesh->shape;
     double different = 0;
 
     SH_TRY(gather(r, &mine, 1, all));
-    for (int i = 0; i < r->mesh->shape.size[SH_AXIS_REPLICATE]; i++)
+    for (int i = 0; i < n_replicas(r); i++)
         different += all[i] != mine;
-    SH_TRY(collect(
-        r, (struct sh_coll){
-               .kind = SH_OP_ALL_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F64, .recv = &different, .count = 1}));
+    SH_TRY(collect(r, (struct sh_coll){.kind = SH_OP_ALL_REDUCE,
+                                       .group = m->shard | m->replicate,
+                                       .dtype = SH_F64,
+                                       .recv = &different,
+                                       .count = 1}));
     *differ = different > 0;
     return SH_OK;
 }
@@ -162,7 +175,7 @@ static void print_ranks(const struct sh_run *r, const struct details *d, FILE *o
     for (int i = 0; i < d->n_replicas; i++)
         if (d->odd[i] && n++ < SHOWN)
             fprintf(out, "%srank %d on %s", n > 1 ? ", " : "",
-                    sh_mesh_axis_member(&r->mesh->shape, SH_AXIS_REPLICATE, i),
+                    sh_group_member(&r->mesh->shape, r->mesh->shape.replicate, i),
                     (const char *)(of_replica(d, i) + d->n_hashes));
     if (n > SHOWN)
         fprintf(out, " and %d more", n - SHOWN);
@@ -185,7 +198,7 @@ static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
                 d->n_replicas - n_odd);
     else
         fprintf(out, " should be replicas and differ: ");
-    print_differences(r, d, r->mesh->shape.index[SH_AXIS_REPLICATE], out);
+    print_differences(r, d, own_replica(r), out);
     fprintf(out, "; memory or a processor has failed without a sign: leave %s out and go on from the newest checkpoint",
             n_odd == 1 ? "that node" : "those nodes");
     fclose(out);
@@ -199,12 +212,12 @@ static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details
 {
     int n_odd = sh_fault_odd(d->n_replicas, whole, d->odd);
 
-    return d->odd[r->mesh->shape.index[SH_AXIS_REPLICATE]] ? accuse(r, d, n_odd) : SH_OK;
+    return d->odd[own_replica(r)] ? accuse(r, d, n_odd) : SH_OK;
 }
 
 static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)
 {
-    struct details d = {.n_replicas = r->mesh->shape.size[SH_AXIS_REPLICATE],
+    struct details d = {.n_replicas = n_replicas(r),
                         .n_hashes = n_hashes(r),
                         .words = n_hashes(r) + HOST_WORDS};
     sh_rc rc;
@@ -221,7 +234,7 @@ static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *wh
 
 sh_rc sh_replicas_compare(struct sh_run *r)
 {
-    int n = r->mesh->shape.size[SH_AXIS_REPLICATE];
+    int n = n_replicas(r);
     uint64_t *hash, *whole;
     bool differ;
     sh_rc rc;

@@ -55,18 +55,21 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_place *at, st
 {
     const struct strategy *s = strategy(cfg);
     struct sh_mesh_request r = sh_request_axes(cfg, at);
+    int shard, replicas;
 
     SH_TRY(sh_mesh_shape_make(&r, at->world, at->rank, shape));
-    if (s->whole && cfg->mesh.shard != SH_CONFIG_UNSET && shape->size[SH_AXIS_SHARD] != 1)
+    shard = sh_group_size(shape, shape->shard);
+    replicas = sh_group_size(shape, shape->replicate);
+    if (s->whole && cfg->mesh.shard != SH_CONFIG_UNSET && shard != 1)
         return sh_fail(SH_E_USAGE,
                        "parallelism.sharding_strategy=%s takes no mesh.shard but 1, and it is %d; leave mesh.shard "
                        "unset or choose a strategy that shards",
-                       s->name, shape->size[SH_AXIS_SHARD]);
-    if (!s->hybrid && !s->whole && shape->size[SH_AXIS_REPLICATE] != 1)
+                       s->name, shard);
+    if (!s->hybrid && !s->whole && replicas != 1)
         return sh_fail(SH_E_USAGE,
                        "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
                        "choose hybrid_shard or hybrid_shard_zero2 for replicas",
-                       s->name, at->world, shape->size[SH_AXIS_REPLICATE]);
+                       s->name, at->world, replicas);
     return SH_OK;
 }
 
@@ -74,11 +77,11 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
                                      char text[SH_STRATEGY_TEXT])
 {
     const struct strategy *s = strategy(cfg);
+    int shard = sh_group_size(mesh, mesh->shard);
 
-    if (!s->whole || mesh->size[SH_AXIS_SHARD] == 1)
+    if (!s->whole || shard == 1)
         return s->name;
-    snprintf(text, SH_STRATEGY_TEXT, "%s (the %d of a node hold it once in shared memory)", s->name,
-             mesh->size[SH_AXIS_SHARD]);
+    snprintf(text, SH_STRATEGY_TEXT, "%s (the %d of a node hold it once in shared memory)", s->name, shard);
     return text;
 }
 
@@ -117,11 +120,11 @@ static const struct sh_kernel_table *kernels(const struct sh_config *cfg, bool g
     return gpu ? &sh_kernels_cuda : sh_request_device(cfg, false)->kernels;
 }
 
-int64_t sh_request_global_batch(const struct sh_config *cfg, int world)
+int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
 {
     if (cfg->training.global_batch_size > 0)
         return cfg->training.global_batch_size;
-    return (int64_t)cfg->training.local_batch_size * world;
+    return (int64_t)cfg->training.local_batch_size * parts;
 }
 
 static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micro_steps)
@@ -184,10 +187,10 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
 /* Ranks of a node that share a segment: all where shard groups lie within nodes and it gains something; else 0. */
 static int segment_ranks(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh)
 {
-    int shard = mesh->size[SH_AXIS_SHARD];
+    int shard = sh_group_size(mesh, mesh->shard);
     bool fits = can_share(cfg, at) && at->ranks_per_node % shard == 0;
     bool gains = shard > 1 || (at->world > 1 && at->world == at->ranks_per_node);
-    bool resharded = mesh->size[SH_AXIS_INNER] > 1; /* asks for gathers over some of the ranks, so there must be gathers */
+    bool resharded = sh_group_size(mesh, mesh->inner) > 1; /* asks for gathers over some of the ranks, so there must be gathers */
 
     return fits && gains && !resharded ? at->ranks_per_node : 0;
 }
@@ -237,12 +240,12 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out)
 {
     bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
-    int micro_steps = 1, segment = segment_ranks(cfg, at, mesh);
+    int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
     if (purpose == SH_TO_TRAIN)
-        SH_TRY(count_micro_steps(cfg, mesh->size[SH_AXIS_WORLD], &micro_steps));
+        SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
     if (purpose == SH_TO_TRAIN && reproducible(cfg))
-        SH_TRY(check_tree(cfg, mesh->size[SH_AXIS_WORLD], micro_steps));
+        SH_TRY(check_tree(cfg, parts, micro_steps));
     *out = (struct sh_build){
         .model = cfg->model,
         .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,

@@ -32,7 +32,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);
 const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu);
 
-/* Sequences of one training step over all ranks. */
-int64_t sh_request_global_batch(const struct sh_config *cfg, int world);
+/* Sequences of one training step over all ranks, whose data group has `parts` of them. */
+int64_t sh_request_global_batch(const struct sh_config *cfg, int parts);
 
 #endif

@@ -11,10 +11,10 @@
 
 static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
 {
-    if (cfg->mesh.ranks && cfg->mesh.ranks != shape->size[SH_AXIS_WORLD])
+    if (cfg->mesh.ranks && cfg->mesh.ranks != sh_mesh_ranks(shape))
         return sh_fail(SH_E_USAGE,
                        "mesh.ranks=%d, but the job has %d ranks; start it with that many or leave mesh.ranks out",
-                       cfg->mesh.ranks, shape->size[SH_AXIS_WORLD]);
+                       cfg->mesh.ranks, sh_mesh_ranks(shape));
     return SH_OK;
 }
 
@@ -56,7 +56,11 @@ static sh_rc connect(struct sh_run *r, const struct sh_place *at)
     struct sh_comm_options opt = sh_place_comm(&r->cfg, r->device, r->gpu.sharing);
 
     opt.report_dir = r->folder;
+    opt.groups = r->p->groups;
+    opt.n_groups = r->p->n_groups;
     SH_TRY(sh_mesh_create(&req, &r->mesh));
+    for (int i = 0; i < opt.n_groups; i++)
+        SH_TRY(sh_mesh_open(r->mesh, opt.groups[i].axes));
     SH_TRY(sh_mesh_self_test(r->mesh));
     if (!sh_mesh_same(sh_pass_hash(r->p)))
         return sh_fail(SH_E_BUG,
@@ -109,11 +113,11 @@ static const char *describe_device(const struct sh_run *r, char text[128])
 
 static const char *describe_ranks(const struct sh_run *r, char text[64])
 {
-    const int *size = r->mesh->shape.size;
+    const struct sh_mesh_shape *m = &r->mesh->shape;
 
-    if (r->mesh->world == 1)
+    if (sh_mesh_ranks(m) == 1)
         return "1 rank";
-    snprintf(text, 64, "%d x %d ranks (replicate x shard)", size[SH_AXIS_REPLICATE], size[SH_AXIS_SHARD]);
+    snprintf(text, 64, "%d x %d ranks (replicate x shard)", sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
     return text;
 }
 

@@ -64,7 +64,7 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
                                   .tokens = r->tokens,
                                   .updates = r->updates,
                                   .guard = (char *)(uintptr_t)guard};
-    return sh_agree(sh_stored_config(&r->cfg, r->mesh->world, &meta->config));
+    return sh_agree(sh_stored_config(&r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data), &meta->config));
 }
 
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)

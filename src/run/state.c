@@ -62,7 +62,7 @@ static void compare_config(struct sh_run *r, const char *path, const struct sh_c
     free(r->before);
     r->before = NULL;
     if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, then) == SH_OK) {
-        sh_stored_diff(then, &r->cfg, r->mesh->world);
+        sh_stored_diff(then, &r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data));
         r->before = then;
     } else {
         free(then);

@@ -30,7 +30,7 @@ static double guess_save(const struct sh_run *r)
 {
     double bytes = 12.0 * (double)sh_model_params(&r->build.model);
 
-    return 5 + fmax(bytes / r->mesh->world / 50e6, bytes / 10e9);
+    return 5 + fmax(bytes / sh_mesh_ranks(&r->mesh->shape) / 50e6, bytes / 10e9);
 }
 
 static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
@@ -89,7 +89,7 @@ static void name_reason(struct sh_stopping *s, const struct sh_run *r, const dou
     for (int i = 0; i < SH_FAULT_SIGNALS; i++)
         if (sums[i] > 0) {
             snprintf(s->why, sizeof s->why, "%s to %d of %d ranks", sh_fault_signal_name((enum sh_fault_signal)i),
-                     (int)sums[i], r->mesh->world);
+                     (int)sums[i], sh_mesh_ranks(&r->mesh->shape));
             return;
         }
     snprintf(s->why, sizeof s->why, "the job ends in %.0f s", s->limit.end - (double)time(NULL));

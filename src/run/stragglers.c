@@ -7,7 +7,7 @@
 
 sh_rc sh_stragglers_open(struct sh_stragglers *s, const struct sh_run *r)
 {
-    size_t world = r->mesh->rank == 0 ? (size_t)r->mesh->world : 0;
+    size_t world = r->mesh->rank == 0 ? (size_t)sh_mesh_ranks(&r->mesh->shape) : 0;
 
     *s = (struct sh_stragglers){0};
     if (world) {
@@ -33,7 +33,7 @@ static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pac
 {
     struct sh_fault_pace *p = &s->pace;
 
-    sh_fault_pace_add(p, s->steps, r->mesh->world, s->seconds);
+    sh_fault_pace_add(p, s->steps, sh_mesh_ranks(&r->mesh->shape), s->seconds);
     *out = (struct sh_pace_metrics){
         .least = p->least, .median = p->median, .most = p->most, .slowest = p->slowest, .node = s->host[p->slowest]};
     if (p->tell)
@@ -47,7 +47,7 @@ sh_rc sh_stragglers_gather(struct sh_stragglers *s, const struct sh_run *r, stru
 {
     double mean = s->steps ? s->sum / (double)s->steps : 0;
 
-    if (r->mesh->world == 1)
+    if (sh_mesh_ranks(&r->mesh->shape) == 1)
         return SH_OK;
     SH_TRY(sh_mesh_gather(&mean, sizeof mean, s->seconds));
     if (r->mesh->rank == 0)

@@ -78,7 +78,7 @@ static sh_rc append_all(struct sh_tracing *t, struct sh_run *r, const struct sh_
 static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
 {
     const char *name = r->cfg.profiling.trace;
-    int n = r->mesh->world < SH_TRACED_RANKS ? r->mesh->world : SH_TRACED_RANKS;
+    int n = sh_mesh_ranks(&r->mesh->shape) < SH_TRACED_RANKS ? sh_mesh_ranks(&r->mesh->shape) : SH_TRACED_RANKS;
     struct sh_new_file file = {.fd = -1};
     char some[64] = "";
     sh_rc rc;
@@ -86,8 +86,8 @@ static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_create(name, 0644, &file) : SH_OK));
     SH_TRY_OUT(append_all(t, r, &file, n));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_commit(&file) : SH_OK));
-    if (n < r->mesh->world)
-        snprintf(some, sizeof some, ", ranks 0 to %d of %d", n - 1, r->mesh->world);
+    if (n < sh_mesh_ranks(&r->mesh->shape))
+        snprintf(some, sizeof some, ", ranks 0 to %d of %d", n - 1, sh_mesh_ranks(&r->mesh->shape));
     sh_log_info("trace of the steps up to %lld%s in %s: open it in ui.perfetto.dev or chrome://tracing",
                 (long long)r->step, some, name);
 out:

@@ -24,9 +24,9 @@ static void report_start(const struct sh_train *t)
     struct sh_start_metrics m = {.step = t->r->step,
                                  .resumed_from = t->r->resumed_from,
                                  .parameters_from = t->r->parameters_from,
-                                 .ranks = mesh->world,
-                                 .replicate = mesh->shape.size[SH_AXIS_REPLICATE],
-                                 .shard = mesh->shape.size[SH_AXIS_SHARD],
+                                 .ranks = sh_mesh_ranks(&mesh->shape),
+                                 .replicate = sh_group_size(&mesh->shape, mesh->shape.replicate),
+                                 .shard = sh_group_size(&mesh->shape, mesh->shape.shard),
                                  .nodes = mesh->n_nodes,
                                  .threads = t->r->threads,
                                  .device = t->r->device->gpu ? t->r->gpu.info.name : "cpu",
@@ -82,9 +82,10 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
 
 void sh_train_set_up(struct sh_train *t)
 {
+    const struct sh_mesh_shape *m = &t->r->mesh->shape;
     const struct sh_config *cfg = &t->r->cfg;
 
-    t->global_batch = sh_request_global_batch(cfg, t->r->mesh->world);
+    t->global_batch = sh_request_global_batch(cfg, sh_group_size(m, m->data));
     t->flops = sh_model_flops(&t->r->build.model, cfg->training.seq_len);
     t->lr = sh_changes_lr(cfg);
     t->guard = (struct sh_guard){.action = cfg->guard.action,
@@ -93,5 +94,5 @@ void sh_train_set_up(struct sh_train *t)
                                  .max_skips = cfg->guard.max_skips,
                                  .max_rollbacks = cfg->guard.max_rollbacks};
     sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
-                     cfg->metrics.log_freq, t->r->mesh->world, cfg->metrics.peak_tflops);
+                     cfg->metrics.log_freq, sh_mesh_ranks(m), cfg->metrics.peak_tflops);
 }

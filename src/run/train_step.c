@@ -15,9 +15,10 @@ static double seconds_since(int64_t begin_ns)
 /* This rank's contiguous part of the global batch that starts at r->samples. */
 static int64_t own_sequences(const struct sh_train *t, int64_t *first)
 {
-    int64_t share = t->global_batch / t->r->mesh->world;
+    const struct sh_mesh_shape *m = &t->r->mesh->shape;
+    int64_t share = t->global_batch / sh_group_size(m, m->data);
 
-    *first = t->r->samples + t->r->mesh->rank * share;
+    *first = t->r->samples + sh_group_index(m, m->data) * share;
     return share;
 }
 
@@ -61,7 +62,7 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
                            .stream = SH_STREAM_REPLICATE,
-                           .axis = SH_AXIS_WORLD,
+                           .group = r->mesh->shape.data,
                            .dtype = SH_F64,
                            .recv = values,
                            .count = n,
@@ -246,7 +247,7 @@ sh_rc sh_train_step(struct sh_train *t)
     t->last_step_ns = sh_now_ns();
     m.time.checks = t->check_seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
-    m.mfu = sh_mfu(m.tokens_per_second, m.flops_causal, r->mesh->world, r->cfg.metrics.peak_tflops);
+    m.mfu = sh_mfu(m.tokens_per_second, m.flops_causal, sh_mesh_ranks(&r->mesh->shape), r->cfg.metrics.peak_tflops);
     m.peak_rss_bytes = t->rss;
     m.gpu_used_bytes = t->gpu_used;
     t->data_seconds = t->check_seconds = t->saving.seconds = 0;

@@ -57,13 +57,13 @@ static void misbehave(int rank)
         sh_stop(sh_fail(SH_E_NUMERIC, "loss is not a number"));
 }
 
-static sh_rc run_step(struct sh_comm *comm, float *x)
+static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x)
 {
-    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_SHARD, .dtype = SH_F32,
+    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .group = mesh->shape.shard, .dtype = SH_F32,
                            .recv = x, .count = ELEMS, .label = "layers.1"};
     int64_t first, second;
     SH_TRY(sh_comm_start(comm, &coll, &first));
-    coll.axis = SH_AXIS_REPLICATE;
+    coll.group = mesh->shape.replicate;
     coll.stream = SH_STREAM_REPLICATE;
     coll.after = first;
     SH_TRY(sh_comm_start(comm, &coll, &second));
@@ -86,6 +86,12 @@ static sh_rc run(const char *report_dir)
     struct sh_mesh_request req = {.shard = 2, .replicate = SH_MESH_AUTO, .inner = 1};
     struct sh_comm_options opt = {.timeout_seconds = seconds, .history = 100, .report_dir = report_dir};
     SH_TRY(sh_mesh_create(&req, &mesh));
+    const struct sh_group_use groups[] = {{"shard", mesh->shape.shard, 1u << SH_STREAM_REDUCE},
+                                          {"replicate", mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
+    opt.groups = groups;
+    opt.n_groups = 2;
+    for (int i = 0; i < opt.n_groups; i++)
+        SH_TRY(sh_mesh_open(mesh, groups[i].axes));
     SH_TRY(sh_comm_create(mesh, &opt, &comm));
     sh_mesh_patience(seconds);
     float *x = sh_calloc(ELEMS, sizeof *x);
@@ -93,7 +99,7 @@ static sh_rc run(const char *report_dir)
         sh_comm_note(comm, step, "forward layers.1 attention");
         if (step == BAD_STEP)
             misbehave(mesh->rank);
-        SH_TRY(run_step(comm, x));
+        SH_TRY(run_step(mesh, comm, x));
         if (strcmp(how, "absent") == 0 || strcmp(how, "again") == 0)
             SH_TRY(agree_without_one(mesh->rank, step));
     }

@@ -1,4 +1,4 @@
-/* Collectives on channels against plain loops: every kind, type and axis, overlap, order, bits, memory. */
+/* Collectives on channels against plain loops: every kind, type and group, overlap, order, bits, memory. */
 #include "src/base/exact.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
@@ -44,18 +44,42 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
     return rc;
 }
 
+/* Every group that training has, in each stream. */
+enum { GROUPS = 4, STREAMS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE };
+static struct sh_group_use groups[GROUPS];
+
+static void create_comm(const struct sh_group_use *use, int n, int history)
+{
+    struct sh_comm_options opt = {.timeout_seconds = 60, .history = history, .groups = use, .n_groups = n};
+    for (int i = 0; i < n; i++)
+        CHECK_OK(sh_mesh_open(mesh, use[i].axes));
+    CHECK_OK(sh_comm_create(mesh, &opt, &comm));
+}
+
 static void open_comm(int shard, int inner, int history)
 {
     struct sh_mesh_request req = test_request(shard, inner);
-    struct sh_comm_options opt = {.timeout_seconds = 60, .history = history};
     CHECK_OK(sh_mesh_create(&req, &mesh));
-    CHECK_OK(sh_comm_create(mesh, &opt, &comm));
+    const struct sh_group_use all[GROUPS] = {{"shard", mesh->shape.shard, STREAMS},
+                                             {"replicate", mesh->shape.replicate, STREAMS},
+                                             {"inner", mesh->shape.inner, STREAMS},
+                                             {"world", sh_group_world(&mesh->shape), STREAMS}};
+    memcpy(groups, all, sizeof groups);
+    create_comm(groups, GROUPS, history);
 }
 
 static void close_comm(void)
 {
     sh_comm_destroy(comm);
     sh_mesh_destroy(mesh);
+}
+
+static int dups; /* of communicators: one a channel, and one for the watch over stalls */
+
+int MPI_Comm_dup(MPI_Comm of, MPI_Comm *to)
+{
+    dups++;
+    return PMPI_Comm_dup(of, to);
 }
 
 static uint64_t mix(uint64_t x)
@@ -104,21 +128,21 @@ static double round_to(enum sh_dtype t, double v)
     return t == SH_F64 ? v : (double)(float)v;
 }
 
-/* The sum of element i over n members of the axis from `first` on, as the tree of src/comm/sum.h, in the type of the
+/* The sum of element i over n members of the group from `first` on, as the tree of src/comm/sum.h, in the type of the
  * reduction: bf16 is summed in f32. */
-static double tree_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i, int first, int n)
+static double tree_of(enum sh_dtype t, sh_group group, int salt, int64_t i, int first, int n)
 {
     int left = 1;
     if (n == 1)
-        return stored(t, value(salt, sh_mesh_axis_member(&mesh->shape, axis, first), i));
+        return stored(t, value(salt, sh_group_member(&mesh->shape, group, first), i));
     while (left * 2 < n)
         left *= 2;
-    return round_to(t, tree_of(t, axis, salt, i, first, left) + tree_of(t, axis, salt, i, first + left, n - left));
+    return round_to(t, tree_of(t, group, salt, i, first, left) + tree_of(t, group, salt, i, first + left, n - left));
 }
 
-static double sum_of(enum sh_dtype t, enum sh_axis axis, int salt, int64_t i)
+static double sum_of(enum sh_dtype t, sh_group group, int salt, int64_t i)
 {
-    return tree_of(t, axis, salt, i, 0, mesh->shape.size[axis]);
+    return tree_of(t, group, salt, i, 0, sh_group_size(&mesh->shape, group));
 }
 
 /* Buffers come from the segment while there is one: at the same place on all ranks, who ask for the same. */
@@ -151,13 +175,13 @@ struct trial {
 
 static int64_t total(const struct sh_coll *c)
 {
-    return c->count * mesh->shape.size[c->axis];
+    return c->count * sh_group_size(&mesh->shape, c->group);
 }
 
 static void prepare(struct trial *t, bool in_place)
 {
     struct sh_coll *c = &t->coll;
-    int64_t mine = mesh->shape.index[c->axis] * c->count, all = total(c);
+    int64_t mine = sh_group_index(&mesh->shape, c->group) * c->count, all = total(c);
     size_t size = (size_t)sh_dtype_bytes(c->dtype);
     t->send = t->recv = NULL;
     if (c->kind == SH_OP_ALL_REDUCE) {
@@ -182,7 +206,7 @@ static void check_all_gather(const struct trial *t)
 {
     const struct sh_coll *c = &t->coll;
     for (int64_t i = 0; i < total(c); i++) {
-        int owner = sh_mesh_axis_member(&mesh->shape, c->axis, (int)(i / c->count));
+        int owner = sh_group_member(&mesh->shape, c->group, (int)(i / c->count));
         CHECK(same_element(c->dtype, t->recv, i, value(t->salt, owner, i)));
     }
 }
@@ -190,19 +214,19 @@ static void check_all_gather(const struct trial *t)
 static void check_result(const struct trial *t)
 {
     const struct sh_coll *c = &t->coll;
-    int64_t first = c->kind == SH_OP_REDUCE_SCATTER ? mesh->shape.index[c->axis] * c->count : 0;
+    int64_t first = c->kind == SH_OP_REDUCE_SCATTER ? sh_group_index(&mesh->shape, c->group) * c->count : 0;
     if (c->kind == SH_OP_ALL_GATHER) {
         check_all_gather(t);
         return;
     }
     for (int64_t i = 0; i < c->count; i++)
-        CHECK(same_element(c->dtype, t->recv, i, sum_of(c->dtype, c->axis, t->salt, first + i)));
+        CHECK(same_element(c->dtype, t->recv, i, sum_of(c->dtype, c->group, t->salt, first + i)));
 }
 
 /* In place, one of the two buffers lies inside the other and is not freed. */
 static void drop(struct trial *t)
 {
-    int64_t mine = mesh->shape.index[t->coll.axis] * t->coll.count * sh_dtype_bytes(t->coll.dtype);
+    int64_t mine = sh_group_index(&mesh->shape, t->coll.group) * t->coll.count * sh_dtype_bytes(t->coll.dtype);
     char *send = t->send, *recv = t->recv;
     if (segment.base) {
         sh_mesh_barrier(); /* others may still look at theirs */
@@ -217,10 +241,10 @@ static void drop(struct trial *t)
     free(recv);
 }
 
-static struct trial make_trial(enum sh_op_kind kind, enum sh_axis axis, enum sh_dtype dtype, int64_t count, int salt)
+static struct trial make_trial(enum sh_op_kind kind, sh_group group, enum sh_dtype dtype, int64_t count, int salt)
 {
     return (struct trial){
-        .coll = {.kind = kind, .stream = SH_STREAM_GATHER, .axis = axis, .dtype = dtype, .count = count, .label = "test"},
+        .coll = {.kind = kind, .stream = SH_STREAM_GATHER, .group = group, .dtype = dtype, .count = count, .label = "test"},
         .salt = salt,
     };
 }
@@ -240,14 +264,14 @@ static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, 
 static const int64_t counts[] = {0, 1, 2, 3, 63, 255, 257, 1023, 1024, 1025, 4099, 65537};
 enum { N_KINDS = 3, N_COUNTS = sizeof counts / sizeof counts[0] };
 
-static void run_axis(enum sh_axis axis)
+static void run_group(sh_group group)
 {
     for (int k = 0; k < N_KINDS; k++)
         for (int t = 0; t < SH_DTYPES; t++)
             for (int n = 0; n < N_COUNTS; n++)
                 for (int in_place = 0; in_place < 2; in_place++)
                     if (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64 || t == SH_BF16)
-                        run_trial(make_trial(kinds[k], axis, (enum sh_dtype)t, counts[n], n + 17 * t), in_place);
+                        run_trial(make_trial(kinds[k], group, (enum sh_dtype)t, counts[n], n + 17 * t), in_place);
 }
 
 static void test_every_kind(void)
@@ -257,11 +281,11 @@ static void test_every_kind(void)
             continue;
         open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
         CHECK(strcmp(sh_comm_name(comm), test_world() == 1 ? "self" : "mpi") == 0);
-        for (int axis = 0; axis < SH_AXES; axis++)
-            run_axis((enum sh_axis)axis);
+        for (int g = 0; g < GROUPS; g++)
+            run_group(groups[g].axes);
         close_comm();
     }
-    test_end("every kind, type, axis and size");
+    test_end("every kind, type, group and size");
 }
 
 enum { GROUP_BYTES = 1 << 20, PEER_BYTES = 16 << 20 };
@@ -291,9 +315,9 @@ static void close_segment(void)
 /* Each rank of a shard group writes its chunk into what they have in common. */
 static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
 {
-    struct trial t = make_trial(SH_OP_ALL_GATHER, SH_AXIS_SHARD, dtype, count, salt);
-    int64_t mine = mesh->shape.index[SH_AXIS_SHARD] * count;
-    t.recv = segment.base + mesh->shape.index[SH_AXIS_REPLICATE] * (int64_t)GROUP_BYTES;
+    struct trial t = make_trial(SH_OP_ALL_GATHER, mesh->shape.shard, dtype, count, salt);
+    int64_t mine = sh_group_index(&mesh->shape, mesh->shape.shard) * count;
+    t.recv = segment.base + sh_group_index(&mesh->shape, mesh->shape.replicate) * (int64_t)GROUP_BYTES;
     fill(dtype, t.recv, mine, count, salt);
     t.coll.recv = t.recv;
     t.coll.send = (char *)t.recv + mine * sh_dtype_bytes(dtype);
@@ -306,10 +330,10 @@ static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
 static void run_in_segment(void)
 {
     static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
-    for (int axis = 0; axis < SH_AXES; axis++)
+    for (int g = 0; g < GROUPS; g++)
         for (int k = 1; k < N_KINDS; k++)
             for (int n = 0; n < N_COUNTS; n++)
-                run_trial(make_trial(kinds[k], (enum sh_axis)axis, summed[(n + axis) % 3], counts[n], n), n % 4 == 0);
+                run_trial(make_trial(kinds[k], groups[g].axes, summed[(n + g) % 3], counts[n], n), n % 4 == 0);
     for (int n = 0; n < N_COUNTS - 1; n++)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
 }
@@ -317,7 +341,7 @@ static void run_in_segment(void)
 /* The squares of the first elements of a sum, beside those that were there. */
 static void squares_in_segment(int64_t count, int64_t squared, bool add)
 {
-    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, (int)squared);
+    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, count, (int)squared);
     double made[SH_EXACT_ELEMS] = {3, 5}, wanted[SH_EXACT_ELEMS] = {3, 5};
     struct sh_exact sum = {0};
     prepare(&t, false);
@@ -365,9 +389,9 @@ static void name_rows(struct trial *t, int64_t first, int64_t elems)
 static bool is_late(const struct sh_coll *c, int64_t at)
 {
     int64_t row = at < c->rows.first ? -1 : (at - c->rows.first) / c->rows.elems;
-    for (int r = 0; r < mesh->shape.size[c->axis]; r++)
+    for (int r = 0; r < sh_group_size(&mesh->shape, c->group); r++)
         for (int i = 0; i < TOKENS; i++)
-            if (row == token(sh_mesh_axis_member(&mesh->shape, c->axis, r), i))
+            if (row == token(sh_group_member(&mesh->shape, c->group, r), i))
                 return true;
     return at >= c->rows.begin && at < c->rows.end;
 }
@@ -375,7 +399,7 @@ static bool is_late(const struct sh_coll *c, int64_t at)
 /* All of it, then other values of which some are to be seen. */
 static void rows_in_segment(int64_t count, bool late)
 {
-    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, 1);
+    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, count, 1);
     prepare(&t, false);
     run_once(&t);
     check_result(&t);
@@ -384,8 +408,8 @@ static void rows_in_segment(int64_t count, bool late)
     t.coll.rows.late = late;
     run_once(&t);
     for (int64_t i = 0; i < count; i++) {
-        int64_t at = mesh->shape.index[SH_AXIS_SHARD] * count + i;
-        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, SH_AXIS_SHARD, is_late(&t.coll, at) == late ? 2 : 1, at)));
+        int64_t at = sh_group_index(&mesh->shape, mesh->shape.shard) * count + i;
+        CHECK(same_element(SH_F32, t.recv, i, sum_of(SH_F32, mesh->shape.shard, is_late(&t.coll, at) == late ? 2 : 1, at)));
     }
     drop(&t);
 }
@@ -393,7 +417,7 @@ static void rows_in_segment(int64_t count, bool late)
 /* Early, then late: together all of it, and all squares. Rows and range are whole blocks of those. */
 static void squares_of_rows(int64_t count, int64_t squared)
 {
-    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, SH_AXIS_SHARD, SH_F32, count, 3);
+    struct trial t = make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, count, 3);
     double made[SH_EXACT_ELEMS], wanted[SH_EXACT_ELEMS];
     struct sh_exact sum = {0};
     prepare(&t, false);
@@ -415,7 +439,7 @@ static void squares_of_rows(int64_t count, int64_t squared)
 static void more_in_segment(void)
 {
     static const int64_t squared[] = {0, 63, 252, 2520, 22932, 65536, 65537, 150001};
-    if (mesh->shape.size[SH_AXIS_SHARD] == 1)
+    if (sh_group_size(&mesh->shape, mesh->shape.shard) == 1)
         return;
     for (size_t i = 0; i < sizeof squared / sizeof squared[0]; i++) {
         squares_in_segment(squared[i] + 100, squared[i], false);
@@ -449,10 +473,9 @@ static void test_segment(void)
 /* A trial of the overlap test: kind, stream and size go round, so that channels are busy at the same time. */
 static struct trial mixed_trial(int i, int64_t previous)
 {
-    static const enum sh_axis axes[] = {SH_AXIS_SHARD, SH_AXIS_REPLICATE, SH_AXIS_WORLD, SH_AXIS_INNER};
     static const enum sh_stream streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
     uint64_t dice = mix((uint64_t)i + 99);
-    struct trial t = make_trial(kinds[dice % 3], axes[dice / 3 % 4], SH_F32, (int64_t)(dice / 16 % 3000), i);
+    struct trial t = make_trial(kinds[dice % 3], groups[dice / 3 % GROUPS].axes, SH_F32, (int64_t)(dice / 16 % 3000), i);
     t.coll.stream = streams[dice / 5 % 3];
     t.coll.after = dice / 7 % 2 ? previous : 0;
     if (dice / 11 % 10 == 0)
@@ -514,7 +537,7 @@ static void test_delayed_round(void)
             delay.per_slot = 2 * peers;
             delay.until = test_rank() == late ? PHASES * delay.per_slot : 0;
             int64_t count = kinds[k] == SH_OP_ALL_REDUCE ? (int64_t)PART * world : PART;
-            run_trial(make_trial(kinds[k], SH_AXIS_WORLD, SH_F32, count, k), false);
+            run_trial(make_trial(kinds[k], sh_group_world(&mesh->shape), SH_F32, count, k), false);
             CHECK(delay.seen >= delay.until);
         }
     memset(&delay, 0, sizeof delay);
@@ -532,7 +555,7 @@ static void test_many(void)
     int64_t ticket = 0;
     for (int i = 0; i < MANY; i++) {
         values[i] = i + test_rank();
-        struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_WORLD,
+        struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .group = sh_group_world(&mesh->shape),
                                .dtype = SH_F64, .recv = &values[i], .count = 1, .label = "scalar"};
         CHECK_OK(sh_comm_start(comm, &coll, &ticket));
         CHECK(ticket == i + 1);
@@ -555,7 +578,7 @@ static void test_same_bits(void)
     float *first = sh_calloc(N, sizeof *first);
     unsigned state = (unsigned)test_rank();
     for (int run = 0; run < RUNS; run++) {
-        struct trial t = make_trial(SH_OP_ALL_REDUCE, SH_AXIS_WORLD, SH_F32, N, 5);
+        struct trial t = make_trial(SH_OP_ALL_REDUCE, sh_group_world(&mesh->shape), SH_F32, N, 5);
         prepare(&t, true);
         usleep((unsigned)rand_r(&state) % 2000);
         CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
@@ -575,7 +598,7 @@ static void test_turns(void)
 {
     open_comm(test_world(), 1, 16);
     for (int i = 0; i < 50; i++) {
-        struct trial t = make_trial(SH_OP_ALL_REDUCE, SH_AXIS_WORLD, SH_F32, 2000, i);
+        struct trial t = make_trial(SH_OP_ALL_REDUCE, sh_group_world(&mesh->shape), SH_F32, 2000, i);
         prepare(&t, true);
         CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
         long long one = 1;
@@ -605,7 +628,7 @@ static long peak_kib(void)
 
 static double transfer(enum sh_op_kind kind, const float *send, float *recv, int64_t count)
 {
-    struct sh_coll coll = {.kind = kind, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F32,
+    struct sh_coll coll = {.kind = kind, .stream = SH_STREAM_REDUCE, .group = sh_group_world(&mesh->shape), .dtype = SH_F32,
                            .send = send, .recv = recv, .count = count, .label = "large"};
     int64_t ticket, begin = sh_now_ns();
     CHECK_OK(sh_comm_start(comm, &coll, &ticket));
@@ -642,20 +665,41 @@ static void test_large(void)
     test_end("200 MB, bounded memory");
 }
 
+/* A channel for each stream and group that is named, none for another; one of a single rank needs no communicator. */
+static void test_channels(void)
+{
+    struct sh_mesh_request req = test_request(test_world(), 1);
+    CHECK_OK(sh_mesh_create(&req, &mesh));
+    const struct sh_group_use few[] = {
+        {"shard", mesh->shape.shard, 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE},
+        {"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_REPLICATE},
+        {"replicate", mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}}; /* of one rank */
+    for (int n = 0; n <= 3; n++) {
+        dups = 0;
+        create_comm(few, n, 16);
+        CHECK(dups == (test_world() == 1 ? 0 : 1 + (n > 0 ? 2 : 0) + (n > 1 ? 1 : 0)));
+        sh_comm_destroy(comm);
+    }
+    CHECK(mesh->n_groups == 3);
+    sh_mesh_destroy(mesh);
+    test_end("channels for what is used only");
+}
+
 static void test_refused(void)
 {
     open_comm(test_world(), 1, 16);
     float x = 0;
     int64_t ticket = -1;
-    struct sh_coll good = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .axis = SH_AXIS_WORLD, .dtype = SH_F32,
+    struct sh_coll good = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .group = sh_group_world(&mesh->shape), .dtype = SH_F32,
                            .recv = &x, .count = 1, .label = "bad"};
-    struct sh_coll bad[5] = {good, good, good, good, good};
+    struct sh_coll bad[6] = {good, good, good, good, good, good};
     bad[0].kind = SH_OP_ADD;
     bad[1].dtype = SH_I32;
     bad[2].count = -1;
     bad[3].after = 1;
-    bad[4].axis = SH_AXES;
-    for (int i = 0; i < 5; i++)
+    bad[4].group = 0; /* not named */
+    bad[5].stream = SH_STREAM_COMPUTE;
+    for (int i = 0; i < 6; i++)
         CHECK(sh_comm_start(comm, &bad[i], &ticket) == SH_E_BUG && ticket == -1);
     CHECK(sh_comm_wait(comm, 1) == SH_E_BUG);
     sh_error_clear();
@@ -675,6 +719,7 @@ int main(int argc, char **argv)
         test_same_bits();
         test_turns();
         test_large();
+        test_channels();
         test_refused();
     }
     int status = sh_mesh_report(rc);

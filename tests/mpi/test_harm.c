@@ -82,7 +82,7 @@ static void flip(struct sh_run *r, int tensor)
 /* The one rank that speaks names the victim, alone where it is outvoted. */
 static void check_words(const struct sh_run *r, int victim, const char *what)
 {
-    int replicas = r->mesh->shape.size[SH_AXIS_REPLICATE];
+    int replicas = sh_group_size(&r->mesh->shape, r->mesh->shape.replicate);
     char rank[32];
 
     snprintf(rank, sizeof rank, "rank %d on ", victim);
@@ -96,7 +96,7 @@ static void check_words(const struct sh_run *r, int victim, const char *what)
 
 static void check_flip(struct sh_run *r, int victim, int tensor, const char *what)
 {
-    bool alone = r->mesh->shape.size[SH_AXIS_REPLICATE] == 1;
+    bool alone = sh_group_size(&r->mesh->shape, r->mesh->shape.replicate) == 1;
 
     if (test_rank() == victim)
         flip(r, tensor);

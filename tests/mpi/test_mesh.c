@@ -1,4 +1,4 @@
-/* The mesh on real ranks: axes, agreement, the small helpers, launchers that do not match. */
+/* The mesh on real ranks: groups, agreement, the small helpers, launchers that do not match. */
 #include "tests/mpi/mpitest.h"
 
 #include <stdlib.h>
@@ -11,25 +11,29 @@ static void check_mesh(int shard, int inner)
     CHECK_OK(sh_mesh_create(&req, &mesh));
     if (mesh == NULL)
         return;
-    for (int axis = 0; axis < SH_AXES; axis++) {
+    for (sh_group g = 0; g <= sh_group_world(&mesh->shape); g++) {
         int rank, size;
-        MPI_Comm_rank(mesh->comm[axis], &rank);
-        MPI_Comm_size(mesh->comm[axis], &size);
-        CHECK(rank == mesh->shape.index[axis] && size == mesh->shape.size[axis]);
+        CHECK(sh_mesh_comm(mesh, g) == MPI_COMM_NULL);
+        CHECK_OK(sh_mesh_open(mesh, g));
+        CHECK_OK(sh_mesh_open(mesh, g)); /* it is */
+        MPI_Comm_rank(sh_mesh_comm(mesh, g), &rank);
+        MPI_Comm_size(sh_mesh_comm(mesh, g), &size);
+        CHECK(rank == sh_group_index(&mesh->shape, g) && size == sh_group_size(&mesh->shape, g));
     }
+    CHECK(mesh->n_groups == 8);
     CHECK(mesh->world == test_world() && mesh->rank == test_rank());
     CHECK(mesh->n_nodes == 1 && mesh->node == 0 && mesh->node_size == test_world());
     CHECK_OK(sh_mesh_self_test(mesh));
     sh_mesh_destroy(mesh);
 }
 
-static void test_axes(void)
+static void test_groups(void)
 {
     for (int shard = 1; shard <= test_world(); shard++)
         for (int inner = 1; inner <= shard; inner++)
             if (test_world() % shard == 0 && shard % inner == 0)
                 check_mesh(shard, inner);
-    test_end("axes");
+    test_end("groups of axes");
 }
 
 /* Two replicas swapped: every communicator has the right size, and yet the mesh is wrong. */
@@ -38,15 +42,16 @@ static void test_self_test_finds(void)
     struct sh_mesh *mesh = NULL;
     struct sh_mesh_request req = test_request(test_world(), 1);
     CHECK_OK(sh_mesh_create(&req, &mesh));
-    MPI_Comm turned, right = mesh->comm[SH_AXIS_SHARD];
+    CHECK_OK(sh_mesh_open(mesh, mesh->shape.shard));
+    MPI_Comm turned, right = mesh->groups[0].comm;
     MPI_Comm_split(MPI_COMM_WORLD, 0, -test_rank(), &turned);
-    mesh->comm[SH_AXIS_SHARD] = turned;
+    mesh->groups[0].comm = turned;
     sh_rc rc = sh_mesh_self_test(mesh);
     CHECK(rc == (test_world() > 1 ? SH_E_COMM : SH_OK));
-    mesh->comm[SH_AXIS_SHARD] = right;
+    mesh->groups[0].comm = right;
     MPI_Comm_free(&turned);
     sh_mesh_destroy(mesh);
-    test_end("self-test finds a wrong axis");
+    test_end("self-test finds a wrong group");
 }
 
 static void test_refused(void)
@@ -137,7 +142,7 @@ int main(int argc, char **argv)
 {
     sh_rc rc = sh_mesh_start(&argc, &argv);
     if (rc == SH_OK) {
-        test_axes();
+        test_groups();
         test_self_test_finds();
         test_refused();
         test_agree();

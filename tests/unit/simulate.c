@@ -42,11 +42,16 @@ static void create_rank(struct sim_rank *r, const struct sh_build *build)
     r->flights = sh_calloc((size_t)r->p->n_ops + 1, sizeof *r->flights);
 }
 
+static struct sh_range own_range(const struct sim_rank *r, const struct sh_unit *u)
+{
+    return sh_layout_owned(u->elems, sh_group_size(&r->mesh, r->mesh.shard), sh_group_index(&r->mesh, r->mesh.shard));
+}
+
 static void fill_param(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed)
 {
     const struct sim_rank *r = &s->ranks[rank];
     const struct sh_unit *u = &r->p->units[param->unit];
-    struct sh_range own = sh_layout_owned(u->elems, r->mesh.size[SH_AXIS_SHARD], r->mesh.index[SH_AXIS_SHARD]);
+    struct sh_range own = own_range(r, u);
     struct sh_range mine =
         sh_layout_intersect(own, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
     struct sh_floats to = sh_floats_at(masters(s, rank, u), mine.begin - own.begin);
@@ -214,9 +219,9 @@ void sim_params(const struct sim *s, float *out)
         for (int rank = 0; rank < s->world; rank++) {
             const struct sim_rank *r = &s->ranks[rank];
             const struct sh_unit *u = &r->p->units[i];
-            struct sh_range own = sh_layout_owned(u->elems, r->mesh.size[SH_AXIS_SHARD], r->mesh.index[SH_AXIS_SHARD]);
+            struct sh_range own = own_range(r, u);
 
-            if (r->mesh.index[SH_AXIS_REPLICATE] == 0)
+            if (sh_group_index(&r->mesh, r->mesh.replicate) == 0)
                 sh_floats_get(masters(s, rank, u), own.end - own.begin, out + own.begin);
             else
                 same(out + own.begin, masters(s, rank, u), own.end - own.begin, u->name);

@@ -24,11 +24,11 @@ static int meets(const struct sim_rank *r, int i, const struct sim_rank *peer, c
 
     for (int k = section->first_op; k < i; k++)
         before += sh_op_info(r->p->ops[k].kind)->comm && r->p->ops[k].stream == op->stream &&
-                  r->p->ops[k].attr.axis == op->attr.axis;
+                  r->p->ops[k].attr.group == op->attr.group;
     for (int k = section->first_op; k < section->first_op + section->n_ops; k++) {
         const struct sh_op *other = &peer->p->ops[k];
 
-        if (!sh_op_info(other->kind)->comm || other->stream != op->stream || other->attr.axis != op->attr.axis ||
+        if (!sh_op_info(other->kind)->comm || other->stream != op->stream || other->attr.group != op->attr.group ||
             before--)
             continue;
         assert_int_equal(other->kind, op->kind);
@@ -41,14 +41,14 @@ static int meets(const struct sim_rank *r, int i, const struct sim_rank *peer, c
 
 static int peer_rank(const struct sim_rank *r, int i, int member)
 {
-    return sh_mesh_axis_member(&r->mesh, (enum sh_axis)r->p->ops[i].attr.axis, member);
+    return sh_group_member(&r->mesh, r->p->ops[i].attr.group, member);
 }
 
 bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section)
 {
     const struct sh_op *op = &r->p->ops[i];
 
-    for (int m = 0; m < r->mesh.size[op->attr.axis]; m++) {
+    for (int m = 0; m < sh_group_size(&r->mesh, op->attr.group); m++) {
         const struct sim_rank *peer = &s->ranks[peer_rank(r, i, m)];
         int k = meets(r, i, peer, section), after = peer->p->ops[k].attr.after;
 
@@ -66,7 +66,7 @@ static char *result(const struct sim *s, const struct sim_rank *r, int i, const 
 {
     const struct sh_op *op = &r->p->ops[i];
     enum sh_dtype dtype = r->p->tensors[op->out[0]].dtype;
-    int size = r->mesh.size[op->attr.axis], index = r->mesh.index[op->attr.axis];
+    int size = sh_group_size(&r->mesh, op->attr.group), index = sh_group_index(&r->mesh, op->attr.group);
     bool gather = op->kind == SH_OP_ALL_GATHER, chained = op->kind == SH_OP_ALL_REDUCE && op->attr.after != SH_NONE;
     int64_t part = bytes_of(r, gather ? op->in[0] : op->out[0]);
     char *all = sh_calloc((size_t)(size * part) + 1, 1);

@@ -1,4 +1,4 @@
-/* The mesh's arithmetic for every rank of many shapes, and the words of what does not fit. */
+/* The mesh's arithmetic for every rank of many shapes and every group, and the words of what does not fit. */
 #include "src/mesh/shape.h"
 
 #include <setjmp.h>
@@ -27,25 +27,40 @@ static const struct fit {
     {{.shard = NODE, .replicate = AUTO, .inner = 4, .ranks_per_node = 8}, 10000, 8, 1250},
 };
 
-/* Every axis through the eyes of every rank: own place is found again, members are ordered and agree on the group. */
+/* A group through the eyes of a rank: own place is found again, and the last member agrees on all of it. */
+static void check_group(struct sh_mesh_shape s, sh_group g)
+{
+    int size = sh_group_size(&s, g), index = sh_group_index(&s, g), last = sh_group_member(&s, g, size - 1);
+    struct sh_mesh_shape other = s;
+
+    other.rank = last;
+    assert_in_range(index, 0, size - 1);
+    assert_int_equal(sh_group_member(&s, g, index), s.rank);
+    assert_int_equal(sh_group_size(&other, g), size);
+    assert_int_equal(sh_group_index(&other, g), size - 1);
+    assert_int_equal(sh_group_member(&other, g, index), s.rank);
+    /* The rest of its place is the same. */
+    assert_int_equal(sh_group_index(&other, sh_group_others(&s, g)), sh_group_index(&s, sh_group_others(&s, g)));
+    assert_int_equal(size * sh_group_size(&s, sh_group_others(&s, g)), sh_mesh_ranks(&s));
+}
+
 static void check_rank(const struct fit *f, int rank)
 {
     struct sh_mesh_shape s;
     assert_int_equal(sh_mesh_shape_make(&f->req, f->world, rank, &s), SH_OK);
-    assert_int_equal(s.size[SH_AXIS_SHARD], f->shard);
-    assert_int_equal(s.size[SH_AXIS_REPLICATE], f->replicate);
-    assert_int_equal(s.size[SH_AXIS_INNER], f->req.inner);
-    assert_int_equal(s.size[SH_AXIS_WORLD], f->world);
-    assert_int_equal(s.index[SH_AXIS_REPLICATE] * f->shard + s.index[SH_AXIS_SHARD], rank);
-    for (int axis = 0; axis < SH_AXES; axis++) {
-        assert_in_range(s.index[axis], 0, s.size[axis] - 1);
-        assert_int_equal(sh_mesh_axis_member(&s, (enum sh_axis)axis, s.index[axis]), rank);
-        int last = sh_mesh_axis_member(&s, (enum sh_axis)axis, s.size[axis] - 1);
-        struct sh_mesh_shape other;
-        assert_int_equal(sh_mesh_shape_make(&f->req, f->world, last, &other), SH_OK);
-        assert_int_equal(other.index[axis], s.size[axis] - 1);
-        assert_int_equal(sh_mesh_axis_member(&other, (enum sh_axis)axis, s.index[axis]), rank);
-    }
+    assert_int_equal(sh_group_size(&s, s.shard), f->shard);
+    assert_int_equal(sh_group_size(&s, s.replicate), f->replicate);
+    assert_int_equal(sh_group_size(&s, s.inner), f->req.inner);
+    assert_int_equal(sh_mesh_ranks(&s), f->world);
+    assert_int_equal(sh_group_index(&s, sh_group_world(&s)), rank);
+    assert_int_equal(sh_group_index(&s, s.data), rank);
+    assert_int_equal(sh_group_index(&s, s.shard), rank % f->shard);
+    assert_int_equal(sh_group_index(&s, s.inner), rank % f->shard % f->req.inner);
+    assert_int_equal(sh_group_index(&s, s.replicate), rank / f->shard);
+    assert_int_equal(sh_group_member(&s, s.shard, 0), rank - rank % f->shard);
+    assert_int_equal(sh_group_member(&s, s.replicate, 0), rank % f->shard);
+    for (sh_group g = 0; g <= sh_group_world(&s); g++)
+        check_group(s, g);
 }
 
 static void test_fits(void **state)
@@ -110,10 +125,62 @@ static void test_bad_rank(void **state)
 
 static void test_names(void **state)
 {
+    static const char *const names[] = {"",          "inner",           "outer",           "shard",
+                                        "replicate", "inner+replicate", "outer+replicate", "world"};
+    struct sh_mesh_request req = {.shard = 1, .replicate = 1, .inner = 1};
+    struct sh_mesh_shape s;
+    char text[SH_GROUP_NAME];
+
     (void)state;
-    assert_string_equal(sh_axis_name(SH_AXIS_SHARD), "shard");
-    assert_string_equal(sh_axis_name(SH_AXIS_WORLD), "world");
-    assert_string_equal(sh_axis_name(SH_AXES), "unknown");
+    assert_int_equal(sh_mesh_shape_make(&req, 1, 0, &s), SH_OK); /* groups of one rank have names too */
+    for (sh_group g = 0; g < 8; g++)
+        assert_string_equal(sh_group_name(&s, g, text), names[g]);
+    s.data = 5;
+    assert_string_equal(sh_group_name(&s, 5, text), "data");
+    for (s.n = 0; s.n < SH_AXES_MAX; s.n++)
+        s.axis[s.n] = (struct sh_axis){"fifteen letters", 1, 1};
+    assert_int_equal(strlen(sh_group_name(&s, 0xfe, text)), SH_GROUP_NAME - 1); /* as much as there is room for */
+}
+
+/* Axes that no option makes yet: experts below the shards of what is not an expert, between replicas. Of 2 x 2 x 3 x 2
+ * ranks, by hand. */
+static void test_more_axes(void **state)
+{
+    enum { EP = 1, INNER = 2, OUTER = 4, REPLICATE = 8, RANKS = 24 };
+    struct sh_mesh_shape s = {.n = 4,
+                              .axis = {{"ep", 2, 1}, {"inner", 2, 2}, {"outer", 3, 4}, {"replicate", 2, 12}},
+                              .shard = EP | INNER | OUTER,
+                              .inner = EP | INNER,
+                              .replicate = REPLICATE,
+                              .data = EP | INNER | OUTER | REPLICATE};
+    static const struct {
+        sh_group group;
+        int rank, size, index, member[6];
+    } rows[] = {
+        {EP, 17, 2, 1, {16, 17}},
+        {INNER, 17, 2, 0, {17, 19}},
+        {INNER | OUTER, 17, 6, 2, {13, 15, 17, 19, 21, 23}}, /* the shards of experts */
+        {EP | REPLICATE, 17, 4, 3, {4, 5, 16, 17}},
+        {EP | INNER, 7, 4, 3, {4, 5, 6, 7}},
+        {OUTER, 7, 3, 1, {3, 7, 11}},
+        {0, 7, 1, 0, {7}},
+    };
+    char text[SH_GROUP_NAME];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        s.rank = rows[i].rank;
+        assert_int_equal(sh_group_size(&s, rows[i].group), rows[i].size);
+        assert_int_equal(sh_group_index(&s, rows[i].group), rows[i].index);
+        for (int m = 0; m < rows[i].size; m++)
+            assert_int_equal(sh_group_member(&s, rows[i].group, m), rows[i].member[m]);
+    }
+    for (s.rank = 0; s.rank < RANKS; s.rank++)
+        for (sh_group g = 0; g <= sh_group_world(&s); g++)
+            check_group(s, g);
+    assert_string_equal(sh_group_name(&s, EP, text), "ep");
+    assert_string_equal(sh_group_name(&s, INNER | OUTER, text), "inner+outer");
+    assert_string_equal(sh_group_name(&s, s.shard, text), "shard");
 }
 
 int main(void)
@@ -123,6 +190,7 @@ int main(void)
         cmocka_unit_test(test_misfits),
         cmocka_unit_test(test_bad_rank),
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_more_axes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

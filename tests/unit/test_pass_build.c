@@ -389,6 +389,71 @@ static void the_deepest_tree(void **state)
     sh_program_destroy(p);
 }
 
+static void has_group(const struct sh_program *p, const char *name, sh_group axes, unsigned streams)
+{
+    int row = sh_group_find(p->groups, p->n_groups, axes);
+
+    assert_int_not_equal(row, SH_NONE);
+    assert_string_equal(p->groups[row].name, name);
+    assert_int_equal(p->groups[row].streams, streams);
+}
+
+/* A job connects the groups that its program names: those of its collectives, and the one that the host sums over. */
+static void groups_are_those_in_use(void **state)
+{
+    enum { GATHER = 1 << SH_STREAM_GATHER, REDUCE = 1 << SH_STREAM_REDUCE, SUM = 1 << SH_STREAM_REPLICATE };
+    static const struct {
+        int shard, replicate, inner, n;
+        bool training;
+        unsigned shards, inners, replicas;
+    } rows[] = {
+        {1, 1, 1, 1, true, 0, 0, 0},
+        {4, 1, 1, 2, true, GATHER | REDUCE, 0, 0},
+        {1, 3, 1, 2, true, 0, 0, SUM},
+        {4, 2, 1, 3, true, GATHER | REDUCE, 0, SUM},
+        {4, 2, 2, 4, true, GATHER | REDUCE, GATHER, SUM},
+        {4, 2, 2, 2, false, GATHER, 0, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        struct sh_mesh_shape mesh = tiny_mesh(rows[i].shard, rows[i].replicate, rows[i].inner, 0);
+        struct sh_program *p;
+
+        b.options.training = rows[i].training;
+        b.evaluate = !rows[i].training;
+        p = tiny_program(&b, mesh);
+        assert_int_equal(p->n_groups, rows[i].n);
+        has_group(p, "world", mesh.data, SUM);
+        if (rows[i].shards)
+            has_group(p, "shard", mesh.shard, rows[i].shards);
+        if (rows[i].inners)
+            has_group(p, "inner", mesh.inner, rows[i].inners);
+        if (rows[i].replicas)
+            has_group(p, "replicate", mesh.replicate, rows[i].replicas);
+        sh_program_destroy(p);
+    }
+}
+
+/* With an axis of ranks that work on the same sequences, the loss is summed over the others only. */
+static void the_loss_is_summed_over_the_data(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    struct sh_mesh_shape mesh = tiny_mesh(2, 2, 1, 0);
+    const struct sh_section *loss;
+    struct sh_program *p;
+
+    (void)state;
+    mesh.axis[mesh.n++] = (struct sh_axis){"same", 2, 4};
+    p = tiny_program(&b, mesh);
+    loss = sh_program_section(p, SH_SECTION_LOSS);
+    assert_int_equal(p->ops[loss->first_op].kind, SH_OP_ALL_REDUCE);
+    assert_int_equal(p->ops[loss->first_op].attr.group, mesh.data);
+    has_group(p, "data", mesh.data, 1 << SH_STREAM_REPLICATE);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +463,8 @@ int main(void)
         cmocka_unit_test(collectives_of_a_step),
         cmocka_unit_test(cures_are_those_that_help),
         cmocka_unit_test(the_deepest_tree),
+        cmocka_unit_test(groups_are_those_in_use),
+        cmocka_unit_test(the_loss_is_summed_over_the_data),
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(tied_weights_are_reduced_early),

@@ -46,7 +46,37 @@ static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
     return mix(mix(h, t->base_elems), t->offset_bytes);
 }
 
-static uint64_t of_op(uint64_t h, const struct sh_op *op)
+/* The number of a group by its name: in the digests groups have the numbers of the axes that were in their place. */
+static int number_of(const struct sh_program *p, const struct sh_op *op)
+{
+    static const char *const names[] = {"shard", "replicate", "inner", "world"};
+    int row = sh_group_find(p->groups, p->n_groups, op->attr.group), i = 0;
+
+    while (row != SH_NONE && i < 4 && strcmp(names[i], p->groups[row].name))
+        i++;
+    return row == SH_NONE ? 0 : i;
+}
+
+/* As sh_pass_hash() mixes them, but for those numbers. */
+static uint64_t of_collectives(const struct sh_program *p)
+{
+    uint64_t h = 1;
+
+    for (int s = 0; s < p->n_sections; s++) {
+        h = mix(mix(h, p->sections[s].kind), p->sections[s].repeat);
+        for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
+            const struct sh_op *op = &p->ops[i];
+
+            if (!sh_op_info(op->kind)->comm)
+                continue;
+            h = mix_all(h, (const int[]){op->kind, number_of(p, op), op->stream, op->unit}, 4);
+            h = mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
+        }
+    }
+    return h;
+}
+
+static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_attr *a = &op->attr;
 
@@ -54,7 +84,7 @@ static uint64_t of_op(uint64_t h, const struct sh_op *op)
     h = mix_all(h, op->in, SH_OP_MAX_IN);
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
     h = mix_all(h, (const int[]){a->rms, a->w_in_out, (int)a->accumulate, a->inverse, a->heads, a->kv_heads, a->head_dim,
-                                 a->axis, a->waits_for, a->after, a->run_first, a->run_count, a->rows.late}, 13);
+                                 number_of(p, op), a->waits_for, a->after, a->run_first, a->run_count, a->rows.late}, 13);
     h = mix(mix(h, a->chunk_rows), a->squared);
     h = mix(mix(mix(h, a->rows.first), a->rows.count), a->rows.elems);
     return mix(mix(h, a->rows.begin), a->rows.end);
@@ -70,7 +100,7 @@ static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
 
 static uint64_t of_program(const struct sh_program *p)
 {
-    uint64_t h = sh_pass_hash(p);
+    uint64_t h = of_collectives(p);
     int64_t bytes[SH_MEM_KINDS];
 
     sh_pass_memory(p, bytes);
@@ -79,7 +109,7 @@ static uint64_t of_program(const struct sh_program *p)
     for (int i = 0; i < p->n_tensors; i++)
         h = of_tensor(h, &p->tensors[i]);
     for (int i = 0; i < p->n_ops; i++)
-        h = of_op(h, &p->ops[i]);
+        h = of_op(h, p, &p->ops[i]);
     for (int i = 0; i < p->n_units; i++)
         h = of_unit(h, &p->units[i]);
     for (int i = 0; i < p->n_runs; i++)
@@ -117,7 +147,7 @@ static void draw_mesh(struct draw *d, struct sh_build *b)
     assert_int_equal(sh_mesh_shape_make(&request, shard * replicate, draw(d, shard * replicate), &b->options.mesh), SH_OK);
     if (segment && shard * replicate > 1) {
         b->options.segment_ranks = segment == 1 ? shard * replicate : shard;
-        b->options.segment_rank = b->options.mesh.index[SH_AXIS_WORLD] % b->options.segment_ranks;
+        b->options.segment_rank = b->options.mesh.rank % b->options.segment_ranks;
     }
     if (b->options.segment_ranks == 1)
         b->options.segment_ranks = 0;

@@ -29,11 +29,12 @@ static void test_only_on_device(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sh_comm_item ring[TICKETS] = {[1] = rows[i].running, [2] = rows[i].next};
         struct sh_comm c = {.ring = ring, .capacity = TICKETS, .newest = 2, .oldest_open = 1};
-        struct sh_mpi m = {.c = &c};
+        struct sh_channel channel[2] = {{.c = &c}, {.c = &c}};
+        struct sh_mpi m = {.c = &c, .channel = channel, .n_channels = 2};
 
         assert_true(sh_progress_only_on_device(&m));
-        m.channel[SH_STREAM_GATHER][SH_AXIS_SHARD].current = 1;
-        m.channel[SH_STREAM_REDUCE][SH_AXIS_SHARD].first = 2;
+        channel[0].current = 1;
+        channel[1].first = 2;
         assert_int_equal(sh_progress_only_on_device(&m), rows[i].expected);
     }
 }

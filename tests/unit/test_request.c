@@ -67,10 +67,10 @@ static void meshes(void **state)
         load(table[i].set, &cfg);
         assert_int_equal(sh_request_mesh(&cfg, &table[i].at, &mesh), SH_OK);
         assert_int_equal(sh_request_build(&cfg, &table[i].at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
-        if (mesh.size[SH_AXIS_REPLICATE] != table[i].replicate || mesh.size[SH_AXIS_SHARD] != table[i].shard ||
-            build.options.segment_ranks != table[i].segment)
-            fail_msg("row %d: %d x %d, %d share", (int)i, mesh.size[SH_AXIS_REPLICATE], mesh.size[SH_AXIS_SHARD],
-                     build.options.segment_ranks);
+        int replicas = sh_group_size(&mesh, mesh.replicate), shard = sh_group_size(&mesh, mesh.shard);
+
+        if (replicas != table[i].replicate || shard != table[i].shard || build.options.segment_ranks != table[i].segment)
+            fail_msg("row %d: %d x %d, %d share", (int)i, replicas, shard, build.options.segment_ranks);
         assert_string_equal(sh_request_strategy_text(&cfg, &mesh, text), table[i].text);
     }
 }

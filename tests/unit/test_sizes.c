@@ -140,7 +140,7 @@ static void check_arena(const struct sh_build *b, const struct sh_program *p)
         params += (double)p->units[u].elems;
     }
     stream = (double)b->batch.batch * b->batch.seq * b->model.dim * 2;
-    assert_true(arena >= 12 * params / b->options.mesh.size[SH_AXIS_SHARD]);
+    assert_true(arena >= 12 * params / sh_group_size(&b->options.mesh, b->options.mesh.shard));
     assert_true(arena >= stream && arena < 0x1p61);
     sh_pass_memory(p, bytes);
     for (int i = 0; i < SH_MEM_KINDS; i++)

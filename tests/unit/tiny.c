@@ -71,7 +71,7 @@ struct sh_program *tiny_program(const struct sh_build *b, struct sh_mesh_shape m
 
     mine.options.mesh = mesh;
     if (sh_pass_build(&mine, &p) != SH_OK)
-        fail_msg("%s (shard %d, replicate %d, inner %d, rank %d)", sh_error_text(), mesh.size[SH_AXIS_SHARD],
-                 mesh.size[SH_AXIS_REPLICATE], mesh.size[SH_AXIS_INNER], mesh.index[SH_AXIS_WORLD]);
+        fail_msg("%s (shard %d, replicate %d, inner %d, rank %d)", sh_error_text(), sh_group_size(&mesh, mesh.shard),
+                 sh_group_size(&mesh, mesh.replicate), sh_group_size(&mesh, mesh.inner), mesh.rank);
     return p;
 }
