@@ -41,8 +41,7 @@ static const struct sh_op_info op_table[SH_OP_KINDS] = {
     [SH_OP_ADAMW] =
         {.name = "adamw", .n_in = 1, .n_out = 4, .opt_out = BIT(3), .rw_out = BIT(0) | BIT(1) | BIT(2) | BIT(3), APART},
     [SH_OP_ALL_GATHER] = {.name = "all_gather", .n_in = 1, .n_out = 1, .comm = true, APART},
-    [SH_OP_REDUCE_SCATTER] = {.name = "reduce_scatter", .n_in = 2, .n_out = 2, .opt_in = BIT(1), .opt_out = BIT(1),
-                              .comm = true, APART},
+    [SH_OP_REDUCE_SCATTER] = {.name = "reduce_scatter", .n_in = 1, .n_out = 1, .comm = true, APART},
     [SH_OP_ALL_REDUCE] = {.name = "all_reduce", .n_in = 0, .n_out = 1, .rw_out = BIT(0), .comm = true, APART},
     [SH_OP_WAIT] = {.name = "wait", .marker = true, APART},
     [SH_OP_RELEASE] = {.name = "release", .n_in = 1, .marker = true, APART},

@@ -54,9 +54,7 @@ enum sh_op_kind {
     SH_OP_ADAMW,         /* g [n] f32                                               -> in place: p, m, v [n] f32; or p [n] bf16 and r [n] i16 (opt), the halves of floats.h */
 
     SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
-    SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis;
-                            squares? [SH_EXACT_ELEMS] f64 +=: those of the sum, as SUMSQ has them; f32 only.
-                            With tokens? [B,T] i32: what attr.rows says of all ranks' tokens, the rest stays */
+    SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis         */
     SH_OP_ALL_REDUCE,    /*                                                         -> y [n] f32, f64 or bf16: sum over the axis, in place */
     SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
     SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
@@ -72,13 +70,6 @@ struct sh_decay_run {
     bool decay;
 };
 
-/* The elements of a flat gradient that are complete late: rows that tokens name, and one more range. */
-struct sh_op_rows {
-    int64_t first, count, elems; /* rows 0 .. count - 1 of `elems` elements each begin at element `first` */
-    int64_t begin, end;
-    bool late;                   /* those are meant; else all others */
-};
-
 /* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */
 struct sh_op_attr {
     float eps;                      /* NORM, NORM_BWD, and what they are fused to */
@@ -92,8 +83,6 @@ struct sh_op_attr {
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
     int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
     unsigned group;                 /* collectives: over these axes of the mesh (sh_group of src/mesh/shape.h) */
-    struct sh_op_rows rows;         /* REDUCE_SCATTER with tokens */
-    int64_t squared;                /* REDUCE_SCATTER with squares: of the first so many elements of the shard */
     int waits_for;                  /* WAIT: index of the communication op within its section */
     int after;                      /* collectives: start only when this communication op is complete; -1: none */
     int run_first, run_count;       /* ADAMW: its rows in the program's table of decay runs */

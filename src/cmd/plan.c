@@ -139,19 +139,11 @@ struct traffic {
     double bytes; /* received by this rank */
 };
 
-/* The whole that a collective gathers or sums. Of two that share a unit, the early one stands for both. */
-static double whole_bytes(const struct plan *l, const struct sh_op *op)
-{
-    int whole = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
-
-    return op->attr.rows.late ? 0 : (double)sh_tensor_bytes(&l->p->tensors[whole]);
-}
-
 /* What a rank receives: (size - 1) / size of the whole for a gather or a scatter, twice that for an all-reduce. */
 static double received(const struct plan *l, const struct sh_op *op)
 {
-    int size = sh_group_size(&l->mesh, op->attr.group);
-    double bytes = whole_bytes(l, op) * (size - 1) / size;
+    int size = sh_group_size(&l->mesh, op->attr.group), whole = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
+    double bytes = (double)sh_tensor_bytes(&l->p->tensors[whole]) * (size - 1) / size;
 
     return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }

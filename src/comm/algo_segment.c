@@ -2,7 +2,7 @@
  * part straight from its sources, and a barrier.
  *
  *   all_gather      of a unit that exists once for its group: the chunks are there already; one barrier
- *   reduce_scatter  each rank sums its part from all ranks' gradients where they lie, or some rows of it (rows.c)
+ *   reduce_scatter  each rank sums its part from all ranks' gradients where they lie
  *   all_reduce      each rank sums a slice, and writes it into every rank's buffer: nobody else reads or writes there
  *
  * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce; the least there
@@ -17,7 +17,7 @@
  * second-level cache for what an all_reduce writes out again. */
 enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 32 };
 
-/* A smaller result may still be in the second-level cache when it is used; one that is squared goes past the caches. */
+/* A smaller result may still be in the second-level cache when it is used. */
 enum { AWAY_BYTES = 1 << 20 };
 
 enum { ENTER, SUM, LEAVE };
@@ -57,7 +57,7 @@ static sh_rc segment_begin(struct sh_channel *ch)
     return barrier(ch, ENTER);
 }
 
-char *sh_segment_peer(const struct sh_channel *ch, const void *p, int rank)
+static char *peer(const struct sh_channel *ch, const void *p, int rank)
 {
     const struct sh_comm_segment *w = ch->segment;
 
@@ -85,7 +85,7 @@ static void my_part(const struct sh_channel *ch, int64_t *begin, int64_t *end)
     }
 }
 
-void sh_segment_sum(struct sh_channel *ch, int64_t at, int64_t n)
+static void sum(struct sh_channel *ch, int64_t at, int64_t n)
 {
     const struct sh_coll *coll = &ch->coll;
     bool reduce = coll->kind == SH_OP_ALL_REDUCE;
@@ -94,52 +94,35 @@ void sh_segment_sum(struct sh_channel *ch, int64_t at, int64_t n)
 
     my_part(ch, &begin, &end);
     for (int r = 0; r < ch->size; r++)
-        ch->source[r] = sh_segment_peer(ch, all + at * size, r);
+        ch->source[r] = peer(ch, all + at * size, r);
     char *out = (char *)coll->recv + (reduce ? at : at - begin) * size;
-    if (coll->squares)
-        sh_comm_sum_squares((float *)out, ch->source, ch->size, n, &ch->squares, coll->squared - (at - begin));
-    else if (!reduce && coll->count * size >= AWAY_BYTES)
+    if (!reduce && coll->count * size >= AWAY_BYTES)
         sh_comm_sum_away(coll->dtype, out, ch->source, ch->size, n);
     else
         sh_comm_sum(coll->dtype, out, ch->source, ch->size, n);
     for (int r = 0; r < ch->size && reduce; r++)
         if (r != ch->rank)
-            memcpy(sh_segment_peer(ch, out, r), out, (size_t)(n * size));
+            memcpy(peer(ch, out, r), out, (size_t)(n * size));
 }
 
 static sh_rc sum_some(struct sh_channel *ch)
 {
     int64_t begin, end, n = PIECE_BYTES / sh_dtype_bytes(ch->coll.dtype);
 
-    if (ch->coll.tokens)
-        return sh_rows_some(ch) ? SH_OK : barrier(ch, LEAVE);
     my_part(ch, &begin, &end);
     if (begin + ch->segment_done >= end)
         return barrier(ch, LEAVE);
     if (n > end - begin - ch->segment_done)
         n = end - begin - ch->segment_done;
-    sh_segment_sum(ch, begin + ch->segment_done, n);
+    sum(ch, begin + ch->segment_done, n);
     ch->segment_done += n;
     return SH_OK;
-}
-
-/* Between two additions the accumulator is that of one collective. */
-static void begin_squares(struct sh_channel *ch)
-{
-    ch->squares = (struct sh_exact){0};
-    if (ch->coll.squares && ch->coll.add_squares)
-        sh_exact_get(&ch->squares, ch->coll.squares);
 }
 
 static sh_rc pass(struct sh_channel *ch, bool *done)
 {
     atomic_thread_fence(memory_order_seq_cst);
     *done = ch->segment_phase == LEAVE || ch->coll.kind == SH_OP_ALL_GATHER;
-    if (*done && ch->coll.squares)
-        sh_exact_put(&ch->squares, ch->coll.squares);
-    begin_squares(ch);
-    if (!*done && ch->coll.tokens)
-        sh_rows_begin(ch);
     ch->segment_phase = SUM;
     ch->segment_done = 0;
     return SH_OK;

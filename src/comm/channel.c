@@ -89,7 +89,6 @@ sh_rc sh_channel_begin(struct sh_channel *ch)
     int i = 0;
     while (!algos[i]->fits(ch, &ch->coll))
         i++;
-    SH_REQUIRE((!ch->coll.squares && !ch->coll.tokens) || algos[i] == &sh_algo_segment);
     ch->algo = algos[i];
     return ch->algo->begin(ch);
 }

@@ -3,7 +3,6 @@
 #ifndef SH_COMM_CHANNEL_H
 #define SH_COMM_CHANNEL_H
 
-#include "src/base/exact.h"
 #include "src/comm/backend.h"
 
 enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one is summed while the next one arrives */
@@ -48,9 +47,7 @@ struct sh_channel {
     const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside of it, or there is none */
     int *place;              /* [size]: of the group's ranks in the segment */
     int segment_phase;
-    int64_t segment_done;     /* elements of this rank's part that are summed, or passed over */
-    unsigned char *touched;   /* [rows] of them: named by a token */
-    struct sh_exact squares;  /* of the sums so far */
+    int64_t segment_done;    /* elements of this rank's part that are summed */
 };
 
 /* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */
@@ -74,15 +71,6 @@ void sh_channel_close(struct sh_channel *ch);
 
 /* Use a segment for what lies in it, when all ranks of the channel share it. Local; the segment is lent. */
 void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, const struct sh_comm_segment *w);
-
-/* For the segment's algorithm. Where another rank of the group has what this one has at p; the sum of elements
- * [at, at + n) of this rank's part from all ranks' buffers (algo_segment.c). */
-char *sh_segment_peer(const struct sh_channel *ch, const void *p, int rank);
-void sh_segment_sum(struct sh_channel *ch, int64_t at, int64_t n);
-
-/* A reduce_scatter with tokens (rows.c): note their rows; sum a few, false: there are no more. */
-void sh_rows_begin(struct sh_channel *ch);
-bool sh_rows_some(struct sh_channel *ch);
 
 /* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);

@@ -164,8 +164,6 @@ static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->dtype == SH_F32 || coll->dtype == SH_F64 ||
                coll->dtype == SH_BF16);
-    SH_REQUIRE(!coll->tokens || coll->kind == SH_OP_REDUCE_SCATTER);
-    SH_REQUIRE(!coll->squares || (coll->kind == SH_OP_REDUCE_SCATTER && coll->dtype == SH_F32));
     SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);
     SH_REQUIRE(!coll->queue || c->events);
     return SH_OK;

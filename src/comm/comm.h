@@ -62,14 +62,6 @@ struct sh_coll {
     const void *send;
     void *recv;
     int64_t count;          /* elements of one rank's part */
-    const int32_t *tokens;  /* REDUCE_SCATTER in the segment, where they are too: [n_tokens], of each rank its own. What
-                               `rows` says of them is summed, the rest of recv stays; NULL: all is summed */
-    int64_t n_tokens;
-    struct sh_op_rows rows;
-    double *squares;        /* REDUCE_SCATTER of f32 in the segment: [SH_EXACT_ELEMS], the squares of the first `squared`
-                               elements of recv (src/base/exact.h), added to what is there or not; NULL: not wanted */
-    int64_t squared;
-    bool add_squares;
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */
     void *queue;            /* of the device, where send and recv lie; NULL: they are in host memory */
     const char *label;      /* for reports and traces; must outlive the job */

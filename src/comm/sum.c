@@ -79,6 +79,7 @@ DEFINE_TREE(tree_f64, double, double, copy_f64, add_f64, add_f64)
 DEFINE_TREE(tree_bf16, float, sh_bf16, widen_bf16, add_bf16, add_f32)
 
 DEFINE_SUM(sum_f32, float, float, tree_f32, copy_f32)
+DEFINE_SUM(sum_f32_away, float, float, tree_f32, away_f32)
 DEFINE_SUM(sum_f64, double, double, tree_f64, copy_f64)
 DEFINE_SUM(sum_bf16, float, sh_bf16, tree_bf16, round_bf16)
 
@@ -92,27 +93,12 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
         sum_f32(out, src, n_src, elems);
 }
 
-void sh_comm_sum_squares(float *out, const void *const *src, int n_src, int64_t elems, struct sh_exact *squares,
-                         int64_t squared)
-{
-    float open[LEVELS][BLOCK];
-
-    _Static_assert(BLOCK % SH_EXACT_BLOCK == 0, "a block of sums starts one of squares");
-    for (int64_t at = 0; at < elems; at += BLOCK) {
-        int n = block_at(at, elems);
-
-        tree_f32(open, src, n_src, at, n);
-        away_f32(out + at, open[0], n);
-        if (at < squared)
-            sh_exact_add_squares(squares, open[0], squared - at < n ? squared - at : n);
-    }
-    sh_mem_stream_end();
-}
-
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
-    if (dtype == SH_F32)
-        sh_comm_sum_squares(out, src, n_src, elems, NULL, 0);
-    else
+    if (dtype == SH_F32) {
+        sum_f32_away(out, src, n_src, elems);
+        sh_mem_stream_end();
+    } else {
         sh_comm_sum(dtype, out, src, n_src, elems);
+    }
 }

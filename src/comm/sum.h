@@ -2,7 +2,6 @@
 #ifndef SH_COMM_SUM_H
 #define SH_COMM_SUM_H
 
-#include "src/base/exact.h"
 #include "src/base/dtype.h"
 
 /* out[i] = the sum of src[s][i] over a balanced binary tree, ((0 + 1) + (2 + 3)) + ...: n sources are those before the
@@ -15,10 +14,5 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
 /* The same where the result is not looked at again soon, nor is one of src: f32 goes past the caches, which saves
  * reading the place first. */
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
-
-/* The same of f32, past the caches whatever its size, adding the squares of the first `squared` sums (less than 1: of
- * none) to *squares; out starts a block of those. */
-void sh_comm_sum_squares(float *out, const void *const *src, int n_src, int64_t elems, struct sh_exact *squares,
-                         int64_t squared);
 
 #endif

@@ -17,14 +17,6 @@ enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, sh_group group, int unit,
                         int in, int out, int after, enum sh_phase phase);
 
-/* early[units]: the operation of the micro-step after which a unit can be reduced early, before the embedding's backward
- * adds the rows of its tokens; SH_NONE: reduced when all of it is there. And those rows, in elements of the unit. */
-void sh_shard_early(const struct sh_program *micro, const struct sh_pass_options *opt, int *early);
-struct sh_op_rows sh_shard_rows(const struct sh_program *micro, int unit);
-
-/* Whether they cut no block of exact sums in two, so that both reductions can add squares. */
-bool sh_shard_whole_blocks(const struct sh_op_rows *rows);
-
 /* A plain operation appended to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);
 

@@ -78,31 +78,23 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
     return owned->end - owned->begin;
 }
 
-/* Of what no reduction has squared already. Owned elements only: padding does not count. Replicas own the same, and
- * share it out. */
+/* Owned elements only: padding does not count. Replicas own the same, and share it out. */
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
-    bool any = false;
-
-    for (int i = 0; i < out->n_units; i++)
-        any |= out->units[i].squared;
     for (int i = 0; i < out->n_units; i++) {
         struct sh_op op = sh_op_make(SH_OP_SUMSQ);
         struct sh_range owned, part = {0, owned_elems(opt, &out->units[i], &owned)};
         int64_t n;
 
-        if (out->units[i].squared)
-            continue;
         part = sh_layout_split(part, sh_group_size(&opt->mesh, opt->mesh.replicate),
                                sh_group_index(&opt->mesh, opt->mesh.replicate));
         n = part.end - part.begin;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;
-        op.attr.accumulate = any;
+        op.attr.accumulate = i > 0;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         sh_shard_op(out, op);
-        any = true;
     }
 }
 

@@ -1,6 +1,5 @@
 /* Sharding a micro-step: where the logical step names a parameter, the section reads a gathered unit; where it makes a
- * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in, or most of it
- * before that (shard_early.c).
+ * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
  *
  * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The branches that a rank has
  * open are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a
@@ -29,7 +28,6 @@ struct shard {
     struct sh_program *out;
     int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
     bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
-    bool squaring;         /* a reduction of this section has begun the program's squares */
     struct interval *intervals; /* by their first operation */
     int n_intervals, cap_intervals;
     int *newest;           /* [units] the unit's newest interval, SH_NONE */
@@ -38,7 +36,6 @@ struct shard {
     int *secondary;        /* [units] what the backward gathers from (inner axis), SH_NONE */
     int *grad;             /* [units] flat gradient of this section, SH_NONE */
     int *last_grad;        /* [units] last operation that writes a gradient of the unit, SH_NONE */
-    int *early;            /* [units] the one after which it is reduced before that (shard_early.c), SH_NONE */
 };
 
 static int shard_size(const struct shard *s)
@@ -113,7 +110,6 @@ static void find_last_grads(struct shard *s)
             if (param != SH_NONE)
                 s->last_grad[s->micro->params[param].unit] = i;
         }
-    sh_shard_early(s->micro, s->opt, s->early);
 }
 
 static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, int unit, const char *what)
@@ -328,62 +324,6 @@ static bool reduces_now(const struct shard *s)
     return shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
 }
 
-static struct sh_op *op_of_section(const struct shard *s, int index)
-{
-    return &s->out->ops[s->out->sections[s->out->n_sections - 1].first_op + index];
-}
-
-/* In a segment a reduction that makes the gradient which the update reads has it at hand for the norm too. */
-static bool squares(const struct shard *s, int unit)
-{
-    const struct sh_pass_options *opt = s->opt;
-    struct sh_op_rows rows = s->early[unit] == SH_NONE ? (struct sh_op_rows){0} : sh_shard_rows(s->micro, unit);
-
-    return opt->segment_ranks && s->last && replicas(s) == 1 && opt->reduce == SH_F32 &&
-           (s->first || opt->strategy.sync_last_only) && sh_shard_whole_blocks(&rows);
-}
-
-/* Let the reduction `scattered` add the squares of what it makes; padding does not count. */
-static void square(struct shard *s, int unit, int scattered)
-{
-    struct sh_op *op = op_of_section(s, scattered);
-    struct sh_range own =
-        sh_layout_owned(s->out->units[unit].elems, shard_size(s), sh_group_index(&s->opt->mesh, s->opt->mesh.shard));
-
-    op->out[1] = s->out->squares;
-    op->attr.squared = own.end - own.begin;
-    op->attr.accumulate |= (unsigned)s->squaring << 1;
-    s->out->units[unit].squared = true;
-    s->squaring = true;
-}
-
-/* Let the reduction `scattered` sum what the embedding's backward changes, or all else. */
-static void only_rows(struct shard *s, int unit, int scattered, bool late)
-{
-    struct sh_op *op = op_of_section(s, scattered);
-
-    op->in[1] = s->out->tokens;
-    op->attr.rows = sh_shard_rows(s->micro, unit);
-    op->attr.rows.late = late;
-    s->out->tensors[s->out->tokens].space = SH_SPACE_PEERS;
-}
-
-static int scatter(struct shard *s, int unit, int from, int chunk, enum sh_phase phase)
-{
-    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->opt->mesh.shard, unit, from,
-                                        chunk, SH_NONE, phase);
-
-    if (squares(s, unit))
-        square(s, unit, scattered);
-    return scattered;
-}
-
-static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
-{
-    if (reduces_now(s))
-        only_rows(s, unit, scatter(s, unit, s->grad[unit], s->out->units[unit].grad_shard, phase), false);
-}
-
 /* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
@@ -394,9 +334,8 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
     if (reduces_now(s)) {
         if (!direct || s->opt->reduce != SH_F32)
             chunk = reduced(s, unit);
-        scattered = scatter(s, unit, sent(s, unit, phase), chunk, phase);
-        if (s->early[unit] != SH_NONE)
-            only_rows(s, unit, scattered, true);
+        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->opt->mesh.shard, unit,
+                                        sent(s, unit, phase), chunk, SH_NONE, phase);
         if (!direct)
             add_reduced(s, unit, chunk, phase);
         else if (chunk != shard && !sum)
@@ -460,32 +399,25 @@ static void close_intervals(struct shard *s, const struct agenda *closing, int o
         close_interval(s, &s->intervals[v]);
 }
 
-/* Thing 2 u is the early reduction of unit u, thing 2 u + 1 the one of all that is left. */
 static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
 {
     enum sh_phase phase = s->micro->ops[op].phase;
 
-    for (int thing = reducing->first[op]; thing != SH_NONE; thing = reducing->next[thing]) {
-        if (thing % 2 == 0) {
-            reduce_early(s, thing / 2, phase);
-        } else {
-            add_pairs(s, thing / 2, phase);
-            reduce(s, thing / 2, phase);
-        }
+    for (int unit = reducing->first[op]; unit != SH_NONE; unit = reducing->next[unit]) {
+        add_pairs(s, unit, phase);
+        reduce(s, unit, phase);
     }
 }
 
 static void walk(struct shard *s)
 {
-    struct agenda closing = agenda_for(s, s->n_intervals), reducing = agenda_for(s, 2 * s->micro->n_units);
+    struct agenda closing = agenda_for(s, s->n_intervals), reducing = agenda_for(s, s->micro->n_units);
     int opened = 0;
 
     for (int v = s->n_intervals - 1; v >= 0; v--)
         put_in(&closing, s->intervals[v].last, v);
-    for (int unit = s->micro->n_units - 1; unit >= 0; unit--) {
-        put_in(&reducing, s->last_grad[unit], 2 * unit + 1);
-        put_in(&reducing, s->early[unit], 2 * unit);
-    }
+    for (int unit = s->micro->n_units - 1; unit >= 0; unit--)
+        put_in(&reducing, s->last_grad[unit], unit);
     for (int i = 0; i < s->micro->n_ops; i++) {
         if (s->micro->ops[i].phase == SH_PHASE_INIT)
             continue;
@@ -529,7 +461,6 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
                       .secondary = filled(micro->n_units),
                       .grad = filled(micro->n_units),
                       .last_grad = filled(micro->n_units),
-                      .early = filled(micro->n_units),
                       .newest = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);
@@ -544,6 +475,5 @@ void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_
     free(s.secondary);
     free(s.grad);
     free(s.last_grad);
-    free(s.early);
     free(s.newest);
 }

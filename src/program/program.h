@@ -113,7 +113,6 @@ struct sh_unit {
     int snapshot;            /* [3 * part] f32: this replica's part of the masters (of halves one behind the other),
                                 exp_avg, exp_avg_sq; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
-    bool squared;            /* its reduction adds the squares to those of the program */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
                                        in the tree (shard_section.c); SH_NONE: no such level */

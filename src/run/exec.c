@@ -159,12 +159,6 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
                            .count = part_elems(e, op),
-                           .tokens = op->kind == SH_OP_REDUCE_SCATTER ? call->in[1].data : NULL,
-                           .n_tokens = call->in[1].data ? sh_tensor_elems(&e->p->tensors[op->in[1]]) : 0,
-                           .rows = op->attr.rows,
-                           .squares = call->out[1].data,
-                           .squared = op->attr.squared,
-                           .add_squares = sh_op_adds(call, 1),
                            .queue = e->queue,
                            .label = e->labels[i]};
 

@@ -174,13 +174,13 @@ def bit_cases():
     return cases
 
 
-def early_cases():
-    """Tied weights, whose gradient is reduced early where ranks share memory, and the embedding's rows at the end. Rows
-    of 64 elements are whole blocks of the norm's squares, which both reductions add then; each step is clipped."""
+def tied_cases():
+    """Tied weights are used by the first and the last operation of a micro-step, and reduced once. The
+    norm's squares are summed in blocks of 64 elements, which a row may cut; each step is clipped."""
     wide = {'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.max_norm': 0.1}
     meshes = [(flat('full_shard', 3), False), (flat('shard_optim', 2), True), (grid('hybrid_shard', 2, 2), False),
               (flat('full_shard', 2, **wide), False), (flat('full_shard', 3, **wide), False)]
-    return [(f'gpt2, {label(ranks, changes)}: reduced early', case_same_bits, 'gpt2', ranks,
+    return [(f'gpt2, {label(ranks, changes)}: tied', case_same_bits, 'gpt2', ranks,
              with_local(changes, ranks, accumulate), [APART, {'training.threads': 2}])
             for (ranks, changes), accumulate in meshes]
 
@@ -204,5 +204,5 @@ def rounded_cases():
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases(mesh_cases() + bit_cases() + early_cases() + once_cases() + sync_cases()
+    sys.exit(job.run_cases(mesh_cases() + bit_cases() + tied_cases() + once_cases() + sync_cases()
                            + rounded_cases()))

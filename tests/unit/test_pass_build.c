@@ -1,6 +1,5 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
-#include "src/base/exact.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
@@ -199,64 +198,26 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
-/* The unit with tied weights is reduced when the output matrix is done, and its rows after the embedding; the norm
- * squares what no reduction has squared. */
-static void tied_weights_are_reduced_early(void **state)
+/* Units are reduced once, when their last gradient is there, tied weights and a segment or not: the norm squares what
+ * the reductions make, its first operation begins the accumulator. */
+static void units_are_reduced_once(void **state)
 {
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
         for (int segment = 0; segment <= 2; segment += 2) {
             struct sh_build b = tiny_build(&tiny_models[m], 1);
             struct sh_program *p;
-            bool early;
-            int with_tokens = 0, first = SH_NONE, last = SH_NONE;
+            int squared = 0;
 
             b.options.segment_ranks = segment;
             p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
-            early = segment && tiny_models[m].model.tie_word_embeddings;
+            assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_REDUCE_SCATTER), p->n_units);
             for (int i = 0; i < p->n_ops; i++)
-                if (p->ops[i].kind == SH_OP_REDUCE_SCATTER) {
-                    first = first == SH_NONE ? i : first;
-                    last = i;
-                    with_tokens += p->ops[i].in[1] != SH_NONE;
-                }
-            assert_int_equal(with_tokens, 2 * early);
-            assert_int_equal(p->ops[last].in[1] != SH_NONE, early);
-            assert_int_equal(p->ops[first].in[0] == p->ops[last].in[0], early);
-            assert_int_equal(count(p, SH_SECTION_NORM, SH_OP_SUMSQ), !segment ? p->n_units : early);
+                if (p->ops[i].kind == SH_OP_SUMSQ)
+                    assert_int_equal(p->ops[i].attr.accumulate & 1u, squared++ > 0);
+            assert_int_equal(squared, p->n_units);
             sh_program_destroy(p);
         }
-}
-
-/* Rows of whole blocks of squares: both reductions of the tied unit add theirs to the norm, as those of all others do;
- * the first of all begins it. */
-static void both_reductions_add_squares(void **state)
-{
-    struct tiny_model wide = tiny_models[5];
-    struct sh_build b;
-    struct sh_program *p;
-    int reductions = 0, with_tokens = 0;
-
-    (void)state;
-    wide.model.dim = SH_EXACT_BLOCK;
-    wide.model.n_heads = wide.model.n_kv_heads = 4;
-    wide.model.head_dim = SH_EXACT_BLOCK / 4;
-    b = tiny_build(&wide, 1);
-    b.options.segment_ranks = 3;
-    p = tiny_program(&b, tiny_mesh(3, 1, 1, 0));
-    for (int i = 0; i < p->n_ops; i++) {
-        const struct sh_op *op = &p->ops[i];
-
-        if (op->kind != SH_OP_REDUCE_SCATTER)
-            continue;
-        assert_int_equal(op->out[1], p->squares);
-        assert_int_equal(op->attr.accumulate >> 1 & 1u, reductions++ > 0);
-        if (op->in[1] != SH_NONE)
-            assert_int_equal(op->attr.rows.late, with_tokens++);
-    }
-    assert_int_equal(with_tokens, 2);
-    assert_int_equal(count(p, SH_SECTION_NORM, SH_OP_SUMSQ), 0);
-    sh_program_destroy(p);
 }
 
 /* Bytes of gradients that a rank sends and sums, whatever their type; and that there is one type only. */
@@ -467,8 +428,7 @@ int main(void)
         cmocka_unit_test(the_loss_is_summed_over_the_data),
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
-        cmocka_unit_test(tied_weights_are_reduced_early),
-        cmocka_unit_test(both_reductions_add_squares),
+        cmocka_unit_test(units_are_reduced_once),
         cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(a_limit_is_kept),

@@ -84,17 +84,16 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
     h = mix_all(h, op->in, SH_OP_MAX_IN);
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
     h = mix_all(h, (const int[]){a->rms, a->w_in_out, (int)a->accumulate, a->inverse, a->heads, a->kv_heads, a->head_dim,
-                                 number_of(p, op), a->waits_for, a->after, a->run_first, a->run_count, a->rows.late}, 13);
-    h = mix(mix(h, a->chunk_rows), a->squared);
-    h = mix(mix(mix(h, a->rows.first), a->rows.count), a->rows.elems);
-    return mix(mix(h, a->rows.begin), a->rows.end);
+                                 number_of(p, op), a->waits_for, a->after, a->run_first, a->run_count, 0}, 13);
+    h = mix(h, a->chunk_rows);
+    return mix_all(h, (const int[6]){0}, 6);
 }
 
 static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
 {
     h = mix(mix(mix_text(h, u->name), u->elems), u->chunk);
     h = mix_all(h, (const int[]){u->first_param, u->n_params, u->compute, u->remainder, u->exp_avg, u->exp_avg_sq, u->full,
-                                 u->snapshot, u->grad_shard, u->squared, u->grad_full}, 11);
+                                 u->snapshot, u->grad_shard, 0, u->grad_full}, 11);
     return mix_all(h, u->grad_level, SH_GRAD_LEVELS);
 }
 
