@@ -26,8 +26,9 @@ INTERVAL = 4
 SAVES = (4, 8, tiny.STEPS)  # it is the second one that is broken
 END_SECONDS = 60  # start, steps and first save included, on a machine that does other things too
 # Only where a rank stands still: a save of a healthy job may take long on a busy machine.
-LIMITS = ('--checkpoint.timeout_seconds=4', '--comm.train_timeout_seconds=8')
-STOPPED_SECONDS = 8 + 5  # the longer of them, and what the end takes
+STAGE_SECONDS, STEP_SECONDS = job.stretch(4), job.stretch(8)
+LIMITS = (f'--checkpoint.timeout_seconds={STAGE_SECONDS}', f'--comm.train_timeout_seconds={STEP_SECONDS}')
+STOP_SECONDS = 5  # what the end takes, behind the longer of them
 STATUS_COMM = 5
 # In front through MPI-IO, since in the background it is never used; the bytes are the same.
 WAYS = {'in front': {'checkpoint.io': 'mpiio'}, 'in the background': {'checkpoint.async_mode': 'async'}}
@@ -85,7 +86,8 @@ def same(folder, whole, step):
 
 def judge_end(how, status, seconds, said):
     wrong = [] if status != 0 else ['the job was not broken']
-    wrong += [f'it took {seconds:.1f} s to end'] if seconds > (STOPPED_SECONDS if how == 'stop' else END_SECONDS) else []
+    limit = STEP_SECONDS + job.stretch(STOP_SECONDS) if how == 'stop' else job.stretch(END_SECONDS)
+    wrong += [f'it took {seconds:.1f} s to end'] if seconds > limit else []
     if how == 'stop':
         # The deadline of a stage, or, where the others have gone on with the training, that of its collectives.
         named = re.search(r'^sherd: .*error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\))', said,

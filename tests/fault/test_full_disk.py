@@ -55,7 +55,7 @@ def checkpoint_bytes():
 def judge(done, seconds, disk, fit):
     said = [line for line in done.stderr.splitlines() if line.startswith('sherd: ') and 'error' in line]
     wrong = [] if done.returncode == STATUS_DATA else [f'exit {done.returncode}']
-    wrong += [f'it took {seconds:.1f} s'] if seconds > END_SECONDS else []
+    wrong += [f'it took {seconds:.1f} s'] if seconds > job.stretch(END_SECONDS) else []
     if len(said) != 1 or 'No space left on device' not in said[0]:
         wrong.append(f'{len(said)} lines: {done.stderr}')
     left = sorted(path.name for path in disk.iterdir() if path.name != '.lock')

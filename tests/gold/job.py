@@ -14,7 +14,6 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 SYSTEM_PYTHON = '/usr/bin/python3'
-SECONDS = float(os.environ.get('SHERD_RUN_SECONDS', 120))  # of one run of sherd
 
 
 def load_script(name):
@@ -27,6 +26,8 @@ def load_script(name):
 
 sys.dont_write_bytecode = True  # the tree may be read-only, and is to stay clean
 launcher = load_script('tests/mpi/run')  # it knows how each MPI wants to be started
+slowness, stretch = launcher.slowness, launcher.stretch
+SECONDS = float(os.environ.get('SHERD_RUN_SECONDS') or stretch(120))  # of one run of sherd
 
 
 class Failed(Exception):

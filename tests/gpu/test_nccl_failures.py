@@ -74,7 +74,7 @@ def working(folder):
 
 def alive(folder):
     """Those that stay, after the launcher has left. What it has killed takes a moment to go."""
-    until = time.monotonic() + GRACE_SECONDS
+    until = time.monotonic() + job.stretch(GRACE_SECONDS)
     while working(folder) and time.monotonic() < until:
         time.sleep(0.05)
     return working(folder)
@@ -111,7 +111,7 @@ def fails(call, rank, count, what, mesh, says):
     wrong = []
     if done.returncode != 5 or len(lines) != 1 or not re.search(says, lines[0]):
         wrong += [f'exit {done.returncode}, expected 5 and one line with "{says}":', done.stderr]
-    if seconds > (limit + GRACE_SECONDS + start_seconds() if what == 'hang' else limit):
+    if seconds > (limit + job.stretch(GRACE_SECONDS) + start_seconds() if what == 'hang' else limit):
         wrong += [f'took {seconds:.1f} s']
     left = alive(pathlib.Path('failing').resolve())
     return wrong + ([f'still alive: {left}'] if left else [])

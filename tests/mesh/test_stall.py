@@ -16,7 +16,7 @@ import job
 import live
 import tiny
 
-TIMEOUT_SECONDS = 2
+TIMEOUT_SECONDS = job.stretch(2)
 GRACE_SECONDS = 5
 COMM = 5  # the exit status of a communication error
 CASES = [(signal.SIGSTOP, 1, 2), (signal.SIGSTOP, 0, 4), (signal.SIGSTOP, 2, 4), (signal.SIGKILL, 1, 4)]
@@ -45,7 +45,7 @@ def judge(status, seconds, folder, how, rank):
     text = live.said(folder)
     said = [line for line in text.splitlines() if 'error:' in line and line.startswith('sherd:')]
     wrong = [f'process {number} is still there' for number in launcher.left_alive(folder.absolute())]
-    if seconds > TIMEOUT_SECONDS + GRACE_SECONDS:
+    if seconds > TIMEOUT_SECONDS + job.stretch(GRACE_SECONDS):
         wrong.append(f'took {seconds:.1f} s')
     if how == signal.SIGSTOP and status != COMM:
         wrong.append(f'exit status {status}, expected {COMM}')
@@ -64,7 +64,7 @@ def case(how, rank, ranks):
         begin = time.monotonic()
         plant(folder)
         os.kill(live.find_rank(folder, rank), how)
-        status = child.wait(TIMEOUT_SECONDS + GRACE_SECONDS + 5)
+        status = child.wait(TIMEOUT_SECONDS + job.stretch(GRACE_SECONDS + 5))
         return judge(status, time.monotonic() - begin, folder, how, rank) + judge_flights(folder, how)
     finally:
         launcher.stop(child)

@@ -149,7 +149,7 @@ def case_limit():
     job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': 3})})
     (folder / 'out').mkdir()
     (folder / 'out/progress.json').write_text('{"starts_without_checkpoint": 1, "save_seconds": 0.1}')
-    end = int(time.time()) + 11
+    end = int(time.time() + job.stretch(11))
     child = live.start(folder, None, RANKS, SHERD_END_TIME=str(end))
     try:
         status = child.wait(job.SECONDS)

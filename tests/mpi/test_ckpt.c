@@ -92,6 +92,16 @@ static void abandon(const char *folder, unsigned long long expected)
     sh_mesh_barrier();
 }
 
+/* The bytes are the same however they were cut, so that all ways of loading the first two files, one shared and one not,
+ * are those of all: of the others two cuts are loaded each, with SHERD_LONG all. */
+static void load_cuts(enum ckpt_cut saved)
+{
+    bool all = saved <= CUT_FLAT || getenv("SHERD_LONG");
+    for (int load = 0; load < CUTS; load++)
+        if (all || load == (int)saved || load == (int)saved + 1)
+            load_and_compare((enum ckpt_cut)load, saved % 2 == 0);
+}
+
 static void every_cut(const char *folder)
 {
     unsigned long long first = save(folder, CUT_FIRST_RANK, SH_VERIFY_DISK);
@@ -100,8 +110,7 @@ static void every_cut(const char *folder)
                                      [SH_VERIFY_OFF] = save(folder, CUT_FIRST_RANK, SH_VERIFY_OFF)};
     for (int cut = CUT_LAST_RANK; cut < CUT_EVERYTHING; cut++) {
         CHECK(save(folder, (enum ckpt_cut)cut, (enum sh_cfg_verify)(cut / 2 % 3)) == expected[cut / 2 % 3]);
-        for (int load = 0; load < CUTS; load++)
-            load_and_compare((enum ckpt_cut)load, cut % 2 == 0);
+        load_cuts((enum ckpt_cut)cut);
     }
     save_behind(folder, false, first);
     save_behind(folder, true, first);

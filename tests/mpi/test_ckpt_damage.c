@@ -93,14 +93,16 @@ static int flips_alone(int n, long begin, long end)
     return refused;
 }
 
-/* No byte is without a digest, nor those that HDF5 leaves unused in its own structures. */
+/* No byte is without a digest, nor those that HDF5 leaves unused in its own structures. The file is the same on any number
+ * of ranks, and so is what one process reads of it: elsewhere than on a single rank some samples are enough. */
 static void flips(void)
 {
+    int n = test_world == 1 || getenv("SHERD_LONG") ? 100 : 10;
     if (test_rank == 0) {
-        CHECK(flips_alone(100, DATA_BEGIN, bytes) == 100);
-        CHECK(flips_alone(100, 0, 8192) == 100);
-        CHECK(flips_alone(50, 8192, DATA_BEGIN) == 50);
-        CHECK(flips_alone(100, bytes - 400, bytes) == 100);
+        CHECK(flips_alone(n, DATA_BEGIN, bytes) == n);
+        CHECK(flips_alone(n, 0, 8192) == n);
+        CHECK(flips_alone(n / 2, 8192, DATA_BEGIN) == n / 2);
+        CHECK(flips_alone(n, bytes - 400, bytes) == n);
     }
     sh_mesh_barrier();
     CHECK(load_path(path) == SH_OK);
