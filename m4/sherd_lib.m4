@@ -28,8 +28,9 @@ AC_SUBST([$1_CPPFLAGS])
 AC_SUBST([$1_LIBS])
 ])
 
-# What some headers (cmocka.h) want to be read before them.
-m4_define([SHERD_LIB_INCLUDES], [#include <stdarg.h>
+# What some headers (cmocka.h, pcre2.h) want to be read before them.
+m4_define([SHERD_LIB_INCLUDES], [#define PCRE2_CODE_UNIT_WIDTH 8
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>])

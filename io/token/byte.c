@@ -4,17 +4,22 @@
 
 #include <stdlib.h>
 
-static sh_rc encode(const unsigned char *text, size_t bytes, uint32_t *ids, size_t *n)
+static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out)
 {
+    uint32_t *ids = sh_ids_room(out, bytes);
+
+    (void)own, (void)encoder, (void)how;
     for (size_t i = 0; i < bytes; i++)
         ids[i] = text[i];
-    *n = bytes;
+    out->n += bytes;
     return SH_OK;
 }
 
-static sh_rc decode(const uint32_t *ids, size_t n, char **text, size_t *bytes)
+static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     char *s = sh_calloc(n + 1, 1);
+
+    (void)own, (void)special;
     for (size_t i = 0; i < n; i++) {
         if (ids[i] > 255) {
             free(s);
@@ -27,4 +32,4 @@ static sh_rc decode(const uint32_t *ids, size_t n, char **text, size_t *bytes)
     return SH_OK;
 }
 
-const struct sh_token_ops sh_token_byte = {.name = "byte", .vocab_size = 256, .encode = encode, .decode = decode};
+const struct sh_token_ops sh_token_byte = {.name = "byte", .encode = encode, .decode = decode};

@@ -1,28 +1,179 @@
 #include "io/token/token.h"
 
+#include "io/json/json.h"
+#include "io/token/hf.h"
+#include "src/base/file.h"
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-static const struct sh_token_ops *const rows[] = {&sh_token_byte};
+enum { MOST_BYTES = 256 << 20, MOST_CONFIG = 1 << 20 };
 
-enum { ROWS = sizeof rows / sizeof rows[0] };
+struct sh_encoder {
+    const struct sh_tokenizer *t;
+    void *own;
+};
 
-static sh_rc unknown(const char *name)
+/* A word or a list of them; of a list the first. -1: none. */
+static int64_t first_id(const json_t *value)
 {
-    char known[256] = "";
-    for (int i = 0; i < ROWS; i++) {
-        strncat(known, " ", sizeof known - strlen(known) - 1);
-        strncat(known, rows[i]->name, sizeof known - strlen(known) - 1);
-    }
-    return sh_fail(SH_E_USAGE, "no tokenizer is called \"%s\"; there are:%s", name, known);
+    if (json_is_array(value))
+        value = json_array_get(value, 0);
+    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
 }
 
-sh_rc sh_token_find(const char *name, const struct sh_token_ops **out)
+/* What a model's folder says about the end of a text; *id stays where there is no such file, or nothing in it. */
+static sh_rc read_end(const char *folder, const char *name, int64_t *id)
 {
-    for (int i = 0; i < ROWS; i++) {
-        if (strcmp(rows[i]->name, name) == 0) {
-            *out = rows[i];
-            return SH_OK;
-        }
+    char *path = sh_path_join(folder, name);
+    json_t *config;
+    sh_rc rc = SH_OK;
+
+    if (*id < 0 && access(path, F_OK) == 0) {
+        SH_TRY_OUT(sh_json_load(path, MOST_CONFIG, &config));
+        *id = first_id(json_object_get(config, "eos_token_id"));
+        json_decref(config);
     }
-    return unknown(name);
+out:
+    free(path);
+    return rc;
+}
+
+static sh_rc find_end(struct sh_tokenizer *t)
+{
+    const char *slash = strrchr(t->path, '/');
+    char *folder = slash ? sh_strfmt("%.*s", (int)(slash - t->path) + 1, t->path) : sh_strdup(".");
+    sh_rc rc;
+
+    t->end = -1;
+    SH_TRY_OUT(read_end(folder, "generation_config.json", &t->end));
+    SH_TRY_OUT(read_end(folder, "config.json", &t->end));
+    if (t->end >= t->vocab_size)
+        rc = sh_fail(SH_E_DATA, "%s: eos_token_id of its folder is %lld, and it has %d words; are they of one model?", t->path,
+                     (long long)t->end, t->vocab_size);
+out:
+    free(folder);
+    return rc;
+}
+
+/* What people have beside a tokenizer.json, and how to make one of it. */
+static sh_rc refuse_folder(const char *folder)
+{
+    static const struct {
+        const char *name, *cure;
+    } others[] = {
+        {"tokenizer.model", "it has SentencePiece's tokenizer.model; make one: python3 -c \"from transformers import "
+                            "AutoTokenizer; AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\""},
+        {"vocab.json", "it has vocab.json and merges.txt; make one: python3 -c \"from transformers import AutoTokenizer; "
+                       "AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\""},
+    };
+
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char *path = sh_path_join(folder, others[i].name);
+        bool there = access(path, F_OK) == 0;
+        free(path);
+        if (there)
+            return sh_fail(SH_E_DATA, "%s has no tokenizer.json; %s", folder, others[i].cure);
+    }
+    return sh_fail(SH_E_DATA, "%s has no tokenizer.json", folder);
+}
+
+static sh_rc find_file(const char *name, char **path)
+{
+    struct stat st;
+
+    if (stat(name, &st) != 0)
+        return sh_fail(SH_E_USAGE,
+                       "no tokenizer is called \"%s\", and there is no such file; give byte, a folder that has tokenizer.json, or "
+                       "such a file",
+                       name);
+    *path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
+    if (S_ISDIR(st.st_mode) && access(*path, F_OK) != 0) {
+        free(*path);
+        return refuse_folder(name);
+    }
+    return SH_OK;
+}
+
+static sh_rc open_file(struct sh_tokenizer *t)
+{
+    struct sh_hf *hf;
+    size_t bytes;
+    char *text;
+
+    SH_TRY(sh_read_file(t->path, MOST_BYTES, &text, &bytes));
+    t->hash = sh_hash64(text, bytes);
+    sh_rc rc = sh_hf_parse(text, bytes, t->path, &hf);
+    free(text);
+    if (rc != SH_OK)
+        return rc;
+    t->own = hf;
+    t->vocab_size = hf->words;
+    return find_end(t);
+}
+
+sh_rc sh_tokenizer_open(const char *name, struct sh_tokenizer **out)
+{
+    bool byte = strcmp(name, sh_token_byte.name) == 0;
+    struct sh_tokenizer *t = sh_calloc(1, sizeof *t);
+    sh_rc rc;
+
+    *t = (struct sh_tokenizer){.ops = byte ? &sh_token_byte : &sh_token_hf, .vocab_size = 256, .end = -1};
+    if (byte) {
+        t->path = sh_strdup(name);
+    } else {
+        SH_TRY_OUT(find_file(name, &t->path));
+        SH_TRY_OUT(open_file(t));
+    }
+    *out = t;
+    return SH_OK;
+out:
+    sh_tokenizer_close(t);
+    return rc;
+}
+
+void sh_tokenizer_close(struct sh_tokenizer *t)
+{
+    if (!t)
+        return;
+    if (t->ops->close)
+        t->ops->close(t->own);
+    free(t->path);
+    free(t);
+}
+
+int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word)
+{
+    return t->ops->find ? t->ops->find(t->own, word) : -1;
+}
+
+struct sh_encoder *sh_encoder_create(const struct sh_tokenizer *t)
+{
+    struct sh_encoder *e = sh_calloc(1, sizeof *e);
+
+    e->t = t;
+    e->own = t->ops->create ? t->ops->create(t->own) : NULL;
+    return e;
+}
+
+void sh_encoder_destroy(struct sh_encoder *e)
+{
+    if (e && e->t->ops->destroy)
+        e->t->ops->destroy(e->own);
+    free(e);
+}
+
+sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out)
+{
+    return e->t->ops->encode(e->t->own, e->own, text, bytes, how, out);
+}
+
+sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
+{
+    return t->ops->decode(t->own, ids, n, special, text, bytes);
 }

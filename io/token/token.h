@@ -1,48 +1,74 @@
-/* Tokenizers, one row each, and text files to token files. All functions are local. */
+/* Tokenizers: text to ids and back, exactly as the library `tokenizers` does it. Two kinds: "byte", an id a byte, and a
+ * tokenizer.json of byte pair encoding (hf.h says what of it is read).
+ *
+ *   sh_tokenizer_open      once; what it makes is read from any thread
+ *   sh_encoder_create      one a thread: it keeps pieces of text that it met, and their ids
+ *   sh_encode, sh_decode   any number of times
+ *   sh_encoder_destroy, sh_tokenizer_close
+ *
+ * All functions are local. */
 #ifndef IO_TOKEN_TOKEN_H
 #define IO_TOKEN_TOKEN_H
 
+#include "io/token/ids.h"
 #include "src/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+struct sh_token_ops;
+
+struct sh_tokenizer {
+    const struct sh_token_ops *ops;
+    char *path;      /* of its file; "byte" */
+    uint64_t hash;   /* sh_hash64() of the file; 0: it has none */
+    int vocab_size;  /* the largest id and 1 */
+    int64_t end;     /* id that ends a document: the first eos_token_id of generation_config.json or config.json beside the file;
+                        -1: none is named */
+    void *own;       /* of the kind */
+};
+
+/* What a kind is. */
 struct sh_token_ops {
     const char *name;
-    int vocab_size;
-
-    /* Text to ids. A long text comes in pieces that end at line ends where there are any.
-     *   ids  out [bytes]: never more ids than bytes
-     *   n    out: ids written */
-    sh_rc (*encode)(const unsigned char *text, size_t bytes, uint32_t *ids, size_t *n);
-
-    /* Ids to text. *text freed with free(), *bytes long and a '\0' behind that. Errors: SH_E_DATA: an unknown id. */
-    sh_rc (*decode)(const uint32_t *ids, size_t n, char **text, size_t *bytes);
+    bool whole; /* a text must come whole: its pieces have other ids than it */
+    void (*close)(void *own);
+    void *(*create)(const void *own);  /* what a thread encodes with; (optional) with `destroy` */
+    void (*destroy)(void *encoder);
+    sh_rc (*encode)(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out);
+    sh_rc (*decode)(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
+    /* (optional) The id of a word by its text, special tokens included; -1: there is none. */
+    int64_t (*find)(const void *own, const char *word);
 };
 
-/* "byte": one id a byte, 256 words. */
-extern const struct sh_token_ops sh_token_byte;
+extern const struct sh_token_ops sh_token_byte, sh_token_hf;
 
-/* By name. Errors: SH_E_USAGE naming those there are. */
-sh_rc sh_token_find(const char *name, const struct sh_token_ops **out);
+/*   name  "byte", a folder that has tokenizer.json, or such a file
+ * Errors: SH_E_USAGE: neither of these. SH_E_DATA: of the file, with the part of it that is not read. */
+sh_rc sh_tokenizer_open(const char *name, struct sh_tokenizer **out);
+void sh_tokenizer_close(struct sh_tokenizer *t); /* NULL is fine */
 
-struct sh_token_options {
-    const char *tokenizer;       /* name; NULL: "byte" */
-    const char *const *inputs;   /* text files, taken one after the other */
-    int n_inputs;
-    const char *output;          /* .bin file of tokens, written anew */
-    const char *val_output;      /* NULL: no validation file */
-    double val_fraction;         /* of the bytes, from the end; in (0, 1) when val_output is given */
-};
+/* The id of a word by its text; -1: there is none. */
+int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word);
 
-struct sh_token_report {
-    int64_t bytes;               /* read */
-    int64_t tokens, val_tokens;  /* written to output and to val_output */
-    int vocab_size;
-};
+struct sh_encoder;
 
-/* Tokenize files. The validation part starts at a line begin (if the text has lines), so no line is in both.
- * Errors: SH_E_USAGE: options that do not fit; SH_E_DATA: a file. No incomplete file is left behind. */
-sh_rc sh_token_file(const struct sh_token_options *opt, struct sh_token_report *report);
+struct sh_encoder *sh_encoder_create(const struct sh_tokenizer *t);
+void sh_encoder_destroy(struct sh_encoder *e); /* NULL is fine */
+
+/* What the tokenizer's post-processor puts in front of a text, and behind it. */
+enum { SH_ENCODE_BEGIN = 1, SH_ENCODE_END = 2 };
+
+/* Append the ids of a text. Texts of special tokens in it become these.
+ * Errors: SH_E_DATA: the text is not UTF-8 (of kinds that want it), with the byte; an expression of the file takes too long. */
+sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out);
+
+/* Ids to text.
+ *   special  in   whether special tokens are part of it
+ *   *text    out  freed with free(), *bytes long and a 0 behind that
+ * Bytes that are not UTF-8 become U+FFFD, but with "byte". Ids without a word are passed over, but with "byte":
+ * SH_E_DATA there. */
+sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
 
 #endif

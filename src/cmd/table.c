@@ -33,6 +33,16 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
     {.name = "--val-fraction", .value = "F", .help = "share of the text for --val; default 0.1"},
+    {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
+    {.name = "--format", .value = "FORMAT", .help = "text: a file is a document; jsonl: a line is; default by the name's end, before "
+     ".gz or .zst"},
+    {.name = "--field", .value = "KEY", .help = "jsonl: what has the text; default text"},
+    {.name = "--separator", .value = "LINE", .help = "text: a line that is just this ends a document"},
+    {.name = "--eos", .value = "WORD", .help = "ends each document; default the eos_token_id of the tokenizer's folder"},
+    {.name = "--no-bos", .help = "leave out what the tokenizer puts in front of each document"},
+    {.name = "--no-eos", .help = "end documents with nothing"},
+    {.name = "--invalid", .value = "HOW", .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
+    {.name = "--threads", .value = "N", .help = "threads that encode; default as many as there are cores"},
     {0},
 };
 
@@ -102,7 +112,8 @@ const struct sh_cmd sh_commands[] = {
     {"doctor", "CONFIG",
      "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
-    {"tokenize", "INPUT...", "turn text files into a token file, one token a byte", tokenize, .run = sh_cmd_tokenize},
+    {"tokenize", "INPUT...", "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed (.gz, .zst)",
+     tokenize, .run = sh_cmd_tokenize},
     {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
     {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,

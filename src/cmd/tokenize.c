@@ -1,12 +1,41 @@
 #include "src/cmd/cmd.h"
 
+#include "io/token/files.h"
 #include "io/token/tail.h"
-#include "io/token/token.h"
 #include "src/base/log.h"
+#include "src/base/str.h"
+#include "src/base/time.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+/* The line that moves on a terminal. */
+struct line {
+    int64_t began, last; /* ns */
+    bool shown;
+};
+
+static const int64_t second = 1000000000;
+
+static void show_progress(void *ctx, const struct sh_token_progress *p)
+{
+    struct line *l = ctx;
+    int64_t now = sh_now_ns();
+    double seconds = (double)(now - l->began) / 1e9;
+    char bytes[SH_STR_SHORT], rate[SH_STR_SHORT], tokens[SH_STR_SHORT], left[SH_STR_SHORT];
+
+    if (now - l->last < second / 4 || p->taken == 0)
+        return;
+    l->last = now;
+    l->shown = true;
+    fprintf(stderr, "\r\x1b[K%3.0f %%  %s  %s tokens  %s/s  %s left", 100.0 * (double)p->taken / (double)p->total,
+            sh_str_bytes(p->bytes, bytes), sh_str_count(p->tokens, tokens),
+            sh_str_bytes((int64_t)((double)p->bytes / seconds), rate),
+            sh_str_duration(seconds * (double)(p->total - p->taken) / (double)p->taken, left));
+    fflush(stderr);
+}
 
 static void say_replaces(const char *path)
 {
@@ -27,30 +56,88 @@ static sh_rc warn_of_held_out(const char *output)
     return SH_OK;
 }
 
+/* One of a few words; `words` ends with NULL. */
+static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, const char *const *words, int *out)
+{
+    const char *given = sh_cmd_option(cmd, args, name);
+
+    for (*out = 0; given && words[*out]; ++*out)
+        if (!strcmp(given, words[*out]))
+            return SH_OK;
+    if (!given)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s or %s, not \"%s\"", name, words[0], words[1], given);
+}
+
+static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
+{
+    static const char *const formats[] = {"text", "jsonl", NULL}, *const invalid[] = {"refuse", "replace", NULL};
+    int format, how;
+    int64_t threads;
+
+    SH_TRY(choose(cmd, args, "--format", formats, &format));
+    SH_TRY(choose(cmd, args, "--invalid", invalid, &how));
+    SH_TRY(sh_cmd_whole(cmd, args, "--threads", 1, 256, 0, &threads));
+    opt->format = !sh_cmd_option(cmd, args, "--format") ? SH_FORMAT_AUTO : format ? SH_FORMAT_JSONL : SH_FORMAT_TEXT;
+    opt->replace_invalid = how == 1;
+    opt->threads = (int)threads;
+    opt->tokenizer = sh_cmd_option(cmd, args, "--tokenizer");
+    opt->field = sh_cmd_option(cmd, args, "--field");
+    opt->separator = sh_cmd_option(cmd, args, "--separator");
+    opt->end = sh_cmd_option(cmd, args, "--eos");
+    opt->no_begin = sh_cmd_option(cmd, args, "--no-bos") != NULL;
+    opt->no_end = sh_cmd_option(cmd, args, "--no-eos") != NULL;
+    return SH_OK;
+}
+
+static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
+{
+    *opt = (struct sh_token_options){.inputs = args->positional,
+                                     .n_inputs = args->n_positional,
+                                     .output = sh_cmd_option(cmd, args, "-o"),
+                                     .val_output = sh_cmd_option(cmd, args, "--val")};
+    if (!opt->n_inputs)
+        return sh_fail(SH_E_USAGE, "sherd tokenize: which text? give one or more files");
+    if (!opt->output)
+        return sh_fail(SH_E_USAGE, "sherd tokenize: where to? give -o FILE");
+    if (sh_cmd_option(cmd, args, "--val-fraction") && !opt->val_output)
+        return sh_fail(SH_E_USAGE, "sherd tokenize: --val-fraction needs --val FILE");
+    SH_TRY(sh_cmd_number(cmd, args, "--val-fraction", 1e-9, 0.999999, opt->val_output ? 0.1 : 0, &opt->val_fraction));
+    return take_documents(cmd, args, opt);
+}
+
+static void print_report(const struct sh_token_options *opt, const struct sh_token_report *report)
+{
+    printf("%lld bytes -> %lld tokens in %s", (long long)report->bytes, (long long)report->tokens, opt->output);
+    if (opt->val_output)
+        printf(", %lld in %s", (long long)report->val_tokens, opt->val_output);
+    if (report->documents)
+        printf("; %lld documents", (long long)report->documents);
+    if (report->empty)
+        printf(", %lld empty ones left out", (long long)report->empty);
+    printf("; vocabulary %d\n", report->vocab_size);
+    if (opt->val_output)
+        printf("train with: --training.dataset_path=%s --validation.enable=true --validation.dataset_path=%s\n", opt->output,
+               opt->val_output);
+}
+
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    struct sh_token_options opt = {.inputs = args->positional,
-                                   .n_inputs = args->n_positional,
-                                   .output = sh_cmd_option(cmd, args, "-o"),
-                                   .val_output = sh_cmd_option(cmd, args, "--val")};
+    struct line line = {.began = sh_now_ns()};
+    struct sh_token_options opt;
     struct sh_token_report report;
 
-    if (!opt.n_inputs)
-        return sh_fail(SH_E_USAGE, "sherd tokenize: which text? give one or more files");
-    if (!opt.output)
-        return sh_fail(SH_E_USAGE, "sherd tokenize: where to? give -o FILE");
-    if (sh_cmd_option(cmd, args, "--val-fraction") && !opt.val_output)
-        return sh_fail(SH_E_USAGE, "sherd tokenize: --val-fraction needs --val FILE");
-    SH_TRY(sh_cmd_number(cmd, args, "--val-fraction", 1e-9, 0.999999, opt.val_output ? 0.1 : 0, &opt.val_fraction));
+    SH_TRY(take_options(cmd, args, &opt));
+    if (isatty(STDERR_FILENO)) {
+        opt.progress = show_progress;
+        opt.progress_ctx = &line;
+    }
     say_replaces(opt.output);
     say_replaces(opt.val_output);
-    SH_TRY(sh_token_file(&opt, &report));
-    printf("%lld bytes -> %lld tokens in %s", (long long)report.bytes, (long long)report.tokens, opt.output);
-    if (opt.val_output)
-        printf(", %lld in %s", (long long)report.val_tokens, opt.val_output);
-    printf("; vocabulary %d\n", report.vocab_size);
-    if (opt.val_output)
-        printf("train with: --training.dataset_path=%s --validation.enable=true --validation.dataset_path=%s\n", opt.output,
-               opt.val_output);
+    sh_rc rc = sh_token_file(&opt, &report);
+    if (line.shown)
+        fputs("\r\x1b[K", stderr);
+    SH_TRY(rc);
+    print_report(&opt, &report);
     return warn_of_held_out(opt.output);
 }

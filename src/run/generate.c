@@ -89,50 +89,60 @@ static sh_rc next_token(struct sh_run *r, const struct sh_generate *g, const uin
     return sh_mesh_bcast(next, sizeof *next, 0);
 }
 
-static sh_rc print_tokens(const struct sh_run *r, const struct sh_token_ops *tok, const uint32_t *ids, size_t n)
+static sh_rc print_tokens(const struct sh_run *r, const struct sh_tokenizer *tok, const uint32_t *ids, size_t n)
 {
     char *text;
     size_t bytes;
 
     if (r->mesh->rank != 0)
         return SH_OK;
-    SH_TRY(tok->decode(ids, n, &text, &bytes));
+    SH_TRY(sh_decode_ids(tok, ids, n, true, &text, &bytes));
     fwrite(text, 1, bytes, stdout);
     fflush(stdout);
     free(text);
     return SH_OK;
 }
 
-static sh_rc find_tokenizer(const struct sh_run *r, const struct sh_token_ops **tok)
+static sh_rc find_tokenizer(const struct sh_run *r, struct sh_tokenizer **tok)
 {
-    SH_TRY(sh_token_find("byte", tok));
+    SH_TRY(sh_tokenizer_open("byte", tok));
     if ((*tok)->vocab_size != r->cfg.model.vocab_size)
         return sh_fail(SH_E_USAGE,
                        "generate: the %s tokenizer has %d words, the model has %d; only models of bytes can be sampled",
-                       (*tok)->name, (*tok)->vocab_size, r->cfg.model.vocab_size);
+                       (*tok)->path, (*tok)->vocab_size, r->cfg.model.vocab_size);
     return SH_OK;
+}
+
+static sh_rc encode_prompt(const struct sh_tokenizer *tok, const char *prompt, size_t more, struct sh_ids *ids)
+{
+    struct sh_encoder *e = sh_encoder_create(tok);
+    sh_rc rc = sh_encode(e, prompt, strlen(prompt), SH_ENCODE_BEGIN, ids);
+
+    sh_encoder_destroy(e);
+    sh_ids_room(ids, more);
+    return rc;
 }
 
 sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g)
 {
-    size_t bytes = strlen(g->prompt), n = 0, end;
-    uint32_t *ids = sh_calloc(bytes + (size_t)g->tokens + 1, sizeof *ids);
+    struct sh_ids ids = {0};
     int32_t *window = sh_calloc((size_t)r->cfg.training.seq_len, sizeof *window);
     float *logits = sh_calloc((size_t)r->cfg.model.vocab_size, sizeof *logits);
-    const struct sh_token_ops *tok;
+    struct sh_tokenizer *tok = NULL;
     sh_rc rc;
 
     SH_TRY_OUT(find_tokenizer(r, &tok));
-    SH_TRY_OUT(tok->encode((const unsigned char *)g->prompt, bytes, ids, &n));
-    SH_TRY_OUT(print_tokens(r, tok, ids, n));
-    for (end = n + (size_t)g->tokens; n < end; n++) {
-        SH_TRY_OUT(next_token(r, g, ids, n, logits, window, &ids[n]));
-        SH_TRY_OUT(print_tokens(r, tok, &ids[n], 1));
+    SH_TRY_OUT(encode_prompt(tok, g->prompt, (size_t)g->tokens, &ids));
+    SH_TRY_OUT(print_tokens(r, tok, ids.id, ids.n));
+    for (size_t end = ids.n + (size_t)g->tokens; ids.n < end; ids.n++) {
+        SH_TRY_OUT(next_token(r, g, ids.id, ids.n, logits, window, &ids.id[ids.n]));
+        SH_TRY_OUT(print_tokens(r, tok, &ids.id[ids.n], 1));
     }
     if (r->mesh->rank == 0)
         putchar('\n');
 out:
-    free(ids);
+    sh_tokenizer_close(tok);
+    free(ids.id);
     free(window);
     free(logits);
     return rc;

@@ -2,7 +2,7 @@
  * failure. */
 #include "io/data/data.h"
 #include "io/data/format.h"
-#include "io/token/token.h"
+#include "io/token/files.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -63,22 +63,27 @@ static void bytes_there_and_back(void **state)
 {
     (void)state;
     unsigned char all[256];
-    uint32_t ids[256], wrong = 256;
+    uint32_t wrong = 256;
+    struct sh_ids ids = {0};
+    struct sh_tokenizer *t = NULL;
     char *text;
     size_t n;
     for (int i = 0; i < 256; i++)
         all[i] = (unsigned char)i;
-    const struct sh_token_ops *ops = NULL;
-    assert_int_equal(sh_token_find("byte", &ops), SH_OK);
-    assert_int_equal(ops->encode(all, 256, ids, &n), SH_OK);
-    assert_int_equal(n, 256);
-    assert_int_equal(ops->decode(ids, n, &text, &n), SH_OK);
+    assert_int_equal(sh_tokenizer_open("byte", &t), SH_OK);
+    struct sh_encoder *e = sh_encoder_create(t);
+    assert_int_equal(sh_encode(e, all, 256, SH_ENCODE_BEGIN | SH_ENCODE_END, &ids), SH_OK);
+    assert_int_equal(ids.n, 256);
+    assert_int_equal(sh_decode_ids(t, ids.id, ids.n, true, &text, &n), SH_OK);
     assert_int_equal(n, 256);
     assert_memory_equal(text, all, 256);
     free(text);
-    assert_int_equal(ops->decode(&wrong, 1, &text, &n), SH_E_DATA);
-    assert_int_equal(sh_token_find("bpe9", &ops), SH_E_USAGE);
-    assert_non_null(strstr(sh_error_text(), "there are: byte"));
+    free(ids.id);
+    assert_int_equal(sh_decode_ids(t, &wrong, 1, true, &text, &n), SH_E_DATA);
+    sh_encoder_destroy(e);
+    sh_tokenizer_close(t);
+    assert_int_equal(sh_tokenizer_open("bpe9", &t), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "give byte, a folder that has tokenizer.json"));
 }
 
 static void split_at_lines(void **state)

@@ -1,0 +1,294 @@
+#include "io/json/field.h"
+
+#include "io/json/json.h"
+#include "src/base/utf8.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+struct reader {
+    const char *line;
+    size_t at, bytes;
+    const char *field;
+    size_t field_bytes;
+    char *text; /* of the field */
+    size_t n;
+    bool found;
+};
+
+static sh_rc refuse(const struct reader *r, const char *what)
+{
+    return sh_fail(SH_E_DATA, "column %zu: %s", r->at + 1, what);
+}
+
+static int peek(const struct reader *r)
+{
+    return r->at < r->bytes ? (unsigned char)r->line[r->at] : -1;
+}
+
+static int skip_space(struct reader *r)
+{
+    while (r->at < r->bytes && (r->line[r->at] == ' ' || r->line[r->at] == '\t' || r->line[r->at] == '\n' || r->line[r->at] == '\r'))
+        r->at++;
+    return peek(r);
+}
+
+static int hex_digit(int c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* The four digits behind \u. */
+static sh_rc take_hex(struct reader *r, uint32_t *code)
+{
+    *code = 0;
+    for (int i = 0; i < 4; i++, r->at++) {
+        int digit = hex_digit(peek(r));
+        if (digit < 0)
+            return refuse(r, "\\u without four hexadecimal digits");
+        *code = *code * 16 + (uint32_t)digit;
+    }
+    return SH_OK;
+}
+
+/* Behind \u: one code point, of which those past 0xffff are written as two. */
+static sh_rc take_code(struct reader *r, char *to, size_t *n)
+{
+    uint32_t code, low;
+
+    SH_TRY(take_hex(r, &code));
+    if (code >= 0xdc00 && code < 0xe000)
+        return refuse(r, "the second half of a surrogate pair without the first");
+    if (code >= 0xd800 && code < 0xdc00) {
+        if (r->bytes - r->at < 2 || r->line[r->at] != '\\' || r->line[r->at + 1] != 'u')
+            return refuse(r, "the first half of a surrogate pair without the second");
+        r->at += 2;
+        SH_TRY(take_hex(r, &low));
+        if (low < 0xdc00 || low >= 0xe000)
+            return refuse(r, "the first half of a surrogate pair without the second");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    *n += sh_utf8_put(code, (unsigned char *)to + *n);
+    return SH_OK;
+}
+
+static sh_rc take_escape(struct reader *r, char *to, size_t *n)
+{
+    static const char from[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
+    int c = peek(r);
+    const char *found = c > 0 ? strchr(from, c) : NULL;
+
+    r->at++;
+    if (c == 'u')
+        return take_code(r, to, n);
+    if (!found)
+        return refuse(r, "an unknown escape");
+    to[(*n)++] = means[found - from];
+    return SH_OK;
+}
+
+/* A string, its opening quote not taken yet, into `to`, which has room for what is left of the line. */
+static sh_rc take_string(struct reader *r, char *to, size_t *n)
+{
+    *n = 0;
+    for (r->at++; peek(r) != '"';) {
+        size_t begin = r->at;
+        while (r->at < r->bytes && r->line[r->at] != '"' && r->line[r->at] != '\\' && (unsigned char)r->line[r->at] >= 0x20)
+            r->at++;
+        memmove(to + *n, r->line + begin, r->at - begin);
+        *n += r->at - begin;
+        int c = peek(r);
+        if (c < 0 || (c != '"' && c != '\\'))
+            return refuse(r, c < 0 ? "the line ends within a string" : "a control character within a string");
+        if (c == '\\') {
+            r->at++;
+            SH_TRY(take_escape(r, to, n));
+        }
+    }
+    r->at++;
+    return SH_OK;
+}
+
+/* A string of which only the form matters. */
+static sh_rc pass_string(struct reader *r)
+{
+    char to[8];
+    size_t n;
+
+    for (r->at++; peek(r) != '"';) {
+        int c = peek(r);
+        if (c < 0x20)
+            return refuse(r, c < 0 ? "the line ends within a string" : "a control character within a string");
+        r->at++;
+        n = 0;
+        if (c == '\\')
+            SH_TRY(take_escape(r, to, &n));
+    }
+    r->at++;
+    return SH_OK;
+}
+
+static size_t take_digits(struct reader *r)
+{
+    size_t begin = r->at;
+
+    while (peek(r) >= '0' && peek(r) <= '9')
+        r->at++;
+    return r->at - begin;
+}
+
+static sh_rc pass_number(struct reader *r)
+{
+    r->at += peek(r) == '-';
+    size_t begin = r->at, whole = take_digits(r);
+    if (!whole || (whole > 1 && r->line[begin] == '0'))
+        return refuse(r, "no value of JSON");
+    if (peek(r) == '.') {
+        r->at++;
+        if (!take_digits(r))
+            return refuse(r, "a number without digits behind its point");
+    }
+    if (peek(r) == 'e' || peek(r) == 'E') {
+        r->at++;
+        r->at += peek(r) == '+' || peek(r) == '-';
+        if (!take_digits(r))
+            return refuse(r, "a number without digits in its exponent");
+    }
+    return SH_OK;
+}
+
+static sh_rc pass_word(struct reader *r)
+{
+    static const char *const words[] = {"true", "false", "null"};
+
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(words[i]);
+        if (r->bytes - r->at >= n && memcmp(r->line + r->at, words[i], n) == 0) {
+            r->at += n;
+            return SH_OK;
+        }
+    }
+    return pass_number(r);
+}
+
+static sh_rc pass_value(struct reader *r, int depth);
+
+/* Whether the list or object goes on behind a member. */
+static sh_rc more(struct reader *r, char end, bool *goes_on)
+{
+    int c = skip_space(r);
+
+    if (c != ',' && c != end)
+        return refuse(r, c < 0 ? "the line ends within an object or a list" : "neither a comma nor an end behind a value");
+    r->at++;
+    *goes_on = c == ',';
+    return SH_OK;
+}
+
+static sh_rc pass_list(struct reader *r, int depth)
+{
+    bool goes_on = true;
+
+    r->at++;
+    if (skip_space(r) == ']') {
+        r->at++;
+        return SH_OK;
+    }
+    while (goes_on) {
+        SH_TRY(pass_value(r, depth));
+        SH_TRY(more(r, ']', &goes_on));
+    }
+    return SH_OK;
+}
+
+static sh_rc take_colon(struct reader *r)
+{
+    if (skip_space(r) != ':')
+        return refuse(r, "no colon behind a key");
+    r->at++;
+    return SH_OK;
+}
+
+static sh_rc pass_object(struct reader *r, int depth)
+{
+    bool goes_on = true;
+
+    r->at++;
+    if (skip_space(r) == '}') {
+        r->at++;
+        return SH_OK;
+    }
+    while (goes_on) {
+        if (skip_space(r) != '"')
+            return refuse(r, "no key where one must be");
+        SH_TRY(pass_string(r));
+        SH_TRY(take_colon(r));
+        SH_TRY(pass_value(r, depth));
+        SH_TRY(more(r, '}', &goes_on));
+    }
+    return SH_OK;
+}
+
+static sh_rc pass_value(struct reader *r, int depth)
+{
+    int c = skip_space(r);
+
+    if (c == '"')
+        return pass_string(r);
+    if (c != '{' && c != '[')
+        return pass_word(r);
+    if (depth == SH_JSON_DEPTH)
+        return refuse(r, "objects and lists are too deep in one another");
+    return c == '{' ? pass_object(r, depth + 1) : pass_list(r, depth + 1);
+}
+
+/* A member at the top. Its key is read into the room for the text, which is not there yet: behind what there is. */
+static sh_rc take_member(struct reader *r)
+{
+    char *key = r->text + r->n;
+    size_t n;
+
+    if (skip_space(r) != '"')
+        return refuse(r, "no key where one must be");
+    SH_TRY(take_string(r, key, &n));
+    bool wanted = n == r->field_bytes && memcmp(key, r->field, n) == 0;
+    SH_TRY(take_colon(r));
+    if (!wanted)
+        return pass_value(r, 1);
+    if (r->found)
+        return sh_fail(SH_E_DATA, "column %zu: \"%s\" is there twice", r->at + 1, r->field);
+    if (skip_space(r) != '"')
+        return sh_fail(SH_E_DATA, "column %zu: \"%s\" is not a string", r->at + 1, r->field);
+    r->found = true;
+    return take_string(r, r->text, &r->n);
+}
+
+static sh_rc read_line(struct reader *r)
+{
+    bool goes_on = true;
+
+    if (skip_space(r) != '{')
+        return refuse(r, "the line is no object {...}");
+    r->at++;
+    if (skip_space(r) == '}') {
+        r->at++;
+        goes_on = false;
+    }
+    while (goes_on) {
+        SH_TRY(take_member(r));
+        SH_TRY(more(r, '}', &goes_on));
+    }
+    if (skip_space(r) >= 0)
+        return refuse(r, "something behind the object");
+    return r->found ? SH_OK : sh_fail(SH_E_DATA, "there is no \"%s\" in it", r->field);
+}
+
+sh_rc sh_json_field(const char *line, size_t bytes, const char *field, char *text, size_t *n)
+{
+    struct reader r = {.line = line, .bytes = bytes, .field = field, .field_bytes = strlen(field), .text = text};
+
+    SH_TRY(read_line(&r));
+    *n = r.n;
+    return SH_OK;
+}

@@ -1,0 +1,161 @@
+#include "io/token/batch.h"
+
+#include "io/json/field.h"
+#include "src/base/utf8.h"
+
+#include <stdlib.h>
+
+struct worker {
+    struct sh_encoder *encoder;
+    struct sh_text text; /* of one document, or of a batch that was mended */
+};
+
+void *sh_batch_worker_create(const void *ctx)
+{
+    const struct sh_batch_job *job = ctx;
+    struct worker *w = sh_calloc(1, sizeof *w);
+
+    w->encoder = sh_encoder_create(job->tokenizer);
+    return w;
+}
+
+void sh_batch_worker_destroy(void *worker)
+{
+    struct worker *w = worker;
+
+    sh_encoder_destroy(w->encoder);
+    free(w->text.at);
+    free(w);
+}
+
+size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last, size_t *after)
+{
+    size_t n = strlen(separator);
+
+    while (from < bytes) {
+        const unsigned char *end = memchr(text + from, '\n', bytes - from);
+        if (!end && !last)
+            return bytes;
+        size_t stop = end ? (size_t)(end - text) : bytes, line = stop - from;
+        line -= line > 0 && text[stop - 1] == '\r';
+        *after = end ? stop + 1 : bytes;
+        if (line == n && memcmp(text + from, separator, n) == 0)
+            return from;
+        from = *after;
+    }
+    return bytes;
+}
+
+/* The text of a document that already has what the tokenizer puts in front would have it twice. */
+static sh_rc refuse_twice(const struct sh_ids *ids, size_t begin, size_t first)
+{
+    if (first > begin && ids->n > first && ids->id[first] == ids->id[begin])
+        return sh_fail(SH_E_DATA, "the text begins with the token that the tokenizer puts in front of it; take it out of the text, "
+                                  "or give --no-bos");
+    return SH_OK;
+}
+
+static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const void *text, size_t bytes)
+{
+    size_t begin = b->ids.n;
+
+    if (bytes == 0) {
+        b->empty++;
+        return SH_OK;
+    }
+    if (!job->no_begin)
+        SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
+    size_t first = b->ids.n;
+    SH_TRY(sh_encode(w->encoder, text, bytes, SH_ENCODE_END, &b->ids));
+    SH_TRY(refuse_twice(&b->ids, begin, first));
+    if (job->end >= 0 && (b->ids.n == begin || b->ids.id[b->ids.n - 1] != (uint32_t)job->end))
+        sh_ids_put(&b->ids, (uint32_t)job->end);
+    b->documents++;
+    return SH_OK;
+}
+
+static bool is_blank(const unsigned char *line, size_t bytes)
+{
+    while (bytes > 0 && strchr(" \t\r\n", line[bytes - 1]) && line[bytes - 1])
+        bytes--;
+    return bytes == 0;
+}
+
+static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
+{
+    int64_t number = b->first;
+
+    for (size_t at = 0, next; at < b->text.n; at = next, number++) {
+        const unsigned char *line = b->text.at + at, *end = memchr(line, '\n', b->text.n - at);
+        size_t bytes = end ? (size_t)(end - line) : b->text.n - at, n = 0;
+        next = at + bytes + (end != NULL);
+        if (is_blank(line, bytes))
+            continue;
+        w->text.n = 0;
+        char *text = (char *)sh_text_room(&w->text, bytes + 1);
+        sh_rc rc = sh_json_field((const char *)line, bytes, job->field, text, &n);
+        if (rc == SH_OK)
+            rc = put_document(job, w, b, text, n);
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s: line %lld: ", b->name, (long long)number + 1);
+    }
+    return SH_OK;
+}
+
+static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
+{
+    for (size_t at = 0, after; at < b->text.n; at = after) {
+        size_t end = b->text.n;
+        after = end;
+        if (job->separator)
+            end = sh_batch_separator(job->separator, b->text.at, b->text.n, at, true, &after);
+        if (end == b->text.n)
+            after = end;
+        sh_rc rc = put_document(job, w, b, b->text.at + at, end - at);
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s: the document at byte %lld: ", b->name, (long long)(b->first + (int64_t)at) + 1);
+    }
+    return SH_OK;
+}
+
+static void mend(struct sh_text *text, struct sh_text *scratch)
+{
+    scratch->n = 0;
+    for (size_t at = 0; at < text->n;) {
+        size_t right = sh_utf8_check(text->at + at, text->n - at);
+        sh_text_put(scratch, text->at + at, right);
+        at += right;
+        if (at == text->n)
+            break;
+        at += sh_utf8_wrong(text->at + at, text->n - at);
+        sh_text_put(scratch, "\xef\xbf\xbd", 3);
+    }
+    text->n = 0;
+    sh_text_put(text, scratch->at, scratch->n);
+}
+
+static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
+{
+    int64_t line = b->first;
+
+    for (size_t i = 0; i < at; i++)
+        line += b->lines && b->text.at[i] == '\n';
+    return sh_fail(SH_E_DATA, "%s: %s %lld is not UTF-8 (0x%02x); convert the text, or give --invalid replace", b->name,
+                   b->lines ? "something in line" : "byte", (long long)(b->lines ? line : b->first + (int64_t)at) + 1,
+                   b->text.at[at]);
+}
+
+sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
+{
+    const struct sh_batch_job *job = ctx;
+    struct worker *w = worker;
+
+    if (!job->tokenizer->ops->whole)
+        return sh_encode(w->encoder, b->text.at, b->text.n, 0, &b->ids);
+    size_t right = sh_utf8_check(b->text.at, b->text.n);
+    if (right < b->text.n && !job->replace_invalid)
+        return refuse_bytes(b, right);
+    if (right < b->text.n)
+        mend(&b->text, &w->text);
+    return b->lines ? put_lines(job, w, b) : put_texts(job, w, b);
+}

@@ -1,0 +1,72 @@
+#include "io/token/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 1 << 18, MOST = ROWS / 2, STORE_WORDS = 4 << 20 }; /* 4 MiB of rows, at most 16 MiB of ids and text */
+
+/* A row is 16 bytes, and what it means lies together: ids, then the text in whole words. */
+struct row {
+    uint32_t check; /* upper half of the hash */
+    uint32_t at;    /* in the store, in words */
+    uint32_t first; /* its first id: pieces are mostly one word */
+    uint16_t bytes; /* 0: free */
+    uint16_t n;
+};
+
+struct sh_cache {
+    uint32_t *store; /* [STORE_WORDS] */
+    uint32_t used, rows;
+    struct row row[ROWS];
+};
+
+struct sh_cache *sh_cache_create(void)
+{
+    struct sh_cache *c = sh_calloc(1, sizeof *c);
+
+    c->store = sh_calloc(STORE_WORDS, sizeof *c->store);
+    return c;
+}
+
+void sh_cache_destroy(struct sh_cache *c)
+{
+    if (c)
+        free(c->store);
+    free(c);
+}
+
+bool sh_cache_get(const struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes, struct sh_ids *out)
+{
+    uint32_t check = (uint32_t)(hash >> 32);
+
+    for (uint32_t i = hash & (ROWS - 1); c->row[i].bytes; i = (i + 1) & (ROWS - 1)) {
+        const struct row *r = &c->row[i];
+        if (r->check != check || r->bytes != bytes || memcmp(c->store + r->at + r->n, piece, bytes) != 0)
+            continue;
+        uint32_t *to = sh_ids_room(out, r->n + 1);
+        to[0] = r->first;
+        for (uint32_t k = 1; k < r->n; k++)
+            to[k] = c->store[r->at + k];
+        out->n += r->n;
+        return true;
+    }
+    return false;
+}
+
+void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes, const uint32_t *ids, size_t n)
+{
+    uint32_t words = (uint32_t)(n + (bytes + 3) / 4), i = hash & (ROWS - 1);
+
+    if (c->rows == MOST || c->used + words > STORE_WORDS) {
+        memset(c->row, 0, sizeof c->row);
+        c->rows = c->used = 0;
+    }
+    while (c->row[i].bytes)
+        i = (i + 1) & (ROWS - 1);
+    if (n)
+        memcpy(c->store + c->used, ids, n * sizeof *ids);
+    memcpy(c->store + c->used + n, piece, bytes);
+    c->row[i] = (struct row){(uint32_t)(hash >> 32), c->used, n ? ids[0] : 0, (uint16_t)bytes, (uint16_t)n};
+    c->used += words;
+    c->rows++;
+}

@@ -1,0 +1,214 @@
+#include "io/token/decode.h"
+
+#include "io/token/model.h"
+#include "src/base/utf8.h"
+
+#include <stdlib.h>
+
+static const char unreadable[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+void sh_decode_free(struct sh_decode *d)
+{
+    free(d->from);
+    free(d->to);
+    *d = (struct sh_decode){0};
+}
+
+/* The last piece ends here. */
+static void end_piece(struct sh_strings *p)
+{
+    if (p->n == p->room) {
+        p->room = p->room ? 2 * p->room : 64;
+        p->end = sh_realloc(p->end, p->room, sizeof *p->end);
+    }
+    p->end[p->n++] = p->text.n;
+}
+
+void sh_strings_put(struct sh_strings *p, const void *text, size_t bytes)
+{
+    sh_text_put(&p->text, text, bytes);
+    end_piece(p);
+}
+
+void sh_strings_free(struct sh_strings *p)
+{
+    free(p->text.at);
+    free(p->end);
+    *p = (struct sh_strings){0};
+}
+
+static const unsigned char *piece(const struct sh_strings *p, size_t i, size_t *bytes)
+{
+    size_t begin = i ? p->end[i - 1] : 0;
+
+    *bytes = p->end[i] - begin;
+    return p->text.at + begin;
+}
+
+/* Bytes that are no UTF-8 become U+FFFD, one for each longest beginning of a character. */
+static void put_readable(struct sh_text *out, const unsigned char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        size_t right = sh_utf8_check(text, bytes);
+        sh_text_put(out, text, right);
+        if (right == bytes)
+            break;
+        size_t wrong = sh_utf8_wrong(text + right, bytes - right);
+        sh_text_put(out, unreadable, 3);
+        text += right + wrong;
+        bytes -= right + wrong;
+    }
+}
+
+/* Bytes of one word; a word that is not of the alphabet is its own text. */
+static void put_bytes(struct sh_text *out, const unsigned char *word, size_t bytes)
+{
+    size_t before = out->n;
+
+    for (size_t i = 0, n; i < bytes; i += n) {
+        int byte = sh_code_to_byte(sh_utf8_get(word + i, &n));
+        unsigned char c = (unsigned char)byte;
+        if (byte < 0) {
+            out->n = before;
+            sh_text_put(out, word, bytes);
+            return;
+        }
+        sh_text_put(out, &c, 1);
+    }
+}
+
+static void byte_level(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
+{
+    struct sh_text all = {0};
+
+    (void)d;
+    for (size_t i = 0; i < in->n; i++) {
+        size_t n;
+        const unsigned char *word = piece(in, i, &n);
+        put_bytes(&all, word, n);
+    }
+    put_readable(&out->text, all.at, all.n);
+    end_piece(out);
+    free(all.at);
+}
+
+static void replace(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        size_t n;
+        const unsigned char *p = piece(in, i, &n), *at;
+        while (n > 0 && (at = memmem(p, n, d->from, d->from_bytes)) != NULL) {
+            sh_text_put(&out->text, p, (size_t)(at - p));
+            sh_text_put(&out->text, d->to, d->to_bytes);
+            n -= (size_t)(at - p) + d->from_bytes;
+            p = at + d->from_bytes;
+        }
+        sh_text_put(&out->text, p, n);
+        end_piece(out);
+    }
+}
+
+static int hex(unsigned char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* "<0x41>", also as "+4" and the like, which a reader of numbers takes for one. -1: another word. */
+static int byte_of_word(const unsigned char *p, size_t n)
+{
+    if (n != 6 || memcmp(p, "<0x", 3) != 0 || p[5] != '>' || hex(p[4]) < 0)
+        return -1;
+    if (p[3] == '+')
+        return hex(p[4]);
+    return hex(p[3]) < 0 ? -1 : hex(p[3]) * 16 + hex(p[4]);
+}
+
+/* Bytes in a row are text together, or each of them is unreadable. */
+static void flush_bytes(struct sh_text *row, struct sh_strings *out)
+{
+    if (row->n && sh_utf8_check(row->at, row->n) == row->n)
+        sh_strings_put(out, row->at, row->n);
+    else
+        for (size_t i = 0; i < row->n; i++)
+            sh_strings_put(out, unreadable, 3);
+    row->n = 0;
+}
+
+static void bytes(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
+{
+    struct sh_text row = {0};
+
+    (void)d;
+    for (size_t i = 0; i < in->n; i++) {
+        size_t n;
+        const unsigned char *word = piece(in, i, &n);
+        int byte = byte_of_word(word, n);
+        unsigned char c = (unsigned char)byte;
+        if (byte >= 0) {
+            sh_text_put(&row, &c, 1);
+            continue;
+        }
+        flush_bytes(&row, out);
+        sh_strings_put(out, word, n);
+    }
+    flush_bytes(&row, out);
+    free(row.at);
+}
+
+static void fuse(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
+{
+    (void)d;
+    sh_strings_put(out, in->text.at, in->text.n);
+}
+
+static bool ends_with(const unsigned char *p, size_t n, const struct sh_decode *d)
+{
+    return n >= d->from_bytes && memcmp(p + n - d->from_bytes, d->from, d->from_bytes) == 0;
+}
+
+static void strip(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        size_t n;
+        const unsigned char *p = piece(in, i, &n);
+        for (size_t k = 0; k < d->start && n >= d->from_bytes && memcmp(p, d->from, d->from_bytes) == 0; k++) {
+            p += d->from_bytes;
+            n -= d->from_bytes;
+        }
+        for (size_t k = 0; k < d->stop && ends_with(p, n, d); k++)
+            n -= d->from_bytes;
+        sh_strings_put(out, p, n);
+    }
+}
+
+static void metaspace(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        size_t n;
+        const unsigned char *p = piece(in, i, &n), *at;
+        while (n > 0 && (at = memmem(p, n, d->from, d->from_bytes)) != NULL) {
+            sh_text_put(&out->text, p, (size_t)(at - p));
+            if (i > 0 || !d->prepended)
+                sh_text_put(&out->text, " ", 1);
+            n -= (size_t)(at - p) + d->from_bytes;
+            p = at + d->from_bytes;
+        }
+        sh_text_put(&out->text, p, n);
+        end_piece(out);
+    }
+}
+
+void sh_decode(const struct sh_decode *steps, int n, struct sh_strings *words)
+{
+    static void (*const kinds[])(const struct sh_decode *, const struct sh_strings *, struct sh_strings *) = {
+        [SH_DECODE_BYTE_LEVEL] = byte_level, [SH_DECODE_REPLACE] = replace, [SH_DECODE_BYTES] = bytes,
+        [SH_DECODE_FUSE] = fuse,             [SH_DECODE_STRIP] = strip,     [SH_DECODE_METASPACE] = metaspace,
+    };
+
+    for (int i = 0; i < n; i++) {
+        struct sh_strings out = {0};
+        kinds[steps[i].kind](&steps[i], words, &out);
+        sh_strings_free(words);
+        *words = out;
+    }
+}

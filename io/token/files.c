@@ -1,0 +1,427 @@
+#include "io/token/files.h"
+
+#include "io/data/format.h"
+#include "io/token/batch.h"
+#include "io/token/bin.h"
+#include "io/token/crew.h"
+#include "io/token/source.h"
+#include "src/base/mem.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Text read at a time, and the least of a batch; the longest document or line; the most threads. */
+enum { PIECE_BYTES = 1 << 20, DOCUMENT_BYTES = 1 << 30, MOST_THREADS = 256 };
+
+struct job {
+    const struct sh_token_options *opt;
+    struct sh_tokenizer *tokenizer;
+    struct sh_batch_job batch;
+    struct sh_crew *crew;
+    int64_t *input_bytes;        /* [n_inputs], packed as they are */
+    int64_t total, before;       /* of all inputs; of those before this one */
+    int64_t cut;                 /* byte of the text at which its validation part begins; INT64_MAX: none */
+    int64_t read;                /* bytes of text read */
+    size_t piece_bytes;
+    int64_t document_bytes;
+    struct sh_text rest;         /* of the file: the begin of a document that has not ended */
+    struct sh_token_writer *train, *val; /* val NULL: none */
+    struct sh_token_report report;
+    struct sh_token_progress progress;
+};
+
+/* One input file while it is read. */
+struct input {
+    struct sh_source *source;
+    const char *path;
+    bool lines, ended;
+    int64_t byte, line; /* of the file, where the next batch begins */
+    size_t scanned;     /* of the batch that is being filled: lines up to here are no separators */
+};
+
+static bool same_inode(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The folder of a path, to be freed. */
+static char *folder_of(const char *path)
+{
+    size_t n = (size_t)(base_name(path) - path);
+    return n ? sh_strfmt("%.*s", (int)n, path) : sh_strdup(".");
+}
+
+/* Whether two names are one file, or would be once they exist: links of all kinds, and the same name in one folder. */
+static bool same_place(const char *a, const char *b)
+{
+    char *folder_a = folder_of(a), *folder_b = folder_of(b);
+    bool same = same_inode(a, b) || (!strcmp(base_name(a), base_name(b)) && same_inode(folder_a, folder_b));
+    free(folder_a);
+    free(folder_b);
+    return same;
+}
+
+static bool is_lines(const struct sh_token_options *opt, const char *path)
+{
+    static const char *const ends[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"};
+    size_t n = strlen(path);
+
+    if (opt->format != SH_FORMAT_AUTO)
+        return opt->format == SH_FORMAT_JSONL;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (n >= strlen(ends[i]) && !strcasecmp(path + n - strlen(ends[i]), ends[i]))
+            return true;
+    return false;
+}
+
+static sh_rc check_inputs(const struct sh_token_options *opt)
+{
+    for (int i = 0; i < opt->n_inputs; i++) {
+        if (same_place(opt->inputs[i], opt->output) || (opt->val_output && same_place(opt->inputs[i], opt->val_output)))
+            return sh_fail(SH_E_USAGE, "%s is a text to read and a file of tokens to write; give another name for the tokens",
+                           opt->inputs[i]);
+        if (opt->val_output && sh_source_packed(opt->inputs[i]))
+            return sh_fail(SH_E_USAGE, "%s is packed, so that its last part cannot be found for validation; unpack it, or tokenize a "
+                                       "file of its own for validation",
+                           opt->inputs[i]);
+    }
+    return SH_OK;
+}
+
+static sh_rc check_options(const struct sh_token_options *opt)
+{
+    if (opt->n_inputs < 1)
+        return sh_fail(SH_E_USAGE, "no input file to tokenize");
+    if (opt->val_output && !(opt->val_fraction > 0 && opt->val_fraction < 1))
+        return sh_fail(SH_E_USAGE, "the validation fraction is %g; it must lie between 0 and 1", opt->val_fraction);
+    if (!opt->val_output && opt->val_fraction != 0)
+        return sh_fail(SH_E_USAGE, "a validation fraction needs a validation file to write to");
+    if (opt->val_output && same_place(opt->val_output, opt->output))
+        return sh_fail(SH_E_USAGE, "training and validation tokens would go to the same file %s", opt->output);
+    return check_inputs(opt);
+}
+
+/* The tokenizer "byte" has no documents, and nothing to do with them. */
+static sh_rc check_bytes(const struct sh_token_options *opt)
+{
+    for (int i = 0; i < opt->n_inputs; i++)
+        if (is_lines(opt, opt->inputs[i]))
+            return sh_fail(SH_E_USAGE, "%s is jsonl, and the tokenizer byte has no token that ends a document; give another one with "
+                                       "--tokenizer, or --format text for the lines as they are",
+                           opt->inputs[i]);
+    if (opt->separator || opt->end || opt->no_begin || opt->no_end || opt->replace_invalid)
+        return sh_fail(SH_E_USAGE, "the tokenizer byte takes all bytes of a text as they are: no separator, begin, end or invalid text");
+    return SH_OK;
+}
+
+static sh_rc find_end(struct job *j)
+{
+    const struct sh_token_options *opt = j->opt;
+
+    j->batch.end = -1;
+    if (opt->no_end)
+        return opt->end ? sh_fail(SH_E_USAGE, "--eos and --no-eos are given both") : SH_OK;
+    j->batch.end = opt->end ? sh_tokenizer_find(j->tokenizer, opt->end) : j->tokenizer->end;
+    if (j->batch.end >= 0)
+        return SH_OK;
+    if (opt->end)
+        return sh_fail(SH_E_USAGE, "%s has no word \"%s\"", j->tokenizer->path, opt->end);
+    return sh_fail(SH_E_USAGE, "%s: no config.json beside it names an eos_token_id; give --eos TOKEN for the one that ends a document, "
+                               "or --no-eos",
+                   j->tokenizer->path);
+}
+
+static sh_rc open_tokenizer(struct job *j)
+{
+    const struct sh_token_options *opt = j->opt;
+
+    SH_TRY(sh_tokenizer_open(opt->tokenizer ? opt->tokenizer : "byte", &j->tokenizer));
+    j->batch = (struct sh_batch_job){.tokenizer = j->tokenizer,
+                                     .field = opt->field ? opt->field : "text",
+                                     .separator = opt->separator,
+                                     .no_begin = opt->no_begin,
+                                     .replace_invalid = opt->replace_invalid,
+                                     .end = -1};
+    return j->tokenizer->ops->whole ? find_end(j) : check_bytes(opt);
+}
+
+/* Sizes of all before the first is read: a name that is wrong is seen at once. */
+static sh_rc look_at_inputs(struct job *j)
+{
+    j->input_bytes = sh_calloc((size_t)j->opt->n_inputs, sizeof *j->input_bytes);
+    for (int i = 0; i < j->opt->n_inputs; i++) {
+        struct sh_source *s;
+        SH_TRY(sh_source_open(j->opt->inputs[i], &s, &j->input_bytes[i]));
+        sh_source_close(s);
+        j->total += j->input_bytes[i];
+    }
+    return j->total ? SH_OK : sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", j->opt->inputs[0]);
+}
+
+/* Validation: the cut moves to the first line begin at or behind it; a text without a line end there is cut where it is. */
+
+static sh_rc next_line(const char *path, int64_t *at)
+{
+    unsigned char text[4096];
+    struct sh_source *s;
+    int64_t bytes, taken, seen = 0, from = *at > 0 ? *at - 1 : 0;
+    size_t n = 1;
+    sh_rc rc;
+
+    SH_TRY(sh_source_open(path, &s, &bytes));
+    sh_source_skip(s, from);
+    *at = -1;
+    while (*at < 0 && n > 0) {
+        SH_TRY_OUT(sh_source_read(s, text, sizeof text, &n, &taken));
+        const unsigned char *end = memchr(text, '\n', n);
+        if (end)
+            *at = from + seen + (end - text) + 1;
+        seen += (int64_t)n;
+    }
+    rc = SH_OK;
+out:
+    sh_source_close(s);
+    return rc;
+}
+
+static sh_rc move_cut_to_line(struct job *j)
+{
+    int64_t begin = 0;
+
+    for (int i = 0; i < j->opt->n_inputs; begin += j->input_bytes[i++]) {
+        int64_t at = j->cut > begin ? j->cut - begin : 0;
+        if (at > j->input_bytes[i])
+            continue;
+        if (begin > 0 && at == 0) { /* the line end before it is that of the file before */
+            j->cut = begin;
+            return SH_OK;
+        }
+        SH_TRY(next_line(j->opt->inputs[i], &at));
+        if (at >= 0) {
+            j->cut = begin + at;
+            return SH_OK;
+        }
+    }
+    return SH_OK;
+}
+
+static sh_rc find_cut(struct job *j)
+{
+    const struct sh_token_options *opt = j->opt;
+
+    j->cut = INT64_MAX;
+    if (!opt->val_output)
+        return SH_OK;
+    j->cut = (int64_t)((double)j->total * (1 - opt->val_fraction));
+    SH_TRY(move_cut_to_line(j));
+    if (j->cut == 0 || j->cut == j->total)
+        return sh_fail(SH_E_DATA,
+                       "cutting %lld bytes at a line end leaves nothing for %s; choose another fraction than %g",
+                       (long long)j->total, j->cut ? opt->val_output : opt->output, opt->val_fraction);
+    return SH_OK;
+}
+
+/* Reading. */
+
+/* Bytes at the front of a text that are whole documents, when its last `n` bytes are new. */
+static size_t whole_documents(const struct job *j, struct input *in, const struct sh_text *text, size_t n)
+{
+    const unsigned char *end = n ? memrchr(text->at + text->n - n, '\n', n) : NULL;
+    size_t whole = 0, after = in->scanned;
+
+    if (!j->tokenizer->ops->whole)
+        return text->n;
+    if (!end)
+        return 0;
+    if (in->lines)
+        return (size_t)(end - text->at) + 1;
+    while (j->batch.separator &&
+           sh_batch_separator(j->batch.separator, text->at, text->n, after, false, &after) < text->n)
+        whole = after;
+    in->scanned = after;
+    return whole;
+}
+
+static sh_rc refuse_long(const struct job *j, const struct input *in)
+{
+    if (in->lines)
+        return sh_fail(SH_E_DATA, "%s: line %lld has more than %lld bytes; cut the document", in->path, (long long)in->line + 1,
+                       (long long)j->document_bytes);
+    return sh_fail(SH_E_DATA,
+                   "%s: the document at byte %lld has more than %lld bytes; give --separator for a line that ends documents, or cut "
+                   "the file in several",
+                   in->path, (long long)in->byte + 1, (long long)j->document_bytes);
+}
+
+/* Read on until there are whole documents, the file ends, or the validation part begins. */
+static sh_rc fill(struct job *j, struct input *in, struct sh_batch *b)
+{
+    int64_t taken, limit = j->read < j->cut ? j->cut : INT64_MAX;
+    size_t n, whole = 0;
+
+    b->val = j->read >= j->cut;
+    sh_text_put(&b->text, j->rest.at, j->rest.n);
+    j->rest.n = in->scanned = 0;
+    while (!whole && !in->ended && j->read < limit) {
+        size_t room = (int64_t)j->piece_bytes < limit - j->read ? j->piece_bytes : (size_t)(limit - j->read);
+        if ((int64_t)b->text.n > j->document_bytes)
+            return refuse_long(j, in);
+        SH_TRY(sh_source_read(in->source, sh_text_room(&b->text, room + 1), room, &n, &taken));
+        b->text.n += n;
+        j->read += (int64_t)n;
+        j->progress.taken = j->before + taken;
+        in->ended = n == 0;
+        whole = whole_documents(j, in, &b->text, n);
+    }
+    if (in->ended || j->read == limit)
+        whole = b->text.n;
+    sh_text_put(&j->rest, b->text.at + whole, b->text.n - whole);
+    b->text.n = whole;
+    return SH_OK;
+}
+
+static void name_batch(struct input *in, struct sh_batch *b)
+{
+    b->name = in->path;
+    b->lines = in->lines;
+    b->first = in->lines ? in->line : in->byte;
+    in->byte += (int64_t)b->text.n;
+    for (size_t i = 0; in->lines && i < b->text.n; i++)
+        in->line += b->text.at[i] == '\n';
+}
+
+/* Writing. */
+
+static sh_rc write_batch(struct job *j, const struct sh_batch *b)
+{
+    SH_TRY(sh_crew_rc(b));
+    SH_TRY(sh_token_writer_put(b->val ? j->val : j->train, b->ids.id, b->ids.n));
+    *(b->val ? &j->report.val_tokens : &j->report.tokens) += (int64_t)b->ids.n;
+    j->report.documents += b->documents;
+    j->report.empty += b->empty;
+    j->progress.tokens += (int64_t)b->ids.n;
+    j->progress.total = j->total;
+    j->progress.bytes = j->read;
+    if (j->opt->progress)
+        j->opt->progress(j->opt->progress_ctx, &j->progress);
+    return SH_OK;
+}
+
+/* Write what is ready; `all`: wait for everything. */
+static sh_rc write_ready(struct job *j, bool all)
+{
+    for (struct sh_batch *b; (b = sh_crew_take(j->crew, all)) != NULL;)
+        SH_TRY(write_batch(j, b));
+    return SH_OK;
+}
+
+static sh_rc find_room(struct job *j, struct sh_batch **b)
+{
+    SH_TRY(write_ready(j, false));
+    while ((*b = sh_crew_room(j->crew)) == NULL)
+        SH_TRY(write_batch(j, sh_crew_take(j->crew, true)));
+    return SH_OK;
+}
+
+static sh_rc encode_input(struct job *j, struct input *in)
+{
+    while (!in->ended) {
+        struct sh_batch *b;
+        SH_TRY(find_room(j, &b));
+        SH_TRY(fill(j, in, b));
+        name_batch(in, b);
+        sh_crew_give(j->crew);
+    }
+    return SH_OK;
+}
+
+static sh_rc encode_all(struct job *j)
+{
+    for (int i = 0; i < j->opt->n_inputs; i++) {
+        struct input in = {.path = j->opt->inputs[i], .lines = is_lines(j->opt, j->opt->inputs[i])};
+        int64_t bytes;
+        SH_TRY(sh_source_open(in.path, &in.source, &bytes));
+        sh_rc rc = encode_input(j, &in);
+        sh_source_close(in.source);
+        if (rc != SH_OK)
+            return rc;
+        j->before += bytes;
+    }
+    return write_ready(j, true);
+}
+
+static int threads_of(const struct sh_token_options *opt)
+{
+    cpu_set_t set;
+    int n = opt->threads;
+
+    if (n <= 0)
+        n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > MOST_THREADS ? MOST_THREADS : n;
+}
+
+/* A commit frees its writer also when it fails. */
+static sh_rc commit(struct sh_token_writer **w)
+{
+    struct sh_token_writer *mine = *w;
+    *w = NULL;
+    return mine ? sh_token_writer_commit(mine) : SH_OK;
+}
+
+static sh_rc run(struct job *j)
+{
+    const struct sh_token_options *opt = j->opt;
+    struct sh_crew_job crew = {.encode = sh_batch_run, .create = sh_batch_worker_create, .destroy = sh_batch_worker_destroy,
+                               .ctx = &j->batch, .threads = threads_of(opt)};
+
+    SH_TRY(open_tokenizer(j));
+    SH_TRY(look_at_inputs(j));
+    SH_TRY(find_cut(j));
+    SH_TRY(sh_token_writer_open(opt->output, j->tokenizer->vocab_size, &j->train));
+    if (opt->val_output)
+        SH_TRY(sh_token_writer_open(opt->val_output, j->tokenizer->vocab_size, &j->val));
+    SH_TRY(sh_crew_start(&crew, &j->crew));
+    SH_TRY(encode_all(j));
+    if (j->tokenizer->ops->whole && j->report.documents == 0)
+        return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", opt->inputs[0]);
+    SH_TRY(commit(&j->train));
+    return commit(&j->val);
+}
+
+static void clean(struct job *j)
+{
+    sh_crew_stop(j->crew);
+    sh_token_writer_abandon(j->train);
+    sh_token_writer_abandon(j->val);
+    sh_tokenizer_close(j->tokenizer);
+    free(j->input_bytes);
+    free(j->rest.at);
+}
+
+sh_rc sh_token_file(const struct sh_token_options *opt, struct sh_token_report *report)
+{
+    struct job j = {.opt = opt,
+                    .piece_bytes = opt->piece_bytes ? opt->piece_bytes : PIECE_BYTES,
+                    .document_bytes = opt->document_bytes ? opt->document_bytes : DOCUMENT_BYTES};
+
+    SH_TRY(check_options(opt));
+    sh_rc rc = run(&j);
+    if (rc == SH_OK) {
+        *report = j.report;
+        report->bytes = j.read;
+        report->vocab_size = j.tokenizer->vocab_size;
+    }
+    clean(&j);
+    return rc;
+}

@@ -1,0 +1,132 @@
+#include "io/token/hf.h"
+#include "src/base/utf8.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+/* What a thread encodes with. */
+struct encoder {
+    struct sh_text normal[2];
+    struct sh_split_scratch *split;
+    struct sh_bpe_scratch bpe;
+    const struct sh_bpe *model;
+    struct sh_ids *out;
+};
+
+static void *create(const void *own)
+{
+    const struct sh_hf *hf = own;
+    struct encoder *e = sh_calloc(1, sizeof *e);
+
+    e->split = sh_split_scratch_create(hf->n_split);
+    e->model = &hf->model;
+    sh_bpe_scratch_init(&e->bpe);
+    return e;
+}
+
+static void destroy(void *encoder)
+{
+    struct encoder *e = encoder;
+
+    free(e->normal[0].at);
+    free(e->normal[1].at);
+    sh_split_scratch_destroy(e->split);
+    sh_bpe_scratch_free(&e->bpe);
+    free(e);
+}
+
+static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
+{
+    struct encoder *e = ctx;
+
+    sh_bpe_encode(e->model, &e->bpe, piece, bytes, e->out);
+    return SH_OK;
+}
+
+static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
+{
+    return sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
+}
+
+typedef sh_rc (*section_fn)(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first);
+
+/* Cut a text at the tokens of a set, and hand on what lies between them. */
+static sh_rc cut(const struct sh_hf *hf, struct encoder *e, const struct sh_added_set *set, const unsigned char *text,
+                 size_t bytes, bool first, section_fn next)
+{
+    size_t from = 0, done = 0, begin, end;
+    const struct sh_added *a;
+
+    while ((a = sh_added_next(set, text, bytes, &from, done, &begin, &end)) != NULL) {
+        if (done < begin)
+            SH_TRY(next(hf, e, text + done, begin - done, first && done == 0));
+        sh_ids_put(e->out, a->id);
+        done = end;
+    }
+    return done < bytes ? next(hf, e, text + done, bytes - done, first && done == 0) : SH_OK;
+}
+
+static sh_rc normalize(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
+{
+    sh_normalize(hf->normal, hf->n_normal, e->normal, &text, &bytes);
+    return cut(hf, e, &hf->normalized, text, bytes, first, put_section);
+}
+
+static void put_all(struct sh_ids *out, const struct sh_ids *ids)
+{
+    if (ids->n)
+        memcpy(sh_ids_room(out, ids->n), ids->id, ids->n * sizeof *ids->id);
+    out->n += ids->n;
+}
+
+static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out)
+{
+    const struct sh_hf *hf = own;
+    struct encoder *e = encoder;
+    size_t right = sh_utf8_check(text, bytes);
+
+    if (right < bytes)
+        return sh_fail(SH_E_DATA, "byte %zu of the text (0x%02x) is not UTF-8", right + 1, text[right]);
+    e->out = out;
+    if (how & SH_ENCODE_BEGIN)
+        put_all(out, &hf->begin);
+    SH_TRY(cut(hf, e, &hf->raw, text, bytes, true, normalize));
+    if (how & SH_ENCODE_END)
+        put_all(out, &hf->end);
+    return SH_OK;
+}
+
+static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
+{
+    const struct sh_hf *hf = own;
+    struct sh_strings words = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= (uint32_t)hf->words || !hf->word[ids[i]].text || (hf->word[ids[i]].special && !special))
+            continue;
+        if (!hf->has_decoder && words.n)
+            sh_text_put(&words.text, " ", 1);
+        sh_strings_put(&words, hf->word[ids[i]].shown, hf->word[ids[i]].shown_bytes);
+    }
+    sh_decode(hf->decode, hf->n_decode, &words);
+    *bytes = words.text.n;
+    *text = sh_calloc(words.text.n + 1, 1);
+    if (words.text.n)
+        memcpy(*text, words.text.at, words.text.n);
+    sh_strings_free(&words);
+    return SH_OK;
+}
+
+static int64_t find(const void *own, const char *word)
+{
+    return sh_words_get(&((const struct sh_hf *)own)->by_text, word, strlen(word));
+}
+
+static void close_hf(void *own)
+{
+    sh_hf_free(own);
+}
+
+const struct sh_token_ops sh_token_hf = {.name = "tokenizer.json", .whole = true, .close = close_hf, .create = create,
+                                         .destroy = destroy, .encode = encode, .decode = decode, .find = find};

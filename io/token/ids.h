@@ -1,0 +1,31 @@
+/* Ids in a growing array. */
+#ifndef IO_TOKEN_IDS_H
+#define IO_TOKEN_IDS_H
+
+#include "src/base/mem.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sh_ids {
+    uint32_t *id;
+    size_t n, room;
+};
+
+/* Room for `more` behind those that are there; returns the place. */
+static inline uint32_t *sh_ids_room(struct sh_ids *ids, size_t more)
+{
+    if (ids->room - ids->n < more) {
+        ids->room = 2 * (ids->n + more) + 64;
+        ids->id = sh_realloc(ids->id, ids->room, sizeof *ids->id);
+    }
+    return ids->id + ids->n;
+}
+
+static inline void sh_ids_put(struct sh_ids *ids, uint32_t id)
+{
+    *sh_ids_room(ids, 1) = id;
+    ids->n++;
+}
+
+#endif

@@ -1,0 +1,193 @@
+#include "io/token/merge.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Up to here looking at all ranks is faster than keeping them in order. */
+enum { SCANNED = 64 };
+
+static uint64_t key_of(uint32_t left, uint32_t right)
+{
+    return (uint64_t)left << 32 | right;
+}
+
+static uint32_t row_of(const struct sh_merges *m, uint64_t key)
+{
+    uint64_t h = (key ^ key >> 32) * 0x9e3779b97f4a7c15u;
+
+    return (uint32_t)(h >> 32) & m->mask;
+}
+
+void sh_merges_init(struct sh_merges *m, size_t n)
+{
+    uint32_t rows = 16;
+
+    while (rows < n * 2)
+        rows *= 2;
+    *m = (struct sh_merges){.row = sh_calloc(rows, sizeof *m->row), .mask = rows - 1};
+    for (uint32_t i = 0; i < rows; i++)
+        m->row[i].rank = SH_NO_RANK;
+}
+
+void sh_merges_free(struct sh_merges *m)
+{
+    free(m->row);
+    *m = (struct sh_merges){0};
+}
+
+static struct sh_pair *find(const struct sh_merges *m, uint32_t left, uint32_t right)
+{
+    uint64_t key = key_of(left, right);
+    uint32_t i = row_of(m, key);
+
+    while (m->row[i].rank != SH_NO_RANK && m->row[i].key != key)
+        i = (i + 1) & m->mask;
+    return &m->row[i];
+}
+
+void sh_merges_put(struct sh_merges *m, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
+{
+    *find(m, left, right) = (struct sh_pair){key_of(left, right), rank, id};
+}
+
+void sh_merge_scratch_free(struct sh_merge_scratch *s)
+{
+    free(s->rank);
+    free(s->made);
+    free(s->next);
+    free(s->prev);
+    free(s->heap);
+    *s = (struct sh_merge_scratch){0};
+}
+
+static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
+{
+    uint32_t rank[SCANNED], made[SCANNED];
+
+    for (size_t i = 0; i + 1 < n; i++) {
+        const struct sh_pair *p = find(m, id[i], id[i + 1]);
+        rank[i] = p->rank;
+        made[i] = p->id;
+    }
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[best])
+                best = i;
+        if (rank[best] == SH_NO_RANK)
+            break;
+        id[best] = made[best];
+        n--;
+        memmove(id + best + 1, id + best + 2, (n - best - 1) * sizeof *id);
+        if (best + 1 < n) {
+            memmove(rank + best + 1, rank + best + 2, (n - best - 2) * sizeof *rank);
+            memmove(made + best + 1, made + best + 2, (n - best - 2) * sizeof *made);
+            const struct sh_pair *p = find(m, id[best], id[best + 1]);
+            rank[best] = p->rank;
+            made[best] = p->id;
+        }
+        if (best > 0) {
+            const struct sh_pair *p = find(m, id[best - 1], id[best]);
+            rank[best - 1] = p->rank;
+            made[best - 1] = p->id;
+        }
+    }
+    return n;
+}
+
+static void push(struct sh_merge_scratch *s, uint64_t entry)
+{
+    if (s->heap_n == s->heap_room) {
+        s->heap_room = s->heap_room ? 2 * s->heap_room : 256;
+        s->heap = sh_realloc(s->heap, s->heap_room, sizeof *s->heap);
+    }
+    size_t i = s->heap_n++;
+    for (; i > 0 && s->heap[(i - 1) / 2] > entry; i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = entry;
+}
+
+static uint64_t pop(struct sh_merge_scratch *s)
+{
+    uint64_t top = s->heap[0], last = s->heap[--s->heap_n];
+    size_t i = 0;
+
+    for (size_t child; (child = 2 * i + 1) < s->heap_n; i = child) {
+        if (child + 1 < s->heap_n && s->heap[child + 1] < s->heap[child])
+            child++;
+        if (s->heap[child] >= last)
+            break;
+        s->heap[i] = s->heap[child];
+    }
+    s->heap[i] = last;
+    return top;
+}
+
+/* Look up the pair that begins at i, and remember it where it can be merged. */
+static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const uint32_t *id, int64_t i)
+{
+    s->rank[i] = SH_NO_RANK;
+    if (s->next[i] < 0)
+        return;
+    const struct sh_pair *p = find(m, id[i], id[s->next[i]]);
+    s->rank[i] = p->rank;
+    s->made[i] = p->id;
+    if (p->rank != SH_NO_RANK)
+        push(s, (uint64_t)p->rank << 32 | (uint64_t)i);
+}
+
+static void make_room(struct sh_merge_scratch *s, size_t n)
+{
+    if (n <= s->room)
+        return;
+    s->room = 2 * n;
+    s->rank = sh_realloc(s->rank, s->room, sizeof *s->rank);
+    s->made = sh_realloc(s->made, s->room, sizeof *s->made);
+    s->next = sh_realloc(s->next, s->room, sizeof *s->next);
+    s->prev = sh_realloc(s->prev, s->room, sizeof *s->prev);
+}
+
+static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, int64_t i)
+{
+    int64_t right = s->next[i], after = s->next[right];
+
+    id[i] = s->made[i];
+    s->rank[right] = SH_NO_RANK; /* its entries in the heap are stale */
+    s->next[i] = after;
+    if (after >= 0)
+        s->prev[after] = i;
+    offer(m, s, id, i);
+    if (s->prev[i] >= 0)
+        offer(m, s, id, s->prev[i]);
+}
+
+/* An entry is stale when the pair at its place has another rank by now. Equal ranks are equal pairs: the left one first. */
+static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, size_t n)
+{
+    size_t kept = 0;
+
+    make_room(s, n);
+    s->heap_n = 0;
+    for (size_t i = 0; i < n; i++) {
+        s->next[i] = i + 1 < n ? (int64_t)i + 1 : -1;
+        s->prev[i] = (int64_t)i - 1;
+    }
+    for (size_t i = 0; i < n; i++)
+        offer(m, s, id, (int64_t)i);
+    while (s->heap_n > 0) {
+        uint64_t top = pop(s);
+        int64_t i = (int64_t)(top & UINT32_MAX);
+        if (s->rank[i] == top >> 32)
+            join(m, s, id, i);
+    }
+    for (int64_t i = 0; i >= 0; i = s->next[i])
+        id[kept++] = id[i];
+    return kept;
+}
+
+size_t sh_merge(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *ids, size_t n)
+{
+    return n < 2 ? n : n <= SCANNED ? merge_by_scan(m, ids, n) : merge_by_heap(m, s, ids, n);
+}

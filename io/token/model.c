@@ -1,0 +1,129 @@
+#include "io/token/model.h"
+
+#include "src/base/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Bytes that do not print: 0 to 32, 127 to 160, 173. In this order they are the code points from 256 on. */
+uint32_t sh_byte_to_code(unsigned char byte)
+{
+    if (byte <= 32)
+        return 256u + byte;
+    if (byte >= 127 && byte <= 160)
+        return 256u + 33 + (byte - 127u);
+    return byte == 173 ? 256u + 67 : byte;
+}
+
+int sh_code_to_byte(uint32_t code)
+{
+    if (code < 256)
+        return sh_byte_to_code((unsigned char)code) == code ? (int)code : -1;
+    if (code < 256 + 33)
+        return (int)(code - 256);
+    if (code < 256 + 67)
+        return (int)(code - 256 - 33 + 127);
+    return code == 256 + 67 ? 173 : -1;
+}
+
+void sh_bpe_free(struct sh_bpe *m)
+{
+    sh_words_free(&m->words);
+    sh_merges_free(&m->merges);
+}
+
+void sh_bpe_settle(struct sh_bpe *m)
+{
+    for (int b = 0; b < 256; b++) {
+        unsigned char byte = (unsigned char)b;
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
+        m->byte_id[b] = m->byte_level ? sh_words_get(&m->words, &byte, 1) : sh_words_get(&m->words, name, 6);
+        if (b < 128)
+            m->ascii_id[b] = sh_words_get(&m->words, &byte, 1);
+    }
+}
+
+void sh_bpe_scratch_init(struct sh_bpe_scratch *s)
+{
+    *s = (struct sh_bpe_scratch){.cache = sh_cache_create()};
+}
+
+void sh_bpe_scratch_free(struct sh_bpe_scratch *s)
+{
+    sh_cache_destroy(s->cache);
+    sh_merge_scratch_free(&s->merge);
+    free(s->symbols.id);
+}
+
+static bool all_bytes_are_words(const struct sh_bpe *m, const unsigned char *symbol, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (m->byte_id[symbol[i]] < 0)
+            return false;
+    return m->byte_fallback && !m->byte_level;
+}
+
+/* An unknown symbol waits: with fuse_unk the next unknown ones become one with it, and bytes of a character pass it by. */
+static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned char *symbol, size_t n, int64_t id, bool *waits)
+{
+    if (id < 0 && all_bytes_are_words(m, symbol, n)) {
+        for (size_t i = 0; i < n; i++)
+            sh_ids_put(to, (uint32_t)m->byte_id[symbol[i]]);
+        return;
+    }
+    if (id < 0 && m->unk < 0)
+        return;
+    if (*waits && (id >= 0 || !m->fuse_unk))
+        sh_ids_put(to, (uint32_t)m->unk);
+    *waits = id < 0;
+    if (id >= 0)
+        sh_ids_put(to, (uint32_t)id);
+}
+
+static int64_t symbol_id(const struct sh_bpe *m, const unsigned char *p, size_t *n)
+{
+    *n = 1;
+    if (m->byte_level)
+        return m->byte_id[*p];
+    if (*p < 0x80)
+        return m->ascii_id[*p];
+    sh_utf8_get(p, n);
+    return sh_words_get(&m->words, p, *n);
+}
+
+static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes)
+{
+    struct sh_ids *to = &s->symbols;
+    bool waits = false;
+
+    to->n = 0;
+    for (size_t i = 0, n; i < bytes; i += n) {
+        int64_t id = symbol_id(m, piece + i, &n);
+        put_symbol(m, to, piece + i, n, id, &waits);
+    }
+    if (waits)
+        sh_ids_put(to, (uint32_t)m->unk);
+    to->n = sh_merge(&m->merges, &s->merge, to->id, to->n);
+}
+
+void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
+                   struct sh_ids *out)
+{
+    uint64_t hash = bytes <= SH_CACHE_PIECE ? sh_words_hash(piece, bytes) : 0;
+    int64_t whole;
+
+    if (bytes <= SH_CACHE_PIECE && sh_cache_get(s->cache, hash, piece, bytes, out))
+        return;
+    if (m->ignore_merges && (whole = sh_words_get(&m->words, piece, bytes)) >= 0) {
+        s->symbols.n = 0;
+        sh_ids_put(&s->symbols, (uint32_t)whole);
+    } else {
+        merge_piece(m, s, piece, bytes);
+    }
+    if (bytes <= SH_CACHE_PIECE)
+        sh_cache_put(s->cache, hash, piece, bytes, s->symbols.id, s->symbols.n);
+    if (s->symbols.n)
+        memcpy(sh_ids_room(out, s->symbols.n), s->symbols.id, s->symbols.n * sizeof *out->id);
+    out->n += s->symbols.n;
+}

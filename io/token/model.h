@@ -1,0 +1,43 @@
+/* The words and merges of a byte pair encoding: pieces of text to ids. Filled once, then read from any thread. */
+#ifndef IO_TOKEN_MODEL_H
+#define IO_TOKEN_MODEL_H
+
+#include "io/token/cache.h"
+#include "io/token/ids.h"
+#include "io/token/merge.h"
+#include "io/token/words.h"
+
+struct sh_bpe {
+    struct sh_words words;  /* texts to ids; of byte-level models the bytes that a word stands for */
+    struct sh_merges merges;
+    bool byte_level;        /* a symbol is a byte; else a code point */
+    bool byte_fallback, fuse_unk, ignore_merges;
+    int64_t unk;            /* SH_NO_ID: what is no word is left out */
+    int64_t byte_id[256];   /* byte level: of each byte; else of "<0x00>", ... */
+    int64_t ascii_id[128];  /* else: of the characters that are one byte */
+};
+
+struct sh_bpe_scratch {
+    struct sh_cache *cache;
+    struct sh_merge_scratch merge;
+    struct sh_ids symbols;
+};
+
+void sh_bpe_free(struct sh_bpe *m);
+
+/* After words, merges and switches are set: byte_id, ascii_id. */
+void sh_bpe_settle(struct sh_bpe *m);
+
+void sh_bpe_scratch_init(struct sh_bpe_scratch *s);
+void sh_bpe_scratch_free(struct sh_bpe_scratch *s);
+
+/* Append the ids of one piece, which is not empty. */
+void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
+                   struct sh_ids *out);
+
+/* The byte-level alphabet: bytes that print are themselves, the others are code points from 256 on, in order.
+ * Source: GPT-2, encoder.py, bytes_to_unicode. */
+uint32_t sh_byte_to_code(unsigned char byte);
+int sh_code_to_byte(uint32_t code); /* -1: not in it */
+
+#endif

@@ -1,0 +1,61 @@
+#include "io/token/normal.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+void sh_normal_free(struct sh_normal *n)
+{
+    sh_nfc_destroy(n->nfc);
+    free(n->from);
+    free(n->to);
+    *n = (struct sh_normal){0};
+}
+
+static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
+{
+    if (bytes == 0)
+        return false;
+    sh_text_put(out, s->to, s->to_bytes);
+    sh_text_put(out, text, bytes);
+    return true;
+}
+
+static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
+{
+    const unsigned char *at = memmem(text, bytes, s->from, s->from_bytes);
+    size_t done = 0;
+
+    if (!at)
+        return false;
+    for (; at; at = memmem(text + done, bytes - done, s->from, s->from_bytes)) {
+        sh_text_put(out, text + done, (size_t)(at - text) - done);
+        sh_text_put(out, s->to, s->to_bytes);
+        done = (size_t)(at - text) + s->from_bytes;
+    }
+    sh_text_put(out, text + done, bytes - done);
+    return true;
+}
+
+static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
+{
+    switch (s->kind) {
+    case SH_NORMAL_NFC:
+        return sh_nfc_apply(s->nfc, text, bytes, out);
+    case SH_NORMAL_PREPEND:
+        return prepend(s, text, bytes, out);
+    default:
+        return replace(s, text, bytes, out);
+    }
+}
+
+void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text, size_t *bytes)
+{
+    for (int i = 0, to = 0; i < n; i++) {
+        scratch[to].n = 0;
+        if (!apply(&steps[i], *text, *bytes, &scratch[to]))
+            continue;
+        *text = scratch[to].at;
+        *bytes = scratch[to].n;
+        to = !to;
+    }
+}

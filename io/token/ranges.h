@@ -1,0 +1,31 @@
+/* Sets of code points as sorted ranges, for the classes of regular expressions. Local. */
+#ifndef IO_TOKEN_RANGES_H
+#define IO_TOKEN_RANGES_H
+
+#include "io/token/unicode.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sh_ranges {
+    struct sh_range *at; /* sorted and apart after sh_ranges_settle() */
+    int n, room;
+};
+
+void sh_ranges_free(struct sh_ranges *r);
+void sh_ranges_add(struct sh_ranges *r, uint32_t first, uint32_t last);
+void sh_ranges_settle(struct sh_ranges *r);
+void sh_ranges_invert(struct sh_ranges *r); /* settles */
+
+/* Add what a name in \p{...} stands for: a general category ("Lu", "L"), or a script that there is a table for ("Han").
+ * False: there is none of that name. */
+bool sh_ranges_add_property(struct sh_ranges *r, const char *name, size_t bytes);
+
+/* Code points with the property White_Space, which \s means. */
+void sh_ranges_add_space(struct sh_ranges *r);
+
+bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code);
+bool sh_is_space(uint32_t code);
+enum sh_category sh_category_of(uint32_t code);
+
+#endif

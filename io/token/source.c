@@ -1,0 +1,259 @@
+#include "io/token/source.h"
+
+#include "io/file/file.h"
+#include "sherd_config.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#ifdef HAVE_ZLIB
+#include <zlib.h>
+#endif
+#ifdef HAVE_ZSTD
+#include <zstd.h>
+#endif
+
+enum { PACKED_BYTES = 1 << 18 };
+
+struct form {
+    const char *suffix;
+    sh_rc (*open)(struct sh_source *s);
+    sh_rc (*read)(struct sh_source *s, void *to, size_t room, size_t *n);
+    void (*close)(struct sh_source *s);
+};
+
+struct sh_source {
+    const struct form *form;
+    char *path;
+    int fd;
+    int64_t at, bytes; /* of the file */
+    void *packer;
+    bool within;       /* a packed stream that has not ended */
+    size_t begin, end; /* of what is in the buffer */
+    unsigned char packed[PACKED_BYTES];
+};
+
+static sh_rc read_plain(struct sh_source *s, void *to, size_t room, size_t *n)
+{
+    *n = (int64_t)room < s->bytes - s->at ? room : (size_t)(s->bytes - s->at);
+    SH_TRY(sh_file_read(s->fd, s->path, to, (int64_t)*n, s->at));
+    s->at += (int64_t)*n;
+    return SH_OK;
+}
+
+#if defined HAVE_ZLIB || defined HAVE_ZSTD
+
+/* More packed bytes, when all are used. */
+static sh_rc refill(struct sh_source *s)
+{
+    if (s->begin < s->end)
+        return SH_OK;
+    s->begin = 0;
+    return read_plain(s, s->packed, PACKED_BYTES, &s->end);
+}
+
+static sh_rc refuse_end(const struct sh_source *s)
+{
+    return sh_fail(SH_E_DATA, "%s ends in the middle of its packed text: it was cut short; copy it again", s->path);
+}
+
+static sh_rc refuse_damage(const struct sh_source *s, const char *what)
+{
+    return sh_fail(SH_E_DATA, "%s does not unpack (%s); is it what its name says? copy it again", s->path, what);
+}
+
+#endif
+
+#ifdef HAVE_ZLIB
+
+static sh_rc open_gz(struct sh_source *s)
+{
+    z_stream *z = sh_calloc(1, sizeof *z);
+
+    s->packer = z;
+    return inflateInit2(z, 15 + 16) == Z_OK ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zlib");
+}
+
+/* A file may have several streams, one behind the other; each is gzip's. */
+static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
+{
+    z_stream *z = s->packer;
+
+    z->next_out = to;
+    z->avail_out = (uInt)(room < 1 << 30 ? room : 1 << 30);
+    uInt all = z->avail_out;
+    while (z->avail_out == all) {
+        SH_TRY(refill(s));
+        if (s->end == s->begin) {
+            *n = 0;
+            return s->within ? refuse_end(s) : SH_OK;
+        }
+        if (!s->within)
+            inflateReset(z);
+        s->within = true;
+        z->next_in = s->packed + s->begin;
+        z->avail_in = (uInt)(s->end - s->begin);
+        int rc = inflate(z, Z_NO_FLUSH);
+        s->begin = s->end - z->avail_in;
+        if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR)
+            return refuse_damage(s, z->msg ? z->msg : "zlib");
+        s->within = rc != Z_STREAM_END;
+    }
+    *n = all - z->avail_out;
+    return SH_OK;
+}
+
+static void close_gz(struct sh_source *s)
+{
+    inflateEnd(s->packer);
+    free(s->packer);
+}
+
+#else
+
+static sh_rc open_gz(struct sh_source *s)
+{
+    return sh_fail(SH_E_DATA, "%s is packed, and this Sherd was built without zlib (Debian: zlib1g-dev); unpack it", s->path);
+}
+
+#endif
+
+#ifdef HAVE_ZSTD
+
+static sh_rc open_zst(struct sh_source *s)
+{
+    s->packer = ZSTD_createDStream();
+    return s->packer ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zstd");
+}
+
+static sh_rc read_zst(struct sh_source *s, void *to, size_t room, size_t *n)
+{
+    ZSTD_outBuffer out = {to, room, 0};
+
+    while (out.pos == 0) {
+        SH_TRY(refill(s));
+        if (s->end == s->begin) {
+            *n = 0;
+            return s->within ? refuse_end(s) : SH_OK;
+        }
+        ZSTD_inBuffer in = {s->packed, s->end, s->begin};
+        size_t left = ZSTD_decompressStream(s->packer, &out, &in);
+        s->begin = in.pos;
+        if (ZSTD_isError(left))
+            return refuse_damage(s, ZSTD_getErrorName(left));
+        s->within = left != 0;
+    }
+    *n = out.pos;
+    return SH_OK;
+}
+
+static void close_zst(struct sh_source *s)
+{
+    ZSTD_freeDStream(s->packer);
+}
+
+#else
+
+static sh_rc open_zst(struct sh_source *s)
+{
+    return sh_fail(SH_E_DATA, "%s is packed, and this Sherd was built without zstd (Debian: libzstd-dev); unpack it", s->path);
+}
+
+#endif
+
+static sh_rc refuse_table(struct sh_source *s)
+{
+    return sh_fail(SH_E_DATA,
+                   "%s is a table; make jsonl of it: python3 -c \"import pandas; pandas.read_parquet('FILE').to_json('FILE.jsonl', "
+                   "orient='records', lines=True, force_ascii=False)\" (Arrow: read_feather)",
+                   s->path);
+}
+
+static sh_rc refuse_packed(struct sh_source *s)
+{
+    return sh_fail(SH_E_DATA, "%s is packed in a form that is not read; unpack it, or pack it with gzip or zstd", s->path);
+}
+
+#ifndef HAVE_ZLIB
+#define read_gz NULL
+#define close_gz NULL
+#endif
+#ifndef HAVE_ZSTD
+#define read_zst NULL
+#define close_zst NULL
+#endif
+
+static const struct form forms[] = {
+    {".gz", open_gz, read_gz, close_gz},
+    {".zst", open_zst, read_zst, close_zst},
+    {".parquet", refuse_table, NULL, NULL},
+    {".arrow", refuse_table, NULL, NULL},
+    {".feather", refuse_table, NULL, NULL},
+    {".xz", refuse_packed, NULL, NULL},
+    {".bz2", refuse_packed, NULL, NULL},
+    {".zip", refuse_packed, NULL, NULL},
+    {"", NULL, read_plain, NULL},
+};
+
+static const struct form *form_of(const char *path)
+{
+    const struct form *f = forms;
+    size_t n = strlen(path);
+
+    for (;; f++) {
+        size_t end = strlen(f->suffix);
+        if (n >= end && !strcasecmp(path + n - end, f->suffix))
+            return f;
+    }
+}
+
+bool sh_source_packed(const char *path)
+{
+    return form_of(path)->open != NULL;
+}
+
+sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
+{
+    struct sh_source *s = sh_calloc(1, sizeof *s);
+    sh_rc rc;
+
+    s->form = form_of(path);
+    s->path = sh_strdup(path);
+    s->fd = -1;
+    SH_TRY_OUT(sh_file_open(path, &s->fd, &s->bytes));
+    if (s->form->open)
+        SH_TRY_OUT(s->form->open(s));
+    *bytes = s->bytes;
+    *out = s;
+    return SH_OK;
+out:
+    sh_source_close(s);
+    return rc;
+}
+
+void sh_source_close(struct sh_source *s)
+{
+    if (!s)
+        return;
+    if (s->packer && s->form->close)
+        s->form->close(s);
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->path);
+    free(s);
+}
+
+void sh_source_skip(struct sh_source *s, int64_t at)
+{
+    s->at = at < s->bytes ? at : s->bytes;
+}
+
+sh_rc sh_source_read(struct sh_source *s, void *to, size_t room, size_t *n, int64_t *taken)
+{
+    SH_TRY(s->form->read(s, to, room, n));
+    *taken = s->at;
+    return SH_OK;
+}

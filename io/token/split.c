@@ -1,0 +1,249 @@
+#include "io/token/split.h"
+
+#include "io/token/expression.h"
+#include "io/token/text.h"
+#include "io/token/unicode.h"
+#include "io/token/ranges.h"
+#include "src/base/utf8.h"
+
+#include <stdlib.h>
+
+struct sh_split_scratch {
+    struct sh_expression_scratch *match;
+    struct sh_text *text; /* [steps] */
+    int steps;
+};
+
+sh_rc sh_split_pattern(const char *pattern, size_t bytes, struct sh_split *out)
+{
+    *out = (struct sh_split){.kind = SH_SPLIT_PATTERN};
+    return sh_expression_compile(pattern, bytes, &out->code, &out->jit);
+}
+
+void sh_split_free(struct sh_split *s)
+{
+    sh_expression_free(s->code);
+    free(s->text);
+    *s = (struct sh_split){0};
+}
+
+struct sh_split_scratch *sh_split_scratch_create(int steps)
+{
+    struct sh_split_scratch *s = sh_calloc(1, sizeof *s);
+
+    s->match = sh_expression_scratch_create();
+    s->text = sh_calloc((size_t)steps + 1, sizeof *s->text);
+    s->steps = steps;
+    return s;
+}
+
+void sh_split_scratch_destroy(struct sh_split_scratch *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->steps; i++)
+        free(s->text[i].at);
+    sh_expression_scratch_destroy(s->match);
+    free(s->text);
+    free(s);
+}
+
+/* What is being cut, and where the pieces go. */
+struct cut {
+    const struct sh_split *step; /* this one; `left` more behind it */
+    int left;
+    struct sh_split_scratch *s;
+    struct sh_text *scratch;
+    const unsigned char *text;
+    size_t bytes;
+    bool first;
+    sh_split_sink sink;
+    void *ctx;
+    size_t begin; /* of a piece that may still grow, up to `end` */
+    size_t end;
+    bool held, last_match;
+};
+
+static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first);
+
+static sh_rc emit(struct cut *c, size_t begin, size_t end)
+{
+    if (begin == end)
+        return SH_OK;
+    if (c->left == 0)
+        return c->sink(c->ctx, c->text + begin, end - begin);
+    return run(c->step + 1, c->left, c, c->text + begin, end - begin, c->first && begin == 0);
+}
+
+static sh_rc emit_held(struct cut *c)
+{
+    bool held = c->held;
+
+    c->held = false;
+    return held ? emit(c, c->begin, c->end) : SH_OK;
+}
+
+/* Whether a stretch goes on the piece that is held. */
+static bool joins(const struct cut *c, bool match)
+{
+    switch (c->step->how) {
+    case SH_SPLIT_CONTIGUOUS:
+        return match == c->last_match;
+    case SH_SPLIT_WITH_PREVIOUS:
+        return match && !c->last_match;
+    case SH_SPLIT_WITH_NEXT:
+        return !match && c->last_match;
+    default:
+        return false;
+    }
+}
+
+/* The next stretch of the text, which is a match or what lies between two; the stretches cover it all. */
+static sh_rc stretch(struct cut *c, size_t begin, size_t end, bool match)
+{
+    if (begin == end)
+        return SH_OK;
+    match ^= c->step->invert;
+    if (c->step->how == SH_SPLIT_ISOLATED)
+        return emit(c, begin, end);
+    if (c->step->how == SH_SPLIT_REMOVED)
+        return match ? SH_OK : emit(c, begin, end);
+    if (c->held && joins(c, match)) {
+        c->end = end;
+    } else {
+        SH_TRY(emit_held(c));
+        c->begin = begin;
+        c->end = end;
+        c->held = true;
+    }
+    c->last_match = match;
+    return SH_OK;
+}
+
+static sh_rc cut_pattern(struct cut *c)
+{
+    size_t done = 0, begin, end;
+    bool found;
+
+    for (;;) {
+        SH_TRY(sh_expression_next(c->step->code, c->step->jit, c->s->match, c->text, c->bytes, done, &begin, &end, &found));
+        if (!found)
+            return stretch(c, done, c->bytes, false);
+        SH_TRY(stretch(c, done, begin, false));
+        SH_TRY(stretch(c, begin, end, true));
+        done = end;
+    }
+}
+
+static sh_rc cut_string(struct cut *c)
+{
+    const struct sh_split *s = c->step;
+    size_t done = 0;
+
+    for (;;) {
+        const unsigned char *at = memmem(c->text + done, c->bytes - done, s->text, s->bytes);
+        if (!at)
+            return stretch(c, done, c->bytes, false);
+        size_t begin = (size_t)(at - c->text);
+        SH_TRY(stretch(c, done, begin, false));
+        SH_TRY(stretch(c, begin, begin + s->bytes, true));
+        done = begin + s->bytes;
+    }
+}
+
+static bool is_numeric(uint32_t code)
+{
+    return code < 0x80 ? code >= '0' && code <= '9' : sh_range_has(sh_unicode_numeric, sh_unicode_numeric_n, code);
+}
+
+static sh_rc cut_digits(struct cut *c)
+{
+    size_t done = 0;
+
+    for (size_t i = 0, n; i < c->bytes; i += n) {
+        if (!is_numeric(sh_utf8_get(c->text + i, &n)))
+            continue;
+        SH_TRY(stretch(c, done, i, false));
+        SH_TRY(stretch(c, i, i + n, true));
+        done = i + n;
+    }
+    return stretch(c, done, c->bytes, false);
+}
+
+static sh_rc cut_marks(struct cut *c)
+{
+    const struct sh_split *s = c->step;
+    size_t done = 0, at = 0;
+
+    for (;;) {
+        while (c->bytes - at >= s->bytes && memcmp(c->text + at, s->text, s->bytes) == 0)
+            at += s->bytes;
+        const unsigned char *next = memmem(c->text + at, c->bytes - at, s->text, s->bytes);
+        if (!next)
+            return emit(c, done, c->bytes);
+        at = (size_t)(next - c->text);
+        SH_TRY(emit(c, done, at));
+        done = at;
+    }
+}
+
+static bool begins_with(const struct cut *c, const void *text, size_t bytes)
+{
+    return c->bytes >= bytes && memcmp(c->text, text, bytes) == 0;
+}
+
+static sh_rc add_prefix(struct cut *c)
+{
+    if (!begins_with(c, " ", 1)) {
+        c->scratch->n = 0;
+        sh_text_put(c->scratch, " ", 1);
+        sh_text_put(c->scratch, c->text, c->bytes);
+        c->text = c->scratch->at;
+        c->bytes = c->scratch->n;
+    }
+    return emit(c, 0, c->bytes);
+}
+
+static sh_rc replace_spaces(struct cut *c)
+{
+    const struct sh_split *s = c->step;
+    bool wanted = s->prepend == SH_PREPEND_ALWAYS || (s->prepend == SH_PREPEND_FIRST && c->first);
+    size_t done = 0;
+
+    c->scratch->n = 0;
+    if (wanted && !begins_with(c, " ", 1) && !begins_with(c, s->text, s->bytes))
+        sh_text_put(c->scratch, s->text, s->bytes);
+    for (const unsigned char *at; (at = memchr(c->text + done, ' ', c->bytes - done)) != NULL;) {
+        size_t i = (size_t)(at - c->text);
+        sh_text_put(c->scratch, c->text + done, i - done);
+        sh_text_put(c->scratch, s->text, s->bytes);
+        done = i + 1;
+    }
+    sh_text_put(c->scratch, c->text + done, c->bytes - done);
+    c->text = c->scratch->at;
+    c->bytes = c->scratch->n;
+    return emit(c, 0, c->bytes);
+}
+
+static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first)
+{
+    static sh_rc (*const kinds[])(struct cut *) = {
+        [SH_SPLIT_PATTERN] = cut_pattern, [SH_SPLIT_STRING] = cut_string, [SH_SPLIT_DIGITS] = cut_digits,
+        [SH_SPLIT_MARKS] = cut_marks,     [SH_SPLIT_PREFIX] = add_prefix, [SH_SPLIT_METASPACE] = replace_spaces,
+    };
+    struct cut c = {.step = step, .left = left - 1, .s = from->s, .scratch = from->scratch + 1, .text = text, .bytes = bytes,
+                    .first = first, .sink = from->sink, .ctx = from->ctx};
+
+    SH_TRY(kinds[step->kind](&c));
+    return emit_held(&c);
+}
+
+sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
+               bool first, sh_split_sink sink, void *ctx)
+{
+    struct cut c = {.s = s, .scratch = s->text - 1, .sink = sink, .ctx = ctx};
+
+    if (bytes == 0)
+        return SH_OK;
+    return n ? run(steps, n, &c, text, bytes, first) : sink(ctx, text, bytes);
+}

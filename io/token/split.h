@@ -1,0 +1,53 @@
+/* Cutting text into pieces that no merge crosses: the pre-tokenizer of a tokenizer.json as a list of steps, each of which cuts
+ * the pieces of the one before. Steps are read from any thread; the scratch is a thread's own. */
+#ifndef IO_TOKEN_SPLIT_H
+#define IO_TOKEN_SPLIT_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum sh_split_kind {
+    SH_SPLIT_PATTERN,      /* at matches of a regular expression */
+    SH_SPLIT_STRING,       /* at a text */
+    SH_SPLIT_DIGITS,       /* at each number (Unicode: N*) */
+    SH_SPLIT_MARKS,        /* before each run of a text */
+    SH_SPLIT_PREFIX,       /* no cut: a space before a piece without one */
+    SH_SPLIT_METASPACE,    /* no cut: a text for each space, and before the piece */
+};
+
+enum sh_split_how { SH_SPLIT_ISOLATED, SH_SPLIT_REMOVED, SH_SPLIT_CONTIGUOUS, SH_SPLIT_WITH_PREVIOUS, SH_SPLIT_WITH_NEXT };
+
+enum sh_split_prepend { SH_PREPEND_NEVER, SH_PREPEND_FIRST, SH_PREPEND_ALWAYS };
+
+struct sh_split {
+    enum sh_split_kind kind;
+    enum sh_split_how how;
+    bool invert;
+    char *text; /* STRING, MARKS, METASPACE: owned */
+    size_t bytes;
+    enum sh_split_prepend prepend;
+    void *code; /* PATTERN: compiled */
+    bool jit;
+};
+
+/* Compile a regular expression of a tokenizer (pattern.h). Errors: SH_E_DATA: it is not read, does not compile, matches an empty
+ * text; Sherd was built without PCRE2. */
+sh_rc sh_split_pattern(const char *pattern, size_t bytes, struct sh_split *out);
+void sh_split_free(struct sh_split *s);
+
+struct sh_split_scratch;
+
+struct sh_split_scratch *sh_split_scratch_create(int steps);
+void sh_split_scratch_destroy(struct sh_split_scratch *s); /* NULL is fine */
+
+typedef sh_rc (*sh_split_sink)(void *ctx, const unsigned char *piece, size_t bytes);
+
+/* Hand the pieces of text [bytes], UTF-8, to a sink in order; none is empty.
+ *   first  in  whether this is the beginning of the whole text
+ * Errors: of the sink; SH_E_DATA: an expression needs more steps than PCRE2 allows. */
+sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
+               bool first, sh_split_sink sink, void *ctx);
+
+#endif

@@ -1,0 +1,47 @@
+#include "io/token/words.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+void sh_words_init(struct sh_words *w, size_t n)
+{
+    uint32_t rows = 16;
+
+    while (rows < n * 2)
+        rows *= 2;
+    *w = (struct sh_words){.row = sh_calloc(rows, sizeof *w->row), .mask = rows - 1};
+}
+
+void sh_words_free(struct sh_words *w)
+{
+    free(w->row);
+    *w = (struct sh_words){0};
+}
+
+static struct sh_word *find(const struct sh_words *w, const void *text, size_t bytes)
+{
+    uint32_t i = (uint32_t)(sh_words_hash(text, bytes) >> 20) & w->mask;
+
+    while (w->row[i].text && (w->row[i].bytes != bytes || memcmp(w->row[i].text, text, bytes) != 0))
+        i = (i + 1) & w->mask;
+    return &w->row[i];
+}
+
+bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t id)
+{
+    struct sh_word *row = find(w, text, bytes);
+
+    if (row->text)
+        return false;
+    *row = (struct sh_word){text, (uint32_t)bytes, id};
+    w->n++;
+    return true;
+}
+
+int64_t sh_words_get(const struct sh_words *w, const void *text, size_t bytes)
+{
+    const struct sh_word *row = find(w, text, bytes);
+
+    return row->text ? (int64_t)row->id : SH_NO_ID;
+}

@@ -1,0 +1,48 @@
+/* A table from strings of bytes to ids, open addressing, read only once it is filled. Local; reading from any thread. */
+#ifndef IO_TOKEN_WORDS_H
+#define IO_TOKEN_WORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { SH_NO_ID = -1 };
+
+struct sh_word {
+    const unsigned char *text; /* not copied */
+    uint32_t bytes, id;
+};
+
+struct sh_words {
+    struct sh_word *row; /* [mask + 1]; text NULL: free */
+    uint32_t mask, n;
+};
+
+/* Room for `n` words. */
+void sh_words_init(struct sh_words *w, size_t n);
+void sh_words_free(struct sh_words *w);
+
+/* False: the word is there already, and keeps its id. */
+bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t id);
+
+/* SH_NO_ID: it is not there. */
+int64_t sh_words_get(const struct sh_words *w, const void *text, size_t bytes);
+
+/* Eight bytes at a time; pieces of text are short. The upper bits are the good ones. */
+static inline uint64_t sh_words_hash(const unsigned char *p, size_t n)
+{
+    uint64_t h = n * 0x9e3779b97f4a7c15u, x = 0;
+
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&x, p, 8);
+        h = (h ^ x) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    x = 0;
+    memcpy(&x, p, n);
+    h = (h ^ x) * 0xff51afd7ed558ccdu;
+    return h ^ h >> 29;
+}
+
+#endif
