@@ -13,7 +13,9 @@ struct sh_family {
     bool layer_norm;          /* LayerNorm with bias; else RMSNorm */
     bool learned_positions;   /* a vector for each position beside the embedding; else rotary positions */
     bool gelu;                /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
-    bool attention_bias, mlp_bias; /* of all their products */
+    bool qkv_bias, o_bias, mlp_bias; /* products with biases */
+    bool bias_keys;           /* or as model.attention_bias and mlp_bias say */
+    int no_rope_layer_interval; /* what the key is where it is not given; 0: there is no such key */
     bool w_in_out;            /* matrices are stored [in,out]; else [out,in] */
     bool one_width;           /* heads fill the stream and are all alike: n_kv_heads = n_heads, head_dim = dim / n_heads */
 

@@ -47,7 +47,9 @@ enum {
 typedef const struct sh_config_word words[];
 
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
-static words family_words = {{"llama", SH_FAMILY_LLAMA}, {"gpt2", SH_FAMILY_GPT2}, {NULL, 0}};
+static words family_words = {{"llama", SH_FAMILY_LLAMA},     {"gpt2", SH_FAMILY_GPT2}, {"mistral", SH_FAMILY_MISTRAL},
+                             {"qwen2", SH_FAMILY_QWEN2},     {"phi3", SH_FAMILY_PHI3}, {"smollm3", SH_FAMILY_SMOLLM3},
+                             {"starcoder2", SH_FAMILY_STARCODER2}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {
     {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
@@ -119,7 +121,10 @@ const struct sh_config_key sh_config_keys[] = {
          "Keys given beside it win. Empty or custom: no preset, every dimension is given."},
     {KEY(model, family), WORDS(family_words), .def = "llama",
      .help =
-         "Architecture. llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU, biases."},
+         "Architecture, as Hugging Face names it. llama: RMSNorm, rotary positions, SwiGLU; mistral: the same; qwen2: with "
+         "biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions in each fourth block; "
+         "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions. Attention windows "
+         "(mistral, qwen2) are not implemented."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
@@ -129,7 +134,7 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
      .help = "Elements of one head."},
     {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS,
-     .derived = "the preset's, else 4 * model.dim for gpt2, 8/3 of it rounded up to a multiple of 64 for llama",
+     .derived = "the preset's, else 4 * model.dim with GELU, 8/3 of it rounded up to a multiple of 64 with SwiGLU",
      .help = "Inner width of the feed-forward layers."},
     {KEY(model, vocab_size), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
      .help = "Number of different tokens."},
@@ -148,6 +153,13 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Context length before stretching; needed with rope_factor."},
     {KEY(model, tie_word_embeddings), BOOL, .def = "false",
      .help = "Use the embedding as the output projection as well."},
+    {KEY(model, attention_bias), BOOL, .def = "false",
+     .help = "For llama and smollm3: the four products of attention have biases."},
+    {KEY(model, mlp_bias), BOOL, .def = "false",
+     .help = "For llama and smollm3: the three products of the feed-forward layers have biases."},
+    {KEY(model, no_rope_layer_interval), .min = 0, .max = 10000, .unit = "blocks",
+     .derived = "4 for smollm3, else 0",
+     .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
     {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
      .help = "Standard deviation of initial weights; of the projections back into the residual stream this over "
              "sqrt(2 n_layers). Each is a sum of eight uniform numbers: nearly normal, with an excess kurtosis of -0.15 "

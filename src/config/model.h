@@ -13,6 +13,8 @@ struct sh_model {            /* the preset sets all of these; keys given by the 
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int rope_original_max_len; /* rope_factor 0: no scaling */
     bool tie_word_embeddings;
+    bool attention_bias, mlp_bias; /* biases of products where the family leaves the choice */
+    int no_rope_layer_interval; /* each block of that number has no rotary positions; 0: all have */
     double init_std;
 };
 

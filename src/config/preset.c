@@ -152,6 +152,12 @@ static sh_rc derive_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
+static void derive_positions(struct sh_config_state *state)
+{
+    if (sh_config_place_of(state, "model.no_rope_layer_interval")->source == SH_SOURCE_DEFAULT)
+        state->cfg.model.no_rope_layer_interval = sh_family_of(state->cfg.model.family)->no_rope_layer_interval;
+}
+
 sh_rc sh_config_preset_apply(struct sh_config_state *state)
 {
     struct sh_model *m = &state->cfg.model;
@@ -166,6 +172,7 @@ sh_rc sh_config_preset_apply(struct sh_config_state *state)
     }
     SH_TRY(check_complete(m));
     derive_ffn(m);
+    derive_positions(state);
     SH_TRY(derive_heads(state));
     if (state->cfg.training.seq_len == 0)
         state->cfg.training.seq_len = m->max_seq_len < DEFAULT_SEQ_LEN ? m->max_seq_len : DEFAULT_SEQ_LEN;

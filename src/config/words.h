@@ -27,7 +27,9 @@ enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
 enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY };
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
-enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
+enum sh_cfg_family {
+    SH_FAMILY_LLAMA, SH_FAMILY_GPT2, SH_FAMILY_MISTRAL, SH_FAMILY_QWEN2, SH_FAMILY_PHI3, SH_FAMILY_SMOLLM3, SH_FAMILY_STARCODER2
+};
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

@@ -55,35 +55,49 @@ static struct weights declare_linear(struct decoder *d, const char *name, int64_
     return l;
 }
 
-/* Queries, keys and values are one product, as one parameter or as neighbours. */
+/* n products of one input, written as one: their matrices are neighbours, and so are their biases behind them. */
+static struct weights declare_stack(struct decoder *d, int n, const char *const *name, const int64_t *out, bool bias)
+{
+    struct weights first = {SH_NONE, SH_NONE};
+
+    for (int i = 0; i < n; i++) {
+        int w = declare(d, name[i], "weight", 2, DIMS(out[i], d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
+
+        first.w = i ? first.w : w;
+    }
+    for (int i = 0; bias && i < n; i++) {
+        int b = declare(d, name[i], "bias", 1, &out[i], SH_INIT_ZERO, 0);
+
+        first.b = i ? first.b : b;
+    }
+    first.w = sh_emit_stack(&d->e, first.w, n);
+    if (bias)
+        first.b = sh_emit_stack(&d->e, first.b, n);
+    return first;
+}
+
+/* Queries, keys and values are one product, as one parameter or as three. */
 static struct weights declare_qkv(struct decoder *d)
 {
+    const struct sh_family *f = d->f;
     const struct sh_model *m = d->m;
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
-    float std = (float)m->init_std;
-    struct weights first;
+    bool bias = f->qkv_bias || m->attention_bias;
 
-    if (!d->f->k)
-        return declare_linear(d, d->f->q, m->dim, q + 2 * kv, d->f->attention_bias, std);
-    first = declare_linear(d, d->f->q, m->dim, q, false, std);
-    declare_linear(d, d->f->k, m->dim, kv, false, std);
-    declare_linear(d, d->f->v, m->dim, kv, false, std);
-    first.w = sh_emit_stack(&d->e, first.w, 3);
-    return first;
+    if (!f->k)
+        return declare_linear(d, f->q, m->dim, q + 2 * kv, bias, (float)m->init_std);
+    return declare_stack(d, 3, (const char *const[]){f->q, f->k, f->v}, DIMS(q, kv, kv), bias);
 }
 
 static struct weights declare_up(struct decoder *d)
 {
+    const struct sh_family *f = d->f;
     const struct sh_model *m = d->m;
-    float std = (float)m->init_std;
-    struct weights gate;
+    bool bias = f->mlp_bias || m->mlp_bias;
 
-    if (d->f->gelu)
-        return declare_linear(d, d->f->up, m->dim, m->ffn_dim, d->f->mlp_bias, std);
-    gate = declare_linear(d, d->f->gate, m->dim, m->ffn_dim, false, std);
-    declare_linear(d, d->f->up, m->dim, m->ffn_dim, false, std);
-    gate.w = sh_emit_stack(&d->e, gate.w, 2);
-    return gate;
+    if (!f->gate)
+        return declare_linear(d, f->up, m->dim, (f->gelu ? 1 : 2) * (int64_t)m->ffn_dim, bias, (float)m->init_std);
+    return declare_stack(d, 2, (const char *const[]){f->gate, f->up}, DIMS(m->ffn_dim, m->ffn_dim), bias);
 }
 
 /* Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the stream keeps its variance over
@@ -99,10 +113,11 @@ static struct block declare_block(struct decoder *d)
     sh_emit_unit(&d->e, unit);
     b.norm1 = declare_norm(d, d->f->norm1);
     b.qkv = declare_qkv(d);
-    b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim, d->f->attention_bias, residual_std);
+    b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim,
+                            d->f->o_bias || m->attention_bias, residual_std);
     b.norm2 = declare_norm(d, d->f->norm2);
     b.up = declare_up(d);
-    b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias, residual_std);
+    b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias || m->mlp_bias, residual_std);
     return b;
 }
 
@@ -147,11 +162,18 @@ static int linear(struct decoder *d, int x, struct weights l)
     return sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out);
 }
 
+static bool has_rope(const struct decoder *d)
+{
+    int interval = d->m->no_rope_layer_interval;
+
+    return !d->f->learned_positions && (!interval || (d->e.block + 1) % interval);
+}
+
 static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
 {
     int qkv = linear(d, norm(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
 
-    if (!d->f->learned_positions)
+    if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
     return linear(d, sh_emit_attention(&d->e, qkv, &d->heads), b->proj);
 }

@@ -63,7 +63,7 @@ int sh_emit_stack(struct sh_emit *e, int first, int n)
 
     for (int i = 0; i < n; i++)
         rows += e->p->params[param + i].dim[0];
-    t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, 2, DIMS(rows, e->p->params[param].dim[1]), "%s+%d",
+    t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, e->p->params[param].ndim, DIMS(rows, e->p->params[param].dim[1]), "%s+%d",
                        e->p->params[param].name, n - 1);
     t.param = param;
     return sh_program_add_tensor(e->p, &t);

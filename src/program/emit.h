@@ -21,7 +21,7 @@ void sh_emit_unit(struct sh_emit *e, const char *name);
 int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std);
 
 /* One matrix [sum of rows, columns] over `n` matrices declared one after the other, `first` being the first of them:
- * q, k and v as one product. */
+ * q, k and v as one product. Or one vector over n vectors: their biases. */
 int sh_emit_stack(struct sh_emit *e, int first, int n);
 
 /* The same storage with another shape of as many elements. */

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama in plain PyTorch, with Hugging Face's names and meaning, and their training.
+"""GPT-2, Llama and what took over its names in plain PyTorch, with Hugging Face's names and meaning, and their training.
 
 Everything is float64: what is compared with it is float32, so a difference is that program's own error and nothing of
 the reference's. Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
@@ -67,19 +67,51 @@ def gpt2_block(w, name, x, mask, c):
                linear('attn.c_attn', layer_norm(w, f'{name}.ln_1', x, c)).chunk(3, -1))
     x = x + linear('attn.c_proj', attend(q, k, v, mask))
     up = linear('mlp.c_fc', layer_norm(w, f'{name}.ln_2', x, c))
-    gelu = 0.5 * up * (1 + torch.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up ** 3)))
-    return x + linear('mlp.c_proj', gelu)
+    return x + linear('mlp.c_proj', gelu(up))
 
 
-def llama_block(w, name, x, mask, c):
+# How the families that took over Llama's names differ from it. Biases: the products that have them.
+QKV, OUT = ('self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj'), ('self_attn.o_proj',)
+GATED = ('mlp.gate_proj', 'mlp.up_proj', 'mlp.down_proj')
+FAMILIES = {
+    'llama': {},
+    'mistral': {},
+    'qwen2': {'biases': QKV},
+    'phi3': {'stacked': True},
+    'smollm3': {},
+    'starcoder2': {'norm': layer_norm, 'gelu': True, 'biases': QKV + OUT + ('mlp.c_fc', 'mlp.c_proj')},
+}
+
+
+def biases(c):
+    return (FAMILIES[c['model.family']].get('biases', ()) + (QKV + OUT if c.get('model.attention_bias') else ())
+            + (GATED if c.get('model.mlp_bias') else ()))
+
+
+def gelu(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def llama_block(w, name, x, mask, c, turned):
+    """turned: whether the block has rotary positions."""
+    family = FAMILIES[c['model.family']]
+    norm, stacked, biased = family.get('norm', rms_norm), family.get('stacked'), biases(c)
+
     def linear(part, x):
-        return x @ w[f'{name}.{part}.weight'].T
+        y = x @ w[f'{name}.{part}.weight'].T
+        return y + w[f'{name}.{part}.bias'] if part in biased else y
 
-    y = rms_norm(w, f'{name}.input_layernorm', x, c)
-    q, k, v = (heads(linear(f'self_attn.{part}_proj', y), c['model.head_dim']) for part in 'qkv')
-    x = x + linear('self_attn.o_proj', attend(rotate(q, c), rotate(k, c), v, mask))
-    y = rms_norm(w, f'{name}.post_attention_layernorm', x, c)
-    gate, up = linear('mlp.gate_proj', y), linear('mlp.up_proj', y)
+    y, dim = norm(w, f'{name}.input_layernorm', x, c), c['model.head_dim']
+    sizes = [dim * c['model.n_heads'], dim * c['model.n_kv_heads'], dim * c['model.n_kv_heads']]
+    q, k, v = (heads(part, dim) for part in
+               (linear('self_attn.qkv_proj', y).split(sizes, -1) if stacked else [linear(part, y) for part in QKV]))
+    if turned:
+        q, k = rotate(q, c), rotate(k, c)
+    x = x + linear('self_attn.o_proj', attend(q, k, v, mask))
+    y = norm(w, f'{name}.post_attention_layernorm', x, c)
+    if family.get('gelu'):
+        return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
+    gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked else (linear(part, y) for part in GATED[:2])
     return x + linear('mlp.down_proj', gate * torch.sigmoid(gate) * up)
 
 
@@ -92,13 +124,10 @@ def gpt2(w, tokens, mask, c):
 
 
 def llama(w, tokens, mask, c):
-    x = w['model.embed_tokens.weight'][tokens]
+    x, interval = w['model.embed_tokens.weight'][tokens], c.get('model.no_rope_layer_interval', 0)
     for i in range(c['model.n_layers']):
-        x = llama_block(w, f'model.layers.{i}', x, mask, c)
-    return rms_norm(w, 'model.norm', x, c)
-
-
-EMBEDDING = {'gpt2': 'transformer.wte.weight', 'llama': 'model.embed_tokens.weight'}
+        x = llama_block(w, f'model.layers.{i}', x, mask, c, not interval or (i + 1) % interval != 0)
+    return FAMILIES[c['model.family']].get('norm', rms_norm)(w, 'model.norm', x, c)
 
 
 IGNORED = -100  # a target that does not count
@@ -108,8 +137,9 @@ def mean_loss(w, tokens, targets, c):
     """[B,T] each."""
     family = c['model.family']
     separator = c['data.document_separator'] if c.get('data.document_mask') else -1
-    x = {'gpt2': gpt2, 'llama': llama}[family](w, tokens, visible(tokens, separator), c)
-    logits = x @ w.get('lm_head.weight', w[EMBEDDING[family]]).T
+    x = (gpt2 if family == 'gpt2' else llama)(w, tokens, visible(tokens, separator), c)
+    embedding = 'transformer.wte.weight' if family == 'gpt2' else 'model.embed_tokens.weight'
+    logits = x @ w['lm_head.weight' if 'lm_head.weight' in w else embedding].T
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 

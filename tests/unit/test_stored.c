@@ -94,6 +94,9 @@ static const struct row state[] = {
     {"model.rope_high_freq_factor", "5", NULL},
     {"model.rope_original_max_len", "256", NULL},
     {"model.tie_word_embeddings", "true", NULL},
+    {"model.attention_bias", "true", NULL},
+    {"model.mlp_bias", "true", NULL},
+    {"model.no_rope_layer_interval", "2", "model.family=smollm3"},
     {"model.init_std", "0.1", NULL},
     {"training.dataset_path", "a.bin", NULL},
     {"training.seq_len", "16", NULL},
@@ -134,6 +137,18 @@ static const struct row state[] = {
 
 enum { MACHINE = sizeof machine / sizeof machine[0], STATE = sizeof state / sizeof state[0] };
 
+/* Give a key, in the place of the base's value where the base has one. */
+static void give(const char *words[], int *n, const char *change)
+{
+    for (int i = 0; change && i < *n; i++)
+        if (strncmp(words[i], change, strcspn(change, "=") + 1) == 0) {
+            words[i] = change;
+            change = NULL;
+        }
+    if (change)
+        words[(*n)++] = change;
+}
+
 static void load(const char *needs, const char *change, struct sh_config *cfg)
 {
     const char *words[] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
@@ -142,17 +157,8 @@ static void load(const char *needs, const char *change, struct sh_config *cfg)
                            "training.global_batch_size=4", NULL, NULL};
     int n = 12;
 
-    if (needs)
-        words[n++] = needs;
-    for (int i = 0; change && i < n; i++) { /* in the place of the base's value */
-        size_t key = strcspn(change, "=") + 1;
-        if (strncmp(words[i], change, key) == 0) {
-            words[i] = change;
-            change = NULL;
-        }
-    }
-    if (change)
-        words[n++] = change;
+    give(words, &n, needs);
+    give(words, &n, change);
     if (sh_config_load(NULL, n, words, cfg) != SH_OK)
         fail_msg("%s", sh_error_text());
 }

@@ -1,0 +1,228 @@
+/* Each family of models: its tensors have Hugging Face's names and shapes, its gradients are the slopes of its loss, and
+ * a mesh trains it as one rank does. Numbers of other programs: tests/gold/test_torch.py. */
+#include "src/base/rng.h"
+#include "src/config/family.h"
+#include "src/config/words.h"
+#include "tests/unit/simulate.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { DIM = 12, HEADS = 3, KV = 1, HEAD_DIM = 4, FFN = 20, BATCH = 6, TOKENS = BATCH * TINY_SEQ, SEED = 5, LAYERS = 2 };
+enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
+
+#define COMMON                                                                                                        \
+    .n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = HEAD_DIM, .ffn_dim = FFN,         \
+    .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .norm_eps = 1e-5, .rope_theta = 100, .init_std = 0.3
+
+#define W(name, rows, columns) " " name ".weight[" #rows "," #columns "]"
+#define V(name, rows) " " name "[" #rows "]"
+#define QKV W("self_attn.q_proj", 12, 12) W("self_attn.k_proj", 4, 12) W("self_attn.v_proj", 4, 12)
+#define QKV_BIAS V("self_attn.q_proj.bias", 12) V("self_attn.k_proj.bias", 4) V("self_attn.v_proj.bias", 4)
+#define MLP W("mlp.gate_proj", 20, 12) W("mlp.up_proj", 20, 12)
+#define MLP_BIAS V("mlp.gate_proj.bias", 20) V("mlp.up_proj.bias", 20)
+#define O W("self_attn.o_proj", 12, 12)
+#define DOWN W("mlp.down_proj", 12, 20)
+#define NORM1 V("input_layernorm.weight", 12)
+#define NORM2 V("post_attention_layernorm.weight", 12)
+
+/* The tensors of block 0, in their order in the file. */
+static const struct row {
+    struct tiny_model m;
+    const char *architecture, *block;
+    int rope; /* blocks with rotary positions */
+} rows[] = {
+    {{"llama", {COMMON, .family = SH_FAMILY_LLAMA}, false}, "LlamaForCausalLM", NORM1 QKV O NORM2 MLP DOWN, 2},
+    {{"llama, biases", {COMMON, .family = SH_FAMILY_LLAMA, .attention_bias = true, .mlp_bias = true}, false},
+     "LlamaForCausalLM",
+     NORM1 QKV QKV_BIAS O V("self_attn.o_proj.bias", 12) NORM2 MLP MLP_BIAS DOWN V("mlp.down_proj.bias", 12), 2},
+    {{"mistral", {COMMON, .family = SH_FAMILY_MISTRAL}, true}, "MistralForCausalLM", NORM1 QKV O NORM2 MLP DOWN, 2},
+    {{"qwen2", {COMMON, .family = SH_FAMILY_QWEN2}, false}, "Qwen2ForCausalLM", NORM1 QKV QKV_BIAS O NORM2 MLP DOWN, 2},
+    {{"phi3", {COMMON, .family = SH_FAMILY_PHI3}, false}, "Phi3ForCausalLM",
+     NORM1 W("self_attn.qkv_proj", 20, 12) O NORM2 W("mlp.gate_up_proj", 40, 12) DOWN, 2},
+    {{"smollm3", {COMMON, .family = SH_FAMILY_SMOLLM3, .tie_word_embeddings = true, .no_rope_layer_interval = 2}, false},
+     "SmolLM3ForCausalLM", NORM1 QKV O NORM2 MLP DOWN, 1},
+    {{"starcoder2", {COMMON, .family = SH_FAMILY_STARCODER2, .tie_word_embeddings = true}, false},
+     "Starcoder2ForCausalLM",
+     NORM1 V("input_layernorm.bias", 12) QKV QKV_BIAS O V("self_attn.o_proj.bias", 12) NORM2
+         V("post_attention_layernorm.bias", 12) W("mlp.c_fc", 20, 12) V("mlp.c_fc.bias", 20) W("mlp.c_proj", 12, 20)
+             V("mlp.c_proj.bias", 12),
+     2},
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static void append(char *text, const struct sh_param *p, size_t skip)
+{
+    size_t at = strlen(text);
+
+    at += (size_t)sprintf(text + at, " %s[%lld", p->name + skip, (long long)p->dim[0]);
+    if (p->ndim > 1)
+        at += (size_t)sprintf(text + at, ",%lld", (long long)p->dim[1]);
+    strcpy(text + at, "]");
+}
+
+static void names_are_hugging_faces(void **state)
+{
+    const struct row *row = *state;
+    struct sh_program *p = sh_program_create(SH_F32);
+    char text[4096] = "";
+    int rope = 0;
+
+    sh_model_emit(&row->m.model, &(struct sh_model_batch){.batch = 2, .seq = TINY_SEQ, .out = SH_MODEL_LOSS}, p);
+    for (int i = 0; i < p->n_params; i++)
+        if (!strncmp(p->params[i].name, "model.layers.0.", 15))
+            append(text, &p->params[i], 15);
+    for (int i = 0; i < p->n_ops; i++)
+        rope += p->ops[i].kind == SH_OP_ROPE;
+    assert_string_equal(text, row->block);
+    assert_string_equal(sh_family_of(row->m.model.family)->architecture, row->architecture);
+    assert_int_equal(rope, row->rope);
+    sh_program_destroy(p);
+}
+
+static void feed(const struct sim *s, int batch)
+{
+    for (int rank = 0; rank < s->world; rank++) {
+        const struct sh_program *p = s->ranks[rank].p;
+        int32_t *tokens = sim_data(s, rank, p->tokens), *targets = sim_data(s, rank, p->targets);
+        int32_t *docs = p->docs == SH_NONE ? NULL : sim_data(s, rank, p->docs);
+
+        for (int i = 0; i < batch * TINY_SEQ; i++) {
+            uint32_t bits[4];
+
+            sh_philox(SEED, 0, (uint64_t)(rank * batch * TINY_SEQ + i), bits);
+            tokens[i] = (int32_t)(bits[0] % TINY_VOCAB);
+            targets[i] = (int32_t)(bits[1] % TINY_VOCAB);
+            if (docs)
+                docs[i] = i % TINY_SEQ == 0 || bits[2] % 3 == 0 ? i % TINY_SEQ : docs[i - 1];
+        }
+    }
+}
+
+/* Biases begin as zeros and norms as ones, which many a wrong product leaves alone. The same on any mesh of full_shard. */
+static void stir(const struct sim *s)
+{
+    for (int rank = 0; rank < s->world; rank++) {
+        const struct sh_program *p = s->ranks[rank].p;
+
+        for (int i = 0; i < p->n_params; i++) {
+            const struct sh_param *param = &p->params[i];
+            const struct sh_unit *u = &p->units[param->unit];
+            int64_t begin = (int64_t)s->ranks[rank].mesh.index[SH_AXIS_SHARD] * u->chunk;
+            float *chunk = sim_data(s, rank, u->compute);
+
+            for (int64_t k = 0; k < param->elems; k++) {
+                int64_t at = param->unit_elems + k - begin;
+
+                if (param->ndim == 1 && at >= 0 && at < u->chunk)
+                    chunk[at] += 0.2f * sinf((float)(k + i));
+            }
+        }
+    }
+}
+
+static struct sim *begin(const struct row *row, int shard)
+{
+    struct sh_build b = tiny_build(&row->m, BATCH / shard);
+    struct sim *s = sim_create(&b, shard, 1, 1, SEED);
+
+    stir(s);
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / TOKENS, .lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.95f,
+                                        .adam_eps = 1e-3f, .weight_decay = 0.1f, .beta1_pow = 0.9, .beta2_pow = 0.95,
+                                        .grad_scale = 1};
+    feed(s, BATCH / shard);
+    return s;
+}
+
+static double loss_of(struct sim *s)
+{
+    sim_run(s, SH_SECTION_ONLY);
+    return *(double *)sim_data(s, 0, s->ranks[0].p->loss) / TOKENS;
+}
+
+/* For each parameter: one step along its gradient and one back change the loss by as much as the gradient says. */
+static void gradients_are_slopes(void **state)
+{
+    const struct row *row = *state;
+    const float step = 0x1p-6f;
+    struct sim *s = begin(row, 1);
+    const struct sh_program *p = s->ranks[0].p;
+
+    for (int i = 0; i < p->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+        const struct sh_unit *u = &p->units[param->unit];
+        float *w = (float *)sim_data(s, 0, u->compute) + param->unit_elems;
+        float *before = malloc((size_t)param->elems * sizeof *w), *g = malloc((size_t)param->elems * sizeof *w);
+        double norm = 0, slope;
+
+        loss_of(s);
+        memcpy(before, w, (size_t)param->elems * sizeof *w);
+        memcpy(g, (float *)sim_data(s, 0, u->grad_shard) + param->unit_elems, (size_t)param->elems * sizeof *g);
+        for (int64_t k = 0; k < param->elems; k++)
+            norm += (double)g[k] * (double)g[k];
+        norm = sqrt(norm);
+        for (int64_t k = 0; k < param->elems; k++)
+            w[k] = before[k] + step * g[k] / (float)norm;
+        slope = loss_of(s);
+        for (int64_t k = 0; k < param->elems; k++)
+            w[k] = before[k] - step * g[k] / (float)norm;
+        slope = (slope - loss_of(s)) / (2 * (double)step);
+        memcpy(w, before, (size_t)param->elems * sizeof *w);
+        if (!(norm > 1e-6) || fabs(slope - norm) > 0.01 * norm + 2e-5)
+            fail_msg("%s: the gradient says %g, the loss %g", param->name, norm, slope);
+        free(before);
+        free(g);
+    }
+    sim_destroy(s);
+}
+
+static float *trained(const struct row *row, int shard, int64_t *n)
+{
+    struct sim *s = begin(row, shard);
+    float *params;
+
+    sim_run(s, SH_SECTION_ONLY);
+    sim_run(s, SH_SECTION_LOSS);
+    sim_run(s, SH_SECTION_NORM);
+    sim_run(s, SH_SECTION_UPDATE);
+    *n = sim_param_elems(s);
+    params = malloc((size_t)*n * sizeof *params);
+    sim_params(s, params);
+    sim_destroy(s);
+    return params;
+}
+
+static void a_mesh_trains_as_one_rank(void **state)
+{
+    int64_t n, m;
+    float *one = trained(*state, 1, &n), *three = trained(*state, 3, &m);
+
+    assert_int_equal(n, m);
+    for (int64_t i = 0; i < n; i++)
+        if (fabsf(one[i] - three[i]) > 1e-5f * fabsf(one[i]) + 1e-5f)
+            fail_msg("element %lld: %g on one rank, %g on three", (long long)i, (double)one[i], (double)three[i]);
+    free(one);
+    free(three);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[3 * ROWS] = {0};
+    CMUnitTestFunction functions[] = {names_are_hugging_faces, gradients_are_slopes, a_mesh_trains_as_one_rank};
+    const char *what[] = {"names", "slopes", "mesh"};
+    static char name[3 * ROWS][64];
+
+    for (int i = 0; i < 3 * ROWS; i++) {
+        snprintf(name[i], sizeof name[i], "%s: %s", rows[i / 3].m.name, what[i % 3]);
+        tests[i] = (struct CMUnitTest){
+            .name = name[i], .test_func = functions[i % 3], .initial_state = (void *)(uintptr_t)&rows[i / 3]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
