@@ -1,6 +1,4 @@
-/* The CUDA kernels that need no library against the reference: f32 and bf16, odd shapes, += on and off, optional
- * operands absent; and the same bits in any order of threads, for shifted addresses, and in place where the table
- * allows it. */
+/* The CUDA kernels that need no library: the list of tests/op/elem.h, in three orders of threads, and what is theirs alone. */
 #include "kernels/cuda/cuda.h"
 #include "src/base/exact.h"
 #include "src/base/mixsum.h"
@@ -8,6 +6,7 @@
 #include "src/base/mem.h"
 #include "src/base/rng.h"
 #include "tests/gpu/optest_device.h"
+#include "tests/op/elem.h"
 
 #include <float.h>
 #include <math.h>
@@ -57,127 +56,16 @@ static const struct sh_kernel_table table = {
     .work_bytes = work_bytes,
 };
 
-static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
-enum { ACTS = 2 };
-
 /* Lengths around vectors, blocks and grids; matrices around warps, blocks, and what a thread has of a row. With
  * SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */
 static const int64_t lengths[] = {1, 7, 32, 1023, 1024, 8195};
 static const int64_t matrices[][2] = {{1, 1}, {3, 17}, {65, 33}, {21, 768}, {2, 3001}, {2, 8232}};
-static int n_lengths = 6, n_matrices = 6;
 
-static void same_outputs(const struct optest *a, const struct optest *b)
+static void run(struct optest *t, const struct sh_kernel_table *of, int way)
 {
-    for (int o = 0; o < SH_OP_MAX_OUT; o++)
-        if (a->call.out[o].data)
-            optest_same(a, b, o);
-}
-
-static bool may_alias(const struct optest *t)
-{
-    const struct sh_op_info *info = sh_op_info(t->call.kind);
-    return info->inplace_in >= 0 && t->call.in[info->inplace_in].data;
-}
-
-enum variant { BACKWARD, SHUFFLED, SHIFTED, IN_PLACE, VARIANTS };
-
-static void run_variant(const struct optest *before, const struct optest *one, enum variant v)
-{
-    struct optest t;
-    if (v == IN_PLACE && !may_alias(before))
-        return;
-    optest_copy(&t, before);
-    if (v == SHIFTED)
-        optest_shift(&t, 3);
-    if (v == IN_PLACE)
-        optest_alias(&t, sh_op_info(t.call.kind)->inplace_in, sh_op_info(t.call.kind)->inplace_out);
-    optest_device_order(v == BACKWARD || v == IN_PLACE ? 1 : v == SHUFFLED ? 2 : 0);
-    optest_device_run(&t, &table);
+    optest_device_order(way);
+    optest_device_run(t, of);
     optest_device_order(0);
-    same_outputs(one, &t);
-    optest_end(&t);
-}
-
-/* Run `before` in all ways and free it. terms: as optest_close wants them, for each output; 0 for exactly the same. */
-static void check(struct optest *before, const double terms[SH_OP_MAX_OUT])
-{
-    struct optest ref, one;
-    optest_copy(&ref, before);
-    optest_copy(&one, before);
-    optest_run(&ref, &sh_kernels_ref, 1);
-    optest_device_run(&one, &table);
-    for (int o = 0; o < SH_OP_MAX_OUT; o++) {
-        if (!ref.call.out[o].data)
-            continue;
-        if (terms[o] == 0)
-            optest_same(&ref, &one, o);
-        else if (ref.call.out[o].dtype == SH_F64) /* positive numbers summed in f64, each time in another order */
-            optest_within(&ref, &one, o, 0, terms[o] * 0x1p-53);
-        else
-            optest_close(&ref, &one, o, terms[o]);
-    }
-    for (int v = 0; v < VARIANTS; v++)
-        run_variant(before, &one, v);
-    optest_end(&ref);
-    optest_end(&one);
-    optest_end(before);
-}
-
-#define TERMS(...) (const double[SH_OP_MAX_OUT]){__VA_ARGS__}
-
-static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias)
-{
-    struct optest t;
-    optest_begin(&t, SH_OP_NORM);
-    t.attr.rms = rms;
-    t.attr.eps = 1e-2f;
-    optest_in(&t, 0, act, DIMS(N, C));
-    optest_in(&t, 1, act, DIMS(C));
-    if (bias)
-        optest_in(&t, 2, act, DIMS(C));
-    optest_out(&t, 0, act, DIMS(N, C));
-    optest_out(&t, 1, SH_F32, DIMS(N));
-    if (!rms)
-        optest_out(&t, 2, SH_F32, DIMS(N));
-    check(&t, TERMS(64, 64, 64));
-}
-
-/* rstd is a normal number here, and dx the sum of as many terms as a row has, divided by their number. */
-static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all)
-{
-    struct optest t;
-    optest_begin(&t, SH_OP_NORM_BWD);
-    t.attr.rms = rms;
-    optest_in(&t, 0, act, DIMS(N, C));
-    optest_in(&t, 1, act, DIMS(N, C));
-    optest_in(&t, 2, act, DIMS(C));
-    optest_in(&t, 3, SH_F32, DIMS(N));
-    if (!rms)
-        optest_in(&t, 4, SH_F32, DIMS(N));
-    if (all)
-        optest_in(&t, 5, act, DIMS(N, C));
-    optest_out(&t, 0, act, DIMS(N, C));
-    optest_out(&t, 1, SH_F32, DIMS(C));
-    if (all) {
-        optest_out(&t, 2, SH_F32, DIMS(C));
-        optest_add_to(&t, 1);
-        optest_add_to(&t, 2);
-    }
-    check(&t, TERMS(400, 8 * (double)N, 2 * (double)N));
-}
-
-static void norm(void **state)
-{
-    (void)state;
-    optest_seed(1);
-    for (int m = 0; m < n_matrices; m++) {
-        for (int a = 0; a < ACTS; a++) {
-            for (int kind = 0; kind < 4; kind++) {
-                check_norm(acts[a], matrices[m][0], matrices[m][1], kind & 1, kind & 2);
-                check_norm_bwd(acts[a], matrices[m][0], matrices[m][1], kind & 1, kind & 2);
-            }
-        }
-    }
 }
 
 static void norm_refuses(void **state)
@@ -190,64 +78,6 @@ static void norm_refuses(void **state)
     optest_out(&t, 0, SH_F32, DIMS(1, 32769));
     assert_int_equal(sh_cuda_norm(&t.call), SH_E_USAGE);
     optest_end(&t);
-}
-
-/* Tokens of which `common` in 256 are one and the same, as in text. */
-static void add_tokens(struct optest *t, int i, int64_t V, int64_t B, int64_t T, int common)
-{
-    optest_in_ints(t, i, 0, V, DIMS(B, T));
-    for (int64_t k = 0; k < B * T; k++)
-        if (optest_int(0, 256) < common)
-            optest_set(&t->call.in[i], k, (double)(V / 3));
-}
-
-static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool tokens, bool positions)
-{
-    int64_t B = s[0], T = s[1], C = s[2], V = s[3];
-    struct optest t;
-    optest_begin(&t, SH_OP_EMBED_BWD);
-    optest_in(&t, 0, act, DIMS(B, T, C));
-    add_tokens(&t, 1, V, B, T, (int)s[4]);
-    if (tokens)
-        optest_out(&t, 0, SH_F32, DIMS(V, C));
-    if (positions)
-        optest_out(&t, 1, SH_F32, DIMS(T + 2, C));
-    for (int o = 0; o < 2 && add; o++)
-        if (t.call.out[o].data)
-            optest_add_to(&t, o);
-    check(&t, TERMS((double)(B * T), (double)B));
-}
-
-static void check_embed(enum sh_dtype act, const int64_t *s, bool positions)
-{
-    int64_t B = s[0], T = s[1], C = s[2], V = s[3];
-    struct optest t;
-    optest_begin(&t, SH_OP_EMBED);
-    add_tokens(&t, 0, V, B, T, (int)s[4]);
-    optest_in(&t, 1, act, DIMS(V, C));
-    if (positions)
-        optest_in(&t, 2, act, DIMS(T + 2, C));
-    optest_out(&t, 0, act, DIMS(B, T, C));
-    check(&t, TERMS(4));
-}
-
-/* B, T, C, V, how common one token is: alone, few, many, only that one; with more tokens than threads that scan. */
-static void embed(void **state)
-{
-    (void)state;
-    static const int64_t shapes[][5] = {
-        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0}};
-    optest_seed(2);
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        for (int a = 0; a < ACTS; a++) {
-            for (int on = 0; on < 2; on++) {
-                check_embed(acts[a], shapes[s], on);
-                check_embed_bwd(acts[a], shapes[s], on, true, true);
-            }
-            check_embed_bwd(acts[a], shapes[s], false, true, false);
-            check_embed_bwd(acts[a], shapes[s], true, false, true);
-        }
-    }
 }
 
 /* Nothing is read or written outside the table; what the token stands for cannot be used. */
@@ -277,148 +107,6 @@ static void embed_outside(void **state)
     optest_end(&t);
 }
 
-static void check_rope(enum sh_dtype act, const int *s, bool inverse)
-{
-    int64_t B = s[0], T = s[1], D = s[4], row = (s[2] + 2 * s[3]) * D;
-    struct optest t;
-    optest_begin(&t, SH_OP_ROPE);
-    t.attr.heads = s[2];
-    t.attr.kv_heads = s[3];
-    t.attr.head_dim = s[4];
-    t.attr.inverse = inverse;
-    optest_in(&t, 0, act, DIMS(B, T, row));
-    optest_in(&t, 1, SH_F32, DIMS(T, D));
-    optest_out(&t, 0, act, DIMS(B, T, row));
-    check(&t, TERMS(16));
-}
-
-static void rope(void **state)
-{
-    (void)state;
-    static const int shapes[][5] = {
-        {1, 1, 1, 1, 2}, {2, 3, 4, 2, 6}, {2, 5, 33, 3, 64}, {1, 3, 8, 1, 256}, {2, 2, 3, 1, 24}}; /* B, T, H, K, D */
-    optest_seed(3);
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int a = 0; a < ACTS; a++)
-            for (int inverse = 0; inverse < 2; inverse++)
-                check_rope(acts[a], shapes[s], inverse);
-}
-
-/* Angles reach hundreds; cos and sin of them are computed in double, so that one rounding to f32 is all. */
-static void rope_table(void **state)
-{
-    (void)state;
-    static const struct sh_op_attr attrs[] = {
-        {.rope_theta = 10000},
-        {.rope_theta = 500000, .rope_factor = 8, .rope_low_freq = 1, .rope_high_freq = 4, .rope_original_len = 256},
-    };
-    for (int i = 0; i < 2; i++) {
-        struct optest t;
-        optest_begin(&t, SH_OP_ROPE_TABLE);
-        t.attr = attrs[i];
-        optest_out(&t, 0, SH_F32, DIMS(1 + 300 * i, 128));
-        check(&t, TERMS(1));
-    }
-}
-
-/* Inputs with deviation 3, so that the flat ends of the curves are met. */
-static void check_gelu(enum sh_dtype act, int64_t n)
-{
-    struct optest t;
-    optest_begin(&t, SH_OP_GELU);
-    optest_in(&t, 0, act, DIMS(n));
-    optest_scale(&t.call.in[0], 3);
-    optest_out(&t, 0, act, DIMS(n));
-    check(&t, TERMS(4));
-
-    optest_begin(&t, SH_OP_GELU_BWD);
-    optest_in(&t, 0, act, DIMS(n));
-    optest_in(&t, 1, act, DIMS(n));
-    optest_scale(&t.call.in[1], 3);
-    optest_out(&t, 0, act, DIMS(n));
-    check(&t, TERMS(64));
-}
-
-static void check_swiglu(enum sh_dtype act, int64_t N, int64_t F)
-{
-    struct optest t;
-    optest_begin(&t, SH_OP_SWIGLU);
-    optest_in(&t, 0, act, DIMS(N, 2 * F));
-    optest_scale(&t.call.in[0], 3);
-    optest_out(&t, 0, act, DIMS(N, F));
-    check(&t, TERMS(16));
-
-    optest_begin(&t, SH_OP_SWIGLU_BWD);
-    optest_in(&t, 0, act, DIMS(N, F));
-    optest_in(&t, 1, act, DIMS(N, 2 * F));
-    optest_scale(&t.call.in[1], 3);
-    optest_out(&t, 0, act, DIMS(N, 2 * F));
-    check(&t, TERMS(64));
-}
-
-static void act(void **state)
-{
-    (void)state;
-    optest_seed(4);
-    for (int a = 0; a < ACTS; a++) {
-        for (int l = 0; l < n_lengths; l++)
-            check_gelu(acts[a], lengths[l]);
-        for (int m = 0; m < n_matrices; m++)
-            check_swiglu(acts[a], matrices[m][0], matrices[m][1]);
-    }
-}
-
-static void check_bias(enum sh_dtype act, int64_t N, int64_t O, bool add)
-{
-    struct optest t;
-    optest_begin(&t, SH_OP_BIAS_BWD);
-    optest_in(&t, 0, act, DIMS(N, O));
-    optest_out(&t, 0, SH_F32, DIMS(O));
-    if (add)
-        optest_add_to(&t, 0);
-    check(&t, TERMS(2 * (double)N));
-}
-
-static void bias(void **state)
-{
-    (void)state;
-    optest_seed(5);
-    for (int a = 0; a < ACTS; a++) {
-        for (int m = 0; m < n_matrices; m++)
-            for (int add = 0; add < 2; add++)
-                check_bias(acts[a], matrices[m][0], matrices[m][1], add);
-        check_bias(acts[a], 500, 40, true);
-    }
-}
-
-/* y from one or two vectors of n, of the given types. terms 0: no rounding at all. */
-static void check_vector(enum sh_op_kind kind, enum sh_dtype in, enum sh_dtype out, int64_t n, double terms)
-{
-    struct optest t;
-    optest_begin(&t, kind);
-    for (int i = 0; i < sh_op_info(kind)->n_in; i++)
-        optest_in(&t, i, in, DIMS(n));
-    optest_out(&t, 0, out, DIMS(n));
-    if (sh_op_info(kind)->rw_out)
-        optest_add_to(&t, 0);
-    check(&t, TERMS(terms));
-}
-
-static void vector(void **state)
-{
-    (void)state;
-    optest_seed(6);
-    for (int l = 0; l < n_lengths; l++) {
-        for (int a = 0; a < ACTS; a++) {
-            check_vector(SH_OP_ADD, acts[a], acts[a], lengths[l], 1);
-            check_vector(SH_OP_COPY, acts[a], acts[a], lengths[l], 0);
-            check_vector(SH_OP_CAST, acts[a], acts[1 - a], lengths[l], 0);
-        }
-        check_vector(SH_OP_COPY, SH_F64, SH_F64, lengths[l], 0);
-        check_vector(SH_OP_ACCUMULATE, SH_F32, SH_F32, lengths[l], 0);
-    }
-}
-
 /* The reference's accumulator and its rounding, bit for bit, over floats of all sizes. */
 static void check_exact(int64_t n, int exponents, bool add, double odd)
 {
@@ -442,8 +130,8 @@ static void check_exact(int64_t n, int exponents, bool add, double odd)
                    : i < n % (SH_EXACT_DIGITS - 1) ? (double)optest_int(0, (int64_t)1 << 40)
                                                    : 0);
     optest_out(&round, 0, SH_F64, DIMS(1));
-    check(&round, TERMS(0));
-    check(&t, TERMS(0));
+    elem_check(&round, TERMS(0));
+    elem_check(&t, TERMS(0));
 }
 
 static void exact(void **state)
@@ -472,58 +160,7 @@ static void exact_rounds(void **state)
         for (int i = 0; i < SH_EXACT_ELEMS; i++)
             optest_set(&t.call.in[0], i, i < n ? (double)optest_int(0, (int64_t)1 << (i % 33)) : 0);
         optest_out(&t, 0, SH_F64, DIMS(1));
-        check(&t, TERMS(0));
-    }
-}
-
-static void begin_adamw(struct optest *t, int64_t n)
-{
-    optest_begin(t, SH_OP_ADAMW);
-    t->scalars = (struct sh_op_scalars){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f,
-        .weight_decay = 0.1f, .beta1_pow = 0.81, .beta2_pow = 0.9025, .grad_scale = 0.5f};
-    optest_in(t, 0, SH_F32, DIMS(n));
-    for (int o = 0; o < 3; o++) {
-        optest_out(t, o, SH_F32, DIMS(n));
-        optest_add_to(t, o);
-    }
-    for (int64_t i = 0; i < n; i++)
-        optest_set(&t->call.out[2], i, fabs(optest_get(&t->call.out[2], i)));
-    t->attr.run_count = 3;
-    t->runs[0] = (struct sh_decay_run){0, n / 3, true};
-    t->runs[1] = (struct sh_decay_run){n / 2, n - n / 9 - n / 20, false};
-    t->runs[2] = (struct sh_decay_run){n - n / 9 - n / 20, n - n / 9, true};
-}
-
-static void adamw(void **state)
-{
-    (void)state;
-    optest_seed(7);
-    for (int l = 0; l < n_lengths; l++) {
-        struct optest t;
-        begin_adamw(&t, lengths[l]);
-        check(&t, TERMS(64, 8, 8));
-    }
-}
-
-/* In halves, parameters get the bits that they get in one array, from any address. */
-static void adamw_in_halves(void **state)
-{
-    (void)state;
-    optest_seed(9);
-    for (int i = 0; i < 2 * n_lengths; i++) {
-        struct optest whole, halves, joined;
-        begin_adamw(&whole, lengths[i / 2]);
-        optest_split_params(&halves, &whole);
-        if (i % 2)
-            optest_shift(&halves, 3);
-        optest_device_run(&whole, &table);
-        optest_device_run(&halves, &table);
-        optest_join_params(&joined, &halves);
-        for (int o = 0; o < 3; o++)
-            optest_same(&whole, &joined, o);
-        optest_end(&whole);
-        optest_end(&halves);
-        optest_end(&joined);
+        elem_check(&t, TERMS(0));
     }
 }
 
@@ -536,7 +173,7 @@ static void adamw_has_many_runs(void **state)
 
     (void)state;
     optest_seed(11);
-    begin_adamw(&ref, N);
+    elem_begin_adamw(&ref, N);
     for (int i = 0; i < RUNS; i++)
         runs[i] = (struct sh_decay_run){3 * i, 3 * i + 2, i % 2};
     ref.attr.run_count = RUNS;
@@ -552,26 +189,6 @@ static void adamw_has_many_runs(void **state)
             assert_true(optest_get(&ref.call.out[o], i) == optest_get(&cuda.call.out[o], i));
     optest_end(&ref);
     optest_end(&cuda);
-}
-
-/* A NaN, an Inf or a huge number among ordinary ones comes out as in the reference. */
-static void check_survives(enum sh_op_kind kind, enum sh_dtype type, int64_t in_len, int64_t out_len, double odd)
-{
-    struct optest t;
-    const struct sh_op_info *info = sh_op_info(kind);
-    optest_begin(&t, kind);
-    for (int i = 0; i < info->n_in; i++)
-        optest_in(&t, i, type, DIMS(2, i == info->n_in - 1 ? in_len : out_len));
-    optest_set(&t.call.in[info->n_in - 1], 5, odd);
-    optest_out(&t, 0, type, DIMS(2, info->n_in == 1 ? out_len : in_len));
-
-    struct optest ref;
-    optest_copy(&ref, &t);
-    optest_run(&ref, &sh_kernels_ref, 1);
-    optest_device_run(&t, &table);
-    optest_close(&ref, &t, 0, 256);
-    optest_end(&ref);
-    optest_end(&t);
 }
 
 /* Any stretch of a stream, to any address, as the CPU makes it; and nothing around it. */
@@ -601,8 +218,8 @@ static void initial_values(void **state)
 {
     static const int64_t firsts[] = {0, 1, 7, 4000000000, (int64_t)1 << 40};
     (void)state;
-    for (int i = 0; i < 5 * n_lengths; i++) {
-        int64_t n = lengths[i % n_lengths] < 1030 ? lengths[i % n_lengths] : 1030, first = firsts[i / n_lengths];
+    for (int i = 0; i < 5 * elem.n_lengths; i++) {
+        int64_t n = lengths[i % elem.n_lengths] < 1030 ? lengths[i % elem.n_lengths] : 1030, first = firsts[i / elem.n_lengths];
         uint64_t key = sh_rng_key((uint64_t)i, "model.norm.weight");
         check_initial(first, n, key, i % 4, false);
         check_initial(first, n, key, i % 4, true);
@@ -736,33 +353,24 @@ static void damage(void **state)
     }
 }
 
-static void not_finite(void **state)
-{
-    (void)state;
-    static const double odd[] = {NAN, INFINITY, -INFINITY, 1e20, -1e20, 100, -100};
-    optest_seed(8);
-    for (size_t i = 0; i < 2 * sizeof odd / sizeof *odd; i++) {
-        check_survives(SH_OP_GELU, acts[i % 2], 33, 33, odd[i / 2]);
-        check_survives(SH_OP_GELU_BWD, acts[i % 2], 33, 33, odd[i / 2]);
-        check_survives(SH_OP_SWIGLU, acts[i % 2], 66, 33, odd[i / 2]);
-        check_survives(SH_OP_SWIGLU_BWD, acts[i % 2], 66, 33, odd[i / 2]);
-        check_survives(SH_OP_ADD, acts[i % 2], 33, 33, odd[i / 2]);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm),   cmocka_unit_test(norm_refuses), cmocka_unit_test(embed),
-        cmocka_unit_test(embed_outside), cmocka_unit_test(rope),  cmocka_unit_test(rope_table),
-        cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(vector),
-        cmocka_unit_test(damage), cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
-        cmocka_unit_test(adamw_in_halves), cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
-        cmocka_unit_test(initial_values), cmocka_unit_test(mixsum),
+        ELEM_TESTS,
+        cmocka_unit_test(norm_refuses),
+        cmocka_unit_test(embed_outside),
+        cmocka_unit_test(damage),
+        cmocka_unit_test(exact),
+        cmocka_unit_test(exact_rounds),
+        cmocka_unit_test(adamw_has_many_runs),
+        cmocka_unit_test(initial_values),
+        cmocka_unit_test(mixsum),
     };
+    bool few = getenv("SHERD_FEW_SHAPES") != NULL;
+
     if (!optest_device_there())
         return 0;
-    if (getenv("SHERD_FEW_SHAPES"))
-        n_lengths = n_matrices = 3;
+    elem = (struct elem){.table = &table, .run = run, .lengths = lengths, .n_lengths = few ? 3 : 6,
+                         .matrices = matrices, .n_matrices = few ? 3 : 6};
     return cmocka_run_group_tests_name("cuda_elem", tests, NULL, NULL);
 }

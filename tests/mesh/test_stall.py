@@ -17,6 +17,7 @@ import live
 import tiny
 
 TIMEOUT_SECONDS = job.stretch(2)
+RECENT = 16  # collectives that a flight file holds; fewer than a run of 20 steps has
 GRACE_SECONDS = 5
 COMM = 5  # the exit status of a communication error
 CASES = [(signal.SIGSTOP, 1, 2), (signal.SIGSTOP, 0, 4), (signal.SIGSTOP, 2, 4), (signal.SIGKILL, 1, 4)]
@@ -25,7 +26,8 @@ CASES = [(signal.SIGSTOP, 1, 2), (signal.SIGSTOP, 0, 4), (signal.SIGSTOP, 2, 4),
 def start(folder, ranks):
     return live.start(folder, {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': 1000000,
                                'training.local_batch_size': tiny.GLOBAL_BATCH // ranks,
-                               'comm.train_timeout_seconds': TIMEOUT_SECONDS, 'checkpoint.enable': False}, ranks)
+                               'comm.train_timeout_seconds': TIMEOUT_SECONDS, 'comm.trace_buf_size': RECENT,
+                               'checkpoint.enable': False}, ranks)
 
 
 def plant(folder):
@@ -38,6 +40,8 @@ def judge_flights(folder, how):
     wrong = [] if (folder / 'victim').read_text() == 'precious' else ['a flight file was written through a link']
     found = [path for path in (folder / 'out').glob('rank-*.flight.txt') if not path.is_symlink()]
     wrong += [f'{path.name} has mode {path.stat().st_mode:o}' for path in found if path.stat().st_mode & 0o022]
+    recent = {path.name: sum(not line.startswith('#') for line in path.read_text().splitlines()) for path in found}
+    wrong += [f'{name} has {n} collectives, comm.trace_buf_size is {RECENT}' for name, n in recent.items() if n != RECENT]
     return wrong + (['no flight file'] if how == signal.SIGSTOP and not found else [])
 
 

@@ -99,6 +99,27 @@ static void permutation_changes_with_key_and_mixes(void **state)
     assert_true(distance / N > 0.32 && distance / N < 0.347);
 }
 
+/* The table of doc/data-format.md, which another program made from the words above it: a run that is resumed with another
+ * version of this one reads on in the same order. */
+static void order_is_that_of_the_format(void **state)
+{
+    static const struct {
+        uint64_t seed;
+        int64_t n, window[10], next_epoch[3];
+    } rows[] = {
+        {0, 1024, {650, 842, 779, 798, 571, 354, 963, 745, 961, 52}, {124, 213, 85}},
+        {5, 100000, {3563, 53650, 98002, 80523, 27563, 84068, 18481, 59484, 36875, 71001}, {67349, 99575, 38628}},
+    };
+
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(sh_data_permute(i, rows[r].n, rows[r].seed, 0), rows[r].window[i]);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(sh_data_permute(i, rows[r].n, rows[r].seed, 1), rows[r].next_epoch[i]);
+    }
+}
+
 static void read_in_order(int vocab)
 {
     struct sh_data_options opt;
@@ -580,6 +601,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(permutation_is_one_to_one),
         cmocka_unit_test(permutation_changes_with_key_and_mixes),
+        cmocka_unit_test(order_is_that_of_the_format),
         cmocka_unit_test(both_sizes_of_tokens),
         cmocka_unit_test(bare_files),
         cmocka_unit_test(each_window_once_an_epoch),

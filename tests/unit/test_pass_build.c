@@ -258,35 +258,104 @@ static void bf16_reductions_send_half(void **state)
         }
 }
 
+/* Most units gathered at one time while a phase runs. */
 static int ahead(const struct sh_program *p, enum sh_phase phase)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
     int alive = 0, most = 0;
 
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
-        alive += p->ops[i].kind == SH_OP_ALL_GATHER && p->ops[i].phase == phase;
-        alive -= p->ops[i].kind == SH_OP_RELEASE && p->ops[i].phase == phase && alive > 0;
-        most = alive > most ? alive : most;
+        alive += p->ops[i].kind == SH_OP_ALL_GATHER;
+        alive -= p->ops[i].kind == SH_OP_RELEASE;
+        most = p->ops[i].phase == phase && alive > most ? alive : most;
     }
     return most;
 }
 
+/* Of each phase, while the other one has none. */
 static void prefetch_reaches_as_far_as_asked(void **state)
 {
+    static const enum sh_phase phases[] = {SH_PHASE_FORWARD, SH_PHASE_BACKWARD};
+
     (void)state;
     for (int distance = 0; distance < 4; distance++)
-        for (int limit = 0; limit < 4; limit++) {
-            struct sh_build b = tiny_build(&tiny_models[1], 1);
-            struct sh_program *p;
-            int wanted = limit && limit < distance + 1 ? limit : distance + 1;
+        for (int limit = 0; limit < 4; limit++)
+            for (int k = 0; k < 2; k++) {
+                struct sh_build b = tiny_build(&tiny_models[1], 1);
+                struct sh_program *p;
+                int wanted = limit && limit < distance + 1 ? limit : distance + 1;
 
-            b.options.forward_prefetch = distance;
-            b.options.backward_prefetch = 0;
-            b.options.gathers_alive = limit;
-            p = tiny_program(&b, tiny_mesh(4, 1, 1, 0));
-            assert_int_equal(ahead(p, SH_PHASE_FORWARD), wanted);
-            sh_program_destroy(p);
+                b.options.forward_prefetch = k == 0 ? distance : 0;
+                b.options.backward_prefetch = k == 1 ? distance : 0;
+                b.options.gathers_alive = limit;
+                p = tiny_program(&b, tiny_mesh(4, 1, 1, 0));
+                assert_int_equal(ahead(p, phases[k]), wanted);
+                sh_program_destroy(p);
+            }
+}
+
+/* The unit of the gradient that output k of an operation is a part of; SH_NONE: it is none. */
+static int unit_of_grad(const struct sh_program *p, int t)
+{
+    int root = t == SH_NONE ? SH_NONE : sh_tensor_root(p, t);
+
+    for (int u = 0; u < p->n_units && root != SH_NONE; u++)
+        if (root == p->units[u].grad_shard)
+            return u;
+    return SH_NONE;
+}
+
+/* An operation that made gradients of two units would keep both unreduced. GPT-2's biases and norms fuse where they are of
+ * one block. */
+static void no_operation_makes_gradients_of_two_units(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct sh_build b = tiny_build(&tiny_models[m], 1);
+        struct sh_program *p;
+        int fused = 0;
+
+        b.kernels = &sh_kernels_cpu;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        for (int i = 0; i < p->n_ops; i++) {
+            int unit = SH_NONE;
+
+            fused += p->ops[i].kind == SH_OP_NORM_BWD_BIAS;
+            for (int k = 0; k < SH_OP_MAX_OUT && p->ops[i].phase == SH_PHASE_BACKWARD; k++) {
+                int other = unit_of_grad(p, p->ops[i].out[k]);
+
+                if (unit != SH_NONE && other != SH_NONE && unit != other)
+                    fail_msg("%s: operation %d makes gradients of %s and %s", tiny_models[m].name, i, p->units[unit].name,
+                             p->units[other].name);
+                unit = other == SH_NONE ? unit : other;
+            }
         }
+        assert_true(fused > 0 || tiny_models[m].model.family != SH_MODEL_GPT2);
+        sh_program_destroy(p);
+    }
+}
+
+/* Weight decay is on matrices only, or with decay_all on every element that a rank owns. */
+static void decay_all_decays_norms_and_biases(void **state)
+{
+    (void)state;
+    for (int all = 0; all < 2; all++) {
+        struct sh_build b = tiny_build(&tiny_models[4], 1);
+        struct sh_program *p;
+        int64_t decayed = 0, elems = 0, matrices = 0;
+
+        b.options.decay_all = all;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        for (int i = 0; i < p->n_runs; i++)
+            decayed += p->runs[i].decay ? p->runs[i].end - p->runs[i].begin : 0;
+        for (int i = 0; i < p->n_params; i++) {
+            elems += p->params[i].elems;
+            matrices += p->params[i].ndim == 2 ? p->params[i].elems : 0;
+        }
+        assert_true(matrices < elems);
+        assert_int_equal(decayed, all ? elems : matrices);
+        sh_program_destroy(p);
+    }
 }
 
 static void a_limit_is_kept(void **state)
@@ -431,6 +500,8 @@ int main(void)
         cmocka_unit_test(units_are_reduced_once),
         cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
+        cmocka_unit_test(no_operation_makes_gradients_of_two_units),
+        cmocka_unit_test(decay_all_decays_norms_and_biases),
         cmocka_unit_test(a_limit_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -119,9 +120,80 @@ static void refused(void **state)
     }
 }
 
+/* Of units, in a step of two micro-steps; norm and loss reduce numbers that belong to none. */
+static int count(const struct sh_program *p, enum sh_op_kind kind)
+{
+    int n = 0;
+
+    for (int s = 0; s < p->n_sections; s++)
+        for (int i = 0; i < p->sections[s].n_ops; i++) {
+            const struct sh_op *op = &p->ops[p->sections[s].first_op + i];
+
+            n += op->kind == kind && op->unit != SH_NONE ? p->sections[s].repeat : 0;
+        }
+    return n;
+}
+
+static struct sh_program *plan_of(const char *set)
+{
+    static const struct sh_place at = NODES(4, 2);
+    struct sh_config cfg;
+    struct sh_mesh_shape mesh;
+    struct sh_build build;
+    struct sh_program *p;
+    const char *const words[] = {"model.name=debug",        "training.seq_len=8",        "training.local_batch_size=1",
+                                 "comm.shared_memory=off",  "training.global_batch_size=8", set};
+
+    assert_int_equal(sh_config_load(NULL, sizeof words / sizeof *words, words, &cfg), SH_OK);
+    assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
+    assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
+    if (sh_pass_build(&build, &p) != SH_OK)
+        fail_msg("%s: %s", set, sh_error_text());
+    return p;
+}
+
+/* What each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes, 2 micro-steps, 6
+ * units of 853,120 parameters together. In the backward a unit is gathered again, but the last one, which is still there, and
+ * the first, which it does not read. Bytes: parameters of 2, remainders of 2, gradients of 4, optimizer state of 8 each. */
+static void strategies_are_what_they_are_called(void **state)
+{
+    static const struct {
+        const char *name;
+        int gathers, scatters, sums;
+        int64_t param, remainder, grad, optim;
+    } rows[] = {
+        {"no_shard", 0, 0, 6, 1706240, 1706240, 3412480, 6824960},
+        {"shard_optim", 6, 6, 0, 1706496, 427264, 4266240, 1706496},
+        {"shard_grad_op", 12, 12, 0, 427264, 427264, 1050112, 1706496},
+        {"full_shard", 20, 12, 0, 427264, 427264, 1050112, 1706496},
+        {"hybrid_shard", 20, 12, 6, 853248, 853248, 2099968, 3412480},
+        {"hybrid_shard_zero2", 12, 12, 6, 853248, 853248, 2099968, 3412480},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char set[64];
+        struct sh_program *p;
+        int64_t bytes[SH_MEM_KINDS];
+
+        snprintf(set, sizeof set, "parallelism.sharding_strategy=%s", rows[i].name);
+        p = plan_of(set);
+        sh_pass_memory(p, bytes);
+        if (count(p, SH_OP_ALL_GATHER) != rows[i].gathers || count(p, SH_OP_REDUCE_SCATTER) != rows[i].scatters ||
+            count(p, SH_OP_ALL_REDUCE) != rows[i].sums || bytes[SH_MEM_PARAM] != rows[i].param ||
+            bytes[SH_MEM_REMAINDER] != rows[i].remainder || bytes[SH_MEM_GRAD] != rows[i].grad ||
+            bytes[SH_MEM_OPTIM] != rows[i].optim)
+            fail_msg("{\"%s\", %d, %d, %d, %lld, %lld, %lld, %lld}", rows[i].name, count(p, SH_OP_ALL_GATHER),
+                     count(p, SH_OP_REDUCE_SCATTER), count(p, SH_OP_ALL_REDUCE), (long long)bytes[SH_MEM_PARAM],
+                     (long long)bytes[SH_MEM_REMAINDER], (long long)bytes[SH_MEM_GRAD], (long long)bytes[SH_MEM_OPTIM]);
+        sh_program_destroy(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strategies_are_what_they_are_called),
         cmocka_unit_test(meshes),
         cmocka_unit_test(axes_are_those_of_the_plan),
         cmocka_unit_test(refused),

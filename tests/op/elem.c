@@ -1,0 +1,576 @@
+#include "tests/op/elem.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
+enum { ACTS = 2 };
+
+struct elem elem;
+
+static void same_outputs(const struct optest *a, const struct optest *b)
+{
+    for (int o = 0; o < SH_OP_MAX_OUT; o++)
+        if (a->call.out[o].data)
+            optest_same(a, b, o);
+}
+
+static bool may_alias(const struct optest *t)
+{
+    const struct sh_op_info *info = sh_op_info(t->call.kind);
+    return info->inplace_in >= 0 && t->call.in[info->inplace_in].data;
+}
+
+enum variant { SECOND_WAY, THIRD_WAY, SHIFTED, IN_PLACE, VARIANTS };
+
+static void run_variant(const struct optest *before, const struct optest *one, enum variant v)
+{
+    struct optest t;
+    if (v == IN_PLACE && !may_alias(before))
+        return;
+    optest_copy(&t, before);
+    if (v == SHIFTED)
+        optest_shift(&t, 3);
+    if (v == IN_PLACE)
+        optest_alias(&t, sh_op_info(t.call.kind)->inplace_in, sh_op_info(t.call.kind)->inplace_out);
+    elem.run(&t, elem.table, v == SECOND_WAY || v == IN_PLACE ? 1 : v == THIRD_WAY ? 2 : 0);
+    same_outputs(one, &t);
+    optest_end(&t);
+}
+
+static void all_variants(const struct optest *before, const struct optest *one)
+{
+    for (int v = 0; v < VARIANTS; v++)
+        run_variant(before, one, (enum variant)v);
+}
+
+void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT])
+{
+    struct optest ref, one;
+    optest_copy(&ref, before);
+    optest_copy(&one, before);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    elem.run(&one, elem.table, 0);
+    for (int o = 0; o < SH_OP_MAX_OUT; o++) {
+        if (!ref.call.out[o].data)
+            continue;
+        if (terms[o] == 0)
+            optest_same(&ref, &one, o);
+        else if (ref.call.out[o].dtype == SH_F64) /* positive numbers summed in f64, each time in another order */
+            optest_within(&ref, &one, o, 0, terms[o] * 0x1p-53);
+        else
+            optest_close(&ref, &one, o, terms[o]);
+    }
+    all_variants(before, &one);
+    optest_end(&ref);
+    optest_end(&one);
+    optest_end(before);
+}
+
+static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_NORM);
+    t.attr.rms = rms;
+    t.attr.eps = 1e-2f;
+    optest_in(&t, 0, act, DIMS(N, C));
+    optest_in(&t, 1, act, DIMS(C));
+    if (bias)
+        optest_in(&t, 2, act, DIMS(C));
+    optest_out(&t, 0, act, DIMS(N, C));
+    optest_out(&t, 1, SH_F32, DIMS(N));
+    if (!rms)
+        optest_out(&t, 2, SH_F32, DIMS(N));
+    elem_check(&t, TERMS(64, 64, 64));
+}
+
+/* rstd is up to 1/sqrt(eps) = 10 for rows of one element; sums over N rows stand in dw and db. */
+static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_NORM_BWD);
+    t.attr.rms = rms;
+    optest_in(&t, 0, act, DIMS(N, C));
+    optest_in(&t, 1, act, DIMS(N, C));
+    optest_in(&t, 2, act, DIMS(C));
+    optest_in(&t, 3, SH_F32, DIMS(N));
+    if (!rms)
+        optest_in(&t, 4, SH_F32, DIMS(N));
+    if (all)
+        optest_in(&t, 5, act, DIMS(N, C));
+    optest_out(&t, 0, act, DIMS(N, C));
+    optest_out(&t, 1, SH_F32, DIMS(C));
+    if (all) {
+        optest_out(&t, 2, SH_F32, DIMS(C));
+        optest_add_to(&t, 1);
+        optest_add_to(&t, 2);
+    }
+    elem_check(&t, TERMS(400, 8 * (double)N, 2 * (double)N));
+}
+
+void elem_norm(void **state)
+{
+    (void)state;
+    optest_seed(1);
+    for (int m = 0; m < elem.n_matrices; m++) {
+        for (int a = 0; a < ACTS; a++) {
+            for (int kind = 0; kind < 4; kind++) {
+                check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
+                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
+            }
+        }
+    }
+}
+
+/* Tokens of which `common` in 256 are one and the same, as in text. */
+static void add_tokens(struct optest *t, int i, int64_t V, int64_t B, int64_t T, int common)
+{
+    optest_in_ints(t, i, 0, V, DIMS(B, T));
+    for (int64_t k = 0; k < B * T; k++)
+        if (optest_int(0, 256) < common)
+            optest_set(&t->call.in[i], k, (double)(V / 3));
+}
+
+static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool tokens, bool positions)
+{
+    int64_t B = s[0], T = s[1], C = s[2], V = s[3];
+    struct optest t;
+    optest_begin(&t, SH_OP_EMBED_BWD);
+    optest_in(&t, 0, act, DIMS(B, T, C));
+    add_tokens(&t, 1, V, B, T, (int)s[4]);
+    if (tokens)
+        optest_out(&t, 0, SH_F32, DIMS(V, C));
+    if (positions)
+        optest_out(&t, 1, SH_F32, DIMS(T + 2, C));
+    for (int o = 0; o < 2 && add; o++)
+        if (t.call.out[o].data)
+            optest_add_to(&t, o);
+    elem_check(&t, TERMS((double)(B * T), (double)B));
+}
+
+static void check_embed(enum sh_dtype act, const int64_t *s, bool positions)
+{
+    int64_t B = s[0], T = s[1], C = s[2], V = s[3];
+    struct optest t;
+    optest_begin(&t, SH_OP_EMBED);
+    add_tokens(&t, 0, V, B, T, (int)s[4]);
+    optest_in(&t, 1, act, DIMS(V, C));
+    if (positions)
+        optest_in(&t, 2, act, DIMS(T + 2, C));
+    optest_out(&t, 0, act, DIMS(B, T, C));
+    elem_check(&t, TERMS(4));
+}
+
+/* B, T, C, V, how common one token is: alone, few, many, only that one; with more tokens than threads that scan. */
+void elem_embed(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][5] = {
+        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0}};
+    optest_seed(2);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int a = 0; a < ACTS; a++) {
+            for (int on = 0; on < 2; on++) {
+                check_embed(acts[a], shapes[s], on);
+                check_embed_bwd(acts[a], shapes[s], on, true, true);
+            }
+            check_embed_bwd(acts[a], shapes[s], false, true, false);
+            check_embed_bwd(acts[a], shapes[s], true, false, true);
+        }
+    }
+}
+
+static void check_rope(enum sh_dtype act, const int *s, bool inverse)
+{
+    int64_t B = s[0], T = s[1], D = s[4], row = (s[2] + 2 * s[3]) * D;
+    struct optest t;
+    optest_begin(&t, SH_OP_ROPE);
+    t.attr.heads = s[2];
+    t.attr.kv_heads = s[3];
+    t.attr.head_dim = s[4];
+    t.attr.inverse = inverse;
+    optest_in(&t, 0, act, DIMS(B, T, row));
+    optest_in(&t, 1, SH_F32, DIMS(T, D));
+    optest_out(&t, 0, act, DIMS(B, T, row));
+    elem_check(&t, TERMS(16));
+}
+
+void elem_rope(void **state)
+{
+    (void)state;
+    static const int shapes[][5] = {
+        {1, 1, 1, 1, 2}, {2, 3, 4, 2, 6}, {2, 5, 33, 3, 64}, {1, 3, 8, 1, 256},
+        {2, 2, 3, 1, 24}, {1, 2, 3, 1, 1024}}; /* B, T, H, K, D */
+    optest_seed(3);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int a = 0; a < ACTS; a++)
+            for (int inverse = 0; inverse < 2; inverse++)
+                check_rope(acts[a], shapes[s], inverse);
+}
+
+/* Angles reach hundreds; cos and sin of them are computed in double, so that one rounding to f32 is all. */
+void elem_rope_table(void **state)
+{
+    (void)state;
+    static const struct sh_op_attr attrs[] = {
+        {.rope_theta = 10000},
+        {.rope_theta = 500000, .rope_factor = 8, .rope_low_freq = 1, .rope_high_freq = 4, .rope_original_len = 256},
+    };
+    for (int i = 0; i < 2; i++) {
+        struct optest t;
+        optest_begin(&t, SH_OP_ROPE_TABLE);
+        t.attr = attrs[i];
+        optest_out(&t, 0, SH_F32, DIMS(1 + 300 * i, 128));
+        elem_check(&t, TERMS(1));
+    }
+}
+
+/* Inputs with deviation 3, so that the flat ends of the curves are met. */
+static void check_gelu(enum sh_dtype act, int64_t n)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_GELU);
+    optest_in(&t, 0, act, DIMS(n));
+    optest_scale(&t.call.in[0], 3);
+    optest_out(&t, 0, act, DIMS(n));
+    elem_check(&t, TERMS(4));
+
+    optest_begin(&t, SH_OP_GELU_BWD);
+    optest_in(&t, 0, act, DIMS(n));
+    optest_in(&t, 1, act, DIMS(n));
+    optest_scale(&t.call.in[1], 3);
+    optest_out(&t, 0, act, DIMS(n));
+    elem_check(&t, TERMS(64));
+}
+
+static void check_swiglu(enum sh_dtype act, int64_t N, int64_t F)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_SWIGLU);
+    optest_in(&t, 0, act, DIMS(N, 2 * F));
+    optest_scale(&t.call.in[0], 3);
+    optest_out(&t, 0, act, DIMS(N, F));
+    elem_check(&t, TERMS(64));
+
+    optest_begin(&t, SH_OP_SWIGLU_BWD);
+    optest_in(&t, 0, act, DIMS(N, F));
+    optest_in(&t, 1, act, DIMS(N, 2 * F));
+    optest_scale(&t.call.in[1], 3);
+    optest_out(&t, 0, act, DIMS(N, 2 * F));
+    elem_check(&t, TERMS(256));
+}
+
+void elem_act(void **state)
+{
+    (void)state;
+    optest_seed(4);
+    for (int a = 0; a < ACTS; a++) {
+        for (int l = 0; l < elem.n_lengths; l++)
+            check_gelu(acts[a], elem.lengths[l]);
+        for (int m = 0; m < elem.n_matrices; m++)
+            check_swiglu(acts[a], elem.matrices[m][0], elem.matrices[m][1]);
+    }
+}
+
+static void check_bias(enum sh_dtype act, int64_t N, int64_t O, bool add)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_BIAS_BWD);
+    optest_in(&t, 0, act, DIMS(N, O));
+    optest_out(&t, 0, SH_F32, DIMS(O));
+    if (add)
+        optest_add_to(&t, 0);
+    elem_check(&t, TERMS(2 * (double)N));
+}
+
+void elem_bias(void **state)
+{
+    (void)state;
+    optest_seed(5);
+    for (int a = 0; a < ACTS; a++) {
+        for (int m = 0; m < elem.n_matrices; m++)
+            for (int add = 0; add < 2; add++)
+                check_bias(acts[a], elem.matrices[m][0], elem.matrices[m][1], add);
+        check_bias(acts[a], 500, 40, true);
+    }
+}
+
+/* y from one or two vectors of n, of the given types. terms 0: no rounding at all. */
+static void check_vector(enum sh_op_kind kind, enum sh_dtype in, enum sh_dtype out, int64_t n, double terms)
+{
+    struct optest t;
+    optest_begin(&t, kind);
+    for (int i = 0; i < sh_op_info(kind)->n_in; i++)
+        optest_in(&t, i, in, DIMS(n));
+    optest_out(&t, 0, out, DIMS(n));
+    if (sh_op_info(kind)->rw_out)
+        optest_add_to(&t, 0);
+    elem_check(&t, TERMS(terms));
+}
+
+void elem_vector(void **state)
+{
+    (void)state;
+    optest_seed(6);
+    for (int l = 0; l < elem.n_lengths; l++) {
+        for (int a = 0; a < ACTS; a++) {
+            check_vector(SH_OP_ADD, acts[a], acts[a], elem.lengths[l], 1);
+            check_vector(SH_OP_COPY, acts[a], acts[a], elem.lengths[l], 0);
+            check_vector(SH_OP_CAST, acts[a], acts[1 - a], elem.lengths[l], 0);
+        }
+        check_vector(SH_OP_COPY, SH_F64, SH_F64, elem.lengths[l], 0);
+        check_vector(SH_OP_ACCUMULATE, SH_F32, SH_F32, elem.lengths[l], 0);
+    }
+}
+
+void elem_begin_adamw(struct optest *t, int64_t n)
+{
+    optest_begin(t, SH_OP_ADAMW);
+    t->scalars = (struct sh_op_scalars){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f,
+        .weight_decay = 0.1f, .beta1_pow = 0.81, .beta2_pow = 0.9025, .grad_scale = 0.5f};
+    optest_in(t, 0, SH_F32, DIMS(n));
+    for (int o = 0; o < 3; o++) {
+        optest_out(t, o, SH_F32, DIMS(n));
+        optest_add_to(t, o);
+    }
+    for (int64_t i = 0; i < n; i++)
+        optest_set(&t->call.out[2], i, fabs(optest_get(&t->call.out[2], i)));
+    t->attr.run_count = 3;
+    t->runs[0] = (struct sh_decay_run){0, n / 3, true};
+    t->runs[1] = (struct sh_decay_run){n / 2, n - n / 9 - n / 20, false};
+    t->runs[2] = (struct sh_decay_run){n - n / 9 - n / 20, n - n / 9, true};
+}
+
+void elem_adamw(void **state)
+{
+    (void)state;
+    optest_seed(7);
+    for (int l = 0; l < elem.n_lengths; l++) {
+        struct optest t;
+        elem_begin_adamw(&t, elem.lengths[l]);
+        elem_check(&t, TERMS(64, 8, 8));
+    }
+}
+
+/* In halves, parameters get the bits that they get in one array; also from addresses between vectors. */
+static void check_halves(const struct optest *t, int way, int shift)
+{
+    struct optest whole, halves, joined;
+    optest_copy(&whole, t);
+    optest_split_params(&halves, t);
+    optest_shift(&halves, shift);
+    elem.run(&whole, elem.table, way);
+    elem.run(&halves, elem.table, way);
+    optest_join_params(&joined, &halves);
+    for (int o = 0; o < 3; o++)
+        optest_same(&whole, &joined, o);
+    optest_end(&whole);
+    optest_end(&halves);
+    optest_end(&joined);
+}
+
+void elem_adamw_in_halves(void **state)
+{
+    (void)state;
+    optest_seed(9);
+    for (int l = 0; l < elem.n_lengths; l++) {
+        struct optest t;
+        elem_begin_adamw(&t, elem.lengths[l]);
+        if (elem.lengths[l] > 8) { /* too large for bf16, too small for a normal number, none at all */
+            optest_set(&t.call.out[0], 0, 3.4028234e38);
+            optest_set(&t.call.out[0], 1, -1e-44);
+            optest_set(&t.call.out[0], 2, -INFINITY);
+        }
+        check_halves(&t, 0, 0);
+        check_halves(&t, 2, 3);
+        check_halves(&t, 2, 5);
+        optest_end(&t);
+    }
+}
+
+/* A NaN, an Inf or a huge number among ordinary ones comes out as in the reference. */
+static void check_survives(enum sh_op_kind kind, enum sh_dtype act, int64_t in_len, int64_t out_len, double odd)
+{
+    struct optest ref, device;
+    const struct sh_op_info *info = sh_op_info(kind);
+    optest_begin(&ref, kind);
+    for (int i = 0; i < info->n_in; i++)
+        optest_in(&ref, i, act, DIMS(2, i == info->n_in - 1 ? in_len : out_len));
+    optest_set(&ref.call.in[info->n_in - 1], 5, odd);
+    optest_out(&ref, 0, act, DIMS(2, info->n_in == 1 ? out_len : in_len));
+    optest_copy(&device, &ref);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    elem.run(&device, elem.table, 0);
+    /* Where an infinite number meets a zero, the reference has NaN; a compiler that regroups (GCC 14) may have the limit,
+     * which is finite. NaN itself must stay NaN. */
+    if (isinf(odd) && isnan(optest_get(&ref.call.out[0], 5)) && isfinite(optest_get(&device.call.out[0], 5))) {
+        optest_set(&ref.call.out[0], 5, 0);
+        optest_set(&device.call.out[0], 5, 0);
+    }
+    optest_close(&ref, &device, 0, 256);
+    optest_end(&ref);
+    optest_end(&device);
+}
+
+void elem_not_finite(void **state)
+{
+    (void)state;
+    static const double odd[] = {NAN, INFINITY, -INFINITY, 1e20, -1e20, 100, -100};
+    optest_seed(8);
+    for (size_t i = 0; i < ACTS * (sizeof odd / sizeof *odd); i++) {
+        enum sh_dtype act = acts[i % ACTS];
+        double x = odd[i / ACTS];
+        check_survives(SH_OP_GELU, act, 33, 33, x);
+        check_survives(SH_OP_GELU_BWD, act, 33, 33, x);
+        check_survives(SH_OP_SWIGLU, act, 66, 33, x);
+        check_survives(SH_OP_SWIGLU_BWD, act, 66, 33, x);
+        check_survives(SH_OP_ADD, act, 33, 33, x);
+    }
+}
+
+/* Operand `to` has the values of `from`. */
+static void same_values(const struct sh_operand *to, const struct sh_operand *from)
+{
+    for (int64_t i = 0; to->data && i < optest_elems(to); i++)
+        optest_set(to, i, optest_get(from, i));
+}
+
+/* A fused kind has the bits of its pair, in all variants. The fused call is ready to run; `first` and `second` have its
+ * shapes, and get its values. Frees them all. */
+static void check_pair(struct optest *first, struct optest *second, struct optest *fused)
+{
+    const struct sh_op_info *a = sh_op_info(first->call.kind), *b = sh_op_info(second->call.kind);
+    struct optest one;
+
+    optest_copy(&one, fused);
+    elem.run(&one, elem.table, 0);
+    for (int i = 0; i < a->n_in; i++)
+        same_values(&first->call.in[i], &fused->call.in[i]);
+    for (int i = 1; i < b->n_in; i++)
+        same_values(&second->call.in[i], &fused->call.in[a->n_in + i - 1]);
+    for (int o = 0; o < a->n_out; o++)
+        same_values(&first->call.out[o], &fused->call.out[o]);
+    for (int o = 0; o < b->n_out; o++)
+        same_values(&second->call.out[o], &fused->call.out[a->n_out + o]);
+    elem.run(first, elem.table, 0);
+    same_values(&second->call.in[0], &first->call.out[0]);
+    elem.run(second, elem.table, 0);
+    for (int o = 0; o < a->n_out + b->n_out; o++) {
+        struct optest pair = *fused;
+
+        pair.call.out[o] = o < a->n_out ? first->call.out[o] : second->call.out[o - a->n_out];
+        if (fused->call.out[o].data)
+            optest_same(&pair, &one, o);
+    }
+    all_variants(fused, &one);
+    optest_end(&one);
+    optest_end(first);
+    optest_end(second);
+    optest_end(fused);
+}
+
+static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias)
+{
+    struct optest add, norm, fused;
+
+    optest_begin(&add, SH_OP_ADD);
+    optest_begin(&norm, SH_OP_NORM);
+    optest_begin(&fused, SH_OP_ADD_NORM);
+    norm.attr.rms = fused.attr.rms = rms;
+    norm.attr.eps = fused.attr.eps = 1e-2f;
+    for (int i = 0; i < 2; i++) {
+        optest_in(&add, i, act, DIMS(N, C));
+        optest_in(&fused, i, act, DIMS(N, C));
+        optest_out(&fused, i, act, DIMS(N, C));
+    }
+    optest_out(&add, 0, act, DIMS(N, C));
+    optest_in(&norm, 0, act, DIMS(N, C));
+    optest_out(&norm, 0, act, DIMS(N, C));
+    for (int i = 0; i < 1 + bias; i++) {
+        optest_in(&norm, 1 + i, act, DIMS(C));
+        optest_in(&fused, 2 + i, act, DIMS(C));
+    }
+    for (int i = 0; i < 2 - rms; i++) {
+        optest_out(&norm, 1 + i, SH_F32, DIMS(N));
+        optest_out(&fused, 2 + i, SH_F32, DIMS(N));
+    }
+    check_pair(&add, &norm, &fused);
+}
+
+static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms)
+{
+    optest_begin(t, kind);
+    t->attr.rms = rms;
+    for (int i = 0; i < 2; i++)
+        optest_in(t, i, act, DIMS(N, C));
+    optest_in(t, 2, act, DIMS(C));
+    optest_in(t, 3, SH_F32, DIMS(N));
+    if (!rms)
+        optest_in(t, 4, SH_F32, DIMS(N));
+    optest_in(t, 5, act, DIMS(N, C));
+    optest_out(t, 0, act, DIMS(N, C));
+    for (int o = 1; o < (rms ? 2 : 3); o++)
+        optest_out(t, o, SH_F32, DIMS(C));
+}
+
+static void begin_gelu_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t F)
+{
+    optest_begin(t, kind);
+    optest_in(t, 0, act, DIMS(N, F));
+    optest_in(t, 1, act, DIMS(N, F));
+    optest_scale(&t->call.in[1], 3);
+    optest_out(t, 0, act, DIMS(N, F));
+}
+
+/* Behind the outputs of `first` stands the bias's, in `fused`. */
+static void check_bias_behind(struct optest *first, struct optest *fused, bool add)
+{
+    const struct sh_operand *dx = &first->call.out[0];
+    int o = sh_op_info(first->call.kind)->n_out;
+    struct optest bias;
+
+    optest_begin(&bias, SH_OP_BIAS_BWD);
+    optest_in(&bias, 0, dx->dtype, DIMS(dx->dim[0], dx->dim[1]));
+    optest_out(&bias, 0, SH_F32, DIMS(dx->dim[1]));
+    optest_out(fused, o, SH_F32, DIMS(dx->dim[1]));
+    if (add) {
+        optest_add_to(&bias, 0);
+        optest_add_to(fused, o);
+    }
+    check_pair(first, &bias, fused);
+}
+
+static bool has(enum sh_op_kind kind)
+{
+    return elem.table->run[kind] != NULL;
+}
+
+void elem_fused(void **state)
+{
+    (void)state;
+    optest_seed(9);
+    for (int i = 0; i < elem.n_matrices * ACTS * 4; i++) {
+        enum sh_dtype act = acts[i % ACTS];
+        int64_t N = elem.matrices[i / 8][0], C = elem.matrices[i / 8][1];
+        bool one = i / 2 % 2, two = i / 4 % 2;
+        struct optest first, fused;
+
+        if (has(SH_OP_ADD_NORM))
+            check_add_norm(act, N, C, one, two);
+        if (has(SH_OP_NORM_BWD_BIAS)) {
+            begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, one);
+            begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, one);
+            check_bias_behind(&first, &fused, two);
+        }
+        if (has(SH_OP_GELU_BWD_BIAS)) {
+            begin_gelu_bwd(&first, SH_OP_GELU_BWD, act, N, C);
+            begin_gelu_bwd(&fused, SH_OP_GELU_BWD_BIAS, act, N, C);
+            check_bias_behind(&first, &fused, two);
+        }
+    }
+}

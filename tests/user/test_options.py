@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""No option is ignored: a second value of each key changes the plan, the run, or is refused. Prints TAP.
+
+ROWS has a row for each key of `sherd help --config`; whoever adds a key decides what shows its effect:
+    plan     what `sherd plan --show` prints for four ranks on two nodes
+    steps    what metrics.jsonl says of the steps of a run on one rank, times left out: losses, norms, rates, validations
+    says     what that run writes to standard error, times left out
+    files    the names of the files that it leaves
+    saved    what `sherd ckpt info` says of its last checkpoint
+    trace    the steps in its trace
+    refused  the second value does not go with the rest, or with this machine: status 2, 3 or 4, and the message names the key,
+             or has the row's text
+A row that names a file of tests/ instead: that test shows the effect; the file has to name the key.
+
+With keys as arguments, those only.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
+import job
+import tiny
+
+BASE = {**tiny.MODELS['llama'], 'training.steps': 4, 'lr_scheduler.total_steps': 4, 'lr_scheduler.warmup_steps': 1,
+        'training.local_batch_size': 2, 'checkpoint.interval': 3, 'job.dump_folder': 'out', 'validation.enable': True,
+        'validation.freq': 2, 'validation.sequences': 6, 'mesh.ranks_per_node': 2, 'metrics.log_freq': 2, 'training.device': 'cpu'}
+ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
+HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
+NARROW = {'training.mixed_precision_param': 'bfloat16'}
+TRACE = {'profiling.trace': 'trace.json'}
+OFTEN = {'checkpoint.interval': 1}
+# Steps of one sequence and a large rate, whose norms go up and down: a guard with a low bound finds outliers.
+ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
+         'lr_scheduler.total_steps': 60, 'guard.window': 8, 'checkpoint.interval': 7, 'validation.enable': False}
+GUARD = {**ROUGH, 'guard.z_score': 2}
+
+
+class Row:
+    """One key: a second value, what shows it, what both sides need beside BASE (None: without that key)."""
+
+    def __init__(self, value, shows, text='', needs=None):
+        self.value, self.shows, self.text, self.needs = value, shows, text, needs or {}
+
+
+ROWS = {
+    'job.dump_folder': Row('elsewhere', 'files'),
+    'job.description': Row('a run', 'saved'),
+    'job.stop_before_limit_seconds': Row(3, 'mesh/test_stop.py'),
+    'model.name': Row('llama3.1-8b', 'plan', needs={'model.vocab_size': None}),
+    'model.family': Row('gpt2', 'plan', needs={'model.n_kv_heads': None}),
+    'model.n_layers': Row(2, 'plan'),
+    'model.dim': Row(24, 'plan'),
+    'model.n_heads': Row(4, 'plan'),
+    'model.n_kv_heads': Row(5, 'plan'),
+    'model.head_dim': Row(6, 'plan'),
+    'model.ffn_dim': Row(48, 'plan'),
+    'model.vocab_size': Row(71, 'plan'),
+    'model.max_seq_len': Row(20, 'plan', needs={'model.family': 'gpt2', 'model.n_kv_heads': None}),
+    'model.norm_eps': Row(1e-3, 'steps'),
+    'model.rope_theta': Row(500, 'steps'),
+    'model.rope_factor': Row(16, 'steps', needs=ROPE),
+    'model.rope_low_freq_factor': Row(2, 'steps', needs=ROPE),
+    'model.rope_high_freq_factor': Row(8, 'steps', needs=ROPE),
+    'model.rope_original_max_len': Row(64, 'steps', needs=ROPE),
+    'model.tie_word_embeddings': Row('true', 'plan'),
+    'model.init_std': Row(0.1, 'steps'),
+    'training.dataset_path': Row('other.bin', 'steps'),
+    'training.seq_len': Row(8, 'plan'),
+    'training.local_batch_size': Row(3, 'plan'),
+    'training.global_batch_size': Row(16, 'plan'),
+    'training.steps': Row(3, 'steps'),
+    'training.max_norm': Row(0.01, 'steps'),
+    'training.mixed_precision_param': Row('bfloat16', 'plan'),
+    'training.mixed_precision_reduce': Row('bfloat16', 'plan'),
+    'training.threads': Row(3, 'plan'),
+    'training.device': Row('cuda', 'plan'),
+    'training.kernels': Row('ref', 'plan'),
+    'training.reproducible': Row('mesh', 'plan', needs={'training.global_batch_size': 32}),
+    'training.loss_chunk_rows': Row(5, 'plan'),
+    'data.token_type': Row('uint32', 'refused', 'data.token_type'),
+    'data.target_mask': Row('off', 'steps'),
+    'data.shuffle': Row('false', 'steps'),
+    'data.document_mask': Row('true', 'steps', needs={'data.document_separator': 7}),
+    'data.document_separator': Row(8, 'steps', needs={'data.document_separator': 7, 'data.document_mask': True}),
+    'parallelism.sharding_strategy': Row('shard_grad_op', 'plan'),
+    'parallelism.reshard_after_forward': Row(2, 'plan'),
+    'parallelism.gradient_sync': Row('last_micro_step', 'plan'),
+    'parallelism.forward_prefetch': Row(3, 'plan'),
+    'parallelism.backward_prefetch': Row(3, 'plan'),
+    'parallelism.limit_all_gathers': Row(1, 'plan'),
+    'parallelism.zero_stage': Row(1, 'plan'),
+    'parallelism.fsdp_reshard_after_forward': Row('never', 'plan'),
+    'parallelism.data_parallel_replicate_degree': Row(2, 'plan'),
+    'parallelism.data_parallel_shard_degree': Row(1, 'plan', needs=HYBRID),
+    'mesh.shard': Row(4, 'plan', needs=HYBRID),
+    'mesh.replicate': Row(4, 'plan', needs={**HYBRID, 'mesh.shard': 'all'}),
+    'mesh.ranks_per_node': Row(4, 'plan', needs=HYBRID),
+    'mesh.ranks': Row(2, 'refused'),
+    'optimizer.lr': Row(1e-3, 'steps'),
+    'optimizer.beta1': Row(0.8, 'steps'),
+    'optimizer.beta2': Row(0.8, 'steps'),
+    'optimizer.eps': Row(1e-6, 'steps'),
+    'optimizer.weight_decay': Row(0.3, 'steps'),
+    'optimizer.decay_all': Row('true', 'steps'),
+    'lr_scheduler.warmup_steps': Row(2, 'steps'),
+    'lr_scheduler.decay_type': Row('linear', 'steps'),
+    'lr_scheduler.decay_ratio': Row(0.7, 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),
+    'lr_scheduler.min_lr_factor': Row(0.5, 'steps'),
+    'lr_scheduler.total_steps': Row(8, 'steps'),
+    'activation_checkpoint.mode': Row('full', 'plan'),
+    'activation_checkpoint.every_k': Row(3, 'plan', needs={'activation_checkpoint.mode': 'every_k'}),
+    'activation_checkpoint.selective_ac_option': Row(2, 'plan', needs={'activation_checkpoint.mode': 'selective'}),
+    'checkpoint.enable': Row('false', 'files'),
+    'checkpoint.folder': Row('other', 'files'),
+    'checkpoint.interval': Row(2, 'files'),
+    'checkpoint.create_seed_checkpoint': Row('true', 'files'),
+    'checkpoint.resume': Row('must', 'refused'),
+    'checkpoint.io': Row('mpiio', 'refused', 'io=mpiio', needs={'checkpoint.async_mode': 'async'}),
+    'checkpoint.writers_per_node': Row(1, 'refused'),
+    'checkpoint.async_mode': Row('async', 'plan'),
+    'checkpoint.verify': Row('off', 'says'),
+    'checkpoint.async_busy': Row('skip', 'mpi/async.case'),
+    'checkpoint.hints': Row('cb_nodes=1', 'mpi/bad-hints.case'),
+    'checkpoint.timeout_seconds': Row(3, 'fault/test_load_stuck.py'),
+    'checkpoint.max_failures': Row(0, 'fault/test_after_failure.py'),
+    'checkpoint.keep_latest_k': Row(1, 'files', needs=OFTEN),
+    'checkpoint.keep_every_n': Row(2, 'files', needs={**OFTEN, 'checkpoint.keep_latest_k': 1}),
+    'checkpoint.initial_load_path': Row('none.h5', 'refused', 'none.h5: No such file'),
+    'checkpoint.initial_load_model_only': Row('true', 'refused'),
+    'checkpoint.trust': Row('any', 'mpi/trust.case'),
+    'validation.enable': Row('false', 'steps'),
+    'validation.dataset_path': Row('other.bin', 'steps'),
+    'validation.freq': Row(3, 'steps'),
+    'validation.sequences': Row(5, 'steps'),
+    'metrics.log_freq': Row(1, 'says'),
+    'metrics.progress': Row('false', 'user/test_terminal.py'),
+    'metrics.peak_tflops': Row(0.001, 'says'),
+    'profiling.trace': Row('trace.json', 'trace'),
+    'profiling.trace_first_step': Row(3, 'trace', needs=TRACE),
+    'profiling.trace_steps': Row(1, 'trace', needs=TRACE),
+    'guard.action': Row('stop', 'says', needs=GUARD),
+    'guard.z_score': Row(2, 'steps', needs=ROUGH),
+    'guard.window': Row(30, 'steps', needs=GUARD),
+    'guard.max_skips': Row(0, 'says', needs=GUARD),
+    'guard.max_rollbacks': Row(1, 'mesh/test_rollback.py'),
+    'fault.replica_check_every': Row(2, 'mpi/test_harm.c'),
+    'comm.train_timeout_seconds': Row(3, 'mesh/test_stall.py'),
+    'comm.trace_buf_size': Row(16, 'mesh/test_stall.py'),
+    'comm.backend': Row('nccl', 'refused'),
+    'comm.share_gpu': Row('true', 'refused'),
+    'comm.nccl_max_ctas': Row(4, 'refused'),
+    'comm.shared_memory': Row('off', 'plan', needs=HYBRID),
+    'memory.limit_bytes': Row('10KiB', 'refused'),
+    'debug.seed': Row(5, 'steps'),
+    'debug.sync_ops': Row('true', 'refused'),
+}
+TIMES = ('time', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')
+data = {}
+
+
+def keys():
+    """The names of all keys, in the order of the table."""
+    section, names = '', []
+    for line in job.sherd('help', '--config').splitlines():
+        if re.fullmatch(r'[a-z_]+:', line):
+            section = line[:-1]
+        elif section and re.fullmatch(r'  [a-z0-9_]+', line):
+            names.append(f'{section}.{line.strip()}')
+    return names
+
+
+def steps_of(folder):
+    """Lines of metrics.jsonl with a loss, without what another run has otherwise."""
+    path = folder / 'out/metrics.jsonl'
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines if 'stall_seconds' not in line]
+
+
+def files_of(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file())
+
+
+def saved_of(folder):
+    files = sorted(folder.glob('out/checkpoint/*.h5'))
+    return job.sherd('ckpt', 'info', files[-1].relative_to(folder), folder=folder) if files else ''
+
+
+def trace_of(folder):
+    if not (folder / 'trace.json').exists():
+        return ''
+    events = json.loads((folder / 'trace.json').read_text())['traceEvents']
+    return sorted({str(event['args'].get('step')) for event in events if event['ph'] == 'X'}), len(events)
+
+
+def without_times(text):
+    """Lines without what times decide: rates, seconds, memory that was used, how long is left."""
+    text = re.sub(r'[0-9.e+-]+( [KMGT]?i?B)?(/s| s\b| tokens/s| %| MiB)', '#', text)
+    return re.sub(r' *ETA.*', '', text)
+
+
+def run(folder, config, words):
+    """Plan or train, in a folder of its own: what each kind of row looks at."""
+    folder = job.prepare(folder, config).absolute()
+    done = subprocess.run(job.command(0, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env=job.environment(0), timeout=job.SECONDS, check=False)
+    said = {'status': done.returncode, 'plan': done.stdout, 'error': done.stderr, 'says': without_times(done.stderr)}
+    if words[0] == 'train':
+        said.update(steps=steps_of(folder), files=files_of(folder), trace=trace_of(folder))
+        said['saved'] = saved_of(folder) if done.returncode == 0 else ''
+    shutil.rmtree(folder)
+    return said
+
+
+def config_of(row):
+    config = {**BASE, **data, **({'mesh.ranks': 4} if row.shows == 'plan' else {}), **row.needs}
+    if row.shows != 'plan':
+        config.pop('mesh.ranks_per_node', None)  # one rank has no second node
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def both(name, row):
+    """Without and with the second value."""
+    words = ['plan', 'c.yaml', '--show'] if row.shows == 'plan' else ['train', 'c.yaml']
+    return (run(f'{name}.first', config_of(row), words),
+            run(f'{name}.second', config_of(row), [*words, f'--{name}={data_path(row.value)}']))
+
+
+def data_path(value):
+    return str(pathlib.Path(value).absolute()) if value == 'other.bin' else value
+
+
+def names_key(name, file):
+    path = job.TOP / 'tests' / file
+    short = name.split('.')[1]
+    if not path.exists():
+        return [f'{name}: there is no tests/{file}']
+    return [] if short in path.read_text() else [f'{name}: tests/{file} does not name it']
+
+
+def judge_refused(name, row, first, second):
+    if first['status'] != 0:
+        return [f'{name}: refused without its second value too: {first["error"]}']
+    if second['status'] not in (2, 3, 4) or (row.text or name) not in second['error']:
+        return [f'{name}={row.value}: not refused: status {second["status"]}, {second["error"]}']
+    return []
+
+
+def judge(name):
+    row = ROWS[name]
+    if row.shows.endswith(('.py', '.case', '.c')):
+        return names_key(name, row.shows)
+    first, second = both(name, row)
+    if row.shows == 'refused':
+        return judge_refused(name, row, first, second)
+    wrong = [f'{name}: {second["error"]}'] if second['status'] and row.shows != 'says' else []
+    if first[row.shows] == second[row.shows]:
+        wrong.append(f'{name}={row.value}: ignored, {row.shows} is the same: {str(first[row.shows])[:2000]}')
+    return wrong
+
+
+def equal_runs():
+    """What rows compare holds nothing that differs between two equal runs."""
+    wrong = []
+    for shows, words in (('plan', ['plan', 'c.yaml', '--show']), ('steps', ['train', 'c.yaml'])):
+        config = config_of(Row('', shows, needs={**TRACE, 'metrics.log_freq': 1}))
+        first, second = (run(f'equal.{shows}', config, words) for _ in range(2))
+        wrong += [f'{part} differs between two equal runs: {first[part]}, {second[part]}'
+                  for part in first if part != 'error' and first[part] != second[part]]
+    return wrong
+
+
+def every_key_has_a_row():
+    table = keys()
+    wrong = [f'{name} has no row in {pathlib.Path(__file__).name}: what does a second value change?'
+             for name in table if name not in ROWS]
+    return wrong + [f'{name}: no such key' for name in ROWS if name not in table]
+
+
+def no_option_is_ignored(names):
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return [line for wrong in pool.map(judge, names) for line in wrong]
+
+
+def main():
+    data['training.dataset_path'] = tiny.write_tokens('tokens.bin')
+    data['validation.dataset_path'] = data['training.dataset_path']
+    tokens = pathlib.Path('tokens.bin').read_bytes()
+    pathlib.Path('other.bin').write_bytes(tokens[400:] + tokens[:400])
+    for name in ('tokens.bin', 'other.bin'):
+        pathlib.Path(f'{name}.mask').write_bytes(bytes(1 if i % 7 else 0 for i in range(len(tokens) // 2)))
+    only = sys.argv[1:]
+    whole = [('every key has a row', every_key_has_a_row), ('equal runs are equal', equal_runs)]
+    return job.run_cases([*(whole if not only else []), ('no option is ignored', no_option_is_ignored, only or list(ROWS))])
+
+
+if __name__ == '__main__':
+    sys.exit(main())
