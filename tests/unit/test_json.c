@@ -1,0 +1,109 @@
+/* JSON from outside: what is within the limits comes back, the rest is refused with its place in one line. */
+#include "io/json/json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static sh_rc parse(const char *text, json_t **out)
+{
+    return sh_json_parse(text, strlen(text), "x.json", out);
+}
+
+static void refused_with_the_place(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } rows[] = {
+        {"", "x.json"},
+        {"{\"a\": 1,\n \"a\": 2}", "x.json: line 2, column 4: duplicate object key"},
+        {"{\"a\": 1} 2", "x.json: line 1, column 10"},
+        {"[1, 2", "x.json: line 1"},
+        {"{'a': 1}", "x.json: line 1"},
+        {"[NaN]", "x.json: line 1"},
+        {"[1e999]", "real number overflow"},
+        {"[99999999999999999999]", "too big integer"},
+        {"[\"\\ud800\"]", "x.json: line 1"},
+        {"[\"\xff\"]", "unable to decode byte 0xff"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        json_t *value = NULL;
+        assert_int_equal(parse(rows[i].text, &value), SH_E_DATA);
+        assert_null(value);
+        assert_non_null(strstr(sh_error_text(), rows[i].says));
+        assert_null(strchr(sh_error_text(), '\n'));
+    }
+}
+
+/* `depth` lists in one another, behind a string of brackets that do not count. */
+static char *make_deep(int depth)
+{
+    static const char string[] = "[\"[[[[{\\\"[[[\\\\\",\n";
+    char *text = calloc((size_t)depth * 2 + sizeof string + 2, 1);
+    strcpy(text, string);
+    for (int i = 1; i < depth; i++)
+        strcat(text, "[");
+    for (int i = 0; i < depth; i++)
+        strcat(text, i == 0 && depth == 1 ? "0]" : "]");
+    return text;
+}
+
+static void depth_is_limited(void **state)
+{
+    (void)state;
+    json_t *value;
+    char *text = make_deep(SH_JSON_DEPTH);
+    assert_int_equal(parse(text, &value), SH_OK);
+    json_decref(value);
+    free(text);
+    text = make_deep(SH_JSON_DEPTH + 1);
+    assert_int_equal(parse(text, &value), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "x.json: line 2, column 64: objects and lists are more than 64 deep"));
+    free(text);
+}
+
+static void any_value_and_nul(void **state)
+{
+    (void)state;
+    json_t *value;
+    assert_int_equal(parse(" \"a\\u0000b\" ", &value), SH_OK);
+    assert_int_equal(json_string_length(value), 3);
+    assert_string_equal(sh_json_is(value), "a string");
+    json_decref(value);
+    assert_string_equal(sh_json_is(NULL), "nothing");
+}
+
+static void files_have_a_limit(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/test_json.XXXXXX";
+    json_t *value;
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, "{\"a\": [1]}", 10), 10);
+    close(fd);
+    assert_int_equal(sh_json_load(path, 9, &value), SH_E_DATA);
+    assert_int_equal(sh_json_load(path, 10, &value), SH_OK);
+    assert_true(json_is_object(value));
+    json_decref(value);
+    unlink(path);
+    assert_int_equal(sh_json_load(path, 10, &value), SH_E_DATA);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refused_with_the_place),
+        cmocka_unit_test(depth_is_limited),
+        cmocka_unit_test(any_value_and_nul),
+        cmocka_unit_test(files_have_a_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
