@@ -5,7 +5,7 @@
 /* Keys, or sections of them, of the machine. Kernels and sizes of chunks and micro-batches change roundings, as another
  * machine does; what is rounded to (mixed_precision_...) and how sums are ordered (reproducible) is asked of every one. */
 static const char *const machine[] = {
-    "job.dump_folder", "job.stop_before_limit_seconds", "training.local_batch_size", "training.threads",
+    "job.dump_folder", "job.stop_before_limit_seconds", "model.hf_assets_path", "model.hf_ignore", "training.local_batch_size", "training.threads",
     "training.device", "training.kernels", "training.loss_chunk_rows", "parallelism", "mesh", "activation_checkpoint",
     "checkpoint", "metrics", "profiling", "fault", "comm", "memory", "debug.sync_ops", NULL};
 
