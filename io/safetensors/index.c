@@ -179,14 +179,33 @@ static void compare_size(const struct sh_st_index *x, const char *path, json_t *
         sh_log_warn("%s says %lld bytes, its tensors have %lld", path, (long long)json_integer_value(said), sum);
 }
 
-static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *path, json_t *root)
+static sh_rc take_files(struct sh_st_index *x, const char *path, json_t *root)
 {
     json_t *map = json_object_get(root, "weight_map");
-    if (!json_is_object(map) || json_object_size(map) == 0)
-        return sh_fail(SH_E_DATA, "%s: it has no weight_map of tensors and files", path);
-    SH_TRY(list_files(x, path, map));
+    if (!json_is_object(map) || json_object_size(map) == 0 || json_object_size(map) > SH_ST_TENSORS_MAX)
+        return sh_fail(SH_E_DATA, "%s: it has no weight_map of 1 to %d tensors and their files", path, SH_ST_TENSORS_MAX);
+    return list_files(x, path, map);
+}
+
+sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct sh_st_index *out)
+{
+    struct sh_st_index x = {0};
+    json_t *root;
+    SH_TRY(sh_json_parse(text, bytes, path, &root));
+    sh_rc rc = take_files(&x, path, root);
+    json_decref(root);
+    if (rc == SH_OK)
+        *out = x;
+    else
+        sh_st_index_free(&x);
+    return rc;
+}
+
+static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *path, json_t *root)
+{
+    SH_TRY(take_files(x, path, root));
     SH_TRY(read_files(x, folder));
-    SH_TRY(compare_map(x, path, map));
+    SH_TRY(compare_map(x, path, json_object_get(root, "weight_map")));
     compare_size(x, path, root);
     return SH_OK;
 }

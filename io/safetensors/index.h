@@ -5,6 +5,8 @@
 
 #include "io/safetensors/header.h"
 
+#include <stddef.h>
+
 enum { SH_ST_FILE_MAX = 255, SH_ST_FILES_MAX = 10000, SH_ST_INDEX_MAX = 64 << 20 };
 
 #define SH_ST_ALONE "model.safetensors"
@@ -28,6 +30,9 @@ bool sh_st_has_weights(const char *folder);
  * with a path in them, a file that is not there, tensors that file and index do not both have, or that two files have. */
 sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out);
 void sh_st_index_free(struct sh_st_index *index);
+
+/* The files that the text of an index names, each once, without looking at them. Local. Errors: SH_E_DATA. */
+sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct sh_st_index *out);
 
 /* The tensor, or NULL. Local. */
 const struct sh_st_entry *sh_st_index_find(const struct sh_st_index *index, const char *name);
