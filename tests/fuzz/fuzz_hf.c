@@ -2,7 +2,7 @@
  * or what comes of it holds: tensors that lie end to end in the file, plain file names, a configuration that prints and
  * loads back.
  *
- *   fuzz_hf [RUNS [SEED]]        random mutations of good texts; default 60000 runs, 10000000 when SHERD_LONG is set
+ *   fuzz_hf [RUNS [SEED]]        random mutations of good texts; default 30000 runs, 10000000 when SHERD_LONG is set
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/hf/config.h"
 #include "io/safetensors/index.h"
@@ -185,7 +185,7 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 10000000 : 60000;
+    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 10000000 : 30000;
     char text[MAX_BYTES];
 
     if (!freopen("/dev/null", "w", stderr)) /* each dropout is told of */

@@ -45,9 +45,9 @@ def draw(model):
                 p.normal_(0, 0.2)
 
 
-def train(model, stream):
-    """The losses before each step; only matrices decay. The rotary frequencies stay float32, as transformers has them."""
-    model = model.double().eval()
+def train(folder, stream):
+    """The losses before each step; only matrices decay. Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
     groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': DECAY},
               {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
@@ -73,7 +73,7 @@ def make(name, build, **options):
     draw(model)
     model.save_pretrained(folder, **options)
     stream = torch.randint(0, VOCAB, (STEPS * BATCH * SEQ + 1,)).tolist()
-    (folder / 'expected.json').write_text(json.dumps({'tokens': stream, 'losses': train(model, stream)}) + '\n')
+    (folder / 'expected.json').write_text(json.dumps({'tokens': stream, 'losses': train(folder, stream)}) + '\n')
 
 
 make('gpt2', gpt2)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 HERE = pathlib.Path(__file__).resolve().parent
-LOSS_BOUND = 1e-5  # relative; seen: 4.5e-6, of which a part is the float32 that transformers keeps in a double model
+LOSS_BOUND = 2e-6  # relative, of float32 against float64; seen: 2e-7
 RUN = {
     'training.seq_len': 15, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.steps': 4,
     'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1, 'data.shuffle': False,
