@@ -1,3 +1,4 @@
+#include "io/hf/config.h"
 #include "src/base/library.h"
 #include "src/base/log.h"
 #include "src/cmd/cmd.h"
@@ -91,6 +92,7 @@ int main(int argc, char **argv)
     const struct sh_cmd *cmd;
 
     sh_library_catch_exceptions();
+    sh_config_folder_hook(sh_hf_config_read);
     if (argc < 2 || !argv[1][0]) {
         sh_cmd_help(stderr, SH_HELP_TEXT);
         return SH_E_USAGE;

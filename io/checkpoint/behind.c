@@ -32,7 +32,7 @@ static void *run_stage(void *arg)
     b->rc = sh_ckpt_saving_run_alone(&b->s, b->stage);
     if (b->rc != SH_OK)
         snprintf(b->text, sizeof b->text, "%s", sh_error_text());
-    sh_ckpt_deadline_rest(b->s.deadline);
+    sh_move_deadline_rest(b->s.deadline);
     atomic_store(&b->done, true);
     return NULL;
 }
@@ -42,7 +42,7 @@ static void *run_stage(void *arg)
 static void start_stage(struct sh_ckpt_behind *b)
 {
     atomic_store(&b->done, false);
-    sh_ckpt_deadline_enter(b->s.deadline, sh_ckpt_stages[b->stage].name);
+    sh_move_deadline_enter(b->s.deadline, sh_ckpt_stages[b->stage].name);
     int error = pthread_create(&b->thread, NULL, run_stage, b);
     b->running = error == 0;
     if (error == 0)
@@ -81,11 +81,11 @@ static sh_rc all_done(struct sh_ckpt_behind *b, bool wait, bool *done)
 /* The ranks meet: whether all are done with the stage, and with what result. */
 static sh_rc meet(struct sh_ckpt_behind *b, bool wait, bool *done)
 {
-    sh_ckpt_deadline_meet(b->s.deadline, true);
+    sh_move_deadline_meet(b->s.deadline, true);
     sh_rc rc = all_done(b, wait, done);
     if (rc == SH_OK && *done)
         rc = finish_stage(b);
-    sh_ckpt_deadline_meet(b->s.deadline, false);
+    sh_move_deadline_meet(b->s.deadline, false);
     return rc;
 }
 

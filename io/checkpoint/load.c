@@ -1,10 +1,10 @@
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/deadline.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/edge.h"
-#include "io/checkpoint/replicas.h"
 #include "io/checkpoint/spans.h"
+#include "io/move/deadline.h"
+#include "io/move/replicas.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
@@ -26,9 +26,9 @@ struct load {
     struct sh_ckpt_index index;
     struct sh_ckpt_spans wanted;
     bool share; /* ranks that want the same read it together */
-    struct sh_ckpt_replicas replicas;
+    struct sh_move_replicas replicas;
     struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
-    struct sh_ckpt_deadline *deadline;
+    struct sh_move_deadline *deadline;
 };
 
 static sh_rc look_at_owner(struct load *l)
@@ -99,7 +99,7 @@ static sh_rc find_replicas(struct load *l)
         int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems, sh_floats_elem_bytes(s->data)};
         wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
     }
-    return l->share ? sh_ckpt_replicas_find(wish, &l->replicas) : SH_OK;
+    return l->share ? sh_move_replicas_find(wish, &l->replicas) : SH_OK;
 }
 
 /* Past the page cache, except when ranks read the same bytes: those of one node then share what is in it. */
@@ -128,11 +128,11 @@ static void read_turn(struct load *l, int first, sh_rc *rc)
 
 static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
 {
-    const struct sh_ckpt_replicas *r = &l->replicas;
+    const struct sh_move_replicas *r = &l->replicas;
     for (int i = first; i < first + r->size * TURN && i < l->wanted.n; i++) {
         struct sh_ckpt_span *s = &l->wanted.span[i];
         int root = (i - first) / TURN;
-        SH_TRY(sh_ckpt_replicas_hand(r, root, s->data, s->elems));
+        SH_TRY(sh_move_replicas_hand(r, root, s->data, s->elems));
         if (root != r->rank && *rc == SH_OK)
             *rc = sh_ckpt_span_check(s, &l->index, l->path);
     }
@@ -147,7 +147,7 @@ static sh_rc read_together(struct load *l)
         read_turn(l, first, &own);
         SH_TRY(hand_round(l, first, &handed));
     }
-    SH_TRY(sh_ckpt_replicas_any(&l->replicas, own != SH_OK, &any));
+    SH_TRY(sh_move_replicas_any(&l->replicas, own != SH_OK, &any));
     /* What a replica that failed has handed on is no reason of its own. */
     return any ? own : handed;
 }
@@ -197,18 +197,18 @@ static const struct {
 
 static sh_rc run_stage(struct load *l, size_t i)
 {
-    sh_ckpt_deadline_enter(l->deadline, stages[i].name);
+    sh_move_deadline_enter(l->deadline, stages[i].name);
     if (!stages[i].local || l->replicas.size > 1)
-        sh_ckpt_deadline_wait(l->deadline);
+        sh_move_deadline_wait(l->deadline);
     sh_rc rc = stages[i].run(l);
-    sh_ckpt_deadline_wait(l->deadline);
+    sh_move_deadline_wait(l->deadline);
     return sh_agree(rc);
 }
 
-static struct sh_ckpt_deadline *start_deadline(const struct load *l, double timeout_seconds)
+static struct sh_move_deadline *start_deadline(const struct load *l, double timeout_seconds)
 {
     char *what = sh_strfmt("loading %s", l->path);
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, timeout_seconds, l->rank);
+    struct sh_move_deadline *d = sh_move_deadline_start(what, timeout_seconds, l->rank);
     free(what);
     return d;
 }
@@ -218,14 +218,14 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
 {
     size_t i = 0;
     struct load l = {.path = path, .trust = options->trust, .set = set, .file = {.path = path, .fd = -1, .direct = -1},
-                     .share = options->share, .replicas = sh_ckpt_replicas_alone()};
+                     .share = options->share, .replicas = sh_move_replicas_alone()};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);
     l.deadline = start_deadline(&l, options->timeout_seconds);
     while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
         rc = run_stage(&l, i++);
-    sh_ckpt_deadline_stop(l.deadline);
+    sh_move_deadline_stop(l.deadline);
     report->damaged = rc == SH_E_DATA && stages[i - 1].run != match && stages[i - 1].run != look_at_owner;
     if (rc == SH_OK) {
         *meta = l.index.meta;
@@ -234,7 +234,7 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
     sh_file_direct_close(&l.file);
     if (l.file.fd >= 0)
         close(l.file.fd);
-    sh_ckpt_replicas_free(&l.replicas);
+    sh_move_replicas_free(&l.replicas);
     sh_ckpt_spans_free(&l.wanted);
     free(l.place);
     free(l.parts.part);

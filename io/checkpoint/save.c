@@ -22,12 +22,12 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
     *s = (struct sh_ckpt_saving){.folder = folder, .set = *set, .options = *options, .fd = -1, .memory = -1};
     sh_mesh_world(&s->rank, &s->world);
     char *what = sh_strfmt("checkpoint of step %lld in %s", (long long)meta->step, folder);
-    s->deadline = sh_ckpt_deadline_start(what, options->timeout_seconds, s->rank);
+    s->deadline = sh_move_deadline_start(what, options->timeout_seconds, s->rank);
     free(what);
     sh_rc rc = sh_ckpt_index_make(set, meta, &s->index);
     if (rc == SH_OK)
         note_verify(&s->index.meta, options->verify);
-    sh_ckpt_deadline_wait(s->deadline);
+    sh_move_deadline_wait(s->deadline);
     return sh_agree(rc);
 }
 
@@ -41,17 +41,17 @@ sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
 
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
 {
-    sh_ckpt_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
+    sh_move_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
     if (!sh_ckpt_stages[stage].local)
-        sh_ckpt_deadline_wait(s->deadline); /* it meets the others on the way */
+        sh_move_deadline_wait(s->deadline); /* it meets the others on the way */
     sh_rc rc = sh_ckpt_saving_run_alone(s, stage);
-    sh_ckpt_deadline_wait(s->deadline);
+    sh_move_deadline_wait(s->deadline);
     return sh_agree(rc);
 }
 
 void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
 {
-    sh_ckpt_deadline_stop(s->deadline);
+    sh_move_deadline_stop(s->deadline);
     if (s->fd >= 0)
         close(s->fd);
     if (s->memory >= 0)

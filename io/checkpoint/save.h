@@ -3,9 +3,9 @@
 #ifndef IO_CHECKPOINT_SAVE_H
 #define IO_CHECKPOINT_SAVE_H
 
-#include "io/checkpoint/deadline.h"
 #include "io/checkpoint/spans.h"
 #include "io/checkpoint/writers.h"
+#include "io/move/deadline.h"
 
 enum { SH_CKPT_PATH_BYTES = 4096 };
 
@@ -25,7 +25,7 @@ struct sh_ckpt_saving {
     struct sh_ckpt_writers writers;  /* by the direct road */
     int64_t bytes;
     struct sh_ckpt_times times;
-    struct sh_ckpt_deadline *deadline;
+    struct sh_move_deadline *deadline;
 };
 
 /* A stage gives a result of this rank alone and meets the same collectives whatever that is; the next one begins when

@@ -3,10 +3,10 @@
  * cache: the copy costs a tenth of what pages of the page cache would (measured: see doc/performance.md). */
 #include "io/checkpoint/spans.h"
 
-#include "io/checkpoint/crew.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/writers.h"
 #include "io/file/file.h"
+#include "io/move/crew.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -211,7 +211,7 @@ static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
 
 static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
-    sh_rc rc = sh_ckpt_crew_run(t->n, TRANSFERS, buffer_bytes, work, t);
+    sh_rc rc = sh_move_crew_run(t->n, TRANSFERS, buffer_bytes, work, t);
     free(t->chunk);
     return rc;
 }
@@ -241,5 +241,5 @@ static sh_rc sum_span(void *arg, int64_t job, char *buffer)
 
 sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads)
 {
-    return sh_ckpt_crew_run(spans->n, threads, 0, sum_span, spans);
+    return sh_move_crew_run(spans->n, threads, 0, sum_span, spans);
 }

@@ -39,8 +39,17 @@ static sh_rc check_depth(const char *text, size_t bytes, const char *name)
     return SH_OK;
 }
 
-static sh_rc refuse(const json_error_t *error, const char *name)
+/* jansson quotes what it stumbled over: for a terminal only what is ASCII and no control character. */
+static void make_plain(char *text)
 {
+    for (; *text; text++)
+        if (*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}
+
+static sh_rc refuse(json_error_t *error, const char *name)
+{
+    make_plain(error->text);
     if (json_error_code(error) == json_error_out_of_memory)
         return sh_fail(SH_E_MEMORY, "%s: no memory for what is in it", name);
     if (error->line < 1)

@@ -192,6 +192,15 @@ static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *ch
     return rc;
 }
 
+/* A folder of transformers says all of a model. */
+static bool names_folder(const struct sh_cmd_args *args)
+{
+    for (int i = 0; i < args->n_overrides; i++)
+        if (!strncmp(args->overrides[i], "model.hf=", 9) || !strncmp(args->overrides[i], "model.hf_assets_path=", 21))
+            return true;
+    return false;
+}
+
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
     char *path;
@@ -201,8 +210,11 @@ sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, stru
         return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well", args->positional[1]);
     if (!args->n_positional && checkpoint)
         return config_of_checkpoint(args, checkpoint, cfg);
+    if (!args->n_positional && names_folder(args))
+        return sh_config_load(NULL, args->n_overrides, args->overrides, cfg);
     if (!args->n_positional)
-        return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml, or an example's name such as gpt2-124m");
+        return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml, an example's name such as gpt2-124m, or a folder "
+                       "of transformers with --model.hf=DIR");
     SH_TRY(sh_cmd_find_config(args->positional[0], &path));
     rc = sh_config_load(path, args->n_overrides, args->overrides, cfg);
     free(path);

@@ -13,7 +13,7 @@
 struct verb {
     const char *name, *arguments;
     int n_arguments;
-    const char *options[4]; /* of the command's table, those that mean something here */
+    const char *options[6]; /* of the command's table, those that mean something here */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
@@ -157,6 +157,17 @@ static sh_rc run_prune(const struct sh_cmd_args *args)
     return rc;
 }
 
+static sh_rc run_export(const struct sh_cmd_args *args)
+{
+    char *file;
+    sh_rc rc;
+
+    SH_TRY(find(args, 1, &file));
+    rc = sh_cmd_ckpt_export(args, file);
+    free(file);
+    return rc;
+}
+
 static const struct verb verbs[] = {
     {"info", "FILE", 1, {"--trust"}, run_info},
     {"verify", "FILE", 1, {"--trust"}, run_verify},
@@ -165,6 +176,8 @@ static const struct verb verbs[] = {
     {"diff", "FILE FILE", 2, {"--trust"}, run_diff},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
+    {"export", "FILE -o DIR", 1, {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust"}, run_export},
+    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore"}, sh_cmd_ckpt_import},
 };
 
 static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
@@ -195,11 +208,11 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     (void)cmd;
     if (args->n_positional == 0)
         return sh_fail(SH_E_USAGE,
-                       "sherd ckpt: what to do? info, verify, ls, latest, diff, extract or prune; see sherd --help");
+                       "sherd ckpt: what to do? info, verify, ls, latest, diff, extract, prune, export or import; see sherd --help");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return run_verb(&verbs[i], args);
     return sh_fail(SH_E_USAGE,
-                   "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract and prune",
+                   "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract, prune, export and import",
                    args->positional[0]);
 }

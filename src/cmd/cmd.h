@@ -75,6 +75,10 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as tex
 void sh_cmd_version(FILE *out);
 sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command */
 
+/* ckpt_hf.c: a checkpoint to a folder of transformers, and back. */
+sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file);
+sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args);
+
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

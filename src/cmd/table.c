@@ -69,11 +69,17 @@ static const struct sh_cmd_option eval[] = {
 
 static const struct sh_cmd_option ckpt[] = {
     {.name = "--quick", .help = "ls: look at structure and meta data only, not at all the data"},
-    {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy)"},
+    {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of "
+     "checkpoints to write into"},
+    {.name = "--dtype", .value = "TYPE", .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
+    {.name = "--max-shard-size", .value = "BYTES", .help = "export: most bytes of tensors in a file; default 5GB"},
+    {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
+    {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},
+    {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
     {.name = "--keep-latest", .value = "K", .help = "prune: the newest K stay"},
     {.name = "--keep-every", .value = "N", .help = "prune: and those whose step is a multiple of N; default none"},
-    {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract: owner: read only checkpoints that no other user may "
+    {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract, export: owner: read only checkpoints that no other user may "
      "have written; any: all; default owner"},
     {.name = "--dry-run", .help = "prune: say what would be deleted, and delete nothing"},
     {0},
@@ -101,9 +107,9 @@ static const struct sh_cmd_option help[] = {
 };
 
 const struct sh_cmd sh_commands[] = {
-    {"train", "CONFIG", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
+    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
-    {"plan", "CONFIG", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
+    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... CONFIG | given CONFIG",
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
@@ -118,10 +124,11 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .run = sh_cmd_generate},
     {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
-    {"ckpt", "info|verify|ls|latest|diff|extract|prune ARGUMENT...",
+    {"ckpt", "info|verify|ls|latest|diff|extract|prune|export|import ARGUMENT...",
      "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; "
      "for scripts, the step of the newest one in a FOLDER that is whole, -1 when there is none; compare two FILEs "
-     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER. A folder given as "
+     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER; write a folder that transformers opens; make a "
+     "checkpoint of step 0 from such a folder. A folder given as "
      "FILE stands for its newest checkpoint, and that of a run for its checkpoints",
      ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",

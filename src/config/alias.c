@@ -176,8 +176,21 @@ static sh_rc resolve_selective(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc resolve_hf(struct sh_config_state *state)
+{
+    static const char alias[] = "model.hf", main_key[] = "model.hf_assets_path";
+    bool yes;
+    SH_TRY(decides(state, alias, main_key, &yes));
+    if (!yes)
+        return SH_OK;
+    memcpy(state->cfg.model.hf_assets_path, state->alias.hf, sizeof state->alias.hf);
+    take_place(state, alias, main_key);
+    return SH_OK;
+}
+
 sh_rc sh_config_alias_resolve(struct sh_config_state *state)
 {
+    SH_TRY(resolve_hf(state));
     SH_TRY(resolve_zero_stage(state));
     SH_TRY(resolve_shard_degree(state));
     SH_TRY(resolve_replicate_degree(state));

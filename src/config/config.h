@@ -1,5 +1,5 @@
-/* The configuration of a run: one table of keys (keys.c), filled from defaults, then a YAML file, then arguments
- * --section.key=value.
+/* The configuration of a run: one table of keys (keys.c), filled from defaults, then a YAML file, then the config.json of
+ * model.hf_assets_path, then arguments --section.key=value.
  *
  * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
  * type or out of range is an error with file and line (or the argument) and the nearest known name, or what to write
@@ -99,6 +99,10 @@ struct sh_config {
         char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
         int trust;               /* enum sh_cfg_trust, which files are loaded: owner | any */
         bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
+        bool initial_load_in_hf; /* begin with the weights of model.hf_assets_path */
+        bool last_save_in_hf;    /* beside the last checkpoint, a Hugging Face folder */
+        int export_dtype;        /* enum sh_cfg_export, of that folder's weights */
+        int64_t max_shard_size;  /* bytes of one of its files */
     } checkpoint;
     struct {
         bool enable;
@@ -147,6 +151,14 @@ struct sh_config {
  * Errors: SH_E_DATA when the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument.
  * On failure *cfg is as it was. */
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
+
+/* What model.hf_assets_path=FOLDER is turned into: `read` gives values to keys of `model`, as text, through give(to, ...).
+ * They count more than those of a configuration file, and less than those of the command line. `place` names the file they
+ * are from in messages. `so_far` has what file and command line have given. Without a hook the key is a name only.
+ * Errors: those of give(); SH_E_DATA, SH_E_USAGE. */
+typedef sh_rc (*sh_config_give_value)(void *to, const char *key, const char *text);
+typedef sh_rc (*sh_config_read_folder)(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to);
+void sh_config_folder_hook(sh_config_read_folder read);
 
 enum { SH_CONFIG_FILE_MAX = 1 << 20 }; /* bytes of a file or text; a larger one is refused */
 

@@ -96,6 +96,7 @@ static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
+static words export_words = {{"float32", SH_EXPORT_FLOAT32}, {"float16", SH_EXPORT_FLOAT16}, {"bfloat16", SH_EXPORT_BFLOAT16}, {NULL, 0}};
 static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
@@ -164,6 +165,13 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Standard deviation of initial weights; of the projections back into the residual stream this over "
              "sqrt(2 n_layers). Each is a sum of eight uniform numbers: nearly normal, with an excess kurtosis of -0.15 "
              "and nothing beyond 4.9 deviations."},
+    {KEY_OF(SH_OF_MACHINE, model, hf_assets_path), .def = "",
+     .help = "Folder that transformers saved: its config.json sets this section, and its safetensors files are the parameters "
+             "that a new run begins with (checkpoint.initial_load_in_hf). A plan needs config.json alone. Empty: none."},
+    {KEY_OF(SH_OF_MACHINE, model, hf_ignore), .def = "",
+     .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not known "
+             "here is refused, since it may change the mathematics."},
+    {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
     {KEY(training, dataset_path), .def = "", .help = "Token file, or a glob pattern of several. Needed by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
@@ -354,6 +362,17 @@ const struct sh_config_key sh_config_keys[] = {
              "(with resume: never, whatever it has); empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
+    {KEY(checkpoint, initial_load_in_hf), BOOL, .def = "true",
+     .help = "Begin a new run with the weights of model.hf_assets_path; false: with initial values, of its architecture. A "
+             "checkpoint, of this run or by initial_load_path, goes before."},
+    {KEY(checkpoint, last_save_in_hf), BOOL, .def = "false",
+     .help = "After the last checkpoint also write a folder that transformers opens, hf-00001000 with the step in its name, "
+             "into checkpoint.folder."},
+    {KEY(checkpoint, export_dtype), WORDS(export_words), .def = "float32",
+     .help = "Type of the weights in that folder. float32: exact; bfloat16: what is computed with in bfloat16, bit for bit; "
+             "float16: refused where a value is beyond 65504."},
+    {KEY(checkpoint, max_shard_size), .sizes = true, .min = 1, .max = 1e14, .unit = "bytes", .def = "5GB",
+     .help = "Most bytes of tensors in one file of that folder; a larger tensor is alone in one."},
     {KEY(checkpoint, trust), WORDS(trust_words), .def = "owner",
      .help = "Which checkpoints are loaded. owner: only those that belong to you or root, in a folder that does, and that "
              "no other user may write: whoever can write a checkpoint decides what you train on. any: all, as those of a "

@@ -40,16 +40,17 @@ enum { SH_CONFIG_KEYS_MAX = 128, SH_CONFIG_NAME_MAX = 96 };
 /* What the keys that are aliases were given as; resolved in alias.c. */
 struct sh_config_alias {
     int zero_stage, replicate_degree, shard_degree, selective_option, reshard;
+    char hf[SH_CONFIG_PATH_MAX];
 };
 enum { SH_ALIAS_SELECTIVE_OP }; /* or k */
 enum { SH_ALIAS_RESHARD_DEFAULT, SH_ALIAS_RESHARD_ALWAYS, SH_ALIAS_RESHARD_NEVER };
 
 /* Where a value was given. A higher source wins; twice in the same one is an error. */
-enum sh_config_source { SH_SOURCE_DEFAULT, SH_SOURCE_FILE, SH_SOURCE_ARGUMENT };
+enum sh_config_source { SH_SOURCE_DEFAULT, SH_SOURCE_FILE, SH_SOURCE_FOLDER, SH_SOURCE_ARGUMENT };
 struct sh_config_place {
     enum sh_config_source source;
     const char *file; /* lent */
-    int line;
+    int line; /* of a FILE */
 };
 
 /* Errors met so far, one a line; see problems.h. */

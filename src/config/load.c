@@ -94,10 +94,48 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
     return SH_OK;
 }
 
+static sh_config_read_folder read_folder;
+
+void sh_config_folder_hook(sh_config_read_folder read)
+{
+    read_folder = read;
+}
+
+struct folder {
+    struct sh_config_state *state;
+    struct sh_config_place place;
+};
+
+/* What the command line has given stays. */
+static sh_rc give_of_folder(void *to, const char *key, const char *text)
+{
+    struct folder *f = to;
+    if (sh_config_place_of(f->state, key)->source > SH_SOURCE_FOLDER)
+        return SH_OK;
+    return sh_config_give(f->state, f->place, key, text, SH_TEXT_ARGUMENT);
+}
+
+/* Presets and folders each say all of a model. `place`: [SH_CONFIG_PATH_MAX], used as long as the state. */
+static sh_rc give_folder(struct sh_config_state *state, char *place)
+{
+    enum { LONGEST = SH_CONFIG_PATH_MAX - (int)sizeof "/config.json" };
+    struct folder f = {.state = state, .place = {.source = SH_SOURCE_FOLDER, .file = place}};
+    const char *path = state->cfg.model.hf_assets_path, *name = state->cfg.model.name;
+    if (read_folder == NULL || path[0] == '\0')
+        return SH_OK;
+    if (name[0] != '\0' && strcmp(name, "custom") != 0)
+        return sh_config_refuse(state, "model.name", "a preset beside model.hf_assets_path; give one of them");
+    if (strlen(path) > LONGEST)
+        return sh_config_refuse(state, "model.hf_assets_path", "%zu bytes, more than %d", strlen(path), LONGEST);
+    snprintf(place, SH_CONFIG_PATH_MAX, "%.*s/config.json", LONGEST, path);
+    return read_folder(&state->cfg, place, give_of_folder, &f);
+}
+
 /* All sources into *state, then what follows from them. `text` NULL: no file. */
 static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes, const char *name, int n_overrides,
                   const char *const *overrides)
 {
+    char folder[SH_CONFIG_PATH_MAX];
     SH_TRY(give_defaults(state));
     if (text != NULL)
         SH_TRY(read_text(state, text, bytes, name));
@@ -105,6 +143,7 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
         SH_TRY(sh_config_note(state, give_argument(state, overrides[i])));
     SH_TRY(sh_config_problems(state)); /* what follows from keys can be judged when all of them are right */
     SH_TRY(sh_config_alias_resolve(state));
+    SH_TRY(give_folder(state, folder));
     SH_TRY(sh_config_preset_apply(state));
     return sh_config_check(state);
 }

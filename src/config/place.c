@@ -13,6 +13,8 @@ const char *sh_config_place_prefix(const struct sh_config_place *place, char out
 {
     if (place->source == SH_SOURCE_FILE)
         snprintf(out, SH_CONFIG_PATH_MAX, "%s:%d: ", place->file, place->line);
+    else if (place->source == SH_SOURCE_FOLDER)
+        snprintf(out, SH_CONFIG_PATH_MAX, "%s: ", place->file);
     else
         strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "--" : "");
     return out;
@@ -22,6 +24,8 @@ const char *sh_config_place_text(const struct sh_config_place *place, char out[S
 {
     if (place->source == SH_SOURCE_FILE)
         snprintf(out, SH_CONFIG_PATH_MAX, "at %s:%d", place->file, place->line);
+    else if (place->source == SH_SOURCE_FOLDER)
+        snprintf(out, SH_CONFIG_PATH_MAX, "in %s", place->file);
     else
         strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "on the command line" : "by default");
     return out;

@@ -131,6 +131,29 @@ out:
     return rc;
 }
 
+static bool begins_in_hf(const struct sh_run *r)
+{
+    return r->cfg.model.hf_assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
+}
+
+/* Without weights a run would begin with random ones, which nobody asked for. */
+static sh_rc load_hf(struct sh_run *r)
+{
+    const char *folder = r->cfg.model.hf_assets_path;
+
+    SH_TRY(sh_run_load_hf(r));
+    r->parameters_from = sh_strdup(folder);
+    sh_log_info("a new run with the parameters of %s", folder);
+    return SH_OK;
+}
+
+static sh_rc begin_anew(struct sh_run *r)
+{
+    if (r->cfg.checkpoint.initial_load_path[0])
+        return load_named(r);
+    return begins_in_hf(r) ? load_hf(r) : sh_run_init_state(r);
+}
+
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
     SH_TRY(load_or_earlier(r, folder, path));
@@ -149,7 +172,7 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own)
     if (rc == SH_OK && path)
         rc = load_newest(r, folder, &path);
     else if (rc == SH_OK)
-        rc = r->cfg.checkpoint.initial_load_path[0] ? load_named(r) : sh_run_init_state(r);
+        rc = begin_anew(r);
     free(path);
     free(folder);
     return rc;

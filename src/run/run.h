@@ -44,6 +44,7 @@ sh_rc sh_run_init_state(struct sh_run *r); /* initial values, each rank its own 
  * of another model. */
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
+sh_rc sh_run_load_hf(struct sh_run *r); /* those of model.hf_assets_path, in the same way */
 char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed with free() */
 
 /* save.c: checkpoints of training, in front of it or behind it as checkpoint.async_mode says. */
@@ -57,6 +58,13 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
 bool sh_run_is_saving(const struct sh_run *r); /* one is being written; local, the same on all ranks */
 sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out);
 void sh_run_save_abandon(struct sh_run *r); /* give up one that is being written */
+
+/* save_hf.c: the last state in transformers' form (checkpoint.last_save_in_hf).
+ * can_save_hf: refuses a folder that is there before the run begins. Local: rank 0 asks.
+ * save_hf: after the last checkpoint was committed. Nothing where it is not asked for, or this step has its folder already.
+ * Errors: those of sh_hf_export(). */
+sh_rc sh_run_can_save_hf(const struct sh_run *r);
+sh_rc sh_run_save_hf(struct sh_run *r);
 
 /* resume.c: what training starts from: the newest valid checkpoint of the folder, the file that the configuration
  * names, or initial values. Says which. Takes the lock of the folder when checkpoints will be written. */

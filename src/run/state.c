@@ -2,6 +2,7 @@
 #include "src/run/pieces.h"
 #include "src/run/stored.h"
 
+#include "io/hf/load.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -118,6 +119,27 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;
+}
+
+sh_rc sh_run_load_hf(struct sh_run *r)
+{
+    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
+                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                                 .share = r->mesh->n_nodes > 1};
+    struct sh_pieces s;
+    char *family;
+    sh_rc rc;
+
+    SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
+    sh_pieces_make(r, SH_PIECES_LOAD, &s);
+    rc = sh_hf_load(r->cfg.model.hf_assets_path, family, &s.set, &options);
+    if (rc == SH_OK)
+        sh_pieces_put(r, &s);
+    sh_pieces_free(&s);
+    free(family);
+    if (rc == SH_OK)
+        sh_exec_run(r->exec, SH_SECTION_INIT);
+    return rc;
 }
 
 sh_rc sh_run_load_model(struct sh_run *r, const char *path)

@@ -133,7 +133,9 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
 
     sh_mesh_patience(0);
     SH_TRY(sh_saving_poll(&t->saving, true));
-    if (!t->stopping.asked || !r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
+    if (!t->stopping.asked)
+        return t->stopping.saved == r->step ? sh_run_save_hf(t->r) : SH_OK;
+    if (!r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
     sh_log_info("stopping (%s); saving at step %lld", t->stopping.why, (long long)r->step);
@@ -207,6 +209,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_run_start_state(r));
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
+    SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     SH_TRY_OUT(loop(&t));

@@ -5,7 +5,7 @@
  *
  * is: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do it, or by SIGSTOP as a
  * node that hangs. The file `died` in the working folder is from that moment. */
-#include "io/checkpoint/deadline.h"
+#include "io/move/deadline.h"
 #include "tests/fault/shim.h"
 
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-void __real_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
-void __wrap_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage);
+void __real_sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage);
+void __wrap_sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage);
 
 static void die(const char *how)
 {
@@ -28,11 +28,11 @@ static void die(const char *how)
     raise(strcmp(how, "stop") == 0 ? SIGSTOP : SIGKILL);
 }
 
-void __wrap_sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage)
+void __wrap_sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage)
 {
     static int saves;
     const char *at = getenv("DIES_AT");
-    __real_sh_ckpt_deadline_enter(d, stage);
+    __real_sh_move_deadline_enter(d, stage);
     if (at && strcmp(stage, at) == 0 && ++saves == atoi(getenv("DIES_SAVE")) &&
         shim_rank() == atoi(getenv("DIES_RANK")))
         die(getenv("DIES_HOW"));

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/checkpoint/deadline.h"
+#include "io/move/deadline.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -99,30 +99,30 @@ static void two_jobs_cannot_have_one_folder(void **state)
 
 static void be_late(const char *what)
 {
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, 0.2, 0);
+    struct sh_move_deadline *d = sh_move_deadline_start(what, 0.2, 0);
 
-    sh_ckpt_deadline_enter(d, "writing");
+    sh_move_deadline_enter(d, "writing");
     sleep(20);
 }
 
 static void wait_for_ever(const char *what)
 {
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, 0.2, 0);
+    struct sh_move_deadline *d = sh_move_deadline_start(what, 0.2, 0);
 
-    sh_ckpt_deadline_enter(d, "fsync");
-    sh_ckpt_deadline_wait(d);
+    sh_move_deadline_enter(d, "fsync");
+    sh_move_deadline_wait(d);
     sleep(20);
 }
 
 static void be_in_time(const char *what)
 {
-    struct sh_ckpt_deadline *d = sh_ckpt_deadline_start(what, 0.2, 0);
+    struct sh_move_deadline *d = sh_move_deadline_start(what, 0.2, 0);
 
-    sh_ckpt_deadline_enter(d, "writing");
-    sh_ckpt_deadline_rest(d);
+    sh_move_deadline_enter(d, "writing");
+    sh_move_deadline_rest(d);
     sleep(2);
-    sh_ckpt_deadline_enter(d, "fsync");
-    sh_ckpt_deadline_stop(d);
+    sh_move_deadline_enter(d, "fsync");
+    sh_move_deadline_stop(d);
 }
 
 static void a_stage_has_a_deadline(void **state)

@@ -1,4 +1,4 @@
-#include "io/checkpoint/crew.h"
+#include "io/move/crew.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -51,7 +51,7 @@ static void *help(void *arg)
     if (c->buffer_bytes)
         buffer = mmap(NULL, (size_t)c->buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buffer == MAP_FAILED) {
-        fail(c, 0, sh_fail(SH_E_MEMORY, "no %lld bytes for a checkpoint's transfers", (long long)c->buffer_bytes));
+        fail(c, 0, sh_fail(SH_E_MEMORY, "no %lld bytes for transfers of a file", (long long)c->buffer_bytes));
         return NULL;
     }
     work_off(c, buffer);
@@ -60,7 +60,7 @@ static void *help(void *arg)
     return NULL;
 }
 
-sh_rc sh_ckpt_crew_run(int64_t jobs, int threads, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer),
+sh_rc sh_move_crew_run(int64_t jobs, int threads, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer),
                        void *arg)
 {
     struct crew c = {.jobs = jobs, .buffer_bytes = buffer_bytes, .work = work, .arg = arg,

@@ -1,10 +1,10 @@
-#include "io/checkpoint/replicas.h"
+#include "io/move/replicas.h"
 
 #include "src/mesh/mesh.h"
 
-struct sh_ckpt_replicas sh_ckpt_replicas_alone(void)
+struct sh_move_replicas sh_move_replicas_alone(void)
 {
-    return (struct sh_ckpt_replicas){.comm = MPI_COMM_NULL, .size = 1};
+    return (struct sh_move_replicas){.comm = MPI_COMM_NULL, .size = 1};
 }
 
 /* A colour has 31 bits: two of them tell wishes apart with all but one chance in 2^62. */
@@ -18,9 +18,9 @@ static sh_rc split(uint64_t wish, MPI_Comm *comm)
     return SH_OK;
 }
 
-sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out)
+sh_rc sh_move_replicas_find(uint64_t wish, struct sh_move_replicas *out)
 {
-    struct sh_ckpt_replicas r;
+    struct sh_move_replicas r;
     sh_mesh_own_mpi();
     SH_TRY(split(wish, &r.comm));
     MPI_Comm_rank(r.comm, &r.rank);
@@ -29,14 +29,14 @@ sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out)
     return SH_OK;
 }
 
-void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r)
+void sh_move_replicas_free(struct sh_move_replicas *r)
 {
     if (r->comm != MPI_COMM_NULL)
         MPI_Comm_free(&r->comm);
-    *r = sh_ckpt_replicas_alone();
+    *r = sh_move_replicas_alone();
 }
 
-sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, struct sh_floats data, int64_t elems)
+sh_rc sh_move_replicas_hand(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems)
 {
     int bytes = (int)(elems * sh_floats_elem_bytes(data));
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(data, i); i++)
@@ -44,7 +44,7 @@ sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, struct s
     return SH_OK;
 }
 
-sh_rc sh_ckpt_replicas_any(const struct sh_ckpt_replicas *r, int failed, int *any)
+sh_rc sh_move_replicas_any(const struct sh_move_replicas *r, int failed, int *any)
 {
     *any = failed;
     if (r->size > 1)

@@ -1,4 +1,4 @@
-#include "io/checkpoint/deadline.h"
+#include "io/move/deadline.h"
 
 #include "src/base/err.h"
 #include "src/base/log.h"
@@ -15,7 +15,7 @@
  * one line. A rank that only waits gives the one that is stuck time to say so. */
 enum { GRACE_SECONDS = 2, GRACE_RANK_SECONDS = 1 };
 
-struct sh_ckpt_deadline {
+struct sh_move_deadline {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -27,19 +27,19 @@ struct sh_ckpt_deadline {
 };
 
 /* Of a limit that began then; `waits`: with time for the one that is late to say so first. */
-static double rest_of(const struct sh_ckpt_deadline *d, int64_t since_ns, bool waits)
+static double rest_of(const struct sh_move_deadline *d, int64_t since_ns, bool waits)
 {
     return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - since_ns) / 1e9;
 }
 
-static double left(const struct sh_ckpt_deadline *d)
+static double left(const struct sh_move_deadline *d)
 {
     double stage = d->rests ? d->seconds : rest_of(d, d->since_ns, d->waits);
     double meeting = d->meets ? rest_of(d, d->meets_ns, true) : d->seconds;
     return stage < meeting ? stage : meeting;
 }
 
-static void expire(const struct sh_ckpt_deadline *d)
+static void expire(const struct sh_move_deadline *d)
 {
     sh_stop(sh_fail(SH_E_COMM, "%s: %s, %s takes longer than checkpoint.timeout_seconds=%g", d->what,
                     d->waits || d->rests ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
@@ -47,7 +47,7 @@ static void expire(const struct sh_ckpt_deadline *d)
 
 static void *watch(void *arg)
 {
-    struct sh_ckpt_deadline *d = arg;
+    struct sh_move_deadline *d = arg;
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
         double rest = left(d);
@@ -65,13 +65,13 @@ static void *watch(void *arg)
     return NULL;
 }
 
-struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *what, double seconds, int rank)
+struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
     if (seconds <= 0)
         return NULL;
-    struct sh_ckpt_deadline *d = sh_calloc(1, sizeof *d);
-    *d = (struct sh_ckpt_deadline){.what = sh_strdup(what), .seconds = seconds, .stage = "preparing",
+    struct sh_move_deadline *d = sh_calloc(1, sizeof *d);
+    *d = (struct sh_move_deadline){.what = sh_strdup(what), .seconds = seconds, .stage = "preparing",
                                    .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -87,7 +87,7 @@ struct sh_ckpt_deadline *sh_ckpt_deadline_start(const char *what, double seconds
     return NULL;
 }
 
-static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool rests)
+static void set(struct sh_move_deadline *d, const char *stage, bool waits, bool rests)
 {
     if (!d)
         return;
@@ -102,22 +102,22 @@ static void set(struct sh_ckpt_deadline *d, const char *stage, bool waits, bool 
     pthread_mutex_unlock(&d->lock);
 }
 
-void sh_ckpt_deadline_enter(struct sh_ckpt_deadline *d, const char *stage)
+void sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage)
 {
     set(d, stage, false, false);
 }
 
-void sh_ckpt_deadline_wait(struct sh_ckpt_deadline *d)
+void sh_move_deadline_wait(struct sh_move_deadline *d)
 {
     set(d, NULL, true, false);
 }
 
-void sh_ckpt_deadline_rest(struct sh_ckpt_deadline *d)
+void sh_move_deadline_rest(struct sh_move_deadline *d)
 {
     set(d, NULL, false, true);
 }
 
-void sh_ckpt_deadline_meet(struct sh_ckpt_deadline *d, bool on)
+void sh_move_deadline_meet(struct sh_move_deadline *d, bool on)
 {
     if (!d)
         return;
@@ -128,7 +128,7 @@ void sh_ckpt_deadline_meet(struct sh_ckpt_deadline *d, bool on)
     pthread_mutex_unlock(&d->lock);
 }
 
-void sh_ckpt_deadline_stop(struct sh_ckpt_deadline *d)
+void sh_move_deadline_stop(struct sh_move_deadline *d)
 {
     if (!d)
         return;

@@ -1,7 +1,7 @@
 /* Ranks that want the same of a file, as the replicas of a shard do. Each reads a part of it and hands that to the
  * others: the file is read once, by all nodes, however many replicas there are. */
-#ifndef IO_CHECKPOINT_REPLICAS_H
-#define IO_CHECKPOINT_REPLICAS_H
+#ifndef IO_MOVE_REPLICAS_H
+#define IO_MOVE_REPLICAS_H
 
 #include "src/base/floats.h"
 #include "src/base/err.h"
@@ -9,23 +9,23 @@
 #include <mpi.h>
 #include <stdint.h>
 
-struct sh_ckpt_replicas {
+struct sh_move_replicas {
     MPI_Comm comm;  /* MPI_COMM_NULL for a rank alone */
     int rank, size; /* in it; 0 of 1 alone */
 };
 
 /* A rank that reads for itself. Local. */
-struct sh_ckpt_replicas sh_ckpt_replicas_alone(void);
+struct sh_move_replicas sh_move_replicas_alone(void);
 
 /* The ranks that gave the same `wish`, a hash of what they want in order. Collective over the job. Errors: SH_E_COMM. */
-sh_rc sh_ckpt_replicas_find(uint64_t wish, struct sh_ckpt_replicas *out);
-void sh_ckpt_replicas_free(struct sh_ckpt_replicas *r); /* collective over them */
+sh_rc sh_move_replicas_find(uint64_t wish, struct sh_move_replicas *out);
+void sh_move_replicas_free(struct sh_move_replicas *r); /* collective over them */
 
 /* `elems` floats, at most a block, from replica `root` to all, who hold them in the same form. Collective over them.
  * Errors: SH_E_COMM. */
-sh_rc sh_ckpt_replicas_hand(const struct sh_ckpt_replicas *r, int root, struct sh_floats data, int64_t elems);
+sh_rc sh_move_replicas_hand(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems);
 
 /* Whether one of them has failed. Collective over them. Errors: SH_E_COMM. */
-sh_rc sh_ckpt_replicas_any(const struct sh_ckpt_replicas *r, int failed, int *any);
+sh_rc sh_move_replicas_any(const struct sh_move_replicas *r, int failed, int *any);
 
 #endif

@@ -1,0 +1,104 @@
+#include "io/hf/family.h"
+
+#include <string.h>
+
+#define LLAMA_KEYS                                                                                                          \
+    .key = {[SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"}, \
+            [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"}, [SH_HF_FFN] = {"intermediate_size"}, \
+            [SH_HF_VOCAB] = {"vocab_size"}, [SH_HF_POSITIONS] = {"max_position_embeddings"}, [SH_HF_EPS] = {"rms_norm_eps"}, \
+            [SH_HF_INIT] = {"initializer_range"}, [SH_HF_TIED] = {"tie_word_embeddings"}, [SH_HF_THETA] = {"rope_theta"}}
+#define NO_BIAS "biases in attention and feed-forward are not computed here"
+#define SILU {"hidden_act", {"silu", "swish"}, "the gate's activation is SiLU here"}
+#define NOT_YET(what) .refused = what " is not computed here"
+
+/* Defaults: the configuration classes of transformers 5.23, which tests/hf compares one key at a time. */
+static const struct sh_hf_family rows[] = {
+    {.type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .family = "llama",
+     .prefix = "model.",
+     LLAMA_KEYS,
+     .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "=",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "11008", [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "2048",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "false", [SH_HF_THETA] = "10000"},
+     .must = {SILU, {"attention_bias", {"false"}, NO_BIAS}, {"mlp_bias", {"false"}, NO_BIAS}}},
+    {.type = "mistral", /* but for the window the same model */
+     .architecture = "MistralForCausalLM",
+     .family = "llama",
+     .prefix = "model.",
+     LLAMA_KEYS,
+     .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "8",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "14336", [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "131072",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "false", [SH_HF_THETA] = "10000"},
+     .window = "4096",
+     .must = {SILU}},
+    {.type = "gpt2",
+     .architecture = "GPT2LMHeadModel",
+     .family = "gpt2",
+     .prefix = "transformer.",
+     .key = {[SH_HF_LAYERS] = {"n_layer", "num_hidden_layers"}, [SH_HF_DIM] = {"n_embd", "hidden_size"},
+             [SH_HF_HEADS] = {"n_head", "num_attention_heads"}, [SH_HF_FFN] = {"n_inner"}, [SH_HF_VOCAB] = {"vocab_size"},
+             [SH_HF_POSITIONS] = {"n_positions", "max_position_embeddings"}, [SH_HF_EPS] = {"layer_norm_epsilon"},
+             [SH_HF_INIT] = {"initializer_range"}, [SH_HF_TIED] = {"tie_word_embeddings"}},
+     .absent = {[SH_HF_LAYERS] = "12", [SH_HF_DIM] = "768", [SH_HF_HEADS] = "12", [SH_HF_KV_HEADS] = "=",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "=", [SH_HF_VOCAB] = "50257", [SH_HF_POSITIONS] = "1024",
+                [SH_HF_EPS] = "1e-5", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "true"},
+     .must = {{"activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "the activation is GELU by tanh here"},
+              {"scale_attn_weights", {"true"}, "scores are divided by the root of the head's width here"},
+              {"scale_attn_by_inverse_layer_idx", {"false"}, "scores are not divided by the number of the block here"},
+              {"add_cross_attention", {"false"}, "there is no other sequence to attend to here"}},
+     .plain = {"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_proj_to_labels", "summary_type",
+               "summary_use_proj"}},
+
+    {.type = "qwen2", NOT_YET("its bias on q, k and v")},
+    {.type = "qwen3", NOT_YET("its norm of each head's queries and keys")},
+    {.type = "phi3", NOT_YET("its matrices of q, k and v, and of gate and up, in one tensor each")},
+    {.type = "smollm3", NOT_YET("its blocks without rotary positions")},
+    {.type = "olmo2", NOT_YET("its norm behind the branches, and that of queries and keys")},
+    {.type = "starcoder2", NOT_YET("its layer norm beside rotary positions")},
+    {.type = "gemma", NOT_YET("its norm times (1 + weight), and its GELU gate")},
+    {.type = "gpt_neox", NOT_YET("its parallel residual, and its rotary positions on a part of the head")},
+    {.type = "gemma3_text", NOT_YET("its sliding window")},
+    {.type = "gemma2", NOT_YET("its soft cap on scores and logits")},
+    {.type = "gemma3", .refused = "it reads images too; a folder of gemma3_text has the language model alone"},
+    {.type = "qwen2_vl", .refused = "it reads images too"},
+    {.type = "qwen2_5_vl", .refused = "it reads images too"},
+    {.type = "mllama", .refused = "it reads images too"},
+    {.type = "llava", .refused = "it reads images too"},
+    {.type = "cohere", NOT_YET("its layer norm without bias, and its scale of logits")},
+    {.type = "cohere2", NOT_YET("its layer norm without bias, and its scale of logits")},
+    {.type = "granite", NOT_YET("its multipliers of embedding, residual and attention")},
+    {.type = "opt", NOT_YET("its table of positions")},
+    {.type = "falcon", NOT_YET("its positions and parallel branches")},
+    {.type = "mpt", NOT_YET("its positions, a slope on the scores (ALiBi),")},
+    {.type = "bloom", NOT_YET("its positions, a slope on the scores (ALiBi),")},
+    {.type = "mamba", .refused = "it has no attention, but a state space"},
+    {.type = "mamba2", .refused = "it has no attention, but a state space"},
+    {.type = "falcon_h1", .refused = "some of its blocks have a state space"},
+    {.type = "qwen3_next", .refused = "some of its blocks have no attention"},
+    {.type = "mixtral", .refused = "its feed-forward layers are experts"},
+    {.type = "qwen2_moe", .refused = "its feed-forward layers are experts"},
+    {.type = "qwen3_moe", .refused = "its feed-forward layers are experts"},
+    {.type = "deepseek_v3", .refused = "its feed-forward layers are experts"},
+};
+
+const struct sh_hf_family *sh_hf_family_row(int i)
+{
+    return i >= 0 && i < (int)(sizeof rows / sizeof *rows) ? &rows[i] : NULL;
+}
+
+const struct sh_hf_family *sh_hf_family_of_type(const char *type)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].type, type) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+const struct sh_hf_family *sh_hf_family_to_write(const char *family)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].family && strcmp(rows[i].family, family) == 0)
+            return &rows[i];
+    return NULL;
+}

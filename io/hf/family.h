@@ -1,0 +1,40 @@
+/* The kinds of models that folders of transformers hold, a row each: what its class takes absent keys of config.json to
+ * mean, and which family here computes the same. A kind that no family computes is in the table too, with the reason.
+ * Local. */
+#ifndef IO_HF_FAMILY_H
+#define IO_HF_FAMILY_H
+
+#include <stddef.h>
+
+/* A value of `model` and the keys that say it, first found wins; a class's default as text, NULL: the key must be there. */
+enum sh_hf_value {
+    SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
+    SH_HF_INIT, SH_HF_TIED, SH_HF_THETA, SH_HF_VALUES
+};
+
+/* A key that must be one of these words (or true, false), or absent where the class's default is the first of them. */
+struct sh_hf_must {
+    const char *key, *words[4], *why;
+};
+
+struct sh_hf_family {
+    const char *type;         /* model_type */
+    const char *architecture; /* of the class with the output matrix */
+    const char *family;       /* model.family */
+    const char *refused;      /* why there is none */
+    const char *prefix;       /* of tensors' names, which a folder of the base model lacks */
+    const char *key[SH_HF_VALUES][2];
+    const char *absent[SH_HF_VALUES]; /* "=": as SH_HF_DIM and SH_HF_HEADS say it */
+    const char *window;       /* sliding_window when that key is absent; NULL: the class has none */
+    struct sh_hf_must must[6];
+    const char *plain[8];     /* names that say nothing about the mathematics, beside those of all classes */
+};
+
+/* The row of a model_type, NULL: none; and the one that a model of `family` is written as. */
+const struct sh_hf_family *sh_hf_family_of_type(const char *type);
+const struct sh_hf_family *sh_hf_family_to_write(const char *family);
+
+/* Row i, NULL behind the last. */
+const struct sh_hf_family *sh_hf_family_row(int i);
+
+#endif

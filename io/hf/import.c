@@ -1,0 +1,108 @@
+#include "io/hf/import.h"
+
+#include "io/checkpoint/stream.h"
+#include "io/file/file.h"
+#include "io/hf/names.h"
+#include "io/move/types.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct import {
+    const char *from;
+    struct sh_st_index index;
+    struct sh_hf_match match;
+    int *fd;     /* [index.n_files] */
+    char **path;
+};
+
+static sh_rc open_files(struct import *m)
+{
+    int64_t bytes;
+    m->fd = sh_calloc((size_t)m->index.n_files + 1, sizeof *m->fd);
+    m->path = sh_calloc((size_t)m->index.n_files + 1, sizeof *m->path);
+    for (int64_t i = 0; i < m->index.n_files; i++) {
+        m->fd[i] = -1;
+        m->path[i] = sh_path_join(m->from, m->index.file[i].name);
+    }
+    for (int64_t i = 0; i < m->index.n_files; i++)
+        SH_TRY(sh_file_open(m->path[i], &m->fd[i], &bytes));
+    return SH_OK;
+}
+
+/* *bad: the first that is not finite, or n. */
+static sh_rc read_floats(const struct import *m, const struct sh_st_entry *e, int64_t first, int64_t n, float *out,
+                         void *spare, int64_t *bad)
+{
+    int size = sh_st_type_bytes(e->type);
+    SH_TRY(sh_file_read(m->fd[e->file], m->path[e->file], spare, n * size, e->at + first * size));
+    *bad = sh_move_widen(sh_hf_move_type(e), spare, n, (struct sh_floats){.whole = out});
+    return SH_OK;
+}
+
+static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    const struct import *m = arg;
+    const struct sh_st_entry *e = m->match.entry[tensor];
+    int64_t bad;
+    SH_TRY(read_floats(m, e, first, n, out, spare, &bad));
+    if (bad == n)
+        return SH_OK;
+    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", m->path[e->file], (long long)(first + bad),
+                   e->name);
+}
+
+enum { PIECE = 1 << 18 };
+
+static sh_rc compare_pieces(const struct import *m, float *a, float *b, void *spare)
+{
+    int64_t bad;
+    for (int64_t at = 0, n; at < m->match.of->elems; at += n) {
+        n = m->match.of->elems - at < PIECE ? m->match.of->elems - at : PIECE;
+        SH_TRY(read_floats(m, m->match.of, at, n, a, spare, &bad));
+        SH_TRY(read_floats(m, m->match.copy, at, n, b, spare, &bad));
+        if (memcmp(a, b, (size_t)n * sizeof *a) != 0)
+            return sh_hf_copy_differs(m->from, &m->match);
+    }
+    return SH_OK;
+}
+
+/* Of a tied model that brings an output matrix. */
+static sh_rc compare_copy(const struct import *m)
+{
+    if (!m->match.copy)
+        return SH_OK;
+    float *memory = sh_calloc(3 * PIECE, sizeof *memory);
+    sh_rc rc = compare_pieces(m, memory, memory + PIECE, memory + 2 * PIECE);
+    free(memory);
+    return rc;
+}
+
+static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                    const char *folder, char **path)
+{
+    SH_TRY(sh_st_index_read(m->from, &m->index));
+    SH_TRY(sh_hf_match(m->from, &m->index, set, family, &m->match));
+    SH_TRY(open_files(m));
+    SH_TRY(compare_copy(m));
+    return sh_ckpt_stream(folder, set, meta, read_block, m, path);
+}
+
+sh_rc sh_hf_import(const char *from, const char *family, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                   const char *folder, char **path)
+{
+    struct import m = {.from = from};
+    sh_rc rc = import(&m, family, set, meta, folder, path);
+    for (int64_t i = 0; m.fd && i < m.index.n_files; i++) {
+        if (m.fd[i] >= 0)
+            close(m.fd[i]);
+        free(m.path[i]);
+    }
+    free(m.fd);
+    free(m.path);
+    sh_hf_match_free(&m.match);
+    sh_st_index_free(&m.index);
+    return rc;
+}

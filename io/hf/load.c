@@ -1,0 +1,203 @@
+#include "io/hf/load.h"
+
+#include "io/file/file.h"
+#include "io/hf/names.h"
+#include "io/move/deadline.h"
+#include "io/move/parts.h"
+#include "src/base/mem.h"
+#include "src/mesh/mesh.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { COMPARE_BYTES = 1 << 20 };
+
+struct load {
+    const char *folder, *family;
+    const struct sh_ckpt_set *set;
+    const struct sh_ckpt_load_options *options;
+    int rank, world;
+    struct sh_st_index index;
+    struct sh_hf_match match;
+    struct sh_move_parts parts;
+    struct sh_move_replicas replicas;
+    struct sh_file_direct *file; /* [index.n_files]; fd -1: not open */
+    char **path;
+    struct sh_move_deadline *deadline;
+};
+
+static sh_rc read_index(struct load *l)
+{
+    return l->rank == 0 ? sh_st_index_read(l->folder, &l->index) : SH_OK;
+}
+
+static sh_rc share_index(struct load *l)
+{
+    SH_TRY(sh_st_index_share(&l->index, l->rank));
+    l->file = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->file);
+    l->path = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->path);
+    for (int64_t i = 0; i < l->index.n_files; i++) {
+        l->path[i] = sh_path_join(l->folder, l->index.file[i].name);
+        l->file[i].fd = l->file[i].direct = -1;
+    }
+    return SH_OK;
+}
+
+static sh_rc look_at_owners(struct load *l)
+{
+    for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
+        SH_TRY(sh_ckpt_trusted(l->path[i], l->options->trust));
+    return SH_OK;
+}
+
+static sh_rc match(struct load *l)
+{
+    return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
+}
+
+static sh_rc plan_reads(struct load *l)
+{
+    struct sh_move_part *part = sh_calloc((size_t)l->set->n_pieces + 1, sizeof *part);
+    int n = 0;
+    for (int i = 0; i < l->set->n_pieces; i++) {
+        const struct sh_ckpt_piece *p = &l->set->pieces[i];
+        const struct sh_st_entry *e = l->match.entry[p->tensor];
+        if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
+            part[n++] = (struct sh_move_part){.name = e->name, .type = sh_hf_move_type(e), .file = e->file,
+                                              .at = e->at + p->begin * sh_st_type_bytes(e->type), .elems = p->elems,
+                                              .first = p->begin, .data = p->data[SH_CKPT_MODEL]};
+    }
+    sh_rc rc = sh_move_parts_make(part, n, &l->parts);
+    free(part);
+    return rc;
+}
+
+/* Through the page cache: who has just fetched a model has it there, and ranks of a node share it. */
+static sh_rc open_file(struct load *l, int i)
+{
+    int64_t bytes;
+    int fd;
+    if (l->file[i].fd >= 0)
+        return SH_OK;
+    SH_TRY(sh_file_open(l->path[i], &fd, &bytes));
+    sh_file_cached_open(l->path[i], fd, &l->file[i]);
+    if (bytes != l->index.file[i].bytes)
+        return sh_fail(SH_E_DATA, "%s has changed while it was read", l->path[i]);
+    return SH_OK;
+}
+
+static sh_rc open_files(struct load *l)
+{
+    for (int i = 0; i < l->parts.n_chunks; i++)
+        SH_TRY(open_file(l, l->parts.chunk[i].file));
+    return SH_OK;
+}
+
+static sh_rc find_replicas(struct load *l)
+{
+    return l->options->share ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas) : SH_OK;
+}
+
+static sh_rc read_data(struct load *l)
+{
+    return l->replicas.size > 1 ? sh_move_parts_read_together(&l->parts, l->file, &l->replicas)
+                                : sh_move_parts_read(&l->parts, l->file);
+}
+
+static sh_rc read_floats(struct load *l, const struct sh_st_entry *e, int64_t first, int64_t n, char *bytes, float *out)
+{
+    int size = sh_st_type_bytes(e->type);
+    SH_TRY(sh_file_read(l->file[e->file].fd, l->path[e->file], bytes, n * size, e->at + first * size));
+    (void)sh_move_widen(sh_hf_move_type(e), bytes, n, (struct sh_floats){.whole = out});
+    return SH_OK;
+}
+
+/* Elements of the share of this rank. */
+static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
+{
+    enum { MOST = COMPARE_BYTES / 4 };
+    int64_t elems = l->match.of->elems, end = elems / l->world * (l->rank + 1), n;
+    if (l->rank == l->world - 1)
+        end = elems;
+    for (int64_t at = elems / l->world * l->rank; at < end; at += n) {
+        n = end - at < MOST ? end - at : MOST;
+        SH_TRY(read_floats(l, l->match.of, at, n, bytes, a));
+        SH_TRY(read_floats(l, l->match.copy, at, n, bytes, b));
+        if (memcmp(a, b, (size_t)n * sizeof *a) != 0)
+            return sh_hf_copy_differs(l->folder, &l->match);
+    }
+    return SH_OK;
+}
+
+static sh_rc compare_copy(struct load *l)
+{
+    if (!l->match.copy)
+        return SH_OK;
+    SH_TRY(open_file(l, l->match.copy->file));
+    SH_TRY(open_file(l, l->match.of->file));
+    char *memory = sh_calloc(3, COMPARE_BYTES);
+    sh_rc rc = compare_share(l, memory, (float *)(void *)(memory + COMPARE_BYTES),
+                             (float *)(void *)(memory + 2 * COMPARE_BYTES));
+    free(memory);
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    bool local;
+    sh_rc (*run)(struct load *);
+} stages[] = {
+    {"reading headers and index", true, read_index},
+    {"sending the index", false, share_index},
+    {"looking at its owner", true, look_at_owners},
+    {"matching tensors", true, match},
+    {"planning the reads", true, plan_reads},
+    {"opening the files", true, open_files},
+    {"comparing output matrix and embedding", true, compare_copy},
+    {"finding replicas", false, find_replicas},
+    {"reading the weights", true, read_data},
+};
+
+static sh_rc run_stage(struct load *l, size_t i)
+{
+    sh_move_deadline_enter(l->deadline, stages[i].name);
+    if (!stages[i].local || l->replicas.size > 1)
+        sh_move_deadline_wait(l->deadline);
+    sh_rc rc = stages[i].run(l);
+    sh_move_deadline_wait(l->deadline);
+    return sh_agree(rc);
+}
+
+static void clean(struct load *l)
+{
+    for (int64_t i = 0; l->file && i < l->index.n_files; i++) {
+        if (l->file[i].fd >= 0)
+            close(l->file[i].fd);
+        free(l->path[i]);
+    }
+    free(l->file);
+    free(l->path);
+    sh_move_replicas_free(&l->replicas);
+    sh_move_parts_free(&l->parts);
+    sh_hf_match_free(&l->match);
+    sh_st_index_free(&l->index);
+}
+
+sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
+                 const struct sh_ckpt_load_options *options)
+{
+    struct load l = {.folder = folder, .family = family, .set = set, .options = options,
+                     .replicas = sh_move_replicas_alone()};
+    char *what = sh_strfmt("loading %s", folder);
+    sh_rc rc = SH_OK;
+    sh_mesh_own_mpi();
+    sh_mesh_world(&l.rank, &l.world);
+    l.deadline = sh_move_deadline_start(what, options->timeout_seconds, l.rank);
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++)
+        rc = run_stage(&l, i);
+    sh_move_deadline_stop(l.deadline);
+    free(what);
+    clean(&l);
+    return rc;
+}

@@ -1,0 +1,15 @@
+/* The parameters of a Hugging Face folder into a model: each rank reads its own ranges of its files, and those that want
+ * the same read it together. */
+#ifndef IO_HF_LOAD_H
+#define IO_HF_LOAD_H
+
+#include "io/checkpoint/checkpoint.h"
+
+/* Fill data[SH_CKPT_MODEL] of the set's pieces. 16-bit types are widened exactly. Beside the data 33 MiB.
+ *   family  in  of the model: names differ in their first part
+ * Collective, agreed. Errors: SH_E_DATA: a file that is damaged or not trusted; a tensor that is missing, too many, of
+ * another shape or type, or with a number that is not finite, by name; a tied model whose output matrix is another one. */
+sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
+                 const struct sh_ckpt_load_options *options);
+
+#endif

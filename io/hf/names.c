@@ -1,0 +1,153 @@
+#include "io/hf/names.h"
+
+#include "io/hf/family.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HEAD "lm_head.weight"
+
+struct matcher {
+    const char *folder;
+    const struct sh_st_index *index;
+    const struct sh_ckpt_set *set;
+    const char *prefix;
+    bool bare;  /* no name has the prefix */
+    bool *used; /* [index->n] */
+};
+
+static bool has_prefix(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_bare(const struct matcher *m)
+{
+    for (int64_t i = 0; i < m->index->n; i++)
+        if (has_prefix(m->index->entry[i].name, m->prefix))
+            return false;
+    return true;
+}
+
+/* A name of the model as the folder has it. */
+static const char *name_there(const struct matcher *m, const char *name)
+{
+    return m->bare && has_prefix(name, m->prefix) ? name + strlen(m->prefix) : name;
+}
+
+static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
+{
+    char shape[100];
+    int n = 0;
+    for (int i = 0; i < m->set->n_tensors; i++)
+        n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
+    return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
+                   name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
+                   strcmp(t->name, HEAD) == 0 ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
+}
+
+static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out)
+{
+    const struct sh_st_entry *e = sh_st_index_find(m->index, name_there(m, t->name));
+    char have[100], want[100];
+    if (!e)
+        return missing(m, t);
+    if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
+        return sh_fail(SH_E_DATA, "%s: %s has shape %s, but config.json wants %s", m->folder, e->name,
+                       sh_st_shape_text(e->ndim, e->dim, have), sh_st_shape_text(t->ndim, t->dim, want));
+    if (e->type != SH_ST_F32 && e->type != SH_ST_F16 && e->type != SH_ST_BF16)
+        return sh_fail(SH_E_DATA, "%s: %s is %s; parameters are F32, F16 or BF16", m->folder, e->name,
+                       sh_st_type_name(e->type));
+    m->used[e - m->index->entry] = true;
+    *out = e;
+    return SH_OK;
+}
+
+/* What classes made of their configuration and saved beside the parameters: frequencies and masks. */
+static bool is_buffer(const char *name)
+{
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
+{
+    const char **names = sh_calloc((size_t)m->set->n_tensors + 1, sizeof *names), *near;
+    char shape[100];
+    for (int i = 0; i < m->set->n_tensors; i++)
+        names[i] = m->set->tensors[i].name;
+    near = sh_str_nearest(e->name, m->set->n_tensors, names);
+    sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is no tensor of this model%s%s", m->folder, e->name,
+                       sh_st_shape_text(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
+    free(names);
+    return rc;
+}
+
+/* The embedding is the model's first tensor. */
+static sh_rc take_head(const struct matcher *m, const struct sh_st_entry *head, struct sh_hf_match *out)
+{
+    out->copy = head;
+    out->of = out->entry[0];
+    if (head->ndim == out->of->ndim && head->elems == out->of->elems && head->dim[0] == out->of->dim[0] &&
+        (head->type == SH_ST_F32 || head->type == SH_ST_F16 || head->type == SH_ST_BF16))
+        return SH_OK;
+    return unexpected(m, head);
+}
+
+static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
+{
+    for (int64_t i = 0; i < m->index->n; i++) {
+        const struct sh_st_entry *e = &m->index->entry[i];
+        if (m->used[i] || is_buffer(e->name))
+            continue;
+        SH_TRY(strcmp(e->name, HEAD) == 0 ? take_head(m, e, out) : unexpected(m, e));
+    }
+    return SH_OK;
+}
+
+static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
+{
+    for (int i = 0; i < m->set->n_tensors; i++)
+        SH_TRY(match_tensor(m, &m->set->tensors[i], &out->entry[i]));
+    return match_rest(m, out);
+}
+
+sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set, const char *family,
+                  struct sh_hf_match *out)
+{
+    const struct sh_hf_family *f = sh_hf_family_to_write(family);
+    struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry)};
+    struct matcher m = {.folder = folder, .index = index, .set = set, .prefix = f ? f->prefix : "",
+                        .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
+    m.bare = is_bare(&m);
+    sh_rc rc = match_all(&m, &match);
+    free(m.used);
+    if (rc == SH_OK)
+        *out = match;
+    else
+        sh_hf_match_free(&match);
+    return rc;
+}
+
+sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m)
+{
+    return sh_fail(SH_E_DATA, "%s has an output matrix of its own, %s, and the model is tied to %s; say "
+                   "model.tie_word_embeddings=false", folder, m->copy->name, m->of->name);
+}
+
+enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e)
+{
+    return e->type == SH_ST_F32 ? SH_MOVE_F32 : e->type == SH_ST_F16 ? SH_MOVE_F16 : SH_MOVE_BF16;
+}
+
+void sh_hf_match_free(struct sh_hf_match *m)
+{
+    free(m->entry);
+    *m = (struct sh_hf_match){0};
+}

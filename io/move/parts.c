@@ -1,0 +1,201 @@
+#include "io/move/parts.h"
+
+#include "io/move/crew.h"
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
+enum { TURN = 4 }; /* chunks that a replica reads before it hands them on */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct sh_move_part *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static int64_t bytes_of(const struct sh_move_part *p)
+{
+    return p->elems * sh_move_type_bytes(p->type);
+}
+
+/* Pieces that a chunk has room for. */
+static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *cap)
+{
+    int64_t most = CHUNK_BYTES / sh_move_type_bytes(p->type);
+    for (int64_t done = 0, n; done < p->elems; done += n) {
+        n = p->elems - done < most ? p->elems - done : most;
+        out->part = sh_grow(out->part, out->n, cap, sizeof *out->part);
+        out->part[out->n++] = (struct sh_move_part){.name = p->name, .type = p->type, .file = p->file,
+                                                    .at = p->at + done * sh_move_type_bytes(p->type), .elems = n,
+                                                    .first = p->first + done, .data = sh_floats_at(p->data, done)};
+    }
+}
+
+static bool joins(const struct sh_move_chunk *c, const struct sh_move_part *p)
+{
+    return c->file == p->file && c->at + c->bytes == p->at && c->bytes + bytes_of(p) <= CHUNK_BYTES;
+}
+
+static sh_rc join(struct sh_move_parts *out)
+{
+    int cap = 0;
+    for (int i = 0; i < out->n; i++) {
+        const struct sh_move_part *p = &out->part[i], *before = i > 0 ? p - 1 : p;
+        SH_REQUIRE(before == p || before->file != p->file || before->at + bytes_of(before) <= p->at);
+        if (out->n_chunks == 0 || !joins(&out->chunk[out->n_chunks - 1], p)) {
+            out->chunk = sh_grow(out->chunk, out->n_chunks, &cap, sizeof *out->chunk);
+            out->chunk[out->n_chunks++] = (struct sh_move_chunk){.file = p->file, .first = i, .at = p->at};
+        }
+        out->chunk[out->n_chunks - 1].n++;
+        out->chunk[out->n_chunks - 1].bytes += bytes_of(p);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_move_parts_make(const struct sh_move_part *part, int n, struct sh_move_parts *out)
+{
+    struct sh_move_parts p = {0};
+    int cap = 0;
+    for (int i = 0; i < n; i++)
+        cut(&part[i], &p, &cap);
+    if (p.n > 0) /* else there is no array */
+        qsort(p.part, (size_t)p.n, sizeof *p.part, by_place);
+    sh_rc rc = join(&p);
+    if (rc == SH_OK)
+        *out = p;
+    else
+        sh_move_parts_free(&p);
+    return rc;
+}
+
+void sh_move_parts_free(struct sh_move_parts *p)
+{
+    free(p->part);
+    free(p->chunk);
+    *p = (struct sh_move_parts){0};
+}
+
+struct transfer {
+    struct sh_move_parts *parts;
+    const struct sh_file_direct *files;
+    int64_t first; /* chunk */
+};
+
+static sh_rc not_finite(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
+{
+    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", f->path, (long long)(p->first + at), p->name);
+}
+
+static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
+{
+    const struct transfer *t = arg;
+    const struct sh_move_chunk *c = &t->parts->chunk[t->first + job];
+    const struct sh_file_direct *f = &t->files[c->file];
+    const char *from = buffer + (c->at - sh_file_align_down(c->at));
+    SH_TRY(sh_file_direct_read(f, buffer, c->at, c->at + c->bytes));
+    for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++) {
+        int64_t bad = sh_move_widen(p->type, from, p->elems, p->data);
+        if (bad < p->elems)
+            return not_finite(f, p, bad);
+        from += bytes_of(p);
+    }
+    return SH_OK;
+}
+
+static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
+{
+    float x;
+    sh_floats_get(sh_floats_at(p->data, at), 1, &x);
+    return sh_fail(SH_E_NUMERIC, "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
+                   f->path, (long long)(p->first + at), p->name, (double)x);
+}
+
+static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
+{
+    const struct transfer *t = arg;
+    struct sh_move_chunk *c = &t->parts->chunk[job];
+    const struct sh_file_direct *f = &t->files[c->file];
+    char *begin = buffer + (c->at - sh_file_align_down(c->at)), *to = begin;
+    for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++) {
+        int64_t bad = sh_move_narrow(p->type, p->data, p->elems, to);
+        if (bad < p->elems)
+            return too_large(f, p, bad);
+        to += bytes_of(p);
+    }
+    c->sum = sh_hash64(begin, (size_t)c->bytes);
+    return sh_file_direct_write(f, buffer, c->at, c->at + c->bytes);
+}
+
+static sh_rc compare_chunk(void *arg, int64_t job, char *buffer)
+{
+    const struct transfer *t = arg;
+    const struct sh_move_chunk *c = &t->parts->chunk[job];
+    const struct sh_move_part *p = &t->parts->part[c->first];
+    const struct sh_file_direct *f = &t->files[c->file];
+    SH_TRY(sh_file_direct_read(f, buffer, c->at, c->at + c->bytes));
+    if (sh_hash64(buffer + (c->at - sh_file_align_down(c->at)), (size_t)c->bytes) == c->sum)
+        return SH_OK;
+    return sh_fail(SH_E_DATA, "%s: bytes %lld to %lld, with %s, are not what was written: is the disk sound?", f->path,
+                   (long long)c->at, (long long)(c->at + c->bytes - 1), p->name);
+}
+
+static sh_rc run(struct sh_move_parts *p, const struct sh_file_direct *files, int first, int n,
+                 sh_rc (*work)(void *arg, int64_t job, char *buffer))
+{
+    struct transfer t = {.parts = p, .files = files, .first = first};
+    return sh_move_crew_run(n, TRANSFERS, BUFFER_BYTES, work, &t);
+}
+
+sh_rc sh_move_parts_read(struct sh_move_parts *p, const struct sh_file_direct *files)
+{
+    return run(p, files, 0, p->n_chunks, read_chunk);
+}
+
+sh_rc sh_move_parts_write(struct sh_move_parts *p, const struct sh_file_direct *files)
+{
+    return run(p, files, 0, p->n_chunks, write_chunk);
+}
+
+sh_rc sh_move_parts_compare(struct sh_move_parts *p, const struct sh_file_direct *files)
+{
+    return run(p, files, 0, p->n_chunks, compare_chunk);
+}
+
+static sh_rc hand_chunk(const struct sh_move_parts *p, const struct sh_move_chunk *c, const struct sh_move_replicas *r,
+                        int root)
+{
+    for (int i = c->first; i < c->first + c->n; i++)
+        SH_TRY(sh_move_replicas_hand(r, root, p->part[i].data, p->part[i].elems));
+    return SH_OK;
+}
+
+/* One that has failed goes on taking part in the rounds; what it hands on counts for nothing, since all agree on the end. */
+sh_rc sh_move_parts_read_together(struct sh_move_parts *p, const struct sh_file_direct *files,
+                                  const struct sh_move_replicas *r)
+{
+    sh_rc own = SH_OK;
+    for (int round = 0; round < p->n_chunks; round += r->size * TURN) {
+        int begin = round + r->rank * TURN, left = p->n_chunks - begin;
+        if (left > 0 && own == SH_OK)
+            own = run(p, files, begin, left < TURN ? left : TURN, read_chunk);
+        for (int i = round; i < round + r->size * TURN && i < p->n_chunks; i++)
+            SH_TRY(hand_chunk(p, &p->chunk[i], r, (i - round) / TURN));
+    }
+    return own;
+}
+
+uint64_t sh_move_parts_wish(const struct sh_move_parts *p)
+{
+    uint64_t wish = 0;
+    for (int i = 0; i < p->n; i++) {
+        const struct sh_move_part *s = &p->part[i];
+        int64_t what[] = {s->file, s->at, s->elems, s->type, sh_floats_elem_bytes(s->data)};
+        wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
+    }
+    return wish;
+}

@@ -1,0 +1,145 @@
+#include "io/move/types.h"
+
+#include <math.h>
+
+enum { PIECE = 4096 }; /* elements at a time, so that floats between two forms stay in the nearest cache */
+
+int sh_move_type_bytes(enum sh_move_type t)
+{
+    static const int bytes[SH_MOVE_TYPES] = {[SH_MOVE_F32] = 4, [SH_MOVE_F16] = 2, [SH_MOVE_BF16] = 2};
+    return bytes[t];
+}
+
+static float of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* IEEE 754 binary16: a sign, 5 bits of exponent with bias 15, 10 of fraction. A subnormal is its fraction times 2^-24. */
+static float widen_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    if (rest >= 0x7c00u)
+        return of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest < 0x400u)
+        return of_bits(sign) + (sign ? -1.0f : 1.0f) * (float)rest * 0x1p-24f;
+    return of_bits(sign | ((rest << 13) + (112u << 23)));
+}
+
+/* To nearest, ties to even: by adding what float32's own rounding cuts off, for the subnormals at their fixed step. */
+static uint16_t narrow_f16(float x)
+{
+    uint32_t bits, sign;
+    memcpy(&bits, &x, 4);
+    sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (bits < 113u << 23) { /* below 2^-14 */
+        float step = of_bits(bits) + 0.5f; /* float32 counts in 2^-24 from here on */
+        memcpy(&bits, &step, 4);
+        return (uint16_t)(sign | (bits - 0x3f000000u));
+    }
+    bits += 0xfffu + (bits >> 13 & 1u);
+    return (uint16_t)(sign | (bits >= 143u << 23 ? 0x7c00u : (bits >> 13) - (112u << 10)));
+}
+
+static void widen_piece(enum sh_move_type t, const char *from, int64_t n, float *to)
+{
+    uint16_t h;
+    if (t == SH_MOVE_F32)
+        memcpy(to, from, (size_t)n * 4);
+    for (int64_t i = 0; t == SH_MOVE_BF16 && i < n; i++) {
+        memcpy(&h, from + 2 * i, 2);
+        to[i] = sh_bf16_to_f32(h);
+    }
+    for (int64_t i = 0; t == SH_MOVE_F16 && i < n; i++) {
+        memcpy(&h, from + 2 * i, 2);
+        to[i] = widen_f16(h);
+    }
+}
+
+/* The exponent of all ones, without a branch an element. */
+static bool all_finite(const float *x, int64_t n)
+{
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], 4);
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !bad;
+}
+
+static int64_t first_not_finite(const float *x, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && isfinite(x[i]))
+        i++;
+    return i;
+}
+
+int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to)
+{
+    float piece[PIECE];
+    int64_t bad = n;
+    for (int64_t at = 0, m; at < n; at += m) {
+        m = n - at < PIECE ? n - at : PIECE;
+        widen_piece(t, (const char *)from + at * sh_move_type_bytes(t), m, piece);
+        if (bad == n && !all_finite(piece, m))
+            bad = at + first_not_finite(piece, m);
+        sh_floats_put(sh_floats_at(to, at), m, piece);
+    }
+    return bad;
+}
+
+static void narrow_bf16(const float *from, int64_t n, char *to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        sh_bf16 high;
+        int16_t low;
+        sh_floats_split(from[i], &high, &low);
+        memcpy(to + 2 * i, &high, 2);
+    }
+}
+
+/* Returns the first element that became infinite. */
+static int64_t narrow_to_f16(const float *from, int64_t n, char *to)
+{
+    int64_t bad = n;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h = narrow_f16(from[i]);
+        if ((h & 0x7fffu) == 0x7c00u && bad == n && isfinite(from[i]))
+            bad = i;
+        memcpy(to + 2 * i, &h, 2);
+    }
+    return bad;
+}
+
+/* A number within 2^-9 of the largest float32 rounds to an infinite bfloat16, which is what a run computes with too. */
+static int64_t narrow_piece(enum sh_move_type t, const float *from, int64_t n, char *to)
+{
+    if (t == SH_MOVE_F16)
+        return narrow_to_f16(from, n, to);
+    if (t == SH_MOVE_BF16)
+        narrow_bf16(from, n, to);
+    else
+        memcpy(to, from, (size_t)n * 4);
+    return n;
+}
+
+int64_t sh_move_narrow(enum sh_move_type t, struct sh_floats from, int64_t n, void *to)
+{
+    float piece[PIECE];
+    int64_t bad = n;
+    for (int64_t at = 0, m; at < n; at += m) {
+        m = n - at < PIECE ? n - at : PIECE;
+        sh_floats_get(sh_floats_at(from, at), m, piece);
+        int64_t first = narrow_piece(t, piece, m, (char *)to + at * sh_move_type_bytes(t));
+        if (first < m && bad == n)
+            bad = at + first;
+    }
+    return bad;
+}

@@ -1,0 +1,248 @@
+#include "io/safetensors/write.h"
+
+#include "io/file/file.h"
+#include "src/base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COPY_MAX = 256 << 20 }; /* of a tokenizer's file */
+
+static sh_rc set_folder(struct sh_st_writing *w, const char *folder)
+{
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/')
+        n--;
+    if (n >= sizeof w->folder - 64)
+        return sh_fail(SH_E_USAGE, "%s: the name is too long", folder);
+    memcpy(w->folder, folder, n);
+    w->folder[n] = '\0';
+    return SH_OK;
+}
+
+static sh_rc refuse_existing(const char *folder)
+{
+    return sh_fail(SH_E_USAGE, "%s exists already; a model goes into a new folder", folder);
+}
+
+sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const struct sh_st_entry *tensor, int64_t n,
+                          int64_t max_bytes, int verify)
+{
+    struct stat st;
+    *w = (struct sh_st_writing){.verify = verify};
+    SH_TRY(set_folder(w, folder));
+    if (lstat(w->folder, &st) == 0)
+        return refuse_existing(w->folder);
+    SH_TRY(sh_st_layout_make(tensor, n, max_bytes, &w->layout));
+    w->file = sh_calloc((size_t)w->layout.index.n_files, sizeof *w->file);
+    w->path = sh_calloc((size_t)w->layout.index.n_files, sizeof *w->path);
+    for (int64_t i = 0; i < w->layout.index.n_files; i++)
+        w->file[i].fd = w->file[i].direct = -1;
+    return SH_OK;
+}
+
+static const char *path_of(struct sh_st_writing *w, int file)
+{
+    if (!w->path[file])
+        w->path[file] = sh_path_join(w->temp, w->layout.index.file[file].name);
+    return w->path[file];
+}
+
+static sh_rc create_file(struct sh_st_writing *w, int file)
+{
+    const struct sh_st_layout *l = &w->layout;
+    const char *path = path_of(w, file);
+    int fd;
+    SH_TRY(sh_file_create(path, &fd));
+    sh_rc rc = sh_file_reserve(fd, path, l->index.file[file].bytes);
+    if (rc == SH_OK && ftruncate(fd, l->index.file[file].bytes) != 0)
+        rc = sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
+    if (rc == SH_OK)
+        rc = sh_file_write(fd, path, l->header[file], l->header_bytes[file], 0);
+    if (rc == SH_OK)
+        rc = sh_file_sync(fd, path);
+    close(fd);
+    return rc;
+}
+
+static sh_rc make_parent(const char *folder)
+{
+    const char *slash = strrchr(folder, '/');
+    if (!slash || slash == folder)
+        return SH_OK;
+    char *parent = sh_strfmt("%.*s", (int)(slash - folder), folder);
+    sh_rc rc = sh_file_make_folder(parent);
+    free(parent);
+    return rc;
+}
+
+sh_rc sh_st_writing_create(struct sh_st_writing *w)
+{
+    SH_TRY(make_parent(w->folder));
+    char *temp = sh_file_temp_name(w->folder);
+    snprintf(w->temp, sizeof w->temp, "%s", temp);
+    free(temp);
+    if (mkdir(w->temp, 0750) != 0) {
+        sh_rc rc = sh_fail(SH_E_DATA, "create %s: %s", w->temp, strerror(errno));
+        w->temp[0] = '\0';
+        return rc;
+    }
+    w->created = true;
+    for (int i = 0; i < w->layout.index.n_files; i++)
+        SH_TRY(create_file(w, i));
+    return SH_OK;
+}
+
+sh_rc sh_st_writing_open(struct sh_st_writing *w, int file)
+{
+    const char *path = path_of(w, file);
+    int64_t bytes;
+    int fd;
+    if (w->file[file].fd >= 0)
+        return SH_OK;
+    SH_TRY(sh_file_reopen(path, &fd, &bytes));
+    if (w->verify == SH_ST_FROM_DISK)
+        sh_file_direct_open(path, fd, true, &w->file[file]);
+    else
+        sh_file_cached_open(path, fd, &w->file[file]);
+    return SH_OK;
+}
+
+sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part, int n)
+{
+    for (int i = 0; i < n; i++)
+        SH_TRY(sh_st_writing_open(w, part[i].file));
+    SH_TRY(sh_move_parts_make(part, n, &w->parts));
+    return sh_move_parts_write(&w->parts, w->file);
+}
+
+sh_rc sh_st_writing_sync(struct sh_st_writing *w)
+{
+    for (int i = 0; i < w->layout.index.n_files; i++)
+        if (w->file[i].fd >= 0)
+            SH_TRY(sh_file_sync(w->file[i].fd, path_of(w, i)));
+    return SH_OK;
+}
+
+sh_rc sh_st_writing_compare(struct sh_st_writing *w)
+{
+    return w->verify == SH_ST_UNVERIFIED ? SH_OK : sh_move_parts_compare(&w->parts, w->file);
+}
+
+static sh_rc write_note(const struct sh_st_writing *w, const char *name, const char *text, size_t bytes)
+{
+    char *path = sh_path_join(w->temp, name);
+    int fd;
+    sh_rc rc = sh_file_create(path, &fd);
+    if (rc == SH_OK) {
+        rc = sh_file_write(fd, path, text, (int64_t)bytes, 0);
+        if (rc == SH_OK)
+            rc = sh_file_sync(fd, path);
+        close(fd);
+    }
+    free(path);
+    return rc;
+}
+
+sh_rc sh_st_writing_note(const struct sh_st_writing *w, const char *name, const char *text)
+{
+    return write_note(w, name, text, strlen(text));
+}
+
+sh_rc sh_st_writing_copy(const struct sh_st_writing *w, const char *from, const char *name)
+{
+    char *path = sh_path_join(from, name), *text;
+    size_t bytes;
+    sh_rc rc = SH_OK;
+    if (access(path, F_OK) == 0) {
+        rc = sh_read_file(path, COPY_MAX, &text, &bytes);
+        if (rc == SH_OK) {
+            rc = write_note(w, name, text, bytes);
+            free(text);
+        }
+    }
+    free(path);
+    return rc;
+}
+
+static sh_rc sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    sh_rc rc = SH_OK;
+    if (fd < 0)
+        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
+    if (fsync(fd) != 0 && errno != EINVAL) /* some file systems have no such thing */
+        rc = sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
+    close(fd);
+    return rc;
+}
+
+static sh_rc sync_parent(const char *folder)
+{
+    const char *slash = strrchr(folder, '/');
+    char *parent = slash ? sh_strfmt("%.*s", (int)(slash - folder) + 1, folder) : sh_strdup(".");
+    sh_rc rc = sync_folder(parent);
+    free(parent);
+    return rc;
+}
+
+/* A plain rename would replace an empty folder that somebody made meanwhile. */
+static sh_rc give_name(const struct sh_st_writing *w)
+{
+    struct stat st;
+    if (renameat2(AT_FDCWD, w->temp, AT_FDCWD, w->folder, RENAME_NOREPLACE) == 0)
+        return SH_OK;
+    if (errno == EEXIST || ((errno == EINVAL || errno == ENOSYS) && lstat(w->folder, &st) == 0))
+        return refuse_existing(w->folder);
+    if ((errno == EINVAL || errno == ENOSYS) && rename(w->temp, w->folder) == 0)
+        return SH_OK;
+    return sh_fail(SH_E_DATA, "rename %s to %s: %s", w->temp, w->folder, strerror(errno));
+}
+
+sh_rc sh_st_writing_commit(struct sh_st_writing *w)
+{
+    if (w->layout.index.n_files > 1) {
+        char *text = sh_st_layout_index_text(&w->layout);
+        sh_rc rc = sh_st_writing_note(w, SH_ST_INDEX, text);
+        free(text);
+        SH_TRY(rc);
+    }
+    SH_TRY(sync_folder(w->temp));
+    SH_TRY(give_name(w));
+    w->created = false;
+    return sync_parent(w->folder);
+}
+
+/* What this rank has put there is all that is in it: the folder has a name that nobody knows. */
+static void delete_folder(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
+            (void)unlinkat(dirfd(dir), d->d_name, 0);
+    if (dir)
+        closedir(dir);
+    (void)rmdir(folder);
+}
+
+void sh_st_writing_end(struct sh_st_writing *w)
+{
+    for (int64_t i = 0; w->file && i < w->layout.index.n_files; i++) {
+        sh_file_direct_close(&w->file[i]);
+        if (w->file[i].fd >= 0)
+            close(w->file[i].fd);
+        free(w->path[i]);
+    }
+    if (w->created)
+        delete_folder(w->temp);
+    free(w->file);
+    free(w->path);
+    sh_move_parts_free(&w->parts);
+    sh_st_layout_free(&w->layout);
+    *w = (struct sh_st_writing){0};
+}

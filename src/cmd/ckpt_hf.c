@@ -1,0 +1,130 @@
+/* sherd ckpt export, import: between a checkpoint and a folder of transformers. */
+#include "src/cmd/cmd.h"
+
+#include "io/hf/export.h"
+#include "io/hf/import.h"
+#include "src/base/mem.h"
+#include "src/run/request.h"
+#include "src/run/stored.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *option(const struct sh_cmd_args *args, const char *name)
+{
+    return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
+}
+
+static sh_rc wants_output(const char *verb, const char *out)
+{
+    return out ? SH_OK : sh_fail(SH_E_USAGE, "sherd ckpt %s: where to? give -o FOLDER", verb);
+}
+
+/* The options as the keys that they stand for, which check them. */
+enum { OVERRIDES = 4 };
+static int list_overrides(const struct sh_cmd_args *args, char *out[OVERRIDES])
+{
+    static const char *const rows[][2] = {{"--dtype", "checkpoint.export_dtype"},
+                                          {"--max-shard-size", "checkpoint.max_shard_size"},
+                                          {"--verify", "checkpoint.verify"}};
+    int n = 0;
+
+    out[n++] = sh_strdup("checkpoint.last_save_in_hf=true");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (option(args, rows[i][0]))
+            out[n++] = sh_strfmt("%s=%s", rows[i][1], option(args, rows[i][0]));
+    return n;
+}
+
+/* The model is the file's; verify is not, which the file keeps of its own save. */
+static sh_rc read_config(const struct sh_cmd_args *args, const char *file, struct sh_config *cfg)
+{
+    struct sh_ckpt_meta meta = {0};
+    char *overrides[OVERRIDES], *name = sh_strfmt("%s (its configuration)", file);
+    int n = list_overrides(args, overrides);
+    sh_rc rc = sh_ckpt_read_meta(file, &meta);
+
+    if (rc == SH_OK)
+        rc = sh_config_parse(meta.config, strlen(meta.config), name, n, (const char *const *)overrides, cfg);
+    if (rc == SH_OK && !option(args, "--verify"))
+        cfg->checkpoint.verify = SH_VERIFY_DISK;
+    while (n > 0)
+        free(overrides[--n]);
+    sh_ckpt_meta_free(&meta);
+    free(name);
+    return rc;
+}
+
+sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
+{
+    const char *out = option(args, "-o"), *source = option(args, "--hf");
+    struct sh_config cfg;
+
+    SH_TRY(wants_output("export", out));
+    SH_TRY(read_config(args, file, &cfg));
+    const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
+                                         .max_shard_bytes = cfg.checkpoint.max_shard_size,
+                                         .verify = cfg.checkpoint.verify,
+                                         .source = source ? source : ""};
+    SH_TRY(sh_hf_export_file(file, out, &cfg, &options));
+    printf("%s\n", out);
+    return SH_OK;
+}
+
+/* ---- import ---- */
+
+/* The tensors of a model, as its program declares them. */
+static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        t[i] = (struct sh_ckpt_tensor){.name = p->params[i].name, .ndim = p->params[i].ndim, .elems = p->params[i].elems};
+        for (int d = 0; d < t[i].ndim; d++)
+            t[i].dim[d] = p->params[i].dim[d];
+    }
+}
+
+static sh_rc import(const char *from, const char *folder, const struct sh_config *cfg, const struct sh_program *p)
+{
+    struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
+    struct sh_ckpt_set set = {.tensors = tensors, .n_tensors = p->n_params};
+    struct sh_ckpt_meta meta = {.notes = (char *)(uintptr_t)"parameters: of a folder of transformers\n"};
+    char *family = NULL, *path = NULL;
+    sh_rc rc;
+
+    list_tensors(p, tensors);
+    SH_TRY_OUT(sh_config_get(cfg, "model.family", &family));
+    SH_TRY_OUT(sh_stored_config(cfg, 1, &meta.config));
+    SH_TRY_OUT(sh_hf_import(from, family, &set, &meta, folder, &path));
+    printf("%s\n", path);
+out:
+    free(meta.config);
+    free(family);
+    free(path);
+    free(tensors);
+    return rc;
+}
+
+sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args)
+{
+    const char *from = args->positional[1], *out = option(args, "-o"), *ignore = option(args, "--ignore");
+    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
+    char *keys[] = {sh_strfmt("model.hf_assets_path=%s", from), sh_strfmt("model.hf_ignore=%s", ignore ? ignore : "")};
+    struct sh_program *p = NULL;
+    struct sh_config cfg;
+    struct sh_model model;
+    sh_rc rc;
+
+    SH_TRY_OUT(wants_output("import", out));
+    SH_TRY_OUT(sh_config_load(NULL, 2, (const char *const *)keys, &cfg));
+    model = cfg.model;
+    SH_TRY_OUT(sh_model_check(&model, &batch));
+    p = sh_program_create(SH_F32);
+    sh_model_emit(&model, &batch, p);
+    rc = import(from, out, &cfg, p);
+out:
+    sh_program_destroy(p);
+    free(keys[0]);
+    free(keys[1]);
+    return rc;
+}

@@ -1,0 +1,86 @@
+/* The last state of a run as a folder that transformers opens. */
+#include "src/run/pieces.h"
+
+#include "io/hf/export.h"
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static char *folder_of(const struct sh_run *r, int64_t step)
+{
+    char *checkpoints = sh_run_checkpoint_folder(r), *folder = sh_strfmt("%s/hf-%08lld", checkpoints, (long long)step);
+
+    free(checkpoints);
+    return folder;
+}
+
+static bool wanted(const struct sh_run *r)
+{
+    return r->cfg.checkpoint.enable && r->cfg.checkpoint.last_save_in_hf;
+}
+
+sh_rc sh_run_can_save_hf(const struct sh_run *r)
+{
+    char *folder = folder_of(r, r->cfg.training.steps);
+    bool there = wanted(r) && r->step < r->cfg.training.steps && access(folder, F_OK) == 0;
+    sh_rc rc = there ? sh_fail(SH_E_USAGE, "%s exists already, and the last save of this run would go there; move it away",
+                               folder)
+                     : SH_OK;
+
+    free(folder);
+    return rc;
+}
+
+static sh_rc export(struct sh_run *r, const char *folder)
+{
+    const struct sh_hf_export options = {.type = (enum sh_move_type)r->cfg.checkpoint.export_dtype,
+                                         .max_shard_bytes = r->cfg.checkpoint.max_shard_size,
+                                         .verify = r->cfg.checkpoint.verify,
+                                         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                         .source = r->cfg.model.hf_assets_path};
+    struct sh_pieces p;
+    sh_rc rc;
+
+    sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
+    if (r->device->gpu) { /* a file is written from host memory */
+        sh_pieces_copy(r, &p);
+        sh_pieces_wait(r, &p);
+    }
+    rc = sh_hf_export(folder, &r->cfg, &p.set, &options);
+    sh_pieces_free(&p);
+    return rc;
+}
+
+/* A job that is started again after its last step has nothing to do. All ranks take what rank 0 sees. */
+static sh_rc is_there(const struct sh_run *r, const char *folder, bool *there)
+{
+    *there = r->mesh->rank == 0 && access(folder, F_OK) == 0;
+    return sh_mesh_bcast(there, sizeof *there, 0);
+}
+
+sh_rc sh_run_save_hf(struct sh_run *r)
+{
+    char *folder = folder_of(r, r->step);
+    int64_t begin = sh_now_ns();
+    bool there;
+    sh_rc rc = SH_OK;
+
+    if (wanted(r) && r->step == r->cfg.training.steps) {
+        SH_TRY_OUT(is_there(r, folder, &there));
+        if (there)
+            goto out;
+        rc = export(r, folder);
+        if (rc == SH_OK)
+            sh_log_info("step %lld  saved %s for transformers (%.2f s)", (long long)r->step, folder,
+                        (double)(sh_now_ns() - begin) / 1e9);
+        else if (sh_error_text()[0])
+            rc = sh_fail_prefix(rc, "the checkpoint is saved, but not as transformers has it: ");
+    }
+out:
+    free(folder);
+    return rc;
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Make the golden folders beside this file: tiny models that transformers saved, and what it computes with them.
+
+    tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_golden.py
+
+gpt2 has float32 in one file; llama has bfloat16 in several, with grouped queries, scaled rotary positions and an output
+matrix of its own. expected.json has a stream of tokens and the losses of a few steps of AdamW on it, in float64.
+"""
+import json
+import pathlib
+import shutil
+
+import torch
+import transformers
+
+HERE = pathlib.Path(__file__).resolve().parent
+STEPS, BATCH, SEQ, VOCAB = 4, 2, 15, 32
+LR, BETAS, EPS, DECAY = 2e-3, (0.9, 0.95), 1e-5, 0.1
+
+
+def gpt2():
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=16, n_embd=8, n_layer=2, n_head=2, bos_token_id=3,
+                                     eos_token_id=3)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama():
+    rope = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+            'original_max_position_embeddings': 32}
+    config = transformers.LlamaConfig(vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                      rms_norm_eps=1e-5, rope_parameters=rope, bos_token_id=1, eos_token_id=2)
+    return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+def draw(model):
+    """Far from where training begins, so that no operation is near the identity."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim > 1:
+                p.normal_(0, 0.4)
+            elif name.endswith('weight'):
+                p.uniform_(0.5, 1.5)
+            else:
+                p.normal_(0, 0.2)
+
+
+def train(folder, stream):
+    """The losses before each step; only matrices decay. Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+    groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': DECAY},
+              {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+    losses = []
+    for step in range(STEPS):
+        at = step * BATCH * SEQ
+        rows = [stream[at + i * SEQ:at + (i + 1) * SEQ + 1] for i in range(BATCH)]
+        tokens = torch.tensor(rows)
+        logits = model(tokens[:, :-1], use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def make(name, build, **options):
+    torch.manual_seed(7)
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = build()
+    draw(model)
+    model.save_pretrained(folder, **options)
+    stream = torch.randint(0, VOCAB, (STEPS * BATCH * SEQ + 1,)).tolist()
+    (folder / 'expected.json').write_text(json.dumps({'tokens': stream, 'losses': train(folder, stream)}) + '\n')
+
+
+make('gpt2', gpt2)
+make('llama', llama, max_shard_size='6KB')

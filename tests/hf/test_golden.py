@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Tiny folders that transformers saved: trained from, imported, exported, and damaged. Prints TAP.
+
+make_golden.py made them, and what transformers computes with them. Parameters must come back to the bit, on any number of
+ranks, with any strategy; exports are read here by the description of the format alone.
+"""
+import array
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+HERE = pathlib.Path(__file__).resolve().parent
+LOSS_BOUND = 2e-6  # relative, of float32 against float64; seen: 2e-7
+RUN = {
+    'training.seq_len': 15, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.steps': 4,
+    'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1, 'data.shuffle': False,
+    'training.dataset_path': '../tokens.bin',
+    'optimizer.lr': 2e-3, 'optimizer.beta1': 0.9, 'optimizer.beta2': 0.95, 'optimizer.eps': 1e-5,
+    'optimizer.weight_decay': 0.1, 'lr_scheduler.decay_type': 'constant',
+}
+SEED = {'checkpoint.create_seed_checkpoint': True, 'training.steps': 1, 'training.local_batch_size': 1,
+        'training.global_batch_size': 6, 'checkpoint.last_save_in_hf': True, 'training.mixed_precision_param': 'bfloat16'}
+MESHES = {
+    '2 ranks, full_shard': (2, {'parallelism.sharding_strategy': 'full_shard'}),
+    '3 ranks, full_shard': (3, {'parallelism.sharding_strategy': 'full_shard', 'training.mixed_precision_param': 'float32'}),
+    '3 ranks, no_shard': (3, {'parallelism.sharding_strategy': 'no_shard'}),
+    '2 ranks, shard_grad_op': (2, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+    '2 ranks, replicas': (2, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 1, 'mesh.replicate': 2,
+                              'comm.shared_memory': 'off'}),
+    '3 ranks of 3 nodes, which read together': (3, {'parallelism.sharding_strategy': 'no_shard', 'mesh.ranks_per_node': 1}),
+}
+
+
+def expected(name):
+    return json.loads((HERE / name / 'expected.json').read_text())
+
+
+def tokens(name):
+    with open('tokens.bin', 'wb') as f:
+        array.array('H', expected(name)['tokens']).tofile(f)
+
+
+def tensors(path):
+    """{name: (type, shape, bytes)} of one file."""
+    data = pathlib.Path(path).read_bytes()
+    length, = struct.unpack('<Q', data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop('__metadata__')
+    return {name: (t['dtype'], t['shape'], data[8 + length + t['data_offsets'][0]:8 + length + t['data_offsets'][1]])
+            for name, t in header.items()}
+
+
+def folder_tensors(folder):
+    return {name: t for path in sorted(pathlib.Path(folder).glob('*.safetensors')) for name, t in tensors(path).items()}
+
+
+def differ(a, b):
+    a, b = folder_tensors(a), folder_tensors(b)
+    return [f'tensors {sorted(a)} and {sorted(b)}'] * (a.keys() != b.keys()) + [f'{n} differs' for n in a if a[n] != b.get(n)]
+
+
+def case_losses(name):
+    tokens(name)
+    steps = job.train(f'train-{name}', {**RUN, 'model.hf_assets_path': str(HERE / name)})
+    return job.differ('loss', job.losses(steps), expected(name)['losses'], LOSS_BOUND)
+
+
+def import_export(name):
+    """By `sherd ckpt`: the parameters as they are, in the type of the source."""
+    for folder in 'imported', 'exported':
+        shutil.rmtree(f'{folder}-{name}', ignore_errors=True)
+    dtype = {'gpt2': 'float32', 'llama': 'bfloat16'}[name]
+    job.sherd('ckpt', 'import', HERE / name, '-o', f'imported-{name}')
+    job.sherd('ckpt', 'verify', f'imported-{name}')
+    job.sherd('ckpt', 'export', f'imported-{name}', '-o', f'exported-{name}', '--dtype', dtype, '--max-shard-size', '6KB',
+              '--hf', HERE / name)
+
+
+def case_import_export(name):
+    import_export(name)
+    wrong = differ(HERE / name, f'exported-{name}')
+    files = sorted(p.name for p in pathlib.Path(f'exported-{name}').iterdir())
+    if 'model.safetensors.index.json' not in files or 'generation_config.json' not in files:
+        wrong += [f'files {files}']
+    job.sherd('ckpt', 'import', f'exported-{name}', '-o', f'again-{name}')
+    job.sherd('ckpt', 'diff', f'again-{name}', f'imported-{name}')
+    return wrong
+
+
+def case_mesh(name, mesh):
+    """What a mesh loads is what `sherd ckpt import` has, and what it writes at the end what `ckpt export` does."""
+    ranks, change = MESHES[mesh]
+    tokens(name)
+    out = f'{name}-{mesh}'.replace(', ', '-').replace(' ', '-')
+    config = {**RUN, **SEED, **change, 'model.hf_assets_path': str(HERE / name), 'checkpoint.export_dtype': 'float32'}
+    job.train(out, config, ranks)
+    checkpoints = pathlib.Path(out) / 'out/checkpoint'
+    dtype = {'gpt2': 'float32', 'llama': 'bfloat16'}[name]
+    job.sherd('ckpt', 'export', checkpoints / 'step-00000000.h5', '-o', f'{out}/first', '--dtype', dtype)
+    job.sherd('ckpt', 'export', checkpoints / 'step-00000001.h5', '-o', f'{out}/last')
+    return differ(HERE / name, f'{out}/first') + differ(checkpoints / 'hf-00000001', f'{out}/last')
+
+
+def case_plan():
+    """config.json alone."""
+    shutil.rmtree('alone', ignore_errors=True)
+    os.mkdir('alone')
+    shutil.copy(HERE / 'llama/config.json', 'alone')
+    text = job.sherd('plan', '--model.hf=alone', '--ranks', '8')
+    return [] if 'llama, 2 layers' in text and '5.71 K parameters' in text else [text]
+
+
+def case_architecture_only():
+    """Without weights a run is refused, and with initial_load_in_hf=false it begins with initial values."""
+    tokens('llama')
+    config = {**RUN, 'model.hf_assets_path': '../alone', 'training.steps': 1}
+    wrong = refused('no-weights', config, 'has neither model.safetensors nor')
+    job.train('initial', {**config, 'checkpoint.initial_load_in_hf': False})
+    return wrong
+
+
+def refused(folder, config, says):
+    job.prepare(folder, {'job.dump_folder': 'out', **config})
+    done = subprocess.run(job.command(0, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                          env=job.environment(0))
+    lines = [line for line in done.stderr.splitlines() if line.startswith('sherd: error')]
+    if done.returncode in (2, 3) and len(lines) == 1 and says in lines[0]:
+        return []
+    return [f'{says}: exit {done.returncode}, {done.stderr}']
+
+
+def pack(tensors_of, path):
+    header, data = {}, b''
+    for name, (dtype, shape, content) in tensors_of.items():
+        header[name] = {'dtype': dtype, 'shape': shape, 'data_offsets': [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack('<Q', len(text)) + text + data)
+
+
+def drop(t):
+    del t['transformer.h.1.ln_2.bias']
+
+
+def add(t):
+    t['transformer.h.1.ln_2.bia'] = t['transformer.h.1.ln_2.bias']
+
+
+def not_finite(t):
+    dtype, shape, data = t['transformer.wpe.weight']
+    t['transformer.wpe.weight'] = (dtype, shape, data[:20] + struct.pack('<f', float('nan')) + data[24:])
+
+
+def other_head(t):
+    dtype, shape, data = t['transformer.wte.weight']
+    t['lm_head.weight'] = (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def same_head(t):
+    t['lm_head.weight'] = t['transformer.wte.weight']
+
+
+def bare(t):
+    for name in list(t):
+        t[name.removeprefix('transformer.')] = t.pop(name)
+
+
+def buffers(t):
+    t['transformer.h.0.attn.bias'] = ('BOOL', [1, 1, 4, 4], bytes(16))
+
+
+CHANGES = {
+    drop: '1 of the model\'s tensors are missing, the first of them transformer.h.1.ln_2.bias [8]',
+    add: 'transformer.h.1.ln_2.bia [8] is no tensor of this model; nearest is transformer.h.1.ln_2.bias',
+    not_finite: 'element 5 of transformer.wpe.weight is not a finite number',
+    other_head: 'say model.tie_word_embeddings=false',
+    same_head: None, bare: None, buffers: None,
+}
+
+
+def case_changed(change):
+    """Of a file that differs from what save_pretrained() writes: what is harmless loads, the rest is refused."""
+    folder = pathlib.Path(change.__name__)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(HERE / 'gpt2', folder / 'hf')
+    t = tensors(HERE / 'gpt2/model.safetensors')
+    change(t)
+    pack(t, folder / 'hf/model.safetensors')
+    tokens('gpt2')
+    config = {**RUN, 'model.hf_assets_path': f'../{folder}/hf', 'training.steps': 1}
+    if CHANGES[change]:
+        return refused(f'{folder}-run', config, CHANGES[change])
+    steps = job.train(f'{folder}-run', config)
+    return job.differ('loss', job.losses(steps), expected('gpt2')['losses'][:1], LOSS_BOUND)
+
+
+def case_cut():
+    """A file that ends early."""
+    shutil.rmtree('cut', ignore_errors=True)
+    shutil.copytree(HERE / 'gpt2', 'cut')
+    data = pathlib.Path('cut/model.safetensors').read_bytes()
+    pathlib.Path('cut/model.safetensors').write_bytes(data[:-4])
+    tokens('gpt2')
+    return refused('cut-run', {**RUN, 'model.hf_assets_path': '../cut'}, 'its data lies outside the file')
+
+
+def case_existing():
+    """A folder is never written into, and a run that would end there does not begin."""
+    import_export('gpt2')
+    done = subprocess.run(job.command(0, ['ckpt', 'export', 'imported-gpt2', '-o', 'exported-gpt2']), capture_output=True,
+                          text=True)
+    wrong = [] if done.returncode == 2 and 'exists already' in done.stderr else [done.stderr]
+    tokens('gpt2')
+    config = {**RUN, 'model.hf_assets_path': str(HERE / 'gpt2'), 'checkpoint.last_save_in_hf': True, 'job.dump_folder': 'out'}
+    job.prepare('there', config)
+    os.makedirs('there/out/checkpoint/hf-00000004')
+    done = subprocess.run(job.command(0, ['train', 'c.yaml']), cwd='there', capture_output=True, text=True)
+    return wrong + ([] if done.returncode == 2 and 'hf-00000004 exists already' in done.stderr else [done.stderr])
+
+
+def case_resume():
+    """A checkpoint of the run goes before the folder; the step that is already there is written as transformers has it."""
+    tokens('llama')
+    config = {**RUN, 'model.hf_assets_path': str(HERE / 'llama'), 'job.dump_folder': 'out'}
+    one = job.train('one', {**config, 'training.steps': 2})
+    job.train('two', {**config, 'training.steps': 1, 'lr_scheduler.total_steps': 2})
+    job.sherd('train', 'c.yaml', '--training.steps=2', '--checkpoint.last_save_in_hf=true', folder='two')
+    two = job.metrics('two')
+    job.sherd('ckpt', 'export', 'one/out', '-o', 'one/hf')
+    return job.differ('loss', job.losses(two), job.losses(one), 0) + differ('one/hf', 'two/out/checkpoint/hf-00000002')
+
+
+if __name__ == '__main__':
+    meshes = [(f'{name}: {mesh}', case_mesh, name, mesh) for name in ('gpt2', 'llama') for mesh in MESHES]
+    sys.exit(job.run_cases(
+        [(f'{name}: losses of transformers', case_losses, name) for name in ('gpt2', 'llama')]
+        + [(f'{name}: import and export', case_import_export, name) for name in ('gpt2', 'llama')]
+        + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
+        + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
+        + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('a resume', case_resume)]
+        + (meshes if job.can_launch() else [])))

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Folders of transformers with random models: 20 steps of training from each, what is exported, and what config.json means
+when keys are absent. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""
+import array
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+VENV = os.environ.get('SHERD_HF_VENV', '')
+if not VENV or not os.path.exists(f'{VENV}/bin/python'):
+    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
+if not sys.prefix.startswith(os.path.realpath(VENV)):
+    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
+os.environ['HF_HUB_OFFLINE'] = '1'
+import torch
+import transformers
+from safetensors.torch import load_file
+
+STEPS, BATCH, SEQ = 20, 4, 33
+LOSS_BOUND = 1e-5
+CHANGE_BOUND = 1e-4  # norm of the difference by norm, of what 20 steps have changed in a tensor
+# eps this large keeps gradients that are zero but for rounding, as those of key biases, from moving a weight.
+RUN = {
+    'training.seq_len': SEQ, 'training.local_batch_size': BATCH, 'training.global_batch_size': BATCH, 'training.steps': STEPS,
+    'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1, 'data.shuffle': False,
+    'training.dataset_path': '../tokens.bin', 'optimizer.lr': 2e-3, 'optimizer.beta1': 0.9, 'optimizer.beta2': 0.95,
+    'optimizer.eps': 1e-4, 'optimizer.weight_decay': 0.1, 'lr_scheduler.decay_type': 'constant',
+    'checkpoint.last_save_in_hf': True,
+}
+SIZES = dict(vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+             max_position_embeddings=64)
+LLAMA3 = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+          'original_max_position_embeddings': 256}
+GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+            bos_token_id=None, eos_token_id=None)
+MODELS = {
+    'llama': (transformers.LlamaConfig, dict(SIZES)),
+    'llama tied, grouped, wide heads': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True, num_key_value_heads=2,
+                                                                       head_dim=24, rms_norm_eps=1e-5)),
+    'llama, llama3 rope': (transformers.LlamaConfig, dict(SIZES, rope_parameters=LLAMA3, num_key_value_heads=1)),
+    'mistral': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=2, sliding_window=40)),
+    'gpt2': (transformers.GPT2Config, dict(GPT2)),
+    'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
+}
+
+
+def draw(model):
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim > 1:
+                p.normal_(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15)
+            elif name.endswith('weight'):
+                p.uniform_(0.5, 1.5)
+            else:
+                p.normal_(0, 0.2)
+
+
+def make(name, dtype, folder, **options):
+    torch.manual_seed(20)
+    kind, values = MODELS[name]
+    model = transformers.AutoModelForCausalLM.from_config(kind(**values))
+    draw(model)
+    model = model.to(dtype)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, **options)
+    return model
+
+
+def make_tokens(vocabulary):
+    stream = torch.randint(0, vocabulary, (STEPS * BATCH * SEQ + 1,), generator=torch.Generator().manual_seed(10)).tolist()
+    with open('tokens.bin', 'wb') as f:
+        array.array('H', stream).tofile(f)
+    return stream
+
+
+def reference(folder, stream):
+    """Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+    groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': 0.1},
+              {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
+    optimizer = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.95), eps=1e-4)
+    losses = []
+    for step in range(STEPS):
+        at = step * BATCH * SEQ
+        rows = torch.tensor([stream[at + i * SEQ:at + (i + 1) * SEQ + 1] for i in range(BATCH)])
+        logits = model(rows[:, :-1], use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: p.detach() for name, p in model.state_dict().items()}
+
+
+def compare_changes(before, found, wanted):
+    wrong = []
+    for name, p in found.items():
+        a, b = p.double() - before[name].double(), wanted[name].double() - before[name].double()
+        off = ((a - b).norm() / b.norm().clamp_min(1e-300)).item()
+        wrong += [f'{name}: its change is {off:.2g} off, bound {CHANGE_BOUND:g}'] if not off <= CHANGE_BOUND else []
+    return wrong
+
+
+def check_loading(folder):
+    """from_pretrained() has nothing to say."""
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    return [f'{folder}: {key}: {sorted(value)}' for key, value in info.items() if value]
+
+
+def slug(text):
+    return ''.join(c if c.isalnum() else '-' for c in text)
+
+
+def case_train(name, dtype):
+    folder = f'{slug(name)}-{dtype}'.replace('torch.', '')
+    model = make(name, dtype, f'{folder}-hf', max_shard_size='100KB')
+    before = {key: p.clone() for key, p in model.state_dict().items()}
+    stream = make_tokens(model.config.vocab_size)
+    losses, after = reference(f'{folder}-hf', stream)
+    steps = job.train(folder, {**RUN, 'model.hf_assets_path': f'../{folder}-hf'})
+    last = f'{folder}/out/checkpoint/hf-{STEPS:08}'
+    return (job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
+            + compare_changes(before, load_file(f'{last}/model.safetensors'), after) + check_loading(last))
+
+
+def case_export(name):
+    """In each type, in one file and several; what is read back has the same numbers and the same tied tensors."""
+    wrong = []
+    model = make(name, torch.bfloat16, 'export-hf')
+    shutil.rmtree('export-ckpt', ignore_errors=True)
+    job.sherd('ckpt', 'import', 'export-hf', '-o', 'export-ckpt')
+    for dtype in 'float32', 'bfloat16', 'float16':
+        for size in '100KB', '5GB':
+            shutil.rmtree('export-out', ignore_errors=True)
+            job.sherd('ckpt', 'export', 'export-ckpt', '-o', 'export-out', '--dtype', dtype, '--max-shard-size', size)
+            wrong += check_loading('export-out')
+            back = transformers.AutoModelForCausalLM.from_pretrained('export-out', dtype='auto')
+            if back.dtype != getattr(torch, dtype):
+                wrong.append(f'{dtype}: it says {back.dtype}')
+            for key, p in model.state_dict().items():
+                if not torch.equal(back.state_dict()[key].double(), p.to(getattr(torch, dtype)).double()):
+                    wrong.append(f'{dtype}, {size}: {key} differs')
+    return wrong
+
+
+FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
+          'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
+          'model.tie_word_embeddings': 'tie_word_embeddings', 'model.init_std': 'initializer_range'}
+
+
+def meaning(config):
+    """What transformers makes of a file, in our keys."""
+    heads = config.num_attention_heads
+    gpt2 = config.model_type == 'gpt2'
+    values = {key: getattr(config, field) for key, field in FIELDS.items()}
+    values['model.n_kv_heads'] = heads if gpt2 else config.num_key_value_heads
+    values['model.head_dim'] = getattr(config, 'head_dim', None) or config.hidden_size // heads
+    values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
+    values['model.norm_eps'] = config.layer_norm_epsilon if gpt2 else config.rms_norm_eps
+    if not gpt2:
+        rope = config.rope_parameters
+        values['model.rope_theta'] = rope['rope_theta']
+        values['model.rope_factor'] = rope['factor'] if rope['rope_type'] == 'llama3' else 0
+    return values
+
+
+def resolved(folder):
+    text = job.sherd('config', 'get', *meaning_keys(folder), f'--model.hf={folder}', '--training.seq_len=8')
+    return dict(zip(meaning_keys(folder), text.splitlines()))
+
+
+def meaning_keys(folder):
+    return list(meaning(transformers.AutoConfig.from_pretrained(folder)))
+
+
+def same(ours, theirs):
+    if isinstance(theirs, bool):
+        return ours == str(theirs).lower()
+    return float(ours) == float(theirs)
+
+
+def older(config):
+    """As transformers 4 wrote it."""
+    config = dict(config)
+    rope = config.pop('rope_parameters', None)
+    if rope:
+        config['rope_theta'] = rope['rope_theta']
+        scaling = {key: value for key, value in rope.items() if key != 'rope_theta'}
+        config['rope_scaling'] = scaling if rope['rope_type'] != 'default' else None
+    config['torch_dtype'] = config.pop('dtype')
+    return config
+
+
+def case_config(name, spelling):
+    """With each key absent in turn: the same model as AutoConfig's, or a refusal."""
+    make(name, torch.float32, 'config-hf')
+    path = pathlib.Path('config-hf/config.json')
+    config = spelling(json.loads(path.read_text()))
+    wrong = []
+    for absent in [None, *(key for key in config if key != 'model_type')]:
+        path.write_text(json.dumps({key: value for key, value in config.items() if key != absent}))
+        theirs = meaning(transformers.AutoConfig.from_pretrained('config-hf'))
+        try:
+            ours = resolved('config-hf')
+        except job.Failed as refused:
+            wrong += [] if absent else [str(refused)]
+            continue
+        wrong += [f'without {absent}: {key} is {ours[key]}, for transformers {theirs[key]}' for key in theirs
+                  if not same(ours[key], theirs[key])]
+    return wrong
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    types = {name: [torch.float32] for name in MODELS}
+    types['llama'] += [torch.bfloat16, torch.float16]
+    sys.exit(job.run_cases(
+        [(f'{name}, {dtype}: {STEPS} steps', case_train, name, dtype) for name in MODELS for dtype in types[name]]
+        + [(f'{name}: export', case_export, name) for name in MODELS]
+        + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
+           for name in MODELS for spelling in (dict, older)]))

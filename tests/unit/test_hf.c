@@ -1,0 +1,361 @@
+/* config.json to keys of `model`: both spellings, defaults of classes, and what is refused; and back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "io/hf/config.h"
+#include "io/hf/family.h"
+#include "io/hf/names.h"
+#include "src/base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SIZES "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,\"num_attention_heads\":4," \
+              "\"max_position_embeddings\":64"
+#define LLAMA "{\"model_type\":\"llama\"," SIZES
+#define MISTRAL "{\"model_type\":\"mistral\"," SIZES
+#define GPT2 "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_head\":2,\"n_layer\":1,\"n_positions\":16,\"vocab_size\":9"
+#define LLAMA3 "\"factor\":8,\"low_freq_factor\":1.5,\"high_freq_factor\":3,\"original_max_position_embeddings\":32"
+
+/* text: of config.json; then "key=value" arguments, NULL: none; says: key and value of the result, or a part of what is
+ * said. */
+static const struct {
+    const char *text, *argument, *key, *says;
+} rows[] = {
+    /* defaults of classes, not "off" */
+    {LLAMA "}", NULL, "model.family", "llama"},
+    {LLAMA "}", NULL, "model.n_kv_heads", "4"},
+    {LLAMA "}", NULL, "model.head_dim", "4"},
+    {LLAMA "}", NULL, "model.norm_eps", "1e-06"},
+    {LLAMA "}", NULL, "model.rope_theta", "10000"},
+    {LLAMA "}", NULL, "model.rope_factor", "0"},
+    {LLAMA "}", NULL, "model.tie_word_embeddings", "false"},
+    {LLAMA "}", NULL, "model.name", "custom"},
+    {LLAMA ",\"num_key_value_heads\":null,\"head_dim\":null}", NULL, "model.head_dim", "4"},
+    {LLAMA ",\"num_key_value_heads\":2,\"head_dim\":6}", NULL, "model.head_dim", "6"},
+    {LLAMA ",\"num_key_value_heads\":2,\"rms_norm_eps\":0.001}", NULL, "model.n_kv_heads", "2"},
+    {GPT2 "}", NULL, "model.tie_word_embeddings", "true"},
+    {GPT2 "}", NULL, "model.ffn_dim", "32"},
+    {GPT2 ",\"n_inner\":null}", NULL, "model.ffn_dim", "32"},
+    {GPT2 ",\"n_inner\":12}", NULL, "model.ffn_dim", "12"},
+    {GPT2 ",\"layer_norm_epsilon\":1e-3}", NULL, "model.norm_eps", "0.001"},
+    {"{\"model_type\":\"gpt2\"}", NULL, "model.dim", "768"},
+    {"{\"model_type\":\"gpt2\"}", NULL, "model.vocab_size", "50257"},
+    /* the command line wins, and a configuration file does not */
+    {LLAMA "}", "model.tie_word_embeddings=true", "model.tie_word_embeddings", "true"},
+    {LLAMA "}", "model.n_layers=1", "model.n_layers", "1"},
+    {LLAMA "}", "model.name=debug", NULL, "--model.name: a preset beside model.hf_assets_path"},
+    /* rotary positions in both spellings */
+    {LLAMA ",\"rope_theta\":500}", NULL, "model.rope_theta", "500"},
+    {LLAMA ",\"rope_scaling\":null}", NULL, "model.rope_factor", "0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}", NULL, "model.rope_factor", "8"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"," LLAMA3 "}}", NULL, "model.rope_high_freq_factor", "3"},
+    {LLAMA ",\"rope_theta\":7,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500}}", NULL, "model.rope_theta", "500"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," LLAMA3 "}}", NULL, "model.rope_original_max_len",
+     "32"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}", NULL,
+     "model.rope_factor", "0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, "model.rope_factor", "0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", NULL, NULL, "rope_scaling.rope_type yarn is not computed"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, NULL, "rope_scaling.rope_type linear is not computed"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", NULL, NULL, "rope_scaling has no low_freq_factor"},
+    {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", NULL, NULL, "rope_parameters.partial_rotary_factor is not"},
+    {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":1.0}}", NULL, "model.rope_theta", "10000"},
+    {LLAMA ",\"rope_parameters\":{\"rope_theta\":\"x\"}}", NULL, NULL, "rope_theta is a string, where a number is wanted"},
+    {LLAMA ",\"rope_parameters\":[1]}", NULL, NULL, "rope_parameters is"},
+    /* what is not computed here */
+    {LLAMA ",\"attention_bias\":true}", NULL, NULL, "attention_bias must be false: biases"},
+    {LLAMA ",\"hidden_act\":\"gelu\"}", NULL, NULL, "hidden_act must be silu"},
+    {LLAMA ",\"hidden_act\":\"swish\"}", NULL, "model.dim", "16"},
+    {GPT2 ",\"activation_function\":\"relu\"}", NULL, NULL, "activation_function must be gelu_new"},
+    {GPT2 ",\"scale_attn_weights\":false}", NULL, NULL, "scale_attn_weights must be true"},
+    {GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", NULL, NULL, "scale_attn_by_inverse_layer_idx must be false"},
+    {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", NULL, NULL, "code in the folder"},
+    {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "packed weights"},
+    {"{\"model_type\":\"gemma2\"}", NULL, NULL, "model_type gemma2: its soft cap"},
+    {"{\"model_type\":\"mixtral\"}", NULL, NULL, "experts"},
+    {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
+    {"{\"model_type\":\"\\u001b[2J\"}", NULL, NULL, "is not known here"},
+    {"{\"vocab_size\":3}", NULL, NULL, "it has no model_type"},
+    {"[]", NULL, NULL, "no object"},
+    {"{", NULL, NULL, "line 1"},
+    {"{\"model_type\":\"llama\",\"model_type\":\"gpt2\"}", NULL, NULL, "duplicate"},
+    /* sliding windows: seen only by longer sequences; absent in mistral they are 4096 */
+    {MISTRAL ",\"sliding_window\":null}", NULL, NULL, "model.n_kv_heads: 8 does not divide"},
+    {"{\"model_type\":\"mistral\"}", NULL, "model.n_kv_heads", "8"},
+    {MISTRAL ",\"num_key_value_heads\":2}", NULL, "model.n_kv_heads", "2"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":64}", NULL, "model.dim", "16"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, NULL, "a sliding window of 63 is not computed here, and "
+     "training.seq_len 64 is longer"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "training.seq_len=63", "model.dim", "16"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "model.hf_ignore=sliding_window", "model.dim", "16"},
+    {"{\"model_type\":\"mistral\"}", "training.seq_len=4097", NULL, "window of 4096, the class's default, is not computed"},
+    /* keys that nobody knows */
+    {LLAMA ",\"logit_scale\":0.5}", NULL, NULL, "it may change the mathematics: logit_scale; model.hf_ignore"},
+    {LLAMA ",\"logit_scale\":0.5,\"b\":[1]}", NULL, NULL, "logit_scale, b;"},
+    {LLAMA ",\"logit_scale\":0.5}", "model.hf_ignore=a, logit_scale", "model.dim", "16"},
+    {LLAMA ",\"logit_scale\":0.5}", "model.hf_ignore=logit", NULL, "logit_scale"},
+    {LLAMA ",\"a\":null,\"b\":false,\"c\":0,\"d\":1,\"e\":\"\",\"f\":[],\"g\":{},\"h\":0.0,\"i\":1.0}", NULL, "model.dim", "16"},
+    {LLAMA ",\"a\":true}", NULL, NULL, "mathematics: a;"},
+    {LLAMA ",\"use_cache\":true,\"eos_token_id\":[1,2],\"torch_dtype\":\"bfloat16\",\"attention_dropout\":0.3}", NULL, "model.dim",
+     "16"},
+    {GPT2 ",\"attn_pdrop\":0.1,\"n_ctx\":16,\"summary_type\":\"cls_index\"}", NULL, "model.dim", "8"},
+    {GPT2 ",\"sliding_window\":4}", NULL, NULL, "mathematics: sliding_window;"},
+    /* sizes that are none */
+    {"{\"model_type\":\"llama\",\"num_hidden_layers\":0}", NULL, NULL, "model.n_layers: 0 is out of range"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":-32}", NULL, NULL, "out of range"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":99999999999}", NULL, NULL, "hidden_size 99999999999 is not a multiple"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":99999999999999999999}", NULL, NULL, "line 1"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":1e999}", NULL, NULL, "line 1"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":NaN}", NULL, NULL, "line 1"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":64.5}", NULL, NULL, "model.dim"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":\"16\"}", NULL, NULL, "hidden_size is a string, where a number is wanted"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":17}", NULL, NULL, "hidden_size 17 is not a multiple of num_attention_heads 32"},
+    {"{\"model_type\":\"llama\",\"num_attention_heads\":0}", NULL, NULL, "num_attention_heads 0"},
+    {LLAMA ",\"num_key_value_heads\":3}", NULL, NULL, "model.n_kv_heads: 3 does not divide model.n_heads 4"},
+    {LLAMA ",\"head_dim\":5}", NULL, NULL, "model.head_dim: 5 is odd"},
+    {LLAMA ",\"tie_word_embeddings\":7}", NULL, NULL, "model.tie_word_embeddings"},
+};
+
+static char folder[] = "test_hf.XXXXXX";
+
+static void put(const char *name, const char *text)
+{
+    char *path = sh_path_join(folder, name);
+
+    assert_int_equal(sh_write_file_atomic(path, text, strlen(text)), SH_OK);
+    free(path);
+}
+
+static sh_rc load(const char *argument, struct sh_config *cfg)
+{
+    char hf[64];
+    const char *arguments[] = {hf, argument};
+
+    snprintf(hf, sizeof hf, "model.hf=%s", folder);
+    return sh_config_load(NULL, argument ? 2 : 1, arguments, cfg);
+}
+
+static void each_config_is_what_its_class_makes_of_it(void **state)
+{
+    struct sh_config cfg;
+    char *value;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        put("config.json", rows[i].text);
+        sh_error_clear();
+        if (load(rows[i].argument, &cfg) != SH_OK) {
+            if (rows[i].key || !strstr(sh_error_text(), rows[i].says))
+                fail_msg("row %zu, %s: %s", i, rows[i].text, sh_error_text());
+            if (!strstr(sh_error_text(), rows[i].argument && !strncmp(rows[i].argument, "model.name", 10) ? "model.name" : "/config.json: "))
+                fail_msg("row %zu: the file is not named: %s", i, sh_error_text());
+            continue;
+        }
+        assert_int_equal(sh_config_get(&cfg, rows[i].key ? rows[i].key : "model.dim", &value), SH_OK);
+        if (!rows[i].key || strcmp(value, rows[i].says) != 0)
+            fail_msg("row %zu, %s: %s is %s", i, rows[i].text, rows[i].key ? rows[i].key : "accepted; model.dim", value);
+        free(value);
+    }
+}
+
+static void a_file_counts_less_than_a_folder(void **state)
+{
+    char text[256];
+    struct sh_config cfg;
+
+    (void)state;
+    put("config.json", LLAMA "}");
+    snprintf(text, sizeof text, "model:\n  n_layers: 7\n  hf_assets_path: %s\n", folder);
+    assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_OK);
+    assert_int_equal(cfg.model.n_layers, 2);
+}
+
+static void what_is_no_folder_is_refused(void **state)
+{
+    static const char *const arguments[] = {"model.hf=meta-llama/Llama-3.2-1B"};
+    struct sh_config cfg;
+    char *path = sh_path_join(folder, "config.json"), *long_text = calloc(1 << 21, 1);
+
+    (void)state;
+    assert_int_equal(sh_config_load(NULL, 1, arguments, &cfg), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "meta-llama/Llama-3.2-1B is no folder here; nothing is downloaded"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(load(NULL, &cfg), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "config.json"));
+    memset(long_text, ' ', (1 << 21) - 1);
+    put("config.json", long_text);
+    assert_int_equal(load(NULL, &cfg), SH_E_DATA);
+    memset(long_text, '[', 100000);
+    long_text[100000] = '\0';
+    put("config.json", long_text);
+    assert_int_equal(load(NULL, &cfg), SH_E_DATA);
+    free(long_text);
+    free(path);
+}
+
+/* What is written for a model is read as the same one, in both spellings: with the newer keys taken away as well. */
+static void what_is_written_is_read_as_the_same_model(void **state)
+{
+    static const char *const texts[] = {LLAMA ",\"rms_norm_eps\":0.003,\"num_key_value_heads\":2,\"rope_theta\":700,"
+                                              "\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}",
+                                        LLAMA ",\"head_dim\":6}", GPT2 ",\"initializer_range\":0.5}",
+                                        GPT2 ",\"tie_word_embeddings\":false}"};
+    struct sh_config cfg, back;
+    char *text, *at;
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
+        put("config.json", texts[i / 2]);
+        assert_int_equal(load(NULL, &cfg), SH_OK);
+        assert_int_equal(sh_hf_config_write(&cfg, "bfloat16", NULL, &text), SH_OK);
+        assert_non_null(strstr(text, "\"dtype\": \"bfloat16\""));
+        assert_non_null(strstr(text, "\"torch_dtype\": \"bfloat16\""));
+        assert_non_null(strstr(text, "\"eos_token_id\": null"));
+        if (i % 2 && (at = strstr(text, "\"rope_parameters\"")))
+            memset(at, ' ', (size_t)(strstr(at, "\"rope_scaling\"") - at)); /* as an older writer has it */
+        put("config.json", text);
+        if (load(NULL, &back) != SH_OK)
+            fail_msg("%s: %s", text, sh_error_text());
+        assert_memory_equal(&cfg, &back, sizeof cfg);
+        free(text);
+    }
+}
+
+/* Ids of tokens are not the model's: they come along from where it came from. */
+static void ids_are_taken_over(void **state)
+{
+    struct sh_config cfg;
+    char *text, *path = sh_path_join(folder, "config.json");
+
+    (void)state;
+    put("config.json", LLAMA ",\"eos_token_id\":[1,5],\"bos_token_id\":3,\"attention_dropout\":0.25}");
+    assert_int_equal(load(NULL, &cfg), SH_OK);
+    assert_int_equal(sh_hf_config_write(&cfg, "float32", path, &text), SH_OK);
+    assert_non_null(strstr(text, "\"eos_token_id\": [1, 5]"));
+    assert_non_null(strstr(text, "\"bos_token_id\": 3"));
+    assert_non_null(strstr(text, "\"attention_dropout\": 0.25"));
+    assert_non_null(strstr(text, "\"pad_token_id\": null"));
+    free(text);
+    free(path);
+}
+
+/* ---- names ---- */
+
+static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8}, {"model.norm.weight", 1, {2}, 2}};
+static const struct sh_ckpt_set set = {.tensors = wanted, .n_tensors = 2};
+
+struct have {
+    const char *name;
+    int type;
+    int64_t dim[2];
+};
+
+static sh_rc match(const struct have *have, struct sh_hf_match *out)
+{
+    static struct sh_st_entry entry[8];
+    struct sh_st_index x = {.entry = entry};
+
+    memset(entry, 0, sizeof entry);
+    for (; have[x.n].name; x.n++) {
+        struct sh_st_entry *e = &entry[x.n];
+
+        snprintf(e->name, sizeof e->name, "%s", have[x.n].name);
+        e->type = have[x.n].type;
+        e->ndim = 1 + (have[x.n].dim[1] > 0);
+        memcpy(e->dim, have[x.n].dim, sizeof have[x.n].dim);
+        e->elems = e->dim[0] * (e->ndim > 1 ? e->dim[1] : 1);
+    }
+    return sh_hf_match("D", &x, &set, "llama", out);
+}
+
+#define EMBED {"model.embed_tokens.weight", SH_ST_BF16, {4, 2}}
+#define NORM {"model.norm.weight", SH_ST_F32, {2, 0}}
+
+/* In the order of names, as an index is. */
+static const struct {
+    struct have have[6];
+    const char *says; /* NULL: matches */
+} names[] = {
+    {{EMBED, NORM}, NULL},
+    {{{"embed_tokens.weight", SH_ST_F16, {4, 2}}, {"norm.weight", SH_ST_F16, {2, 0}}}, NULL},
+    {{EMBED, {"model.layers.0.self_attn.rotary_emb.inv_freq", SH_ST_F32, {8, 0}}, NORM}, NULL},
+    {{{"h.0.attn.bias", SH_ST_BOOL, {8, 0}}, {"h.0.attn.masked_bias", SH_ST_F32, {1, 0}}, EMBED, NORM}, NULL},
+    {{{"lm_head.weight", SH_ST_BF16, {4, 2}}, EMBED, NORM}, NULL},
+    {{{"lm_head.weight", SH_ST_BF16, {4, 3}}, EMBED, NORM}, "lm_head.weight [4,3] is no tensor"},
+    {{{"lm_head.weight", SH_ST_I64, {4, 2}}, EMBED, NORM}, "lm_head.weight"},
+    {{EMBED}, "1 of the model's tensors are missing, the first of them model.norm.weight [2]"},
+    {{{"model.embed.weight", SH_ST_BF16, {4, 2}}, NORM}, "missing, the first of them model.embed_tokens.weight [4,2]"},
+    {{EMBED, NORM, {"model.norm_2.weight", SH_ST_F32, {2, 0}}}, "model.norm_2.weight [2] is no tensor of this model; nearest is "
+     "model.norm.weight"},
+    {{EMBED, {"norm.weight", SH_ST_F32, {2, 0}}}, "missing"}, /* not all names lack the prefix */
+    {{{"model.embed_tokens.weight", SH_ST_BF16, {2, 4}}, NORM}, "has shape [2,4], but config.json wants [4,2]"},
+    {{{"model.embed_tokens.weight", SH_ST_I64, {4, 2}}, NORM}, "is I64; parameters are F32, F16 or BF16"},
+};
+
+static void each_name_is_found_or_told(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct sh_hf_match m = {0};
+        sh_rc rc = match(names[i].have, &m);
+
+        if (rc != (names[i].says ? SH_E_DATA : SH_OK) || (rc && !strstr(sh_error_text(), names[i].says)))
+            fail_msg("names %zu: %s", i, rc ? sh_error_text() : "accepted");
+        if (rc == SH_OK)
+            assert_int_equal(m.copy != NULL, strncmp(names[i].have[0].name, "lm_head", 7) == 0);
+        sh_hf_match_free(&m);
+    }
+}
+
+/* A family is computed here, or the table says why not. */
+static void each_row_has_a_family_or_a_reason(void **state)
+{
+    const struct sh_hf_family *f;
+
+    (void)state;
+    for (int i = 0; (f = sh_hf_family_row(i)); i++) {
+        assert_true((f->family != NULL) != (f->refused != NULL));
+        assert_ptr_equal(sh_hf_family_of_type(f->type), f);
+        if (f->family)
+            assert_true(f->prefix && f->architecture && f->key[SH_HF_DIM][0]);
+    }
+}
+
+static int open_folder(void **state)
+{
+    (void)state;
+    sh_config_folder_hook(sh_hf_config_read);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int delete_folder(void **state)
+{
+    char *path = sh_path_join(folder, "config.json");
+
+    (void)state;
+    (void)unlink(path);
+    free(path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_config_is_what_its_class_makes_of_it),
+        cmocka_unit_test(a_file_counts_less_than_a_folder),
+        cmocka_unit_test(what_is_no_folder_is_refused),
+        cmocka_unit_test(what_is_written_is_read_as_the_same_model),
+        cmocka_unit_test(ids_are_taken_over),
+        cmocka_unit_test(each_name_is_found_or_told),
+        cmocka_unit_test(each_row_has_a_family_or_a_reason),
+    };
+
+    return cmocka_run_group_tests(tests, open_folder, delete_folder);
+}
