@@ -25,9 +25,10 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     (void)threads;
     switch (call->kind) {
     case SH_OP_EMBED_BWD: return sh_cuda_embed_bwd_work_bytes(call);
-    case SH_OP_NORM_BWD: return sh_cuda_norm_bwd_work_bytes(call);
-    case SH_OP_BIAS_BWD: return sh_cuda_bias_bwd_work_bytes(call);
-    case SH_OP_SUMSQ: return sh_cuda_sumsq_work_bytes(call);
+    case SH_OP_NORM_BWD:
+    case SH_OP_NORM_BWD_BIAS: return sh_cuda_norm_bwd_work_bytes(call);
+    case SH_OP_BIAS_BWD:
+    case SH_OP_GELU_BWD_BIAS: return sh_cuda_bias_bwd_work_bytes(call);
     default: return 0;
     }
 }
@@ -44,6 +45,9 @@ static const struct sh_kernel_table table = {
         [SH_OP_ROPE] = sh_cuda_rope,
         [SH_OP_GELU] = sh_cuda_gelu,
         [SH_OP_GELU_BWD] = sh_cuda_gelu_bwd,
+        [SH_OP_ADD_NORM] = sh_cuda_norm,
+        [SH_OP_NORM_BWD_BIAS] = sh_cuda_norm_bwd,
+        [SH_OP_GELU_BWD_BIAS] = sh_cuda_gelu_bwd_bias,
         [SH_OP_SWIGLU] = sh_cuda_swiglu,
         [SH_OP_SWIGLU_BWD] = sh_cuda_swiglu_bwd,
         [SH_OP_ADD] = sh_cuda_add,
@@ -231,12 +235,13 @@ static void check_embed(enum sh_dtype act, const int64_t *s, bool positions)
     check(&t, TERMS(4));
 }
 
-/* B, T, C, V, how common one token is: alone, few, many, only that one; with more tokens than threads that scan. */
+/* B, T, C, V, how common one token is: alone, few, many, only that one; with more tokens than a block scans, and than one thread of it. */
 static void embed(void **state)
 {
     (void)state;
     static const int64_t shapes[][5] = {
-        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0}};
+        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0},
+        {2, 40, 8, 4097, 40}};
     optest_seed(2);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int a = 0; a < ACTS; a++) {
@@ -388,6 +393,144 @@ static void bias(void **state)
             for (int add = 0; add < 2; add++)
                 check_bias(acts[a], matrices[m][0], matrices[m][1], add);
         check_bias(acts[a], 500, 40, true);
+        check_bias(acts[a], 5 * 512 + 3, 40, false); /* several rows at once, and one */
+    }
+}
+
+static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms)
+{
+    optest_begin(t, kind);
+    t->attr.rms = rms;
+    for (int i = 0; i < 2; i++)
+        optest_in(t, i, act, DIMS(N, C));
+    optest_in(t, 2, act, DIMS(C));
+    optest_in(t, 3, SH_F32, DIMS(N));
+    if (!rms)
+        optest_in(t, 4, SH_F32, DIMS(N));
+    if (N % 2)
+        optest_in(t, 5, act, DIMS(N, C));
+    optest_out(t, 0, act, DIMS(N, C));
+    for (int o = 1; o < (rms ? 2 : 3); o++)
+        optest_out(t, o, SH_F32, DIMS(C));
+}
+
+static void begin_gelu_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t F)
+{
+    optest_begin(t, kind);
+    for (int i = 0; i < 2; i++)
+        optest_in(t, i, act, DIMS(N, F));
+    optest_scale(&t->call.in[1], 3);
+    optest_out(t, 0, act, DIMS(N, F));
+}
+
+static void copy_values(const struct sh_operand *to, const struct sh_operand *from)
+{
+    for (int64_t i = 0; to->data && i < optest_elems(to); i++)
+        optest_set(to, i, optest_get(from, i));
+}
+
+/* `fused` gives the bits of `first`, then BIAS_BWD of what comes out of it, in all ways; frees both. */
+static void check_bias_behind(struct optest *first, struct optest *fused, bool add)
+{
+    const struct sh_operand *dx = &first->call.out[0];
+    int o = sh_op_info(first->call.kind)->n_out;
+    struct optest bias, one, pair;
+
+    optest_begin(&bias, SH_OP_BIAS_BWD);
+    optest_in(&bias, 0, dx->dtype, DIMS(dx->dim[0], dx->dim[1]));
+    optest_out(&bias, 0, SH_F32, DIMS(dx->dim[1]));
+    optest_out(fused, o, SH_F32, DIMS(dx->dim[1]));
+    if (add) {
+        optest_add_to(&bias, 0);
+        optest_add_to(fused, o);
+    }
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        copy_values(&first->call.in[i], &fused->call.in[i]);
+    copy_values(&bias.call.out[0], &fused->call.out[o]);
+    optest_copy(&one, fused);
+    optest_device_run(&one, &table);
+    optest_device_run(first, &table);
+    copy_values(&bias.call.in[0], &first->call.out[0]);
+    optest_device_run(&bias, &table);
+    pair = *first;
+    pair.call.out[o] = bias.call.out[0];
+    same_outputs(&pair, &one);
+    for (int v = 0; v < VARIANTS; v++)
+        run_variant(fused, &one, v);
+    optest_end(&one);
+    optest_end(first);
+    optest_end(&bias);
+    optest_end(fused);
+}
+
+/* ADD_NORM gives the bits of ADD, then NORM of the sum. */
+static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias)
+{
+    struct optest add, norm, fused, one, pair;
+
+    optest_begin(&add, SH_OP_ADD);
+    optest_begin(&norm, SH_OP_NORM);
+    optest_begin(&fused, SH_OP_ADD_NORM);
+    norm.attr.rms = fused.attr.rms = rms;
+    norm.attr.eps = fused.attr.eps = 1e-2f;
+    optest_in(&norm, 0, act, DIMS(N, C));
+    for (int i = 0; i < 2; i++) {
+        optest_in(&add, i, act, DIMS(N, C));
+        optest_in(&fused, i, act, DIMS(N, C));
+        copy_values(&add.call.in[i], &fused.call.in[i]);
+        optest_out(&fused, i, act, DIMS(N, C));
+        optest_out(i ? &norm : &add, 0, act, DIMS(N, C));
+    }
+    for (int i = 1; i < 2 + bias; i++) {
+        optest_in(&norm, i, act, DIMS(C));
+        optest_in(&fused, i + 1, act, DIMS(C));
+        copy_values(&norm.call.in[i], &fused.call.in[i + 1]);
+    }
+    for (int i = 1; i < 3 - rms; i++) {
+        optest_out(&norm, i, SH_F32, DIMS(N));
+        optest_out(&fused, i + 1, SH_F32, DIMS(N));
+    }
+    optest_copy(&one, &fused);
+    optest_device_run(&one, &table);
+    optest_device_run(&add, &table);
+    copy_values(&norm.call.in[0], &add.call.out[0]);
+    optest_device_run(&norm, &table);
+    pair = fused;
+    pair.call.out[0] = add.call.out[0];
+    for (int o = 0; o < 3; o++)
+        pair.call.out[o + 1] = norm.call.out[o];
+    same_outputs(&pair, &one);
+    for (int v = 0; v < VARIANTS; v++)
+        run_variant(&fused, &one, v);
+    optest_end(&one);
+    optest_end(&add);
+    optest_end(&norm);
+    optest_end(&fused);
+}
+
+static void add_norm(void **state)
+{
+    (void)state;
+    optest_seed(13);
+    for (int i = 0; i < n_matrices * ACTS * 4; i++)
+        check_add_norm(acts[i % ACTS], matrices[i / 8][0], matrices[i / 8][1], i / 2 % 2, i / 4 % 2);
+}
+
+static void bias_behind(void **state)
+{
+    (void)state;
+    optest_seed(12);
+    for (int i = 0; i < (n_matrices + 1) * ACTS * 2; i++) {
+        enum sh_dtype act = acts[i % ACTS];
+        int64_t N = i / 4 < n_matrices ? matrices[i / 4][0] : 5 * 512 + 3, C = i / 4 < n_matrices ? matrices[i / 4][1] : 9;
+        struct optest first, fused;
+
+        begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, i / 2 % 2);
+        begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, i / 2 % 2);
+        check_bias_behind(&first, &fused, i / 2 % 2);
+        begin_gelu_bwd(&first, SH_OP_GELU_BWD, act, N, C);
+        begin_gelu_bwd(&fused, SH_OP_GELU_BWD_BIAS, act, N, C);
+        check_bias_behind(&first, &fused, i / 2 % 2);
     }
 }
 
@@ -755,7 +898,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm),   cmocka_unit_test(norm_refuses), cmocka_unit_test(embed),
         cmocka_unit_test(embed_outside), cmocka_unit_test(rope),  cmocka_unit_test(rope_table),
-        cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(vector),
+        cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(bias_behind),  cmocka_unit_test(add_norm),
+        cmocka_unit_test(vector),
         cmocka_unit_test(damage), cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
         cmocka_unit_test(adamw_in_halves), cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
         cmocka_unit_test(initial_values), cmocka_unit_test(mixsum),
