@@ -207,7 +207,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE},
                         .m = m,
                         .f = &families[m->family],
-                        .heads = {.heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim}};
+                        .heads = {.heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim,
+                                  .any_order = b->any_order}};
     int x;
 
     sh_emit_inputs(&d.e, b->out == SH_MODEL_LOSS, b->docs);
