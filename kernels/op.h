@@ -7,7 +7,8 @@
  * better and round once, at the end. (opt) operands may be absent: data == NULL.
  * "+=" on an output: adds to it when its bit is set in attr->accumulate (sh_op_adds()), else overwrites it.
  *
- * Every kernel is deterministic: same inputs, same bits, for any number of threads. */
+ * Every kernel is deterministic: same inputs, same bits, for any number of threads; but for ATTENTION_BWD where
+ * attr->any_order allows it not to be. */
 #ifndef SH_KERNELS_OP_H
 #define SH_KERNELS_OP_H
 
@@ -79,6 +80,7 @@ struct sh_op_attr {
     bool inverse;                   /* ROPE */
     int heads, kv_heads, head_dim;  /* ROPE, ATTENTION* */
     float scale;                    /* ATTENTION*: 1/sqrt(D) */
+    bool any_order;                 /* ATTENTION_BWD: may add in an order that changes from run to run, to be faster */
     double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
     int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */

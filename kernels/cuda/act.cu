@@ -1,10 +1,13 @@
-/* Activations, all bound by memory. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12, swiglu 12, swiglu_bwd 20.
+/* Activations, all bound by memory. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12 (with the bias's gradient: and its
+ * partial sums), swiglu 12, swiglu_bwd 20.
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. In bf16 the fast
  * exponential and division are right to 2^-17 or better, far below what is rounded away; with the exact ones the
  * arithmetic would take as long as the memory. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/map.cuh"
+#include "kernels/cuda/work.h"
 
 namespace
 {
@@ -62,6 +65,22 @@ template <class T> struct gelu_bwd {
         for (int k = 0; k < N; k++)
             d[k] *= gelu_slope<T>(v[k]);
         sh_store(dx + i, d);
+    }
+};
+
+/* The same for sums over rows: d is what was stored. */
+template <class T> struct gelu_bwd_row {
+    gelu_bwd<T> g;
+    bool vectors;
+
+    template <int N> __device__ __forceinline__ void row(float (&d)[N], int64_t i, int64_t left) const
+    {
+        float v[N];
+        sh_load_some(d, g.dy + i, left, vectors);
+        sh_load_some(v, g.x + i, left, vectors);
+        for (int k = 0; k < N; k++)
+            d[k] = sh_widen(sh_narrow<T>(d[k] * gelu_slope<T>(v[k])));
+        sh_store_some(g.dx + i, d, left, vectors);
     }
 };
 
@@ -126,6 +145,22 @@ extern "C" sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call)
         bool vectors = sh_aligned<N>(f.dx, 0) && sh_aligned<N>(f.dy, 0) && sh_aligned<N>(f.x, 0);
         return sh_map<N>("gelu_bwd", f, sh_elems(&call->out[0]), vectors, call->queue);
     });
+}
+
+extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
+{
+    int64_t F = sh_elems(&call->out[1]), rows = sh_elems(&call->in[0]) / F, n_parts = sh_cuda_row_parts(rows);
+    float *parts = static_cast<float *>(call->work);
+
+    SH_REQUIRE(call->work_bytes >= sh_cuda_bias_bwd_work_bytes(call));
+    SH_TRY(sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        gelu_bwd_row<T> f = {{sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])}, false};
+        f.vectors = sh_aligned<N>(f.g.dx, F) && sh_aligned<N>(f.g.dy, F) && sh_aligned<N>(f.g.x, F);
+        return sh_row_sums<N>(f, parts, rows, F, n_parts, call->queue);
+    }));
+    return sh_fold_parts(sh_data<float>(&call->out[1]), sh_op_adds(call, 1), parts, n_parts, F, call->queue);
 }
 
 extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)

@@ -4,7 +4,8 @@
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
  *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
  *
- * All three are deterministic. Valid C and C++, no CUDA header. */
+ * All three are deterministic; but cuDNN's backward, where attr->any_order allows it, adds dq in any order. The own
+ * kernels have no such way: what blocks would add with atomics, they make by two products more. Valid C and C++, no CUDA header. */
 #ifndef SH_KERNELS_CUDA_ATTENTION_H
 #define SH_KERNELS_CUDA_ATTENTION_H
 

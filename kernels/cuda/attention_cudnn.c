@@ -1,8 +1,8 @@
 /* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and
  * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made before the first
- * step, which takes a second or two, and kept. Both directions are deterministic; NVIDIA's figures for an H200, causal,
- * 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward, 541 backward (the backward with atomics, which is not
- * used here). Not measured by us on a GPU. */
+ * step, which takes a second or two, and kept. Both directions are deterministic, but for a backward with
+ * attr->any_order; NVIDIA's figures for an H200, causal, 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward,
+ * 541 backward (in any order). Not measured by us on a GPU. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include "kernels/cuda/attention.h"
@@ -166,12 +166,11 @@ static sh_rc build_graph(struct plan *p, desc *graph)
     static sh_rc (*const add[])(struct plan *, const struct sh_cudnn_node *, desc *) = {
         [N_MATMUL] = add_matmul, [N_POINTWISE] = add_pointwise, [N_REDUCE] = add_reduce, [N_RESHAPE] = add_reshape};
     const struct sh_cudnn_graph *g = p->shape.backward ? &sh_cudnn_backward : &sh_cudnn_forward;
-    enum sh_cudnn_when other = p->shape.heads > p->shape.kv_heads ? NOT_GROUPED : GROUPED;
 
     for (int i = 0; i < g->n_tensors; i++)
         SH_TRY(add_tensor(p, &g->tensors[i]));
     for (int i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i].when != other)
+        if (sh_cudnn_takes_part(&g->nodes[i], &p->shape))
             SH_TRY(add[g->nodes[i].kind](p, &g->nodes[i], &p->ops[p->n_ops++]));
     return MAKE(p, OPERATIONGRAPH, "the graph of attention", graph,
                 ATTRIBUTE(OPERATIONGRAPH_OPS, BACKEND_DESCRIPTOR, p->n_ops, p->ops),
@@ -237,6 +236,7 @@ static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
         .batch = w.batch, .heads = w.kv_heads * (heads / kv_heads), .kv_heads = w.kv_heads,
         .seq = qkv->dim[1], .dim = call->attr->head_dim, .all_heads = heads, .all_kv_heads = kv_heads,
         .most_bytes = w.plan, .backward = call->kind == SH_OP_ATTENTION_BWD,
+        .any_order = call->kind == SH_OP_ATTENTION_BWD && call->attr->any_order,
     };
 }
 
@@ -308,7 +308,7 @@ bool sh_attention_cudnn_takes(const struct sh_op_call *call)
 
 /* Addresses of one piece of a call: sequences from b, key-value heads from k, and their query heads. */
 static void bind(const struct sh_op_call *call, const struct sh_cudnn_shape *s, int64_t b, int64_t k, char *sums,
-                 void *at[T_LAST_NUMBER + 1])
+                 char *dq_sums, void *at[T_LAST_NUMBER + 1])
 {
     struct sh_attention a = sh_attention_of(call);
     int64_t h = k * (a.heads / a.kv_heads), row = (a.heads + 2 * a.kv_heads) * s->dim, out = a.heads * s->dim, bf16 = 2;
@@ -322,6 +322,7 @@ static void bind(const struct sh_op_call *call, const struct sh_cudnn_shape *s, 
         return;
     at[T_DO] = dout + o_at, at[T_DQ] = dqkv + q_at, at[T_DK] = dqkv + k_at, at[T_DV] = dqkv + v_at;
     at[T_SUMS] = sums;
+    at[T_DQ_SUMS] = s->any_order ? dq_sums : NULL;
 }
 
 static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *scratch)
@@ -356,7 +357,7 @@ sh_rc sh_attention_cudnn(const struct sh_op_call *call)
     struct plan *p = plan_of(call);
     SH_REQUIRE(p && call->work_bytes >= w.bytes);
     float scale = call->attr->scale, minus_inf = -INFINITY, one = 1;
-    char *sums = (char *)call->work + (-(uintptr_t)call->work & 255), *scratch = sums + w.sums;
+    char *sums = (char *)call->work + (-(uintptr_t)call->work & 255), *dq_sums = sums + w.sums;
     int64_t batch = call->in[p->shape.backward ? 1 : 0].dim[0];
 
     SH_TRY(check(dnn.SetStream(state.handle, call->queue), "use of the stream"));
@@ -364,8 +365,8 @@ sh_rc sh_attention_cudnn(const struct sh_op_call *call)
         for (int64_t k = 0; k < call->attr->kv_heads; k += w.kv_heads) {
             void *at[T_LAST_NUMBER + 1] = {[T_SCALE] = &scale, [T_MINUS_INF] = &minus_inf,
                                            [T_ONE] = p->shape.backward ? &one : NULL};
-            bind(call, &p->shape, b, k, sums, at);
-            SH_TRY(execute(p, at, scratch));
+            bind(call, &p->shape, b, k, sums, dq_sums, at);
+            SH_TRY(execute(p, at, dq_sums + w.dq_sums));
         }
     return SH_OK;
 }

@@ -9,7 +9,8 @@
 struct sh_cudnn_shape {
     int64_t batch, heads, kv_heads, seq, dim, all_heads, all_kv_heads;
     int64_t most_bytes; /* of scratch; plans that want more are passed over */
-    int64_t backward;   /* 0 or 1 */
+    int64_t backward;   /* 0 or 1, as the next */
+    int64_t any_order;  /* the backward's dq may be added in any order */
 };
 
 /* Load libcudnn.so.9. Errors: SH_E_USAGE when it is not there, or older than 9.8. */

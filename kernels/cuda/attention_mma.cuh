@@ -16,11 +16,6 @@
 #ifdef SH_CUDA_EMULATED
 #include <cstdlib>
 #include <vector>
-#define SH_UNROLL
-#define SH_NO_UNROLL
-#else
-#define SH_UNROLL _Pragma("unroll")
-#define SH_NO_UNROLL _Pragma("unroll 1")
 #endif
 
 namespace sh_mma

@@ -20,8 +20,8 @@ sh_rc sh_cuda_embed(const struct sh_op_call *call);
 sh_rc sh_cuda_embed_bwd(const struct sh_op_call *call);
 
 /* norm.cu: LayerNorm and RMSNorm */
-sh_rc sh_cuda_norm(const struct sh_op_call *call);
-sh_rc sh_cuda_norm_bwd(const struct sh_op_call *call);
+sh_rc sh_cuda_norm(const struct sh_op_call *call);     /* and ADD_NORM */
+sh_rc sh_cuda_norm_bwd(const struct sh_op_call *call); /* and NORM_BWD_BIAS */
 
 /* linear.c: by cuBLASLt */
 sh_rc sh_cuda_linear(const struct sh_op_call *call);
@@ -47,6 +47,7 @@ sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call);
 /* act.cu */
 sh_rc sh_cuda_gelu(const struct sh_op_call *call);
 sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call);
+sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call);
 sh_rc sh_cuda_swiglu(const struct sh_op_call *call);
 sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call);
 
@@ -80,11 +81,11 @@ sh_rc sh_cuda_take_slots(uint64_t *out, int n, void *queue);
 
 /* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every
  * build, so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.
- * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind; linear: the three kinds of LINEAR. */
+ * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind; linear: the three kinds of LINEAR; norm_bwd and
+ * bias_bwd: what they are fused to as well. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
-int64_t sh_cuda_sumsq_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call);

@@ -49,7 +49,8 @@ static const struct sh_cudnn_node forward_nodes[] = {
 static const struct sh_cudnn_tensor_row backward_tensors[] = {
     {T_Q, F_Q, BF16},          {T_K, F_KV_T, BF16},       {T_V, F_KV_T, BF16},       {T_O, F_OUT, BF16},
     {T_STATS, F_STATS, F32},   {T_DO, F_OUT, BF16},       {T_DQ, F_Q, BF16},         {T_DK, F_KV, BF16},
-    {T_DV, F_KV, BF16},        {T_SUMS, F_ROWS, F32},     {T_SCALE, F_NUMBER, F32},  {T_MINUS_INF, F_NUMBER, F32},
+    {T_DV, F_KV, BF16},        {T_SUMS, F_ROWS, F32},     {T_DQ_SUMS, F_HEADS, F32},
+        {T_SCALE, F_NUMBER, F32},  {T_MINUS_INF, F_NUMBER, F32},
     {T_ONE, F_NUMBER, F32},    {T_DO_O, F_HEADS, F32},    {T_DELTA, F_ROWS, F32},    {T_SCORES, F_SCORES, F32},
     {T_SCALED, F_SCORES, F32}, {T_CENTRED, F_SCORES, F32}, {T_ROW, F_SCORES, I32},   {T_COLUMN, F_SCORES, I32},
     {T_SEEN, F_SCORES, BOOL},  {T_MASKED, F_SCORES, F32}, {T_PROB, F_SCORES, F32},   {T_PROB_T, F_SCORES_T, BF16},
@@ -57,8 +58,8 @@ static const struct sh_cudnn_tensor_row backward_tensors[] = {
     {T_DS_SCALED, F_SCORES, F32}, {T_DS_T, F_SCORES_T, BF16}, {T_DK_HEADS, F_HEADS, BF16}, {T_K_ROWS, F_KV, F32},
 };
 
-/* dq is one product more, and not a sum that blocks add to in the order they come: that is what makes it deterministic,
- * and what the [T,T] in scratch is for. */
+/* In one order, dq is one product more, for which the kernel keeps a [T,T] in scratch. In any order, blocks add to dq in
+ * f32 as they come: less memory is moved, and it is what others do. */
 static const struct sh_cudnn_node backward_nodes[] = {
     POINT(MUL, DO, O, DO_O),
     REDUCE(ADD, DO_O, DELTA),
@@ -81,13 +82,27 @@ static const struct sh_cudnn_node backward_nodes[] = {
     {.kind = N_MATMUL, .x = T_DS_T, .b = T_Q, .y = T_DK_HEADS, .when = GROUPED},
     {.kind = N_REDUCE, .mode = CUDNN_REDUCE_TENSOR_ADD, .x = T_DK_HEADS, .y = T_DK, .when = GROUPED},
     RESHAPE(K, K_ROWS),
-    MATMUL(DS_SCALED, K_ROWS, DQ),
+    {.kind = N_MATMUL, .x = T_DS_SCALED, .b = T_K_ROWS, .y = T_DQ, .when = ONE_ORDER},
+    {.kind = N_MATMUL, .x = T_DS_SCALED, .b = T_K_ROWS, .y = T_DQ_SUMS, .when = ANY_ORDER},
+    {.kind = N_POINTWISE, .mode = CUDNN_POINTWISE_IDENTITY, .x = T_DQ_SUMS, .y = T_DQ, .when = ANY_ORDER},
 };
 
 const struct sh_cudnn_graph sh_cudnn_forward = {forward_tensors, forward_nodes, COUNT(forward_tensors),
                                                 COUNT(forward_nodes)};
 const struct sh_cudnn_graph sh_cudnn_backward = {backward_tensors, backward_nodes, COUNT(backward_tensors),
                                                  COUNT(backward_nodes)};
+
+bool sh_cudnn_takes_part(const struct sh_cudnn_node *node, const struct sh_cudnn_shape *s)
+{
+    switch (node->when) {
+    case ALWAYS: return true;
+    case GROUPED: return s->heads > s->kv_heads;
+    case NOT_GROUPED: return s->heads == s->kv_heads;
+    case ONE_ORDER: return !s->any_order;
+    case ANY_ORDER: return s->any_order;
+    }
+    return false;
+}
 
 void sh_cudnn_form(enum sh_cudnn_form form, const struct sh_cudnn_shape *s, int64_t dim[4], int64_t stride[4])
 {

@@ -7,12 +7,14 @@
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <cudnn.h>
+#include <stdbool.h>
 
 /* Tensors of both graphs. Up to LAST_REAL they are memory that a call binds; then numbers; then what is never
  * stored. */
 enum sh_cudnn_tensor {
     T_NONE,
-    T_Q, T_K, T_V, T_O, T_STATS, T_DO, T_DQ, T_DK, T_DV, T_SUMS, T_LAST_REAL = T_SUMS,
+    T_Q, T_K, T_V, T_O, T_STATS, T_DO, T_DQ, T_DK, T_DV, T_SUMS, T_DQ_SUMS,
+    T_LAST_REAL = T_DQ_SUMS,
     T_SCALE, T_MINUS_INF, T_ONE, T_LAST_NUMBER = T_ONE,
     T_SCORES, T_SCALED, T_ROW, T_COLUMN, T_SEEN, T_MASKED, /* both */
     T_MAX, T_SHIFTED, T_EXP, T_SUM, T_LOG, T_P,            /* forward */
@@ -27,7 +29,7 @@ enum sh_cudnn_form {
     F_KV,       /* [K,T,D] in rows of qkv */
     F_KV_T,     /* the same as [K,D,T] */
     F_OUT,      /* [H,T,D] in rows of o */
-    F_HEADS,    /* [H,T,D], never stored */
+    F_HEADS,    /* [H,T,D] dense */
     F_SCORES,   /* [H,T,T], never stored */
     F_SCORES_T, /* the same, transposed in storage */
     F_ROWS,     /* [H,T] dense */
@@ -42,7 +44,7 @@ struct sh_cudnn_tensor_row {
 };
 
 enum sh_cudnn_kind { N_MATMUL, N_POINTWISE, N_REDUCE, N_RESHAPE };
-enum sh_cudnn_when { ALWAYS, GROUPED, NOT_GROUPED }; /* H > K, H == K */
+enum sh_cudnn_when { ALWAYS, GROUPED, NOT_GROUPED, ONE_ORDER, ANY_ORDER }; /* H > K, H == K; shape.any_order */
 
 /* y = kind(x, b, t) */
 struct sh_cudnn_node {
@@ -58,6 +60,9 @@ struct sh_cudnn_graph {
     int n_tensors, n_nodes;
 };
 extern const struct sh_cudnn_graph sh_cudnn_forward, sh_cudnn_backward;
+
+/* Whether a node is part of the graph of a shape. */
+bool sh_cudnn_takes_part(const struct sh_cudnn_node *node, const struct sh_cudnn_shape *s);
 
 /* Dimensions and strides of a form, 4 each. */
 void sh_cudnn_form(enum sh_cudnn_form form, const struct sh_cudnn_shape *s, int64_t dim[4], int64_t stride[4]);

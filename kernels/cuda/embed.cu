@@ -65,6 +65,7 @@ struct buckets {
     int32_t *next;  /* [V]: how many there are, then where the next one goes */
     int32_t *loose; /* [rows]: by token, each token's rows as they came */
     int32_t *order; /* [rows]: by token and row */
+    int32_t *total; /* [scan blocks]: rows of each block of tokens */
 };
 
 struct clear {
@@ -110,7 +111,7 @@ struct settle {
     }
 };
 
-constexpr int SCAN_THREADS = 1024, SUM_WARPS = 8, SUM_THREADS = SUM_WARPS * 32;
+constexpr int SCAN_THREADS = SH_CUDA_SCAN_THREADS, SUM_WARPS = 8, SUM_THREADS = SUM_WARPS * 32;
 
 /* The sum of v over the threads before this one. */
 __device__ __forceinline__ int32_t sum_before(int32_t v)
@@ -131,29 +132,39 @@ __device__ __forceinline__ int32_t sum_before(int32_t v)
     return upto - v;
 }
 
-/* From counts to places; one block, in which each thread has a run of neighbouring tokens. */
+/* From counts to places, in two steps; a thread has one token. */
+__global__ void __launch_bounds__(SCAN_THREADS) add_counts(buckets b)
+{
+    int64_t v = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
+    int32_t sum[1] = {v < b.V ? b.next[v] : 0};
+
+    sh_block_sum(sum);
+    if (threadIdx.x == 0)
+        b.total[blockIdx.x] = sum[0];
+}
+
 __global__ void __launch_bounds__(SCAN_THREADS) scan(buckets b)
 {
-    int64_t begin = b.V * threadIdx.x / SCAN_THREADS, end = b.V * (threadIdx.x + 1) / SCAN_THREADS;
-    int32_t sum = 0;
+    int64_t v = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
+    int32_t n = v < b.V ? b.next[v] : 0, before[1] = {0};
 
-    for (int64_t v = begin; v < end; v++)
-        sum += b.next[v];
-    int32_t at = sum_before(sum);
-    for (int64_t v = begin; v < end; v++) {
-        int32_t n = b.next[v];
+    for (unsigned i = threadIdx.x; i < blockIdx.x; i += SCAN_THREADS)
+        before[0] += b.total[i];
+    sh_block_sum(before);
+    int32_t at = before[0] + sum_before(n);
+    if (v < b.V)
         b.start[v] = b.next[v] = at;
-        at += n;
-    }
-    if (threadIdx.x == SCAN_THREADS - 1)
-        b.start[b.V] = at;
+    if (v == b.V - 1)
+        b.start[b.V] = at + n;
 }
 
 sh_rc sort_rows(const buckets &b, void *queue)
 {
     SH_TRY(sh_map<1>("clear counts", clear{b}, b.V, false, queue));
     SH_TRY(sh_map<1>("count tokens", count{b}, b.rows, false, queue));
-    SH_TRY(SH_LAUNCH(scan, dim3(1), dim3(SCAN_THREADS), 0, queue, b));
+    dim3 grid((unsigned)sh_cuda_scan_blocks(b.V));
+    SH_TRY(SH_LAUNCH(add_counts, grid, dim3(SCAN_THREADS), 0, queue, b));
+    SH_TRY(SH_LAUNCH(scan, grid, dim3(SCAN_THREADS), 0, queue, b));
     SH_TRY(sh_map<1>("scatter rows", scatter{b}, b.rows, false, queue));
     return sh_map<1>("settle rows", settle{b}, b.rows, false, queue);
 }
@@ -230,11 +241,12 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
 
 buckets buckets_of(const struct sh_op_call *call)
 {
-    buckets b = {sh_data<int32_t>(&call->in[1]), sh_elems(&call->in[1]), call->out[0].dim[0], NULL, NULL, NULL, NULL};
+    buckets b = {sh_data<int32_t>(&call->in[1]), sh_elems(&call->in[1]), call->out[0].dim[0], NULL, NULL, NULL, NULL, NULL};
     b.next = static_cast<int32_t *>(call->work);
     b.start = b.next + b.V;
     b.loose = b.start + b.V + 1;
     b.order = b.loose + b.rows;
+    b.total = b.order + b.rows;
     return b;
 }
 

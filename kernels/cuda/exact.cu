@@ -3,28 +3,23 @@
  *
  * Eight lanes sum a block of 64 elements, each the elements that are its lane in block_sum(), and add up in the same
  * tree. The sum is then added to the accumulator of the warp, of which each lane has one digit in a register. Digits
- * are integers: warps, blocks and parts add up exactly, in any order. */
+ * are integers: warps and blocks add up exactly, in any order, and the last block to end carries them into the result.
+ * So a sum is one launch, and needs no scratch; two sums at once on one GPU, in two queues, it could not be. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/work.h"
 #include "src/base/exact.h"
 
 namespace
 {
 constexpr int THREADS = 256, WARPS = THREADS / 32, LANES = 8;
 constexpr int LOWEST = -352, BITS = 32;
+typedef unsigned long long word; /* as atomicAdd has it */
 
-/* Lanes 0 to 22 have a digit, lane NOT_FINITE the sum of what is not finite as the bits of a double. */
-constexpr unsigned NOT_FINITE = SH_CUDA_EXACT_WORDS - 1;
-static_assert(NOT_FINITE == SH_EXACT_DIGITS + 2, "a word each for the digits, and one more");
+/* Lanes 0 to 22 have a digit; what is not finite is counted, Inf by ones and NaN by A_NAN. */
+constexpr unsigned NOT_FINITE = SH_EXACT_DIGITS + 2, WORDS = NOT_FINITE + 1;
+constexpr word A_NAN = 1ull << 40;
+static_assert(WORDS <= 32, "a lane each");
 static_assert(SH_EXACT_BLOCK == 64 && LANES == 8, "as block_sum() of kernels/exact.c has it");
-
-__device__ __forceinline__ double as_double(uint64_t bits)
-{
-    double d;
-    memcpy(&d, &bits, sizeof d);
-    return d;
-}
 
 __device__ __forceinline__ uint64_t as_bits(double d)
 {
@@ -33,19 +28,14 @@ __device__ __forceinline__ uint64_t as_bits(double d)
     return bits;
 }
 
-__device__ __forceinline__ uint64_t add_words(uint64_t a, uint64_t b, unsigned word)
-{
-    return word == NOT_FINITE ? as_bits(as_double(a) + as_double(b)) : a + b;
-}
-
 /* add_value() of kernels/exact.c, as seen by the lane that has `mine`. */
-__device__ __forceinline__ uint64_t add_value(uint64_t mine, double value, unsigned lane)
+__device__ __forceinline__ word add_value(word mine, double value, unsigned lane)
 {
     uint64_t bits = as_bits(value);
     int exponent = (int)(bits >> 52 & 0x7ff);
 
     if (exponent == 0x7ff)
-        return lane == NOT_FINITE ? add_words(mine, bits, lane) : mine;
+        return lane == NOT_FINITE ? mine + (bits << 12 ? A_NAN : 1) : mine;
     if (bits == 0 || lane >= NOT_FINITE)
         return mine;
     uint64_t mantissa = (bits & 0xfffffffffffffu) | 0x10000000000000u;
@@ -71,36 +61,23 @@ __device__ __forceinline__ double lane_sum(const float *a, int64_t n, unsigned l
     return sum;
 }
 
-/* Words of all warps of the block, added; the threads that have a word write it. */
-__device__ __forceinline__ void put_words(uint64_t *to, uint64_t mine)
+/* Words of all warps of all blocks; zeros between launches. */
+__device__ word total[WORDS];
+__device__ unsigned turn;
+
+/* Added over the block first. */
+__device__ __forceinline__ void add_to_total(word mine)
 {
-    SH_SHARED(uint64_t, words, WARPS * 32);
+    SH_SHARED(word, words, WARPS * 32);
     unsigned i = threadIdx.x;
 
     words[i] = mine;
     __syncthreads();
-    if (i < SH_CUDA_EXACT_WORDS) {
-        for (unsigned w = 1; w < WARPS; w++)
-            mine = add_words(mine, words[w * 32 + i], i);
-        to[i] = mine;
-    }
-}
-
-/* A warp has four neighbouring blocks at a time. */
-__global__ void __launch_bounds__(THREADS) sum_squares(uint64_t *parts, const float *a, int64_t n)
-{
-    constexpr int GROUPS = 32 / LANES, STRIDE = GROUPS * SH_EXACT_BLOCK;
-    unsigned lane = threadIdx.x % 32;
-    int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, warps = (int64_t)gridDim.x * WARPS;
-    uint64_t mine = 0;
-
-    for (int64_t at = warp * STRIDE; at < n; at += warps * STRIDE) {
-        int64_t first = at + lane / LANES * SH_EXACT_BLOCK;
-        double sum = lane_sum(a + first, n - first, lane % LANES);
-        for (int group = 0; group < GROUPS; group++)
-            mine = add_value(mine, __shfl_sync(~0u, sum, group * LANES), lane);
-    }
-    put_words(parts + blockIdx.x * SH_CUDA_EXACT_WORDS, mine);
+    if (i >= WORDS)
+        return;
+    for (unsigned w = 1; w < WARPS; w++)
+        mine += words[w * 32 + i];
+    atomicAdd(&total[i], mine);
 }
 
 __device__ void carry(uint64_t *digit)
@@ -111,25 +88,39 @@ __device__ void carry(uint64_t *digit)
     }
 }
 
-/* s [SH_EXACT_ELEMS] = or += the parts, carries taken on: one block. */
-__global__ void __launch_bounds__(THREADS) add_parts(double *s, bool add, const uint64_t *parts, int64_t n)
+/* s [SH_EXACT_ELEMS] = or += the total, carries taken on; by one thread. */
+__device__ void put_total(double *s, bool add)
 {
-    SH_SHARED(uint64_t, total, SH_CUDA_EXACT_WORDS);
-    unsigned lane = threadIdx.x % 32;
-    uint64_t mine = 0;
+    uint64_t digit[SH_EXACT_DIGITS];
+    word odd = atomicAdd(&total[NOT_FINITE], 0ull);
 
-    for (int64_t p = threadIdx.x / 32; p < n && lane < SH_CUDA_EXACT_WORDS; p += WARPS)
-        mine = add_words(mine, parts[p * SH_CUDA_EXACT_WORDS + lane], lane);
-    put_words(total, mine);
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    for (int i = 0; i < SH_EXACT_DIGITS && add; i++)
-        total[i] += (uint64_t)s[i];
-    carry(total);
     for (int i = 0; i < SH_EXACT_DIGITS; i++)
-        s[i] = (double)total[i];
-    s[SH_EXACT_DIGITS] = as_double(total[NOT_FINITE]) + (add ? s[SH_EXACT_DIGITS] : 0);
+        digit[i] = atomicAdd(&total[i], 0ull) + (add ? (uint64_t)s[i] : 0);
+    carry(digit);
+    for (int i = 0; i < SH_EXACT_DIGITS; i++)
+        s[i] = (double)digit[i];
+    s[SH_EXACT_DIGITS] = (odd >= A_NAN ? nan("") : odd ? (double)INFINITY : 0) + (add ? s[SH_EXACT_DIGITS] : 0);
+    for (unsigned i = 0; i < WORDS; i++)
+        total[i] = 0;
+}
+
+/* A warp has four neighbouring blocks at a time. */
+__global__ void __launch_bounds__(THREADS) sum_squares(double *s, bool add, const float *a, int64_t n)
+{
+    constexpr int GROUPS = 32 / LANES, STRIDE = GROUPS * SH_EXACT_BLOCK;
+    unsigned lane = threadIdx.x % 32;
+    int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, warps = (int64_t)gridDim.x * WARPS;
+    word mine = 0;
+
+    for (int64_t at = warp * STRIDE; at < n; at += warps * STRIDE) {
+        int64_t first = at + lane / LANES * SH_EXACT_BLOCK;
+        double sum = lane_sum(a + first, n - first, lane % LANES);
+        for (int group = 0; group < GROUPS; group++)
+            mine = add_value(mine, __shfl_sync(~0u, sum, group * LANES), lane);
+    }
+    add_to_total(mine);
+    if (sh_is_last_block(&turn) && threadIdx.x == 0)
+        put_total(s, add);
 }
 
 /* sh_exact_round() of kernels/exact.c, on one thread. */
@@ -164,14 +155,12 @@ __global__ void __launch_bounds__(32) round_kernel(double *y, const double *s)
 
 extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
 {
-    int64_t n = sh_elems(&call->in[0]), parts = sh_cuda_sumsq_parts(n);
-    uint64_t *work = static_cast<uint64_t *>(call->work);
+    constexpr int64_t EACH = 8192, MOST = 1024; /* elements of a block; blocks */
+    int64_t n = sh_elems(&call->in[0]), wanted = sh_ceil_div(n, EACH);
+    unsigned blocks = (unsigned)(wanted < 1 ? 1 : wanted < MOST ? wanted : MOST);
 
-    SH_REQUIRE(call->work_bytes >= sh_cuda_sumsq_work_bytes(call));
-    SH_TRY(SH_LAUNCH(sum_squares, dim3((unsigned)parts), dim3(THREADS), 0, call->queue, work,
-                     sh_data<float>(&call->in[0]), n));
-    return SH_LAUNCH(add_parts, dim3(1), dim3(THREADS), 0, call->queue, sh_data<double>(&call->out[0]),
-                     sh_op_adds(call, 0), work, parts);
+    return SH_LAUNCH(sum_squares, dim3(blocks), dim3(THREADS), 0, call->queue, sh_data<double>(&call->out[0]),
+                     sh_op_adds(call, 0), sh_data<float>(&call->in[0]), n);
 }
 
 extern "C" sh_rc sh_cuda_exact_round(const struct sh_op_call *call)

@@ -7,48 +7,78 @@
 
 enum { SH_FOLD_WARPS = 8, SH_FOLD_THREADS = SH_FOLD_WARPS * 32 };
 
-/* out [parts,C] = sums over the rows of x [rows,C], cut in as many parts as the grid is high; added to what is there
- * when `add`. A block takes 32 N columns, and each of its warps every eighth row. */
-template <class T, int N>
-static __global__ void __launch_bounds__(SH_FOLD_THREADS)
-    sh_fold_kernel(float *out, bool add, const T *x, int64_t rows, int64_t C, bool vectors)
+/* Columns [c, c + N) of ROWS rows from r on, one after the other, of which all loads may be under way at once. */
+template <int ROWS, int N, class F>
+__device__ __forceinline__ void sh_add_rows(float (&sum)[N], const F &f, int64_t r, int64_t c, int64_t C)
 {
-    SH_SHARED(float, sums, SH_FOLD_WARPS * N * 32);
-    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
-    int64_t first = (int64_t)blockIdx.x * 32 * N, c = first + lane * N;
+    float v[ROWS][N];
+
+    SH_UNROLL
+    for (int i = 0; i < ROWS; i++)
+        f.template row<N>(v[i], (r + i) * C + c, C - c);
+    SH_UNROLL
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < N; k++)
+            sum[k] += v[i][k];
+}
+
+/* out [parts,C] = sums over the rows of what f makes of them, cut in parts: a warp has 32 N columns of one part and
+ * takes its rows one after the other. f.row<N>(v, i, left): elements [i, i + N) of a matrix [rows,C], of which the first
+ * `left` are in the row, zeros behind them. */
+template <int N, class F>
+static __global__ void __launch_bounds__(SH_FOLD_THREADS)
+    sh_row_sums_kernel(F f, float *out, int64_t rows, int64_t C, int64_t parts, bool vectors)
+{
+    constexpr int AT_ONCE = 4;
+    int64_t part = (int64_t)blockIdx.y * SH_FOLD_WARPS + threadIdx.x / 32, r = rows * part / parts;
+    int64_t c = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * N, end = rows * (part + 1) / parts;
     float sum[N] = {0};
 
-    for (int64_t r = begin + warp; r < end && c < C; r += SH_FOLD_WARPS) {
-        float v[N];
-        sh_load_some(v, x + r * C + c, C - c, vectors);
-        for (int k = 0; k < N; k++)
-            sum[k] += v[k];
-    }
-    for (int k = 0; k < N; k++)
-        sums[(warp * N + k) * 32 + lane] = sum[k];
+    if (part >= parts || c >= C)
+        return;
+    for (; r + AT_ONCE <= end; r += AT_ONCE)
+        sh_add_rows<AT_ONCE>(sum, f, r, c, C);
+    for (; r < end; r++)
+        sh_add_rows<1>(sum, f, r, c, C);
+    sh_store_some(out + part * C + c, sum, C - c, vectors);
+}
+
+/* Errors: SH_E_BUG when the launch is refused. */
+template <int N, class F>
+static sh_rc sh_row_sums(const F &f, float *out, int64_t rows, int64_t C, int64_t parts, void *queue)
+{
+    dim3 grid((unsigned)sh_ceil_div(C, 32 * N), (unsigned)sh_ceil_div(parts, SH_FOLD_WARPS));
+    return SH_LAUNCH((sh_row_sums_kernel<N, F>), grid, dim3(SH_FOLD_THREADS), 0, queue, f, out, rows, C, parts,
+                     sh_aligned<N>(out, C));
+}
+
+/* dst [C] = or += the sum over the partial sums [n,C]. A block takes 32 columns, so that there are blocks enough, and
+ * each of its warps every eighth part. */
+static __global__ void __launch_bounds__(SH_FOLD_THREADS)
+    sh_fold_kernel(float *dst, bool add, const float *parts, int64_t n, int64_t C)
+{
+    SH_SHARED(float, sums, SH_FOLD_THREADS);
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t c = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+
+    for (int64_t p = warp; p < n && c < C; p += SH_FOLD_WARPS)
+        sum += parts[p * C + c];
+    sums[threadIdx.x] = sum;
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < 32 * N && first + i < C; i += SH_FOLD_THREADS) {
-        float *to = out + blockIdx.y * C + first + i, s = 0;
-        for (int w = 0; w < SH_FOLD_WARPS; w++)
-            s += sums[(w * N + i % N) * 32 + i / N];
-        *to = add ? *to + s : s;
-    }
+    if (warp > 0 || c >= C)
+        return;
+    sum = 0;
+    for (int w = 0; w < SH_FOLD_WARPS; w++)
+        sum += sums[w * 32 + lane];
+    dst[c] = add ? dst[c] + sum : sum;
 }
 
-/* out [parts,C] from x [rows,C]. Errors: SH_E_BUG when the launch is refused. */
-template <class T, int N>
-static sh_rc sh_fold(float *out, bool add, const T *x, int64_t rows, int64_t C, int64_t parts, void *queue)
+/* Errors: SH_E_BUG when the launch is refused. */
+static inline sh_rc sh_fold_parts(float *dst, bool add, const float *parts, int64_t n, int64_t C, void *queue)
 {
-    dim3 grid((unsigned)sh_ceil_div(C, 32 * N), (unsigned)parts);
-    return SH_LAUNCH((sh_fold_kernel<T, N>), grid, dim3(SH_FOLD_THREADS), 0, queue, out, add, x, rows, C,
-                     sh_aligned<N>(x, C));
-}
-
-/* dst [C] = or += the sum over the partial sums [parts,C]; narrow tiles, so that there are blocks enough. */
-static inline sh_rc sh_fold_parts(float *dst, bool add, const float *parts, int64_t n_parts, int64_t C, void *queue)
-{
-    return sh_fold<float, 1>(dst, add, parts, n_parts, C, 1, queue);
+    return SH_LAUNCH(sh_fold_kernel, dim3((unsigned)sh_ceil_div(C, 32)), dim3(SH_FOLD_THREADS), 0, queue, dst, add, parts,
+                     n, C);
 }
 
 static __global__ void __launch_bounds__(SH_FOLD_THREADS)

@@ -22,6 +22,8 @@
     type *const name = static_cast<type *>(sh_emulated::shared(&name##_key_, sizeof(type) * (count)))
 #define SH_DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(sh_emulated::dynamic_shared())
 #define SH_ANY_TYPE __attribute__((may_alias)) /* what stands in the memory may be of another type */
+#define SH_UNROLL
+#define SH_NO_UNROLL
 
 template <class... P, class... A>
 sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
@@ -43,6 +45,8 @@ sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
     extern __shared__ __align__(128) char sh_dynamic_[]; \
     type *const name = reinterpret_cast<type *>(sh_dynamic_)
 #define SH_ANY_TYPE
+#define SH_UNROLL _Pragma("unroll")
+#define SH_NO_UNROLL _Pragma("unroll 1")
 
 /* More shared memory than 48 KB has to be asked for. */
 template <class... P, class... A>
@@ -274,6 +278,35 @@ template <int K, class T, class F> __device__ __forceinline__ void sh_block_redu
     for (int k = 0; k < K; k++)
         v[k] = sh_warp_reduce(lane < warps ? part[k * 32 + lane] : none, f);
     __syncthreads(); /* part may be used again */
+}
+
+/* Take the next number of `turn`; what was written before the lower ones were taken is there. */
+__device__ __forceinline__ unsigned sh_take_turn(unsigned *turn)
+{
+#ifdef SH_CUDA_EMULATED
+    return __atomic_fetch_add(turn, 1u, __ATOMIC_ACQ_REL);
+#else
+    __threadfence();
+    unsigned mine = atomicAdd(turn, 1u);
+    __threadfence();
+    return mine;
+#endif
+}
+
+/* For all threads of all blocks: whether this block is the last one to come here, and thus may work on what the others
+ * have written. `turn` is 0 before the launch and after it; no two launches at once have the same one. */
+__device__ __forceinline__ bool sh_is_last_block(unsigned *turn)
+{
+    SH_SHARED(unsigned, mine, 1);
+
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *mine = sh_take_turn(turn);
+    __syncthreads();
+    bool last = *mine == gridDim.x * gridDim.y * gridDim.z - 1;
+    if (last && threadIdx.x == 0)
+        *turn = 0;
+    return last;
 }
 
 template <int K, class T> __device__ __forceinline__ void sh_block_sum(T (&v)[K])

@@ -1,6 +1,6 @@
 /* LayerNorm and RMSNorm. A block owns a row at a time and keeps it in registers, so that it is read once. Bytes an
- * element, f32 (bf16: half): forward 8, backward 12 and 4 more with dres, and the partial sums of dw and db (work.h).
- * kernels/ref/norm.c has the formulas.
+ * element, f32 (bf16: half): forward 8, of a sum 16, backward 12 and 4 more with dres, and the partial sums of dw, db and the bias
+ * before the norm (work.h). kernels/ref/norm.c has the formulas.
  *
  * A thread has E elements of a row, in vectors of 16 bytes: 8, and 32 where a row has more than 8192 elements; there
  * the backward keeps some of its sums in local memory. */
@@ -25,8 +25,8 @@ template <int N> __device__ __forceinline__ int64_t column(int p)
 }
 
 template <class T> struct forward {
-    T *y;
-    const T *x, *w, *b; /* b NULL: none */
+    T *y, *sum;                /* sum: of x and more; NULL: the norm of x alone */
+    const T *x, *more, *w, *b; /* b NULL: none */
     float *rstd, *mean; /* mean NULL: not wanted */
     int64_t rows, C;
     float eps;
@@ -47,14 +47,30 @@ __device__ __forceinline__ float row_sum(const float (&v)[P][N], float mean, boo
     return sum[0];
 }
 
+/* v = x + more, rounded, as ADD has it. */
+template <class T, int N>
+__device__ __forceinline__ void add_more(float (&v)[N], const forward<T> &f, int64_t at, int64_t left)
+{
+    float more[N];
+
+    sh_load_some(more, f.more + at, left, f.vectors);
+    for (int k = 0; k < N; k++)
+        v[k] = sh_widen(sh_narrow<T>(v[k] + more[k]));
+    sh_store_some(f.sum + at, v, left, f.vectors);
+}
+
 template <class T, int E> __global__ void __launch_bounds__(MOST_THREADS) norm_kernel(forward<T> f)
 {
     constexpr int N = SH_WIDTH<T>, P = E / N;
 
     for (int64_t row = blockIdx.x; row < f.rows; row += gridDim.x) {
         float v[P][N];
-        for (int p = 0; p < P; p++)
-            sh_load_some(v[p], f.x + row * f.C + column<N>(p), f.C - column<N>(p), f.vectors);
+        for (int p = 0; p < P; p++) {
+            int64_t c = column<N>(p);
+            sh_load_some(v[p], f.x + row * f.C + c, f.C - c, f.vectors);
+            if (f.sum)
+                add_more(v[p], f, row * f.C + c, f.C - c);
+        }
         float mean = f.rms ? 0 : row_sum(v, 0, false, f.C) / (float)f.C;
         float rstd = 1.0f / sqrtf(row_sum(v, mean, true, f.C) / (float)f.C + f.eps);
         for (int p = 0; p < P; p++) {
@@ -79,77 +95,82 @@ template <class T> struct backward {
     T *dx;
     const T *dy, *x, *w, *dres; /* dres NULL: none */
     const float *rstd, *mean;   /* mean NULL: 0 */
-    float *dw, *db;             /* [parts,C]; db NULL: not wanted */
+    float *dw, *db, *dbias;     /* [parts,C]; NULL: not wanted; dbias: sums of dx */
     int64_t rows, C;
     bool rms, vectors;
 };
 
-/* xhat and g = dy w of the thread's elements of a row, and what the row adds to dw and db. */
+/* Of the thread's elements of a row: xhat, and of dx what is known before the means of the row are; and what the rows add
+ * to dw, db and dbias. */
 template <int P, int N> struct sums {
-    float xhat[P][N], g[P][N], dw[P][N], db[P][N];
+    float xhat[P][N], dx[P][N], dw[P][N], db[P][N], dbias[P][N];
 };
 
+/* All that is read of a row is read here: what were loaded behind the block's sum would wait for memory once more. With
+ * g = dy w: dx = rstd g + dres, and the thread's sums of g and of g xhat. */
 template <class T, int P, int N>
-__device__ __forceinline__ void read_row(sums<P, N> &s, const backward<T> &f, int64_t row)
+__device__ __forceinline__ void read_row(sums<P, N> &s, float (&mean_g)[2], const backward<T> &f, int64_t row)
 {
     float mean = f.mean ? f.mean[row] : 0, rstd = f.rstd[row];
 
     for (int p = 0; p < P; p++) {
         int64_t c = column<N>(p), at = row * f.C + c, left = f.C - c;
-        float dy[N], w[N];
+        float dy[N], w[N], dres[N] = {0};
         sh_load_some(dy, f.dy + at, left, f.vectors);
         sh_load_some(s.xhat[p], f.x + at, left, f.vectors);
         sh_load_some(w, f.w + c, left, f.vectors);
+        if (f.dres)
+            sh_load_some(dres, f.dres + at, left, f.vectors);
         for (int k = 0; k < N; k++) {
+            float g = dy[k] * w[k];
             s.xhat[p][k] = k < left ? (s.xhat[p][k] - mean) * rstd : 0;
-            s.g[p][k] = dy[k] * w[k];
+            s.dx[p][k] = rstd * g + dres[k];
             s.dw[p][k] += dy[k] * s.xhat[p][k];
             s.db[p][k] += dy[k];
+            mean_g[0] += g;
+            mean_g[1] += g * s.xhat[p][k];
         }
     }
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)) + dres */
-template <class T, int P, int N>
-__device__ __forceinline__ void write_row(const sums<P, N> &s, const backward<T> &f, int64_t row)
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)) + dres; the bias takes what is stored. */
+template <bool BIAS, class T, int P, int N>
+__device__ __forceinline__ void write_row(sums<P, N> &s, float (&mean_g)[2], const backward<T> &f, int64_t row)
 {
-    float mean[2] = {0, 0}, rstd = f.rstd[row];
+    float rstd = f.rstd[row];
 
-    for (int p = 0; p < P; p++)
-        for (int k = 0; k < N; k++) {
-            mean[0] += s.g[p][k];
-            mean[1] += s.g[p][k] * s.xhat[p][k];
-        }
-    sh_block_sum(mean);
-    mean[0] = f.rms ? 0 : mean[0] / (float)f.C;
-    mean[1] /= (float)f.C;
+    sh_block_sum(mean_g);
+    mean_g[0] = f.rms ? 0 : mean_g[0] / (float)f.C;
+    mean_g[1] /= (float)f.C;
     for (int p = 0; p < P; p++) {
-        int64_t c = column<N>(p), at = row * f.C + c;
-        float dx[N] = {0};
-        if (f.dres)
-            sh_load_some(dx, f.dres + at, f.C - c, f.vectors);
+        int64_t c = column<N>(p);
         for (int k = 0; k < N; k++)
-            dx[k] += rstd * (s.g[p][k] - mean[0] - s.xhat[p][k] * mean[1]);
-        sh_store_some(f.dx + at, dx, f.C - c, f.vectors);
+            s.dx[p][k] -= rstd * (mean_g[0] + s.xhat[p][k] * mean_g[1]);
+        sh_store_some(f.dx + row * f.C + c, s.dx[p], f.C - c, f.vectors);
+        for (int k = 0; BIAS && k < N; k++)
+            s.dbias[p][k] += sh_widen(sh_narrow<T>(s.dx[p][k]));
     }
 }
 
 /* A block has the rows of one part. */
-template <class T, int E> __global__ void __launch_bounds__(MOST_THREADS) norm_bwd_kernel(backward<T> f)
+template <class T, int E, bool BIAS> __global__ void __launch_bounds__(MOST_THREADS) norm_bwd_kernel(backward<T> f)
 {
     constexpr int N = SH_WIDTH<T>, P = E / N;
     int64_t end = f.rows * (blockIdx.x + 1) / gridDim.x;
     sums<P, N> s = {};
 
     for (int64_t row = f.rows * blockIdx.x / gridDim.x; row < end; row++) {
-        read_row(s, f, row);
-        write_row(s, f, row);
+        float mean_g[2] = {0, 0};
+        read_row(s, mean_g, f, row);
+        write_row<BIAS>(s, mean_g, f, row);
     }
     for (int p = 0; p < P; p++) {
         int64_t c = column<N>(p), at = blockIdx.x * f.C + c;
         sh_store_some(f.dw + at, s.dw[p], f.C - c, f.vectors);
         if (f.db)
             sh_store_some(f.db + at, s.db[p], f.C - c, f.vectors);
+        if (BIAS)
+            sh_store_some(f.dbias + at, s.dbias[p], f.C - c, f.vectors);
     }
 }
 
@@ -164,12 +185,14 @@ sh_rc check_width(int64_t C)
 template <class T> sh_rc run_forward(const struct sh_op_call *call)
 {
     constexpr int N = SH_WIDTH<T>;
-    forward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
-                    sh_data<T>(&call->in[2]), sh_data<float>(&call->out[1]), sh_data<float>(&call->out[2]),
-                    0, sh_elems(&call->in[1]), call->attr->eps, call->attr->rms, false};
+    bool adds = call->kind == SH_OP_ADD_NORM;
+    const struct sh_operand *in = call->in + adds, *out = call->out + adds; /* from more and y on, of a sum */
+    forward<T> f = {sh_data<T>(&out[0]), adds ? sh_data<T>(&call->out[0]) : NULL, sh_data<T>(&call->in[0]),
+                    sh_data<T>(&in[0]), sh_data<T>(&in[1]), sh_data<T>(&in[2]), sh_data<float>(&out[1]),
+                    sh_data<float>(&out[2]), 0, sh_elems(&in[1]), call->attr->eps, call->attr->rms, false};
     f.rows = sh_elems(&call->in[0]) / f.C;
-    f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.w, f.C) &&
-                sh_aligned<N>(f.b, f.C);
+    f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.sum, f.C) && sh_aligned<N>(f.x, f.C) &&
+                sh_aligned<N>(f.more, f.C) && sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.b, f.C);
     dim3 grid(sh_blocks(f.rows));
 
     SH_TRY(check_width(f.C));
@@ -183,36 +206,44 @@ template <class T> backward<T> backward_of(const struct sh_op_call *call)
     constexpr int N = SH_WIDTH<T>;
     backward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
                      sh_data<T>(&call->in[2]), sh_data<T>(&call->in[5]), sh_data<float>(&call->in[3]),
-                     sh_data<float>(&call->in[4]), static_cast<float *>(call->work), NULL,
+                     sh_data<float>(&call->in[4]), static_cast<float *>(call->work), NULL, NULL,
                      0, sh_elems(&call->in[2]), call->attr->rms, false};
     f.rows = sh_elems(&call->in[1]) / f.C;
-    f.db = call->out[2].data ? f.dw + sh_cuda_norm_parts(f.rows) * f.C : NULL;
+    int64_t sum = sh_cuda_row_parts(f.rows) * f.C;
+    f.db = call->out[2].data ? f.dw + sum : NULL;
+    f.dbias = call->kind == SH_OP_NORM_BWD_BIAS ? (f.db ? f.db : f.dw) + sum : NULL;
     f.vectors = sh_aligned<N>(f.dx, f.C) && sh_aligned<N>(f.dy, f.C) && sh_aligned<N>(f.x, f.C) &&
                 sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.dres, f.C);
     return f;
 }
 
+template <bool BIAS, class T> sh_rc launch_backward(const backward<T> &f, void *queue)
+{
+    dim3 grid((unsigned)sh_cuda_row_parts(f.rows));
+
+    if (f.C <= MOST_THREADS * FEW)
+        return SH_LAUNCH((norm_bwd_kernel<T, FEW, BIAS>), grid, dim3(row_threads(f.C, FEW)), 0, queue, f);
+    return SH_LAUNCH((norm_bwd_kernel<T, MANY, BIAS>), grid, dim3(row_threads(f.C, MANY)), 0, queue, f);
+}
+
 template <class T> sh_rc run_backward(const struct sh_op_call *call)
 {
     backward<T> f = backward_of<T>(call);
-    int64_t parts = sh_cuda_norm_parts(f.rows);
-    dim3 grid((unsigned)parts);
+    const float *sums[] = {f.dw, f.db, f.dbias};
 
     SH_TRY(check_width(f.C));
-    if (f.C <= MOST_THREADS * FEW)
-        SH_TRY(SH_LAUNCH((norm_bwd_kernel<T, FEW>), grid, dim3(row_threads(f.C, FEW)), 0, call->queue, f));
-    else
-        SH_TRY(SH_LAUNCH((norm_bwd_kernel<T, MANY>), grid, dim3(row_threads(f.C, MANY)), 0, call->queue, f));
-    SH_TRY(sh_fold_parts(sh_data<float>(&call->out[1]), sh_op_adds(call, 1), f.dw, parts, f.C, call->queue));
-    if (!f.db)
-        return SH_OK;
-    return sh_fold_parts(sh_data<float>(&call->out[2]), sh_op_adds(call, 2), f.db, parts, f.C, call->queue);
+    SH_TRY(f.dbias ? launch_backward<true>(f, call->queue) : launch_backward<false>(f, call->queue));
+    for (int i = 0; i < 3; i++)
+        if (sums[i])
+            SH_TRY(sh_fold_parts(sh_data<float>(&call->out[i + 1]), sh_op_adds(call, i + 1), sums[i],
+                                 sh_cuda_row_parts(f.rows), f.C, call->queue));
+    return SH_OK;
 }
 } // namespace
 
 extern "C" sh_rc sh_cuda_norm(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_forward<decltype(zero)>(call); });
+    return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_forward<decltype(zero)>(call); });
 }
 
 extern "C" sh_rc sh_cuda_norm_bwd(const struct sh_op_call *call)

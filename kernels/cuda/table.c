@@ -14,13 +14,14 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_LINEAR] = sh_cuda_linear_work_bytes,
     [SH_OP_LINEAR_BWD_X] = sh_cuda_linear_work_bytes,
     [SH_OP_LINEAR_BWD_W] = sh_cuda_linear_work_bytes,
+    [SH_OP_NORM_BWD_BIAS] = sh_cuda_norm_bwd_work_bytes,
     [SH_OP_BIAS_BWD] = sh_cuda_bias_bwd_work_bytes,
+    [SH_OP_GELU_BWD_BIAS] = sh_cuda_bias_bwd_work_bytes,
     [SH_OP_ATTENTION] = sh_cuda_attention_work_bytes,
     [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd_work_bytes,
     [SH_OP_HEAD_LOSS] = sh_cuda_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_work_bytes,
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
-    [SH_OP_SUMSQ] = sh_cuda_sumsq_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
@@ -70,6 +71,9 @@ const struct sh_kernel_table sh_kernels_cuda = {
         [SH_OP_ATTENTION_BWD] = RUN(sh_cuda_attention_bwd),
         [SH_OP_GELU] = RUN(sh_cuda_gelu),
         [SH_OP_GELU_BWD] = RUN(sh_cuda_gelu_bwd),
+        [SH_OP_ADD_NORM] = RUN(sh_cuda_norm),
+        [SH_OP_NORM_BWD_BIAS] = RUN(sh_cuda_norm_bwd),
+        [SH_OP_GELU_BWD_BIAS] = RUN(sh_cuda_gelu_bwd_bias),
         [SH_OP_SWIGLU] = RUN(sh_cuda_swiglu),
         [SH_OP_SWIGLU_BWD] = RUN(sh_cuda_swiglu_bwd),
         [SH_OP_ADD] = RUN(sh_cuda_add),

@@ -17,17 +17,13 @@ int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
 
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
 {
-    int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C, sums = call->out[2].ndim > 0 ? 2 : 1;
-    return sums * sh_cuda_norm_parts(N) * C * (int64_t)sizeof(float);
+    int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C;
+    int64_t sums = 1 + (call->out[2].ndim > 0) + (call->kind == SH_OP_NORM_BWD_BIAS);
+    return sums * sh_cuda_row_parts(N) * C * (int64_t)sizeof(float);
 }
 
 int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)
 {
-    int64_t O = elems(&call->out[0]);
-    return sh_cuda_bias_parts(elems(&call->in[0]) / O) * O * (int64_t)sizeof(float);
-}
-
-int64_t sh_cuda_sumsq_work_bytes(const struct sh_op_call *call)
-{
-    return sh_cuda_sumsq_parts(elems(&call->in[0])) * SH_CUDA_EXACT_WORDS * (int64_t)sizeof(uint64_t);
+    int64_t O = elems(&call->out[call->kind == SH_OP_GELU_BWD_BIAS ? 1 : 0]);
+    return sh_cuda_row_parts(elems(&call->in[0]) / O) * O * (int64_t)sizeof(float);
 }

@@ -5,35 +5,31 @@
 
 #include "kernels/op.h"
 
-/* Words of one partial sum of exact.cu: the digits of struct sh_exact, and what is not finite. */
-enum { SH_CUDA_EXACT_WORDS = 24 };
-
 static inline int64_t sh_cuda_parts(int64_t n, int64_t each, int64_t most)
 {
     int64_t parts = (n + each - 1) / each;
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* Enough blocks for the largest GPUs, and so few that the partial sums are a small part of what is read. */
-static inline int64_t sh_cuda_norm_parts(int64_t rows)
+/* Enough blocks for the largest GPUs, and so few that the partial sums are a small part of what is read. One cut for all
+ * sums over rows: kinds that are fused add as the pair does. */
+static inline int64_t sh_cuda_row_parts(int64_t rows)
 {
     return sh_cuda_parts(rows, 4, 512);
 }
 
-static inline int64_t sh_cuda_bias_parts(int64_t rows)
+/* Blocks that count the tokens' places. */
+enum { SH_CUDA_SCAN_THREADS = 1024 };
+static inline int64_t sh_cuda_scan_blocks(int64_t vocab)
 {
-    return sh_cuda_parts(rows, 64, 128);
+    return (vocab + SH_CUDA_SCAN_THREADS - 1) / SH_CUDA_SCAN_THREADS;
 }
 
-static inline int64_t sh_cuda_sumsq_parts(int64_t elems)
-{
-    return sh_cuda_parts(elems, 8192, 1024);
-}
-
-/* Integers of EMBED_BWD's scratch: where each token's rows begin, where its next one goes, and the rows twice. */
+/* Integers of EMBED_BWD's scratch: where each token's rows begin, where its next one goes, the rows twice, and how many
+ * rows each block of tokens has. */
 static inline int64_t sh_cuda_embed_bwd_ints(int64_t rows, int64_t vocab)
 {
-    return 2 * vocab + 1 + 2 * rows;
+    return 2 * vocab + 1 + 2 * rows + sh_cuda_scan_blocks(vocab);
 }
 
 #endif

@@ -51,11 +51,24 @@ static bool cudnn_can(const struct sh_op_call *call)
     return qkv->dtype == SH_BF16 && (dim == 64 || dim == 128) && qkv->dim[1] % CUDNN_TILE == 0 && !has_docs(call);
 }
 
-/* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. */
+/* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. In any order there is
+ * no [T,T], nor are there dk and dv of heads that share none; for sm_80 and 100 plans want dq in f32 once more. */
 static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
 {
-    int64_t seq = qkv_of(call)->dim[1];
-    return heads * seq * (2 * seq + 4 * call->attr->head_dim);
+    int64_t seq = qkv_of(call)->dim[1], dim = call->attr->head_dim;
+    int64_t any_order = call->attr->heads > call->attr->kv_heads ? 8 * dim : 4 * dim;
+    return heads * seq * (call->attr->any_order ? any_order : 2 * seq + 4 * dim);
+}
+
+/* dq in f32, which blocks add to in any order: the caller's, beside the plan's space. cuDNN clears it, since 9.6. */
+static int64_t dq_sums(const struct sh_op_call *call, int64_t heads)
+{
+    return call->attr->any_order ? heads * qkv_of(call)->dim[1] * call->attr->head_dim * (int64_t)sizeof(float) : 0;
+}
+
+static int64_t cudnn_bytes(const struct sh_op_call *call, int64_t heads)
+{
+    return cudnn_space(call, heads) + dq_sums(call, heads);
 }
 
 /* The largest divisor of n with each * divisor <= CUDNN_MOST; 0: not even 1. */
@@ -76,15 +89,16 @@ struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
     if (call->kind == SH_OP_ATTENTION) {
         w = (struct sh_cuda_cudnn_work){.batch = batch, .kv_heads = kv, .plan = CUDNN_SLACK};
     } else {
-        int64_t group = call->attr->heads / kv, heads = most_at_once(kv, cudnn_space(call, group));
-        int64_t whole = heads == kv ? most_at_once(batch, cudnn_space(call, call->attr->heads)) : 1;
+        int64_t group = call->attr->heads / kv, heads = most_at_once(kv, cudnn_bytes(call, group));
+        int64_t whole = heads == kv ? most_at_once(batch, cudnn_bytes(call, call->attr->heads)) : 1;
         if (heads == 0)
             return w;
         w = (struct sh_cuda_cudnn_work){.batch = whole, .kv_heads = heads};
         w.sums = sh_cuda_round256(whole * heads * group * seq * (int64_t)sizeof(float));
+        w.dq_sums = sh_cuda_round256(whole * dq_sums(call, heads * group));
         w.plan = sh_cuda_round256(whole * cudnn_space(call, heads * group)) + CUDNN_SLACK;
     }
-    w.bytes = w.sums + w.plan + 256;
+    w.bytes = w.sums + w.dq_sums + w.plan + 256;
     return w;
 }
 

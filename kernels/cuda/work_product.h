@@ -14,11 +14,12 @@ struct sh_cuda_head_work {
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call);
 
 /* ATTENTION, ATTENTION_BWD by cuDNN. Its deterministic backward pass keeps a [T,T] matrix of each query head that it
- * works on, so a call is cut: `batch` sequences times `kv_heads` key-value heads at a time, each dividing the whole.
+ * works on, the other one dq in f32, so a call is cut: `batch` sequences times `kv_heads` key-value heads at a time, each
+ * dividing the whole.
  * The sizes of plans were read from cuDNN 9.8 to 9.19 for sm_80, 90 and 100; a plan that wants more is not used. */
 struct sh_cuda_cudnn_work {
     int64_t batch, kv_heads; /* 0: cuDNN is not for this call */
-    int64_t sums, plan;      /* bytes: of the row sums between its two steps, and of the plan's own space */
+    int64_t sums, dq_sums, plan; /* bytes: of the row sums between its two steps, of dq in f32, and of the plan's own space */
     int64_t bytes;
 };
 struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call);

@@ -127,6 +127,10 @@ static sh_rc check_reproducible(struct sh_config_state *state)
         return sh_config_refuse(state, "training.mixed_precision_reduce",
                                 "bfloat16 rounds what is sent, and what is sent depends on the mesh; leave it out with"
                                 " training.reproducible=mesh");
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && !c->training.deterministic)
+        return sh_config_refuse(state, "training.deterministic",
+                                "false gives other bits in each run, and training.reproducible=mesh the same ones on every"
+                                " mesh; leave out one of them");
     return SH_OK;
 }
 

@@ -204,6 +204,10 @@ const struct sh_config_key sh_config_keys[] = {
              "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which "
              "local_batch_size sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
              "memory for log2(micro-steps of a rank) full gradients on each rank."},
+    {KEY_OF(SH_OF_MACHINE, training, deterministic), BOOL, .def = "true",
+     .help = "true: the same mesh gives the same bits. false, on GPUs only: the backward of attention takes cuDNN's usual "
+             "kernel, which adds in the order in which blocks come, and moves less memory. Attention that cuDNN does not "
+             "do, and all else, is deterministic in any case."},
     {KEY_OF(SH_OF_MACHINE, training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
              "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048."},

@@ -216,7 +216,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE},
                         .m = m,
                         .f = sh_family_of(m->family),
-                        .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim}};
+                        .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim,
+                                  .any_order = b->any_order}};
     int x;
 
     sh_emit_inputs(&d.e, b->out == SH_MODEL_LOSS, b->docs);

@@ -221,6 +221,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     struct sh_op op = make_op(e, SH_OP_ATTENTION);
 
     set_heads(&op, h);
+    op.attr.any_order = h->any_order;
     op.in[0] = view3(e, qkv);
     op.in[1] = e->p->docs;
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");

@@ -25,6 +25,8 @@ static void print_op(const struct sh_program *p, const struct sh_op *op, int ind
             print_tensor(p, op->in[k], out);
     if (op->attr.after != SH_NONE)
         fprintf(out, "  after %d", op->attr.after);
+    if (op->kind == SH_OP_ATTENTION_BWD && op->attr.any_order)
+        fputs("  in any order", out);
     fputc('\n', out);
 }
 

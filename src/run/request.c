@@ -251,6 +251,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
         .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
                   .seq = cfg->training.seq_len,
                   .docs = cfg->data.document_mask && !generate,
+                  .any_order = gpu && !cfg->training.deterministic,
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),

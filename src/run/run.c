@@ -151,6 +151,9 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     if (cfg->debug.sync_ops && !r->device->gpu)
         SH_TRY_OUT(sh_agree(sh_fail(SH_E_USAGE, "debug.sync_ops is for GPUs: on a CPU each operation is done before the next "
                                                 "begins")));
+    if (!cfg->training.deterministic && !r->device->gpu)
+        SH_TRY_OUT(sh_agree(sh_fail(SH_E_USAGE, "training.deterministic=false is for GPUs: on a CPU all kernels add in one "
+                                                "order, and none is faster otherwise; leave it out")));
     if (r->device->gpu)
         SH_TRY_OUT(sh_place_open_gpu(cfg, r->device, &at, &r->gpu));
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));

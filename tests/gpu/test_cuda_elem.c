@@ -24,9 +24,10 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     (void)threads;
     switch (call->kind) {
     case SH_OP_EMBED_BWD: return sh_cuda_embed_bwd_work_bytes(call);
-    case SH_OP_NORM_BWD: return sh_cuda_norm_bwd_work_bytes(call);
-    case SH_OP_BIAS_BWD: return sh_cuda_bias_bwd_work_bytes(call);
-    case SH_OP_SUMSQ: return sh_cuda_sumsq_work_bytes(call);
+    case SH_OP_NORM_BWD:
+    case SH_OP_NORM_BWD_BIAS: return sh_cuda_norm_bwd_work_bytes(call);
+    case SH_OP_BIAS_BWD:
+    case SH_OP_GELU_BWD_BIAS: return sh_cuda_bias_bwd_work_bytes(call);
     default: return 0;
     }
 }
@@ -43,6 +44,9 @@ static const struct sh_kernel_table table = {
         [SH_OP_ROPE] = sh_cuda_rope,
         [SH_OP_GELU] = sh_cuda_gelu,
         [SH_OP_GELU_BWD] = sh_cuda_gelu_bwd,
+        [SH_OP_ADD_NORM] = sh_cuda_norm,
+        [SH_OP_NORM_BWD_BIAS] = sh_cuda_norm_bwd,
+        [SH_OP_GELU_BWD_BIAS] = sh_cuda_gelu_bwd_bias,
         [SH_OP_SWIGLU] = sh_cuda_swiglu,
         [SH_OP_SWIGLU_BWD] = sh_cuda_swiglu_bwd,
         [SH_OP_ADD] = sh_cuda_add,

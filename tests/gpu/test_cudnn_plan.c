@@ -3,6 +3,7 @@
  * uses: both graphs are accepted, there are kernels for them, and those want no more scratch than a plan of memory sets
  * aside. */
 #include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/work_product.h"
 
 #include <dlfcn.h>
@@ -32,12 +33,13 @@ struct shape {
     int64_t batch, seq;
     int heads, kv_heads, dim;
     bool is_long; /* only when SHERD_LONG is set */
+    bool any_order;
 };
 
 /* GPT-2; Llama 8B; its pieces of one key-value head; one head at the longest sequence that has room. */
 static const struct shape shapes[] = {
-    {8, 1024, 12, 12, 64, false}, {2, 4096, 32, 8, 128, false}, {1, 8192, 32, 8, 128, true},
-    {4, 2048, 32, 4, 64, true},   {1, 16384, 8, 8, 128, true},  {3, 128, 4, 1, 128, true},
+    {8, 1024, 12, 12, 64, false, false}, {2, 4096, 32, 8, 128, false, false}, {1, 8192, 32, 8, 128, true, false},
+    {4, 2048, 32, 4, 64, true, false}, {1, 16384, 8, 8, 128, true, false}, {3, 128, 4, 1, 128, true, false},
 };
 
 static char *describe(const struct gpu *g)
@@ -59,7 +61,7 @@ static struct sh_op_attr attr;
 static struct sh_op_call call_of(enum sh_op_kind kind, struct shape s, enum sh_dtype dtype)
 {
     struct sh_op_call call = {.kind = kind, .attr = &attr};
-    attr = (struct sh_op_attr){.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.dim};
+    attr = (struct sh_op_attr){.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.dim, .any_order = s.any_order};
     call.in[kind == SH_OP_ATTENTION ? 0 : 1] =
         (struct sh_operand){.dtype = dtype, .ndim = 3, .dim = {s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim}};
     return call;
@@ -73,8 +75,8 @@ static void check_plan(enum sh_op_kind kind, struct shape s)
         if (sh_cudnn_try_plan(&call, describe(&gpus[g]), &bytes, &most) != SH_OK)
             fail_msg("%s, T = %lld, on %s: %s", sh_op_info(kind)->name, (long long)s.seq, gpus[g].name,
                      sh_error_text());
-        printf("%s B %lld T %lld H %d K %d D %d, %s: %lld bytes of %lld\n", sh_op_info(kind)->name, (long long)s.batch,
-               (long long)s.seq, s.heads, s.kv_heads, s.dim, gpus[g].name, (long long)bytes, (long long)most);
+        printf("%s%s B %lld T %lld H %d K %d D %d, %s: %lld bytes of %lld\n", sh_op_info(kind)->name,
+               s.any_order ? " in any order" : "", (long long)s.batch, (long long)s.seq, s.heads, s.kv_heads, s.dim, gpus[g].name, (long long)bytes, (long long)most);
         assert_true(bytes >= 0 && bytes <= most);
     }
 }
@@ -86,7 +88,46 @@ static void test_plans(void **state)
         if (shapes[i].is_long && !getenv("SHERD_LONG"))
             continue;
         check_plan(SH_OP_ATTENTION, shapes[i]);
-        check_plan(SH_OP_ATTENTION_BWD, shapes[i]);
+        for (int any = 0; any < 2; any++) {
+            struct shape s = shapes[i];
+            s.any_order = any;
+            check_plan(SH_OP_ATTENTION_BWD, s);
+        }
+    }
+}
+
+static int count(const struct sh_cudnn_shape *s, enum sh_cudnn_tensor y)
+{
+    int n = 0;
+    for (int i = 0; i < sh_cudnn_backward.n_nodes; i++)
+        n += (y == T_NONE || sh_cudnn_backward.nodes[i].y == y) && sh_cudnn_takes_part(&sh_cudnn_backward.nodes[i], s);
+    return n;
+}
+
+/* training.deterministic: in one order dq is a product, in any order it is copied from sums in f32; and the scratch is that of
+ * the graph. */
+static void test_orders(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct sh_cudnn_shape s = {.heads = shapes[i].heads, .kv_heads = shapes[i].kv_heads};
+        struct shape any = shapes[i];
+        struct sh_op_call call = call_of(SH_OP_ATTENTION_BWD, any, SH_BF16);
+        struct sh_cuda_cudnn_work one_order = sh_cuda_cudnn_work(&call), any_order;
+        int nodes = count(&s, T_NONE);
+        assert_int_equal(nodes, s.heads > s.kv_heads ? 23 : 21);
+        assert_int_equal(count(&s, T_DQ), 1);
+        assert_int_equal(count(&s, T_DQ_SUMS), 0);
+        assert_int_equal(one_order.dq_sums, 0);
+        s.any_order = any.any_order = true;
+        assert_int_equal(count(&s, T_NONE), nodes + 1);
+        assert_int_equal(count(&s, T_DQ), 1);
+        assert_int_equal(count(&s, T_DQ_SUMS), 1);
+        call = call_of(SH_OP_ATTENTION_BWD, any, SH_BF16);
+        any_order = sh_cuda_cudnn_work(&call);
+        assert_int_equal(any_order.dq_sums, any_order.batch * any_order.kv_heads * (any.heads / any.kv_heads) * any.seq *
+                                                any.dim * (int64_t)sizeof(float));
+        assert_true(any_order.batch * any_order.kv_heads >= one_order.batch * one_order.kv_heads);
     }
 }
 
@@ -95,7 +136,7 @@ static void test_others(void **state)
 {
     (void)state;
     static const struct shape odd[] = {
-        {1, 1000, 2, 2, 64, false}, {1, 1024, 2, 2, 96, false}, {1, 32768, 4, 1, 128, false}};
+        {1, 1000, 2, 2, 64, false, false}, {1, 1024, 2, 2, 96, false, false}, {1, 32768, 4, 1, 128, false, false}};
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
         struct sh_op_call call = call_of(SH_OP_ATTENTION_BWD, odd[i], SH_BF16);
         assert_int_equal(sh_cuda_cudnn_work(&call).batch, 0);
@@ -118,7 +159,8 @@ static void load_driver(void)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_others), cmocka_unit_test(test_plans)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_others), cmocka_unit_test(test_orders),
+                                       cmocka_unit_test(test_plans)};
     load_driver();
     if (sh_cudnn_load() != SH_OK) {
         printf("%s\n", sh_error_text());

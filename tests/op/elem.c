@@ -171,7 +171,8 @@ void elem_embed(void **state)
 {
     (void)state;
     static const int64_t shapes[][5] = {
-        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0}};
+        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0},
+        {2, 40, 8, 4097, 40}}; /* the last: more tokens of the vocabulary than a block of CUDA's scans */
     optest_seed(2);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int a = 0; a < ACTS; a++) {
@@ -297,6 +298,7 @@ void elem_bias(void **state)
             for (int add = 0; add < 2; add++)
                 check_bias(acts[a], elem.matrices[m][0], elem.matrices[m][1], add);
         check_bias(acts[a], 500, 40, true);
+        check_bias(acts[a], 5 * 512 + 3, 40, false); /* several rows of a part at once, and one */
     }
 }
 

@@ -192,6 +192,9 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "training: {reproducible: mesh}\nparallelism: {gradient_sync: every_micro_step}\n",
      "c.yaml:3: parallelism.gradient_sync: every_micro_step sums over the ranks before the micro-steps, and "
      "training.reproducible=mesh the other way round; leave it out"},
+    {DEBUG_MODEL "training: {reproducible: mesh, deterministic: false}\n",
+     "c.yaml:2: training.deterministic: false gives other bits in each run, and training.reproducible=mesh the same ones on "
+     "every mesh; leave out one of them"},
     {DEBUG_MODEL "training: {reproducible: mesh, mixed_precision_reduce: bf16}\n",
      "c.yaml:2: training.mixed_precision_reduce: bfloat16 rounds what is sent, and what is sent depends on the mesh; "
      "leave it out with training.reproducible=mesh"},
