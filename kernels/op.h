@@ -128,6 +128,23 @@ typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 
 enum { SH_DAMAGE_SLOTS = 1024 };
 
+/* Calls for which a library has several kernels, of which it names the first as the best by its tables, and which is the
+ * best only a clock can tell. Beside the program, by the thread that enqueues; known when all calls are prepared. Another
+ * kernel may round in other places, so who measures has all ranks take the same. */
+enum { SH_CHOICE_TEXT = 256 };
+struct sh_choices {
+    int (*count)(void);
+    /* What the answers depend on besides the call: the library and its version. */
+    const char *(*library)(void);
+    /* One line: all that the answers for call i depend on. The same text on two ranks: the same answers, on equal GPUs. */
+    void (*name)(int i, char text[SH_CHOICE_TEXT]);
+    int (*answers)(int i);
+    /* Put call i, by answer `which`, into the queue; it writes what the call writes. Errors: SH_E_BUG: not that one. */
+    sh_rc (*attempt)(int i, int which, void *queue);
+    /* From now on. Before: answer 0. */
+    void (*choose)(int i, int which);
+};
+
 /* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and maybe for fused kinds. */
 struct sh_kernel_table {
     const char *name;
@@ -149,6 +166,7 @@ struct sh_kernel_table {
     sh_rc (*count_bad)(struct sh_floats x, int64_t n, int slot, void *queue);
     sh_rc (*sum_words)(const void *x, int64_t bytes, int slot, void *queue);
     sh_rc (*take_slots)(uint64_t *out, int n, void *queue);
+    const struct sh_choices *choices; /* NULL: there is nothing to choose */
     /* Scratch bytes that a call (shapes and attr set, data not) needs with `threads` threads. NULL: none ever. */
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
 };

@@ -4,12 +4,15 @@
 #include "src/base/library.h"
 
 #include <cublasLt.h>
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The functions used. In the emulated build they are linked (tests/gpu/emulated/cublaslt.c), else loaded. */
 #define CALLS(X)                                                       \
-    X(Create) X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic)   \
+    X(Create) X(GetStatusString) X(GetVersion) X(Matmul)               \
+    X(MatmulAlgoGetHeuristic)                                          \
     X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
     X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                       \
     X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
@@ -43,11 +46,15 @@ struct shape {
     uint32_t align_a, align_b, align_c, align_addend, align_bias;
 };
 
+enum { ANSWERS = 8 };
 struct choice {
     struct shape shape;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algo;
+    cublasLtMatmulAlgo_t algo[ANSWERS]; /* best first, by the library's tables */
+    int n_algos, chosen;
+    struct sh_cublaslt_product product; /* the first of the shape, for measuring */
+    void *work;
 };
 
 /* A model has five kinds of weights, three products each, with and without addend, and the head's chunks: about 40.
@@ -57,6 +64,7 @@ static struct {
     cublasLtHandle_t handle;
     struct choice choice[CHOICES];
     int n, oldest;
+    bool asking;
 } cache;
 
 static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, const char *what)
@@ -175,7 +183,7 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
 static cublasStatus_t choose(struct choice *x)
 {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t best;
+    cublasLtMatmulHeuristicResult_t answer[ANSWERS];
     int found = 0;
     cublasStatus_t status = lt.MatmulPreferenceCreate(&preference);
 
@@ -183,13 +191,15 @@ static cublasStatus_t choose(struct choice *x)
         return status;
     status = set_preference(preference, &x->shape);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = lt.MatmulAlgoGetHeuristic(cache.handle, x->desc, x->a, x->b, x->c, x->c, preference, 1, &best, &found);
+        status = lt.MatmulAlgoGetHeuristic(cache.handle, x->desc, x->a, x->b, x->c, x->c, preference, ANSWERS, answer,
+                                           &found);
     lt.MatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_SUCCESS && found == 0)
-        status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (status == CUBLAS_STATUS_SUCCESS)
-        x->algo = best.algo;
-    return status;
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    for (int i = 0; i < found; i++)
+        if (answer[i].state == CUBLAS_STATUS_SUCCESS)
+            x->algo[x->n_algos++] = answer[i].algo;
+    return x->n_algos > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape *s, struct choice **out)
@@ -230,18 +240,82 @@ static void *align256(void *p)
     return (char *)p + (-(uintptr_t)p & 255);
 }
 
-sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
+static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work, void *queue)
 {
-    SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
-    struct choice *x = NULL;
-    SH_REQUIRE(cache.handle);
-    SH_TRY(find_choice(p, &x));
     if (p->bias)
         SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias), p,
                      "add a bias to"));
     float one = 1, beta = p->addend ? 1.0f : 0.0f;
     const void *addend = p->addend ? p->addend : p->c;
     return check(lt.Matmul(cache.handle, x->desc, &one, p->b, x->a, p->a, x->b, &beta, addend, x->c, p->c, x->c,
-                           &x->algo, align256(work), SH_CUBLASLT_SPACE_BYTES, queue),
+                           &x->algo[which], align256(work), SH_CUBLASLT_SPACE_BYTES, queue),
                  p, "run");
 }
+
+sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
+{
+    SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
+    struct choice *x = NULL;
+    SH_REQUIRE(cache.handle);
+    SH_TRY(find_choice(p, &x));
+    if (!cache.asking)
+        return run(x, x->chosen, p, work, queue);
+    x->product = *p;
+    x->work = work;
+    return SH_OK;
+}
+
+sh_rc sh_cublaslt_ask(const struct sh_op_call *call, sh_kernel kernel)
+{
+    cache.asking = true;
+    sh_rc rc = kernel(call);
+    cache.asking = false;
+    return rc;
+}
+
+bool sh_cublaslt_is_asking(void)
+{
+    return cache.asking;
+}
+
+static int count(void)
+{
+    return cache.n;
+}
+
+static const char *library(void)
+{
+    static char text[64];
+    snprintf(text, sizeof text, "cuBLASLt %zu", lt.GetVersion());
+    return text;
+}
+
+static void name(int i, char text[SH_CHOICE_TEXT])
+{
+    const struct shape *s = &cache.choice[i].shape;
+    snprintf(text, SH_CHOICE_TEXT,
+             "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64
+             " types %d,%d transposed %d,%d bias %d addend %d aligned %u,%u,%u,%u,%u",
+             s->m, s->n, s->k, s->lda, s->ldb, s->ldc, s->in_dtype, s->out_dtype, s->trans_a, s->trans_b, s->has_bias,
+             s->has_addend, s->align_a, s->align_b, s->align_c, s->align_addend, s->align_bias);
+}
+
+static int answers(int i)
+{
+    return cache.choice[i].n_algos;
+}
+
+static sh_rc attempt(int i, int which, void *queue)
+{
+    const struct choice *x = &cache.choice[i];
+    SH_REQUIRE(x->work);
+    return run(x, which, &x->product, x->work, queue);
+}
+
+static void choose_answer(int i, int which)
+{
+    cache.choice[i].chosen = which;
+}
+
+const struct sh_choices sh_cublaslt_choices = {
+    .count = count, .library = library, .name = name, .answers = answers, .attempt = attempt, .choose = choose_answer};

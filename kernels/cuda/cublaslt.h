@@ -1,8 +1,9 @@
 /* Matrix products by cuBLASLt, which is loaded before the first product and stays loaded.
  *
- * For each shape cuBLASLt is asked once which of its kernels is best; the answer and its descriptors are kept, so that
- * a training step after the first allocates nothing and asks nothing. The answer is the library's table look-up, not a
- * measurement: a clock would choose otherwise on another rank or another day, and with the kernel the bits.
+ * For each shape cuBLASLt is asked once, before the first step, which of its kernels are best; the answers and the
+ * descriptors are kept, so that a training step allocates nothing and asks nothing. The first answer is taken, which is the
+ * library's table look-up and not a measurement: a clock would choose otherwise on another rank or another day, and with
+ * the kernel the bits. Who has all ranks choose alike may choose by a clock (struct sh_choices).
  *
  * Deterministic: same inputs, same bits, on GPUs of one kind with one version of the library. Products split along k
  * are allowed only when their parts are added by a step of their own, in order and in f32. f32 means f32: no TF32.
@@ -10,8 +11,7 @@
 #ifndef SH_KERNELS_CUDA_CUBLASLT_H
 #define SH_KERNELS_CUDA_CUBLASLT_H
 
-#include "src/base/dtype.h"
-#include "src/base/err.h"
+#include "kernels/op.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,6 +32,14 @@ struct sh_cublaslt_product {
     const void *addend;      /* (opt) leading dimension ldc; may be c itself */
     const void *bias;        /* (opt) */
 };
+
+/* See op.h. The calls are the shapes of products. */
+extern const struct sh_choices sh_cublaslt_choices;
+
+/* Run a call without its products: they are only described, and cuBLASLt is asked for each new shape. Kernels between them
+ * must not be launched: sh_cublaslt_is_asking(). Operands, scratch and queue as for a run, to stay until all is chosen. */
+sh_rc sh_cublaslt_ask(const struct sh_op_call *call, sh_kernel run);
+bool sh_cublaslt_is_asking(void);
 
 /* Enqueue one product, after sh_cuda_product_prepare() (cuda.h).
  *   work   device, SH_CUBLASLT_WORK_BYTES, this product's until it has run

@@ -60,7 +60,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
         .loss = call->out[0].data, .add_loss = r > 0 || sh_op_adds(call, 0),
         .gradient = gradient, .grad_dtype = call->in[0].dtype, .loss_scale = call->scalars->loss_scale,
     };
-    return sh_cuda_softmax_loss(&s, call->queue);
+    return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_loss(&s, call->queue);
 }
 
 /* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x */

@@ -2,6 +2,7 @@
  * it, and refuse to run. */
 #include "kernels/cuda/cuda.h"
 
+#include "kernels/cuda/cublaslt.h"
 #include "sherd_config.h"
 
 #include <stddef.h>
@@ -42,7 +43,9 @@ static sh_rc prepare_call(const struct sh_op_call *call)
     case SH_OP_LINEAR_BWD_W:
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_LOSS_GRAD:
-    case SH_OP_LOGITS: return sh_cuda_product_prepare(call);
+    case SH_OP_LOGITS:
+        SH_TRY(sh_cuda_product_prepare(call));
+        return sh_cublaslt_ask(call, sh_kernels_cuda.run[call->kind]);
     default: return SH_OK;
     }
 }
@@ -94,6 +97,7 @@ const struct sh_kernel_table sh_kernels_cuda = {
     .count_bad = sh_cuda_count_bad,
     .sum_words = sh_cuda_sum_words,
     .take_slots = sh_cuda_take_slots,
+    .choices = &sh_cublaslt_choices,
 #endif
     .work_bytes = work_bytes,
 };

@@ -131,6 +131,10 @@ static sh_rc check_reproducible(struct sh_config_state *state)
         return sh_config_refuse(state, "training.deterministic",
                                 "false gives other bits in each run, and training.reproducible=mesh the same ones on every"
                                 " mesh; leave out one of them");
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->training.measure_products)
+        return sh_config_refuse(state, "training.measure_products",
+                                "a clock may choose otherwise on another mesh, and training.reproducible=mesh gives the same"
+                                " bits on every one; leave out one of them");
     return SH_OK;
 }
 

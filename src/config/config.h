@@ -41,6 +41,7 @@ struct sh_config {
         int reproducible;        /* enum sh_cfg_reproducible: none (same mesh, same bits) | mesh (the same bits on every
                                     mesh of 2^k ranks) */
         bool deterministic;      /* false: a GPU may add in any order in the backward of attention */
+        bool measure_products;   /* of a GPU's kernels for a product take the fastest, by a clock */
         int loss_chunk_rows;     /* 0: equal parts of at most 50 MiB or 256 rows on the CPU, 2048 rows on a GPU */
     } training;
     struct {

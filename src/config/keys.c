@@ -208,6 +208,10 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "true: the same mesh gives the same bits. false, on GPUs only: the backward of attention takes cuDNN's usual "
              "kernel, which adds in the order in which blocks come, and moves less memory. Attention that cuDNN does not "
              "do, and all else, is deterministic in any case."},
+    {KEY_OF(SH_OF_MACHINE, training, measure_products), BOOL, .def = "false",
+     .help = "true, on GPUs only: rank 0 times the kernels that cuBLASLt names for each product of matrices, at the first "
+             "start, and all ranks take the fastest. What was found is kept in products.txt in job.dump_folder, so that a "
+             "job that goes on there has the same bits; elsewhere it may choose otherwise. false: cuBLASLt's first answer."},
     {KEY_OF(SH_OF_MACHINE, training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
              "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048."},

@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/mesh/segment.h"
+#include "src/run/products.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -86,6 +87,19 @@ static sh_rc allocate(struct sh_run *r)
     return sh_agree(rc);
 }
 
+/* What only a GPU can be asked for. Local. */
+static sh_rc not_for_a_gpu(const struct sh_config *cfg)
+{
+    if (cfg->debug.sync_ops)
+        return sh_fail(SH_E_USAGE, "debug.sync_ops is for GPUs: on a CPU each operation is done before the next begins");
+    if (!cfg->training.deterministic)
+        return sh_fail(SH_E_USAGE, "training.deterministic=false is for GPUs: on a CPU all kernels add in one order, and none "
+                                   "is faster otherwise; leave it out");
+    if (cfg->training.measure_products)
+        return sh_fail(SH_E_USAGE, "training.measure_products is for GPUs: a CPU has one kernel for a product; leave it out");
+    return SH_OK;
+}
+
 /* All ranks take the same kind of device. Collective. */
 static sh_rc find_place(struct sh_run *r, struct sh_place *at)
 {
@@ -148,12 +162,7 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
 
     *r = (struct sh_run){.cfg = *cfg, .folder = sh_strdup(cfg->job.dump_folder)};
     SH_TRY_OUT(find_place(r, &at));
-    if (cfg->debug.sync_ops && !r->device->gpu)
-        SH_TRY_OUT(sh_agree(sh_fail(SH_E_USAGE, "debug.sync_ops is for GPUs: on a CPU each operation is done before the next "
-                                                "begins")));
-    if (!cfg->training.deterministic && !r->device->gpu)
-        SH_TRY_OUT(sh_agree(sh_fail(SH_E_USAGE, "training.deterministic=false is for GPUs: on a CPU all kernels add in one "
-                                                "order, and none is faster otherwise; leave it out")));
+    SH_TRY_OUT(sh_agree(r->device->gpu ? SH_OK : not_for_a_gpu(cfg)));
     if (r->device->gpu)
         SH_TRY_OUT(sh_place_open_gpu(cfg, r->device, &at, &r->gpu));
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
@@ -166,6 +175,8 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, &at)));
     SH_TRY_OUT(allocate(r));
+    if (cfg->training.measure_products && purpose == SH_TO_TRAIN)
+        SH_TRY_OUT(sh_products_choose(r->device, r->gpu.info.name, r->folder, at.rank));
     announce(r);
     *out = r;
     return SH_OK;

@@ -195,6 +195,9 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "training: {reproducible: mesh, deterministic: false}\n",
      "c.yaml:2: training.deterministic: false gives other bits in each run, and training.reproducible=mesh the same ones on "
      "every mesh; leave out one of them"},
+    {DEBUG_MODEL "training: {reproducible: mesh, measure_products: true}\n",
+     "c.yaml:2: training.measure_products: a clock may choose otherwise on another mesh, and training.reproducible=mesh "
+     "gives the same bits on every one; leave out one of them"},
     {DEBUG_MODEL "training: {reproducible: mesh, mixed_precision_reduce: bf16}\n",
      "c.yaml:2: training.mixed_precision_reduce: bfloat16 rounds what is sent, and what is sent depends on the mesh; "
      "leave it out with training.reproducible=mesh"},

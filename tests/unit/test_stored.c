@@ -31,6 +31,7 @@ static const struct row machine[] = {
     {"training.device", "cpu", NULL},
     {"training.kernels", "ref", NULL},
     {"training.deterministic", "false", NULL},
+    {"training.measure_products", "true", NULL},
     {"training.loss_chunk_rows", "7", NULL},
     {"parallelism.sharding_strategy", "no_shard", NULL},
     {"parallelism.reshard_after_forward", "2", NULL},

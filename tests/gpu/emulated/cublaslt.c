@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ALIGNMENTS = 4 }; /* of A, B, C, D */
+enum { KERNELS = 3 };    /* for each shape, all with the same bits */
 
 struct layout {
     cudaDataType_t type;
@@ -32,6 +34,7 @@ struct preference {
 
 /* What stands in a cublasLtMatmulAlgo_t: the wish that it answers. */
 struct algo {
+    int which;
     struct layout layout[ALIGNMENTS];
     struct product product;
     struct preference preference;
@@ -51,6 +54,13 @@ static void want(bool fine, const char *what)
     abort();
 }
 
+/* Also where there is no double of the runtime. */
+static long number(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? atol(text) : 0;
+}
+
 static void *own(size_t bytes)
 {
     void *p = calloc(1, bytes);
@@ -68,6 +78,12 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
     return status == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "failed";
+}
+
+size_t cublasLtGetVersion(void)
+{
+    long version = number("SHERD_EMULATED_LT_VERSION");
+    return version ? (size_t)version : CUBLAS_VERSION;
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
@@ -171,7 +187,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 
 /* The last wishes answered. They are kept for good, as the algorithm is nothing but its number. */
-static struct algo *answers[1 << 12];
+static struct algo *answers[KERNELS << 12];
 static uint64_t n_answers;
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -181,18 +197,20 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {a, b, c, d};
-    struct algo *answer = own(sizeof *answer);
     want(handle && most >= 1, "no handle, or no room for an answer");
-    for (int i = 0; i < ALIGNMENTS; i++)
-        memcpy(&answer->layout[i], layout[i], sizeof answer->layout[i]);
-    memcpy(&answer->product, desc, sizeof answer->product);
-    memcpy(&answer->preference, preference, sizeof answer->preference);
-    want(!(answer->preference.reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE), "a sum of no fixed order was allowed");
-    want(n_answers < sizeof answers / sizeof answers[0], "asked for an algorithm too often: is it kept?");
-    memset(results, 0, sizeof *results);
-    results->algo.data[0] = n_answers;
-    answers[n_answers++] = answer;
-    *found = 1;
+    for (*found = 0; *found < most && *found < KERNELS; ++*found) {
+        struct algo *answer = own(sizeof *answer);
+        answer->which = *found;
+        for (int i = 0; i < ALIGNMENTS; i++)
+            memcpy(&answer->layout[i], layout[i], sizeof answer->layout[i]);
+        memcpy(&answer->product, desc, sizeof answer->product);
+        memcpy(&answer->preference, preference, sizeof answer->preference);
+        want(!(answer->preference.reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE), "a sum of no fixed order was allowed");
+        want(n_answers < sizeof answers / sizeof answers[0], "asked for an algorithm too often: is it kept?");
+        memset(&results[*found], 0, sizeof *results);
+        results[*found].algo.data[0] = n_answers;
+        answers[n_answers++] = answer;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -217,6 +235,9 @@ static void put(void *p, cudaDataType_t type, int64_t i, float value)
     bool nan = (u & 0x7fffffffu) > 0x7f800000u;
     ((uint16_t *)p)[i] = (uint16_t)(nan ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
+
+enum { SLOW_US = 50000 };
+#pragma weak sh_emulated_count /* not in programs that have kernels only */
 
 static const struct algo *answer_of(const cublasLtMatmulAlgo_t *algo)
 {
@@ -266,6 +287,7 @@ static void multiply(const struct product *p, float alpha, float beta, const str
 
 /* A product that is under way. */
 struct call {
+    int which;
     struct product product;
     float alpha, beta;
     struct layout layout[ALIGNMENTS];
@@ -278,6 +300,9 @@ struct call {
 static void run(void *arg)
 {
     struct call *x = arg;
+    long fastest = number("SHERD_EMULATED_LT_FASTEST");
+    if (getenv("SHERD_EMULATED_LT_FASTEST") && x->which != fastest)
+        usleep(SLOW_US);
     memset(x->space, 0xff, 4096); /* what anybody had there is gone */
     memset(x->space + x->space_bytes - 4096, 0xff, 4096);
     multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c, &x->layout[3],
@@ -297,7 +322,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS,
          "this epilogue is not imitated");
     struct call *x = own(sizeof *x);
-    *x = (struct call){*p, *(const float *)alpha, *(const float *)beta, {{0}}, a, b, c, d, space, space_bytes};
+    if (sh_emulated_count && answer_of(algo)->which > 0)
+        sh_emulated_count(SH_EMULATED_OTHER, 1);
+    *x = (struct call){answer_of(algo)->which, *p, *(const float *)alpha, *(const float *)beta, {{0}}, a, b, c, d, space, space_bytes};
     for (int i = 0; i < ALIGNMENTS; i++)
         memcpy(&x->layout[i], layout[i], sizeof x->layout[i]);
     if (sh_emulated_launch)

@@ -8,6 +8,8 @@
  *   SHERD_EMULATED_FAULT         the how manieth kernel of a process uses an invalid address; from when it is done on, every
  *                                wait for the device says so
  *   SHERD_EMULATED_CLOCK_SECONDS what was recorded before the first kernel is so much older for cudaEventElapsedTime
+ *   SHERD_EMULATED_LT_FASTEST    which of cuBLASLt's 3 answers takes no time; the others take 50 ms more
+ *   SHERD_EMULATED_LT_VERSION    what cublasLtGetVersion says
  *   SHERD_EMULATED_COUNTERS      a file that each process adds a line to: what it has done
  *   SHERD_EMULATED_FOLDER        where the ranks meet; /dev/shm when it is not set
  *   SHERD_EMULATED_NCCL_FAIL     "CALL RANK COUNT WHAT": the COUNTth call of that name on that rank (* for all ranks)
@@ -41,6 +43,7 @@ enum sh_emulated_counter {
     SH_EMULATED_HOST_BYTES, /* copied from the device */
     SH_EMULATED_QUERIES,    /* of events */
     SH_EMULATED_THREADS,    /* made by NCCL */
+    SH_EMULATED_OTHER,      /* products by another kernel than cuBLASLt's first answer */
     SH_EMULATED_COUNTERS
 };
 void sh_emulated_count(enum sh_emulated_counter which, int64_t n);

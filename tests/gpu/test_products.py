@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""training.measure_products on emulated GPUs, where one of cuBLASLt's answers is fast and the others are slow: which one is
+taken, that all ranks take it and go on with it, and what becomes of a file that is not this run's. Prints TAP.
+
+Only in a build that was configured --with-cuda=emulated.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from trains import CUDA, MESHES, config, job, tiny
+
+MORE = {'training.measure_products': True, 'checkpoint.interval': 1}
+
+
+@contextlib.contextmanager
+def environment(**values):
+    os.environ.update({f'SHERD_EMULATED_{name}': str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[f'SHERD_EMULATED_{name}']
+
+
+def train(folder, mesh, steps, **more):
+    """Go on in the folder; returns what was said."""
+    ranks, axes = MESHES[mesh]
+    settings = {'job.dump_folder': 'out', **config('llama', **CUDA, **axes, **MORE, **more), 'training.steps': steps,
+                'lr_scheduler.total_steps': 8}
+    (pathlib.Path(folder) / 'c.yaml').write_text(job.yaml(settings))
+    done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                          env=job.environment(ranks), timeout=job.SECONDS, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise job.Failed(f'exit {done.returncode}: {done.stderr}')
+    return done.stderr
+
+
+def products(folder):
+    """The file, and which answers it has."""
+    text = (pathlib.Path(folder) / 'out/products.txt').read_text()
+    return text, [line.split()[0] for line in text.splitlines()[2:-1]]
+
+
+def says(what, said):
+    return [] if re.search(what, said, re.M) else [f'nobody says "{what}":', said]
+
+
+def mostly(which, chosen):
+    """A clock on a busy machine may err now and then."""
+    found = chosen.count(which)
+    return [] if 2 * found > len(chosen) else [f'answer {which} is the fastest, but chosen are {chosen}']
+
+
+def takes_the_fastest():
+    job.prepare('fast', {})
+    with environment(LT_FASTEST=2):
+        said = train('fast', '1x1', 1)
+    text, chosen = products('fast')
+    wrong = says(r'^products of \d+ shapes measured in .* faster for \d+ of them$', said) + mostly('2', chosen)
+    with environment(LT_FASTEST=1):
+        said = train('fast', '1x1', 2)
+    return wrong + ([] if products('fast')[0] == text and 'measured' not in said else ['measured anew after a restart', said])
+
+
+def on_all_ranks():
+    """Of a start that measures nothing, all ranks have run as many products by other kernels than the first."""
+    job.prepare('ranks', {})
+    with environment(LT_FASTEST=1):
+        train('ranks', '2x2', 1)
+    with environment(COUNTERS=pathlib.Path('counters').absolute()):
+        train('ranks', '2x2', 2)
+    other = [json.loads(line)['other_products'] for line in pathlib.Path('counters').read_text().splitlines()]
+    other = [n for n in other if n]
+    return [] if len(other) == 4 and len(set(other)) == 1 else [f'by other kernels: {other} products']
+
+
+def other_files():
+    """Damaged, of another library, for other shapes, and not a file: measured anew, with the reason; the next start reads."""
+    job.prepare('other', {})
+    train('other', '1x1', 1)
+    path, wrong = pathlib.Path('other/out/products.txt'), []
+    good = path.read_text()
+    for damage in (good[:-30], good.replace('\n0 ', '\n1 ', 1), good.replace('\n1 ', '\n7 ', 1) + 'x', '', '\0' * 100):
+        path.write_text(damage)
+        wrong += says('products.txt is measured anew: it is damaged$', train('other', '1x1', 1))
+    with environment(LT_VERSION=120000):
+        wrong += says('measured anew: it is of another GPU or another library$', train('other', '1x1', 1))
+    wrong += says('measured anew: it is of another GPU or another library$', train('other', '1x1', 1))
+    said = train('other', '1x1', 1, **{'training.local_batch_size': 2})
+    wrong += says('measured anew: it lacks a product of this run$', said)
+    said = train('other', '1x1', 1, **{'training.local_batch_size': 2})
+    return wrong + (['measured anew although nothing changed', said] if 'measured' in said else [])
+
+
+def no_file():
+    """Without a place for the answers a restart would have other bits."""
+    job.prepare('blocked', {})
+    pathlib.Path('blocked/out/products.txt').mkdir(parents=True)
+    try:
+        train('blocked', '1x2', 1)
+    except job.Failed as failed:
+        return says('products.txt', str(failed))
+    return ['trained, although the choice could not be kept']
+
+
+def main():
+    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
+        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
+    job.need_launcher()
+    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    tiny.write_tokens()
+    return job.run_cases([
+        ('the fastest is taken, and again after a restart', takes_the_fastest),
+        ('the same on all ranks', on_all_ranks),
+        ('files that are not of this run', other_files),
+        ('no place for the file', no_file)])
+
+
+if __name__ == '__main__':
+    sys.exit(main())
