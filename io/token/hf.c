@@ -70,10 +70,19 @@ static sh_rc make_room(struct sh_hf *hf, const json_t *vocab, const json_t *adde
     return SH_OK;
 }
 
+/* Bytes of a word in a message. */
+static int shown(size_t bytes)
+{
+    return bytes < 40 ? (int)bytes : 40;
+}
+
 static sh_rc take_id(struct sh_hf *hf, uint32_t id, const char *text, size_t bytes)
 {
-    if (hf->word[id].text)
-        return sh_fail(SH_E_DATA, "\"%.40s\" and \"%.40s\" both have the id %u", hf->word[id].text, text, (unsigned)id);
+    const struct sh_hf_word *there = &hf->word[id];
+
+    if (there->text)
+        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" both have the id %u", shown(there->bytes), there->text, shown(bytes), text,
+                       (unsigned)id);
     hf->word[id] = (struct sh_hf_word){text, text, (uint32_t)bytes, (uint32_t)bytes, false};
     return SH_OK;
 }
@@ -149,12 +158,12 @@ static sh_rc read_merge(struct sh_hf *hf, const json_t *merge, uint32_t rank, st
     for (int i = 0; i < 2; i++) {
         id[i] = sh_words_get(&hf->by_text, side[i], bytes[i]);
         if (id[i] < 0)
-            return sh_fail(SH_E_DATA, "\"%.40s\" is no word", side[i]);
+            return sh_fail(SH_E_DATA, "\"%.*s\" is no word", shown(bytes[i]), side[i]);
         sh_text_put(whole, side[i], bytes[i]);
     }
     int64_t made = sh_words_get(&hf->by_text, whole->at, whole->n);
     if (made < 0)
-        return sh_fail(SH_E_DATA, "\"%.40s\" and \"%.40s\" together are no word", side[0], side[1]);
+        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" together are no word", shown(bytes[0]), side[0], shown(bytes[1]), side[1]);
     sh_merges_put(&hf->model.merges, (uint32_t)id[0], (uint32_t)id[1], rank, (uint32_t)made);
     return SH_OK;
 }

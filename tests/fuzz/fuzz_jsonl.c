@@ -1,0 +1,125 @@
+/* Lines of jsonl: sh_json_field() takes what jansson takes, finds the same text, and refuses the rest in one line.
+ *
+ *   fuzz_jsonl [RUNS [SEED]]      random mutations of good lines; default 100000 runs, 10000000 when SHERD_LONG is set
+ *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
+#include "io/json/field.h"
+#include "io/json/json.h"
+#include "src/base/hash.h"
+#include "src/base/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+
+/* What jansson says of a line: its text, NULL for a line that must be refused. *known: whether it may be compared, for jansson
+ * refuses some lines for their numbers and for keys twice, which are no matter here. */
+static json_t *expected(const char *line, size_t n, bool *known)
+{
+    json_t *top = NULL, *text;
+    json_error_t error;
+    *known = true;
+    top = json_loadb(line, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+    if (!top) {
+        enum json_error_code code = json_error_code(&error);
+        *known = code != json_error_numeric_overflow && code != json_error_duplicate_key && code != json_error_null_byte_in_key &&
+                 code != json_error_stack_overflow;
+        return NULL;
+    }
+    text = json_is_object(top) ? json_incref(json_object_get(top, "text")) : NULL;
+    json_decref(top);
+    if (text && !json_is_string(text)) {
+        json_decref(text);
+        text = NULL;
+    }
+    return text;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    char *line = malloc(n + 1), *text = malloc(n + 1);
+    size_t found = 0;
+    bool known;
+    memcpy(line, bytes, n);
+    if (sh_utf8_check(bytes, n) == n) { /* which the caller sees to */
+        sh_error_clear();
+        sh_rc rc = sh_json_field(line, n, "text", text, &found);
+        json_t *want = expected(line, n, &known);
+        if (rc != SH_OK && (rc != SH_E_DATA || !sh_error_text()[0] || strchr(sh_error_text(), '\n')))
+            abort();
+        if (known && (rc == SH_OK) != (want != NULL)) {
+            fprintf(stderr, "%.*s\n%s\n", (int)n, line, sh_error_text());
+            abort();
+        }
+        if (known && want && (found != json_string_length(want) || memcmp(text, json_string_value(want), found) != 0))
+            abort();
+        json_decref(want);
+    }
+    free(line);
+    free(text);
+    return 0;
+}
+
+#ifndef SH_LIBFUZZER
+enum { MAX_BYTES = 1024 };
+
+static const char *const seeds[] = {
+    "{\"text\":\"a\\u0062\\n\\\"\\\\\\/\"}", "{\"id\":[1,-2.5e+3,{\"a\":null}],\"text\":\"\\ud83d\\ude00\",\"b\":true}", " { \"b\" : { } , \"text\" : \"\" } \n",
+    "{\"t\\u0065xt\":\"key\",\"n\":[[],[[]],{\"text\":\"no\"}],\"f\":0.0}", "{}", "{\"text\":\"\xc3\xa9\xf0\x9f\x98\x80\",\"z\":\"\\u0000\"}",
+};
+static const char *const pieces[] = {
+    "\"", "\\", "{", "}", "[", "]", ",", ":", "\\u0000", "\\ud800", "\\udc00", "\\u00e9", "null", "true", "false", "nul", "-", "0", "01", ".", "1e5", "E-",
+    "\"text\":", "\"text\":\"x\",", " ", "\t", "\n", "\x01", "\x7f", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+};
+
+static uint64_t state;
+
+static size_t below(size_t n)
+{
+    return (size_t)(sh_mix64(state++) % n);
+}
+
+static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
+{
+    removed = removed > n - at ? n - at : removed;
+    if (n - removed + added > MAX_BYTES)
+        return n;
+    memmove(text + at + added, text + at + removed, n - at - removed);
+    memcpy(text + at, from, added);
+    return n - removed + added;
+}
+
+static size_t mutate(char *text, size_t n)
+{
+    const char *piece = pieces[below(sizeof pieces / sizeof pieces[0])];
+    const char byte = (char)below(128);
+    size_t at = below(n + 1);
+
+    switch (below(3)) {
+    case 0:
+        return splice(text, n, at, 1, &byte, 1);
+    case 1:
+        return splice(text, n, at, 1 + below(4), "", 0);
+    default:
+        return splice(text, n, at, below(2), piece, strlen(piece));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 10000000 : 100000;
+    char text[MAX_BYTES];
+    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
+    for (long i = 0; i < runs; i++) {
+        const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
+        size_t n = strlen(seed);
+        memcpy(text, seed, n);
+        for (size_t k = below(5); k > 0; k--)
+            n = mutate(text, n);
+        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
+    }
+    printf("fuzz_jsonl: %ld lines: ok\n", runs);
+    return 0;
+}
+#endif

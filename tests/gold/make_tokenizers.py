@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Make tests/golden/tokenizer: small tokenizers of each kind, and what the library `tokenizers` makes of hard texts.
+
+   python3 tests/gold/make_tokenizers.py tests/golden/tokenizer        (wants: pip install tokenizers)
+
+They are trained on sentences that this script makes up. Each KIND.json has a KIND.ids.json: a list of [text, ids, text decoded
+with special tokens, without them], where null is the text itself.
+"""
+import json
+import pathlib
+import random
+import sys
+
+import tokenizer_kinds
+from tokenizers import Tokenizer
+
+WORDS = ('the a of and to in is was for on with that train model token word number small large line file river house garden '
+         'wind morning der die das und nicht eine Haus Garten le la les des une maison jardin el los una casa rio que '
+         'он она дом река сад и не это 日本 東京 時間 言語 家 庭 川 が は を हिन्दी भाषा नदी घर और है بيت نهر لغة من في').split()
+CODE = ['int main(void)\n{\n\treturn 0;\n}\n', 'for (int i = 0; i < n; i++)\n    x[i] = y[i] * 2;\n', 'def f(a, b):\n    return a + b\n']
+
+
+def sentences(count):
+    state = random.Random(7)
+    for _ in range(count):
+        words = [state.choice(WORDS) for _ in range(state.randrange(3, 12))]
+        if state.randrange(4) == 0:
+            words.append(str(state.randrange(100000)))
+        yield state.choice(['', '', '', '\n']) + ' '.join(words).capitalize() + state.choice(['.', '!', ', ', '?\n', '...\n\n'])
+    yield from CODE * 20
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    state = random.Random(11)
+    texts = tokenizer_kinds.HARD + [tokenizer_kinds.random_text(state) for _ in range(40)] + list(sentences(12))
+    for kind in tokenizer_kinds.KINDS:
+        tokenizer_kinds.train(kind, sentences(3000), 700 if kind == 'llama2' else 520).save(str(folder / f'{kind}.json'), pretty=False)
+        t = Tokenizer.from_file(str(folder / f'{kind}.json'))
+        rows = []
+        for text in texts:
+            ids = t.encode(text).ids
+            decoded = [t.decode(ids, skip_special_tokens=False), t.decode(ids)]
+            rows.append([text, ids] + [None if back == text else back for back in decoded])
+        with open(folder / f'{kind}.ids.json', 'w', encoding='ascii') as out:
+            out.write('[\n' + ',\n'.join(json.dumps(row, separators=(',', ':')) for row in rows) + '\n]\n')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,289 @@
+/* Tokenizers against what the library `tokenizers` made of the same texts (tests/golden/tokenizer), and what is refused. */
+#include "io/json/json.h"
+#include "io/token/files.h"
+#include "io/token/hf.h"
+#include "io/token/pattern.h"
+#include "sherd_config.h"
+#include "src/base/hash.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#ifdef HAVE_PCRE2
+enum { EXPRESSIONS = 1 };
+#else
+enum { EXPRESSIONS = 0 };
+#endif
+
+static char *golden(const char *name)
+{
+    const char *top = getenv("SHERD_SRCDIR");
+    return sh_strfmt("%s/tests/golden/tokenizer/%s", top ? top : ".", name);
+}
+
+static void check_decoded(const struct sh_tokenizer *t, const struct sh_ids *ids, bool special, const json_t *expected,
+                          const json_t *text)
+{
+    const json_t *want = json_is_null(expected) ? text : expected;
+    char *back;
+    size_t bytes;
+    assert_int_equal(sh_decode_ids(t, ids->id, ids->n, special, &back, &bytes), SH_OK);
+    assert_int_equal(bytes, json_string_length(want));
+    assert_memory_equal(back, json_string_value(want), bytes);
+    free(back);
+}
+
+static void check_row(const struct sh_tokenizer *t, struct sh_encoder *e, const json_t *row)
+{
+    const json_t *text = json_array_get(row, 0), *want = json_array_get(row, 1), *id;
+    struct sh_ids ids = {0};
+    size_t i;
+    assert_int_equal(sh_encode(e, json_string_value(text), json_string_length(text), SH_ENCODE_BEGIN | SH_ENCODE_END, &ids), SH_OK);
+    if (ids.n != json_array_size(want))
+        print_error("%s\n", json_string_value(text));
+    assert_int_equal(ids.n, json_array_size(want));
+    json_array_foreach(want, i, id)
+        assert_int_equal(ids.id[i], json_integer_value(id));
+    check_decoded(t, &ids, true, json_array_get(row, 2), text);
+    check_decoded(t, &ids, false, json_array_get(row, 3), text);
+    free(ids.id);
+}
+
+/* Twice, so that the second time all pieces are known. */
+static void check_kind(const char *kind)
+{
+    char *name = sh_strfmt("%s.json", kind), *rows_name = sh_strfmt("%s.ids.json", kind);
+    char *path = golden(name), *rows_path = golden(rows_name);
+    struct sh_tokenizer *t = NULL;
+    json_t *rows = NULL, *row;
+    size_t i;
+    assert_int_equal(sh_tokenizer_open(path, &t), SH_OK);
+    assert_int_equal(sh_json_load(rows_path, 1 << 22, &rows), SH_OK);
+    struct sh_encoder *e = sh_encoder_create(t);
+    for (int round = 0; round < 2; round++)
+        json_array_foreach(rows, i, row)
+            check_row(t, e, row);
+    assert_true(i > 80);
+    sh_encoder_destroy(e);
+    sh_tokenizer_close(t);
+    json_decref(rows);
+    free(name);
+    free(rows_name);
+    free(path);
+    free(rows_path);
+}
+
+static void ids_are_those_of_tokenizers(void **state)
+{
+    (void)state;
+    check_kind("llama2");
+    if (!EXPRESSIONS)
+        skip();
+    check_kind("gpt2");
+    check_kind("llama3");
+    check_kind("qwen");
+}
+
+static sh_rc parse(const char *text, struct sh_hf **hf)
+{
+    return sh_hf_parse(text, strlen(text), "t.json", hf);
+}
+
+#define MODEL "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<unk>\":3},\"merges\":[\"a b\"]}"
+
+static void unknown_parts_are_refused_by_name(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } rows[] = {
+        {"[]", "t.json: there is no \"model\" in it"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "model: its type is \"Unigram\"; only BPE is read"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "model: dropout has a value"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix has"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"magic\":1}}", "the key \"magic\" is not known here"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "\"a\" and \"b\" both have the id 0"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", "must be a whole number from 0"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":2147483648},\"merges\":[]}}", "must be a whole number from 0"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}", "there is no word in it"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", "vocab is a list and must be an object"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}}", "merges[0]: \"a\" and \"b\" together are no word"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"c\"]]}}", "merges[0]: \"c\" is no word"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "merges[0]: a merge is"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", "merges[0]: a merge is"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"u\"}}", "unk_token \"u\" is no word"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\ud800\":0},\"merges\":[]}}", "t.json: line 1"},
+        {"{\"normalizer\":{\"type\":\"Lowercase\"}," MODEL "}", "normalizer: the type \"Lowercase\" is not one that Sherd reads"},
+        {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFKC\"}]}," MODEL "}",
+         "normalizer: normalizers[1]: the type \"NFKC\""},
+        {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"b\"}," MODEL "}", "only a string is replaced"},
+        {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL "}", "pre_tokenizer: the type \"BertPreTokenizer\""},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"},\"behavior\":\"Removed\"}," MODEL "}", "an empty text"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\"}," MODEL "}", "behavior is \"Odd\""},
+        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL "}", "replacement must be one character"},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"use_regex\":false,"
+         "\"add_prefix_space\":false},{\"type\":\"Digits\"}]}," MODEL "}", "pretokenizers[1]: Digits: a step behind ByteLevel"},
+        {"{\"post_processor\":{\"type\":\"BertProcessing\"}," MODEL "}", "post_processor: the type \"BertProcessing\""},
+        {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}," MODEL "}", "single must have the text \"A\" once"},
+        {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+         "\"special_tokens\":{\"x\":{\"ids\":[9]}}}," MODEL "}", "post_processor: no word has the id 9"},
+        {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}", "decoder: the type \"WordPiece\""},
+        {"{\"added_tokens\":[{\"id\":9,\"content\":\"x\"}]," MODEL "}", "added_tokens[0]: \"x\" has the id 9, but is read as 4"},
+        {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," MODEL "}", "the id of this word in vocab"},
+        {"{\"added_tokens\":[{\"id\":4,\"content\":\"x\"},{\"id\":4,\"content\":\"x\"}]," MODEL "}", "added_tokens[1]: \"x\" is there twice"},
+        {"{\"odd\":1," MODEL "}", "the key \"odd\" is not known here"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_hf *hf = NULL;
+        assert_int_equal(parse(rows[i].text, &hf), SH_E_DATA);
+        if (!strstr(sh_error_text(), rows[i].says))
+            print_error("row %zu: %s\n", i, sh_error_text());
+        assert_non_null(strstr(sh_error_text(), rows[i].says));
+        assert_null(strchr(sh_error_text(), '\n'));
+    }
+}
+
+static void expressions_that_are_not_read(void **state)
+{
+    static const struct {
+        const char *pattern, *says;
+    } rows[] = {
+        {"a.b", "one of . ^ $"}, {"^a", "one of . ^ $"}, {"\\bword", "an unknown escape"}, {"\\w+", "an unknown escape"},
+        {"\\h", "an unknown escape"}, {"\\1", "an unknown escape"}, {"a\\", "an unknown escape"}, {"\\p{Klingon}", "an unknown property"},
+        {"\\p{L", "an unknown property"}, {"\\pL", "a property without { }"}, {"[a[b]]", "a class within a class"}, {"[a&&b]", "a class within a class"},
+        {"[]", "an empty class"}, {"[abc", "without an end"}, {"[z-a]", "a range"}, {"(?i:[a-z])", "a class where letters"},
+        {"(?i:\xc3\xa9)", "known for ASCII only"}, {"(?i:'ss)", "of which Unicode makes one"}, {"(?P<n>a)", "an unknown kind of group"}, {"(?i)a", "an unknown kind of group"},
+        {"(a", "a ( without a )"}, {"a)", "a ) without a ("}, {"a{,3}", "a count that is not"}, {"a{2,1}", "a count that is not"}, {"a{9999}", "a count that is not"},
+        {"a{1,2}+", "a count that is not"}, {"\xff", "not UTF-8"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *out = NULL;
+        assert_int_equal(sh_pattern_translate(rows[i].pattern, strlen(rows[i].pattern), &out), SH_E_DATA);
+        if (!strstr(sh_error_text(), rows[i].says))
+            print_error("row %zu: %s\n", i, sh_error_text());
+        assert_non_null(strstr(sh_error_text(), rows[i].says));
+    }
+}
+
+static void classes_are_our_own(void **state)
+{
+    (void)state;
+    char *out;
+    assert_int_equal(sh_pattern_translate("[\\s-]|(?i:'S)|\\p{Han}?+x{1,3}", 31, &out), SH_OK);
+    assert_non_null(strstr(out, "[\\x{9}-\\x{d}\\x{20}\\x{2d}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}"));
+    assert_non_null(strstr(out, "|(?:[\\x{27}][\\x{53}\\x{73}\\x{17f}])|"));
+    assert_non_null(strstr(out, "]?+[\\x{78}]{1,3}"));
+    free(out);
+    assert_int_equal(sh_pattern_translate("\\P{L}", 5, &out), SH_OK);
+    assert_null(strstr(out, "\\x{d800}")); /* no end of a range is a surrogate */
+    free(out);
+}
+
+/* A piece past the size that is scanned, and the same one letter by letter below it. */
+static void long_pieces_merge_as_short_ones(void **state)
+{
+    enum { N = 200001 };
+    (void)state;
+    struct sh_hf *hf;
+    struct sh_bpe_scratch s;
+    assert_int_equal(parse("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"aa\":1,\"aaaa\":2,\"b\":3,\"ab\":4},"
+                           "\"merges\":[\"a a\",\"aa aa\",\"a b\"]}}", &hf), SH_OK);
+    sh_bpe_scratch_init(&s);
+    unsigned char *text = calloc(N, 1);
+    struct sh_ids ids = {0};
+    memset(text, 'a', N);
+    sh_bpe_encode(&hf->model, &s, text, N, &ids);
+    assert_int_equal(ids.n, N / 4 + 1);
+    assert_int_equal(ids.id[ids.n - 2], 2);
+    assert_int_equal(ids.id[ids.n - 1], 0);
+    for (size_t n = 1; n < 130; n++) { /* a^n b: b joins the last letter where it is single */
+        size_t left = n % 4, expected = n / 4 + (left == 0 ? 1 : left == 1 ? 1 : left == 2 ? 2 : 2);
+        ids.n = 0;
+        text[n] = 'b';
+        sh_bpe_encode(&hf->model, &s, text, n + 1, &ids);
+        assert_int_equal(ids.n, expected);
+        assert_int_equal(ids.id[ids.n - 1], left % 2 ? 4 : 3);
+        text[n] = 'a';
+    }
+    free(ids.id);
+    free(text);
+    sh_bpe_scratch_free(&s);
+    sh_hf_free(hf);
+}
+
+/* Unknown characters: bytes where all are words, else the unknown word, neighbours as one or each. */
+static void unknown_characters(void **state)
+{
+    static const struct {
+        const char *more, *text;
+        uint32_t ids[8];
+        size_t n;
+    } rows[] = {
+        {"", "axyb", {0, 1}, 2},
+        {",\"unk_token\":\"<unk>\"", "axyb", {0, 2, 2, 1}, 4},
+        {",\"unk_token\":\"<unk>\",\"fuse_unk\":true", "axyb", {0, 2, 1}, 3},
+        {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", "axzb", {0, 3, 2, 1}, 4},
+        {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", "azxb", {0, 3, 2, 1}, 4}, /* bytes pass an unknown one by */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[400];
+        struct sh_hf *hf = NULL;
+        struct sh_bpe_scratch s;
+        struct sh_ids ids = {0};
+        snprintf(text, sizeof text, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"<unk>\":2,\"<0x78>\":3},\"merges\":[]%s}}", rows[i].more);
+        assert_int_equal(parse(text, &hf), SH_OK);
+        sh_bpe_scratch_init(&s);
+        sh_bpe_encode(&hf->model, &s, (const unsigned char *)rows[i].text, strlen(rows[i].text), &ids);
+        assert_int_equal(ids.n, rows[i].n);
+        assert_memory_equal(ids.id, rows[i].ids, ids.n * sizeof *ids.id);
+        free(ids.id);
+        sh_bpe_scratch_free(&s);
+        sh_hf_free(hf);
+    }
+}
+
+static void text_must_be_utf8(void **state)
+{
+    static const char *const wrong[] = {"ab\xff", "ab\xc0\x80", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80", "ab\xe2\x82", "ab\x80"};
+    (void)state;
+    char *path = golden("llama2.json");
+    struct sh_tokenizer *t;
+    struct sh_ids ids = {0};
+    assert_int_equal(sh_tokenizer_open(path, &t), SH_OK);
+    struct sh_encoder *e = sh_encoder_create(t);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(sh_encode(e, wrong[i], strlen(wrong[i]), 0, &ids), SH_E_DATA);
+        assert_non_null(strstr(sh_error_text(), "byte 3 of the text (0x"));
+    }
+    assert_true(t->hash != 0 && t->hash != sh_hash64("", 0));
+    assert_int_equal(sh_tokenizer_find(t, "<s>"), 1);
+    assert_int_equal(sh_tokenizer_find(t, "no word"), -1);
+    free(ids.id);
+    free(path);
+    sh_encoder_destroy(e);
+    sh_tokenizer_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_are_those_of_tokenizers),
+        cmocka_unit_test(unknown_parts_are_refused_by_name),
+        cmocka_unit_test(expressions_that_are_not_read),
+        cmocka_unit_test(classes_are_our_own),
+        cmocka_unit_test(long_pieces_merge_as_short_ones),
+        cmocka_unit_test(unknown_characters),
+        cmocka_unit_test(text_must_be_utf8),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
