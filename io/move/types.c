@@ -81,16 +81,37 @@ static int64_t first_not_finite(const float *x, int64_t n)
     return i;
 }
 
+/* The upper half is the number, and the lower one is zero. */
+static bool widen_halves(const char *from, int64_t n, struct sh_floats to)
+{
+    uint32_t bad = 0;
+    memcpy(to.high, from, (size_t)n * 2);
+    memset(to.low, 0, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        bad |= (to.high[i] & 0x7f80u) == 0x7f80u;
+    return !bad;
+}
+
+/* Returns the first that is not finite, or n. Directly to where they stay, where that is possible. */
+static int64_t widen_to(enum sh_move_type t, const char *from, int64_t n, struct sh_floats to)
+{
+    float piece[PIECE], *floats = to.whole ? to.whole : piece;
+    if (t == SH_MOVE_BF16 && to.high && widen_halves(from, n, to))
+        return n;
+    widen_piece(t, from, n, floats);
+    if (!to.whole)
+        sh_floats_put(to, n, floats);
+    return all_finite(floats, n) ? n : first_not_finite(floats, n);
+}
+
 int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to)
 {
-    float piece[PIECE];
     int64_t bad = n;
     for (int64_t at = 0, m; at < n; at += m) {
         m = n - at < PIECE ? n - at : PIECE;
-        widen_piece(t, (const char *)from + at * sh_move_type_bytes(t), m, piece);
-        if (bad == n && !all_finite(piece, m))
-            bad = at + first_not_finite(piece, m);
-        sh_floats_put(sh_floats_at(to, at), m, piece);
+        int64_t first = widen_to(t, (const char *)from + at * sh_move_type_bytes(t), m, sh_floats_at(to, at));
+        if (first < m && bad == n)
+            bad = at + first;
     }
     return bad;
 }

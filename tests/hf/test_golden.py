@@ -8,6 +8,7 @@ import array
 import json
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -225,6 +226,39 @@ def case_existing():
     return wrong + ([] if done.returncode == 2 and 'hf-00000004 exists already' in done.stderr else [done.stderr])
 
 
+def case_full():
+    """A disk without room, at any byte: one line, and nothing is left behind."""
+    import_export('gpt2')
+    shutil.rmtree('full', ignore_errors=True)
+    os.mkdir('full')
+    wrong = []
+    for words, whole in ((['ckpt', 'export', 'imported-gpt2', '-o', 'full/out'], 11072),
+                         (['ckpt', 'import', str(HERE / 'gpt2'), '-o', 'full/out'], 40000)):
+        for limit in 0, 100, 4096, whole - 1:
+            def bound(limit=limit):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            done = subprocess.run(job.command(0, words), capture_output=True, text=True, preexec_fn=bound,
+                                  restore_signals=False)  # SIGXFSZ stays ignored
+            left = [name for _, folders, files in os.walk('full') for name in [*folders, *files] if name not in ('out', '.lock')]
+            errors = [line for line in done.stderr.splitlines() if line.startswith('sherd: error')]
+            if done.returncode != 3 or len(errors) != 1 or left:
+                wrong.append(f'{words[1]} with {limit} bytes: exit {done.returncode}, left {left}: {done.stderr}')
+            shutil.rmtree('full/out', ignore_errors=True)
+    return wrong
+
+
+def case_trust():
+    """Weights that others may write decide what a run trains on."""
+    shutil.rmtree('open', ignore_errors=True)
+    shutil.copytree(HERE / 'gpt2', 'open')
+    os.chmod('open/model.safetensors', 0o666)
+    tokens('gpt2')
+    config = {**RUN, 'model.hf_assets_path': '../open', 'training.steps': 1}
+    wrong = refused('open-run', config, 'model.safetensors')
+    job.train('open-run', {**config, 'checkpoint.trust': 'any'})
+    return wrong
+
+
 def case_resume():
     """A checkpoint of the run goes before the folder; the step that is already there is written as transformers has it."""
     tokens('llama')
@@ -244,5 +278,6 @@ if __name__ == '__main__':
         + [(f'{name}: import and export', case_import_export, name) for name in ('gpt2', 'llama')]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
-        + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('a resume', case_resume)]
+        + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
+           ('weights that others may write', case_trust), ('a resume', case_resume)]
         + (meshes if job.can_launch() else [])))

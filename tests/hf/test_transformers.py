@@ -44,7 +44,7 @@ MODELS = {
     'llama tied, grouped, wide heads': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True, num_key_value_heads=2,
                                                                        head_dim=24, rms_norm_eps=1e-5)),
     'llama, llama3 rope': (transformers.LlamaConfig, dict(SIZES, rope_parameters=LLAMA3, num_key_value_heads=1)),
-    'mistral': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=2, sliding_window=40)),
+    'mistral': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=2, sliding_window=64)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -171,12 +171,9 @@ def meaning(config):
 
 
 def resolved(folder):
-    text = job.sherd('config', 'get', *meaning_keys(folder), f'--model.hf={folder}', '--training.seq_len=8')
-    return dict(zip(meaning_keys(folder), text.splitlines()))
-
-
-def meaning_keys(folder):
-    return list(meaning(transformers.AutoConfig.from_pretrained(folder)))
+    text = job.sherd('plan', f'--model.hf={folder}', '--training.seq_len=8', '--print-config')
+    section = text.split('model:\n')[1].split('\ntraining:')[0]
+    return {f'model.{key}': value for key, value in (line.strip().split(': ') for line in section.splitlines())}
 
 
 def same(ours, theirs):
