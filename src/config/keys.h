@@ -1,6 +1,7 @@
 /* The table of configuration keys (keys.c): the one place that knows their names, types, ranges, defaults and meanings.
  * Loading, printing, help and comparison read it; lookup.c finds rows by name. A new row also goes into a table of
- * tests/unit/test_stored.c: into checkpoints, or with the machine (column `of`). Inside src/config only; all local. */
+ * tests/unit/test_stored.c: into checkpoints, or with the machine (column `of`); and into the one of
+ * tests/user/test_options.py, which shows that it changes something. Inside src/config only; all local. */
 #ifndef SH_CONFIG_KEYS_H
 #define SH_CONFIG_KEYS_H
 

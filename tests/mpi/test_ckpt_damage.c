@@ -1,6 +1,7 @@
 /* Damaged files, files of another model and faults while saving: one error for all ranks, and nothing lost. */
 #include "tests/mpi/ckpt_case.h"
 
+#include "io/checkpoint/edge.h"
 #include "src/mesh/mesh.h"
 
 #include <fcntl.h>
@@ -256,6 +257,30 @@ static void uncovered(const char *folder)
     check_untouched();
 }
 
+/* Two parts of a block, read by every rank, the second one twice. A rank that read other bytes than its replica is found, although the
+ * sum without its part is right. */
+static void replicas_that_read_otherwise(void)
+{
+    enum { ELEMS = 10 };
+    const struct sh_ckpt_tensor tensor = {"a", 1, {ELEMS}, ELEMS};
+    const struct sh_ckpt_set set = {.tensors = &tensor, .n_tensors = 1};
+    struct sh_ckpt_meta meta = {.step = 7};
+    struct sh_ckpt_index x;
+
+    CHECK(sh_ckpt_index_make(&set, &meta, &x) == SH_OK);
+    x.digest[SH_CKPT_MODEL][0] = 3;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        struct sh_ckpt_part part[] = {{0, 0, 4, 1}, {0, 4, ELEMS, 2}, {0, 4, ELEMS, wrong && test_rank == 0 ? 9 : 2}};
+        struct sh_ckpt_parts mine = {.part = part, .n = 3};
+        sh_rc rc = sh_agree(sh_ckpt_edge_check(&mine, &x, -1, "a file", test_world));
+
+        CHECK(rc == (wrong ? SH_E_DATA : SH_OK));
+        CHECK(!wrong || test_rank != 0 || strstr(sh_error_text(), "a file: model/a, block 0"));
+        sh_error_clear();
+    }
+    sh_ckpt_index_free(&x);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(sh_mesh_start(&argc, &argv) == SH_OK);
@@ -281,6 +306,7 @@ int main(int argc, char **argv)
     cut_and_lengthened(folder);
     check_untouched();
     swapped_pages();
+    replicas_that_read_otherwise();
     remove_folder();
     if (test_rank == 0)
         printf("test_ckpt_damage: %d ranks: ok\n", test_world);

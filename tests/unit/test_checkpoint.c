@@ -7,9 +7,11 @@
 #include <cmocka.h>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/folder.h"
 #include "io/move/deadline.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -26,6 +28,7 @@ static void the_rule_keeps_what_it_says(void **state)
         {{0, 0}, 1, 100, 50, true},    /* no limit */
         {{1, 0}, 100, 100, 0, true},   /* the good one */
         {{1, 0}, 101, 100, 0, true},   /* newer than it */
+        {{1, 0}, 101, 100, 5, true},   /* and older than five of its kind */
         {{1, 0}, 99, 100, 1, false},
         {{3, 0}, 98, 100, 2, true},
         {{3, 0}, 97, 100, 3, false},
@@ -46,6 +49,73 @@ static void the_step_is_in_the_name(void **state)
     assert_int_equal(sh_ckpt_step_of("step-123456789.h5"), 123456789);
     assert_int_equal(sh_ckpt_step_of("step-12.h5"), -1);
     assert_int_equal(sh_ckpt_step_of("step-00000012.h5/x"), -1);
+}
+
+static void touch(const char *folder, const char *name)
+{
+    char path[256];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fclose(f);
+}
+
+static void expect_newest(const char *folder, int64_t before, const char *name)
+{
+    char *path;
+
+    assert_int_equal(sh_ckpt_newest_before(folder, before, &path), SH_OK);
+    if (!name)
+        assert_null(path);
+    else
+        assert_string_equal(strrchr(path, '/') + 1, name);
+    free(path);
+}
+
+/* By its name alone: neither what is unfinished nor what another program put there. */
+static void the_newest_is_that_of_the_last_step(void **state)
+{
+    static const char *const others[] = {".step-00000009.h5.0123456789abcdef.tmp", "step-00000009.h5.bak", "step-9.h5"};
+    static const char *const steps[] = {"step-00000002.h5", "step-00000010.h5", "step-00000003.h5"};
+    char folder[] = "/tmp/test_checkpoint.XXXXXX", path[256];
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 3; i++)
+        touch(folder, others[i]);
+    expect_newest(folder, INT64_MAX, NULL);
+    for (int i = 0; i < 3; i++)
+        touch(folder, steps[i]);
+    expect_newest(folder, INT64_MAX, "step-00000010.h5");
+    expect_newest(folder, 10, "step-00000003.h5");
+    expect_newest(folder, 2, NULL);
+    for (int i = 0; i < 6; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, i < 3 ? others[i] : steps[i - 3]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(folder), 0);
+}
+
+/* What lies behind the good one is of no known worth: it neither goes, nor does one that is wanted go in its place. */
+static void newer_ones_do_not_count(void **state)
+{
+    static const struct sh_ckpt_keep keep = {.latest = 2};
+    char folder[] = "/tmp/test_checkpoint.XXXXXX", path[64];
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (int step = 1; step <= 5; step++) {
+        snprintf(path, sizeof path, "step-%08d.h5", step);
+        touch(folder, path);
+    }
+    assert_int_equal(sh_ckpt_retain(folder, &keep, 4), SH_OK);
+    for (int step = 1; step <= 5; step++) {
+        snprintf(path, sizeof path, "%s/step-%08d.h5", folder, step);
+        assert_int_equal(unlink(path) == 0, step >= 3);
+    }
+    assert_int_equal(rmdir(folder), 0);
 }
 
 /* Runs `child` in a process of its own; returns its exit status and what it wrote to standard error. */
@@ -142,6 +212,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rule_keeps_what_it_says),
         cmocka_unit_test(the_step_is_in_the_name),
+        cmocka_unit_test(the_newest_is_that_of_the_last_step),
+        cmocka_unit_test(newer_ones_do_not_count),
         cmocka_unit_test(two_jobs_cannot_have_one_folder),
         cmocka_unit_test(a_stage_has_a_deadline),
     };

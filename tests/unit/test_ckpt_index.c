@@ -9,6 +9,7 @@
 
 #include "io/checkpoint/child.h"
 #include "io/checkpoint/clean.h"
+#include "io/checkpoint/digest.h"
 #include "io/checkpoint/pack.h"
 
 #include <fcntl.h>
@@ -357,9 +358,73 @@ static void threads_read_at_once(void **state)
     }
 }
 
+/* Numbers made after doc/checkpoint-format.md by another program: files of today must be sound tomorrow. */
+static void digests_are_those_of_the_format(void **state)
+{
+    static const float data[] = {0, 1, -2.5f, 3e38f, 1e-40f};
+    static const struct {
+        int64_t step;
+        int state;
+        const char *name;
+        int64_t block;
+        uint64_t sum;
+    } sums[] = {
+        {0, 0, "a.weight", 0, 0x6d2c27b16c712381},
+        {0, 0, "a.weight", 3, 0x04c94dba68591082},
+        {7, 0, "a.weight", 0, 0x093ebae40622e7d8},
+        {7, 0, "a.weight", 3, 0x32ca23cde805783a},
+        {7, 2, "a.weight", 0, 0xcdc62a920aa39ef1},
+        {7, 2, "a.weight", 3, 0xf50bf58f87eda85c},
+        {7, 2, "b", 0, 0x38c8692109a0f66f},
+        {7, 2, "b", 3, 0x813678ca3f71bcca},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+        uint64_t seed = sh_ckpt_digest_seed(sums[i].step, sums[i].state, sums[i].name);
+
+        assert_true(sh_ckpt_digest_part(seed, sums[i].block, data, 0, 5) == sums[i].sum);
+        assert_true(sh_ckpt_digest_part(seed, sums[i].block, data, 0, 2) +
+                        sh_ckpt_digest_part(seed, sums[i].block, data + 2, 2, 3) == sums[i].sum);
+    }
+}
+
+/* One change of each thing that the digest of an index is said to cover. */
+static void change(struct sh_ckpt_index *x, int what)
+{
+    int64_t *const numbers[] = {&x->meta.step, &x->meta.samples, &x->meta.tokens, &x->meta.updates, &x->entry[1].dim[0]};
+
+    if (what < 5)
+        ++*numbers[what];
+    else if (what == 5)
+        x->meta.config[0] = 'b';
+    else if (what == 6)
+        x->meta.guard[0] = '1';
+    else if (what == 7)
+        x->entry[0].name[0] = 'c';
+    else
+        x->digest[what - 8][1] ^= 1;
+}
+
+static void an_index_is_under_its_digest(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 8 + SH_CKPT_STATES; what++) {
+        struct sh_ckpt_index x = make_index();
+        uint64_t before = sh_ckpt_index_digest(&x);
+
+        change(&x, what);
+        if (sh_ckpt_index_digest(&x) == before)
+            fail_msg("change %d is not under the digest", what);
+        sh_ckpt_index_free(&x);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(digests_are_those_of_the_format),
+        cmocka_unit_test(an_index_is_under_its_digest),
         cmocka_unit_test(only_a_sound_index_is_taken),
         cmocka_unit_test(a_footer_is_one_to_the_bit),
         cmocka_unit_test(text_is_shown_without_controls),

@@ -61,6 +61,7 @@ static const struct refusal texts[] = {
      "c.yaml:2: training.steps: 9223372036854775808 is out of range 1 .. 1000000000000"},
     {"training:\n  threads: 2147483648\n", "c.yaml:2: training.threads: 2147483648 is out of range 0 .. 4096"},
     {"optimizer:\n  beta1: 1\n", "c.yaml:2: optimizer.beta1: 1 is out of range 0 .. 0.999999999"},
+    {"optimizer:\n  lr: -0.1\n", "c.yaml:2: optimizer.lr: -0.1 is out of range 0 .. 1000"},
     {"optimizer:\n  lr: 1e999\n", "c.yaml:2: optimizer.lr: 1e999 is out of range 0 .. 1000"},
     {"mesh:\n  shard: 0\n", "c.yaml:2: mesh.shard: 0 is out of range 1 .. 1048576"},
     {"memory:\n  limit_bytes: 9000000TiB\n",

@@ -205,6 +205,29 @@ static void each_window_once_an_epoch(void **state)
     sh_data_close(d);
 }
 
+/* Capitals first, as bytes compare: in the order of a locale other ranks would number the windows otherwise. */
+static void files_are_in_the_order_of_their_bytes(void **state)
+{
+    static const char *const names[] = {"o-B.bin", "o-a.bin", "o-a_.bin", "o-aB.bin", "o-b.bin"};
+    static const int order[] = {0, 1, 3, 2, 4};
+    struct sh_data_options opt;
+    struct sh_data *d;
+
+    (void)state;
+    for (int i = 4; i >= 0; i--)
+        write_tokens(names[i], VOCAB, T + 1, 100 * i);
+    opt = options("o-*.bin");
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    for (int i = 0; i < 5; i++) {
+        int32_t tokens[T], targets[T];
+        int64_t counted;
+
+        assert_int_equal(sh_data_read(d, i, 1, tokens, targets, NULL, &counted), SH_OK);
+        assert_int_equal(tokens[0], 100 * order[i]);
+    }
+    sh_data_close(d);
+}
+
 static void documents(void **state)
 {
     (void)state;
@@ -605,6 +628,7 @@ int main(void)
         cmocka_unit_test(both_sizes_of_tokens),
         cmocka_unit_test(bare_files),
         cmocka_unit_test(each_window_once_an_epoch),
+        cmocka_unit_test(files_are_in_the_order_of_their_bytes),
         cmocka_unit_test(documents),
         cmocka_unit_test(reading_ahead_changes_nothing),
         cmocka_unit_test(wrong_headers),

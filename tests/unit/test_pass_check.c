@@ -221,6 +221,17 @@ static void norm_sum_too_early(struct plant *l)
     move(l, find(l, SH_OP_ALL_REDUCE, false, 0), find(l, SH_OP_SUMSQ, false, 2));
 }
 
+/* The shard of the gradient lives between sections, so that it has a value before. */
+static void sum_is_read_meanwhile(struct plant *l)
+{
+    int first = find(l, SH_OP_REDUCE_SCATTER, false, 0), next = first + 1;
+
+    while (sh_op_info(op_at(l, next)->kind)->comm || op_at(l, next)->in[0] == SH_NONE)
+        next++;
+    assert_true(l->p->tensors[op_at(l, first)->out[0]].persistent && op_at(l, next)->kind != SH_OP_WAIT);
+    op_at(l, next)->in[0] = op_at(l, first)->out[0];
+}
+
 static struct sh_program *right_program(int rank)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -251,6 +262,7 @@ static const struct error table[] = {
     {"a unit is read before it is gathered", SH_SECTION_ONLY, read_before_wait, "not gathered"},
     {"an activation is read before it is written", SH_SECTION_ONLY, read_before_write, "nothing has written"},
     {"a gradient is written while it is reduced", SH_SECTION_ONLY, reduced_before_complete, "under way"},
+    {"a sum is read while it is made", SH_SECTION_ONLY, sum_is_read_meanwhile, "under way"},
     {"something is added to nothing", SH_SECTION_ONLY, add_to_nothing, "adds to what nothing"},
     {"an input is missing", SH_SECTION_ONLY, input_missing, "an input is missing"},
     {"an output too many", SH_SECTION_ONLY, output_too_many, "an output is missing or too many"},
@@ -331,12 +343,39 @@ static void the_hash_tells_orders_apart(void **state)
     sh_program_destroy(l.p);
 }
 
+/* Each thing that ranks must agree on for a collective to work. */
+static void the_hash_tells_collectives_apart(void **state)
+{
+    struct plant l = {.p = right_program(1)};
+    uint64_t hash = sh_pass_hash(l.p);
+    struct sh_op *gather;
+
+    (void)state;
+    l.s = section_of(l.p, SH_SECTION_ONLY);
+    gather = op_at(&l, find(&l, SH_OP_ALL_GATHER, false, 1));
+    gather->kind = SH_OP_ALL_REDUCE;
+    assert_int_not_equal(sh_pass_hash(l.p), hash);
+    gather->kind = SH_OP_ALL_GATHER;
+    gather->unit++;
+    assert_int_not_equal(sh_pass_hash(l.p), hash);
+    gather->unit--;
+    gather->stream = SH_STREAM_REDUCE;
+    assert_int_not_equal(sh_pass_hash(l.p), hash);
+    gather->stream = SH_STREAM_GATHER;
+    l.p->tensors[gather->out[0]].dim[0]++;
+    assert_int_not_equal(sh_pass_hash(l.p), hash);
+    l.p->tensors[gather->out[0]].dim[0]--;
+    assert_int_equal(sh_pass_hash(l.p), hash);
+    sh_program_destroy(l.p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planted_errors_are_refused),
         cmocka_unit_test(other_orders_pass),
         cmocka_unit_test(the_hash_tells_orders_apart),
+        cmocka_unit_test(the_hash_tells_collectives_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,6 +75,18 @@ static void shards_divide_model_state(void **state)
     assert_true(full.arena < optim.arena && optim.arena < whole.arena);
 }
 
+/* In a segment the parameters exist once for all: each rank's part of them counts. */
+static void a_shared_copy_is_shared_out(void **state)
+{
+    struct sh_build b = build();
+    struct plan l;
+
+    (void)state;
+    b.options.segment_ranks = 4;
+    l = plan(&b, no_shard, 4);
+    assert_about(l.bytes[SH_MEM_PARAM], 4 * sh_model_params(&wide.model) / 4);
+}
+
 /* The masters in halves: the upper one is what is gathered. */
 static void bf16_keeps_halves(void **state)
 {
@@ -260,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_divide_model_state),
+        cmocka_unit_test(a_shared_copy_is_shared_out),
         cmocka_unit_test(bf16_keeps_halves),
         cmocka_unit_test(gathered_units),
         cmocka_unit_test(gradients_kept_back_are_whole),

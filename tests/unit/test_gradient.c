@@ -1,0 +1,102 @@
+/* The gradient of each parameter is the slope of the loss: along it the loss rises as fast as it is long. So the backward that
+ * the passes make is that of the forward, whatever is recomputed. On one rank, with the reference kernels. */
+#include "src/base/rng.h"
+#include "tests/unit/simulate.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 3, TOKENS = BATCH * TINY_SEQ, SEED = 3 };
+#define STEP 2e-3
+
+static void feed(const struct sim *s)
+{
+    const struct sh_program *p = s->ranks[0].p;
+    int32_t *tokens = sim_data(s, 0, p->tokens), *targets = sim_data(s, 0, p->targets);
+
+    for (int i = 0; i < TOKENS; i++) {
+        uint32_t bits[4];
+
+        sh_philox(SEED, 0, (uint64_t)i, bits);
+        tokens[i] = (int32_t)(bits[0] % TINY_VOCAB);
+        targets[i] = i == 5 ? -1 : (int32_t)(bits[1] % TINY_VOCAB);
+        if (p->docs != SH_NONE)
+            ((int32_t *)sim_data(s, 0, p->docs))[i] = i % TINY_SEQ < 2 ? 0 : 2;
+    }
+}
+
+static double loss_of(struct sim *s)
+{
+    sim_run(s, SH_SECTION_ONLY);
+    return *(double *)sim_data(s, 0, s->ranks[0].p->loss);
+}
+
+/* The loss less the loss before, per length, where the parameter goes STEP along its gradient and back. */
+static double slope_along(struct sim *s, float *param, const float *grad, int64_t n, double length)
+{
+    float *was = malloc((size_t)n * sizeof *was);
+    double loss[2];
+
+    memcpy(was, param, (size_t)n * sizeof *was);
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < n; i++)
+            param[i] = (float)(was[i] + (side ? STEP : -STEP) * grad[i] / length);
+        loss[side] = loss_of(s);
+    }
+    memcpy(param, was, (size_t)n * sizeof *was);
+    free(was);
+    return (loss[1] - loss[0]) / (2 * STEP);
+}
+
+static void check_param(struct sim *s, const struct sh_param *param)
+{
+    const struct sh_unit *u = &s->ranks[0].p->units[param->unit];
+    float *values = (float *)sim_data(s, 0, u->compute) + param->unit_elems, *grad = malloc((size_t)param->elems * sizeof *grad);
+    double length = 0, slope;
+
+    loss_of(s);
+    memcpy(grad, (float *)sim_data(s, 0, u->grad_shard) + param->unit_elems, (size_t)param->elems * sizeof *grad);
+    for (int64_t i = 0; i < param->elems; i++)
+        length += (double)grad[i] * grad[i];
+    length = sqrt(length);
+    assert_true(length > 0.01); /* else it would say nothing */
+    slope = slope_along(s, values, grad, param->elems, length);
+    if (fabs(slope - length) > 0.02 * length + 0.01)
+        fail_msg("%s: the loss rises by %g along a gradient of length %g", param->name, slope, length);
+    free(grad);
+}
+
+static void check_model(void **state)
+{
+    const struct tiny_model *m = *state;
+
+    for (int r = 0; r < TINY_RECOMPUTES; r++) {
+        struct sh_build b = tiny_build(m, BATCH);
+        struct sim *s;
+
+        b.recompute = tiny_recomputes[r];
+        s = sim_create(&b, 1, 1, 1, SEED);
+        s->scalars = (struct sh_op_scalars){.loss_scale = 1};
+        feed(s);
+        for (int i = 0; i < s->ranks[0].p->n_params; i++)
+            check_param(s, &s->ranks[0].p->params[i]);
+        sim_destroy(s);
+    }
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[TINY_MODELS];
+
+    for (int i = 0; i < TINY_MODELS; i++)
+        tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
+                                       .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
