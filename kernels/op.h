@@ -90,6 +90,8 @@ struct sh_op_attr {
     float scale;                    /* ATTENTION*: 1/sqrt(D) */
     double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
+    double rope_ramp_first, rope_ramp_last; /* or as YaRN where rope_ramp_last > 0: between these elements of a half */
+    double rope_scale;              /* of cos and sin; 0: 1 */
     int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
     int axis;                       /* collectives: enum sh_axis (src/mesh/shape.h) */
     struct sh_op_rows rows;         /* REDUCE_SCATTER with tokens */
