@@ -47,9 +47,11 @@ enum {
 typedef const struct sh_config_word words[];
 
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
-static words family_words = {{"llama", SH_FAMILY_LLAMA},     {"gpt2", SH_FAMILY_GPT2}, {"mistral", SH_FAMILY_MISTRAL},
-                             {"qwen2", SH_FAMILY_QWEN2},     {"phi3", SH_FAMILY_PHI3}, {"smollm3", SH_FAMILY_SMOLLM3},
-                             {"starcoder2", SH_FAMILY_STARCODER2}, {NULL, 0}};
+static words family_words = {
+#define FAMILY(id, word, ...) {word, SH_FAMILY_##id},
+#include "src/config/family.inc"
+#undef FAMILY
+    {NULL, 0}};
 static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {

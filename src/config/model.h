@@ -7,7 +7,7 @@
 struct sh_model {            /* the preset sets all of these; keys given by the user win */
     char name[64];           /* preset: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b;
                                 custom: none, every dimension is given */
-    int family;              /* enum sh_cfg_family: a row of src/config/family.c */
+    int family;              /* enum sh_cfg_family: a row of src/config/family.inc */
     int n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
     double norm_eps;
     double rope_theta, rope_factor; /* factor 0: no scaling */
