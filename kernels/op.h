@@ -83,6 +83,8 @@ struct sh_op_attr {
     bool any_order;                 /* ATTENTION_BWD: may add in an order that changes from run to run, to be faster */
     double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
+    double rope_ramp_first, rope_ramp_last; /* or as YaRN where rope_ramp_last > 0: between these elements of a half */
+    double rope_scale;              /* of cos and sin; 0: 1 */
     int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
     unsigned group;                 /* collectives: over these axes of the mesh (sh_group of src/mesh/shape.h) */
     int waits_for;                  /* WAIT: index of the communication op within its section */

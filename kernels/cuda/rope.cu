@@ -45,7 +45,7 @@ template <class T> struct rope {
 struct rope_table {
     float *cs;
     int64_t D;
-    double theta, factor, low_freq, high_freq, original_len;
+    double theta, factor, low_freq, high_freq, original_len, ramp_first, ramp_last, scale;
 
     __device__ double frequency(int64_t i) const
     {
@@ -53,6 +53,11 @@ struct rope_table {
         double freq = pow(theta, -2.0 * (double)i / (double)D);
         double turns = original_len * freq / (2 * pi);
 
+        if (factor != 0 && ramp_last > 0) {
+            double ramp = ((double)i - ramp_first) / (ramp_last - ramp_first);
+            ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+            return (1 - ramp) * freq + ramp * freq / factor;
+        }
         if (factor == 0 || turns > high_freq)
             return freq;
         if (turns < low_freq)
@@ -65,8 +70,8 @@ struct rope_table {
     {
         int64_t t = i / (D / 2), k = i % (D / 2);
         double angle = (double)t * frequency(k);
-        cs[t * D + k] = (float)cos(angle);
-        cs[t * D + D / 2 + k] = (float)sin(angle);
+        cs[t * D + k] = (float)(scale * cos(angle));
+        cs[t * D + D / 2 + k] = (float)(scale * sin(angle));
     }
 };
 } // namespace
@@ -94,7 +99,8 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
     const struct sh_op_attr *attr = call->attr;
     int64_t T = call->out[0].dim[0], D = call->out[0].dim[1];
     rope_table f = {sh_data<float>(&call->out[0]), D, attr->rope_theta, attr->rope_factor, attr->rope_low_freq,
-                    attr->rope_high_freq, attr->rope_original_len};
+                    attr->rope_high_freq, attr->rope_original_len, attr->rope_ramp_first, attr->rope_ramp_last,
+                    attr->rope_scale == 0 ? 1 : attr->rope_scale};
 
     return sh_map<1>("rope_table", f, T * (D / 2), false, call->queue);
 }

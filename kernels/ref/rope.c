@@ -1,13 +1,13 @@
 /* Rotary position embedding (Su et al., arXiv:2104.09864) in Hugging Face's form: element i of the first half of a head
  * turns with element i + D/2, by an angle that is the position times freq_i = theta^(-2i/D).
- * Llama 3 stretches the slow frequencies so that a model can read further than it was first trained. */
+ * Llama 3 and YaRN stretch the slow frequencies so that a model can read further than it was first trained. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
 /* Waves longer than original_len / low_freq are slowed by `factor`, those shorter than original_len / high_freq are
  * left alone, and between the two the change is gradual. */
-static double stretch(const struct sh_op_attr *attr, double freq)
+static double stretch_by_length(const struct sh_op_attr *attr, double freq)
 {
     const double pi = 3.14159265358979323846;
     double turns = attr->rope_original_len * freq / (2 * pi); /* within the original length */
@@ -20,18 +20,34 @@ static double stretch(const struct sh_op_attr *attr, double freq)
     return (1 - smooth) * freq / attr->rope_factor + smooth * freq;
 }
 
+/* YaRN (Peng et al., arXiv:2309.00071, section 3.2): the same with limits between elements instead of lengths, which makes
+ * the change even in the logarithm of the length. */
+static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, double freq)
+{
+    double smooth = ((double)i - attr->rope_ramp_first) / (attr->rope_ramp_last - attr->rope_ramp_first);
+
+    smooth = smooth < 0 ? 0 : smooth > 1 ? 1 : smooth;
+    return (1 - smooth) * freq + smooth * freq / attr->rope_factor;
+}
+
+static double stretch(const struct sh_op_attr *attr, int64_t i, double freq)
+{
+    if (attr->rope_factor == 0)
+        return freq;
+    return attr->rope_ramp_last > 0 ? stretch_by_element(attr, i, freq) : stretch_by_length(attr, freq);
+}
+
 sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 {
     const struct sh_operand *cs = &call->out[0];
     int64_t T = cs->dim[0], D = cs->dim[1];
+    double scale = call->attr->rope_scale == 0 ? 1 : call->attr->rope_scale;
 
     for (int64_t i = 0; i < D / 2; i++) {
-        double freq = pow(call->attr->rope_theta, -2.0 * (double)i / (double)D);
-        if (call->attr->rope_factor != 0)
-            freq = stretch(call->attr, freq);
+        double freq = stretch(call->attr, i, pow(call->attr->rope_theta, -2.0 * (double)i / (double)D));
         for (int64_t t = 0; t < T; t++) {
-            sh_ref_set(cs, t * D + i, cos((double)t * freq));
-            sh_ref_set(cs, t * D + D / 2 + i, sin((double)t * freq));
+            sh_ref_set(cs, t * D + i, scale * cos((double)t * freq));
+            sh_ref_set(cs, t * D + D / 2 + i, scale * sin((double)t * freq));
         }
     }
     return SH_OK;

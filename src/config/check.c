@@ -49,11 +49,17 @@ static sh_rc check_rope(struct sh_config_state *state)
     if (c->model.rope_factor < 1)
         return sh_config_refuse(state, "model.rope_factor", "%g would shorten the context; give 0 or at least 1",
                                 c->model.rope_factor);
-    if (c->model.rope_original_max_len == 0)
+    if (c->model.rope_original_max_len == 0 && c->model.rope_type != SH_ROPE_LINEAR)
         return sh_config_refuse(state, "model.rope_original_max_len", "needed with model.rope_factor");
-    if (c->model.rope_high_freq_factor <= c->model.rope_low_freq_factor)
+    if (c->model.rope_type == SH_ROPE_LLAMA3 && c->model.rope_high_freq_factor <= c->model.rope_low_freq_factor)
         return sh_config_refuse(state, "model.rope_high_freq_factor", "%g must be above model.rope_low_freq_factor %g",
                                 c->model.rope_high_freq_factor, c->model.rope_low_freq_factor);
+    if (c->model.rope_type == SH_ROPE_YARN && c->model.rope_beta_fast <= c->model.rope_beta_slow)
+        return sh_config_refuse(state, "model.rope_beta_fast", "%g must be above model.rope_beta_slow %g",
+                                c->model.rope_beta_fast, c->model.rope_beta_slow);
+    if (c->model.rope_type == SH_ROPE_YARN && c->model.rope_theta <= 1)
+        return sh_config_refuse(state, "model.rope_theta", "%g: all frequencies are one, which yarn cannot tell apart",
+                                c->model.rope_theta);
     return SH_OK;
 }
 
@@ -176,6 +182,14 @@ static sh_rc check_idle(struct sh_config_state *state)
         const char *name, *needs;
         bool used;
     } keys[] = {
+        {"model.rope_type", "model.rope_factor", c->model.rope_factor != 0},
+        {"model.rope_low_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
+        {"model.rope_high_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
+        {"model.rope_original_max_len", "model.rope_type=llama3 or yarn", c->model.rope_type != SH_ROPE_LINEAR},
+        {"model.rope_beta_fast", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
+        {"model.rope_beta_slow", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
+        {"model.rope_attention_factor", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
+        {"model.rope_truncate", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
         {"activation_checkpoint.every_k", "activation_checkpoint.mode=every_k",
          c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K},
         {"comm.share_gpu", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},

@@ -1,4 +1,4 @@
-/* Families of models: a row each (family.c), which says how a family differs from the others and what Hugging Face calls
+/* Families of models: a row each (family.inc), which says how a family differs from the others and what Hugging Face calls
  * its tensors. One decoder (src/model/decoder.c) makes them all by these switches. A family whose difference no switch
  * describes needs one more, which the decoder reads. Local. */
 #ifndef SH_CONFIG_FAMILY_H

@@ -47,9 +47,12 @@ enum {
 typedef const struct sh_config_word words[];
 
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
-static words family_words = {{"llama", SH_FAMILY_LLAMA},     {"gpt2", SH_FAMILY_GPT2}, {"mistral", SH_FAMILY_MISTRAL},
-                             {"qwen2", SH_FAMILY_QWEN2},     {"phi3", SH_FAMILY_PHI3}, {"smollm3", SH_FAMILY_SMOLLM3},
-                             {"starcoder2", SH_FAMILY_STARCODER2}, {NULL, 0}};
+static words family_words = {
+#define FAMILY(id, word, ...) {word, SH_FAMILY_##id},
+#include "src/config/family.inc"
+#undef FAMILY
+    {NULL, 0}};
+static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {
     {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
@@ -145,13 +148,25 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Added to the variance (mean square) in norms."},
     {KEY(model, rope_theta), .min = 1, .max = 1e12, .def = "10000", .help = "Base of the rotary frequencies (llama)."},
     {KEY(model, rope_factor), .min = 0, .max = 65536, .def = "0",
-     .help = "Stretching of low rotary frequencies for long contexts, as in Llama 3.1; 0: none."},
+     .help = "Stretching of rotary frequencies for long contexts, as rope_type says; 0: none."},
+    {KEY(model, rope_type), WORDS(rope_words), .def = "llama3",
+     .help = "Which frequencies rope_factor divides. llama3: the low ones, by how often they turn over "
+             "rope_original_max_len, as in Llama 3.1; linear: all; yarn: the low ones, by a ramp over their number, with "
+             "cos and sin multiplied by rope_attention_factor."},
     {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
-     .help = "Frequencies that turn fewer times than this over rope_original_max_len are divided by rope_factor."},
+     .help = "For llama3: frequencies that turn fewer times than this over rope_original_max_len are divided by rope_factor."},
     {KEY(model, rope_high_freq_factor), .min = 1e-6, .max = 1e6, .def = "4",
-     .help = "Frequencies that turn more often than this are left alone; those between are blended."},
+     .help = "For llama3: frequencies that turn more often than this are left alone; those between are blended."},
     {KEY(model, rope_original_max_len), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
-     .help = "Context length before stretching; needed with rope_factor."},
+     .help = "Context length before stretching; needed by llama3 and yarn."},
+    {KEY(model, rope_beta_fast), .min = 1e-6, .max = 1e6, .unit = "turns", .def = "32",
+     .help = "For yarn: frequencies that turn more often than this over rope_original_max_len are left alone."},
+    {KEY(model, rope_beta_slow), .min = 1e-6, .max = 1e6, .unit = "turns", .def = "1",
+     .help = "For yarn: frequencies that turn fewer times than this are divided by rope_factor; those between are blended."},
+    {KEY(model, rope_attention_factor), .min = 0, .max = 1e6, .def = "0",
+     .help = "For yarn: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1."},
+    {KEY(model, rope_truncate), BOOL, .def = "true",
+     .help = "For yarn: round the ends of the ramp to whole numbers of frequencies."},
     {KEY(model, tie_word_embeddings), BOOL, .def = "false",
      .help = "Use the embedding as the output projection as well."},
     {KEY(model, attention_bias), BOOL, .def = "false",

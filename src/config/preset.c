@@ -7,14 +7,15 @@
 
 #include <string.h>
 
-#define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4
+#define YARN_ROPE .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true
+#define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, YARN_ROPE
 #define GPT2_BASE                                                                                                     \
     .family = SH_FAMILY_GPT2, .head_dim = 64, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5, PLAIN_ROPE, \
     .tie_word_embeddings = true, .init_std = 0.02
 #define LLAMA3_BASE                                                                                             \
     .family = SH_FAMILY_LLAMA, .n_kv_heads = 8, .vocab_size = 128256, .max_seq_len = 131072, .norm_eps = 1e-5,  \
     .rope_theta = 500000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_len = 8192, \
-    .init_std = 0.02
+    YARN_ROPE, .init_std = 0.02
 
 /* Dimensions as published with the models: "Language Models are Unsupervised Multitask Learners" (2019) for gpt2, the
  * config.json of the Llama 3.1 and 3.2 releases for llama. `debug` is ours, small enough for a laptop. */

@@ -29,8 +29,11 @@ enum sh_cfg_export { SH_EXPORT_FLOAT32, SH_EXPORT_FLOAT16, SH_EXPORT_BFLOAT16 };
 enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY };
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family {
-    SH_FAMILY_LLAMA, SH_FAMILY_GPT2, SH_FAMILY_MISTRAL, SH_FAMILY_QWEN2, SH_FAMILY_PHI3, SH_FAMILY_SMOLLM3, SH_FAMILY_STARCODER2
+#define FAMILY(id, ...) SH_FAMILY_##id,
+#include "src/config/family.inc"
+#undef FAMILY
 };
+enum sh_cfg_rope { SH_ROPE_LLAMA3, SH_ROPE_LINEAR, SH_ROPE_YARN };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

@@ -1,5 +1,6 @@
 #include "src/config/family.h"
 #include "src/model/model.h"
+#include "src/model/rope.h"
 #include "src/program/emit.h"
 
 #include <math.h>
@@ -187,12 +188,10 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
 
 static void emit_rope_table(struct decoder *d)
 {
-    const struct sh_model *m = d->m;
+    struct sh_emit_rope rope = sh_model_rope(d->m);
 
     if (!d->f->learned_positions)
-        d->rope = sh_emit_rope_table(&d->e, m->head_dim,
-                                     &(struct sh_emit_rope){m->rope_theta, m->rope_factor, m->rope_low_freq_factor,
-                                                            m->rope_high_freq_factor, m->rope_original_max_len});
+        d->rope = sh_emit_rope_table(&d->e, d->m->head_dim, &rope);
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of

@@ -198,6 +198,9 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     op.attr.rope_low_freq = rope->low_freq;
     op.attr.rope_high_freq = rope->high_freq;
     op.attr.rope_original_len = rope->original_len;
+    op.attr.rope_ramp_first = rope->ramp_first;
+    op.attr.rope_ramp_last = rope->ramp_last;
+    op.attr.rope_scale = rope->scale;
     op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, head_dim), "rope");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);

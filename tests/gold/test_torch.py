@@ -38,6 +38,9 @@ LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_d
 # Of the eight frequencies three lie above the ramp, two on it and three below.
 SCALED = {'model.rope_factor': 8.0, 'model.rope_low_freq_factor': 1.0, 'model.rope_high_freq_factor': 4.0,
           'model.rope_original_max_len': 256, 'model.rope_theta': 500.0}
+# Of the eight frequencies one lies before the ramp, four on it and three behind.
+YARN = {'model.rope_type': 'yarn', 'model.rope_factor': 4.0, 'model.rope_original_max_len': 64, 'model.rope_theta': 100.0,
+        'model.rope_beta_fast': 8.0, 'model.rope_beta_slow': 1.0}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 MASKED = {'data.target_mask': 'must'}
 MODELS = {
@@ -47,6 +50,9 @@ MODELS = {
     'llama, tied, scaled rope': {**LLAMA, **SCALED, 'model.tie_word_embeddings': True},
     'gpt2, documents': {**GPT2, **DOCUMENTS, 'model.tie_word_embeddings': True},
     'llama, documents': {**LLAMA, **DOCUMENTS, 'model.tie_word_embeddings': False},
+    'llama, linear rope': {**LLAMA, 'model.rope_type': 'linear', 'model.rope_factor': 3.0},
+    'llama, yarn': {**LLAMA, **YARN},
+    'llama, yarn, ends not rounded': {**LLAMA, **YARN, 'model.rope_truncate': False, 'model.rope_attention_factor': 1.3},
     'llama, biases': {**LLAMA, 'model.attention_bias': True, 'model.mlp_bias': True},
     'mistral': {**LLAMA, 'model.family': 'mistral', 'model.head_dim': 24},
     'qwen2': {**LLAMA, 'model.family': 'qwen2', 'model.tie_word_embeddings': True},
@@ -183,8 +189,10 @@ def case_bf16(name):
 
 
 # What they share with Llama and GPT-2 is tried with those: meshes, precision, the format.
-FAMILIES = ('llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2')
-OF_FAMILIES = (case_gradients, case_one_rank)
+FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
+            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2')
+OF_FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
+            case_gradients, case_one_rank)
 CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients, '20 steps on one rank': case_one_rank,
          '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}
 

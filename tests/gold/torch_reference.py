@@ -19,22 +19,35 @@ def rms_norm(w, name, x, c):
 
 
 def rope_frequencies(c):
-    """[D/2]; Llama 3's scaling divides the slow ones by a factor, with a ramp between slow and fast."""
-    dim, factor = c['model.head_dim'], c.get('model.rope_factor', 0)
+    """[D/2], and the factor of cos and sin. Llama 3's scaling divides the slow ones by a factor, with a ramp between slow
+    and fast in how often they turn; YaRN's has the ramp in their number."""
+    dim, factor, kind = c['model.head_dim'], c.get('model.rope_factor', 0), c.get('model.rope_type', 'llama3')
     freq = c['model.rope_theta'] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if not factor:
-        return freq
-    low, high = c['model.rope_low_freq_factor'], c['model.rope_high_freq_factor']
+        return freq, 1
+    if kind == 'linear':
+        return freq / factor, 1
     turns = c['model.rope_original_max_len'] * freq / (2 * math.pi)
-    ramp = ((turns - low) / (high - low)).clamp(0, 1)
-    return ramp * freq + (1 - ramp) * freq / factor
+    if kind == 'llama3':
+        low, high = c['model.rope_low_freq_factor'], c['model.rope_high_freq_factor']
+        fast = ((turns - low) / (high - low)).clamp(0, 1)
+        return fast * freq + (1 - fast) * freq / factor, 1
+    # The number i at which theta^(-2i/D) turns so often.
+    begin, end = (math.log(c['model.rope_original_max_len'] / (2 * math.pi * beta)) * dim / 2
+                  / math.log(c['model.rope_theta']) for beta in (c['model.rope_beta_fast'], c['model.rope_beta_slow']))
+    if c.get('model.rope_truncate', True):
+        begin, end = math.floor(begin), math.ceil(end)
+    begin, end = max(begin, 0), min(end, dim - 1)
+    slow = ((torch.arange(dim // 2, dtype=torch.float64) - begin) / (end - begin)).clamp(0, 1)
+    return (1 - slow) * freq + slow * freq / factor, c.get('model.rope_attention_factor', 0.1 * math.log(factor) + 1)
 
 
 def rotate(x, c):
     """[B,H,T,D]: element i of a head turns with element i + D/2."""
-    angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), rope_frequencies(c))
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+    freq, scale = rope_frequencies(c)
+    angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), freq)
+    a, b, cos, sin = *x.chunk(2, -1), scale * angle.cos(), scale * angle.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 def visible(tokens, separator):

@@ -221,8 +221,9 @@ void elem_rope_table(void **state)
     static const struct sh_op_attr attrs[] = {
         {.rope_theta = 10000},
         {.rope_theta = 500000, .rope_factor = 8, .rope_low_freq = 1, .rope_high_freq = 4, .rope_original_len = 256},
+        {.rope_theta = 10000, .rope_factor = 4, .rope_ramp_first = 20, .rope_ramp_last = 46, .rope_scale = 1.25},
     };
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct optest t;
         optest_begin(&t, SH_OP_ROPE_TABLE);
         t.attr = attrs[i];

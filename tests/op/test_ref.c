@@ -277,6 +277,27 @@ static void rope_table(void **state)
     }
 }
 
+/* theta 16, D 8 give 1, 1/2, 1/4, 1/8; a ramp from 0 to 2 leaves the first alone, mixes the second half and slows the
+ * others by the factor. */
+static void rope_table_with_a_ramp(void **state)
+{
+    const double freq[] = {1, 0.5 * 0.5 + 0.5 * 0.5 / 4, 0.25 / 4, 0.125 / 4};
+    struct optest t;
+
+    (void)state;
+    optest_begin(&t, SH_OP_ROPE_TABLE);
+    t.attr = (struct sh_op_attr){
+        .rope_theta = 16, .rope_factor = 4, .rope_ramp_first = 0, .rope_ramp_last = 2, .rope_scale = 1.5};
+    optest_out(&t, 0, SH_F32, DIMS(5, 8));
+    optest_run(&t, &sh_kernels_ref, 1);
+    for (int p = 0; p < 5; p++)
+        for (int i = 0; i < 4; i++) {
+            assert_true(fabs(optest_get(&t.call.out[0], p * 8 + i) - 1.5 * cos(p * freq[i])) < 2e-7);
+            assert_true(fabs(optest_get(&t.call.out[0], p * 8 + 4 + i) - 1.5 * sin(p * freq[i])) < 2e-7);
+        }
+    optest_end(&t);
+}
+
 static void check_attention(bool docs, int heads, int kv_heads)
 {
     enum { B = 2, T = 5, D = 4 };
@@ -383,7 +404,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
         cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
-        cmocka_unit_test(rope_table),    cmocka_unit_test(attention),
+        cmocka_unit_test(rope_table), cmocka_unit_test(rope_table_with_a_ramp),    cmocka_unit_test(attention),
         cmocka_unit_test(grouped_queries), cmocka_unit_test(head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

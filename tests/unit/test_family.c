@@ -3,6 +3,7 @@
 #include "src/base/rng.h"
 #include "src/config/family.h"
 #include "src/config/words.h"
+#include "src/model/rope.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -85,6 +86,32 @@ static void names_are_hugging_faces(void **state)
     assert_string_equal(sh_family_of(row->m.model.family)->architecture, row->architecture);
     assert_int_equal(rope, row->rope);
     sh_program_destroy(p);
+}
+
+/* The figures of Qwen 2.5 for 128k tokens, worked out by hand: ln(32768 / (32 * 2 pi)) * 128 / (2 ln 1e6) = 23.6, with 1
+ * for 32 turns 39.7, and 0.1 ln 4 + 1. */
+static void yarn_is_a_ramp(void **state)
+{
+    struct sh_model m = {COMMON, .rope_factor = 4, .rope_type = SH_ROPE_YARN, .rope_original_max_len = 32768,
+                         .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true};
+    struct sh_emit_rope r;
+
+    (void)state;
+    m.rope_theta = 1e6;
+    m.head_dim = 128;
+    r = sh_model_rope(&m);
+    assert_true(r.ramp_first == 23 && r.ramp_last == 40);
+    assert_true(fabs(r.scale - 1.1386294) < 1e-7);
+    m.rope_attention_factor = 2;
+    m.rope_truncate = false;
+    r = sh_model_rope(&m);
+    assert_true(fabs(r.ramp_first - 23.59595) < 1e-4 && fabs(r.ramp_last - 39.65088) < 1e-4 && r.scale == 2);
+    m.rope_original_max_len = 1; /* all waves are longer */
+    r = sh_model_rope(&m);
+    assert_true(r.ramp_first == 0 && r.ramp_last == 0.001);
+    m.rope_factor = 0;
+    r = sh_model_rope(&m);
+    assert_true(r.factor == 0 && r.ramp_last == 0 && r.scale == 0);
 }
 
 static void feed(const struct sim *s, int batch)
@@ -214,7 +241,7 @@ static void a_mesh_trains_as_one_rank(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[3 * ROWS] = {0};
+    struct CMUnitTest tests[3 * ROWS + 1] = {0};
     CMUnitTestFunction functions[] = {names_are_hugging_faces, gradients_are_slopes, a_mesh_trains_as_one_rank};
     const char *what[] = {"names", "slopes", "mesh"};
     static char name[3 * ROWS][64];
@@ -224,5 +251,6 @@ int main(void)
         tests[i] = (struct CMUnitTest){
             .name = name[i], .test_func = functions[i % 3], .initial_state = (void *)(uintptr_t)&rows[i / 3]};
     }
+    tests[3 * ROWS] = (struct CMUnitTest)cmocka_unit_test(yarn_is_a_ramp);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,9 @@
 
 enum { WORLD = 2 };
 
-/* A value other than that of the base below, and what else it needs, which is given on both sides. */
+#define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
+
+/* A value other than that of the base below, and what else it needs, with blanks between: given on both sides. */
 struct row {
     const char *key, *value, *needs;
 };
@@ -101,6 +103,11 @@ static const struct row state[] = {
     {"model.rope_low_freq_factor", "2", NULL},
     {"model.rope_high_freq_factor", "5", NULL},
     {"model.rope_original_max_len", "256", NULL},
+    {"model.rope_type", "yarn", "model.rope_factor=8 model.rope_original_max_len=256"},
+    {"model.rope_beta_fast", "16", YARN},
+    {"model.rope_beta_slow", "2", YARN},
+    {"model.rope_attention_factor", "2", YARN},
+    {"model.rope_truncate", "false", YARN},
     {"model.tie_word_embeddings", "true", NULL},
     {"model.attention_bias", "true", NULL},
     {"model.mlp_bias", "true", NULL},
@@ -159,13 +166,16 @@ static void give(const char *words[], int *n, const char *change)
 
 static void load(const char *needs, const char *change, struct sh_config *cfg)
 {
-    const char *words[] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
-                           "model.n_kv_heads=4", "model.head_dim=4", "model.ffn_dim=32", "model.vocab_size=256",
-                           "model.max_seq_len=32", "training.seq_len=32", "training.local_batch_size=1",
-                           "training.global_batch_size=4", NULL, NULL};
+    const char *words[20] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
+                             "model.n_kv_heads=4", "model.head_dim=4", "model.ffn_dim=32", "model.vocab_size=256",
+                             "model.max_seq_len=32", "training.seq_len=32", "training.local_batch_size=1",
+                             "training.global_batch_size=4"};
+    char copy[256], *rest = copy;
     int n = 12;
 
-    give(words, &n, needs);
+    snprintf(copy, sizeof copy, "%s", needs ? needs : "");
+    while (rest && *rest)
+        give(words, &n, strsep(&rest, " "));
     give(words, &n, change);
     if (sh_config_load(NULL, n, words, cfg) != SH_OK)
         fail_msg("%s", sh_error_text());
@@ -263,6 +273,11 @@ static const char *need_of(const char *change)
     static const struct {
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
+                {"model.rope_type=llama3", "model.rope_factor=8 model.rope_original_max_len=256"},
+                {"model.rope_type=linear", "model.rope_factor=8"},
+                {"model.rope_type=yarn", "model.rope_factor=8 model.rope_original_max_len=256"},
+                {"model.rope_truncate=false", YARN},
+                {"model.rope_truncate=true", YARN},
                 {"data.document_mask=true", "data.document_separator=0"},
                 {"checkpoint.initial_load_model_only=true", "checkpoint.initial_load_path=a.h5"}};
 

@@ -1,0 +1,56 @@
+/* How rotary positions are stretched beyond the length that a model was first trained with: what the key rope_type says,
+ * as the attributes of one operation. Source of the rules: modeling_rope_utils.py of Hugging Face's transformers. */
+#include "src/model/rope.h"
+
+#include "src/config/words.h"
+
+#include <math.h>
+
+/* The element whose wave turns so many times within the original length. */
+static double element_of(const struct sh_model *m, double turns)
+{
+    return m->head_dim * log(m->rope_original_max_len / (turns * 2 * M_PI)) / (2 * log(m->rope_theta));
+}
+
+static void ramp_of(const struct sh_model *m, struct sh_emit_rope *r)
+{
+    double first = element_of(m, m->rope_beta_fast), last = element_of(m, m->rope_beta_slow);
+
+    if (m->rope_truncate) {
+        first = floor(first);
+        last = ceil(last);
+    }
+    r->ramp_first = fmax(first, 0);
+    r->ramp_last = fmin(last, m->head_dim - 1);
+    if (r->ramp_last <= r->ramp_first) /* a step */
+        r->ramp_last = r->ramp_first + 0.001;
+}
+
+/* Attention is sharper over more positions: a temperature, as a factor of cos and sin. */
+static double yarn_scale(const struct sh_model *m)
+{
+    return m->rope_attention_factor > 0 ? m->rope_attention_factor : 0.1 * log(m->rope_factor) + 1;
+}
+
+struct sh_emit_rope sh_model_rope(const struct sh_model *m)
+{
+    struct sh_emit_rope r = {.theta = m->rope_theta, .factor = m->rope_factor};
+
+    if (m->rope_factor == 0)
+        return r;
+    switch (m->rope_type) {
+    case SH_ROPE_LINEAR: /* every frequency is a slow one */
+        r.low_freq = r.high_freq = HUGE_VAL;
+        break;
+    case SH_ROPE_LLAMA3:
+        r.low_freq = m->rope_low_freq_factor;
+        r.high_freq = m->rope_high_freq_factor;
+        r.original_len = m->rope_original_max_len;
+        break;
+    case SH_ROPE_YARN:
+        ramp_of(m, &r);
+        r.scale = yarn_scale(m);
+        break;
+    }
+    return r;
+}

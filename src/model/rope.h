@@ -1,0 +1,10 @@
+/* Rotary positions of a model, as the emitter takes them. Inside src/model only; local. */
+#ifndef SH_MODEL_ROPE_H
+#define SH_MODEL_ROPE_H
+
+#include "src/config/model.h"
+#include "src/program/emit.h"
+
+struct sh_emit_rope sh_model_rope(const struct sh_model *m);
+
+#endif
