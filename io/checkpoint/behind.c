@@ -107,9 +107,9 @@ static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
 
 sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options)
 {
-    int road = SH_CKPT_AUTO;
+    enum sh_cfg_io road = SH_IO_AUTO;
     SH_TRY(sh_agree(sh_ckpt_road_choose(folder, options, &road)));
-    if (road == SH_CKPT_DIRECT)
+    if (road == SH_IO_DIRECT)
         return SH_OK;
     return sh_agree(sh_fail(SH_E_USAGE, "%s: saving in the background writes without MPI-IO, but this is not a file system "
                             "known to bear that from several nodes; set checkpoint.async_mode=disabled, or "
@@ -121,7 +121,7 @@ sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, co
 {
     struct sh_ckpt_behind *b = sh_calloc(1, sizeof *b);
     sh_rc rc = sh_ckpt_saving_open(&b->s, folder, set, meta, options);
-    b->s.options.road = SH_CKPT_DIRECT;
+    b->s.options.road = SH_IO_DIRECT;
     b->s.options.threads = 1;
     if (rc == SH_OK)
         rc = go_on(b, false, true);

@@ -11,6 +11,7 @@
 
 #include "kernels/floats.h"
 #include "src/base/err.h"
+#include "src/config/words.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,20 +94,17 @@ struct sh_ckpt_times {
     double seconds[SH_CKPT_PHASES]; /* of this rank */
 };
 
-/* Where the data comes from that is compared with the sums from memory before a file gets its name. */
-enum sh_ckpt_verify { SH_CKPT_FROM_DISK, SH_CKPT_FROM_CACHE, SH_CKPT_UNVERIFIED };
-
 /* How a save is done. */
-enum { SH_CKPT_AUTO, SH_CKPT_MPIIO, SH_CKPT_DIRECT };
 struct sh_ckpt_options {
-    int road;               /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
+    enum sh_cfg_io road;    /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
-    int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; 0: each rank writes
+    int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; AUTO: each rank writes
                                where its ranges in the file are long, else 2 a node; at least a node's ranks: each writes */
     int ranks_per_node;     /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
-    enum sh_ckpt_verify verify; /* from the disk: written and read past the page cache. From the cache: through it, so
+    enum sh_cfg_verify verify; /* where the data comes from that is compared with the sums from memory before a file gets
+                               its name. From the disk: written and read past the page cache. From the cache: through it, so
                                that ranks of one node see what the kernel holds. Of any: the index is read back */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
     int threads;            /* that may sum blocks while training waits; behind it, one does */
@@ -137,20 +135,14 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
  * extra, of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
-/* Which files are loaded. */
-enum sh_ckpt_trust {
-    SH_CKPT_TRUST_OWNER, /* those that nobody but this user and root can have written */
-    SH_CKPT_TRUST_ANY,
-};
-
-/* Whether a file may be loaded, asked before anything of it is read. OWNER: file and folder belong to this user or to
+/* Whether a file may be loaded, asked before anything of it is read. ANY: each may. OWNER: file and folder belong to this user or to
  * root, and neither others nor a group may write them; the group of the owner alone, with his name and no other members,
  * may, and so may all a folder that is sticky. A link is judged by what it leads to. Of a folder: whether its files may.
  * Local. Errors: SH_E_DATA: who could have written it, and the cure. What cannot be looked at is left to its opening. */
-sh_rc sh_ckpt_trusted(const char *path, enum sh_ckpt_trust trust);
+sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust);
 
 struct sh_ckpt_load_options {
-    enum sh_ckpt_trust trust;
+    enum sh_cfg_trust trust;
     double timeout_seconds; /* of each stage, as when saving */
     bool share;             /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
                                they are on several nodes; on one, the page cache does the same. The same on all ranks */
@@ -170,7 +162,7 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 /* What its notes say of how much of a file was read back before it got its name: "disk", "cache", "off" as
  * checkpoint.verify has them; NULL: nothing. Local. */
 const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta);
-extern const char *const sh_ckpt_verify_name[]; /* [enum sh_ckpt_verify] */
+extern const char *const sh_ckpt_verify_name[]; /* [enum sh_cfg_verify] */
 
 /* The newest checkpoint of a folder by the step in its name, which its reader compares with the one inside; *path freed
  * with free(), NULL when there is none. Local. */

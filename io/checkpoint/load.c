@@ -18,7 +18,7 @@ enum { TURN = 8 }; /* blocks that a replica reads before it hands them on */
 
 struct load {
     const char *path;
-    enum sh_ckpt_trust trust;
+    enum sh_cfg_trust trust;
     const struct sh_ckpt_set *set;
     int rank, world;
     struct sh_file_direct file;

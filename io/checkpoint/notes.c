@@ -4,7 +4,7 @@
 #include <string.h>
 
 const char *const sh_ckpt_verify_name[] = {
-    [SH_CKPT_FROM_DISK] = "disk", [SH_CKPT_FROM_CACHE] = "cache", [SH_CKPT_UNVERIFIED] = "off"};
+    [SH_VERIFY_DISK] = "disk", [SH_VERIFY_CACHE] = "cache", [SH_VERIFY_OFF] = "off"};
 
 /* The value of a line "name: value"; NULL: there is no such line. */
 static const char *find_note(const char *notes, const char *name)

@@ -29,21 +29,22 @@ static bool is_coherent(long type)
 }
 
 /* Hints are for MPI-IO only, so they ask for it. */
-static sh_rc decide(const char *folder, const struct sh_ckpt_options *options, bool one_node, int *road)
+static sh_rc decide(const char *folder, const struct sh_ckpt_options *options, bool one_node, enum sh_cfg_io *road)
 {
     struct statfs fs;
     *road = options->road;
-    if (*road != SH_CKPT_AUTO)
+    if (*road != SH_IO_AUTO)
         return SH_OK;
     if (statfs(folder, &fs) != 0)
         return sh_fail(SH_E_DATA, "checkpoint folder %s: %s", folder, strerror(errno));
-    *road = !options->hints[0] && (one_node || is_coherent((long)fs.f_type)) ? SH_CKPT_DIRECT : SH_CKPT_MPIIO;
+    *road = !options->hints[0] && (one_node || is_coherent((long)fs.f_type)) ? SH_IO_DIRECT : SH_IO_MPIIO;
     return SH_OK;
 }
 
-sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, int *road)
+sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, enum sh_cfg_io *road)
 {
-    int rank, world, node_rank, node_size, smallest, chosen = SH_CKPT_AUTO;
+    int rank, world, node_rank, node_size, smallest;
+    enum sh_cfg_io chosen = SH_IO_AUTO;
     sh_mesh_world(&rank, &world);
     SH_TRY(sh_mesh_nodes(&node_rank, &node_size, &smallest));
     sh_rc rc = rank == 0 ? decide(folder, options, node_size == world, &chosen) : SH_OK;

@@ -7,9 +7,9 @@
 
 #include <mpi.h>
 
-/* The road that `options` and the folder's file system ask for; never SH_CKPT_AUTO. Collective, the same on all ranks.
+/* The road that `options` and the folder's file system ask for; never SH_IO_AUTO. Collective, the same on all ranks.
  * Errors: SH_E_DATA: the file system is not known. */
-sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, int *road);
+sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, enum sh_cfg_io *road);
 
 /* A new empty file as by sh_file_create; with hints the MPI library makes it, since a parallel file system takes the
  * striping of a file from whoever creates it. Local: one rank. Errors: SH_E_DATA; SH_E_USAGE: hints of another form. */

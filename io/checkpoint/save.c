@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* What becomes of the file says what it is worth, so it is the save that writes it down. */
-static void note_verify(struct sh_ckpt_meta *meta, enum sh_ckpt_verify verify)
+static void note_verify(struct sh_ckpt_meta *meta, enum sh_cfg_verify verify)
 {
     char *notes = meta->notes;
     meta->notes = sh_strfmt("%scheckpoint.verify: %s\n", notes, sh_ckpt_verify_name[verify]);

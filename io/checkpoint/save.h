@@ -14,7 +14,7 @@ struct sh_ckpt_saving {
     struct sh_ckpt_set set;          /* its arrays and memory lent */
     struct sh_ckpt_options options;
     int rank, world;
-    int road;                        /* SH_CKPT_MPIIO or SH_CKPT_DIRECT, the same on all ranks */
+    enum sh_cfg_io road;             /* SH_IO_MPIIO or SH_IO_DIRECT, the same on all ranks */
     char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": nothing created yet */
     int fd;                          /* of temp, open from before the first write: see the sync stage */
     int memory;                      /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */

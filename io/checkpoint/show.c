@@ -48,9 +48,9 @@ static void print_text(const char *title, const char *text, FILE *out)
 /* A load compares all data with the digests, whatever was read back when the file was made. */
 static void print_verified(const struct sh_ckpt_meta *m, FILE *out)
 {
-    static const char *const words[] = {[SH_CKPT_FROM_DISK] = "read back from the disk",
-                                        [SH_CKPT_FROM_CACHE] = "read back from the page cache",
-                                        [SH_CKPT_UNVERIFIED] = "never read back"};
+    static const char *const words[] = {[SH_VERIFY_DISK] = "read back from the disk",
+                                        [SH_VERIFY_CACHE] = "read back from the page cache",
+                                        [SH_VERIFY_OFF] = "never read back"};
     const char *verified = sh_ckpt_verified(m);
     for (size_t i = 0; verified && i < sizeof words / sizeof *words; i++)
         if (verified == sh_ckpt_verify_name[i])

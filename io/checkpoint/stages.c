@@ -55,7 +55,7 @@ static sh_rc list_spans(struct sh_ckpt_saving *s)
  * way to the disk. */
 static sh_rc sum_blocks(struct sh_ckpt_saving *s)
 {
-    return s->road == SH_CKPT_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
+    return s->road == SH_IO_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
 }
 
 /* When all ranks have written all that they hold, and so have all their sums. */
@@ -117,14 +117,14 @@ static sh_rc open_file(struct sh_ckpt_saving *s)
 
 static sh_rc choose_writers(struct sh_ckpt_saving *s)
 {
-    if (s->road != SH_CKPT_DIRECT)
+    if (s->road != SH_IO_DIRECT)
         return SH_OK;
     return sh_ckpt_writers_choose(&s->writers, &s->spans, s->options.writers_per_node, s->options.ranks_per_node);
 }
 
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
-    if (s->road != SH_CKPT_MPIIO)
+    if (s->road != SH_IO_MPIIO)
         return SH_OK;
     return sh_ckpt_write_pieces(s->temp, &s->set, &s->index, s->options.hints);
 }
@@ -133,9 +133,9 @@ static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 static sh_rc write_direct(struct sh_ckpt_saving *s)
 {
     struct sh_file_direct file;
-    if (s->road != SH_CKPT_DIRECT)
+    if (s->road != SH_IO_DIRECT)
         return SH_OK;
-    if (s->options.verify == SH_CKPT_FROM_CACHE)
+    if (s->options.verify == SH_VERIFY_CACHE)
         sh_file_cached_open(s->temp, s->fd, &file);
     else
         sh_file_direct_open(s->temp, s->fd, true, &file);
@@ -161,7 +161,7 @@ static sh_rc read_index(struct sh_ckpt_saving *s)
 {
     if (s->rank != 0)
         return SH_OK;
-    if (s->options.verify == SH_CKPT_FROM_DISK)
+    if (s->options.verify == SH_VERIFY_DISK)
         posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
     SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
     if (!sh_ckpt_packed_same(&s->written, &s->index))
@@ -177,10 +177,10 @@ static sh_rc share_index(struct sh_ckpt_saving *s)
 /* The part of the next rank, which another process and mostly another node wrote. */
 static sh_rc verify_data(struct sh_ckpt_saving *s)
 {
-    if (s->options.verify == SH_CKPT_UNVERIFIED)
+    if (s->options.verify == SH_VERIFY_OFF)
         return SH_OK;
     return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world,
-                                s->options.verify == SH_CKPT_FROM_DISK);
+                                s->options.verify == SH_VERIFY_DISK);
 }
 
 /* What s->fd is open as: it was written, synced and read back through it. */

@@ -69,11 +69,11 @@ static sh_rc judge_folder(const char *folder)
 }
 
 /* What cannot be looked at cannot be opened either, which says why. */
-sh_rc sh_ckpt_trusted(const char *path, enum sh_ckpt_trust trust)
+sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust)
 {
     char real[PATH_MAX];
     struct stat st;
-    if (trust == SH_CKPT_TRUST_ANY || !realpath(path, real) || stat(real, &st) != 0)
+    if (trust == SH_TRUST_ANY || !realpath(path, real) || stat(real, &st) != 0)
         return SH_OK;
     SH_TRY(judge("", path, &st));
     return S_ISDIR(st.st_mode) ? SH_OK : judge_folder(dirname(real));

@@ -11,21 +11,17 @@
 #define IO_DATA_DATA_H
 
 #include "src/base/err.h"
+#include "src/config/words.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum sh_token_type { SH_TOKENS_AUTO, SH_TOKENS_U16, SH_TOKENS_U32 };
-
-/* Masks beside the files (mask.h). AUTO: where they are there. */
-enum sh_data_masks { SH_MASKS_AUTO, SH_MASKS_OFF, SH_MASKS_MUST };
 
 struct sh_data_options {
     const char *path;        /* file or glob */
     int seq_len;
     int vocab_size;          /* ids are checked against it when they are read: SH_E_DATA with file and position */
-    enum sh_token_type type; /* for files without a header; AUTO: uint16 up to 65536 words */
-    enum sh_data_masks masks;
+    enum sh_cfg_token_type type; /* for files without a header; AUTO: uint16 up to 65536 words */
+    enum sh_cfg_masks masks; /* beside the files (mask.h); AUTO: where they are there */
     bool shuffle;
     uint64_t seed;
     int document_separator;  /* token id; -1: none. Needed for docs */

@@ -54,9 +54,9 @@ static sh_rc take_header(struct sh_data_file *f, const char *path, const struct 
 
 static int bare_token_bytes(const struct sh_data_options *opt)
 {
-    if (opt->type == SH_TOKENS_AUTO)
+    if (opt->type == SH_TOKEN_AUTO)
         return opt->vocab_size <= 65536 ? 2 : 4;
-    return opt->type == SH_TOKENS_U16 ? 2 : 4;
+    return opt->type == SH_TOKEN_UINT16 ? 2 : 4;
 }
 
 /* Where the configuration says that these are ids, they are; else what looks like something else is that. */
@@ -77,7 +77,7 @@ static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_dat
 static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                        const struct sh_data_options *opt, int64_t bytes)
 {
-    if (opt->type == SH_TOKENS_AUTO)
+    if (opt->type == SH_TOKEN_AUTO)
         SH_TRY(refuse_foreign(set, f, path, bytes));
     f->token_bytes = bare_token_bytes(opt);
     f->offset = 0;

@@ -41,16 +41,16 @@ static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     return there ? open_mask(set, f, tokens, path) : SH_OK;
 }
 
-sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_data_masks want)
+sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_cfg_masks want)
 {
     const char *tokens = sh_handles_path(set->handles, f->handle);
     char *path;
     sh_rc rc;
 
-    if (want == SH_MASKS_OFF)
+    if (want == SH_MASK_OFF)
         return SH_OK;
     path = sh_strfmt("%s%s", tokens, suffix);
-    rc = find_mask(set, f, tokens, path, want == SH_MASKS_MUST);
+    rc = find_mask(set, f, tokens, path, want == SH_MASK_MUST);
     free(path);
     return rc;
 }

@@ -10,7 +10,7 @@ bool sh_data_mask_is(const char *path);
 
 /* Open the mask of a file that was just taken into the set at `path`, or see that there is none, as `want` says; all files
  * of a set agree. Errors: SH_E_DATA: it is wanted and missing, there beside some files only, of another length. */
-sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_data_masks want);
+sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_cfg_masks want);
 
 /* Bytes [first, first + n) of a file's mask. Errors: SH_E_DATA: one is neither 0 nor 1. */
 sh_rc sh_data_mask_read(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,

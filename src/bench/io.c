@@ -79,7 +79,7 @@ static sh_rc plain_writes(struct bench *b)
 }
 
 /* The same save is counted twice: as it is, and without the phase that reads back. */
-static sh_rc save(struct bench *b, int road, enum sh_ckpt_verify verify, enum row without, enum row with)
+static sh_rc save(struct bench *b, enum sh_cfg_io road, enum sh_cfg_verify verify, enum row without, enum row with)
 {
     struct sh_ckpt_times times;
     struct sh_ckpt_options options = {.road = road, .verify = verify, .hints = "", .threads = b->r->threads, .times = &times};
@@ -175,12 +175,12 @@ static sh_rc round_of_all(struct bench *b)
     SH_TRY(sh_yard_read(b->plain, &seconds));
     put(b, READ, seconds);
     sh_bench_folder_drop(b->plain);
-    SH_TRY(save(b, SH_CKPT_DIRECT, SH_CKPT_FROM_CACHE, SAVE_CACHED, SAVE_CACHED_VERIFIED));
+    SH_TRY(save(b, SH_IO_DIRECT, SH_VERIFY_CACHE, SAVE_CACHED, SAVE_CACHED_VERIFIED));
     sh_bench_folder_drop(b->saved);
-    SH_TRY(save(b, SH_CKPT_DIRECT, SH_CKPT_FROM_DISK, SAVE_DIRECT, SAVE_DIRECT_VERIFIED));
+    SH_TRY(save(b, SH_IO_DIRECT, SH_VERIFY_DISK, SAVE_DIRECT, SAVE_DIRECT_VERIFIED));
     SH_TRY(load(b));
     sh_bench_folder_drop(b->saved);
-    SH_TRY(save(b, SH_CKPT_MPIIO, SH_CKPT_FROM_DISK, SAVE_MPIIO, SAVE_MPIIO_VERIFIED));
+    SH_TRY(save(b, SH_IO_MPIIO, SH_VERIFY_DISK, SAVE_MPIIO, SAVE_MPIIO_VERIFIED));
     sh_bench_folder_drop(b->saved);
     SH_TRY(memory(b));
     SH_TRY(save_behind(b));
@@ -259,7 +259,7 @@ static void prepare(struct sh_config *cfg)
 {
     cfg->checkpoint.enable = true;
     cfg->checkpoint.async_mode = SH_ASYNC_ASYNC;
-    cfg->checkpoint.io = SH_CKPT_AUTO;
+    cfg->checkpoint.io = SH_IO_AUTO;
     cfg->checkpoint.hints[0] = '\0';
     strcpy(cfg->checkpoint.folder, "checkpoint");
 }

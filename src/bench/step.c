@@ -73,7 +73,7 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     cfg->checkpoint.enable = false;
     cfg->checkpoint.initial_load_path[0] = '\0';
     cfg->validation.enable = false;
-    cfg->guard.action = SH_GUARD_ACTION_SKIP;
+    cfg->guard.action = SH_GUARD_SKIP;
     cfg->guard.z_score = 0;
     cfg->metrics.progress = false;
     cfg->metrics.log_freq = cfg->training.steps;

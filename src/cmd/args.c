@@ -165,14 +165,14 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
 }
 
 /* A file cannot say of itself that it is to be trusted, so its configuration has no part in this. */
-static enum sh_ckpt_trust trust_of(const struct sh_cmd_args *args)
+static enum sh_cfg_trust trust_of(const struct sh_cmd_args *args)
 {
     static const char key[] = "checkpoint.trust=";
-    enum sh_ckpt_trust trust = SH_CKPT_TRUST_OWNER;
+    enum sh_cfg_trust trust = SH_TRUST_OWNER;
 
     for (int i = 0; i < args->n_overrides; i++)
         if (!strncmp(args->overrides[i], key, strlen(key)))
-            trust = !strcmp(args->overrides[i] + strlen(key), "any") ? SH_CKPT_TRUST_ANY : SH_CKPT_TRUST_OWNER;
+            trust = !strcmp(args->overrides[i] + strlen(key), "any") ? SH_TRUST_ANY : SH_TRUST_OWNER;
     return trust;
 }
 

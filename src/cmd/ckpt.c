@@ -31,7 +31,7 @@ static sh_rc find(const struct sh_cmd_args *args, int positional, char **file)
     if (trust && strcmp(trust, "owner") && strcmp(trust, "any"))
         return sh_fail(SH_E_USAGE, "sherd ckpt: --trust %s is none of owner, any", trust);
     SH_TRY(sh_newest_find(args->positional[positional], file));
-    rc = sh_ckpt_trusted(*file, trust && !strcmp(trust, "any") ? SH_CKPT_TRUST_ANY : SH_CKPT_TRUST_OWNER);
+    rc = sh_ckpt_trusted(*file, trust && !strcmp(trust, "any") ? SH_TRUST_ANY : SH_TRUST_OWNER);
     if (rc != SH_OK) {
         free(*file);
         *file = NULL;

@@ -55,7 +55,7 @@ static void print_request(const struct plan *l)
 
     printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
            "%s parameters\n",
-           l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_MODEL_GPT2 ? "gpt2" : "llama",
+           l->cfg.model.name[0] ? l->cfg.model.name : "custom", m->family == SH_FAMILY_GPT2 ? "gpt2" : "llama",
            m->layers, m->dim, m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
     printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n",

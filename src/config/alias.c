@@ -121,7 +121,7 @@ static sh_rc resolve_replicate_degree(struct sh_config_state *state)
     state->cfg.mesh.replicate = state->alias.replicate_degree;
     take_place(state, alias, "mesh.replicate");
     if (sh_config_place_of(state, "mesh.shard")->source == SH_SOURCE_DEFAULT)
-        state->cfg.mesh.shard = SH_CONFIG_MESH_ALL;
+        state->cfg.mesh.shard = SH_MESH_ALL;
     if (sh_config_place_of(state, strategy_key)->source == SH_SOURCE_DEFAULT && state->alias.replicate_degree > 1)
         state->cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
     return SH_OK;

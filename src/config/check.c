@@ -166,8 +166,8 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"comm.share_gpu", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
         {"comm.nccl_max_ctas", "GPUs and comm.backend=nccl",
          c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
-        {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_ACTION_SKIP},
-        {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ACTION_ROLLBACK},
+        {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
+        {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
     };
@@ -183,7 +183,7 @@ static sh_rc check_guard(struct sh_config_state *state)
     if (c->guard.z_score > 0 && c->guard.z_score < 2)
         return sh_config_refuse(state, "guard.z_score",
                                 "%g would leave out many good steps; give 0 (off) or at least 2", c->guard.z_score);
-    if (c->guard.action == SH_GUARD_ACTION_ROLLBACK && !c->checkpoint.enable)
+    if (c->guard.action == SH_GUARD_ROLLBACK && !c->checkpoint.enable)
         return sh_config_refuse(state, "guard.action", "rollback goes back to checkpoints, and checkpoint.enable=false");
     return SH_OK;
 }

@@ -10,41 +10,13 @@
 #define SH_CONFIG_CONFIG_H
 
 #include "src/base/err.h"
+#include "src/config/words.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 enum { SH_CONFIG_PATH_MAX = 1024 };
-
-/* Words of mesh.shard and mesh.replicate, with the numbers of src/mesh/shape.h. */
-enum { SH_CONFIG_MESH_ALL = 0, SH_CONFIG_MESH_NODE = -1, SH_CONFIG_MESH_AUTO = -2 };
-enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
-
-enum sh_cfg_strategy {
-    SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
-};
-enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
-enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
-                        SH_RECOMPUTE_MEMORY_BUDGET };
-enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
-enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
-enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
-enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
-enum { SH_WRITERS_AUTO }; /* number of io/checkpoint/checkpoint.h */
-enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT }; /* numbers of io/checkpoint/checkpoint.h */
-enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
-enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
-enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
-enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY }; /* numbers of io/checkpoint/checkpoint.h */
-enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
-enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
-enum sh_cfg_guard { SH_GUARD_ACTION_SKIP, SH_GUARD_ACTION_ROLLBACK, SH_GUARD_ACTION_STOP }; /* numbers of optim.h */
-enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
-enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
-enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
-enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
-enum sh_cfg_masks { SH_MASK_AUTO, SH_MASK_OFF, SH_MASK_MUST }; /* numbers of io/data/data.h */
 
 struct sh_config {
     struct {

@@ -48,8 +48,8 @@ static words grad_sync_words = {
     {NULL, 0},
 };
 static words shard_words = {
-    {"all", SH_CONFIG_MESH_ALL}, {"node", SH_CONFIG_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
-static words replicate_words = {{"auto", SH_CONFIG_MESH_AUTO}, {NULL, 0}};
+    {"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
+static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
 static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},
@@ -72,8 +72,8 @@ static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE
 static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
-    {"skip", SH_GUARD_ACTION_SKIP}, {"rollback", SH_GUARD_ACTION_ROLLBACK}, {"stop", SH_GUARD_ACTION_STOP}, {NULL, 0}};
-static words rest_words = {{"-1", SH_CONFIG_MESH_ALL}, {NULL, 0}};
+    {"skip", SH_GUARD_SKIP}, {"rollback", SH_GUARD_ROLLBACK}, {"stop", SH_GUARD_STOP}, {NULL, 0}};
+static words rest_words = {{"-1", SH_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
 static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
                               {"always", SH_ALIAS_RESHARD_ALWAYS},

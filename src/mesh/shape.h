@@ -14,6 +14,7 @@
 #define SH_MESH_SHAPE_H
 
 #include "src/base/err.h"
+#include "src/config/words.h"
 
 enum { SH_AXES_MAX = 8, SH_GROUP_NAME = 64 };
 
@@ -36,7 +37,6 @@ struct sh_mesh_shape {
 };
 
 /* What the configuration says of the mesh. */
-enum { SH_MESH_ALL = 0, SH_MESH_NODE = -1, SH_MESH_AUTO = -2 };
 struct sh_mesh_request {
     int shard;          /* SH_MESH_ALL, SH_MESH_NODE or a number of ranks */
     int replicate;      /* SH_MESH_AUTO or a number */

@@ -12,11 +12,11 @@ struct family {
 };
 
 static const struct family families[] = {
-    [SH_MODEL_LLAMA] = {.rms = true, .swiglu = true,
+    [SH_FAMILY_LLAMA] = {.rms = true, .swiglu = true,
                         .wte = "model.embed_tokens", .block = "model.layers", .norm1 = "input_layernorm",
                         .norm2 = "post_attention_layernorm", .final_norm = "model.norm", .proj = "self_attn.o_proj",
                         .down = "mlp.down_proj", .head = "lm_head"},
-    [SH_MODEL_GPT2] = {.biases = true, .w_in_out = true, .learned_positions = true,
+    [SH_FAMILY_GPT2] = {.biases = true, .w_in_out = true, .learned_positions = true,
                        .wte = "transformer.wte", .wpe = "transformer.wpe", .block = "transformer.h", .norm1 = "ln_1",
                        .norm2 = "ln_2", .final_norm = "transformer.ln_f", .proj = "attn.c_proj", .up = "mlp.c_fc",
                        .down = "mlp.c_proj", .head = "lm_head"},
@@ -77,7 +77,7 @@ static struct weights declare_qkv(struct decoder *d)
     int64_t q = (int64_t)m->heads * m->head_dim, kv = (int64_t)m->kv_heads * m->head_dim;
     struct weights first;
 
-    if (m->family == SH_MODEL_GPT2)
+    if (m->family == SH_FAMILY_GPT2)
         return declare_linear(d, "attn.c_attn", m->dim, q + 2 * kv, m->init_std);
     first = declare_linear(d, "self_attn.q_proj", m->dim, q, m->init_std);
     declare_linear(d, "self_attn.k_proj", m->dim, kv, m->init_std);

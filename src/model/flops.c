@@ -3,7 +3,7 @@
 static double block_matrix(const struct sh_model *m)
 {
     double q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
-    double mlp = (m->family == SH_MODEL_LLAMA ? 3.0 : 2.0) * m->dim * m->ffn_dim;
+    double mlp = (m->family == SH_FAMILY_LLAMA ? 3.0 : 2.0) * m->dim * m->ffn_dim;
 
     return m->dim * (q + 2 * kv) + q * m->dim + mlp;
 }

@@ -7,12 +7,11 @@
 #ifndef SH_MODEL_MODEL_H
 #define SH_MODEL_MODEL_H
 
+#include "src/config/words.h"
 #include "src/program/program.h"
 
-enum sh_model_family { SH_MODEL_LLAMA, SH_MODEL_GPT2 };
-
 struct sh_model {
-    enum sh_model_family family;
+    enum sh_cfg_family family;
     int layers, dim, heads, kv_heads, head_dim, ffn_dim, vocab, max_seq_len;
     float norm_eps, init_std;
     double rope_theta, rope_factor, rope_low_freq, rope_high_freq, rope_original_len;

@@ -3,13 +3,13 @@
 #include <math.h>
 
 /* How far the rate has fallen, 0 at the top and 1 at the bottom, `done` of the way through the decay. */
-static double fallen(enum sh_lr_decay decay, double done)
+static double fallen(enum sh_cfg_decay decay, double done)
 {
     switch (decay) {
-    case SH_LR_CONSTANT: return 0;
-    case SH_LR_COSINE: return 0.5 * (1 - cos(M_PI * done));
-    case SH_LR_LINEAR:
-    case SH_LR_WSD: return done;
+    case SH_DECAY_CONSTANT: return 0;
+    case SH_DECAY_COSINE: return 0.5 * (1 - cos(M_PI * done));
+    case SH_DECAY_LINEAR:
+    case SH_DECAY_WSD: return done;
     }
     return 0;
 }
@@ -21,7 +21,7 @@ double sh_lr_at(const struct sh_lr *lr, int64_t step)
 
     if (step < lr->warmup)
         return lr->peak * (double)(step + 1) / (double)lr->warmup;
-    if (lr->decay == SH_LR_WSD)
+    if (lr->decay == SH_DECAY_WSD)
         start = lr->total - (int64_t)llround(lr->decay_ratio * (double)lr->total);
     if (start < lr->warmup)
         start = lr->warmup;

@@ -4,16 +4,15 @@
 #define SH_OPTIM_OPTIM_H
 
 #include "src/base/err.h"
+#include "src/config/words.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum sh_lr_decay { SH_LR_CONSTANT, SH_LR_LINEAR, SH_LR_COSINE, SH_LR_WSD };
-
 struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */
     int64_t warmup, total;   /* steps */
-    enum sh_lr_decay decay;
+    enum sh_cfg_decay decay;
     double decay_ratio;      /* WSD: share of `total` in which the rate falls */
 };
 
@@ -26,9 +25,8 @@ double sh_clip_scale(double norm, double max_norm);
 
 /* The guard watches loss and gradient norm. What to do with a step that it finds bad, non-finite or an outlier: leave
  * its update out, go back to the newest checkpoint and leave out all data since then, or stop. */
-enum sh_guard_action { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 struct sh_guard {
-    enum sh_guard_action action;
+    enum sh_cfg_guard action;
     double z_score;          /* 0: off */
     int window, max_skips, max_rollbacks;
     /* state */

@@ -5,15 +5,10 @@
 
 struct sh_lr sh_changes_lr(const struct sh_config *cfg)
 {
-    static const enum sh_lr_decay decay[] = {[SH_DECAY_CONSTANT] = SH_LR_CONSTANT,
-                                             [SH_DECAY_LINEAR] = SH_LR_LINEAR,
-                                             [SH_DECAY_COSINE] = SH_LR_COSINE,
-                                             [SH_DECAY_WSD] = SH_LR_WSD};
-
     return (struct sh_lr){.peak = cfg->optimizer.lr,
                           .min_factor = cfg->lr_scheduler.min_lr_factor,
                           .warmup = cfg->lr_scheduler.warmup_steps,
-                          .decay = decay[cfg->lr_scheduler.decay_type],
+                          .decay = cfg->lr_scheduler.decay_type,
                           .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
                           .decay_ratio = cfg->lr_scheduler.decay_ratio};
 }
@@ -22,14 +17,14 @@ struct sh_lr sh_changes_lr(const struct sh_config *cfg)
 static bool same_shape(const struct sh_lr *a, const struct sh_lr *b)
 {
     return a->peak == b->peak && a->min_factor == b->min_factor && a->warmup == b->warmup && a->decay == b->decay &&
-           (a->decay != SH_LR_WSD || a->decay_ratio == b->decay_ratio);
+           (a->decay != SH_DECAY_WSD || a->decay_ratio == b->decay_ratio);
 }
 
 const char *sh_changes_schedule(const struct sh_config *before, const struct sh_config *now, int64_t step,
                                 char out[SH_CHANGES_TEXT])
 {
     struct sh_lr a = sh_changes_lr(before), b = sh_changes_lr(now);
-    bool shape = same_shape(&a, &b), end = a.total == b.total || (shape && b.decay == SH_LR_CONSTANT);
+    bool shape = same_shape(&a, &b), end = a.total == b.total || (shape && b.decay == SH_DECAY_CONSTANT);
     char ends[96] = "changed", keeps[64] = "";
 
     if (shape && end)

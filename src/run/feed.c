@@ -7,14 +7,11 @@
 
 struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle)
 {
-    static const enum sh_token_type types[] = {
-        [SH_TOKEN_AUTO] = SH_TOKENS_AUTO, [SH_TOKEN_UINT16] = SH_TOKENS_U16, [SH_TOKEN_UINT32] = SH_TOKENS_U32};
-
     return (struct sh_data_options){.path = path,
                                     .seq_len = cfg->training.seq_len,
                                     .vocab_size = cfg->model.vocab_size,
-                                    .type = types[cfg->data.token_type],
-                                    .masks = (enum sh_data_masks)cfg->data.target_mask,
+                                    .type = cfg->data.token_type,
+                                    .masks = cfg->data.target_mask,
                                     .shuffle = shuffle,
                                     .seed = cfg->debug.seed,
                                     .document_separator = cfg->data.document_separator};

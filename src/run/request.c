@@ -88,7 +88,7 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
 struct sh_model sh_request_model(const struct sh_config *cfg)
 {
     return (struct sh_model){
-        .family = cfg->model.family == SH_FAMILY_GPT2 ? SH_MODEL_GPT2 : SH_MODEL_LLAMA,
+        .family = cfg->model.family,
         .layers = cfg->model.n_layers,
         .dim = cfg->model.dim,
         .heads = cfg->model.n_heads,

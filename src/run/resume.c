@@ -63,7 +63,7 @@ static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
 /* Now, and not when the next job of the chain wants to go on. */
 static void warn_of_others(const struct sh_run *r, const char *folder)
 {
-    if (sh_ckpt_trusted(folder, (enum sh_ckpt_trust)r->cfg.checkpoint.trust) == SH_OK)
+    if (sh_ckpt_trusted(folder, r->cfg.checkpoint.trust) == SH_OK)
         return;
     sh_log_warn("a later start will not load the checkpoints of this one: %s", sh_error_text());
     sh_error_clear();

@@ -29,7 +29,7 @@ static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_
         .hints = r->cfg.checkpoint.hints,
         .writers_per_node = r->cfg.checkpoint.writers_per_node,
         .ranks_per_node = r->cfg.mesh.ranks_per_node,
-        .verify = (enum sh_ckpt_verify)r->cfg.checkpoint.verify,
+        .verify = r->cfg.checkpoint.verify,
         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
         .threads = r->threads,
         .times = times,

@@ -75,13 +75,13 @@ static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
 {
     const char *verified = sh_ckpt_verified(meta);
 
-    if (verified && strcmp(verified, sh_ckpt_verify_name[SH_CKPT_UNVERIFIED]) == 0)
+    if (verified && strcmp(verified, sh_ckpt_verify_name[SH_VERIFY_OFF]) == 0)
         sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
 }
 
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
-    const struct sh_ckpt_load_options options = {.trust = (enum sh_ckpt_trust)r->cfg.checkpoint.trust,
+    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
                                                  .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
                                                  .share = r->mesh->n_nodes > 1};
     struct sh_ckpt_load_report report;

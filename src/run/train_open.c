@@ -88,7 +88,7 @@ void sh_train_set_up(struct sh_train *t)
     t->global_batch = sh_request_global_batch(cfg, sh_group_size(m, m->data));
     t->flops = sh_model_flops(&t->r->build.model, cfg->training.seq_len);
     t->lr = sh_changes_lr(cfg);
-    t->guard = (struct sh_guard){.action = (enum sh_guard_action)cfg->guard.action,
+    t->guard = (struct sh_guard){.action = cfg->guard.action,
                                  .z_score = cfg->guard.z_score,
                                  .window = cfg->guard.window,
                                  .max_skips = cfg->guard.max_skips,

@@ -30,7 +30,7 @@ struct job {
     const char *name;
     sh_rc (*run)(void);
     bool commits;       /* a success leaves a new file */
-    int road;
+    enum sh_cfg_io road;
     enum fault_end end; /* faults of this end and above it must not be seen */
     int writers;        /* per node; 0: auto */
 };
@@ -83,7 +83,7 @@ static sh_rc save_behind(void)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(NEW);
-    struct sh_ckpt_options options = {.road = SH_CKPT_DIRECT, .hints = "", .timeout_seconds = seconds,
+    struct sh_ckpt_options options = {.road = SH_IO_DIRECT, .hints = "", .timeout_seconds = seconds,
                                       .writers_per_node = job->writers};
     struct sh_ckpt_behind *behind = NULL;
     int64_t bytes;
@@ -257,13 +257,13 @@ static void make_references(void)
 }
 
 static const struct job jobs[] = {
-    {"save-mpiio", save_new, true, SH_CKPT_MPIIO, MUST_PASS, 0},
-    {"save-direct", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS, EVERY_RANK},
-    {"save-behind", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS, EVERY_RANK},
-    {"save-passed", save_new, true, SH_CKPT_DIRECT, OWN_MUST_PASS, 1}, /* to one writer */
-    {"behind-passed", save_behind, true, SH_CKPT_DIRECT, OWN_MUST_PASS, 1},
-    {"load", load_before, false, SH_CKPT_AUTO, OWN_MUST_PASS, EVERY_RANK},
-    {"load-shared", load_shared, false, SH_CKPT_AUTO, OWN_MUST_PASS, EVERY_RANK},
+    {"save-mpiio", save_new, true, SH_IO_MPIIO, MUST_PASS, 0},
+    {"save-direct", save_new, true, SH_IO_DIRECT, OWN_MUST_PASS, EVERY_RANK},
+    {"save-behind", save_behind, true, SH_IO_DIRECT, OWN_MUST_PASS, EVERY_RANK},
+    {"save-passed", save_new, true, SH_IO_DIRECT, OWN_MUST_PASS, 1}, /* to one writer */
+    {"behind-passed", save_behind, true, SH_IO_DIRECT, OWN_MUST_PASS, 1},
+    {"load", load_before, false, SH_IO_AUTO, OWN_MUST_PASS, EVERY_RANK},
+    {"load-shared", load_shared, false, SH_IO_AUTO, OWN_MUST_PASS, EVERY_RANK},
 };
 
 static const struct job *find_job(const char *name)

@@ -43,7 +43,7 @@ static void read_samples(struct sh_data *d)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static const enum sh_token_type types[] = {SH_TOKENS_AUTO, SH_TOKENS_U16, SH_TOKENS_U32};
+    static const enum sh_cfg_token_type types[] = {SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32};
     write_file(bytes, n);
     for (int i = 0; i < 3; i++) {
         struct sh_data_options opt = {.path = path,

@@ -33,7 +33,7 @@ static sh_rc save_behind(const struct sh_ckpt_set *set, const struct sh_ckpt_met
     return rc;
 }
 
-static sh_rc save_by(int road, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
+static sh_rc save_by(enum sh_cfg_io road, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
 {
     struct sh_ckpt_options options = {.road = road, .hints = "", .timeout_seconds = 200};
     int64_t bytes;
@@ -42,12 +42,12 @@ static sh_rc save_by(int road, const struct sh_ckpt_set *set, const struct sh_ck
 
 static sh_rc save_mpiio(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
 {
-    return save_by(SH_CKPT_MPIIO, set, meta);
+    return save_by(SH_IO_MPIIO, set, meta);
 }
 
 static sh_rc save_direct(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
 {
-    return save_by(SH_CKPT_DIRECT, set, meta);
+    return save_by(SH_IO_DIRECT, set, meta);
 }
 
 static const struct way {

@@ -31,13 +31,13 @@ static void load_and_compare(enum ckpt_cut cut, bool share)
 }
 
 /* Returns the hash of the file, which differs by what was read back, since the file says so. */
-static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_ckpt_verify verify)
+static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cfg_verify verify)
 {
     struct sh_ckpt_set set = make_set(cut, true);
     struct sh_ckpt_meta meta = test_meta(7);
     int64_t bytes = 0;
     long found;
-    struct sh_ckpt_options options = {.road = (int)cut % 2 ? SH_CKPT_DIRECT : SH_CKPT_MPIIO, .timeout_seconds = 200,
+    struct sh_ckpt_options options = {.road = (int)cut % 2 ? SH_IO_DIRECT : SH_IO_MPIIO, .timeout_seconds = 200,
                                       .verify = verify,
                                       .hints = (int)cut % 4 ? "" : "cb_nodes=1,romio_cb_write=disable"};
     CHECK(sh_ckpt_save_as(folder, &set, &meta, &options, &bytes) == SH_OK);
@@ -94,12 +94,12 @@ static void abandon(const char *folder, unsigned long long expected)
 
 static void every_cut(const char *folder)
 {
-    unsigned long long first = save(folder, CUT_FIRST_RANK, SH_CKPT_FROM_DISK);
-    unsigned long long expected[] = {[SH_CKPT_FROM_DISK] = first,
-                                     [SH_CKPT_FROM_CACHE] = save(folder, CUT_FIRST_RANK, SH_CKPT_FROM_CACHE),
-                                     [SH_CKPT_UNVERIFIED] = save(folder, CUT_FIRST_RANK, SH_CKPT_UNVERIFIED)};
+    unsigned long long first = save(folder, CUT_FIRST_RANK, SH_VERIFY_DISK);
+    unsigned long long expected[] = {[SH_VERIFY_DISK] = first,
+                                     [SH_VERIFY_CACHE] = save(folder, CUT_FIRST_RANK, SH_VERIFY_CACHE),
+                                     [SH_VERIFY_OFF] = save(folder, CUT_FIRST_RANK, SH_VERIFY_OFF)};
     for (int cut = CUT_LAST_RANK; cut < CUT_EVERYTHING; cut++) {
-        CHECK(save(folder, (enum ckpt_cut)cut, (enum sh_ckpt_verify)(cut / 2 % 3)) == expected[cut / 2 % 3]);
+        CHECK(save(folder, (enum ckpt_cut)cut, (enum sh_cfg_verify)(cut / 2 % 3)) == expected[cut / 2 % 3]);
         for (int load = 0; load < CUTS; load++)
             load_and_compare((enum ckpt_cut)load, cut % 2 == 0);
     }

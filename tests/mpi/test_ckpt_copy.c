@@ -18,12 +18,12 @@ static const struct road {
     bool behind;
     struct sh_ckpt_options options;
 } roads[] = {
-    {"direct", false, {.hints = "", .threads = 1, .road = SH_CKPT_DIRECT, .writers_per_node = EVERY_RANK}},
+    {"direct", false, {.hints = "", .threads = 1, .road = SH_IO_DIRECT, .writers_per_node = EVERY_RANK}},
     {"direct, never read back", false,
-     {.hints = "", .threads = 1, .road = SH_CKPT_DIRECT, .writers_per_node = EVERY_RANK, .verify = SH_CKPT_UNVERIFIED}},
-    {"direct, passed to one writer", false, {.hints = "", .threads = 1, .road = SH_CKPT_DIRECT, .writers_per_node = 1}},
-    {"MPI-IO", false, {.hints = "", .threads = 1, .road = SH_CKPT_MPIIO}},
-    {"behind", true, {.hints = "", .threads = 1, .road = SH_CKPT_DIRECT}},
+     {.hints = "", .threads = 1, .road = SH_IO_DIRECT, .writers_per_node = EVERY_RANK, .verify = SH_VERIFY_OFF}},
+    {"direct, passed to one writer", false, {.hints = "", .threads = 1, .road = SH_IO_DIRECT, .writers_per_node = 1}},
+    {"MPI-IO", false, {.hints = "", .threads = 1, .road = SH_IO_MPIIO}},
+    {"behind", true, {.hints = "", .threads = 1, .road = SH_IO_DIRECT}},
 };
 enum { ROADS = sizeof roads / sizeof *roads };
 

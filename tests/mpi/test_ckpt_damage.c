@@ -25,7 +25,7 @@ static long random_below(long n)
     return (long)((random_state >> 20) % (uint64_t)n);
 }
 
-static int road = SH_CKPT_MPIIO;
+static enum sh_cfg_io road = SH_IO_MPIIO;
 static bool behind;
 
 static sh_rc save_behind(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
     good_hash = file_hash(path, &bytes);
     no_checkpoint(folder);
     no_space(folder);
-    road = SH_CKPT_DIRECT;
+    road = SH_IO_DIRECT;
     no_space(folder);
     behind = true;
     no_space(folder);

@@ -50,7 +50,7 @@ static sh_rc save_behind(const struct sh_ckpt_set *set, const struct sh_ckpt_opt
 static sh_rc save(const struct sh_ckpt_set *set, struct want want, bool behind, int64_t *bytes)
 {
     struct sh_ckpt_meta meta = test_meta(7);
-    struct sh_ckpt_options options = {.road = SH_CKPT_DIRECT, .hints = "", .threads = 1, .timeout_seconds = 200,
+    struct sh_ckpt_options options = {.road = SH_IO_DIRECT, .hints = "", .threads = 1, .timeout_seconds = 200,
                                       .writers_per_node = want.per_node, .ranks_per_node = want.ranks_per_node};
     return behind ? save_behind(set, &options, bytes) : sh_ckpt_save_as(folder, set, &meta, &options, bytes);
 }

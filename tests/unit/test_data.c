@@ -143,8 +143,8 @@ static void bare_files(void **state)
     snprintf(path[1], sizeof path[1], "%s/wide.bin", folder);
     opt[0].path = opt[2].path = path[0];
     opt[1].path = path[1];
-    opt[1].type = SH_TOKENS_U32;
-    opt[2].type = SH_TOKENS_U16;
+    opt[1].type = SH_TOKEN_UINT32;
+    opt[2].type = SH_TOKEN_UINT16;
     for (int k = 0; k < 3; k++) {
         struct sh_data *d;
         int32_t tokens[T], targets[T];
@@ -350,7 +350,7 @@ static void masks_leave_targets_out(void **state)
     int32_t tokens[3 * T], targets[3 * T];
     int64_t counted, all = 0;
     write_masked("m.bin", mask);
-    opt.masks = SH_MASKS_MUST;
+    opt.masks = SH_MASK_MUST;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     assert_true(sh_data_masked(d));
     for (int ahead = 0; ahead < 2; ahead++) {
@@ -369,13 +369,13 @@ static void masks_leave_targets_out(void **state)
         assert_int_equal(counted, in_window[w]);
     }
     sh_data_close(d);
-    opt.masks = SH_MASKS_OFF;
+    opt.masks = SH_MASK_OFF;
     opt.shuffle = true;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     assert_int_equal(sh_data_read(d, 0, 3, tokens, targets, NULL, &counted), SH_OK);
     assert_int_equal(counted, 3 * T);
     sh_data_close(d);
-    opt.masks = SH_MASKS_AUTO;
+    opt.masks = SH_MASK_AUTO;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     for (int64_t i = 0; i < 30; i++) { /* counted in the order of the run, as read; ahead or not */
         if (i % 3)
@@ -430,7 +430,7 @@ static void wrong_masks(void **state)
     refused(&opt, "name of a mask");
     write_tokens("w-2.bin", VOCAB, 3 * T + 1, 0);
     opt = options("w-2.bin");
-    opt.masks = SH_MASKS_MUST;
+    opt.masks = SH_MASK_MUST;
     refused(&opt, "there is no ");
     opt = options("w-*");
     refused(&opt, "w-2.bin lacks a mask");
@@ -446,7 +446,7 @@ static void ids_of_other_tools_that_do_not_count(void **state)
     static const int32_t ids[T + 1] = {1, 2, -100, 3};
     struct sh_data_options opt = options("hundred.bin");
     write_raw("hundred.bin", ids, sizeof ids);
-    opt.type = SH_TOKENS_U32;
+    opt.type = SH_TOKEN_UINT32;
     refused(&opt, "token 2 is 4294967196, but model.vocab_size is 1000; targets that do not count go into a mask");
 }
 
@@ -541,7 +541,7 @@ static void files_that_are_no_ids(void **state)
         write_raw("foreign", even, rows[i].n / 2 * 2);
         if (rows[i].says)
             refused(&opt, rows[i].says);
-        opt.type = rows[i].says ? SH_TOKENS_U16 : SH_TOKENS_AUTO;
+        opt.type = rows[i].says ? SH_TOKEN_UINT16 : SH_TOKEN_AUTO;
         if (sh_data_open(&opt, &d) != SH_OK)
             fail_msg("row %zu: %s", i, sh_error_text());
         sh_data_close(d);

@@ -10,19 +10,19 @@
 
 #include <cmocka.h>
 
-static const struct sh_model gpt2_124m = {.family = SH_MODEL_GPT2, .layers = 12, .dim = 768, .heads = 12,
+static const struct sh_model gpt2_124m = {.family = SH_FAMILY_GPT2, .layers = 12, .dim = 768, .heads = 12,
                                           .kv_heads = 12, .head_dim = 64, .ffn_dim = 3072, .vocab = 50257,
                                           .max_seq_len = 1024, .tied = true, .init_std = 0.02f};
-static const struct sh_model gpt2_1558m = {.family = SH_MODEL_GPT2, .layers = 48, .dim = 1600, .heads = 25,
+static const struct sh_model gpt2_1558m = {.family = SH_FAMILY_GPT2, .layers = 48, .dim = 1600, .heads = 25,
                                            .kv_heads = 25, .head_dim = 64, .ffn_dim = 6400, .vocab = 50257,
                                            .max_seq_len = 1024, .tied = true, .init_std = 0.02f};
-static const struct sh_model llama_1b = {.family = SH_MODEL_LLAMA, .layers = 16, .dim = 2048, .heads = 32,
+static const struct sh_model llama_1b = {.family = SH_FAMILY_LLAMA, .layers = 16, .dim = 2048, .heads = 32,
                                          .kv_heads = 8, .head_dim = 64, .ffn_dim = 8192, .vocab = 128256,
                                          .max_seq_len = 8192, .tied = true, .init_std = 0.02f};
-static const struct sh_model llama_8b = {.family = SH_MODEL_LLAMA, .layers = 32, .dim = 4096, .heads = 32,
+static const struct sh_model llama_8b = {.family = SH_FAMILY_LLAMA, .layers = 32, .dim = 4096, .heads = 32,
                                          .kv_heads = 8, .head_dim = 128, .ffn_dim = 14336, .vocab = 128256,
                                          .max_seq_len = 8192, .init_std = 0.02f};
-static const struct sh_model llama_70b = {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64,
+static const struct sh_model llama_70b = {.family = SH_FAMILY_LLAMA, .layers = 80, .dim = 8192, .heads = 64,
                                           .kv_heads = 8, .head_dim = 128, .ffn_dim = 28672, .vocab = 128256,
                                           .max_seq_len = 8192, .init_std = 0.02f};
 

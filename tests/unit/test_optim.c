@@ -21,21 +21,21 @@ static void rates(void **state)
         int64_t step;
         double rate;
     } table[] = {
-        {LR(SH_LR_CONSTANT, 0), 0, 2},       {LR(SH_LR_CONSTANT, 0), 1000, 2},
-        {LR(SH_LR_CONSTANT, 10), 0, 0.2},    {LR(SH_LR_CONSTANT, 10), 8, 1.8},
-        {LR(SH_LR_CONSTANT, 10), 9, 2},      {LR(SH_LR_CONSTANT, 10), 10, 2},
-        {LR(SH_LR_LINEAR, 0), 0, 2},         {LR(SH_LR_LINEAR, 0), 50, 1.1},
-        {LR(SH_LR_LINEAR, 0), 100, 0.2},     {LR(SH_LR_LINEAR, 0), 101, 0.2},
-        {LR(SH_LR_LINEAR, 20), 9, 1},        {LR(SH_LR_LINEAR, 20), 20, 2},
-        {LR(SH_LR_LINEAR, 20), 60, 1.1},     {LR(SH_LR_LINEAR, 20), 100, 0.2},
-        {LR(SH_LR_COSINE, 0), 0, 2},         {LR(SH_LR_COSINE, 0), 50, 1.1},
-        {LR(SH_LR_COSINE, 0), 100, 0.2},     {LR(SH_LR_COSINE, 0), 1000000, 0.2},
-        {LR(SH_LR_COSINE, 20), 40, 2 - 1.8 * 0.5 * (1 - M_SQRT1_2)},
-        {LR(SH_LR_WSD, 10), 4, 1},           {LR(SH_LR_WSD, 10), 80, 2},
-        {LR(SH_LR_WSD, 10), 90, 1.1},        {LR(SH_LR_WSD, 10), 100, 0.2},
+        {LR(SH_DECAY_CONSTANT, 0), 0, 2},       {LR(SH_DECAY_CONSTANT, 0), 1000, 2},
+        {LR(SH_DECAY_CONSTANT, 10), 0, 0.2},    {LR(SH_DECAY_CONSTANT, 10), 8, 1.8},
+        {LR(SH_DECAY_CONSTANT, 10), 9, 2},      {LR(SH_DECAY_CONSTANT, 10), 10, 2},
+        {LR(SH_DECAY_LINEAR, 0), 0, 2},         {LR(SH_DECAY_LINEAR, 0), 50, 1.1},
+        {LR(SH_DECAY_LINEAR, 0), 100, 0.2},     {LR(SH_DECAY_LINEAR, 0), 101, 0.2},
+        {LR(SH_DECAY_LINEAR, 20), 9, 1},        {LR(SH_DECAY_LINEAR, 20), 20, 2},
+        {LR(SH_DECAY_LINEAR, 20), 60, 1.1},     {LR(SH_DECAY_LINEAR, 20), 100, 0.2},
+        {LR(SH_DECAY_COSINE, 0), 0, 2},         {LR(SH_DECAY_COSINE, 0), 50, 1.1},
+        {LR(SH_DECAY_COSINE, 0), 100, 0.2},     {LR(SH_DECAY_COSINE, 0), 1000000, 0.2},
+        {LR(SH_DECAY_COSINE, 20), 40, 2 - 1.8 * 0.5 * (1 - M_SQRT1_2)},
+        {LR(SH_DECAY_WSD, 10), 4, 1},           {LR(SH_DECAY_WSD, 10), 80, 2},
+        {LR(SH_DECAY_WSD, 10), 90, 1.1},        {LR(SH_DECAY_WSD, 10), 100, 0.2},
         /* the decay starts when the warm-up has ended, however long that is */
-        {LR(SH_LR_WSD, 90), 89, 2},          {LR(SH_LR_WSD, 90), 95, 1.1},
-        {LR(SH_LR_LINEAR, 200), 99, 1},      {LR(SH_LR_LINEAR, 200), 200, 0.2},
+        {LR(SH_DECAY_WSD, 90), 89, 2},          {LR(SH_DECAY_WSD, 90), 95, 1.1},
+        {LR(SH_DECAY_LINEAR, 200), 99, 1},      {LR(SH_DECAY_LINEAR, 200), 200, 0.2},
     };
 
     (void)state;
@@ -49,7 +49,7 @@ static void rates(void **state)
 
 static void wsd_without_decay_is_constant(void **state)
 {
-    struct sh_lr lr = LR(SH_LR_WSD, 0);
+    struct sh_lr lr = LR(SH_DECAY_WSD, 0);
 
     (void)state;
     lr.decay_ratio = 0;

@@ -128,11 +128,11 @@ static void every_level_of_real_models(void **state)
 {
     static const struct tiny_model models[] = {
         {"gpt2-124m",
-         {.family = SH_MODEL_GPT2, .layers = 12, .dim = 768, .heads = 12, .kv_heads = 12, .head_dim = 64,
+         {.family = SH_FAMILY_GPT2, .layers = 12, .dim = 768, .heads = 12, .kv_heads = 12, .head_dim = 64,
           .ffn_dim = 3072, .vocab = 50257, .max_seq_len = 1024, .norm_eps = 1e-5f, .init_std = 0.02f, .tied = true},
          false},
         {"llama3.2-1b",
-         {.family = SH_MODEL_LLAMA, .layers = 16, .dim = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64,
+         {.family = SH_FAMILY_LLAMA, .layers = 16, .dim = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64,
           .ffn_dim = 8192, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f,
           .rope_theta = 5e5, .tied = true},
          false},

@@ -15,7 +15,7 @@
 /* Large enough that alignment is a small part. */
 static const struct tiny_model wide = {
     "wide",
-    {.family = SH_MODEL_LLAMA, .layers = 6, .dim = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 192,
+    {.family = SH_FAMILY_LLAMA, .layers = 6, .dim = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 192,
      .vocab = 500, .max_seq_len = 64, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 1e4},
     false};
 

@@ -50,16 +50,16 @@ static int remove_folder(void **state)
 
 static void refused(const char *file, const char *why)
 {
-    assert_int_equal(sh_ckpt_trusted(file, SH_CKPT_TRUST_OWNER), SH_E_DATA);
+    assert_int_equal(sh_ckpt_trusted(file, SH_TRUST_OWNER), SH_E_DATA);
     if (!strstr(sh_error_text(), why) || !strstr(sh_error_text(), "checkpoint.trust=any"))
         fail_msg("%s", sh_error_text());
     sh_error_clear();
-    assert_int_equal(sh_ckpt_trusted(file, SH_CKPT_TRUST_ANY), SH_OK);
+    assert_int_equal(sh_ckpt_trusted(file, SH_TRUST_ANY), SH_OK);
 }
 
 static void fine(const char *file)
 {
-    if (sh_ckpt_trusted(file, SH_CKPT_TRUST_OWNER) != SH_OK)
+    if (sh_ckpt_trusted(file, SH_TRUST_OWNER) != SH_OK)
         fail_msg("%s", sh_error_text());
 }
 

@@ -9,8 +9,8 @@
 #define COMMON                                                                                                         \
     .dim = 12, .ffn_dim = 20, .vocab = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .heads = 3,             \
     .norm_eps = 1e-5f, .init_std = 0.3f
-#define LLAMA .family = SH_MODEL_LLAMA, .kv_heads = 1, .rope_theta = 100
-#define GPT2 .family = SH_MODEL_GPT2, .kv_heads = 3
+#define LLAMA .family = SH_FAMILY_LLAMA, .kv_heads = 1, .rope_theta = 100
+#define GPT2 .family = SH_FAMILY_GPT2, .kv_heads = 3
 
 const struct tiny_model tiny_models[TINY_MODELS] = {
     {"llama, 1 layer", {COMMON, LLAMA, .layers = 1}, false},
@@ -23,7 +23,7 @@ const struct tiny_model tiny_models[TINY_MODELS] = {
 
 const struct tiny_model not_tiny_model = {
     "70B",
-    {.family = SH_MODEL_LLAMA, .layers = 80, .dim = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128,
+    {.family = SH_FAMILY_LLAMA, .layers = 80, .dim = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128,
      .ffn_dim = 28672, .vocab = 128256, .max_seq_len = 8192, .norm_eps = 1e-5f, .init_std = 0.02f, .rope_theta = 5e5},
     false};
 

@@ -1,0 +1,38 @@
+/* The values of options that are words: one enum an option. keys.c has their spelling. Modules that act by one of them
+ * include this header, so that a value has one name in the whole tree. No code; valid C and C++. */
+#ifndef SH_CONFIG_WORDS_H
+#define SH_CONFIG_WORDS_H
+
+#include <stdint.h>
+
+/* mesh.shard and mesh.replicate, where they are not a number of ranks. */
+enum { SH_MESH_ALL = 0, SH_MESH_NODE = -1, SH_MESH_AUTO = -2 };
+enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
+
+enum sh_cfg_strategy {
+    SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
+};
+enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
+enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
+                        SH_RECOMPUTE_MEMORY_BUDGET };
+enum sh_cfg_optimizer { SH_OPTIM_ADAMW };
+enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
+enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
+enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
+enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
+enum { SH_WRITERS_AUTO }; /* checkpoint.writers_per_node, where it is not a number */
+enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT };
+enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
+enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
+enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
+enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY };
+enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
+enum sh_cfg_family { SH_FAMILY_LLAMA, SH_FAMILY_GPT2 };
+enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
+enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
+enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
+enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
+enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
+enum sh_cfg_masks { SH_MASK_AUTO, SH_MASK_OFF, SH_MASK_MUST };
+
+#endif
