@@ -64,6 +64,7 @@ enum sh_op_kind {
 };
 
 enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
+enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* that an optimizer keeps of a parameter, beside its two halves */
 
 /* A run of elements of a flat shard with one rule of weight decay. */
 struct sh_decay_run {

@@ -1,13 +1,37 @@
-/* Around the update: learning rate, clipping, and the guard that skips a step. The update itself is the operation
- * ADAMW. Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide alike. Local. */
+/* Around the update: the table of optimizers, learning rate, clipping, and the guard that skips a step. The update itself
+ * is an operation of the program. Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide
+ * alike. Local. */
 #ifndef SH_OPTIM_OPTIM_H
 #define SH_OPTIM_OPTIM_H
 
+#include "kernels/op.h"
 #include "src/base/err.h"
-#include "src/config/words.h"
+#include "src/config/config.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* An optimizer: a row of table.c, with a file of its own. Its operation reads the gradient and updates in place; the
+ * operands are
+ *   in   g [n] f32
+ *   out  p [n], state[0] [n], ... state[n_states - 1] [n], r [n] i16 (opt: p is bf16, and r the rest of the masters)
+ * where n is a rank's chunk of a unit. */
+struct sh_optim {
+    const char *name;           /* as torch.optim spells it */
+    enum sh_op_kind op;
+    int n_states;               /* beside the master parameters */
+    struct {
+        const char *name;       /* torch's; in checkpoints /optimizer/NAME */
+        enum sh_dtype dtype;
+    } state[SH_STATES_MAX];     /* zero at first */
+    /* The operation's numbers in update 1, 2, ...: all but lr and grad_scale, which every optimizer has. */
+    void (*scalars)(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s);
+};
+
+/* The row of a value of optimizer.name. */
+const struct sh_optim *sh_optim_of(int word);
+
+extern const struct sh_optim sh_optim_adamw;
 
 struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */

@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/time.h"
+#include "src/optim/optim.h"
 #include "src/run/tree.h"
 
 #include <math.h>
@@ -155,12 +156,7 @@ static void update(struct sh_train *t, double lr, double norm)
 
     t->r->updates++;
     s->lr = (float)lr;
-    s->beta1 = (float)cfg->optimizer.beta1;
-    s->beta2 = (float)cfg->optimizer.beta2;
-    s->adam_eps = (float)cfg->optimizer.eps;
-    s->weight_decay = (float)cfg->optimizer.weight_decay;
-    s->beta1_pow = pow(cfg->optimizer.beta1, (double)t->r->updates);
-    s->beta2_pow = pow(cfg->optimizer.beta2, (double)t->r->updates);
+    sh_optim_of(SH_OPTIM_ADAMW)->scalars(cfg, t->r->updates, s);
     s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
     sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
 }

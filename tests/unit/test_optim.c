@@ -251,9 +251,41 @@ static void damaged_state_is_refused(void **state)
     }
 }
 
+/* An operation's operands are g; p, the states, the low halves: as optim.h says, for who fills them in. */
+static void optimizers(void **unused)
+{
+    (void)unused;
+    for (int i = SH_OPTIM_ADAMW; i <= SH_OPTIM_ADAMW; i++) {
+        const struct sh_optim *o = sh_optim_of(i);
+        const struct sh_op_info *op = sh_op_info(o->op);
+
+        assert_non_null(o->name);
+        assert_in_range(o->n_states, 0, SH_STATES_MAX);
+        assert_int_equal(op->n_in, 1);
+        assert_int_equal(op->n_out, o->n_states + 2);
+        assert_int_equal(op->opt_out, 1u << (o->n_states + 1));
+        for (int k = 0; k < o->n_states; k++)
+            assert_true(o->state[k].name[0] && o->state[k].dtype == SH_F32);
+    }
+}
+
+static void adamw_counts_updates(void **unused)
+{
+    struct sh_config cfg = {.optimizer = {.beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3, .weight_decay = 0.125}};
+    struct sh_op_scalars s = {.lr = 3, .grad_scale = 7};
+
+    (void)unused;
+    sh_optim_of(SH_OPTIM_ADAMW)->scalars(&cfg, 3, &s);
+    assert_true(s.beta1_pow == 0.125 && s.beta2_pow == 0.015625);
+    assert_true(s.beta1 == 0.5f && s.beta2 == 0.25f && s.adam_eps == 1e-3f && s.weight_decay == 0.125f);
+    assert_true(s.lr == 3 && s.grad_scale == 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(optimizers),
+        cmocka_unit_test(adamw_counts_updates),
         cmocka_unit_test(rates),
         cmocka_unit_test(wsd_without_decay_is_constant),
         cmocka_unit_test(clipping),
