@@ -149,13 +149,13 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
         const struct sh_unit *u = &out->units[i];
-        struct sh_op op = sh_op_make(SH_OP_ADAMW);
+        struct sh_op op = sh_op_make(opt->optim->op);
 
         op.in[0] = u->grad_shard;
         op.out[0] = u->compute;
-        op.out[1] = u->exp_avg;
-        op.out[2] = u->exp_avg_sq;
-        op.out[3] = u->remainder;
+        for (int k = 0; k < out->n_states; k++)
+            op.out[1 + k] = u->state[k];
+        op.out[1 + out->n_states] = u->remainder;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         add_runs(opt, out, i, &op);

@@ -69,11 +69,11 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
 /* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    enum { SAVED = 3 }; /* masters, exp_avg, exp_avg_sq */
+    int saved = 1 + p->n_states; /* the masters too */
 
     if (opt->snapshot)
         u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32,
-                           SAVED * sh_layout_chunk(u->chunk, sh_group_size(&opt->mesh, opt->mesh.replicate)), u->name,
+                           saved * sh_layout_chunk(u->chunk, sh_group_size(&opt->mesh, opt->mesh.replicate)), u->name,
                            "snapshot");
 }
 
@@ -82,14 +82,23 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
     int size = sh_group_size(&opt->mesh, opt->mesh.shard);
     enum sh_space unreduced = sh_shard_unreduced_space(opt, SH_F32);
 
-    u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
-    u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
+    for (int i = 0; i < p->n_states; i++)
+        u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, u->chunk, u->name, p->state[i].name);
     keep_snapshot(opt, p, u);
     u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
     for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
         u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
+}
+
+static void name_states(const struct sh_optim *optim, struct sh_program *p)
+{
+    p->n_states = optim->n_states;
+    for (int i = 0; i < p->n_states; i++) {
+        p->state[i].dtype = optim->state[i].dtype;
+        snprintf(p->state[i].name, sizeof p->state[i].name, "%s", optim->state[i].name);
+    }
 }
 
 static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
@@ -109,6 +118,8 @@ void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_op
         out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
                                          .rank = opt->segment_rank,
                                          .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
+    if (opt->training)
+        name_states(opt->optim, out);
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);
     for (int i = 0; i < micro->n_units; i++) {

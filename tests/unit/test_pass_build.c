@@ -104,7 +104,7 @@ static void without_training(void **state)
             assert_true((sh_program_section(p, SH_SECTION_LOGITS) != NULL) == logits);
             assert_true((sh_program_section(p, SH_SECTION_EVAL) != NULL) == !logits);
             for (int u = 0; u < p->n_units; u++)
-                assert_int_equal(p->units[u].exp_avg, SH_NONE);
+                assert_int_equal(p->units[u].state[0], SH_NONE);
             sh_program_destroy(p);
         }
 }
