@@ -68,7 +68,8 @@ struct sh_pass_options {
                                   keep_after_forward holds anyway */
 };
 
-/* Units with their persistent tensors for one rank, into the empty program `out`. */
+/* Units with their persistent tensors for one rank, into the empty program `out`. A unit of `micro` may say which groups it
+ * is cut and replicated over; one that names neither is cut over those of the mesh. */
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
 /* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).

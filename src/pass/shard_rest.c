@@ -32,8 +32,8 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
 {
     const struct sh_unit *u = &p->units[unit];
 
-    if (u->full != SH_NONE && sh_group_size(&opt->mesh, opt->mesh.shard) > 1)
-        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, opt->mesh.shard, unit, u->compute, u->full, SH_NONE,
+    if (u->full != SH_NONE && sh_shard_chunks(opt, u) > 1)
+        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE,
                             phase);
 }
 
@@ -73,8 +73,7 @@ void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *ou
 
 static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
 {
-    *owned = sh_layout_owned(u->elems, sh_group_size(&opt->mesh, opt->mesh.shard),
-                             sh_group_index(&opt->mesh, opt->mesh.shard));
+    *owned = sh_layout_owned(u->elems, sh_shard_chunks(opt, u), sh_shard_index(opt, u));
     return owned->end - owned->begin;
 }
 
@@ -87,14 +86,14 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
     for (int i = 0; i < out->n_units; i++)
         any |= out->units[i].squared;
     for (int i = 0; i < out->n_units; i++) {
+        const struct sh_unit *u = &out->units[i];
         struct sh_op op = sh_op_make(SH_OP_SUMSQ);
-        struct sh_range owned, part = {0, owned_elems(opt, &out->units[i], &owned)};
+        struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
         int64_t n;
 
-        if (out->units[i].squared)
+        if (u->squared)
             continue;
-        part = sh_layout_split(part, sh_group_size(&opt->mesh, opt->mesh.replicate),
-                               sh_group_index(&opt->mesh, opt->mesh.replicate));
+        part = sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
         n = part.end - part.begin;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;

@@ -41,9 +41,9 @@ struct shard {
     int *early;            /* [units] the one after which it is reduced before that (shard_early.c), SH_NONE */
 };
 
-static int shard_size(const struct shard *s)
+static int chunks(const struct shard *s, int unit)
 {
-    return sh_group_size(&s->opt->mesh, s->opt->mesh.shard);
+    return sh_shard_chunks(s->opt, &s->out->units[unit]);
 }
 
 static int inner_size(const struct shard *s)
@@ -56,9 +56,9 @@ static int inner_index(const struct shard *s)
     return sh_group_index(&s->opt->mesh, s->opt->mesh.inner);
 }
 
-static int replicas(const struct shard *s)
+static int replicas(const struct shard *s, int unit)
 {
-    return sh_group_size(&s->opt->mesh, s->opt->mesh.replicate);
+    return sh_shard_replicas(s->opt, &s->out->units[unit]);
 }
 
 static int micro_root(const struct shard *s, int t)
@@ -88,7 +88,7 @@ static void use(struct shard *s, int unit, int op)
     s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
     s->intervals[s->n_intervals] = (struct interval){
         .unit = unit, .first = op, .last = op, .again = s->newest[unit] != SH_NONE,
-        .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->opt->mesh.shard};
+        .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->out->units[unit].shard};
     s->newest[unit] = s->n_intervals++;
 }
 
@@ -132,7 +132,7 @@ static void open_interval(struct shard *s, const struct interval *v)
 {
     const struct sh_unit *u = &s->out->units[v->unit];
     bool inner = v->group == s->opt->mesh.inner;
-    int64_t elems = u->chunk * shard_size(s), by_inner = inner_chunk(s, v->unit) * inner_size(s);
+    int64_t elems = u->chunk * chunks(s, v->unit), by_inner = inner_chunk(s, v->unit) * inner_size(s);
     int from = inner ? s->secondary[v->unit] : u->compute;
 
     elems = elems > by_inner ? elems : by_inner;
@@ -183,14 +183,14 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
 static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
-    int kept = shard_size(s) == 1 ? u->grad_shard : u->grad_full;
+    int kept = chunks(s, unit) == 1 ? u->grad_shard : u->grad_full;
 
     if (level)
         kept = level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
     if (kept != SH_NONE)
         return kept;
-    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
-    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, SH_F32);
+    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * chunks(s, unit), unit, "unreduced");
+    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], SH_F32);
     return kept;
 }
 
@@ -276,7 +276,7 @@ static int reduced(struct shard *s, int unit)
 {
     int chunk = flat(s, SH_MEM_GRAD, s->opt->reduce, s->out->units[unit].chunk, unit, "reduced");
 
-    s->out->tensors[chunk].space = sh_shard_reduced_space(s->opt, s->opt->reduce);
+    s->out->tensors[chunk].space = sh_shard_reduced_space(s->opt, &s->out->units[unit], s->opt->reduce);
     return chunk;
 }
 
@@ -287,7 +287,7 @@ static int sent(struct shard *s, int unit, enum sh_phase phase)
 
     if (s->opt->reduce != SH_F32) {
         to = flat(s, SH_MEM_GRAD_FULL, s->opt->reduce, sh_tensor_elems(&s->out->tensors[from]), unit, "sent");
-        s->out->tensors[to].space = sh_shard_unreduced_space(s->opt, s->opt->reduce);
+        s->out->tensors[to].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], s->opt->reduce);
         cast_into(s, unit, from, to, phase);
     }
     return to;
@@ -317,15 +317,15 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         if (chunk != shard)
             cast_into(s, unit, shard, chunk, phase);
     }
-    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->opt->mesh.replicate, unit, SH_NONE, chunk,
-                        after, phase);
+    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->out->units[unit].replicate, unit, SH_NONE,
+                        chunk, after, phase);
     if (chunk != shard)
         cast_into(s, unit, chunk, shard, phase);
 }
 
-static bool reduces_now(const struct shard *s)
+static bool reduces_now(const struct shard *s, int unit)
 {
-    return shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
+    return chunks(s, unit) > 1 && (s->last || !s->opt->strategy.sync_last_only);
 }
 
 static struct sh_op *op_of_section(const struct shard *s, int index)
@@ -339,7 +339,7 @@ static bool squares(const struct shard *s, int unit)
     const struct sh_pass_options *opt = s->opt;
     struct sh_op_rows rows = s->early[unit] == SH_NONE ? (struct sh_op_rows){0} : sh_shard_rows(s->micro, unit);
 
-    return opt->segment_ranks && s->last && replicas(s) == 1 && opt->reduce == SH_F32 &&
+    return opt->segment_ranks && s->last && replicas(s, unit) == 1 && opt->reduce == SH_F32 &&
            (s->first || opt->strategy.sync_last_only) && sh_shard_whole_blocks(&rows);
 }
 
@@ -347,8 +347,8 @@ static bool squares(const struct shard *s, int unit)
 static void square(struct shard *s, int unit, int scattered)
 {
     struct sh_op *op = op_of_section(s, scattered);
-    struct sh_range own =
-        sh_layout_owned(s->out->units[unit].elems, shard_size(s), sh_group_index(&s->opt->mesh, s->opt->mesh.shard));
+    const struct sh_unit *u = &s->out->units[unit];
+    struct sh_range own = sh_layout_owned(u->elems, chunks(s, unit), sh_shard_index(s->opt, u));
 
     op->out[1] = s->out->squares;
     op->attr.squared = own.end - own.begin;
@@ -370,8 +370,8 @@ static void only_rows(struct shard *s, int unit, int scattered, bool late)
 
 static int scatter(struct shard *s, int unit, int from, int chunk, enum sh_phase phase)
 {
-    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->opt->mesh.shard, unit, from,
-                                        chunk, SH_NONE, phase);
+    int scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->out->units[unit].shard, unit,
+                                        from, chunk, SH_NONE, phase);
 
     if (squares(s, unit))
         square(s, unit, scattered);
@@ -380,7 +380,7 @@ static int scatter(struct shard *s, int unit, int from, int chunk, enum sh_phase
 
 static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
 {
-    if (reduces_now(s))
+    if (reduces_now(s, unit))
         only_rows(s, unit, scatter(s, unit, s->grad[unit], s->out->units[unit].grad_shard, phase), false);
 }
 
@@ -388,10 +388,10 @@ static void reduce_early(struct shard *s, int unit, enum sh_phase phase)
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
     bool direct = s->first || s->opt->strategy.sync_last_only;
-    bool sum = s->last && replicas(s) > 1;
+    bool sum = s->last && replicas(s, unit) > 1;
     int shard = s->out->units[unit].grad_shard, chunk = shard, scattered = SH_NONE;
 
-    if (reduces_now(s)) {
+    if (reduces_now(s, unit)) {
         if (!direct || s->opt->reduce != SH_F32)
             chunk = reduced(s, unit);
         scattered = scatter(s, unit, sent(s, unit, phase), chunk, phase);

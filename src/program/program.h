@@ -110,6 +110,8 @@ struct sh_state {
 struct sh_unit {
     char name[SH_NAME_MAX];  /* "embed", "layers.3", "head" */
     int first_param, n_params; /* neighbours in params */
+    sh_group shard;          /* cut over these ranks, in equal chunks; with `replicate` the same ranks for each unit */
+    sh_group replicate;      /* who hold the same chunk */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */

@@ -11,7 +11,7 @@ struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
 
-    return sh_layout_owned(u->elems, sh_group_size(m, m->shard), sh_group_index(m, m->shard));
+    return sh_layout_owned(u->elems, sh_group_size(m, u->shard), sh_group_index(m, u->shard));
 }
 
 struct sh_range sh_pieces_range(const struct sh_param *param)
@@ -24,7 +24,7 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
 
-    return sh_layout_split(sh_pieces_owned(r, u), sh_group_size(m, m->replicate), sh_group_index(m, m->replicate));
+    return sh_layout_split(sh_pieces_owned(r, u), sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
 }
 
 static bool in_halves(const struct sh_unit *u, int k)
