@@ -1,7 +1,7 @@
 /* The distributed checkpoint: one HDF5 file for all ranks with no trace of the mesh that wrote it.
  *
- * /model/<name>, /optimizer/exp_avg/<name>, /optimizer/exp_avg_sq/<name>: one contiguous little-endian f32 dataset of
- * global shape a tensor, with its Hugging Face name; /meta: step, tokens, sampler position, resolved configuration;
+ * /model/<name>, and /optimizer/<state>/<name> for each state of the optimizer: one contiguous little-endian f32 dataset
+ * of global shape a tensor, with its Hugging Face name; /meta: step, tokens, sampler position, resolved configuration;
  * /digest: sums per block of each dataset that do not depend on the mesh. doc/checkpoint-format.md has all of it.
  *
  * The caller says which tensors exist (the same on all ranks) and which pieces of them it holds; saving and loading are
@@ -17,7 +17,21 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum sh_ckpt_state { SH_CKPT_MODEL, SH_CKPT_EXP_AVG, SH_CKPT_EXP_AVG_SQ, SH_CKPT_STATES };
+/* What there is of each tensor: state 0 is the parameter, the others are the optimizer's, which the caller names. */
+enum { SH_CKPT_MODEL = 0, SH_CKPT_STATES_MAX = 4, SH_CKPT_STATE_NAME = 32 };
+struct sh_ckpt_states {
+    int n;
+    char name[SH_CKPT_STATES_MAX][SH_CKPT_STATE_NAME]; /* groups of the file: "model", "optimizer/exp_avg" */
+};
+
+/* "model", and "optimizer/" before each of n names, which are short and many fewer than SH_CKPT_STATES_MAX. Local. */
+struct sh_ckpt_states sh_ckpt_states_of(const char *const *names, int n);
+
+/* Place of the group `name`, or of the optimizer's state `name`; -1: there is none. Local. */
+int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name);
+
+/* Those of format 1, which are AdamW's; files with other ones are of format 2. */
+extern const struct sh_ckpt_states sh_ckpt_states_1;
 
 struct sh_ckpt_tensor {
     const char *name;       /* Hugging Face name; '/' is not allowed in it */
@@ -36,8 +50,8 @@ struct sh_ckpt_tensor {
 struct sh_ckpt_piece {
     int tensor;
     int64_t begin, elems;
-    struct sh_floats data[SH_CKPT_STATES];
-    uint64_t *early[SH_CKPT_STATES]; /* [sh_ckpt_piece_blocks()] of each block of the tensor, the sum of what lies in it */
+    struct sh_floats data[SH_CKPT_STATES_MAX]; /* of the set's states */
+    uint64_t *early[SH_CKPT_STATES_MAX]; /* [sh_ckpt_piece_blocks()] of each block of the tensor, the sum of what lies in it */
 };
 
 struct sh_ckpt_meta {
@@ -52,6 +66,7 @@ struct sh_ckpt_meta {
 };
 
 struct sh_ckpt_set {
+    struct sh_ckpt_states states; /* loading: the file may have others besides */
     const struct sh_ckpt_tensor *tensors; int n_tensors;
     const struct sh_ckpt_piece *pieces; int n_pieces;
 };
@@ -132,7 +147,8 @@ void sh_ckpt_behind_end(struct sh_ckpt_behind *b); /* NULL: nothing */
 sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options);
 
 /* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing,
- * extra, of other shape: SH_E_DATA naming them with both shapes. Collective, agreed. */
+ * extra, of other shape: SH_E_DATA naming them with both shapes; a state of the set that the file lacks: SH_E_DATA naming
+ * it. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
 /* Whether a file may be loaded, asked before anything of it is read. ANY: each may. OWNER: file and folder belong to this user or to
@@ -192,8 +208,9 @@ sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out);
  * SH_OK when nothing differs, SH_E_DATA when something does. */
 sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out);
 
-/* One state of one tensor as a .npy file, compared with the digests on the way. Local, serial. */
-sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path);
+/* One state of one tensor as a .npy file, compared with the digests on the way. Local, serial. Errors: SH_E_USAGE: the
+ * file has no such state. */
+sh_rc sh_ckpt_extract(const char *path, const char *name, const char *state, const char *out_path);
 
 /* Whether the rule keeps the checkpoint of `step`: `good` is the step of the newest one known to be valid, `newer` how
  * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */

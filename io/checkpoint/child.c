@@ -111,7 +111,7 @@ static sh_rc walk(const char *path, struct sh_ckpt_index *index)
     struct stat st;
     if (fstat(FILE_FD, &st) != 0)
         return sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
-    return sh_ckpt_walk(FILE_FD, path, st.st_size, index);
+    return sh_ckpt_walk(FILE_FD, path, st.st_size, &sh_ckpt_states_1, index);
 }
 
 static bool answer(const char *path)

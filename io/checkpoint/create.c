@@ -28,17 +28,17 @@ struct layout {
 /* An object header and its link take less than 1 KiB. */
 static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
 {
-    return 65536 + (hsize_t)index->n * SH_CKPT_STATES * 1024;
+    return 65536 + (hsize_t)index->n * (hsize_t)index->states.n * 1024;
 }
 
 /* At least what the file will have: twice the metadata for growth, digests, texts, padding, data. */
 static int64_t upper_bound(const struct sh_ckpt_index *index)
 {
-    int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * SH_CKPT_STATES * 8 + DATA_ALIGN +
+    int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * index->states.n * 8 + DATA_ALIGN +
                     (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes)) + 3 +
                     sh_ckpt_packed_bytes(index) + SH_CKPT_FOOTER_BYTES;
     for (int64_t i = 0; i < index->n; i++)
-        bytes += index->entry[i].elems * SH_CKPT_STATES * 4;
+        bytes += index->entry[i].elems * index->states.n * 4;
     return bytes;
 }
 
@@ -156,7 +156,7 @@ static sh_rc write_meta(const struct layout *l)
         const char *name;
         int64_t value;
     } numbers[] = {
-        {"format_major", SH_CKPT_MAJOR}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step}, {"updates", m->updates},
+        {"format_major", sh_ckpt_major(&l->index->states)}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step}, {"updates", m->updates},
         {"samples", m->samples}, {"tokens", m->tokens}, {"block_elems", SH_CKPT_BLOCK_ELEMS},
     };
     uint64_t unsigned_yet = 0;
@@ -167,9 +167,9 @@ static sh_rc write_meta(const struct layout *l)
     return set_attribute(l, "digest", H5T_STD_U64LE, &unsigned_yet);
 }
 
-static const char *digest_name(int state, char name[64])
+static const char *digest_name(const struct sh_ckpt_index *index, int state, char name[64])
 {
-    snprintf(name, 64, "/digest/%s", sh_ckpt_state_name[state]);
+    snprintf(name, 64, "/digest/%s", index->states.name[state]);
     return name;
 }
 
@@ -179,23 +179,23 @@ static sh_rc make_digests(const struct layout *l)
     hsize_t n = (hsize_t)l->index->n_blocks;
     for (int g = 0; g < 2; g++)
         SH_TRY(make_group(l, groups[g]));
-    for (int s = 0; s < SH_CKPT_STATES; s++) {
+    for (int s = 0; s < l->index->states.n; s++) {
         char name[64];
-        SH_TRY(make_dataset(l, digest_name(s, name), H5T_STD_U64LE, 1, &n, NULL, NULL));
+        SH_TRY(make_dataset(l, digest_name(l->index, s, name), H5T_STD_U64LE, 1, &n, NULL, NULL));
     }
     return SH_OK;
 }
 
 static sh_rc make_tensors(const struct layout *l, int state)
 {
-    SH_TRY(make_group(l, sh_ckpt_state_name[state]));
+    SH_TRY(make_group(l, l->index->states.name[state]));
     for (int64_t i = 0; i < l->index->n; i++) {
         struct sh_ckpt_entry *e = &l->index->entry[i];
         char name[SH_CKPT_NAME_MAX + 32];
         hsize_t dim[SH_CKPT_DIMS_MAX];
         for (int d = 0; d < e->ndim; d++)
             dim[d] = (hsize_t)e->dim[d];
-        snprintf(name, sizeof name, "%s/%s", sh_ckpt_state_name[state], e->name);
+        snprintf(name, sizeof name, "%s/%s", l->index->states.name[state], e->name);
         SH_TRY(make_dataset(l, name, H5T_IEEE_F32LE, e->ndim, dim, NULL, &e->offset[state]));
     }
     return SH_OK;
@@ -224,7 +224,7 @@ static sh_rc make_all(struct layout *l)
     SH_TRY(make_digests(l));
     SH_TRY(make_group(l, "/optimizer"));
     SH_TRY(make_texts(l));
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < l->index->states.n; s++)
         SH_TRY(make_tensors(l, s));
     return make_index(l);
 }
@@ -246,7 +246,7 @@ static sh_rc check_layout(const struct layout *l)
     struct sh_ckpt_index *x = l->index;
     struct stat st;
     int64_t end = x->structure_bytes = x->entry[0].offset[0];
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < x->states.n; s++)
         for (int64_t i = 0; i < x->n; i++) {
             SH_REQUIRE(x->entry[i].offset[s] == end);
             end += x->entry[i].elems * 4;
@@ -315,9 +315,9 @@ static sh_rc put_index_digest(hid_t file, const char *path, uint64_t digest)
 
 static sh_rc put_digests(hid_t file, const char *path, const struct sh_ckpt_index *index)
 {
-    for (int s = 0; s < SH_CKPT_STATES; s++) {
+    for (int s = 0; s < index->states.n; s++) {
         char name[64];
-        SH_TRY(put_digest(file, path, digest_name(s, name), index->digest[s]));
+        SH_TRY(put_digest(file, path, digest_name(index, s, name), index->digest[s]));
     }
     return put_index_digest(file, path, index->sum);
 }
@@ -341,7 +341,7 @@ static sh_rc put_all(int memory, const char *path, const struct sh_ckpt_index *i
 static sh_rc check_structures(int memory, const char *path, const struct sh_ckpt_index *index)
 {
     struct sh_ckpt_index found;
-    SH_TRY(sh_ckpt_walk(memory, path, index->file_bytes, &found));
+    SH_TRY(sh_ckpt_walk(memory, path, index->file_bytes, &index->states, &found));
     found.structure_bytes = index->structure_bytes;
     found.structure = index->structure;
     bool same = sh_ckpt_packed_same(&found, index);
@@ -379,7 +379,8 @@ static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *ind
     int64_t bytes = sh_ckpt_packed_bytes(index), at = index->file_bytes - SH_CKPT_FOOTER_BYTES - bytes;
     unsigned char *packed = sh_ckpt_pack(index), footer[SH_CKPT_FOOTER_BYTES];
     sh_ckpt_footer_pack(&(struct sh_ckpt_footer){.at = at, .bytes = bytes, .digest = sh_hash128(packed, (size_t)bytes),
-                                                 .major = SH_CKPT_MAJOR, .minor = (uint32_t)index->minor}, footer);
+                                                 .major = (uint32_t)sh_ckpt_major(&index->states),
+                                                 .minor = (uint32_t)index->minor}, footer);
     sh_rc rc = sh_file_write(fd, path, packed, bytes, at);
     if (rc == SH_OK)
         rc = sh_file_write(fd, path, footer, sizeof footer, at + bytes);

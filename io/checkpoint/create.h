@@ -9,7 +9,7 @@
 #include "io/checkpoint/index.h"
 
 /* Reserve the space of an existing empty file, open as fd, and give it its length; lay out groups, meta data, empty
- * digests, tensors and index. Data sets are laid end to end in the order model, exp_avg, exp_avg_sq, each in the order of
+ * digests, tensors and index. Data sets are laid end to end in the order of the states, each in the order of
  * the index, and their places are set in it, with the lengths of structures and file.
  *   *memory  out  descriptor of HDF5's file in memory, which has all but the tensors' data; closed with close()
  * Errors: SH_E_DATA: no space, an I/O error. SH_E_MEMORY: no file in memory. */

@@ -91,13 +91,13 @@ static void add_distance(const float *a, const float *b, int64_t n, struct dista
     }
 }
 
-static sh_rc measure(struct diff *d, int state, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b,
+static sh_rc measure(struct diff *d, int state, int other, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b,
                      struct distance *far)
 {
     for (int64_t at = 0; at < a->elems; at += SH_CKPT_BLOCK_ELEMS) {
         int64_t n = a->elems - at < SH_CKPT_BLOCK_ELEMS ? a->elems - at : SH_CKPT_BLOCK_ELEMS;
         SH_TRY(sh_file_read(d->a.fd, d->a.path, d->a.buffer, n * 4, a->offset[state] + at * 4));
-        SH_TRY(sh_file_read(d->b.fd, d->b.path, d->b.buffer, n * 4, b->offset[state] + at * 4));
+        SH_TRY(sh_file_read(d->b.fd, d->b.path, d->b.buffer, n * 4, b->offset[other] + at * 4));
         add_distance(d->a.buffer, d->b.buffer, n, far);
     }
     return SH_OK;
@@ -105,10 +105,13 @@ static sh_rc measure(struct diff *d, int state, const struct sh_ckpt_entry *a, c
 
 static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b)
 {
+    int other = sh_ckpt_states_find(&d->b.index.states, d->a.index.states.name[state]);
     struct distance far = {0};
-    SH_TRY(measure(d, state, a, b, &far));
+    if (other < 0) /* diff_states() has said so */
+        return SH_OK;
+    SH_TRY(measure(d, state, other, a, b, &far));
     if (far.elems > 0)
-        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n", sh_ckpt_state_name[state],
+        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n", d->a.index.states.name[state],
                 a->name, (long long)far.elems, (long long)a->elems, far.most, far.relative);
     d->found += far.elems > 0;
     return SH_OK;
@@ -120,7 +123,7 @@ static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t 
     int64_t i = sh_ckpt_index_find(&d->b.index, a->name, hint);
     const struct sh_ckpt_entry *b = i >= 0 ? &d->b.index.entry[i] : NULL;
     if (b && b->ndim == a->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim) == 0) {
-        for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int s = 0; s < d->a.index.states.n; s++)
             SH_TRY(diff_state(d, s, a, b));
         return SH_OK;
     }
@@ -130,8 +133,19 @@ static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t 
     return SH_OK;
 }
 
+static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const struct sh_ckpt_states *b, const char *path)
+{
+    for (int s = 0; s < a->n; s++)
+        if (sh_ckpt_states_find(b, a->name[s]) < 0) {
+            fprintf(d->out, "%s: in %s only\n", a->name[s], path);
+            d->found++;
+        }
+}
+
 static sh_rc diff_tensors(struct diff *d)
 {
+    diff_states(d, &d->a.index.states, &d->b.index.states, d->a.path);
+    diff_states(d, &d->b.index.states, &d->a.index.states, d->b.path);
     char shape[100];
     for (int64_t i = 0; i < d->a.index.n; i++)
         SH_TRY(diff_tensor(d, &d->a.index.entry[i], i));

@@ -108,7 +108,7 @@ static sh_rc judge_block(struct judge *j, const struct sh_ckpt_part *p, int n)
     uint64_t sum;
     bool whole = add_up(p, n, elems, &sum, &agree);
     if (!agree || (whole && sum != j->index->digest[state][number]))
-        return sh_ckpt_index_damaged(j->path, state, e, block);
+        return sh_ckpt_index_damaged(j->index, j->path, state, e, block);
     if (whole)
         return SH_OK;
     if (!j->buffer)

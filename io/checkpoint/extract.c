@@ -19,6 +19,20 @@ struct extract {
     int state, from;
 };
 
+static sh_rc find_state(struct extract *x, const char *state)
+{
+    char all[SH_CKPT_STATES_MAX * SH_CKPT_STATE_NAME] = "";
+    x->state = sh_ckpt_states_find(&x->index.states, state);
+    if (x->state >= 0)
+        return SH_OK;
+    for (int s = 0; s < x->index.states.n; s++) {
+        const char *slash = strchr(x->index.states.name[s], '/');
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", s > 0 ? ", " : "",
+                 slash ? slash + 1 : x->index.states.name[s]);
+    }
+    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is none of %s", state, all);
+}
+
 static sh_rc find_tensor(struct extract *x, const char *name)
 {
     int64_t i = sh_ckpt_index_find(&x->index, name, 0);
@@ -75,10 +89,12 @@ static sh_rc write_file(struct extract *x, const char *out_path)
     return rc;
 }
 
-sh_rc sh_ckpt_extract(const char *path, const char *name, enum sh_ckpt_state state, const char *out_path)
+sh_rc sh_ckpt_extract(const char *path, const char *name, const char *state, const char *out_path)
 {
-    struct extract x = {.path = path, .state = state, .from = -1};
+    struct extract x = {.path = path, .from = -1};
     sh_rc rc = sh_ckpt_index_read(path, &x.index);
+    if (rc == SH_OK)
+        rc = find_state(&x, state);
     if (rc == SH_OK)
         rc = find_tensor(&x, name);
     if (rc == SH_OK)

@@ -6,11 +6,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const sh_ckpt_state_name[SH_CKPT_STATES] = {
-    [SH_CKPT_MODEL] = "model",
-    [SH_CKPT_EXP_AVG] = "optimizer/exp_avg",
-    [SH_CKPT_EXP_AVG_SQ] = "optimizer/exp_avg_sq",
-};
+const struct sh_ckpt_states sh_ckpt_states_1 = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}};
+
+static const char group[] = "optimizer/";
+
+struct sh_ckpt_states sh_ckpt_states_of(const char *const *names, int n)
+{
+    struct sh_ckpt_states s = {.n = 1 + n, .name = {"model"}};
+    for (int i = 0; i < n; i++)
+        snprintf(s.name[1 + i], sizeof s.name[0], "%s%s", group, names[i]);
+    return s;
+}
+
+int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name)
+{
+    for (int s = 0; s < states->n; s++) {
+        const char *own = states->name[s];
+        if (!strcmp(own, name) || (s > 0 && !strcmp(own + strlen(group), name)))
+            return s;
+    }
+    return -1;
+}
+
+int sh_ckpt_major(const struct sh_ckpt_states *states)
+{
+    bool first = states->n == sh_ckpt_states_1.n;
+    for (int s = 0; s < states->n && first; s++)
+        first = strcmp(states->name[s], sh_ckpt_states_1.name[s]) == 0;
+    return first ? 1 : SH_CKPT_MAJOR;
+}
 
 void sh_ckpt_index_alloc(struct sh_ckpt_index *index, int64_t n)
 {
@@ -25,7 +49,7 @@ void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index)
         index->entry[i].first_block = index->n_blocks;
         index->n_blocks += sh_ckpt_blocks(index->entry[i].elems);
     }
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < index->states.n; s++)
         index->digest[s] = sh_calloc((size_t)index->n_blocks + 1, sizeof(uint64_t));
 }
 
@@ -55,6 +79,8 @@ sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_met
 {
     struct sh_ckpt_index index = {0};
     sh_rc rc = SH_OK;
+    SH_REQUIRE(set->states.n >= 1 && set->states.n <= SH_CKPT_STATES_MAX);
+    index.states = set->states;
     sh_ckpt_index_alloc(&index, set->n_tensors);
     copy_meta(meta, &index.meta);
     index.minor = SH_CKPT_MINOR;
@@ -73,7 +99,7 @@ void sh_ckpt_index_free(struct sh_ckpt_index *index)
 {
     sh_ckpt_meta_free(&index->meta);
     free(index->entry);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < SH_CKPT_STATES_MAX; s++)
         free(index->digest[s]);
     *index = (struct sh_ckpt_index){0};
 }
@@ -98,12 +124,14 @@ uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index)
     uint64_t h = chain(0, numbers, sizeof numbers);
     h = chain(h, m->config, strlen(m->config));
     h = chain(h, m->guard, strlen(m->guard));
+    for (int s = 0; s < index->states.n && sh_ckpt_major(&index->states) > 1; s++)
+        h = chain(h, index->states.name[s], strlen(index->states.name[s]));
     for (int64_t i = 0; i < index->n; i++) {
         const struct sh_ckpt_entry *e = &index->entry[i];
         h = chain(h, e->name, strlen(e->name));
         h = chain(h, e->dim, (size_t)e->ndim * sizeof *e->dim);
     }
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < index->states.n; s++)
         h = chain(h, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
     return h;
 }

@@ -7,7 +7,7 @@
 #include "src/base/hash.h"
 
 #define SH_CKPT_FORMAT "sherd-checkpoint"
-enum { SH_CKPT_MAJOR = 1, SH_CKPT_MINOR = 1 };
+enum { SH_CKPT_MAJOR = 2, SH_CKPT_MINOR = 1 }; /* the newest; what a file has follows from its states */
 
 /* Far above every model, and small enough that a hostile file cannot make the reader run out of memory or time. */
 enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4, SH_CKPT_TENSORS_MAX = 100000, SH_CKPT_TEXT_MAX = 16 << 20 };
@@ -18,14 +18,15 @@ struct sh_ckpt_entry {
     int64_t dim[SH_CKPT_DIMS_MAX];
     int64_t elems;
     int64_t first_block;              /* of this tensor in the arrays of digests */
-    int64_t offset[SH_CKPT_STATES];   /* bytes; set when read from a file */
+    int64_t offset[SH_CKPT_STATES_MAX]; /* bytes; set when read from a file */
 };
 
 struct sh_ckpt_index {
     struct sh_ckpt_meta meta;
+    struct sh_ckpt_states states;
     struct sh_ckpt_entry *entry;
     int64_t n, n_blocks;
-    uint64_t *digest[SH_CKPT_STATES]; /* [n_blocks] each */
+    uint64_t *digest[SH_CKPT_STATES_MAX]; /* [n_blocks] each */
     uint64_t sum;                     /* sh_ckpt_index_digest() of it as a whole file has it */
     int32_t minor;                    /* of the format; 0: the file has no index of its own, so what follows is zero */
     int64_t structure_bytes;          /* HDF5's own structures with texts and digests: all before the first tensor */
@@ -33,14 +34,14 @@ struct sh_ckpt_index {
     int64_t file_bytes;               /* set when laid out or read from a file */
 };
 
-/* "model", "optimizer/exp_avg", ...: groups of the file. */
-extern const char *const sh_ckpt_state_name[SH_CKPT_STATES];
+/* The format of a file with these states. Local. */
+int sh_ckpt_major(const struct sh_ckpt_states *states);
 
 /* From a set and its meta data; digests zero. Local. Errors: SH_E_BUG: a name or shape that a file cannot have. */
 sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, struct sh_ckpt_index *out);
 void sh_ckpt_index_free(struct sh_ckpt_index *index);
 
-/* Space for n tensors, then (elems set) numbers of the blocks and space for their digests. Local. */
+/* Space for n tensors, then (states and elems set) numbers of the blocks and space for their digests. Local. */
 void sh_ckpt_index_alloc(struct sh_ckpt_index *index, int64_t n);
 void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index);
 
@@ -72,7 +73,8 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
                                const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems);
 
 /* The failure of a block that does not match its digest. Local. */
-sh_rc sh_ckpt_index_damaged(const char *path, int state, const struct sh_ckpt_entry *e, int64_t block);
+sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
+                            const struct sh_ckpt_entry *e, int64_t block);
 
 /* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the index's. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);

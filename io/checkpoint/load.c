@@ -72,9 +72,19 @@ static sh_rc name_extra(const struct load *l)
                    sh_ckpt_shape_text(l->index.entry[i].ndim, l->index.entry[i].dim, have));
 }
 
+static sh_rc match_states(const struct load *l)
+{
+    for (int s = 0; s < l->set->states.n; s++)
+        if (sh_ckpt_states_find(&l->index.states, l->set->states.name[s]) < 0)
+            return sh_fail(SH_E_DATA, "%s has no %s, which this run's optimizer needs; is it of another optimizer?",
+                           l->path, l->set->states.name[s]);
+    return SH_OK;
+}
+
 static sh_rc match(struct load *l)
 {
     SH_TRY(sh_ckpt_index_share(&l->index, l->rank));
+    SH_TRY(match_states(l));
     l->place = sh_calloc((size_t)l->set->n_tensors + 1, sizeof *l->place);
     for (int i = 0; i < l->set->n_tensors; i++)
         SH_TRY(match_tensor(l, i));
@@ -110,7 +120,7 @@ static sh_rc choose_way(struct load *l)
         elems[0] += l->wanted.span[i].elems;
     elems[0] /= l->replicas.size;
     for (int64_t i = 0; i < l->index.n; i++)
-        elems[1] += l->rank == 0 ? l->index.entry[i].elems * SH_CKPT_STATES : 0;
+        elems[1] += l->rank == 0 ? l->index.entry[i].elems * l->index.states.n : 0;
     SH_TRY(sh_mesh_sum_i64(elems, 2));
     if (elems[0] <= elems[1])
         sh_file_direct_open(l->path, l->file.fd, false, &l->file);

@@ -30,8 +30,8 @@ _Static_assert(sizeof(struct head) == SH_CKPT_HEAD_BYTES, "no padding");
 struct tensor_head {
     uint16_t name_bytes, ndim;
 };
-enum { TENSOR_LEAST = sizeof(struct tensor_head) + 1 + (1 + SH_CKPT_STATES) * 8 };
-enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES) * 8 };
+enum { TENSOR_LEAST = sizeof(struct tensor_head) + 1 + (1 + 1) * 8 };
+enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES_MAX) * 8 };
 
 /* Of 450 TB of tensors. A file that is nothing but a hole can be as long as it likes. */
 enum { PACKED_MOST = 1 << 30 };
@@ -65,9 +65,15 @@ bool sh_ckpt_footer_unpack(const unsigned char bytes[SH_CKPT_FOOTER_BYTES], stru
     return true;
 }
 
-static int64_t blocks_bytes(int64_t blocks)
+static int64_t blocks_bytes(int64_t blocks, int states)
 {
-    return blocks * SH_CKPT_STATES * (int64_t)sizeof(uint64_t);
+    return blocks * states * (int64_t)sizeof(uint64_t);
+}
+
+/* Of format 2 on: the number of states, and their names, which end in zeros. Format 1 knows them. */
+static int64_t states_bytes(const struct sh_ckpt_states *s)
+{
+    return sh_ckpt_major(s) == 1 ? 0 : (int64_t)sizeof(int64_t) + s->n * SH_CKPT_STATE_NAME;
 }
 
 int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
@@ -76,16 +82,16 @@ int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
     int64_t bytes = (int64_t)(sizeof(struct head) + strlen(m->config) + strlen(m->guard) + strlen(m->notes));
     for (int64_t i = 0; i < index->n; i++) {
         const struct sh_ckpt_entry *e = &index->entry[i];
-        bytes += (int64_t)(sizeof(struct tensor_head) + strlen(e->name)) + (e->ndim + SH_CKPT_STATES) * 8;
+        bytes += (int64_t)(sizeof(struct tensor_head) + strlen(e->name)) + (e->ndim + index->states.n) * 8;
     }
-    return bytes + blocks_bytes(index->n_blocks);
+    return bytes + states_bytes(&index->states) + blocks_bytes(index->n_blocks, index->states.n);
 }
 
 int64_t sh_ckpt_packed_most(int64_t file_bytes)
 {
     int64_t blocks = file_bytes / (SH_CKPT_BLOCK_ELEMS * 4) + SH_CKPT_TENSORS_MAX;
     int64_t most = (int64_t)sizeof(struct head) + 3 * SH_CKPT_TEXT_MAX + (int64_t)SH_CKPT_TENSORS_MAX * TENSOR_MOST +
-                   blocks_bytes(blocks);
+                   (int64_t)sizeof(struct sh_ckpt_states) + blocks_bytes(blocks, SH_CKPT_STATES_MAX);
     return most < PACKED_MOST ? most : PACKED_MOST;
 }
 
@@ -95,13 +101,23 @@ static void put(unsigned char **to, const void *data, size_t bytes)
     *to += bytes;
 }
 
-static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e)
+static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, int states)
 {
     struct tensor_head head = {.name_bytes = (uint16_t)strlen(e->name), .ndim = (uint16_t)e->ndim};
     put(to, &head, sizeof head);
     put(to, e->name, head.name_bytes);
     put(to, e->dim, head.ndim * sizeof *e->dim);
-    put(to, e->offset, sizeof e->offset);
+    put(to, e->offset, (size_t)states * sizeof *e->offset);
+}
+
+static void put_states(unsigned char **to, const struct sh_ckpt_states *s)
+{
+    int64_t n = s->n;
+    if (states_bytes(s) == 0)
+        return;
+    put(to, &n, sizeof n);
+    for (int i = 0; i < s->n; i++)
+        put(to, s->name[i], sizeof s->name[i]);
 }
 
 unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
@@ -109,7 +125,7 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
     const struct sh_ckpt_meta *m = &index->meta;
     const char *const texts[] = {m->config, m->guard, m->notes};
     unsigned char *bytes = sh_calloc((size_t)sh_ckpt_packed_bytes(index), 1), *to = bytes;
-    struct head head = {.major = SH_CKPT_MAJOR, .minor = (uint32_t)index->minor, .file_bytes = index->file_bytes,
+    struct head head = {.major = (uint32_t)sh_ckpt_major(&index->states), .minor = (uint32_t)index->minor, .file_bytes = index->file_bytes,
                         .structure_bytes = index->structure_bytes, .structure = index->structure, .step = m->step,
                         .updates = m->updates, .samples = m->samples, .tokens = m->tokens,
                         .block_elems = SH_CKPT_BLOCK_ELEMS, .sum = index->sum, .tensors = index->n,
@@ -120,9 +136,10 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
     put(&to, &head, sizeof head);
     for (int i = 0; i < 3; i++)
         put(&to, texts[i], (size_t)head.text_bytes[i]);
+    put_states(&to, &index->states);
     for (int64_t i = 0; i < index->n; i++)
-        put_tensor(&to, &index->entry[i]);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+        put_tensor(&to, &index->entry[i], index->states.n);
+    for (int s = 0; s < index->states.n; s++)
         put(&to, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
     return bytes;
 }
@@ -171,7 +188,7 @@ static sh_rc check_head(const struct rest *r, const struct head *h)
 {
     if (memcmp(h->magic, index_magic, sizeof h->magic) != 0)
         return refuse(r, "it does not begin as one");
-    if (h->major != SH_CKPT_MAJOR || h->minor > INT32_MAX)
+    if (h->major < 1 || h->major > SH_CKPT_MAJOR || h->minor > INT32_MAX)
         return refuse(r, "its version is another one than the file's");
     if (h->block_elems != SH_CKPT_BLOCK_ELEMS)
         return sh_fail(SH_E_DATA, "%s: digests are of blocks of %lld elements, not %d", r->path,
@@ -182,7 +199,7 @@ static sh_rc check_head(const struct rest *r, const struct head *h)
         return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
     if (h->tensors < 0 || h->tensors > SH_CKPT_TENSORS_MAX || h->tensors > r->bytes / TENSOR_LEAST)
         return refuse(r, "its number of tensors is impossible");
-    if (h->blocks < 0 || h->blocks > r->bytes / blocks_bytes(1))
+    if (h->blocks < 0 || h->blocks > r->bytes / blocks_bytes(1, 1))
         return refuse(r, "its number of blocks is impossible");
     return SH_OK;
 }
@@ -193,6 +210,37 @@ static sh_rc take_text(struct rest *r, int64_t bytes, char **text)
         return refuse(r, "a text in it is impossible");
     *text = sh_calloc((size_t)bytes + 1, 1);
     return take(r, *text, bytes);
+}
+
+/* The first is the model; the others are all below "optimizer/", which they have in common with no tensor. */
+static bool is_state(const struct sh_ckpt_states *s, int i)
+{
+    static const char group[] = "optimizer/";
+    const char *name = s->name[i], *own = name + strlen(group);
+    if (!memchr(name, '\0', sizeof s->name[i]) || !sh_ckpt_name_is_clean(name))
+        return false;
+    if (i == 0)
+        return strcmp(name, "model") == 0;
+    return strncmp(name, group, strlen(group)) == 0 && *own && !strchr(own, '/') && sh_ckpt_states_find(s, name) == i;
+}
+
+static sh_rc take_states(struct rest *r, uint32_t major, struct sh_ckpt_states *s)
+{
+    int64_t n;
+    *s = sh_ckpt_states_1;
+    if (major == 1)
+        return SH_OK;
+    SH_TRY(take(r, &n, sizeof n));
+    if (n < 1 || n > SH_CKPT_STATES_MAX)
+        return refuse(r, "its number of states is impossible");
+    s->n = (int)n;
+    memset(s->name, 0, sizeof s->name);
+    for (int i = 0; i < s->n; i++) {
+        SH_TRY(take(r, s->name[i], sizeof s->name[i]));
+        if (!is_state(s, i))
+            return refuse(r, "a state has an impossible name");
+    }
+    return sh_ckpt_major(s) == (int)major ? SH_OK : refuse(r, "its states are those of another version");
 }
 
 static sh_rc take_name(struct rest *r, int64_t bytes, char name[SH_CKPT_NAME_MAX + 1])
@@ -220,14 +268,14 @@ static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)
     return SH_OK;
 }
 
-static sh_rc take_tensor(struct rest *r, int64_t begin, struct sh_ckpt_entry *e)
+static sh_rc take_tensor(struct rest *r, int64_t begin, int states, struct sh_ckpt_entry *e)
 {
     struct tensor_head head;
     SH_TRY(take(r, &head, sizeof head));
     SH_TRY(take_name(r, head.name_bytes, e->name));
     SH_TRY(take_shape(r, head.ndim, e));
-    SH_TRY(take(r, e->offset, sizeof e->offset));
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    SH_TRY(take(r, e->offset, states * (int64_t)sizeof *e->offset));
+    for (int s = 0; s < states; s++)
         if (e->offset[s] < begin || e->offset[s] > r->end - e->elems * 4)
             return refuse(r, "a tensor lies outside of the data");
     return SH_OK;
@@ -255,10 +303,10 @@ static sh_rc check_names(const struct rest *r, const struct sh_ckpt_index *index
 /* Nothing of a file is without a digest when its tensors fill all between structures and index. */
 static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *index)
 {
-    struct sh_ckpt_range *ranges = sh_calloc((size_t)index->n * SH_CKPT_STATES + 1, sizeof *ranges);
+    struct sh_ckpt_range *ranges = sh_calloc((size_t)(index->n * index->states.n) + 1, sizeof *ranges);
     int n = 0;
     for (int64_t i = 0; i < index->n; i++)
-        for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int s = 0; s < index->states.n; s++)
             ranges[n++] = (struct sh_ckpt_range){index->entry[i].offset[s], index->entry[i].elems * 4};
     int joined = sh_ckpt_ranges_join(ranges, n);
     bool whole = joined == 1 && ranges[0].at == index->structure_bytes && ranges[0].bytes == r->end - ranges[0].at;
@@ -274,10 +322,10 @@ static sh_rc take_digests(struct rest *r, int64_t blocks, struct sh_ckpt_index *
     int64_t expected = 0;
     for (int64_t i = 0; i < index->n; i++)
         expected += sh_ckpt_blocks(index->entry[i].elems);
-    if (blocks != expected || blocks_bytes(blocks) > r->bytes)
+    if (blocks != expected || blocks_bytes(blocks, index->states.n) > r->bytes)
         return refuse(r, "its number of blocks is impossible");
     sh_ckpt_index_number_blocks(index);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < index->states.n; s++)
         SH_TRY(take(r, index->digest[s], blocks * (int64_t)sizeof(uint64_t)));
     return SH_OK;
 }
@@ -305,9 +353,10 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     take_numbers(&h, index);
     for (int i = 0; i < 3; i++)
         SH_TRY(take_text(r, h.text_bytes[i], texts[i]));
+    SH_TRY(take_states(r, h.major, &index->states));
     sh_ckpt_index_alloc(index, h.tensors);
     for (int64_t i = 0; i < h.tensors; i++)
-        SH_TRY(take_tensor(r, h.structure_bytes, &index->entry[i]));
+        SH_TRY(take_tensor(r, h.structure_bytes, index->states.n, &index->entry[i]));
     SH_TRY(check_names(r, index));
     SH_TRY(check_places(r, index));
     SH_TRY(take_digests(r, h.blocks, index));

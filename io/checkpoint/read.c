@@ -46,7 +46,7 @@ static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer, 
 
 static sh_rc check_footer(const struct reader *r, const struct sh_ckpt_footer *f)
 {
-    if (f->major != SH_CKPT_MAJOR)
+    if (f->major < 1 || f->major > SH_CKPT_MAJOR)
         return sh_fail(SH_E_DATA, "%s has format version %u, but this program reads %d; use the Sherd that wrote it",
                        r->path, f->major, SH_CKPT_MAJOR);
     if (f->at < 0 || f->bytes < 0 || f->bytes > sh_ckpt_packed_most(r->bytes) ||

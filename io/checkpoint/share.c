@@ -28,7 +28,7 @@ static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index 
     SH_TRY(sh_mesh_bcast(index->entry, (long)((size_t)index->n * sizeof *index->entry), 0));
     if (rank != 0)
         sh_ckpt_index_number_blocks(index);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < index->states.n; s++)
         SH_TRY(sh_mesh_bcast(index->digest[s], (long)((size_t)index->n_blocks * sizeof(uint64_t)), 0));
     return SH_OK;
 }

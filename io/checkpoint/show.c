@@ -28,9 +28,9 @@ static int64_t elements(const struct sh_ckpt_index *index)
 static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
 {
     static const int ranks[] = {1, 8, 64};
-    double bytes = (double)elements(index) * 4 * SH_CKPT_STATES;
+    double bytes = (double)elements(index) * 4 * index->states.n;
     fprintf(out, "loads into: a model with exactly these tensors, on any mesh and strategy, in any compute type, by a Sherd "
-            "that reads format %d\n", SH_CKPT_MAJOR);
+            "that reads format %d\n", sh_ckpt_major(&index->states));
     fprintf(out, "a rank reads");
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
         fprintf(out, "%s %.1f MB over %d shard%s", i ? "," : "", bytes / ranks[i] / 1e6, ranks[i], ranks[i] > 1 ? "s" : "");
@@ -62,13 +62,13 @@ static void print_verified(const struct sh_ckpt_meta *m, FILE *out)
 static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
-    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, SH_CKPT_MAJOR, index->minor,
+    fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, sh_ckpt_major(&index->states), index->minor,
             (long long)index->file_bytes);
     fprintf(out, "step %lld, updates %lld, samples %lld, tokens %lld\n", (long long)m->step, (long long)m->updates,
             (long long)m->samples, (long long)m->tokens);
     fprintf(out, "%lld tensors, %lld elements; for each:", (long long)index->n, (long long)elements(index));
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        fprintf(out, " %s", sh_ckpt_state_name[s]);
+    for (int s = 0; s < index->states.n; s++)
+        fprintf(out, " %s", index->states.name[s]);
     fputc('\n', out);
     print_loaders(index, out);
     print_verified(m, out);
@@ -116,7 +116,7 @@ sh_rc sh_ckpt_verify(const char *path, FILE *out)
     sh_rc rc = verify(&index, path);
     if (rc == SH_OK)
         fprintf(out, "%s: step %lld, %lld tensors, %lld blocks: all digests match\n", path, (long long)index.meta.step,
-                (long long)index.n, (long long)index.n_blocks * SH_CKPT_STATES);
+                (long long)index.n, (long long)index.n_blocks * index.states.n);
     sh_ckpt_index_free(&index);
     return rc;
 }

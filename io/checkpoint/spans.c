@@ -21,30 +21,34 @@ static void add_range(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *i
         int64_t block = (begin + done) / SH_CKPT_BLOCK_ELEMS, at = (begin + done) % SH_CKPT_BLOCK_ELEMS;
         int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
         n = elems - done < rest ? elems - done : rest;
-        add(spans, (struct sh_ckpt_span){.entry = e, .state = state, .block = block, .at = at, .elems = n, .seed = seed,
-                                         .data = sh_floats_at(data, done),
+        add(spans, (struct sh_ckpt_span){.entry = e, .group = index->states.name[state], .state = state, .block = block,
+                                         .at = at, .elems = n, .seed = seed, .data = sh_floats_at(data, done),
                                          .early = early ? early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
     }
 }
 
 static sh_rc add_piece(struct sh_ckpt_spans *spans, const struct sh_ckpt_index *index, const int64_t *place, int state,
-                       const struct sh_ckpt_piece *p)
+                       const struct sh_ckpt_piece *p, struct sh_floats data, uint64_t *early)
 {
     const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
     SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
-    if (!sh_floats_none(p->data[state]))
-        add_range(spans, index, e, state, p->begin, p->elems, p->data[state], p->early[state]);
+    if (!sh_floats_none(data))
+        add_range(spans, index, e, state, p->begin, p->elems, data, early);
     return SH_OK;
 }
 
 sh_rc sh_ckpt_spans_of_set(struct sh_ckpt_spans *spans, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
                            const int64_t *place)
 {
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < set->states.n; s++) {
+        int state = sh_ckpt_states_find(&index->states, set->states.name[s]);
+        SH_REQUIRE(state >= 0);
         for (int i = 0; i < set->n_pieces; i++) {
-            SH_REQUIRE(set->pieces[i].tensor >= 0 && set->pieces[i].tensor < set->n_tensors);
-            SH_TRY(add_piece(spans, index, place, s, &set->pieces[i]));
+            const struct sh_ckpt_piece *p = &set->pieces[i];
+            SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
+            SH_TRY(add_piece(spans, index, place, state, p, p->data[s], p->early[s]));
         }
+    }
     return SH_OK;
 }
 
@@ -71,9 +75,9 @@ void sh_ckpt_spans_of_share(struct sh_ckpt_spans *spans, const struct sh_ckpt_in
 {
     int64_t total = 0, at = 0;
     for (int64_t i = 0; i < index->n; i++)
-        total += index->entry[i].elems * SH_CKPT_STATES;
+        total += index->entry[i].elems * index->states.n;
     int64_t begin = cut(total, part, parts), end = cut(total, part + 1, parts);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < index->states.n; s++)
         for (int64_t i = 0; i < index->n; i++) {
             const struct sh_ckpt_entry *e = &index->entry[i];
             int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
@@ -138,7 +142,7 @@ static sh_rc has_changed(const struct sh_ckpt_span *s)
     return sh_fail(SH_E_DATA,
                    "checkpoint: elements %lld to %lld of %s/%s changed between the copy of the state and the file: is the "
                    "memory of this node sound?",
-                   (long long)first, (long long)(first + s->elems - 1), sh_ckpt_state_name[s->state], s->entry->name);
+                   (long long)first, (long long)(first + s->elems - 1), s->group, s->entry->name);
 }
 
 sh_rc sh_ckpt_spans_compare(const struct sh_ckpt_spans *spans)

@@ -9,6 +9,7 @@
 
 struct sh_ckpt_span {
     const struct sh_ckpt_entry *entry;
+    const char *group;        /* of the state, for words */
     int state;
     int64_t block, at, elems; /* elements [at, at + elems) of a block of the tensor */
     uint64_t seed;            /* sh_ckpt_digest_seed() */

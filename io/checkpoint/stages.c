@@ -22,7 +22,7 @@ static sh_rc check_pieces(const struct sh_ckpt_set *set)
         const struct sh_ckpt_piece *p = &set->pieces[i];
         SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
         SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->begin + p->elems <= set->tensors[p->tensor].elems);
-        for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int s = 0; s < set->states.n; s++)
             SH_REQUIRE(!sh_floats_none(p->data[s]) || p->elems == 0);
     }
     return SH_OK;
@@ -67,7 +67,7 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
         s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
     }
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
-    for (int k = 0; k < SH_CKPT_STATES; k++)
+    for (int k = 0; k < s->index.states.n; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
     if (changed != SH_OK)
         return changed;

@@ -52,7 +52,7 @@ static sh_rc write_block(void *arg, int64_t i, char *buffer)
     int64_t n = sh_ckpt_block_elems(e->elems, j->block), first = j->block * SH_CKPT_BLOCK_ELEMS;
     SH_TRY(s->read(s->arg, j->tensor, first, n, data, buffer + BLOCK_BYTES));
     SH_TRY(sh_file_write(s->fd, s->temp, data, n * 4, e->offset[SH_CKPT_MODEL] + first * 4));
-    for (int k = 0; k < SH_CKPT_STATES; k++) {
+    for (int k = 0; k < s->index.states.n; k++) {
         uint64_t seed = sh_ckpt_digest_seed(s->index.meta.step, k, e->name);
         s->index.digest[k][e->first_block + j->block] = sh_ckpt_digest_part(seed, j->block, data, 0, n);
         if (k == SH_CKPT_MODEL)

@@ -145,7 +145,7 @@ static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *i
     const struct sh_ckpt_entry *e = s->entry;
     bool whole = s->elems == sh_ckpt_block_elems(e->elems, s->block);
     return whole && s->sum != index->digest[s->state][e->first_block + s->block]
-               ? sh_ckpt_index_damaged(path, s->state, e, s->block)
+               ? sh_ckpt_index_damaged(index, path, s->state, e, s->block)
                : SH_OK;
 }
 

@@ -21,13 +21,14 @@ sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *pat
     return SH_OK;
 }
 
-sh_rc sh_ckpt_index_damaged(const char *path, int state, const struct sh_ckpt_entry *e, int64_t block)
+sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
+                            const struct sh_ckpt_entry *e, int64_t block)
 {
     int64_t begin = block * SH_CKPT_BLOCK_ELEMS, elems = sh_ckpt_block_elems(e->elems, block);
     return sh_fail(SH_E_DATA,
                    "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is damaged; take an "
                    "earlier checkpoint",
-                   path, sh_ckpt_state_name[state], e->name, (long long)block, (long long)begin,
+                   path, index->states.name[state], e->name, (long long)block, (long long)begin,
                    (long long)(begin + elems - 1));
 }
 
@@ -39,7 +40,7 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
     uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
     SH_TRY(sh_file_read(fd, path, buffer, n * 4, e->offset[state] + begin * 4));
     if (sh_ckpt_digest_part(seed, block, buffer, 0, n) != index->digest[state][e->first_block + block])
-        return sh_ckpt_index_damaged(path, state, e, block);
+        return sh_ckpt_index_damaged(index, path, state, e, block);
     *elems = n;
     return SH_OK;
 }

@@ -17,12 +17,15 @@ struct reader {
     hid_t file;
 };
 
-static sh_rc check_format(const struct reader *r)
+static sh_rc check_format(const struct reader *r, int expected)
 {
     int64_t major, block_elems;
     SH_TRY(sh_ckpt_plain_word(r->file, r->path, "format", SH_CKPT_FORMAT));
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "format_major", &major));
-    if (major != SH_CKPT_MAJOR)
+    if (major != expected && major >= 1 && major <= SH_CKPT_MAJOR)
+        return sh_fail(SH_E_DATA, "%s is of format %lld and has no index of its own, without which only format 1 is read",
+                       r->path, (long long)major);
+    if (major != expected)
         return sh_fail(SH_E_DATA, "%s has format version %lld, but this program reads %d; use the Sherd that wrote it",
                        r->path, (long long)major, SH_CKPT_MAJOR);
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "block_elems", &block_elems));
@@ -87,14 +90,14 @@ struct listing {
 
 static sh_rc bad_name(const struct listing *l)
 {
-    return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path, sh_ckpt_state_name[l->state]);
+    return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path, l->index->states.name[l->state]);
 }
 
 static sh_rc take_tensor(struct listing *l, const char *name, struct sh_ckpt_entry *e)
 {
     struct sh_ckpt_plain p;
     char full[SH_CKPT_NAME_MAX + 32];
-    snprintf(full, sizeof full, "/%s/%s", sh_ckpt_state_name[l->state], name);
+    snprintf(full, sizeof full, "/%s/%s", l->index->states.name[l->state], name);
     SH_TRY(sh_ckpt_plain_dataset(l->r->file, l->r->path, full, H5T_IEEE_F32LE, l->r->bytes, &p));
     if (p.ndim < 1)
         return sh_fail(SH_E_DATA, "%s: %s is a single number, not a tensor", l->r->path, full);
@@ -137,27 +140,27 @@ static int by_order(const void *a, const void *b)
  * has not yet written there when a block of the group is damaged (1.10 to 1.14): with luck that is zero. */
 static sh_rc take_links(struct listing *l, hid_t group)
 {
-    SH_H5(H5Literate(group, H5_INDEX_CRT_ORDER, H5_ITER_NATIVE, NULL, visit, l), l->r->path, sh_ckpt_state_name[l->state]);
+    SH_H5(H5Literate(group, H5_INDEX_CRT_ORDER, H5_ITER_NATIVE, NULL, visit, l), l->r->path, l->index->states.name[l->state]);
     SH_TRY(l->rc);
     qsort(l->link, (size_t)l->n, sizeof *l->link, by_order);
     for (int64_t i = 0; i < l->n; i++)
         if (l->link[i].order < 0 || (i > 0 && l->link[i].order == l->link[i - 1].order))
             return sh_fail(SH_E_DATA, "%s: /%s does not say in which order its tensors were made", l->r->path,
-                           sh_ckpt_state_name[l->state]);
+                           l->index->states.name[l->state]);
     return l->n == l->n_links ? SH_OK : bad_name(l);
 }
 
 static sh_rc list_group(struct listing *l, hid_t group)
 {
     H5G_info_t info;
-    SH_H5(H5Gget_info(group, &info), l->r->path, sh_ckpt_state_name[l->state]);
+    SH_H5(H5Gget_info(group, &info), l->r->path, l->index->states.name[l->state]);
     if (info.nlinks > SH_CKPT_TENSORS_MAX)
         return sh_fail(SH_E_DATA, "%s has more than %d tensors", l->r->path, SH_CKPT_TENSORS_MAX);
     if (l->state == SH_CKPT_MODEL)
         sh_ckpt_index_alloc(l->index, (int64_t)info.nlinks);
     else if ((int64_t)info.nlinks != l->index->n)
         return sh_fail(SH_E_DATA, "%s: /%s has %lld tensors, but /model has %lld", l->r->path,
-                       sh_ckpt_state_name[l->state], (long long)info.nlinks, (long long)l->index->n);
+                       l->index->states.name[l->state], (long long)info.nlinks, (long long)l->index->n);
     l->n_links = (int64_t)info.nlinks;
     l->link = sh_calloc((size_t)l->n_links + 1, sizeof *l->link);
     SH_TRY(take_links(l, group));
@@ -169,9 +172,9 @@ static sh_rc list_group(struct listing *l, hid_t group)
 static sh_rc read_state(const struct reader *r, struct sh_ckpt_index *index, int state)
 {
     struct listing l = {.r = r, .index = index, .state = state};
-    char name[32];
+    char name[1 + SH_CKPT_STATE_NAME];
     hid_t group;
-    snprintf(name, sizeof name, "/%s", sh_ckpt_state_name[state]);
+    snprintf(name, sizeof name, "/%s", index->states.name[state]);
     SH_TRY(sh_ckpt_plain_group(r->file, r->path, name, &group));
     sh_rc rc = list_group(&l, group);
     free(l.link);
@@ -181,10 +184,10 @@ static sh_rc read_state(const struct reader *r, struct sh_ckpt_index *index, int
 
 static sh_rc read_digests(const struct reader *r, struct sh_ckpt_index *index)
 {
-    for (int s = 0; s < SH_CKPT_STATES; s++) {
+    for (int s = 0; s < index->states.n; s++) {
         struct sh_ckpt_plain p;
-        char name[40];
-        snprintf(name, sizeof name, "/digest/%s", sh_ckpt_state_name[s]);
+        char name[16 + SH_CKPT_STATE_NAME];
+        snprintf(name, sizeof name, "/digest/%s", index->states.name[s]);
         SH_TRY(sh_ckpt_plain_dataset(r->file, r->path, name, H5T_STD_U64LE, r->bytes, &p));
         if (p.ndim != 1 || p.elems != index->n_blocks)
             return sh_fail(SH_E_DATA, "%s: %s has %lld sums, but the tensors have %lld blocks", r->path, name,
@@ -213,11 +216,11 @@ static sh_rc read_all(const struct reader *r, struct sh_ckpt_index *index)
     hid_t meta;
     SH_TRY(sh_ckpt_plain_group(r->file, r->path, "/meta", &meta));
     H5Gclose(meta);
-    SH_TRY(check_format(r));
+    SH_TRY(check_format(r, sh_ckpt_major(&index->states)));
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "format_minor", &minor));
     index->minor = minor < 0 || minor > INT32_MAX ? INT32_MAX : (int32_t)minor;
     SH_TRY(read_meta(r, &index->meta));
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < index->states.n; s++)
         SH_TRY(read_state(r, index, s));
     SH_TRY(check_total(r, index));
     sh_ckpt_index_number_blocks(index);
@@ -238,10 +241,11 @@ static sh_rc open_with_hdf5(struct reader *r)
     return SH_OK;
 }
 
-sh_rc sh_ckpt_walk(int fd, const char *path, int64_t bytes, struct sh_ckpt_index *out)
+sh_rc sh_ckpt_walk(int fd, const char *path, int64_t bytes, const struct sh_ckpt_states *states,
+                   struct sh_ckpt_index *out)
 {
     struct reader r = {.path = path, .fd = fd, .bytes = bytes, .file = -1};
-    struct sh_ckpt_index index = {.file_bytes = bytes};
+    struct sh_ckpt_index index = {.file_bytes = bytes, .states = *states};
     sh_rc rc = open_with_hdf5(&r);
     if (rc == SH_OK)
         rc = read_all(&r, &index);

@@ -8,6 +8,7 @@
 
 /* `path` is for words only. All that the attributes, groups and data sets say is checked as plain.h has it; the digest over
  * it is taken as it is found, and not compared. Errors: SH_E_DATA. */
-sh_rc sh_ckpt_walk(int fd, const char *path, int64_t bytes, struct sh_ckpt_index *out);
+sh_rc sh_ckpt_walk(int fd, const char *path, int64_t bytes, const struct sh_ckpt_states *states,
+                   struct sh_ckpt_index *out);
 
 #endif

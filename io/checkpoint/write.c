@@ -67,7 +67,7 @@ static sh_rc write_interval(const struct target *f, struct sh_floats data, int64
 
 static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *index, const struct sh_ckpt_piece *piece)
 {
-    for (int s = 0; s < SH_CKPT_STATES; s++) {
+    for (int s = 0; s < index->states.n; s++) {
         int64_t at = index->entry[piece->tensor].offset[s] + piece->begin * 4;
         float *room = piece->data[s].whole ? NULL : sh_calloc(JOINED_ELEMS, sizeof *room);
         sh_rc rc = write_interval(f, piece->data[s], piece->elems, at, room);

@@ -65,7 +65,7 @@ static sh_rc measure(const char *path, const struct sh_ckpt_set *set, double *se
 sh_rc sh_bench_empty(const char *path, double *seconds)
 {
     struct sh_ckpt_tensor *tensors = sh_calloc(TENSORS, sizeof *tensors);
-    struct sh_ckpt_set set = {.tensors = tensors, .n_tensors = TENSORS};
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = TENSORS};
     sh_rc rc;
 
     for (int i = 0; i < TENSORS; i++)

@@ -192,7 +192,7 @@ static sh_rc round_of_all(struct bench *b)
 static void fill(struct bench *b)
 {
     for (int i = 0; i < b->state.set.n_pieces; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++)
+        for (int k = 0; k < b->state.set.states.n; k++)
             sh_exec_fill_normal(b->r->exec, b->state.pieces[i].data[k], (uint64_t)k, i, b->state.pieces[i].elems, 1.0f);
 }
 
@@ -208,7 +208,7 @@ static sh_rc measure(struct bench *b)
     sh_pieces_make(b->r, SH_PIECES_SAVE, &b->state);
     fill(b);
     for (int i = 0; i < b->state.set.n_pieces; i++)
-        b->own_bytes += b->state.pieces[i].elems * SH_CKPT_STATES * (int64_t)sizeof(float);
+        b->own_bytes += b->state.pieces[i].elems * b->state.set.states.n * (int64_t)sizeof(float);
     all = b->own_bytes;
     SH_TRY(sh_mesh_sum_i64(&all, 1));
     b->bytes = all;

@@ -114,7 +114,7 @@ out:
     return rc;
 }
 
-static sh_rc extract(const struct sh_cmd_args *args, enum sh_ckpt_state state, const char *out)
+static sh_rc extract(const struct sh_cmd_args *args, const char *state, const char *out)
 {
     char *file;
     sh_rc rc;
@@ -127,16 +127,11 @@ static sh_rc extract(const struct sh_cmd_args *args, enum sh_ckpt_state state, c
 
 static sh_rc run_extract(const struct sh_cmd_args *args)
 {
-    static const char *const states[SH_CKPT_STATES] = {
-        [SH_CKPT_MODEL] = "model", [SH_CKPT_EXP_AVG] = "exp_avg", [SH_CKPT_EXP_AVG_SQ] = "exp_avg_sq"};
     const char *state = option(args, "--state"), *out = option(args, "-o");
 
     if (!out)
         return sh_fail(SH_E_USAGE, "sherd ckpt extract: where to? give -o OUT.npy");
-    for (int s = 0; s < SH_CKPT_STATES; s++)
-        if (!strcmp(state ? state : states[SH_CKPT_MODEL], states[s]))
-            return extract(args, (enum sh_ckpt_state)s, out);
-    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is none of model, exp_avg, exp_avg_sq", state);
+    return extract(args, state ? state : "model", out);
 }
 
 static sh_rc run_prune(const struct sh_cmd_args *args)

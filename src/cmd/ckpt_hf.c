@@ -87,7 +87,7 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
 static sh_rc import(const char *from, const char *folder, const struct sh_config *cfg, const struct sh_program *p)
 {
     struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
-    struct sh_ckpt_set set = {.tensors = tensors, .n_tensors = p->n_params};
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params};
     struct sh_ckpt_meta meta = {.notes = (char *)(uintptr_t)"parameters: of a folder of transformers\n"};
     char *family = NULL, *path = NULL;
     sh_rc rc;

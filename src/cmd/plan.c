@@ -94,7 +94,6 @@ static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 static void print_units(const struct plan *l)
 {
     const struct sh_program *p = l->p;
-    int shard = sh_group_size(&l->mesh, l->mesh.shard);
 
     printf("\n%-24s %10s %16s %16s %14s\n", "units", "tensors", "parameters", "chunk of a rank", "gathered");
     for (int i = 0, n; i < p->n_units; i += n) {
@@ -105,7 +104,7 @@ static void print_units(const struct plan *l)
             ;
         snprintf(name, sizeof name, n > 1 ? "%s .. %s" : "%s", u->name, p->units[i + n - 1].name);
         printf("  %-22s %10d %16lld %16lld %14s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
-               sh_str_bytes(u->chunk * shard * sh_dtype_bytes(p->act), bytes));
+               sh_str_bytes(u->chunk * sh_group_size(&l->mesh, u->shard) * sh_dtype_bytes(p->act), bytes));
     }
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels/op.h"
 #include "src/mesh/shape.h"
+#include "src/optim/optim.h"
 #include "src/program/program.h"
 
 #include <limits.h>
@@ -55,6 +56,7 @@ struct sh_pass_options {
     int segment_ranks, segment_rank;
     int micro_steps;           /* per training step */
     bool training;             /* gradients and optimizer state exist */
+    const struct sh_optim *optim; /* when training */
     bool snapshot;             /* room for a copy of the state that is saved while the training goes on */
     bool reproducible;         /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
@@ -66,7 +68,8 @@ struct sh_pass_options {
                                   keep_after_forward holds anyway */
 };
 
-/* Units with their persistent tensors for one rank, into the empty program `out`. */
+/* Units with their persistent tensors for one rank, into the empty program `out`. A unit of `micro` may say which groups it
+ * is cut and replicated over; one that names neither is cut over those of the mesh. */
 void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
 /* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).

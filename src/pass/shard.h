@@ -9,8 +9,13 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
 
 /* Where gradients of a type lie: of whole units until they are reduced, and chunks that replicas sum. In a segment
  * others look at those that are sent, which are of one type. */
-enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype);
-enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype);
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype);
+enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype);
+
+/* In how many chunks a unit is cut, which of them is this rank's, and how many ranks have the same. */
+int sh_shard_chunks(const struct sh_pass_options *opt, const struct sh_unit *u);
+int sh_shard_index(const struct sh_pass_options *opt, const struct sh_unit *u);
+int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u);
 
 /* A collective of unit `unit` over a group and the wait for it, appended to the newest section of p; returns the
  * collective's index in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */

@@ -32,8 +32,8 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
 {
     const struct sh_unit *u = &p->units[unit];
 
-    if (u->full != SH_NONE && sh_group_size(&opt->mesh, opt->mesh.shard) > 1)
-        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, opt->mesh.shard, unit, u->compute, u->full, SH_NONE,
+    if (u->full != SH_NONE && sh_shard_chunks(opt, u) > 1)
+        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE,
                             phase);
 }
 
@@ -73,8 +73,7 @@ void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *ou
 
 static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
 {
-    *owned = sh_layout_owned(u->elems, sh_group_size(&opt->mesh, opt->mesh.shard),
-                             sh_group_index(&opt->mesh, opt->mesh.shard));
+    *owned = sh_layout_owned(u->elems, sh_shard_chunks(opt, u), sh_shard_index(opt, u));
     return owned->end - owned->begin;
 }
 
@@ -82,12 +81,12 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
     for (int i = 0; i < out->n_units; i++) {
+        const struct sh_unit *u = &out->units[i];
         struct sh_op op = sh_op_make(SH_OP_SUMSQ);
-        struct sh_range owned, part = {0, owned_elems(opt, &out->units[i], &owned)};
+        struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
         int64_t n;
 
-        part = sh_layout_split(part, sh_group_size(&opt->mesh, opt->mesh.replicate),
-                               sh_group_index(&opt->mesh, opt->mesh.replicate));
+        part = sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
         n = part.end - part.begin;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;
@@ -141,13 +140,13 @@ void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
         const struct sh_unit *u = &out->units[i];
-        struct sh_op op = sh_op_make(SH_OP_ADAMW);
+        struct sh_op op = sh_op_make(opt->optim->op);
 
         op.in[0] = u->grad_shard;
         op.out[0] = u->compute;
-        op.out[1] = u->exp_avg;
-        op.out[2] = u->exp_avg_sq;
-        op.out[3] = u->remainder;
+        for (int k = 0; k < out->n_states; k++)
+            op.out[1 + k] = u->state[k];
+        op.out[1 + out->n_states] = u->remainder;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         add_runs(opt, out, i, &op);

@@ -38,9 +38,9 @@ struct shard {
     int *last_grad;        /* [units] last operation that writes a gradient of the unit, SH_NONE */
 };
 
-static int shard_size(const struct shard *s)
+static int chunks(const struct shard *s, int unit)
 {
-    return sh_group_size(&s->opt->mesh, s->opt->mesh.shard);
+    return sh_shard_chunks(s->opt, &s->out->units[unit]);
 }
 
 static int inner_size(const struct shard *s)
@@ -53,9 +53,9 @@ static int inner_index(const struct shard *s)
     return sh_group_index(&s->opt->mesh, s->opt->mesh.inner);
 }
 
-static int replicas(const struct shard *s)
+static int replicas(const struct shard *s, int unit)
 {
-    return sh_group_size(&s->opt->mesh, s->opt->mesh.replicate);
+    return sh_shard_replicas(s->opt, &s->out->units[unit]);
 }
 
 static int micro_root(const struct shard *s, int t)
@@ -85,7 +85,7 @@ static void use(struct shard *s, int unit, int op)
     s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
     s->intervals[s->n_intervals] = (struct interval){
         .unit = unit, .first = op, .last = op, .again = s->newest[unit] != SH_NONE,
-        .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->opt->mesh.shard};
+        .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->out->units[unit].shard};
     s->newest[unit] = s->n_intervals++;
 }
 
@@ -128,7 +128,7 @@ static void open_interval(struct shard *s, const struct interval *v)
 {
     const struct sh_unit *u = &s->out->units[v->unit];
     bool inner = v->group == s->opt->mesh.inner;
-    int64_t elems = u->chunk * shard_size(s), by_inner = inner_chunk(s, v->unit) * inner_size(s);
+    int64_t elems = u->chunk * chunks(s, v->unit), by_inner = inner_chunk(s, v->unit) * inner_size(s);
     int from = inner ? s->secondary[v->unit] : u->compute;
 
     elems = elems > by_inner ? elems : by_inner;
@@ -179,14 +179,14 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
 static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
-    int kept = shard_size(s) == 1 ? u->grad_shard : u->grad_full;
+    int kept = chunks(s, unit) == 1 ? u->grad_shard : u->grad_full;
 
     if (level)
         kept = level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
     if (kept != SH_NONE)
         return kept;
-    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * shard_size(s), unit, "unreduced");
-    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, SH_F32);
+    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * chunks(s, unit), unit, "unreduced");
+    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], SH_F32);
     return kept;
 }
 
@@ -272,7 +272,7 @@ static int reduced(struct shard *s, int unit)
 {
     int chunk = flat(s, SH_MEM_GRAD, s->opt->reduce, s->out->units[unit].chunk, unit, "reduced");
 
-    s->out->tensors[chunk].space = sh_shard_reduced_space(s->opt, s->opt->reduce);
+    s->out->tensors[chunk].space = sh_shard_reduced_space(s->opt, &s->out->units[unit], s->opt->reduce);
     return chunk;
 }
 
@@ -283,7 +283,7 @@ static int sent(struct shard *s, int unit, enum sh_phase phase)
 
     if (s->opt->reduce != SH_F32) {
         to = flat(s, SH_MEM_GRAD_FULL, s->opt->reduce, sh_tensor_elems(&s->out->tensors[from]), unit, "sent");
-        s->out->tensors[to].space = sh_shard_unreduced_space(s->opt, s->opt->reduce);
+        s->out->tensors[to].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], s->opt->reduce);
         cast_into(s, unit, from, to, phase);
     }
     return to;
@@ -313,28 +313,28 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         if (chunk != shard)
             cast_into(s, unit, shard, chunk, phase);
     }
-    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->opt->mesh.replicate, unit, SH_NONE, chunk,
-                        after, phase);
+    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->out->units[unit].replicate, unit, SH_NONE,
+                        chunk, after, phase);
     if (chunk != shard)
         cast_into(s, unit, chunk, shard, phase);
 }
 
-static bool reduces_now(const struct shard *s)
+static bool reduces_now(const struct shard *s, int unit)
 {
-    return shard_size(s) > 1 && (s->last || !s->opt->strategy.sync_last_only);
+    return chunks(s, unit) > 1 && (s->last || !s->opt->strategy.sync_last_only);
 }
 
 /* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
     bool direct = s->first || s->opt->strategy.sync_last_only;
-    bool sum = s->last && replicas(s) > 1;
+    bool sum = s->last && replicas(s, unit) > 1;
     int shard = s->out->units[unit].grad_shard, chunk = shard, scattered = SH_NONE;
 
-    if (reduces_now(s)) {
+    if (reduces_now(s, unit)) {
         if (!direct || s->opt->reduce != SH_F32)
             chunk = reduced(s, unit);
-        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->opt->mesh.shard, unit,
+        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->out->units[unit].shard, unit,
                                         sent(s, unit, phase), chunk, SH_NONE, phase);
         if (!direct)
             add_reduced(s, unit, chunk, phase);

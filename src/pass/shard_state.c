@@ -19,17 +19,32 @@ static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int6
     return keep_in(p, SH_SPACE_OWN, mem, dtype, elems, unit, what);
 }
 
-enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype)
+int sh_shard_chunks(const struct sh_pass_options *opt, const struct sh_unit *u)
 {
-    bool sent = dtype == opt->reduce && sh_group_size(&opt->mesh, opt->mesh.shard) > 1;
+    return sh_group_size(&opt->mesh, u->shard);
+}
+
+int sh_shard_index(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    return sh_group_index(&opt->mesh, u->shard);
+}
+
+int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    return sh_group_size(&opt->mesh, u->replicate);
+}
+
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype)
+{
+    bool sent = dtype == opt->reduce && sh_shard_chunks(opt, u) > 1;
 
     return opt->segment_ranks && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
 /* Replicas share a segment only when the whole job does. */
-enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, enum sh_dtype dtype)
+enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype)
 {
-    bool sent = dtype == opt->reduce && sh_group_size(&opt->mesh, opt->mesh.replicate) > 1;
+    bool sent = dtype == opt->reduce && sh_shard_replicas(opt, u) > 1;
 
     return opt->segment_ranks == sh_mesh_ranks(&opt->mesh) && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
@@ -50,8 +65,8 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
  * chunks. Over one rank the chunk is the full copy. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int size = sh_group_size(&opt->mesh, opt->mesh.shard), index = sh_group_index(&opt->mesh, opt->mesh.shard);
-    bool shared = opt->segment_ranks > 0;
+    int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
+    bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* whose ranks a group of the segment has */
 
     if ((opt->strategy.params_resident || shared) && size > 1) {
         u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, SH_MEM_PARAM, p->act, u->chunk * size, u->name,
@@ -69,27 +84,35 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
 /* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    enum { SAVED = 3 }; /* masters, exp_avg, exp_avg_sq */
+    int saved = 1 + p->n_states; /* the masters too */
 
     if (opt->snapshot)
         u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32,
-                           SAVED * sh_layout_chunk(u->chunk, sh_group_size(&opt->mesh, opt->mesh.replicate)), u->name,
-                           "snapshot");
+                           saved * sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u)), u->name, "snapshot");
 }
 
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int size = sh_group_size(&opt->mesh, opt->mesh.shard);
-    enum sh_space unreduced = sh_shard_unreduced_space(opt, SH_F32);
+    int size = sh_shard_chunks(opt, u);
+    enum sh_space unreduced = sh_shard_unreduced_space(opt, u, SH_F32);
 
-    u->exp_avg = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg");
-    u->exp_avg_sq = keep(p, SH_MEM_OPTIM, SH_F32, u->chunk, u->name, "exp_avg_sq");
+    for (int i = 0; i < p->n_states; i++)
+        u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, u->chunk, u->name, p->state[i].name);
     keep_snapshot(opt, p, u);
-    u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
+    u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, u, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
     for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
         u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
+}
+
+static void name_states(const struct sh_optim *optim, struct sh_program *p)
+{
+    p->n_states = optim->n_states;
+    for (int i = 0; i < p->n_states; i++) {
+        p->state[i].dtype = optim->state[i].dtype;
+        snprintf(p->state[i].name, sizeof p->state[i].name, "%s", optim->state[i].name);
+    }
 }
 
 static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
@@ -109,12 +132,18 @@ void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_op
         out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
                                          .rank = opt->segment_rank,
                                          .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
+    if (opt->training)
+        name_states(opt->optim, out);
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);
     for (int i = 0; i < micro->n_units; i++) {
         struct sh_unit u = micro->units[i];
 
-        u.chunk = sh_layout_chunk(u.elems, sh_group_size(&opt->mesh, opt->mesh.shard));
+        if (!u.shard && !u.replicate) {
+            u.shard = opt->mesh.shard;
+            u.replicate = opt->mesh.replicate;
+        }
+        u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);
         if (opt->training)
             keep_training(opt, out, &u);

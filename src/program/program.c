@@ -53,9 +53,11 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
-                        .compute = SH_NONE, .remainder = SH_NONE, .exp_avg = SH_NONE, .exp_avg_sq = SH_NONE,
+                        .compute = SH_NONE, .remainder = SH_NONE,
                         .full = SH_NONE, .snapshot = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
 
+    for (int i = 0; i < SH_STATES_MAX; i++)
+        u.state[i] = SH_NONE;
     for (int i = 0; i < SH_GRAD_LEVELS; i++)
         u.grad_level[i] = SH_NONE;
     snprintf(u.name, sizeof u.name, "%s", name);

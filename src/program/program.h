@@ -21,7 +21,7 @@ enum sh_mem {
     SH_MEM_PARAM,      /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
     SH_MEM_REMAINDER,  /* what bf16 leaves of the f32 master parameters of this rank's shard */
     SH_MEM_GRAD,       /* f32 gradients kept between micro-steps: shard or full */
-    SH_MEM_OPTIM,      /* exp_avg, exp_avg_sq */
+    SH_MEM_OPTIM,      /* states of the optimizer */
     SH_MEM_SNAPSHOT,   /* copy of what is saved, while a checkpoint is written in the background */
     SH_MEM_GATHERED,   /* gathered units */
     SH_MEM_GRAD_FULL,  /* unreduced f32 gradients of units in the backward */
@@ -100,18 +100,26 @@ struct sh_param {
     int64_t unit_elems;      /* where it starts in its unit */
 };
 
+/* What the optimizer keeps beside each parameter; saved with it, as the others are named. */
+struct sh_state {
+    char name[SH_NAME_MAX]; /* as the optimizer's row has it */
+    enum sh_dtype dtype;
+};
+
 /* Parameters gathered together. Rows of persistent tensors are filled by the shard pass. */
 struct sh_unit {
     char name[SH_NAME_MAX];  /* "embed", "layers.3", "head" */
     int first_param, n_params; /* neighbours in params */
+    sh_group shard;          /* cut over these ranks, in equal chunks; with `replicate` the same ranks for each unit */
+    sh_group replicate;      /* who hold the same chunk */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */
     int remainder;           /* [chunk] i16: the low halves (src/base/floats.h); SH_NONE in f32 */
-    int exp_avg, exp_avg_sq; /* [chunk] f32 */
+    int state[SH_STATES_MAX]; /* [chunk] of the program's states; SH_NONE: nothing is trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
-    int snapshot;            /* [3 * part] f32: this replica's part of the masters (of halves one behind the other),
-                                exp_avg, exp_avg_sq; or SH_NONE */
+    int snapshot;            /* [(1 + states) * part] f32: this replica's part of the masters (of halves one behind the
+                                other) and of each state; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
@@ -149,6 +157,7 @@ struct sh_program {
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
     struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
+    struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none where nothing is trained */
     enum sh_dtype act;     /* compute type */
     bool tree_sums;        /* micro-steps are summed in a binary tree; each writes a loss of its own */
 

@@ -11,7 +11,7 @@ struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
 
-    return sh_layout_owned(u->elems, sh_group_size(m, m->shard), sh_group_index(m, m->shard));
+    return sh_layout_owned(u->elems, sh_group_size(m, u->shard), sh_group_index(m, u->shard));
 }
 
 struct sh_range sh_pieces_range(const struct sh_param *param)
@@ -24,7 +24,7 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
 
-    return sh_layout_split(sh_pieces_owned(r, u), sh_group_size(m, m->replicate), sh_group_index(m, m->replicate));
+    return sh_layout_split(sh_pieces_owned(r, u), sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
 }
 
 static bool in_halves(const struct sh_unit *u, int k)
@@ -32,16 +32,22 @@ static bool in_halves(const struct sh_unit *u, int k)
     return k == SH_CKPT_MODEL && u->remainder != SH_NONE;
 }
 
-struct sh_floats sh_pieces_state(const struct sh_run *r, const struct sh_unit *u, enum sh_ckpt_state k)
+int sh_pieces_states(const struct sh_run *r)
 {
-    const int tensor[SH_CKPT_STATES] = {u->compute, u->exp_avg, u->exp_avg_sq};
+    return 1 + r->p->n_states;
+}
 
-    if (tensor[k] == SH_NONE)
-        return (struct sh_floats){0};
-    if (in_halves(u, (int)k))
+const char *sh_pieces_state_name(const struct sh_run *r, int k)
+{
+    return k == SH_CKPT_MODEL ? "parameters" : r->p->state[k - 1].name;
+}
+
+struct sh_floats sh_pieces_state(const struct sh_run *r, const struct sh_unit *u, int k)
+{
+    if (in_halves(u, k))
         return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
                                   .low = sh_exec_data(r->exec, u->remainder)};
-    return (struct sh_floats){.whole = sh_exec_data(r->exec, tensor[k])};
+    return (struct sh_floats){.whole = sh_exec_data(r->exec, k == SH_CKPT_MODEL ? u->compute : u->state[k - 1])};
 }
 
 static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
@@ -65,7 +71,7 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
 {
     int64_t n = owned_elems(r, u);
 
-    return sh_floats_in(p->loaded + SH_CKPT_STATES * elems_before(r, u) + k * n, n, in_halves(u, k));
+    return sh_floats_in(p->loaded + sh_pieces_states(r) * elems_before(r, u) + k * n, n, in_halves(u, k));
 }
 
 static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
@@ -73,7 +79,7 @@ static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *
     return sh_floats_in((float *)sh_exec_data(r->exec, u->snapshot) + k * n, n, in_halves(u, k));
 }
 
-/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. May be none. */
+/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. */
 static struct sh_floats find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_pieces_way way, int k,
                                    const struct sh_pieces *p, int64_t *from)
 {
@@ -82,9 +88,7 @@ static struct sh_floats find_state(const struct sh_run *r, const struct sh_unit 
     *from = way == SH_PIECES_SNAPSHOT ? part.begin : sh_pieces_owned(r, u).begin;
     if (way == SH_PIECES_SNAPSHOT)
         return find_copy(r, u, k, part.end - part.begin);
-    if (sh_floats_none(sh_pieces_state(r, u, (enum sh_ckpt_state)k)))
-        return (struct sh_floats){0};
-    return p && p->loaded ? find_loaded(r, u, k, p) : sh_pieces_state(r, u, (enum sh_ckpt_state)k);
+    return p && p->loaded ? find_loaded(r, u, k, p) : sh_pieces_state(r, u, k);
 }
 
 static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_index, struct sh_pieces *out)
@@ -99,7 +103,7 @@ static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_
         return;
     *piece = (struct sh_ckpt_piece){
         .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
-    for (int k = 0; k < SH_CKPT_STATES; k++) {
+    for (int k = 0; k < sh_pieces_states(r); k++) {
         int64_t from;
         struct sh_floats state = find_state(r, u, way, k, out, &from);
 
@@ -114,14 +118,25 @@ static void add_sums(struct sh_pieces *p)
     int64_t n = 0;
 
     for (int i = 0; i < p->set.n_pieces; i++)
-        n += SH_CKPT_STATES * sh_ckpt_piece_blocks(&p->pieces[i]);
+        n += p->set.states.n * sh_ckpt_piece_blocks(&p->pieces[i]);
     p->sums = sh_calloc((size_t)n + 1, sizeof *p->sums);
     n = 0;
     for (int i = 0; i < p->set.n_pieces; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++) {
+        for (int k = 0; k < p->set.states.n; k++) {
             p->pieces[i].early[k] = p->sums + n;
             n += sh_ckpt_piece_blocks(&p->pieces[i]);
         }
+}
+
+_Static_assert(1 + SH_STATES_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
+
+static struct sh_ckpt_states states_of(const struct sh_program *p)
+{
+    const char *name[SH_STATES_MAX];
+
+    for (int i = 0; i < p->n_states; i++)
+        name[i] = p->state[i].name;
+    return sh_ckpt_states_of(name, p->n_states);
 }
 
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out)
@@ -130,11 +145,11 @@ void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pi
 
     *out = (struct sh_pieces){0};
     if (way == SH_PIECES_LOAD && r->device->gpu)
-        out->loaded = sh_calloc((size_t)(SH_CKPT_STATES * elems_before(r, r->p->units + r->p->n_units)) + 1,
+        out->loaded = sh_calloc((size_t)(sh_pieces_states(r) * elems_before(r, r->p->units + r->p->n_units)) + 1,
                                 sizeof *out->loaded);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
-    out->set = (struct sh_ckpt_set){.tensors = out->tensors, .n_tensors = r->p->n_params, .pieces = out->pieces};
+    out->set = (struct sh_ckpt_set){.states = states_of(r->p), .tensors = out->tensors, .n_tensors = r->p->n_params, .pieces = out->pieces};
     for (int i = 0; i < r->p->n_params; i++) {
         const struct sh_param *param = &r->p->params[i];
 
@@ -166,12 +181,11 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
 void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
 {
     for (int i = 0; p->loaded && i < r->p->n_units; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++) {
+        for (int k = 0; k < sh_pieces_states(r); k++) {
             const struct sh_unit *u = &r->p->units[i];
-            struct sh_floats state = sh_pieces_state(r, u, (enum sh_ckpt_state)k);
+            struct sh_floats state = sh_pieces_state(r, u, k);
 
-            if (!sh_floats_none(state))
-                copy_floats(r, state, find_loaded(r, u, k, p), owned_elems(r, u), sh_exec_put_at);
+            copy_floats(r, state, find_loaded(r, u, k, p), owned_elems(r, u), sh_exec_put_at);
         }
 }
 
@@ -207,7 +221,7 @@ static void copy_by_all_threads(const struct sh_run *r, const struct sh_pieces *
 {
 #pragma omp parallel
     for (int i = 0; i < p->set.n_pieces; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++)
+        for (int k = 0; k < sh_pieces_states(r); k++)
             copy_slice(r, &p->pieces[i], k, omp_get_thread_num(), omp_get_num_threads());
 }
 
@@ -227,7 +241,7 @@ static void touch_by_all_threads(const struct sh_run *r)
 {
 #pragma omp parallel
     for (int i = 0; i < r->p->n_units; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++)
+        for (int k = 0; k < sh_pieces_states(r); k++)
             touch_slice(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
 }
 
@@ -267,7 +281,7 @@ static void sum_states(const struct sh_run *r, const struct sh_pieces *p, bool a
     uint64_t *parts = p->parts;
 
     for (int i = 0; i < p->set.n_pieces; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++)
+        for (int k = 0; k < sh_pieces_states(r); k++)
             parts = sum_state(r, &p->pieces[i], k, parts, add);
 }
 
@@ -277,14 +291,14 @@ static int64_t count_parts(const struct sh_pieces *p)
     int64_t n = 0;
 
     for (int i = 0; i < p->set.n_pieces; i++)
-        n += SH_CKPT_STATES * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]));
+        n += p->set.states.n * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]));
     return n;
 }
 
 static void copy_by_queue(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
-        for (int k = 0; k < SH_CKPT_STATES; k++)
+        for (int k = 0; k < sh_pieces_states(r); k++)
             copy_unit(r, &r->p->units[i], k);
 }
 

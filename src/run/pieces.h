@@ -36,8 +36,12 @@ void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p);
 /* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
 void sh_pieces_touch(const struct sh_run *r);
 
-/* State k of this rank's chunk of a unit, at device addresses; none where nothing is trained. */
-struct sh_floats sh_pieces_state(const struct sh_run *r, const struct sh_unit *u, enum sh_ckpt_state k);
+/* What is saved of each unit: state 0 is its parameters, then come those of the optimizer. */
+int sh_pieces_states(const struct sh_run *r);
+const char *sh_pieces_state_name(const struct sh_run *r, int k);
+
+/* State k of this rank's chunk of a unit, at device addresses. */
+struct sh_floats sh_pieces_state(const struct sh_run *r, const struct sh_unit *u, int k);
 
 /* Elements of a unit: those of this rank, and those of a parameter. */
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u);

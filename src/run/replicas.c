@@ -9,8 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATES = 4, BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
-static const char *const state_name[STATES] = {"parameters", "exp_avg", "exp_avg_sq", "remainder"};
+enum { BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
+
+/* Of a unit: what is saved, and as the last what bfloat16 leaves of the parameters. */
+static int n_states(const struct sh_run *r)
+{
+    return sh_pieces_states(r) + 1;
+}
+
+static const char *state_name(const struct sh_run *r, int state)
+{
+    return state + 1 == n_states(r) ? "remainder" : sh_pieces_state_name(r, state);
+}
 
 /* The sum does not depend on which thread takes which block; the number of the block is mixed in. */
 static uint64_t hash_data(const char *data, int64_t bytes)
@@ -30,9 +40,8 @@ static uint64_t hash_data(const char *data, int64_t bytes)
 /* Without padding, which nobody reads. Of a state that is not there: no bytes. */
 static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
 {
-    const int tensor[STATES] = {u->compute, u->exp_avg, u->exp_avg_sq, u->remainder};
     struct sh_range own = sh_pieces_owned(r, u);
-    int t = tensor[state];
+    int t = state == 0 ? u->compute : state + 1 == n_states(r) ? u->remainder : u->state[state - 1];
 
     *bytes = t == SH_NONE ? 0 : (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype);
     return t == SH_NONE ? NULL : sh_exec_data(r->exec, t);
@@ -40,7 +49,7 @@ static const char *find_state(const struct sh_run *r, const struct sh_unit *u, i
 
 static int n_hashes(const struct sh_run *r)
 {
-    return r->p->n_units * STATES;
+    return r->p->n_units * n_states(r);
 }
 
 static void hash_here(const struct sh_run *r, uint64_t *hash)
@@ -48,7 +57,7 @@ static void hash_here(const struct sh_run *r, uint64_t *hash)
     int64_t bytes;
 
     for (int i = 0; i < n_hashes(r); i++) {
-        const char *data = find_state(r, &r->p->units[i / STATES], i % STATES, &bytes);
+        const char *data = find_state(r, &r->p->units[i / n_states(r)], i % n_states(r), &bytes);
 
         hash[i] = hash_data(data, bytes);
     }
@@ -60,7 +69,7 @@ static void hash_there(const struct sh_run *r, uint64_t *hash)
     int64_t bytes;
 
     for (int i = 0; i < n_hashes(r); i++) {
-        const char *data = find_state(r, &r->p->units[i / STATES], i % STATES, &bytes);
+        const char *data = find_state(r, &r->p->units[i / n_states(r)], i % n_states(r), &bytes);
 
         sh_look_sum(look, data, bytes);
     }
@@ -150,7 +159,7 @@ static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct detai
     return rc;
 }
 
-/* "layers.1 exp_avg, layers.2 parameters and 7 more": what of the odd replica differs from the first that is not odd,
+/* "layers.1 remainder, layers.2 parameters and 7 more": what of the odd replica differs from the first that is not odd,
  * or from the first other one when all are. */
 static void print_differences(const struct sh_run *r, const struct details *d, int odd, FILE *out)
 {
@@ -162,7 +171,7 @@ static void print_differences(const struct sh_run *r, const struct details *d, i
             other = i;
     for (int i = 0; i < d->n_hashes; i++)
         if (of_replica(d, odd)[i] != of_replica(d, other)[i] && n++ < SHOWN)
-            fprintf(out, "%s%s %s", n > 1 ? ", " : "", r->p->units[i / STATES].name, state_name[i % STATES]);
+            fprintf(out, "%s%s %s", n > 1 ? ", " : "", r->p->units[i / n_states(r)].name, state_name(r, i % n_states(r)));
     if (n > SHOWN)
         fprintf(out, " and %d more", n - SHOWN);
 }

@@ -19,10 +19,9 @@ static void zero(struct sh_run *r, int tensor)
 /* As a run begins. A checkpoint overwrites all of it; initial values are parameters only. */
 static void forget(struct sh_run *r)
 {
-    for (int i = 0; i < r->p->n_units; i++) {
-        zero(r, r->p->units[i].exp_avg);
-        zero(r, r->p->units[i].exp_avg_sq);
-    }
+    for (int i = 0; i < r->p->n_units; i++)
+        for (int k = 0; k < r->p->n_states; k++)
+            zero(r, r->p->units[i].state[k]);
     r->step = r->samples = r->tokens = r->updates = 0;
     free(r->guard);
     r->guard = NULL;

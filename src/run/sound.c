@@ -31,19 +31,19 @@ static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
     return bad == 0;
 }
 
-/* The state of a place: SH_CKPT_STATES of each unit. */
+/* The state of a place: all that are saved of each unit. */
 static struct sh_floats state_of(const struct sh_run *r, int place, int64_t *n)
 {
-    const struct sh_unit *u = &r->p->units[place / SH_CKPT_STATES];
+    const struct sh_unit *u = &r->p->units[place / sh_pieces_states(r)];
     struct sh_range own = sh_pieces_owned(r, u);
 
     *n = own.end - own.begin;
-    return sh_pieces_state(r, u, (enum sh_ckpt_state)(place % SH_CKPT_STATES));
+    return sh_pieces_state(r, u, place % sh_pieces_states(r));
 }
 
 static int places(const struct sh_run *r)
 {
-    return r->p->n_units * SH_CKPT_STATES;
+    return r->p->n_units * sh_pieces_states(r);
 }
 
 /* The first place with a number that is not finite; places(r): none. */
@@ -82,13 +82,12 @@ static int find_bad_there(const struct sh_run *r)
 
 static sh_rc check_units(const struct sh_run *r)
 {
-    static const char *const name[SH_CKPT_STATES] = {"parameters", "exp_avg", "exp_avg_sq"};
     int place = sh_look_can(r) ? find_bad_there(r) : find_bad(r);
 
     if (place == places(r))
         return SH_OK;
     return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
-                   r->p->units[place / SH_CKPT_STATES].name, name[place % SH_CKPT_STATES]);
+                   r->p->units[place / sh_pieces_states(r)].name, sh_pieces_state_name(r, place % sh_pieces_states(r)));
 }
 
 sh_rc sh_run_is_sound(struct sh_run *r)

@@ -90,8 +90,8 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     sh_rc rc;
 
     sh_pieces_make(r, SH_PIECES_LOAD, &s);
-    for (int i = 0; model_only && i < s.set.n_pieces; i++)
-        s.pieces[i].data[SH_CKPT_EXP_AVG] = s.pieces[i].data[SH_CKPT_EXP_AVG_SQ] = (struct sh_floats){0};
+    if (model_only)
+        s.set.states.n = 1;
     sh_mesh_own_mpi();
     rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
     if (rc == SH_OK) {

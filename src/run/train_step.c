@@ -156,7 +156,7 @@ static void update(struct sh_train *t, double lr, double norm)
 
     t->r->updates++;
     s->lr = (float)lr;
-    sh_optim_of(SH_OPTIM_ADAMW)->scalars(cfg, t->r->updates, s);
+    t->r->build.options.optim->scalars(cfg, t->r->updates, s);
     s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
     sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
 }

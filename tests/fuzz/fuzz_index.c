@@ -41,7 +41,7 @@ static void check_entry(const struct sh_ckpt_index *x, const struct sh_ckpt_entr
         elems *= e->dim[d];
     }
     REQUIRE(elems == e->elems);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < x->states.n; s++)
         REQUIRE(e->offset[s] >= x->structure_bytes && e->offset[s] + elems * 4 <= end);
     REQUIRE(e->first_block >= 0 && e->first_block + sh_ckpt_blocks(elems) <= x->n_blocks);
 }
@@ -55,7 +55,7 @@ static void check_taken(const struct sh_ckpt_index *x, const uint8_t *bytes, siz
         REQUIRE(sh_ckpt_index_find(x, x->entry[i].name, 0) == i);
         elems += x->entry[i].elems;
     }
-    REQUIRE(elems * 4 * SH_CKPT_STATES <= end);
+    REQUIRE(elems * 4 * x->states.n <= end);
     uint8_t *again = sh_ckpt_pack(x);
     int64_t packed = sh_ckpt_packed_bytes(x);
     REQUIRE(packed <= (int64_t)n && packed <= sh_ckpt_packed_most(x->file_bytes));
@@ -138,18 +138,26 @@ static void make_entry(struct sh_ckpt_entry *e, int64_t i)
         e->elems *= e->dim[d] = 1 + (int64_t)random_below(d == 0 && one_in(3) ? 3000000 : 5);
 }
 
+/* Of format 1 mostly. */
+static struct sh_ckpt_states random_states(void)
+{
+    static const char *const names[] = {"momentum", "b", "c"};
+    return one_in(2) ? sh_ckpt_states_1 : sh_ckpt_states_of(names, (int)random_below(SH_CKPT_STATES_MAX));
+}
+
 /* As a file has it: tensors end to end between structures and index. */
 static void make_index(struct sh_ckpt_index *x)
 {
     *x = (struct sh_ckpt_index){.minor = one_in(4) ? 0 : one_in(8) ? 2 : 1};
     x->meta = (struct sh_ckpt_meta){.step = 7, .samples = 1, .config = random_text(), .guard = random_text(),
                                     .notes = random_text()};
+    x->states = random_states();
     sh_ckpt_index_alloc(x, 1 + (int64_t)random_below(MAX_TENSORS));
     for (int64_t i = 0; i < x->n; i++)
         make_entry(&x->entry[i], i);
     sh_ckpt_index_number_blocks(x);
     int64_t at = x->structure_bytes = PAGE * (1 + (int64_t)random_below(3));
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < x->states.n; s++)
         for (int64_t i = 0; i < x->n; i++) {
             x->entry[i].offset[s] = at;
             at += x->entry[i].elems * 4;
@@ -166,10 +174,10 @@ static void spoil(struct sh_ckpt_index *x)
     int64_t by = one_in(2) ? odd_number() : (int64_t)random_below(64) - 32;
     switch (random_below(8)) {
     case 0:
-        e->offset[random_below(SH_CKPT_STATES)] += (int64_t)((uint64_t)by & INT64_MAX) / 2;
+        e->offset[random_below((uint64_t)x->states.n)] += (int64_t)((uint64_t)by & INT64_MAX) / 2;
         break;
     case 1:
-        e->offset[random_below(SH_CKPT_STATES)] = other->offset[random_below(SH_CKPT_STATES)];
+        e->offset[random_below((uint64_t)x->states.n)] = other->offset[random_below((uint64_t)x->states.n)];
         break;
     case 2:
         memmove(e->name, other->name, sizeof e->name);

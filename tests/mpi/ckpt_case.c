@@ -45,6 +45,7 @@ static const struct sh_ckpt_tensor big[] = {
 
 const struct sh_ckpt_tensor *test_tensors = large;
 int test_n_tensors = sizeof large / sizeof large[0];
+struct sh_ckpt_states test_states = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}};
 
 void use_small_model(void)
 {
@@ -84,7 +85,7 @@ void check_fails(sh_rc rc, sh_rc expected, const char *says)
  * halves, have one NaN only. */
 static uint32_t known_bits(int state, int tensor, int64_t i)
 {
-    uint32_t bits = (uint32_t)sh_mix64((uint64_t)i * SH_CKPT_STATES + (uint64_t)state + ((uint64_t)tensor << 48));
+    uint32_t bits = (uint32_t)sh_mix64((uint64_t)i * 3 + (uint64_t)state + ((uint64_t)tensor << 48));
     return state == SH_CKPT_MODEL && (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
@@ -99,7 +100,7 @@ static struct sh_floats make_room(int state, int tensor, int64_t n, bool fill)
 static void add_piece(struct sh_ckpt_set *set, int tensor, int64_t begin, int64_t end, bool fill)
 {
     struct sh_ckpt_piece p = {.tensor = tensor, .begin = begin, .elems = end - begin};
-    for (int s = 0; s < SH_CKPT_STATES; s++) {
+    for (int s = 0; s < test_states.n; s++) {
         p.data[s] = make_room(s, tensor, end - begin, fill);
         for (int64_t i = begin; fill && i < end; i++) {
             uint32_t bits = known_bits(s, tensor, i);
@@ -168,7 +169,7 @@ static struct sh_range own_range(enum ckpt_cut cut)
 
 static struct sh_ckpt_set make_range_set(struct sh_range own, bool fill)
 {
-    struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
+    struct sh_ckpt_set set = {.states = test_states, .tensors = test_tensors, .n_tensors = test_n_tensors};
     add_range(&set, own, fill);
     return set;
 }
@@ -180,7 +181,7 @@ struct sh_ckpt_set make_mesh_set(int replicas, bool fill)
 
 struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill)
 {
-    struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
+    struct sh_ckpt_set set = {.states = test_states, .tensors = test_tensors, .n_tensors = test_n_tensors};
     if (cut != CUT_CRUMBS)
         return make_range_set(own_range(cut), fill);
     add_crumbs(&set, fill);
@@ -190,7 +191,7 @@ struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill)
 void free_set(struct sh_ckpt_set *set)
 {
     for (int i = 0; i < set->n_pieces; i++)
-        for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int s = 0; s < SH_CKPT_STATES_MAX; s++)
             free(sh_floats_array(set->pieces[i].data[s], 0));
     free((void *)set->pieces);
     *set = (struct sh_ckpt_set){0};
@@ -213,7 +214,7 @@ long wrong_elements(const struct sh_ckpt_set *set)
 {
     long wrong = 0;
     for (int i = 0; i < set->n_pieces; i++)
-        for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int s = 0; s < set->states.n; s++)
             if (!sh_floats_none(set->pieces[i].data[s]))
                 wrong += wrong_in_piece(&set->pieces[i], s);
     return wrong;

@@ -28,6 +28,8 @@ void check_fails(sh_rc rc, sh_rc expected, const char *says);
 
 extern const struct sh_ckpt_tensor *test_tensors;
 extern int test_n_tensors;
+extern struct sh_ckpt_states test_states; /* of sets; those of format 1 at first */
+enum { EXP_AVG = 1, EXP_AVG_SQ };
 
 /* From now on some 17,000 elements, or 20 million, instead of two million. Before everything else, on all ranks. */
 void use_small_model(void);

@@ -165,13 +165,63 @@ static void only_some_states(void)
     struct sh_ckpt_meta meta;
     for (int i = 0; i < set.n_pieces; i++) {
         struct sh_ckpt_piece *p = (struct sh_ckpt_piece *)&set.pieces[i];
-        free(p->data[SH_CKPT_EXP_AVG].whole);
-        p->data[SH_CKPT_EXP_AVG] = (struct sh_floats){0};
+        free(p->data[EXP_AVG].whole);
+        p->data[EXP_AVG] = (struct sh_floats){0};
     }
     CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
     CHECK(wrong_elements(&set) == 0);
     sh_ckpt_meta_free(&meta);
     free_set(&set);
+}
+
+/* Those of another optimizer: they come back, and a run of AdamW takes none of the file but the parameters. */
+static void other_states(const char *folder)
+{
+    static const char *const names[] = {"momentum"};
+    char file[300], *text;
+    struct sh_ckpt_load_options options = {.share = true};
+    struct sh_ckpt_load_report report;
+    struct sh_ckpt_meta meta = test_meta(3);
+    size_t length;
+    int64_t bytes;
+    snprintf(file, sizeof file, "%s/other/step-00000003.h5", folder);
+    char *end = strrchr(file, '/');
+    for (int n = 0; n < 2; n++) {
+        test_states = sh_ckpt_states_of(names, n);
+        struct sh_ckpt_set saved = make_set(CUT_CRUMBS, true), own = make_set(CUT_FLAT, false);
+        *end = '\0';
+        CHECK(sh_ckpt_save(file, &saved, &meta, &bytes) == SH_OK);
+        *end = '/';
+        CHECK(sh_ckpt_load_as(file, &own, &options, &meta, &report) == SH_OK && wrong_elements(&own) == 0);
+        sh_ckpt_meta_free(&meta);
+        meta = test_meta(3);
+        free_set(&saved);
+        free_set(&own);
+    }
+    test_states = sh_ckpt_states_1;
+    struct sh_ckpt_set adam = make_set(CUT_FLAT, false);
+    check_fails(sh_ckpt_load_as(file, &adam, &options, &meta, &report), SH_E_DATA, "has no optimizer/exp_avg, which");
+    CHECK(!report.damaged);
+    adam.states.n = 1;
+    CHECK(sh_ckpt_load_as(file, &adam, &options, &meta, &report) == SH_OK && wrong_elements(&adam) == 0);
+    sh_ckpt_meta_free(&meta);
+    free_set(&adam);
+    FILE *out = open_memstream(&text, &length);
+    CHECK(sh_ckpt_info(file, out) == SH_OK && sh_ckpt_verify(file, out) == SH_OK);
+    CHECK(sh_ckpt_diff(file, path, out) == SH_E_DATA);
+    sh_error_clear();
+    fclose(out);
+    CHECK(strstr(text, "checkpoint 2.1,") && strstr(text, "for each: model optimizer/momentum\n"));
+    CHECK(strstr(text, "optimizer/momentum: in ") && strstr(text, "optimizer/exp_avg_sq: in "));
+    CHECK(!strstr(text, "model/"));
+    free(text);
+    sh_mesh_barrier();
+    if (test_rank == 0) {
+        unlink(file);
+        *end = '\0';
+        rmdir(file);
+    }
+    sh_mesh_barrier();
 }
 
 /* What one process can do without a mesh. */
@@ -281,6 +331,7 @@ int main(int argc, char **argv)
     read_once(CUT_REPLICAS, true);
     shared_damage();
     only_some_states();
+    other_states(folder);
     if (test_rank == 0) {
         serial_calls(folder);
         newest_by_step(folder);

@@ -42,7 +42,7 @@ static struct sh_ckpt_set copy_set(const struct sh_ckpt_set *state)
 {
     struct sh_ckpt_set copy = make_set(CUT_FLAT, true); /* of the same form */
     for (int i = 0; i < copy.n_pieces; i++)
-        for (int s = 0; s < SH_CKPT_STATES; s++) {
+        for (int s = 0; s < sh_ckpt_states_1.n; s++) {
             struct sh_ckpt_piece *p = (struct sh_ckpt_piece *)&copy.pieces[i];
             memset(sh_floats_array(p->data[s], 0), 0, (size_t)p->elems * 4);
             p->early[s] = calloc((size_t)sh_ckpt_piece_blocks(p) + 1, sizeof *p->early[s]);
@@ -54,7 +54,7 @@ static struct sh_ckpt_set copy_set(const struct sh_ckpt_set *state)
 static void free_copy(struct sh_ckpt_set *copy)
 {
     for (int i = 0; i < copy->n_pieces; i++)
-        for (int s = 0; s < SH_CKPT_STATES; s++)
+        for (int s = 0; s < sh_ckpt_states_1.n; s++)
             free(copy->pieces[i].early[s]);
     free_set(copy);
 }
@@ -64,7 +64,7 @@ static void flip(const struct sh_ckpt_set *copy)
 {
     for (int i = copy->n_pieces - 1; i >= 0; i--)
         if (copy->pieces[i].elems > 0) {
-            unsigned char *last = sh_floats_array(copy->pieces[i].data[SH_CKPT_EXP_AVG_SQ], 0);
+            unsigned char *last = sh_floats_array(copy->pieces[i].data[EXP_AVG_SQ], 0);
             last[copy->pieces[i].elems * 4 - 1] ^= 0x10;
             return;
         }

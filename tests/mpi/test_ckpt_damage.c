@@ -160,7 +160,7 @@ static void swapped_pages(void)
 
 static sh_rc load_tensors(const struct sh_ckpt_tensor *tensors, int n)
 {
-    struct sh_ckpt_set set = {.tensors = tensors, .n_tensors = n};
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = n};
     struct sh_ckpt_meta meta = {0};
     sh_rc rc = sh_ckpt_load(path, &set, &meta);
     sh_ckpt_meta_free(&meta);

@@ -145,6 +145,11 @@ static void set_number(hid_t f, const char *name, int64_t value)
 
 static void newer_format(hid_t f)
 {
+    set_number(f, "format_major", 3);
+}
+
+static void second_format(hid_t f)
+{
     set_number(f, "format_major", 2);
 }
 
@@ -254,7 +259,8 @@ static const struct {
     {true, another_shape, "stands where"},
     {true, a_group, "layers.0.norm.weight"},
     {true, nothing, "but /model has 7"},
-    {false, newer_format, "format version 2"},
+    {false, newer_format, "format version 3"},
+    {false, second_format, "is of format 2 and has no index"},
     {false, other_step, "does not match its digest"},
     {false, text_as_number, "not a number"},
     {false, no_meta, "/meta"},
@@ -316,7 +322,7 @@ static void loads(void)
 static void all_cases(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct sh_ckpt_set set = {.tensors = test_tensors, .n_tensors = test_n_tensors};
+        struct sh_ckpt_set set = {.states = test_states, .tensors = test_tensors, .n_tensors = test_n_tensors};
         struct sh_ckpt_meta meta;
         if (test_rank == 0)
             change_file(i);

@@ -105,13 +105,13 @@ static struct sh_ckpt_set make_strips(struct sh_ckpt_tensor *tensor, int64_t ele
     *tensor = (struct sh_ckpt_tensor){.name = "strips", .ndim = 1, .dim = {all}, .elems = all};
     for (int i = 0; i < rounds; i++) {
         piece[i] = (struct sh_ckpt_piece){.begin = (i * test_world + test_rank) * elems, .elems = elems};
-        for (int s = 0; s < SH_CKPT_STATES; s++) {
+        for (int s = 0; s < sh_ckpt_states_1.n; s++) {
             float *data = piece[i].data[s].whole = sh_calloc((size_t)elems, sizeof *data);
             for (int64_t k = 0; k < elems; k++)
                 data[k] = (float)((piece[i].begin + k) % 16381 * 3 + s);
         }
     }
-    return (struct sh_ckpt_set){.tensors = tensor, .n_tensors = 1, .pieces = piece, .n_pieces = rounds};
+    return (struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensor, .n_tensors = 1, .pieces = piece, .n_pieces = rounds};
 }
 
 /* By itself: only short ranges go to two of a node, and only where that makes them twice as long. */

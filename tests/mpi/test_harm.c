@@ -125,8 +125,8 @@ static void test_compare(const char *precision)
         snprintf(what, sizeof what, "%s exp_avg", u->name);
         for (int victim = 0; victim < test_world(); victim += test_world() - shard ? test_world() - shard : 1) {
             check_flip(r, victim, u->compute, "parameters");
-            check_flip(r, victim, u->exp_avg, what);
-            check_flip(r, victim, u->exp_avg_sq, "exp_avg_sq");
+            check_flip(r, victim, u->state[0], what);
+            check_flip(r, victim, u->state[1], "exp_avg_sq");
             if (u->remainder != SH_NONE)
                 check_flip(r, victim, u->remainder, "remainder");
         }
@@ -143,7 +143,7 @@ static void spoil(struct sh_run *r, int tensor)
 static void put_first(struct sh_run *r, const struct sh_unit *u, int state, float value)
 {
     if (test_rank() == 0)
-        sh_exec_put_floats(r->exec, sh_pieces_state(r, u, (enum sh_ckpt_state)state), &value, 1);
+        sh_exec_put_floats(r->exec, sh_pieces_state(r, u, state), &value, 1);
 }
 
 /* Each state of the unit, on the first rank. */
@@ -153,7 +153,7 @@ static void test_sound(const char *precision)
     const struct sh_unit *u = &r->p->units[1];
 
     CHECK_OK(sh_run_init_state(r));
-    for (int i = 0; i < SH_CKPT_STATES; i++) {
+    for (int i = 0; i < sh_pieces_states(r); i++) {
         CHECK_OK(sh_run_is_sound(r));
         put_first(r, u, i, NAN);
         CHECK(sh_run_is_sound(r) == SH_E_NUMERIC);
@@ -177,7 +177,7 @@ static void *harm_in_training(void *arg)
 
     while (!d->end && *(volatile int64_t *)&d->r->step < HARM_STEP)
         usleep(50);
-    d->harm(d->r, d->r->p->units[1].exp_avg);
+    d->harm(d->r, d->r->p->units[1].state[0]);
     return NULL;
 }
 

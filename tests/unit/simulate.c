@@ -44,7 +44,7 @@ static void create_rank(struct sim_rank *r, const struct sh_build *build)
 
 static struct sh_range own_range(const struct sim_rank *r, const struct sh_unit *u)
 {
-    return sh_layout_owned(u->elems, sh_group_size(&r->mesh, r->mesh.shard), sh_group_index(&r->mesh, r->mesh.shard));
+    return sh_layout_owned(u->elems, sh_group_size(&r->mesh, u->shard), sh_group_index(&r->mesh, u->shard));
 }
 
 static void fill_param(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed)
@@ -221,7 +221,7 @@ void sim_params(const struct sim *s, float *out)
             const struct sh_unit *u = &r->p->units[i];
             struct sh_range own = own_range(r, u);
 
-            if (sh_group_index(&r->mesh, r->mesh.replicate) == 0)
+            if (sh_group_index(&r->mesh, u->replicate) == 0)
                 sh_floats_get(masters(s, rank, u), own.end - own.begin, out + own.begin);
             else
                 same(out + own.begin, masters(s, rank, u), own.end - own.begin, u->name);

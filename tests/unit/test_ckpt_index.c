@@ -29,13 +29,13 @@ static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15}, {"b
 /* As create() makes it. */
 static struct sh_ckpt_index make_index(void)
 {
-    struct sh_ckpt_set set = {.tensors = tensors, .n_tensors = 2};
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = 2};
     struct sh_ckpt_meta meta = {.step = 7, .config = (char *)"a: 1\n", .guard = (char *)"0 0"};
     struct sh_ckpt_index x;
     int64_t at = BEGIN;
 
     assert_int_equal(sh_ckpt_index_make(&set, &meta, &x), SH_OK);
-    for (int s = 0; s < SH_CKPT_STATES; s++)
+    for (int s = 0; s < x.states.n; s++)
         for (int i = 0; i < 2; i++) {
             x.entry[i].offset[s] = at;
             at += x.entry[i].elems * 4;
@@ -125,6 +125,54 @@ static void larger_than_file(struct sh_ckpt_index *x)
     x->entry[0].dim[0] = INT64_MAX / 5;
 }
 
+static void other_states(struct sh_ckpt_index *x)
+{
+
+    strcpy(x->states.name[1], "optimizer/momentum");
+}
+
+static void no_states(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    x->states.n = 0;
+}
+
+static void first_is_no_model(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    strcpy(x->states.name[0], "modem");
+}
+
+static void state_elsewhere(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    strcpy(x->states.name[1], "optimized/x");
+}
+
+static void deep_state(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    strcpy(x->states.name[1], "optimizer/a/b");
+}
+
+static void state_without_name(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    strcpy(x->states.name[2], "optimizer/");
+}
+
+static void state_without_end(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    memset(x->states.name[2] + 10, 'x', SH_CKPT_STATE_NAME - 10);
+}
+
+static void two_states_of_a_name(struct sh_ckpt_index *x)
+{
+    other_states(x);
+    strcpy(x->states.name[2], "optimizer/momentum");
+}
+
 static void wrong_sum(struct sh_ckpt_index *x)
 {
     x->sum++;
@@ -156,6 +204,14 @@ static const struct row {
     {zero_dim, 0, false, "impossible shape"},
     {huge_dims, 0, false, "impossible shape"},
     {larger_than_file, 0, false, "larger than the file"},
+    {other_states, 0, false, NULL},
+    {no_states, 0, false, "number of states is impossible"},
+    {first_is_no_model, 0, false, "a state has an impossible name"},
+    {state_elsewhere, 0, false, "a state has an impossible name"},
+    {deep_state, 0, false, "a state has an impossible name"},
+    {state_without_name, 0, false, "a state has an impossible name"},
+    {state_without_end, 0, false, "a state has an impossible name"},
+    {two_states_of_a_name, 0, false, "a state has an impossible name"},
     {wrong_sum, 0, true, "does not match its digest"},
     {negative_step, 0, true, "is negative"},
 };
@@ -409,7 +465,7 @@ static void change(struct sh_ckpt_index *x, int what)
 static void an_index_is_under_its_digest(void **state)
 {
     (void)state;
-    for (int what = 0; what < 8 + SH_CKPT_STATES; what++) {
+    for (int what = 0; what < 8 + sh_ckpt_states_1.n; what++) {
         struct sh_ckpt_index x = make_index();
         uint64_t before = sh_ckpt_index_digest(&x);
 

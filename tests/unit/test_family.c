@@ -142,7 +142,7 @@ static void stir(const struct sim *s)
         for (int i = 0; i < p->n_params; i++) {
             const struct sh_param *param = &p->params[i];
             const struct sh_unit *u = &p->units[param->unit];
-            int64_t begin = (int64_t)s->ranks[rank].mesh.index[SH_AXIS_SHARD] * u->chunk;
+            int64_t begin = (int64_t)sh_group_index(&s->ranks[rank].mesh, s->ranks[rank].mesh.shard) * u->chunk;
             float *chunk = sim_data(s, rank, u->compute);
 
             for (int64_t k = 0; k < param->elems; k++) {

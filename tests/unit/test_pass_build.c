@@ -1,5 +1,6 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
+#include "src/layout/layout.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
@@ -103,7 +104,7 @@ static void without_training(void **state)
             assert_true((sh_program_section(p, SH_SECTION_LOGITS) != NULL) == logits);
             assert_true((sh_program_section(p, SH_SECTION_EVAL) != NULL) == !logits);
             for (int u = 0; u < p->n_units; u++)
-                assert_int_equal(p->units[u].exp_avg, SH_NONE);
+                assert_int_equal(p->units[u].state[0], SH_NONE);
             sh_program_destroy(p);
         }
 }
@@ -330,7 +331,7 @@ static void no_operation_makes_gradients_of_two_units(void **state)
                 unit = other == SH_NONE ? unit : other;
             }
         }
-        assert_true(fused > 0 || tiny_models[m].model.family != SH_MODEL_GPT2);
+        assert_true(fused > 0 || tiny_models[m].model.family != SH_FAMILY_GPT2);
         sh_program_destroy(p);
     }
 }
@@ -484,6 +485,56 @@ static void the_loss_is_summed_over_the_data(void **state)
     sh_program_destroy(p);
 }
 
+static void counts_of_unit(const struct sh_program *p, int unit, enum sh_op_kind kind, sh_group group, int expected)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == kind && p->ops[i].unit == unit) {
+            assert_int_equal(p->ops[i].attr.group, group);
+            n++;
+        }
+    assert_int_equal(n, expected);
+}
+
+/* One unit is cut over what the others are replicated over, and the other way round. */
+static void a_unit_has_groups_of_its_own(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    struct sh_mesh_shape mesh = tiny_mesh(2, 3, 1, 4);
+    struct sh_program *micro = sh_program_create(SH_F32), *p = sh_program_create(SH_F32);
+    const struct sh_unit *own, *other;
+
+    (void)state;
+    b.options.mesh = mesh;
+    sh_model_emit(&b.model, &b.batch, micro);
+    assert_int_equal(sh_pass_grad(micro), SH_OK);
+    micro->units[1].shard = mesh.replicate;
+    micro->units[1].replicate = mesh.shard;
+    sh_pass_shard_state(micro, &b.options, p);
+    sh_pass_shard_init(micro, &b.options, p);
+    sh_pass_shard_section(micro, &b.options, SH_SECTION_ONLY, 0, 1, p);
+    sh_pass_shard_norm(&b.options, p);
+    sh_pass_shard_update(&b.options, p);
+    sh_pass_shard_loss(&b.options, p);
+    sh_pass_groups(&b.options, p);
+    sh_pass_schedule(&b.options, p);
+    assert_int_equal(sh_pass_place(p, b.kernels, 1), SH_OK);
+    assert_int_equal(sh_pass_check(p), SH_OK);
+    own = &p->units[1];
+    other = &p->units[2];
+    assert_int_equal(own->chunk, sh_layout_chunk(own->elems, 3));
+    assert_int_equal(other->chunk, sh_layout_chunk(other->elems, 2));
+    counts_of_unit(p, 1, SH_OP_ALL_GATHER, mesh.replicate, 2);
+    counts_of_unit(p, 1, SH_OP_REDUCE_SCATTER, mesh.replicate, 1);
+    counts_of_unit(p, 1, SH_OP_ALL_REDUCE, mesh.shard, 1);
+    counts_of_unit(p, 2, SH_OP_ALL_GATHER, mesh.shard, 2);
+    counts_of_unit(p, 2, SH_OP_REDUCE_SCATTER, mesh.shard, 1);
+    counts_of_unit(p, 2, SH_OP_ALL_REDUCE, mesh.replicate, 1);
+    sh_program_destroy(micro);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -495,6 +546,7 @@ int main(void)
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(groups_are_those_in_use),
         cmocka_unit_test(the_loss_is_summed_over_the_data),
+        cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(units_are_reduced_once),

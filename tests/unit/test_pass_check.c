@@ -194,7 +194,7 @@ static void living_share_memory(struct plant *l)
 
 static void persistent_share_memory(struct plant *l)
 {
-    lay_upon(l, l->p->units[1].exp_avg, l->p->units[1].compute);
+    lay_upon(l, l->p->units[1].state[0], l->p->units[1].compute);
 }
 
 static void transient_on_persistent(struct plant *l)

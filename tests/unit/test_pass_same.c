@@ -92,7 +92,7 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
 static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
 {
     h = mix(mix(mix_text(h, u->name), u->elems), u->chunk);
-    h = mix_all(h, (const int[]){u->first_param, u->n_params, u->compute, u->remainder, u->exp_avg, u->exp_avg_sq, u->full,
+    h = mix_all(h, (const int[]){u->first_param, u->n_params, u->compute, u->remainder, u->state[0], u->state[1], u->full,
                                  u->snapshot, u->grad_shard, 0, u->grad_full}, 11);
     return mix_all(h, u->grad_level, SH_GRAD_LEVELS);
 }
