@@ -279,6 +279,11 @@ static const char *need_of(const char *change)
                 {"model.rope_truncate=false", YARN},
                 {"model.rope_truncate=true", YARN},
                 {"data.document_mask=true", "data.document_separator=0"},
+                {"checkpoint.initial_load_in_hf=true", "model.hf_assets_path=/elsewhere"},
+                {"checkpoint.initial_load_in_hf=false", "model.hf_assets_path=/elsewhere"},
+                {"checkpoint.export_dtype=float32", "checkpoint.last_save_in_hf=true"},
+                {"checkpoint.export_dtype=bfloat16", "checkpoint.last_save_in_hf=true"},
+                {"checkpoint.export_dtype=float16", "checkpoint.last_save_in_hf=true"},
                 {"checkpoint.initial_load_model_only=true", "checkpoint.initial_load_path=a.h5"}};
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
