@@ -43,12 +43,12 @@ static double product(double rows, const struct sh_operand *w)
 static double attention_pairs(const struct sh_op_call *c, const struct sh_operand *qkv)
 {
     double b = (double)qkv->dim[0], t = (double)qkv->dim[1];
-    return b * c->attr->heads * t * (t + 1) / 2;
+    return b * c->attr->attn.heads * t * (t + 1) / 2;
 }
 
 static double flops_of(const struct sh_op_call *c)
 {
-    double d = c->attr->head_dim;
+    double d = c->attr->attn.head_dim;
     switch (c->kind) {
     case SH_OP_LINEAR:
         return product((double)c->in[0].dim[0], &c->in[1]) + (c->in[2].ndim ? elems(&c->out[0]) : 0);

@@ -16,6 +16,7 @@
 #include "src/base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -27,12 +28,12 @@ enum sh_op_kind {
     SH_OP_EMBED_BWD,     /* dx [B,T,C], tokens [B,T]                                -> dwte [V,C] += (opt), dwpe [P,C] += (opt) */
     SH_OP_NORM,          /* x [N,C], w [C], b [C] (opt)                             -> y [N,C], rstd [N] f32, mean [N] f32 (opt: absent for RMSNorm) */
     SH_OP_NORM_BWD,      /* dy, x [N,C], w [C], rstd [N], mean [N] (opt), dres [N,C] (opt) -> dx = norm' + dres, dw [C] +=, db [C] += (opt) */
-    SH_OP_LINEAR,        /* x [N,I], w, b [O] (opt)                                 -> y [N,O]; w is [O,I], or [I,O] when attr->w_in_out */
+    SH_OP_LINEAR,        /* x [N,I], w, b [O] (opt)                                 -> y [N,O]; w is [O,I], or [I,O] when attr->linear.w_in_out */
     SH_OP_LINEAR_BWD_X,  /* dy [N,O], w, dres [N,I] (opt)                           -> dx = dy w + dres                 */
     SH_OP_LINEAR_BWD_W,  /* dy [N,O], x [N,I]                                       -> dw += (shape of w)               */
     SH_OP_BIAS_BWD,      /* dy [N,O]                                                -> db [O] +=                        */
     SH_OP_ROPE_TABLE,    /*                                                         -> cs [T,D] f32: cos in [0,D/2), sin in [D/2,D) */
-    SH_OP_ROPE,          /* qkv [B,T,(H+2K)D], cs [T,D]                             -> same shape: q and k rotated, v copied; attr->inverse turns back */
+    SH_OP_ROPE,          /* qkv [B,T,(H+2K)D], cs [T,D]                             -> same shape: q and k rotated, v copied; attr->attn.inverse turns back */
     SH_OP_ATTENTION,     /* qkv [B,T,(H+2K)D], docs [B,T] i32 (opt)                 -> o [B,T,H*D], lse [B,H,T] f32     */
     SH_OP_ATTENTION_BWD, /* do [B,T,H*D], qkv, o, lse, docs (opt)                   -> dqkv [B,T,(H+2K)D]               */
     SH_OP_GELU,          /* x [N,F]                                                 -> y [N,F], tanh form               */
@@ -69,23 +70,48 @@ struct sh_decay_run {
     bool decay;
 };
 
-/* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */
+/* What an operation knows besides its operands. Passes set the first four on any operation; what kernels read is a row of
+ * the union, that of the kind: `attrs` of struct sh_op_info says which, and which fields it has. */
 struct sh_op_attr {
-    float eps;                      /* NORM, NORM_BWD, and what they are fused to */
-    bool rms;                       /* the same: RMSNorm instead of LayerNorm */
-    bool w_in_out;                  /* LINEAR*: the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
-    unsigned accumulate;            /* outputs marked +=: bit i set: out[i] is added to, else overwritten */
-    bool inverse;                   /* ROPE */
-    int heads, kv_heads, head_dim;  /* ROPE, ATTENTION* */
-    float scale;                    /* ATTENTION*: 1/sqrt(D) */
-    double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
-    double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
-    int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
-    int axis;                       /* collectives: enum sh_axis (src/mesh/shape.h) */
-    int waits_for;                  /* WAIT: index of the communication op within its section */
-    int after;                      /* collectives: start only when this communication op is complete; -1: none */
-    int run_first, run_count;       /* ADAMW: its rows in the program's table of decay runs */
+    unsigned accumulate;                           /* outputs marked +=: bit i set: out[i] is added to, else overwritten */
+    int axis;                                      /* collectives: enum sh_axis (src/mesh/shape.h) */
+    int waits_for;                                 /* WAIT: index of the communication op within its section */
+    int after;                                     /* collectives: start only when this communication op is complete; -1: none */
+    union {
+        struct {
+            float eps;
+            bool rms;                              /* RMSNorm instead of LayerNorm */
+        } norm;                                    /* NORM, NORM_BWD, and what they are fused to */
+        struct {
+            bool w_in_out;                         /* the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
+        } linear;                                  /* LINEAR* */
+        struct {
+            int heads, kv_heads, head_dim;
+            float scale;                           /* ATTENTION*: 1/sqrt(D) */
+            bool inverse;                          /* ROPE: turns back */
+        } attn;                                    /* ROPE, ATTENTION* */
+        struct {
+            double theta;                          /* scaling as Llama 3: none when factor == 0 */
+            double factor, low_freq, high_freq, original_len;
+        } rope;                                    /* ROPE_TABLE */
+        struct {
+            int64_t chunk_rows;                    /* rows of logits held at a time */
+        } head;                                    /* HEAD_LOSS* */
+        struct {
+            int first, count;                      /* its rows in the program's table of decay runs */
+        } runs;                                    /* ADAMW */
+    };
 };
+
+/* A field of a row of that union: for printing, and for comparing programs. */
+struct sh_attr_field {
+    const char *name;                              /* NULL: the end of the list */
+    enum sh_attr_type { SH_ATTR_BOOL, SH_ATTR_INT, SH_ATTR_I64, SH_ATTR_FLOAT, SH_ATTR_DOUBLE } type;
+    size_t at;                                     /* of struct sh_op_attr */
+};
+
+/* Its value; of a bool 0 or 1. */
+double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field);
 
 /* Numbers that change from step to step, the same for all operations of a section. */
 struct sh_op_scalars {
@@ -107,7 +133,7 @@ struct sh_op_call {
     enum sh_op_kind kind;
     const struct sh_op_attr *attr;
     const struct sh_op_scalars *scalars;
-    const struct sh_decay_run *runs; /* ADAMW: attr->run_count rows */
+    const struct sh_decay_run *runs; /* ADAMW: attr->runs.count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;
@@ -167,6 +193,7 @@ struct sh_op_info {
     int inplace_in, inplace_out; /* output inplace_out may take the storage of input inplace_in when that dies here; -1: no */
     bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
     bool marker;              /* WAIT, RELEASE */
+    const struct sh_attr_field *attrs; /* of its row of the union in struct sh_op_attr; NULL: it has none */
     bool fused;               /* two kinds in one, with the same bits; a device may do without (src/pass/fuse.c) */
 };
 

@@ -36,8 +36,8 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     const struct sh_operand *qkv = &call->in[forward ? 0 : 1];
     struct sh_attention a;
     a.batch = qkv->dim[0], a.seq = qkv->dim[1];
-    a.heads = call->attr->heads, a.kv_heads = call->attr->kv_heads, a.dim = call->attr->head_dim;
-    a.dtype = qkv->dtype, a.scale = call->attr->scale;
+    a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
+    a.dtype = qkv->dtype, a.scale = call->attr->attn.scale;
     a.qkv = qkv->data;
     a.docs = (const int32_t *)call->in[forward ? 1 : 4].data;
     a.o = forward ? call->out[0].data : call->in[2].data;

@@ -166,7 +166,7 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
     constexpr int N = SH_WIDTH<T>;
     forward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
                     sh_data<T>(&call->in[2]), sh_data<float>(&call->out[1]), sh_data<float>(&call->out[2]),
-                    0, sh_elems(&call->in[1]), call->attr->eps, call->attr->rms, false};
+                    0, sh_elems(&call->in[1]), call->attr->norm.eps, call->attr->norm.rms, false};
     f.rows = sh_elems(&call->in[0]) / f.C;
     f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.w, f.C) &&
                 sh_aligned<N>(f.b, f.C);
@@ -184,7 +184,7 @@ template <class T> backward<T> backward_of(const struct sh_op_call *call)
     backward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
                      sh_data<T>(&call->in[2]), sh_data<T>(&call->in[5]), sh_data<float>(&call->in[3]),
                      sh_data<float>(&call->in[4]), static_cast<float *>(call->work), NULL,
-                     0, sh_elems(&call->in[2]), call->attr->rms, false};
+                     0, sh_elems(&call->in[2]), call->attr->norm.rms, false};
     f.rows = sh_elems(&call->in[1]) / f.C;
     f.db = call->out[2].data ? f.dw + sh_cuda_norm_parts(f.rows) * f.C : NULL;
     f.vectors = sh_aligned<N>(f.dx, f.C) && sh_aligned<N>(f.dy, f.C) && sh_aligned<N>(f.x, f.C) &&

@@ -23,7 +23,7 @@ static int64_t loss_rows(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == SH_OP_HEAD_LOSS || p->ops[i].kind == SH_OP_HEAD_LOSS_GRAD)
-            return p->ops[i].attr.chunk_rows;
+            return p->ops[i].attr.head.chunk_rows;
     return 0;
 }
 

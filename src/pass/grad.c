@@ -47,7 +47,8 @@ static struct sh_op backward_op(const struct grad *g, enum sh_op_kind kind)
 {
     struct sh_op op = sh_op_make(kind);
 
-    op.attr = g->fwd.attr;
+    if (sh_op_info(kind)->attrs == sh_op_info(g->fwd.kind)->attrs)
+        op.attr = g->fwd.attr;
     op.phase = SH_PHASE_BACKWARD;
     op.block = g->fwd.block;
     return op;
@@ -167,7 +168,7 @@ static void rope_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ROPE);
 
-    op.attr.inverse = !g->fwd.attr.inverse;
+    op.attr.attn.inverse = !g->fwd.attr.attn.inverse;
     op.in[0] = upstream(g, 0);
     op.in[1] = g->fwd.in[1];
     op.out[0] = fresh(g, g->fwd.in[0]);

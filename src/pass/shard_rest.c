@@ -116,7 +116,7 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     struct sh_range owned;
 
     owned_elems(opt, u, &owned);
-    op->attr.run_first = p->n_runs;
+    op->attr.runs.first = p->n_runs;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &p->params[i];
         struct sh_range mine =
@@ -125,12 +125,12 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
 
         if (mine.begin == mine.end)
             continue;
-        if (p->n_runs > op->attr.run_first && p->runs[p->n_runs - 1].decay == run.decay)
+        if (p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
             p->runs[p->n_runs - 1].end = run.end;
         else
             sh_program_add_run(p, run);
     }
-    op->attr.run_count = p->n_runs - op->attr.run_first;
+    op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
 void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out)

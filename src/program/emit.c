@@ -121,8 +121,8 @@ int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps)
     struct sh_op op = make_op(e, SH_OP_NORM);
     int64_t rows = tensor(e, x)->dim[0];
 
-    op.attr.rms = rms;
-    op.attr.eps = eps;
+    op.attr.norm.rms = rms;
+    op.attr.norm.eps = eps;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = b;
@@ -139,7 +139,7 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
     struct sh_op op = make_op(e, SH_OP_LINEAR);
     int64_t out = tensor(e, w)->dim[w_in_out ? 1 : 0];
 
-    op.attr.w_in_out = w_in_out;
+    op.attr.linear.w_in_out = w_in_out;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = b;
@@ -181,10 +181,10 @@ int sh_emit_add(struct sh_emit *e, int a, int b)
 
 static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
 {
-    op->attr.heads = h->heads;
-    op->attr.kv_heads = h->kv_heads;
-    op->attr.head_dim = h->head_dim;
-    op->attr.scale = 1.0f / sqrtf((float)h->head_dim);
+    op->attr.attn.heads = h->heads;
+    op->attr.attn.kv_heads = h->kv_heads;
+    op->attr.attn.head_dim = h->head_dim;
+    op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
 }
 
 int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
@@ -192,12 +192,11 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
 
     op.phase = SH_PHASE_INIT;
-    op.attr.head_dim = head_dim;
-    op.attr.rope_theta = rope->theta;
-    op.attr.rope_factor = rope->factor;
-    op.attr.rope_low_freq = rope->low_freq;
-    op.attr.rope_high_freq = rope->high_freq;
-    op.attr.rope_original_len = rope->original_len;
+    op.attr.rope.theta = rope->theta;
+    op.attr.rope.factor = rope->factor;
+    op.attr.rope.low_freq = rope->low_freq;
+    op.attr.rope.high_freq = rope->high_freq;
+    op.attr.rope.original_len = rope->original_len;
     op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, head_dim), "rope");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
@@ -233,7 +232,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 {
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
 
-    op.attr.chunk_rows = chunk_rows;
+    op.attr.head.chunk_rows = chunk_rows;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->targets, 1, DIMS((int64_t)e->batch * e->seq));

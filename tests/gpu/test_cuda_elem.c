@@ -129,8 +129,8 @@ static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool b
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM);
-    t.attr.rms = rms;
-    t.attr.eps = 1e-2f;
+    t.attr.norm.rms = rms;
+    t.attr.norm.eps = 1e-2f;
     optest_in(&t, 0, act, DIMS(N, C));
     optest_in(&t, 1, act, DIMS(C));
     if (bias)
@@ -147,7 +147,7 @@ static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM_BWD);
-    t.attr.rms = rms;
+    t.attr.norm.rms = rms;
     optest_in(&t, 0, act, DIMS(N, C));
     optest_in(&t, 1, act, DIMS(N, C));
     optest_in(&t, 2, act, DIMS(C));
@@ -282,10 +282,10 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse)
     int64_t B = s[0], T = s[1], D = s[4], row = (s[2] + 2 * s[3]) * D;
     struct optest t;
     optest_begin(&t, SH_OP_ROPE);
-    t.attr.heads = s[2];
-    t.attr.kv_heads = s[3];
-    t.attr.head_dim = s[4];
-    t.attr.inverse = inverse;
+    t.attr.attn.heads = s[2];
+    t.attr.attn.kv_heads = s[3];
+    t.attr.attn.head_dim = s[4];
+    t.attr.attn.inverse = inverse;
     optest_in(&t, 0, act, DIMS(B, T, row));
     optest_in(&t, 1, SH_F32, DIMS(T, D));
     optest_out(&t, 0, act, DIMS(B, T, row));
@@ -309,8 +309,8 @@ static void rope_table(void **state)
 {
     (void)state;
     static const struct sh_op_attr attrs[] = {
-        {.rope_theta = 10000},
-        {.rope_theta = 500000, .rope_factor = 8, .rope_low_freq = 1, .rope_high_freq = 4, .rope_original_len = 256},
+        {.rope.theta = 10000},
+        {.rope.theta = 500000, .rope.factor = 8, .rope.low_freq = 1, .rope.high_freq = 4, .rope.original_len = 256},
     };
     for (int i = 0; i < 2; i++) {
         struct optest t;
@@ -488,7 +488,7 @@ static void begin_adamw(struct optest *t, int64_t n)
     }
     for (int64_t i = 0; i < n; i++)
         optest_set(&t->call.out[2], i, fabs(optest_get(&t->call.out[2], i)));
-    t->attr.run_count = 3;
+    t->attr.runs.count = 3;
     t->runs[0] = (struct sh_decay_run){0, n / 3, true};
     t->runs[1] = (struct sh_decay_run){n / 2, n - n / 9 - n / 20, false};
     t->runs[2] = (struct sh_decay_run){n - n / 9 - n / 20, n - n / 9, true};
@@ -539,7 +539,7 @@ static void adamw_has_many_runs(void **state)
     begin_adamw(&ref, N);
     for (int i = 0; i < RUNS; i++)
         runs[i] = (struct sh_decay_run){3 * i, 3 * i + 2, i % 2};
-    ref.attr.run_count = RUNS;
+    ref.attr.runs.count = RUNS;
     ref.call.runs = runs;
     optest_copy(&cuda, &ref);
     cuda.call.runs = runs;

@@ -70,7 +70,7 @@ static void linear_costs(void **state)
 static void attention_costs(void **state)
 {
     (void)state;
-    struct sh_op_attr attr = {.heads = 4, .kv_heads = 2, .head_dim = 5};
+    struct sh_op_attr attr = {.attn.heads = 4, .attn.kv_heads = 2, .attn.head_dim = 5};
     struct sh_operand qkv = shape(SH_F32, 3, 2, 3, 40), o = shape(SH_F32, 3, 2, 3, 20), lse = shape(SH_F32, 3, 2, 4, 3);
     struct sh_op_call fwd = {.kind = SH_OP_ATTENTION, .attr = &attr, .in = {qkv}, .out = {o, lse}};
     struct sh_op_call bwd = {.kind = SH_OP_ATTENTION_BWD, .attr = &attr, .in = {o, qkv, o, lse}, .out = {qkv}};

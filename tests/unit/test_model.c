@@ -202,7 +202,7 @@ static void rows_of_logits_take_50_mib(void **state)
                       &(struct sh_model_batch){
                           .batch = table[i].batch, .seq = table[i].seq, .chunk_rows = table[i].chunk_rows},
                       p);
-        assert_int_equal(p->ops[p->n_ops - 1].attr.chunk_rows, table[i].rows);
+        assert_int_equal(p->ops[p->n_ops - 1].attr.head.chunk_rows, table[i].rows);
         sh_program_destroy(p);
     }
 }
