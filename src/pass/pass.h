@@ -20,6 +20,9 @@
 /* Append the backward of all operations. One rule a kind (grad.c); gradients of parameters get grad_of. */
 sh_rc sh_pass_grad(struct sh_program *micro);
 
+/* Whether a kind has a rule. Those that models emit for training, `forward` in the table of operations, must have one. */
+bool sh_pass_grad_knows(enum sh_op_kind kind);
+
 /* Which activations are kept for the backward; all others are computed again where it needs them. A choice for each
  * block, whose rule the first that holds is:
  *   full       only what crosses the borders of the block is kept
@@ -88,7 +91,7 @@ void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
  * Errors: SH_E_MEMORY where the segment of a node is beyond 64 bits. */
 sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads);
 
-/* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing
+/* What must hold in any program: operands have the shapes and types of their row in kernels/op.c; each read has a write before it; each collective has one wait, and until then nothing
  * touches its result or changes what it sends; each gathered unit has a release; no two living tensors share memory;
  * views lie inside their base. Errors: SH_E_BUG with section and operation. */
 sh_rc sh_pass_check(const struct sh_program *p);

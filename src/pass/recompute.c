@@ -45,11 +45,6 @@ static void find_crossings(struct recompute *r)
     }
 }
 
-static bool kept_kind(enum sh_op_kind kind)
-{
-    return kind == SH_OP_LINEAR || kind == SH_OP_ATTENTION || kind == SH_OP_ADD;
-}
-
 enum keep { KEEP_ALL, KEEP_COSTLY, KEEP_BORDERS };
 
 static enum keep keep_of(const struct sh_recompute *wish, int block)
@@ -70,7 +65,7 @@ static bool dropped(const struct recompute *r, int root)
         return false;
     switch (keep_of(r->wish, op->block)) {
     case KEEP_ALL: return false;
-    case KEEP_COSTLY: return !kept_kind(op->kind);
+    case KEEP_COSTLY: return !sh_op_info(op->kind)->costly;
     case KEEP_BORDERS: return true;
     }
     return false;

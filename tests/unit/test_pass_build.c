@@ -198,6 +198,24 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
+/* What models emit for training has a rule, and nothing else has; a kind whose backward is a kind is one of those. */
+static void what_models_emit_has_a_gradient(void **state)
+{
+    (void)state;
+    for (int k = 0; k < SH_OP_KINDS; k++) {
+        const struct sh_op_info *info = sh_op_info((enum sh_op_kind)k);
+        bool has_backward = false;
+        char name[64];
+
+        snprintf(name, sizeof name, "%s_bwd", info->name);
+        for (int other = 0; other < SH_OP_KINDS; other++)
+            has_backward |= !strcmp(sh_op_info((enum sh_op_kind)other)->name, name);
+        if (info->forward != sh_pass_grad_knows((enum sh_op_kind)k) || (has_backward && !info->forward))
+            fail_msg("%s: a row that is %s, %s rule in grad.c", info->name, info->forward ? "forward" : "not forward",
+                     sh_pass_grad_knows((enum sh_op_kind)k) ? "a" : "no");
+    }
+}
+
 /* Units are reduced once, when their last gradient is there, tied weights and a segment or not: the norm squares what
  * the reductions make, its first operation begins the accumulator. */
 static void units_are_reduced_once(void **state)
@@ -362,6 +380,7 @@ int main(void)
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(units_are_reduced_once),
+        cmocka_unit_test(what_models_emit_has_a_gradient),
         cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(a_limit_is_kept),
