@@ -1,5 +1,7 @@
 #include "src/program/emit.h"
 
+#include "kernels/shape.h"
+
 #include <math.h>
 
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
@@ -148,24 +150,23 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
     return op.out[0];
 }
 
-static int emit_unary(struct sh_emit *e, enum sh_op_kind kind, int x, int64_t columns, const char *what)
+/* How many columns of its input make one of its output: 2 where the row says [N,2F] -> [N,F]. */
+static int64_t columns_of_one(enum sh_op_kind kind)
+{
+    const struct sh_operand_row *in = &sh_op_shape(kind)->in[0];
+
+    return in->dim[in->ndim - 1].term[0].factor;
+}
+
+int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x)
 {
     struct sh_op op = make_op(e, kind);
+    int64_t columns = tensor(e, x)->dim[1] / columns_of_one(kind);
 
     op.in[0] = x;
-    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], columns), what);
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], columns), sh_op_info(kind)->name);
     sh_program_add_op(e->p, &op);
     return op.out[0];
-}
-
-int sh_emit_gelu(struct sh_emit *e, int x)
-{
-    return emit_unary(e, SH_OP_GELU, x, tensor(e, x)->dim[1], "gelu");
-}
-
-int sh_emit_swiglu(struct sh_emit *e, int gate_up)
-{
-    return emit_unary(e, SH_OP_SWIGLU, gate_up, tensor(e, gate_up)->dim[1] / 2, "swiglu");
 }
 
 int sh_emit_add(struct sh_emit *e, int a, int b)
