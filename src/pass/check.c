@@ -96,11 +96,12 @@ static sh_rc check_section(struct sh_check *c)
     return sh_check_overlap(c);
 }
 
-sh_rc sh_pass_check(const struct sh_program *p)
+sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_check c = {.p = p};
     sh_rc rc = sh_check_views(p);
 
+    (void)b;
     c.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.life);
     c.written = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.written);
     c.gathered = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.gathered);

@@ -249,11 +249,12 @@ bool sh_pass_grad_knows(enum sh_op_kind kind)
     return rule_of(kind) != NULL;
 }
 
-sh_rc sh_pass_grad(struct sh_program *micro)
+sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
 {
     struct grad g = {.p = micro};
     int n_forward = micro->n_ops, n_of = micro->n_tensors;
 
+    (void)b;
     g.of = sh_calloc((size_t)n_of, sizeof *g.of);
     for (int i = 0; i < n_of; i++)
         g.of[i] = SH_NONE;

@@ -6,7 +6,7 @@
  * What follows a wait (casts, adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those
  * of the update's gathers, go to the end of the section. */
 #include "src/base/mem.h"
-#include "src/pass/pass.h"
+#include "src/pass/build.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -266,8 +266,9 @@ static void schedule_section(const struct sh_pass_options *opt, struct sh_progra
     free(old);
 }
 
-void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p)
+sh_rc sh_pass_schedule(const struct sh_build *b, struct sh_program *p)
 {
     for (int i = 0; i < p->n_sections; i++)
-        schedule_section(opt, p, &p->sections[i]);
+        schedule_section(&b->options, p, &p->sections[i]);
+    return SH_OK;
 }

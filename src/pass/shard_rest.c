@@ -49,7 +49,7 @@ static void copy_constants(const struct sh_program *micro, struct sh_program *p)
     }
 }
 
-void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
@@ -64,7 +64,7 @@ static void sum_over(struct sh_program *p, int scalar, enum sh_axis axis, const 
                             SH_PHASE_UPDATE);
 }
 
-void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
     sum_over(out, out->loss, SH_AXIS_WORLD, opt);
@@ -96,7 +96,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
 }
 
 /* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks. */
-void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
     struct sh_op round = sh_op_make(SH_OP_EXACT_ROUND);
 
@@ -133,7 +133,7 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
-void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {

@@ -47,8 +47,18 @@ static void print_op(const struct sh_program *p, const struct sh_op *op, int ind
     fputc('\n', out);
 }
 
+/* Before there are sections: one micro-step. */
+static void print_micro_step(const struct sh_program *p, FILE *out)
+{
+    fprintf(out, "micro-step: %d operations\n", p->n_ops);
+    for (int i = 0; i < p->n_ops; i++)
+        print_op(p, &p->ops[i], i, out);
+}
+
 void sh_program_print(const struct sh_program *p, FILE *out)
 {
+    if (!p->n_sections)
+        print_micro_step(p, out);
     for (int s = 0; s < p->n_sections; s++) {
         const struct sh_section *section = &p->sections[s];
 

@@ -351,7 +351,7 @@ static bool is_refused(const struct error *e, struct sh_program *p)
 
     e->plant(&l);
     sh_error_clear();
-    refused = sh_pass_check(p) == SH_E_BUG;
+    refused = sh_pass_check(NULL, p) == SH_E_BUG;
     said = refused && strstr(sh_error_text(), e->says);
     if (!said)
         print_error("%s: %s\n", e->name, refused ? sh_error_text() : "passed");
@@ -385,7 +385,7 @@ static bool misfit_is_refused(struct sh_program *p, int *operand, bool type)
     other.persistent = false; /* else it would lie upon the one that it is like */
     *operand = sh_program_add_tensor(p, &other);
     sh_error_clear();
-    refused = sh_pass_check(p) == SH_E_BUG && strstr(sh_error_text(), "which is not");
+    refused = sh_pass_check(NULL, p) == SH_E_BUG && strstr(sh_error_text(), "which is not");
     if (!refused)
         print_error("%s as %s: '%s'\n", other.name, type ? sh_dtype_name(other.dtype) : "one more", sh_error_text());
     *operand = before;
@@ -437,10 +437,10 @@ static void other_orders_pass(void **state)
     l.s = section_of(l.p, SH_SECTION_ONLY);
     move(&l, find(&l, SH_OP_ALL_GATHER, false, 3), 0);
     move(&l, find(&l, SH_OP_REDUCE_SCATTER, true, 0), l.s->n_ops - 1);
-    assert_int_equal(sh_pass_check(l.p), SH_E_BUG); /* both are longer alive than was planned */
+    assert_int_equal(sh_pass_check(NULL, l.p), SH_E_BUG); /* both are longer alive than was planned */
     assert_non_null(strstr(sh_error_text(), "share memory"));
-    assert_int_equal(sh_pass_place(l.p, &sh_kernels_ref, 1), SH_OK);
-    assert_int_equal(sh_pass_check(l.p), SH_OK);
+    assert_int_equal(sh_pass_place(&(struct sh_build){.kernels = &sh_kernels_ref, .threads = 1}, l.p), SH_OK);
+    assert_int_equal(sh_pass_check(NULL, l.p), SH_OK);
     sh_program_destroy(l.p);
 }
 
