@@ -1,53 +1,172 @@
+/* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim,
+ * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product. Additions and multiplications are
+ * counted from the formulas in kernels/ref, with an exponential, a division or a root as one. */
 #include "kernels/op.h"
 
-#define BIT(i) (1u << (i))
+#include "src/base/exact.h"
+#include "kernels/shape.h"
+
+#include <pthread.h>
+
 /* Output 0 may take the storage of input i: allowed only where every kernel reads an element, at the latest, just
  * before it writes the same index. */
 #define OVER(i) .inplace_in = (i), .inplace_out = 0
 #define APART .inplace_in = -1, .inplace_out = -1
 
-static const struct sh_op_info op_table[SH_OP_KINDS] = {
-    [SH_OP_EMBED] = {.name = "embed", .n_in = 3, .n_out = 1, .opt_in = BIT(2), APART},
-    [SH_OP_EMBED_BWD] = {.name = "embed_bwd", .n_in = 2, .n_out = 2, .opt_out = BIT(0) | BIT(1), APART},
-    [SH_OP_NORM] = {.name = "norm", .n_in = 3, .n_out = 3, .opt_in = BIT(2), .opt_out = BIT(2), APART},
+#define FIELD(row, field) LETTER(row, field, 0)
+#define LETTER(row, field, sign)                                                                             \
+    {.name = #field, .letter = sign,                                                                         \
+     .type = _Generic(((struct sh_op_attr *)0)->row.field, bool: SH_ATTR_BOOL, int: SH_ATTR_INT,             \
+                      int64_t: SH_ATTR_I64, float: SH_ATTR_FLOAT, double: SH_ATTR_DOUBLE),                   \
+     .at = offsetof(struct sh_op_attr, row.field)}
+
+static const struct sh_attr_field norm_attrs[] = {FIELD(norm, eps), FIELD(norm, rms), {0}};
+static const struct sh_attr_field linear_attrs[] = {FIELD(linear, w_in_out), {0}};
+static const struct sh_attr_field rotation_attrs[] = {
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, inverse), {0}};
+static const struct sh_attr_field attention_attrs[] = {
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), {0}};
+static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
+                                                   FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
+                                                   FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
+static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
+static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), {0}};
+
+double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)
+{
+    const void *at = (const char *)attr + field->at;
+
+    switch (field->type) {
+    case SH_ATTR_BOOL: return *(const bool *)at;
+    case SH_ATTR_INT: return *(const int *)at;
+    case SH_ATTR_I64: return (double)*(const int64_t *)at;
+    case SH_ATTR_FLOAT: return (double)*(const float *)at;
+    case SH_ATTR_DOUBLE: return *(const double *)at;
+    }
+    return 0;
+}
+
+static const struct sh_op_info rows[SH_OP_KINDS] = {
+    [SH_OP_EMBED] =
+        {.shape = "tokens [B,T] i32, wte [V,C] act of BTC, wpe [P>=T,C] act opt of TC -> x [B,T,C] act",
+         .flops = "BTC", .forward = true, APART},
+    [SH_OP_EMBED_BWD] =
+        {.shape = "dx [B,T,C] act, tokens [B,T] i32 -> dwte [V,C] f32 += opt of BTC, dwpe [P>=T,C] f32 += opt",
+         .flops = "2BTC", APART},
+    [SH_OP_NORM] =
+        {.shape = "x [N,C] act, w [C] act, b [C] act opt -> y [N,C] act, rstd [N] f32, mean [N] f32 opt",
+         .flops = "7NC", .forward = true, .attrs = norm_attrs, APART},
     [SH_OP_NORM_BWD] =
-        {.name = "norm_bwd", .n_in = 6, .n_out = 3, .opt_in = BIT(4) | BIT(5), .opt_out = BIT(2), OVER(5)},
-    [SH_OP_LINEAR] = {.name = "linear", .n_in = 3, .n_out = 1, .opt_in = BIT(2), APART},
-    [SH_OP_LINEAR_BWD_X] = {.name = "linear_bwd_x", .n_in = 3, .n_out = 1, .opt_in = BIT(2), OVER(2)},
-    [SH_OP_LINEAR_BWD_W] = {.name = "linear_bwd_w", .n_in = 2, .n_out = 1, APART},
-    [SH_OP_BIAS_BWD] = {.name = "bias_bwd", .n_in = 1, .n_out = 1, APART},
-    [SH_OP_ROPE_TABLE] = {.name = "rope_table", .n_in = 0, .n_out = 1, APART},
-    [SH_OP_ROPE] = {.name = "rope", .n_in = 2, .n_out = 1, OVER(0)},
-    [SH_OP_ATTENTION] = {.name = "attention", .n_in = 2, .n_out = 2, .opt_in = BIT(1), APART},
-    [SH_OP_ATTENTION_BWD] = {.name = "attention_bwd", .n_in = 5, .n_out = 1, .opt_in = BIT(4), APART},
-    [SH_OP_GELU] = {.name = "gelu", .n_in = 1, .n_out = 1, APART},
-    [SH_OP_GELU_BWD] = {.name = "gelu_bwd", .n_in = 2, .n_out = 1, OVER(0)},
-    [SH_OP_SWIGLU] = {.name = "swiglu", .n_in = 1, .n_out = 1, APART},
-    [SH_OP_SWIGLU_BWD] = {.name = "swiglu_bwd", .n_in = 2, .n_out = 1, APART},
-    [SH_OP_ADD] = {.name = "add", .n_in = 2, .n_out = 1, OVER(0)},
-    [SH_OP_ADD_NORM] = {.name = "add_norm", .n_in = 4, .n_out = 4, .opt_in = BIT(3), .opt_out = BIT(3), .fused = true,
-                        .inplace_in = 1, .inplace_out = 1},
-    [SH_OP_NORM_BWD_BIAS] = {.name = "norm_bwd_bias", .n_in = 6, .n_out = 4, .opt_in = BIT(4) | BIT(5),
-                             .opt_out = BIT(2), .fused = true, OVER(5)},
-    [SH_OP_GELU_BWD_BIAS] = {.name = "gelu_bwd_bias", .n_in = 2, .n_out = 2, .fused = true, OVER(0)},
-    [SH_OP_HEAD_LOSS] = {.name = "head_loss", .n_in = 3, .n_out = 1, APART},
-    [SH_OP_HEAD_LOSS_GRAD] = {.name = "head_loss_grad", .n_in = 3, .n_out = 3, APART},
-    [SH_OP_LOGITS] = {.name = "logits", .n_in = 2, .n_out = 1, APART},
-    [SH_OP_CAST] = {.name = "cast", .n_in = 1, .n_out = 1, APART},
-    [SH_OP_COPY] = {.name = "copy", .n_in = 1, .n_out = 1, APART},
-    [SH_OP_ACCUMULATE] = {.name = "accumulate", .n_in = 1, .n_out = 1, .rw_out = BIT(0), APART},
-    [SH_OP_SUMSQ] = {.name = "sumsq", .n_in = 1, .n_out = 1, APART},
-    [SH_OP_EXACT_ROUND] = {.name = "exact_round", .n_in = 1, .n_out = 1, APART},
+        {.shape = "dy [N,C] act, x [N,C] act, w [C] act, rstd [N] f32, mean [N] f32 opt, dres [N,C] act opt "
+                  "-> dx [N,C] act, dw [C] f32 +=, db [C] f32 += opt",
+         .flops = "14NC", .attrs = norm_attrs, OVER(5)},
+    [SH_OP_LINEAR] =
+        {.shape = "x [N,I] act, w [O,I] act turns, b [O] act opt -> y [N,O] act",
+         .flops = "2NIO + NO:b", .forward = true, .costly = true, .attrs = linear_attrs, APART},
+    [SH_OP_LINEAR_BWD_X] =
+        {.shape = "dy [N,O] act, w [O,I] act turns, dres [N,I] act opt -> dx [N,I] act",
+         .flops = "2NIO", .attrs = linear_attrs, OVER(2)},
+    [SH_OP_LINEAR_BWD_W] =
+        {.shape = "dy [N,O] act, x [N,I] act -> dw [O,I] f32 += turns",
+         .flops = "2NIO", .attrs = linear_attrs, APART},
+    [SH_OP_BIAS_BWD] = {.shape = "dy [N,O] act -> db [O] f32 +=", .flops = "NO", APART},
+    [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,D] f32", .flops = "2TD", .attrs = table_attrs, APART},
+    [SH_OP_ROPE] =
+        {.shape = "qkv [B,T,HD+2KD] act, cs [T,D] f32 -> turned [B,T,HD+2KD] act",
+         .flops = "3BTHD + 6BTKD", .forward = true, .attrs = rotation_attrs, OVER(0)},
+    [SH_OP_ATTENTION] =
+        {.shape = "qkv [B,T,HD+2KD] act, docs [B,T] i32 opt -> o [B,T,HD] act, lse [B,H,T] f32",
+         .flops = "2BHTTD + 2BHTD + 3BHTT + 3BHT", .forward = true, .costly = true, .attrs = attention_attrs, APART},
+    [SH_OP_ATTENTION_BWD] =
+        {.shape = "do [B,T,HD] act, qkv [B,T,HD+2KD] act, o [B,T,HD] act, lse [B,H,T] f32, docs [B,T] i32 opt "
+                  "-> dqkv [B,T,HD+2KD] act",
+         .flops = "5BHTTD + 5BHTD + 3BHTT + 3BHT", .attrs = attention_attrs, APART},
+    [SH_OP_GELU] =
+        {.shape = "x [n] act -> y [n] act",
+         .flops = "9n", .forward = true, .backward = SH_OP_GELU_BWD, APART},
+    [SH_OP_GELU_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "17n", OVER(0)},
+    [SH_OP_SWIGLU] =
+        {.shape = "gu [N,2F] act -> h [N,F] act",
+         .flops = "5NF", .forward = true, .backward = SH_OP_SWIGLU_BWD, APART},
+    [SH_OP_SWIGLU_BWD] = {.shape = "dh [N,F] act, gu [N,2F] act -> dgu [N,2F] act", .flops = "12NF", APART},
+    [SH_OP_ADD] =
+        {.shape = "a [n] act, b [n] act -> y [n] act",
+         .flops = "n", .forward = true, .costly = true, OVER(0)},
+    [SH_OP_ADD_NORM] =
+        {.shape = "a [N,C] act, b [N,C] act, w [C] act, bias [C] act opt "
+                  "-> s [N,C] act, y [N,C] act, rstd [N] f32, mean [N] f32 opt",
+         .flops = "8NC", .fused = true, .attrs = norm_attrs, .inplace_in = 1, .inplace_out = 1},
+    [SH_OP_NORM_BWD_BIAS] =
+        {.shape = "dy [N,C] act, x [N,C] act, w [C] act, rstd [N] f32, mean [N] f32 opt, dres [N,C] act opt "
+                  "-> dx [N,C] act, dw [C] f32 +=, db [C] f32 += opt, dbias [C] f32 +=",
+         .flops = "15NC", .fused = true, .attrs = norm_attrs, OVER(5)},
+    [SH_OP_GELU_BWD_BIAS] =
+        {.shape = "dy [N,F] act, x [N,F] act -> dx [N,F] act, db [F] f32 +=",
+         .flops = "18NF", .fused = true, OVER(0)},
+    [SH_OP_HEAD_LOSS] =
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=",
+         .flops = "2NCV", .forward = true, .attrs = head_attrs, APART},
+    [SH_OP_HEAD_LOSS_GRAD] =
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 +=",
+         .flops = "6NCV", .attrs = head_attrs, APART},
+    [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,V] f32", .flops = "2BCV", APART},
+    [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},
+    [SH_OP_COPY] = {.shape = "a [n] any -> y [n] any", APART},
+    [SH_OP_ACCUMULATE] = {.shape = "a [n] f32 -> y [n] f32 inout", .flops = "n", APART},
+    [SH_OP_SUMSQ] = {.shape = "a [n] f32 -> s [22] f64 +=", .flops = "2n", APART},
+    [SH_OP_EXACT_ROUND] = {.shape = "s [22] f64 -> y [1] f64", .flops = "66", APART},
     [SH_OP_ADAMW] =
-        {.name = "adamw", .n_in = 1, .n_out = 4, .opt_out = BIT(3), .rw_out = BIT(0) | BIT(1) | BIT(2) | BIT(3), APART},
-    [SH_OP_ALL_GATHER] = {.name = "all_gather", .n_in = 1, .n_out = 1, .comm = true, APART},
-    [SH_OP_REDUCE_SCATTER] = {.name = "reduce_scatter", .n_in = 1, .n_out = 1, .comm = true, APART},
-    [SH_OP_ALL_REDUCE] = {.name = "all_reduce", .n_in = 0, .n_out = 1, .rw_out = BIT(0), .comm = true, APART},
-    [SH_OP_WAIT] = {.name = "wait", .marker = true, APART},
-    [SH_OP_RELEASE] = {.name = "release", .n_in = 1, .marker = true, APART},
+        {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, v [n] f32 inout, r [n] i16 inout opt:bf16",
+         .flops = "15n", .attrs = run_attrs, APART},
+    [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .comm = true, APART},
+    [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .comm = true, APART},
+    [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .comm = true, APART},
+    [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
+    [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };
+_Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say");
+
+#define NAME(KIND, name) [SH_OP_##KIND] = #name,
+static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME)};
+
+static struct sh_op_info table[SH_OP_KINDS];
+static struct sh_op_shape shapes[SH_OP_KINDS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void read_row(enum sh_op_kind kind)
+{
+    struct sh_op_info *row = &table[kind];
+    struct sh_op_shape *shape = &shapes[kind];
+
+    *row = rows[kind];
+    row->name = names[kind];
+    if (!row->shape || !sh_shape_read(row->shape, row->flops, shape))
+        return;
+    row->n_in = shape->n_in;
+    row->n_out = shape->n_out;
+    for (int i = 0; i < shape->n_in; i++)
+        row->opt_in |= (unsigned)shape->in[i].optional << i;
+    for (int i = 0; i < shape->n_out; i++) {
+        row->opt_out |= (unsigned)shape->out[i].optional << i;
+        row->add_out |= (unsigned)shape->out[i].adds << i;
+        row->rw_out |= (unsigned)shape->out[i].inout << i;
+    }
+}
+
+static void read_rows(void)
+{
+    for (int kind = 0; kind < SH_OP_KINDS; kind++)
+        read_row((enum sh_op_kind)kind);
+}
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind)
 {
-    return &op_table[kind];
+    pthread_once(&once, read_rows);
+    return &table[kind];
+}
+
+const struct sh_op_shape *sh_op_shape(enum sh_op_kind kind)
+{
+    pthread_once(&once, read_rows);
+    return &shapes[kind];
 }

@@ -1,14 +1,14 @@
-/* Every operation a program is made of: operands, shapes, contract, cost. One row a kind in op.c; a device has one
- * kernel a kind (kernels/ref, kernels/cpu); a kind with a gradient has one rule in src/pass/grad.c.
+/* Every operation a program is made of. A kind is a line of the list below and a row of op.c, which has its operands with
+ * their shapes and types, its cost and its attributes; a device has one kernel a kind (kernels/ref, kernels/cpu,
+ * kernels/cuda); a kind that models emit has one rule in src/pass/grad.c. CONTRIBUTING.md has the steps.
  *
- * Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim, F feed-forward,
- * V vocabulary, P positions. All tensors are row-major and dense. "act" is the compute type (f32 or bf16): activations,
- * their gradients and parameters as they are used; gradients of parameters are always f32. Kernels accumulate in f32 or
- * better and round once, at the end. (opt) operands may be absent: data == NULL.
- * "+=" on an output: adds to it when its bit is set in attr->accumulate (sh_op_adds()), else overwrites it.
+ * All tensors are row-major and dense. "act" is the compute type (f32 or bf16): activations, their gradients and
+ * parameters as they are used; gradients of parameters are always f32. Kernels accumulate in f32 or better and round
+ * once, at the end. Optional operands may be absent: data == NULL. An output marked += is added to when its bit is set in
+ * attr->accumulate (sh_op_adds()), else overwritten. kernels/shape.h describes how op.c writes shapes.
  *
  * Every kernel is deterministic: same inputs, same bits, for any number of threads; but for ATTENTION_BWD where
- * attr->any_order allows it not to be. */
+ * attr->attn.any_order allows it not to be. */
 #ifndef SH_KERNELS_OP_H
 #define SH_KERNELS_OP_H
 
@@ -17,50 +17,57 @@
 #include "src/base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum sh_op_kind {
-    SH_OP_EMBED,         /* tokens [B,T] i32, wte [V,C], wpe [P,C] (opt)            -> x [B,T,C]                        */
-    SH_OP_EMBED_BWD,     /* dx [B,T,C], tokens [B,T]                                -> dwte [V,C] += (opt), dwpe [P,C] += (opt) */
-    SH_OP_NORM,          /* x [N,C], w [C], b [C] (opt)                             -> y [N,C], rstd [N] f32, mean [N] f32 (opt: absent for RMSNorm) */
-    SH_OP_NORM_BWD,      /* dy, x [N,C], w [C], rstd [N], mean [N] (opt), dres [N,C] (opt) -> dx = norm' + dres, dw [C] +=, db [C] += (opt) */
-    SH_OP_LINEAR,        /* x [N,I], w, b [O] (opt)                                 -> y [N,O]; w is [O,I], or [I,O] when attr->w_in_out */
-    SH_OP_LINEAR_BWD_X,  /* dy [N,O], w, dres [N,I] (opt)                           -> dx = dy w + dres                 */
-    SH_OP_LINEAR_BWD_W,  /* dy [N,O], x [N,I]                                       -> dw += (shape of w)               */
-    SH_OP_BIAS_BWD,      /* dy [N,O]                                                -> db [O] +=                        */
-    SH_OP_ROPE_TABLE,    /*                                                         -> cs [T,D] f32: cos in [0,D/2), sin in [D/2,D) */
-    SH_OP_ROPE,          /* qkv [B,T,(H+2K)D], cs [T,D]                             -> same shape: q and k rotated, v copied; attr->inverse turns back */
-    SH_OP_ATTENTION,     /* qkv [B,T,(H+2K)D], docs [B,T] i32 (opt)                 -> o [B,T,H*D], lse [B,H,T] f32     */
-    SH_OP_ATTENTION_BWD, /* do [B,T,H*D], qkv, o, lse, docs (opt)                   -> dqkv [B,T,(H+2K)D]               */
-    SH_OP_GELU,          /* x [N,F]                                                 -> y [N,F], tanh form               */
-    SH_OP_GELU_BWD,      /* dy, x [N,F]                                             -> dx [N,F]                         */
-    SH_OP_SWIGLU,        /* gu [N,2F] (gate, then up)                               -> h [N,F] = silu(gate) * up        */
-    SH_OP_SWIGLU_BWD,    /* dh [N,F], gu [N,2F]                                     -> dgu [N,2F]                       */
-    SH_OP_ADD,           /* a, b [n]                                                -> y [n]                            */
-    SH_OP_ADD_NORM,      /* a, b [N,C], w [C], b [C] (opt)                          -> s [N,C] as ADD; y, rstd, mean (opt) as NORM of s */
-    SH_OP_NORM_BWD_BIAS, /* as NORM_BWD                                             -> as NORM_BWD, then db [C] += as BIAS_BWD of dx */
-    SH_OP_GELU_BWD_BIAS, /* dy, x [N,F]                                             -> dx [N,F] as GELU_BWD, db [F] += as BIAS_BWD of dx */
-    SH_OP_HEAD_LOSS,     /* x [N,C], w [V,C], targets [N] i32                       -> loss [1] f64 +=: sum over rows with target >= 0 */
-    SH_OP_HEAD_LOSS_GRAD,/* x, w, targets                                           -> loss [1] f64 +=, dx [N,C], dw [V,C] +=; gradients of scalars->loss_scale * loss */
-    SH_OP_LOGITS,        /* x [B,T,C], w [V,C]                                      -> logits [B,V] f32 of position scalars->position */
-    SH_OP_CAST,          /* a [n]                                                   -> y [n] of another type            */
-    SH_OP_COPY,          /* a [n]                                                   -> y [n], same type                 */
-    SH_OP_ACCUMULATE,    /* a [n] f32                                               -> y [n] f32: y = y + a             */
-    SH_OP_SUMSQ,         /* a [n] f32                                               -> s [SH_EXACT_ELEMS] f64 +=: accumulator of src/base/exact.h */
-    SH_OP_EXACT_ROUND,   /* s [SH_EXACT_ELEMS] f64                                  -> y [1] f64: what the accumulator holds, rounded once */
-    SH_OP_ADAMW,         /* g [n] f32                                               -> in place: p, m, v [n] f32; or p [n] bf16 and r [n] i16 (opt), the halves of floats.h */
+/* All kinds, with the names that they have in printed programs. KERNEL: every device has a kernel sh_DEVICE_NAME; FUSED:
+ * two kinds in one, which a device may do without (src/pass/fuse.c); OTHER: collectives and markers, not a device's. */
+#define SH_OP_LIST(KERNEL, FUSED, OTHER)                                                                              \
+    KERNEL(EMBED, embed)                    /* rows of wte by token, plus rows of wpe by position */                  \
+    KERNEL(EMBED_BWD, embed_bwd)            /* one table or both */                                                   \
+    KERNEL(NORM, norm)                      /* LayerNorm, or RMSNorm, which has no mean */                            \
+    KERNEL(NORM_BWD, norm_bwd)              /* dx = norm' + dres */                                                   \
+    KERNEL(LINEAR, linear)                  /* y = x w' + b */                                                        \
+    KERNEL(LINEAR_BWD_X, linear_bwd_x)      /* dx = dy w + dres */                                                    \
+    KERNEL(LINEAR_BWD_W, linear_bwd_w)      /* dw = dy' x */                                                          \
+    KERNEL(BIAS_BWD, bias_bwd)              /* sums of columns */                                                     \
+    KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,D/2), sin in [D/2,D) */                                      \
+    KERNEL(ROPE, rope)                      /* q and k rotated, v copied; attr->attn.inverse turns back */            \
+    KERNEL(ATTENTION, attention)            /* causal; docs: the first position of a token's document */           \
+    KERNEL(ATTENTION_BWD, attention_bwd)                                                                              \
+    KERNEL(GELU, gelu)                      /* tanh form */                                                           \
+    KERNEL(GELU_BWD, gelu_bwd)                                                                                        \
+    KERNEL(SWIGLU, swiglu)                  /* silu(gate) * up; the gate comes first */                               \
+    KERNEL(SWIGLU_BWD, swiglu_bwd)                                                                                    \
+    KERNEL(ADD, add)                                                                                                  \
+    FUSED(ADD_NORM, add_norm)               /* s as ADD; y, rstd, mean as NORM of s */                                \
+    FUSED(NORM_BWD_BIAS, norm_bwd_bias)     /* as NORM_BWD, then the bias as BIAS_BWD of dx */                        \
+    FUSED(GELU_BWD_BIAS, gelu_bwd_bias)     /* as GELU_BWD, then the bias as BIAS_BWD of dx */                        \
+    KERNEL(HEAD_LOSS, head_loss)            /* sum over rows with target >= 0 */                                      \
+    KERNEL(HEAD_LOSS_GRAD, head_loss_grad)  /* with the gradients of scalars->loss_scale * loss */                    \
+    KERNEL(LOGITS, logits)                  /* of position scalars->position */                                       \
+    KERNEL(CAST, cast)                      /* to another type */                                                     \
+    KERNEL(COPY, copy)                                                                                                \
+    KERNEL(ACCUMULATE, accumulate)          /* y = y + a */                                                           \
+    KERNEL(SUMSQ, sumsq)                    /* into the accumulator of src/base/exact.h */                             \
+    KERNEL(EXACT_ROUND, exact_round)        /* what the accumulator holds, rounded once */                            \
+    KERNEL(ADAMW, adamw)                    /* in place; p is f32, or bf16 with r, the halves of floats.h */          \
+    OTHER(ALL_GATHER, all_gather)                                                                                     \
+    OTHER(REDUCE_SCATTER, reduce_scatter)   /* sum over the axis */                                                   \
+    OTHER(ALL_REDUCE, all_reduce)           /* sum over the axis, in place */                                         \
+    OTHER(WAIT, wait)                       /* marker: what op attr->waits_for has started is complete */          \
+    OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */
 
-    SH_OP_ALL_GATHER,    /* shard [n]                                               -> full [size*n]                    */
-    SH_OP_REDUCE_SCATTER,/* full [size*n] f32 or bf16                               -> shard [n]: sum over the axis         */
-    SH_OP_ALL_REDUCE,    /*                                                         -> y [n] f32, f64 or bf16: sum over the axis, in place */
-    SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
-    SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
-    SH_OP_KINDS
-};
+#define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
+enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
+#undef SH_OP_ENUM
+
+/* For lists of some kinds only. */
+#define SH_OP_SKIP(KIND, name)
 
 enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* that an optimizer keeps of a parameter, beside its two halves */
@@ -71,26 +78,52 @@ struct sh_decay_run {
     bool decay;
 };
 
-/* What an operation knows besides its operands. Only the fields of its kind are set; the rest is zero. */
+/* What an operation knows besides its operands. Passes set the first four on any operation; what kernels read is a row of
+ * the union, that of the kind: `attrs` of struct sh_op_info says which, and which fields it has. */
 struct sh_op_attr {
-    float eps;                      /* NORM, NORM_BWD, and what they are fused to */
-    bool rms;                       /* the same: RMSNorm instead of LayerNorm */
-    bool w_in_out;                  /* LINEAR*: the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
-    unsigned accumulate;            /* outputs marked +=: bit i set: out[i] is added to, else overwritten */
-    bool inverse;                   /* ROPE */
-    int heads, kv_heads, head_dim;  /* ROPE, ATTENTION* */
-    float scale;                    /* ATTENTION*: 1/sqrt(D) */
-    bool any_order;                 /* ATTENTION_BWD: may add in an order that changes from run to run, to be faster */
-    double rope_theta;              /* ROPE_TABLE; scaling as Llama 3: none when rope_factor == 0 */
-    double rope_factor, rope_low_freq, rope_high_freq, rope_original_len;
-    double rope_ramp_first, rope_ramp_last; /* or as YaRN where rope_ramp_last > 0: between these elements of a half */
-    double rope_scale;              /* of cos and sin; 0: 1 */
-    int64_t chunk_rows;             /* HEAD_LOSS*: rows of logits held at a time */
-    unsigned group;                 /* collectives: over these axes of the mesh (sh_group of src/mesh/shape.h) */
-    int waits_for;                  /* WAIT: index of the communication op within its section */
-    int after;                      /* collectives: start only when this communication op is complete; -1: none */
-    int run_first, run_count;       /* ADAMW: its rows in the program's table of decay runs */
+    unsigned accumulate;                           /* of outputs marked +=: bit i: out[i] is added to */
+    unsigned group;                                /* collectives: over these axes (sh_group of src/mesh/shape.h) */
+    int waits_for;                                 /* WAIT: index of the communication op within its section */
+    int after;                                     /* collectives: start only when this one is complete; -1: none */
+    union {
+        struct {
+            float eps;
+            bool rms;                              /* RMSNorm instead of LayerNorm */
+        } norm;                                    /* NORM, NORM_BWD, and what they are fused to */
+        struct {
+            bool w_in_out;                         /* the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
+        } linear;                                  /* LINEAR* */
+        struct {
+            int heads, kv_heads, head_dim;
+            float scale;                           /* ATTENTION*: 1/sqrt(D) */
+            bool inverse;                          /* ROPE: turns back */
+            bool any_order;                        /* ATTENTION_BWD: may add in an order that changes from run to run */
+        } attn;                                    /* ROPE, ATTENTION* */
+        struct {
+            double theta;                          /* scaling as Llama 3: none when factor == 0 */
+            double factor, low_freq, high_freq, original_len;
+            double ramp_first, ramp_last;          /* or as YaRN where ramp_last > 0: between these elements of a half */
+            double scale;                          /* of cos and sin; 0: 1 */
+        } rope;                                    /* ROPE_TABLE */
+        struct {
+            int64_t chunk_rows;                    /* rows of logits held at a time */
+        } head;                                    /* HEAD_LOSS* */
+        struct {
+            int first, count;                      /* its rows in the program's table of decay runs */
+        } runs;                                    /* ADAMW */
+    };
 };
+
+/* A field of a row of that union: for printing, and for comparing programs. */
+struct sh_attr_field {
+    const char *name;                              /* NULL: the end of the list */
+    enum sh_attr_type { SH_ATTR_BOOL, SH_ATTR_INT, SH_ATTR_I64, SH_ATTR_FLOAT, SH_ATTR_DOUBLE } type;
+    size_t at;                                     /* of struct sh_op_attr */
+    char letter;                                   /* that stands for it in shapes; 0: none does */
+};
+
+/* Its value; of a bool 0 or 1. */
+double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field);
 
 /* Numbers that change from step to step, the same for all operations of a section. */
 struct sh_op_scalars {
@@ -112,7 +145,7 @@ struct sh_op_call {
     enum sh_op_kind kind;
     const struct sh_op_attr *attr;
     const struct sh_op_scalars *scalars;
-    const struct sh_decay_run *runs; /* ADAMW: attr->run_count rows */
+    const struct sh_decay_run *runs; /* ADAMW: attr->runs.count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;
@@ -125,7 +158,7 @@ static inline bool sh_op_adds(const struct sh_op_call *call, int out)
 }
 
 /* A kernel runs one call to its end; on a GPU it puts it into call->queue and returns, having read *call and its
- * scalars. It trusts the shapes (the check pass has checked them) and allocates nothing. */
+ * scalars. It trusts shapes and types, which the check pass has compared with the table, and allocates nothing. */
 typedef sh_rc (*sh_kernel)(const struct sh_op_call *call);
 
 enum { SH_DAMAGE_SLOTS = 1024 };
@@ -184,13 +217,22 @@ struct sh_op_cost {
 
 struct sh_op_info {
     const char *name;
-    int n_in, n_out;          /* operands, optional ones included */
-    unsigned opt_in, opt_out; /* bit i: operand i may be absent */
-    unsigned rw_out;          /* bit i: output i is also read (its earlier value counts) whatever attr->accumulate says */
-    int inplace_in, inplace_out; /* output inplace_out may take the storage of input inplace_in when that dies here; -1: no */
-    bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
+    const char *shape;        /* operands with their shapes and types, as shape.h reads them */
+    const char *flops;        /* a formula over the letters of shape; NULL: none */
+    bool forward;             /* models emit it for training: it has a rule in src/pass/grad.c */
+    enum sh_op_kind backward; /* of a kind y = f(x), without other operands: dy, x -> dx; 0: another rule */
+    bool costly;              /* selective recomputation keeps its result */
+    int inplace_in, inplace_out; /* the output may take the storage of the input when that dies here; -1: no */
+    bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE: goes on beside others until its WAIT */
     bool marker;              /* WAIT, RELEASE */
     bool fused;               /* two kinds in one, with the same bits; a device may do without (src/pass/fuse.c) */
+    const struct sh_attr_field *attrs; /* of its row of the union in struct sh_op_attr; NULL: it has none */
+
+    /* Read from shape. */
+    int n_in, n_out;          /* operands, optional ones included */
+    unsigned opt_in, opt_out; /* bit i: operand i may be absent */
+    unsigned add_out;         /* bit i: output i is marked += */
+    unsigned rw_out;          /* bit i: the earlier value of output i counts, whatever attr->accumulate says */
 };
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind);

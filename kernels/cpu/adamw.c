@@ -55,7 +55,7 @@ static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, s
 
 sh_rc sh_cpu_adamw(const struct sh_op_call *call)
 {
-    for (int r = 0; r < call->attr->run_count; r++) {
+    for (int r = 0; r < call->attr->runs.count; r++) {
         int64_t begin = call->runs[r].begin, n = call->runs[r].end - begin, pieces = sh_cpu_pieces(n);
         struct sh_adamw_factors f = sh_adamw_factors_of(call->scalars, call->runs[r].decay);
 #pragma omp parallel for schedule(static)

@@ -66,7 +66,7 @@ static struct head head_of(const struct sh_op_call *call)
 
     for (int i = 0; i < x->ndim - 1; i++)
         h.rows *= x->dim[i];
-    h.chunk = sh_amx_least(call->attr->chunk_rows, h.rows);
+    h.chunk = sh_amx_least(call->attr->head.chunk_rows, h.rows);
     h.row_panels = sh_amx_panels(h.chunk);
     h.word_panels = sh_amx_panels(h.vocab);
     h.dim_panels = sh_amx_panels(h.dim);

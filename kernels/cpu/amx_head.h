@@ -6,7 +6,7 @@
 #include "kernels/op.h"
 
 /* Scratch of HEAD_LOSS or HEAD_LOSS_GRAD with `threads` threads. With gradients that is above all 2 bytes a logit of
- * attr->chunk_rows rows. */
+ * attr->head.chunk_rows rows. */
 int64_t sh_amx_head_work_bytes(const struct sh_op_call *call, int threads);
 
 /* Either of both kinds; *loss: the sum over rows with a target. Errors: SH_E_BUG when the scratch is too small. */

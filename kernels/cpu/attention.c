@@ -103,7 +103,7 @@ static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * sh_cpu_round64(scratch_elems(call->attr->head_dim) * (int64_t)sizeof(float));
+    return threads * sh_cpu_round64(scratch_elems(call->attr->attn.head_dim) * (int64_t)sizeof(float));
 }
 
 static sh_rc run(const struct sh_op_call *call)

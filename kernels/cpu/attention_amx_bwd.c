@@ -243,7 +243,7 @@ static void take_kv_head(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_amx_panels(call->in[1].dim[1]), sh_amx_panels(call->attr->head_dim));
+    return threads * scratch_bytes(sh_amx_panels(call->in[1].dim[1]), sh_amx_panels(call->attr->attn.head_dim));
 }
 
 static sh_rc run(const struct sh_op_call *call)

@@ -142,7 +142,7 @@ static sh_rc kv_head_backward(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * sh_cpu_round64(scratch_elems(call->in[1].dim[1], call->attr->head_dim) * (int64_t)sizeof(float));
+    return threads * sh_cpu_round64(scratch_elems(call->in[1].dim[1], call->attr->attn.head_dim) * (int64_t)sizeof(float));
 }
 
 static sh_rc run(const struct sh_op_call *call)

@@ -1,4 +1,4 @@
-/* The head: logits, cross entropy and its gradients, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
+/* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V] never
  * exists: by amx_head.c where that can, else with the products of any engine. Rows are padded in scratch to whole cache
  * lines, since a vocabulary seldom is a multiple of anything.
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w once or twice and reads and writes
@@ -48,7 +48,7 @@ static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
     struct head h = {.call = call, .x = x->data, .w = w->data, .targets = call->in[2].data, .dtype = x->dtype,
                      .rows = rows_of(x), .dim = w->dim[1], .vocab = w->dim[0]};
-    h.chunk = call->attr->chunk_rows < h.rows ? call->attr->chunk_rows : h.rows;
+    h.chunk = call->attr->head.chunk_rows < h.rows ? call->attr->head.chunk_rows : h.rows;
     h.ld = (h.vocab + PAD - 1) / PAD * PAD;
     piece[0] = sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
     piece[1] = sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.logits);

@@ -22,7 +22,7 @@ static int64_t rows_of(const struct sh_operand *t)
 sh_rc sh_cpu_linear(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
-    bool w_in_out = call->attr->w_in_out;
+    bool w_in_out = call->attr->linear.w_in_out;
 
     struct sh_gemm g = {
         .m = rows_of(x), .n = last_dim(y), .k = last_dim(x),
@@ -39,7 +39,7 @@ sh_rc sh_cpu_linear(const struct sh_op_call *call)
 sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
-    bool w_in_out = call->attr->w_in_out;
+    bool w_in_out = call->attr->linear.w_in_out;
 
     struct sh_gemm g = {
         .m = rows_of(dy), .n = last_dim(dx), .k = last_dim(dy),
@@ -56,7 +56,7 @@ sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
 sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
-    const struct sh_operand *a = call->attr->w_in_out ? x : dy, *b = call->attr->w_in_out ? dy : x;
+    const struct sh_operand *a = call->attr->linear.w_in_out ? x : dy, *b = call->attr->linear.w_in_out ? dy : x;
 
     struct sh_gemm g = {
         .m = last_dim(a), .n = last_dim(b), .k = rows_of(dy),

@@ -56,8 +56,8 @@ static void norm_row(const struct sh_op_call *call, int64_t n, int64_t C, const 
     const struct sh_operand *y = &call->out[0], *mean_out = &call->out[2];
     const float *x = sh_cpu_stage_in(&call->in[0], n * C, C, room);
     float *to = sh_cpu_stage_out(y, n * C, C, room + row_floats(C));
-    float mean = call->attr->rms ? 0 : sum(x, C) / (float)C;
-    float rstd = 1.0f / sqrtf(squares(x, C, mean) / (float)C + call->attr->eps);
+    float mean = call->attr->norm.rms ? 0 : sum(x, C) / (float)C;
+    float rstd = 1.0f / sqrtf(squares(x, C, mean) / (float)C + call->attr->norm.eps);
 
     scale(to, x, w, b, mean, rstd, C);
     sh_cpu_stage_put(y, n * C, C, to);
@@ -186,7 +186,7 @@ static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r,
     r.rstd = ((const float *)call->in[3].data)[n];
     r.mean = call->in[4].data ? ((const float *)call->in[4].data)[n] : 0;
     reduce(&r, dw, db);
-    if (call->attr->rms)
+    if (call->attr->norm.rms)
         r.g_mean = 0;
     apply(to, &r, dres->data ? sh_cpu_stage_in(dres, at, r.C, room + 2 * step) : NULL);
     sh_cpu_stage_put(dx, at, r.C, to);

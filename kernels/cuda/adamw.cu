@@ -94,8 +94,8 @@ sh_rc update_runs(const struct sh_op_call *call, const struct sh_decay_run *from
 
 extern "C" sh_rc sh_cuda_adamw(const struct sh_op_call *call)
 {
-    for (int r = 0; r < call->attr->run_count; r += RUNS) {
-        int left = call->attr->run_count - r;
+    for (int r = 0; r < call->attr->runs.count; r += RUNS) {
+        int left = call->attr->runs.count - r;
         SH_TRY(update_runs(call, call->runs + r, left < RUNS ? left : RUNS));
     }
     return SH_OK;

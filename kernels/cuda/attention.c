@@ -16,8 +16,8 @@
 
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
-    if (call->attr->head_dim > SH_ATTENTION_MAX_DIM)
-        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most", call->attr->head_dim,
+    if (call->attr->attn.head_dim > SH_ATTENTION_MAX_DIM)
+        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most", call->attr->attn.head_dim,
                        SH_ATTENTION_MAX_DIM);
     PREPARE_CUDNN(call);
     return SH_OK;

@@ -4,7 +4,7 @@
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
  *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
  *
- * All three are deterministic; but cuDNN's backward, where attr->any_order allows it, adds dq in any order. The own
+ * All three are deterministic; but cuDNN's backward, where attr->attn.any_order allows it, adds dq in any order. The own
  * kernels have no such way: what blocks would add with atomics, they make by two products more. Valid C and C++, no CUDA header. */
 #ifndef SH_KERNELS_CUDA_ATTENTION_H
 #define SH_KERNELS_CUDA_ATTENTION_H
@@ -37,8 +37,8 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     const struct sh_operand *qkv = &call->in[forward ? 0 : 1];
     struct sh_attention a;
     a.batch = qkv->dim[0], a.seq = qkv->dim[1];
-    a.heads = call->attr->heads, a.kv_heads = call->attr->kv_heads, a.dim = call->attr->head_dim;
-    a.dtype = qkv->dtype, a.scale = call->attr->scale;
+    a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
+    a.dtype = qkv->dtype, a.scale = call->attr->attn.scale;
     a.qkv = qkv->data;
     a.docs = (const int32_t *)call->in[forward ? 1 : 4].data;
     a.o = forward ? call->out[0].data : call->in[2].data;

@@ -1,7 +1,7 @@
 /* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and
  * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made before the first
  * step, which takes a second or two, and kept. Both directions are deterministic, but for a backward with
- * attr->any_order; NVIDIA's figures for an H200, causal, 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward,
+ * attr->attn.any_order; NVIDIA's figures for an H200, causal, 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward,
  * 541 backward (in any order). Not measured by us on a GPU. */
 #include "kernels/cuda/attention_cudnn.h"
 
@@ -231,12 +231,12 @@ static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
     const struct sh_operand *qkv = &call->in[call->kind == SH_OP_ATTENTION ? 0 : 1];
-    int64_t heads = call->attr->heads, kv_heads = call->attr->kv_heads;
+    int64_t heads = call->attr->attn.heads, kv_heads = call->attr->attn.kv_heads;
     return (struct sh_cudnn_shape){
         .batch = w.batch, .heads = w.kv_heads * (heads / kv_heads), .kv_heads = w.kv_heads,
-        .seq = qkv->dim[1], .dim = call->attr->head_dim, .all_heads = heads, .all_kv_heads = kv_heads,
+        .seq = qkv->dim[1], .dim = call->attr->attn.head_dim, .all_heads = heads, .all_kv_heads = kv_heads,
         .most_bytes = w.plan, .backward = call->kind == SH_OP_ATTENTION_BWD,
-        .any_order = call->kind == SH_OP_ATTENTION_BWD && call->attr->any_order,
+        .any_order = call->kind == SH_OP_ATTENTION_BWD && call->attr->attn.any_order,
     };
 }
 
@@ -356,13 +356,13 @@ sh_rc sh_attention_cudnn(const struct sh_op_call *call)
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
     struct plan *p = plan_of(call);
     SH_REQUIRE(p && call->work_bytes >= w.bytes);
-    float scale = call->attr->scale, minus_inf = -INFINITY, one = 1;
+    float scale = call->attr->attn.scale, minus_inf = -INFINITY, one = 1;
     char *sums = (char *)call->work + (-(uintptr_t)call->work & 255), *dq_sums = sums + w.sums;
     int64_t batch = call->in[p->shape.backward ? 1 : 0].dim[0];
 
     SH_TRY(check(dnn.SetStream(state.handle, call->queue), "use of the stream"));
     for (int64_t b = 0; b < batch; b += w.batch)
-        for (int64_t k = 0; k < call->attr->kv_heads; k += w.kv_heads) {
+        for (int64_t k = 0; k < call->attr->attn.kv_heads; k += w.kv_heads) {
             void *at[T_LAST_NUMBER + 1] = {[T_SCALE] = &scale, [T_MINUS_INF] = &minus_inf,
                                            [T_ONE] = p->shape.backward ? &one : NULL};
             bind(call, &p->shape, b, k, sums, dq_sums, at);

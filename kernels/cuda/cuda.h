@@ -1,10 +1,10 @@
 /* The CUDA kernels: one function a kind of operation, gathered in sh_kernels_cuda (table.c). What each one computes, and
- * the shapes of its operands, stands in kernels/op.h; a kernel here may differ from kernels/ref by rounding only.
+ * the shapes of its operands, stands in kernels/op.c; a kernel here may differ from kernels/ref by rounding only.
  *
  * A function puts its work into call->queue, a stream of the current GPU, and returns. Operands and call->work are device
  * memory; scalars are read now and travel as arguments. It allocates nothing, waits for nothing and reads nothing back.
  * Sums have a fixed order and no atomics on floating-point numbers: same inputs, same bits.
- * All local, called by one thread. Errors: SH_E_BUG for types that the check pass should have refused and for launches
+ * All local, called by one thread. Errors: SH_E_BUG for types that the check pass refuses and for launches
  * that the driver refuses; SH_E_USAGE where a library is missing. */
 #ifndef SH_KERNELS_CUDA_CUDA_H
 #define SH_KERNELS_CUDA_CUDA_H
@@ -15,59 +15,18 @@
 extern "C" {
 #endif
 
-/* embed.cu */
-sh_rc sh_cuda_embed(const struct sh_op_call *call);
-sh_rc sh_cuda_embed_bwd(const struct sh_op_call *call);
-
-/* norm.cu: LayerNorm and RMSNorm */
-sh_rc sh_cuda_norm(const struct sh_op_call *call);     /* and ADD_NORM */
-sh_rc sh_cuda_norm_bwd(const struct sh_op_call *call); /* and NORM_BWD_BIAS */
-
-/* linear.c: by cuBLASLt */
-sh_rc sh_cuda_linear(const struct sh_op_call *call);
-sh_rc sh_cuda_linear_bwd_x(const struct sh_op_call *call);
-sh_rc sh_cuda_linear_bwd_w(const struct sh_op_call *call);
+/* Products are cuBLASLt's (linear.c, head.c); attention is cuDNN's where it can, else attention.cu and attention_any.cu
+ * (attention.c): SH_E_USAGE for a head that is too large for all. */
+#define sh_cuda_add_norm sh_cuda_norm          /* which looks for the second summand */
+#define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd /* which looks for the bias */
+#define SH_CUDA_KERNEL(KIND, name) sh_rc sh_cuda_##name(const struct sh_op_call *call);
+SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
 
 /* cublaslt.c: for all kinds with products; load cuBLASLt, and start it on this GPU. SH_E_USAGE when it is not there. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);
 
-/* bias.cu */
-sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call);
-
-/* rope.cu */
-sh_rc sh_cuda_rope_table(const struct sh_op_call *call);
-sh_rc sh_cuda_rope(const struct sh_op_call *call);
-
-/* attention.c: by cuDNN where it can, else attention.cu and attention_any.cu. prepare makes cuDNN's plan; a call that
- * was not prepared takes the other kernels. Errors: SH_E_USAGE for a head that is too large for all. */
+/* Make cuDNN's plan; a call that was not prepared takes the other kernels. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
-sh_rc sh_cuda_attention(const struct sh_op_call *call);
-sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call);
-
-/* act.cu */
-sh_rc sh_cuda_gelu(const struct sh_op_call *call);
-sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call);
-sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call);
-sh_rc sh_cuda_swiglu(const struct sh_op_call *call);
-sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call);
-
-/* head.c */
-sh_rc sh_cuda_head_loss(const struct sh_op_call *call);
-sh_rc sh_cuda_head_loss_grad(const struct sh_op_call *call);
-sh_rc sh_cuda_logits(const struct sh_op_call *call);
-
-/* vector.cu */
-sh_rc sh_cuda_add(const struct sh_op_call *call);
-sh_rc sh_cuda_cast(const struct sh_op_call *call);
-sh_rc sh_cuda_copy(const struct sh_op_call *call);
-sh_rc sh_cuda_accumulate(const struct sh_op_call *call);
-
-/* exact.cu */
-sh_rc sh_cuda_sumsq(const struct sh_op_call *call);
-sh_rc sh_cuda_exact_round(const struct sh_op_call *call);
-
-/* adamw.cu */
-sh_rc sh_cuda_adamw(const struct sh_op_call *call);
 
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);

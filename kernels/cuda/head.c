@@ -1,4 +1,4 @@
-/* The head: logits, cross entropy and its gradients, a chunk of attr->chunk_rows rows at a time, so that [N,V] never
+/* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V] never
  * exists. The logits are f32 also in bf16: rounded to bf16 they would cost the loss its third digit. Their gradients
  * take their place, in the compute type. Rows are padded in scratch to 64 elements, since a vocabulary seldom is a
  * multiple of anything and products want aligned rows.

@@ -16,7 +16,7 @@ sh_rc sh_cuda_linear(const struct sh_op_call *call)
         .m = sh_cuda_rows(x), .n = sh_cuda_last_dim(y), .k = sh_cuda_last_dim(x),
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = x->data, .lda = sh_cuda_last_dim(x),
-        .b = w->data, .ldb = sh_cuda_last_dim(w), .trans_b = !call->attr->w_in_out,
+        .b = w->data, .ldb = sh_cuda_last_dim(w), .trans_b = !call->attr->linear.w_in_out,
         .c = y->data, .ldc = sh_cuda_last_dim(y),
         .bias = b->data,
     };
@@ -31,7 +31,7 @@ sh_rc sh_cuda_linear_bwd_x(const struct sh_op_call *call)
         .m = sh_cuda_rows(dy), .n = sh_cuda_last_dim(dx), .k = sh_cuda_last_dim(dy),
         .in_dtype = dy->dtype, .out_dtype = dx->dtype,
         .a = dy->data, .lda = sh_cuda_last_dim(dy),
-        .b = w->data, .ldb = sh_cuda_last_dim(w), .trans_b = call->attr->w_in_out,
+        .b = w->data, .ldb = sh_cuda_last_dim(w), .trans_b = call->attr->linear.w_in_out,
         .c = dx->data, .ldc = sh_cuda_last_dim(dx),
         .addend = dres->data,
     };
@@ -42,7 +42,7 @@ sh_rc sh_cuda_linear_bwd_x(const struct sh_op_call *call)
 sh_rc sh_cuda_linear_bwd_w(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
-    const struct sh_operand *a = call->attr->w_in_out ? x : dy, *b = call->attr->w_in_out ? dy : x;
+    const struct sh_operand *a = call->attr->linear.w_in_out ? x : dy, *b = call->attr->linear.w_in_out ? dy : x;
     struct sh_cublaslt_product p = {
         .m = sh_cuda_last_dim(a), .n = sh_cuda_last_dim(b), .k = sh_cuda_rows(dy),
         .in_dtype = dy->dtype, .out_dtype = dw->dtype,

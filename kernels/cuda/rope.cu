@@ -80,7 +80,7 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0];
     const struct sh_op_attr *attr = call->attr;
-    int64_t half = attr->head_dim / 2, turned = attr->heads + attr->kv_heads, row_heads = turned + attr->kv_heads;
+    int64_t half = attr->attn.head_dim / 2, turned = attr->attn.heads + attr->attn.kv_heads, row_heads = turned + attr->attn.kv_heads;
     int64_t heads = call->out[0].data == x->data ? turned : row_heads;
     const float *cs = sh_data<float>(&call->in[1]);
 
@@ -88,7 +88,7 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
         rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, heads, row_heads, turned, half, x->dim[1],
-                     attr->inverse ? -1.0f : 1.0f};
+                     attr->attn.inverse ? -1.0f : 1.0f};
         bool vectors = sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) && sh_aligned<N>(cs, half);
         return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * half, vectors, call->queue);
     });
@@ -98,9 +98,9 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
 {
     const struct sh_op_attr *attr = call->attr;
     int64_t T = call->out[0].dim[0], D = call->out[0].dim[1];
-    rope_table f = {sh_data<float>(&call->out[0]), D, attr->rope_theta, attr->rope_factor, attr->rope_low_freq,
-                    attr->rope_high_freq, attr->rope_original_len, attr->rope_ramp_first, attr->rope_ramp_last,
-                    attr->rope_scale == 0 ? 1 : attr->rope_scale};
+    rope_table f = {sh_data<float>(&call->out[0]), D, attr->rope.theta, attr->rope.factor, attr->rope.low_freq,
+                    attr->rope.high_freq, attr->rope.original_len, attr->rope.ramp_first, attr->rope.ramp_last,
+                    attr->rope.scale == 0 ? 1 : attr->rope.scale};
 
     return sh_map<1>("rope_table", f, T * (D / 2), false, call->queue);
 }

@@ -57,39 +57,11 @@ static sh_rc absent(const struct sh_op_call *call)
 }
 #endif
 
+#define ROW(KIND, name) [SH_OP_##KIND] = RUN(sh_cuda_##name),
+
 const struct sh_kernel_table sh_kernels_cuda = {
     .name = "cuda",
-    .run = {
-        [SH_OP_EMBED] = RUN(sh_cuda_embed),
-        [SH_OP_EMBED_BWD] = RUN(sh_cuda_embed_bwd),
-        [SH_OP_NORM] = RUN(sh_cuda_norm),
-        [SH_OP_NORM_BWD] = RUN(sh_cuda_norm_bwd),
-        [SH_OP_LINEAR] = RUN(sh_cuda_linear),
-        [SH_OP_LINEAR_BWD_X] = RUN(sh_cuda_linear_bwd_x),
-        [SH_OP_LINEAR_BWD_W] = RUN(sh_cuda_linear_bwd_w),
-        [SH_OP_BIAS_BWD] = RUN(sh_cuda_bias_bwd),
-        [SH_OP_ROPE_TABLE] = RUN(sh_cuda_rope_table),
-        [SH_OP_ROPE] = RUN(sh_cuda_rope),
-        [SH_OP_ATTENTION] = RUN(sh_cuda_attention),
-        [SH_OP_ATTENTION_BWD] = RUN(sh_cuda_attention_bwd),
-        [SH_OP_GELU] = RUN(sh_cuda_gelu),
-        [SH_OP_GELU_BWD] = RUN(sh_cuda_gelu_bwd),
-        [SH_OP_ADD_NORM] = RUN(sh_cuda_norm),
-        [SH_OP_NORM_BWD_BIAS] = RUN(sh_cuda_norm_bwd),
-        [SH_OP_GELU_BWD_BIAS] = RUN(sh_cuda_gelu_bwd_bias),
-        [SH_OP_SWIGLU] = RUN(sh_cuda_swiglu),
-        [SH_OP_SWIGLU_BWD] = RUN(sh_cuda_swiglu_bwd),
-        [SH_OP_ADD] = RUN(sh_cuda_add),
-        [SH_OP_HEAD_LOSS] = RUN(sh_cuda_head_loss),
-        [SH_OP_HEAD_LOSS_GRAD] = RUN(sh_cuda_head_loss_grad),
-        [SH_OP_LOGITS] = RUN(sh_cuda_logits),
-        [SH_OP_CAST] = RUN(sh_cuda_cast),
-        [SH_OP_COPY] = RUN(sh_cuda_copy),
-        [SH_OP_ACCUMULATE] = RUN(sh_cuda_accumulate),
-        [SH_OP_SUMSQ] = RUN(sh_cuda_sumsq),
-        [SH_OP_EXACT_ROUND] = RUN(sh_cuda_exact_round),
-        [SH_OP_ADAMW] = RUN(sh_cuda_adamw),
-    },
+    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)},
     .prepare = RUN(prepare_call),
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,

@@ -19,7 +19,7 @@ int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
 
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call)
 {
-    int64_t rows = sh_cuda_rows(&call->in[0]), vocab = call->in[1].dim[0], wish = call->attr->chunk_rows;
+    int64_t rows = sh_cuda_rows(&call->in[0]), vocab = call->in[1].dim[0], wish = call->attr->head.chunk_rows;
     struct sh_cuda_head_work w = {.chunk = wish < rows ? wish : rows};
     w.ld = (vocab + LOGITS_PAD - 1) / LOGITS_PAD * LOGITS_PAD;
     w.logits = w.row_loss + sh_cuda_round256(w.chunk * (int64_t)sizeof(double));
@@ -47,7 +47,7 @@ static bool has_docs(const struct sh_op_call *call)
 static bool cudnn_can(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = qkv_of(call);
-    int dim = call->attr->head_dim;
+    int dim = call->attr->attn.head_dim;
     return qkv->dtype == SH_BF16 && (dim == 64 || dim == 128) && qkv->dim[1] % CUDNN_TILE == 0 && !has_docs(call);
 }
 
@@ -55,15 +55,15 @@ static bool cudnn_can(const struct sh_op_call *call)
  * no [T,T], nor are there dk and dv of heads that share none; for sm_80 and 100 plans want dq in f32 once more. */
 static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
 {
-    int64_t seq = qkv_of(call)->dim[1], dim = call->attr->head_dim;
-    int64_t any_order = call->attr->heads > call->attr->kv_heads ? 8 * dim : 4 * dim;
-    return heads * seq * (call->attr->any_order ? any_order : 2 * seq + 4 * dim);
+    int64_t seq = qkv_of(call)->dim[1], dim = call->attr->attn.head_dim;
+    int64_t any_order = call->attr->attn.heads > call->attr->attn.kv_heads ? 8 * dim : 4 * dim;
+    return heads * seq * (call->attr->attn.any_order ? any_order : 2 * seq + 4 * dim);
 }
 
 /* dq in f32, which blocks add to in any order: the caller's, beside the plan's space. cuDNN clears it, since 9.6. */
 static int64_t dq_sums(const struct sh_op_call *call, int64_t heads)
 {
-    return call->attr->any_order ? heads * qkv_of(call)->dim[1] * call->attr->head_dim * (int64_t)sizeof(float) : 0;
+    return call->attr->attn.any_order ? heads * qkv_of(call)->dim[1] * call->attr->attn.head_dim * (int64_t)sizeof(float) : 0;
 }
 
 static int64_t cudnn_bytes(const struct sh_op_call *call, int64_t heads)
@@ -83,14 +83,14 @@ static int64_t most_at_once(int64_t n, int64_t each)
 struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = {0};
-    int64_t batch = qkv_of(call)->dim[0], seq = qkv_of(call)->dim[1], kv = call->attr->kv_heads;
+    int64_t batch = qkv_of(call)->dim[0], seq = qkv_of(call)->dim[1], kv = call->attr->attn.kv_heads;
     if (!cudnn_can(call))
         return w;
     if (call->kind == SH_OP_ATTENTION) {
         w = (struct sh_cuda_cudnn_work){.batch = batch, .kv_heads = kv, .plan = CUDNN_SLACK};
     } else {
-        int64_t group = call->attr->heads / kv, heads = most_at_once(kv, cudnn_bytes(call, group));
-        int64_t whole = heads == kv ? most_at_once(batch, cudnn_bytes(call, call->attr->heads)) : 1;
+        int64_t group = call->attr->attn.heads / kv, heads = most_at_once(kv, cudnn_bytes(call, group));
+        int64_t whole = heads == kv ? most_at_once(batch, cudnn_bytes(call, call->attr->attn.heads)) : 1;
         if (heads == 0)
             return w;
         w = (struct sh_cuda_cudnn_work){.batch = whole, .kv_heads = heads};
@@ -111,7 +111,7 @@ int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call)
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = qkv_of(call);
-    int64_t sums = qkv->dim[0] * call->attr->heads * qkv->dim[1] * (int64_t)sizeof(float);
+    int64_t sums = qkv->dim[0] * call->attr->attn.heads * qkv->dim[1] * (int64_t)sizeof(float);
     int64_t cudnn = sh_cuda_cudnn_work(call).bytes;
     return sums > cudnn ? sums : cudnn;
 }

@@ -29,7 +29,7 @@ static void update(const struct sh_op_call *call, int64_t i, bool decay)
 
 sh_rc sh_ref_adamw(const struct sh_op_call *call)
 {
-    for (int r = 0; r < call->attr->run_count; r++)
+    for (int r = 0; r < call->attr->runs.count; r++)
         for (int64_t i = call->runs[r].begin; i < call->runs[r].end; i++)
             update(call, i, call->runs[r].decay);
     return SH_OK;

@@ -14,7 +14,7 @@ struct shape {
 
 static struct shape shape_of(const struct sh_op_call *call, const struct sh_operand *qkv)
 {
-    int64_t H = call->attr->heads, K = call->attr->kv_heads, D = call->attr->head_dim;
+    int64_t H = call->attr->attn.heads, K = call->attr->attn.kv_heads, D = call->attr->attn.head_dim;
     return (struct shape){qkv->dim[0], qkv->dim[1], H, K, D, (H + 2 * K) * D};
 }
 
@@ -55,7 +55,7 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
     double max = -INFINITY, sum = 0;
 
     for (int64_t s = first; s <= t; s++) {
-        score[s] = (double)call->attr->scale * dot(qkv, query_at(z, b, t, h), qkv, key_at(z, b, s, h), z.D);
+        score[s] = (double)call->attr->attn.scale * dot(qkv, query_at(z, b, t, h), qkv, key_at(z, b, s, h), z.D);
         max = score[s] > max || isnan(score[s]) ? score[s] : max;
     }
     for (int64_t s = first; s <= t; s++)
@@ -91,7 +91,7 @@ static void attend_bwd(const struct sh_op_call *call, struct shape z, int64_t b,
 {
     const struct sh_operand *dout = &call->in[0], *qkv = &call->in[1], *o = &call->in[2];
     int64_t out_at = ((b * z.T + t) * z.H + h) * z.D, q = query_at(z, b, t, h), base = b * z.T * z.row;
-    double lse = sh_ref_get(&call->in[3], (b * z.H + h) * z.T + t), scale = (double)call->attr->scale;
+    double lse = sh_ref_get(&call->in[3], (b * z.H + h) * z.T + t), scale = (double)call->attr->attn.scale;
     double delta = dot(dout, out_at, o, out_at, z.D);
 
     for (int64_t s = first_key(&call->in[4], z, b, t); s <= t; s++) {

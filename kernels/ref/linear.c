@@ -1,4 +1,4 @@
-/* y = x W' + b, where W[o,i] is stored [O,I] as Llama does, or transposed, [I,O], as GPT-2 does (attr->w_in_out). */
+/* y = x W' + b, where W[o,i] is stored [O,I] as Llama does, or transposed, [I,O], as GPT-2 does (attr->linear.w_in_out). */
 #include "kernels/ref/ref.h"
 
 struct shape {
@@ -7,7 +7,7 @@ struct shape {
 
 static int64_t weight_at(const struct sh_op_call *call, struct shape s, int64_t o, int64_t i)
 {
-    return call->attr->w_in_out ? i * s.O + o : o * s.I + i;
+    return call->attr->linear.w_in_out ? i * s.O + o : o * s.I + i;
 }
 
 static struct shape shape_of(const struct sh_operand *with_i, const struct sh_operand *with_o)

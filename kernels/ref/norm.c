@@ -1,5 +1,5 @@
 /* LayerNorm: xhat = (x - mean) rstd, y = xhat w + b, rstd = 1 / sqrt(var + eps) with the biased variance.
- * RMSNorm (attr->rms): the same with mean = 0, so that var is the mean square. Statistics are taken over C. */
+ * RMSNorm (attr->norm.rms): the same with mean = 0, so that var is the mean square. Statistics are taken over C. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -12,11 +12,11 @@ sh_rc sh_ref_norm(const struct sh_op_call *call)
 
     for (int64_t n = 0; n < N; n++) {
         double mean = 0, var = 0;
-        for (int64_t c = 0; c < C && !call->attr->rms; c++)
+        for (int64_t c = 0; c < C && !call->attr->norm.rms; c++)
             mean += sh_ref_get(x, n * C + c) / (double)C;
         for (int64_t c = 0; c < C; c++)
             var += pow(sh_ref_get(x, n * C + c) - mean, 2) / (double)C;
-        double rstd = 1 / sqrt(var + (double)call->attr->eps);
+        double rstd = 1 / sqrt(var + (double)call->attr->norm.eps);
         for (int64_t c = 0; c < C; c++)
             sh_ref_set(y, n * C + c, (sh_ref_get(x, n * C + c) - mean) * rstd * sh_ref_get(w, c) +
                                          (b->data ? sh_ref_get(b, c) : 0));
@@ -50,7 +50,7 @@ static void input_gradient(const struct sh_op_call *call, int64_t n, int64_t C)
 
     for (int64_t c = 0; c < C; c++) {
         struct element e = element_at(call, n, c, C);
-        g_mean += call->attr->rms ? 0 : e.g / (double)C;
+        g_mean += call->attr->norm.rms ? 0 : e.g / (double)C;
         gx_mean += e.g * e.xhat / (double)C;
     }
     for (int64_t c = 0; c < C; c++) {

@@ -3,36 +3,17 @@
  * serves f32 and bf16 (and f64, by which the tests differentiate them). They run on one thread and are slow on
  * purpose: the other devices are tested against them, and a reader reads them.
  *
- * Contract and shapes: kernels/op.h. All local. Errors: SH_E_DATA from embed for a token outside the vocabulary. */
+ * Contract and shapes: kernels/op.h, op.c. All local. Errors: SH_E_DATA from embed for a token outside the vocabulary. */
 #ifndef SH_KERNELS_REF_REF_H
 #define SH_KERNELS_REF_REF_H
 
 #include "kernels/op.h"
 
-sh_rc sh_ref_embed(const struct sh_op_call *call);
-sh_rc sh_ref_embed_bwd(const struct sh_op_call *call);
-sh_rc sh_ref_norm(const struct sh_op_call *call);
-sh_rc sh_ref_norm_bwd(const struct sh_op_call *call);
-sh_rc sh_ref_linear(const struct sh_op_call *call);
-sh_rc sh_ref_linear_bwd_x(const struct sh_op_call *call);
-sh_rc sh_ref_linear_bwd_w(const struct sh_op_call *call);
-sh_rc sh_ref_bias_bwd(const struct sh_op_call *call);
-sh_rc sh_ref_rope_table(const struct sh_op_call *call);
-sh_rc sh_ref_rope(const struct sh_op_call *call);
-sh_rc sh_ref_attention(const struct sh_op_call *call);
-sh_rc sh_ref_attention_bwd(const struct sh_op_call *call);
-sh_rc sh_ref_gelu(const struct sh_op_call *call);
-sh_rc sh_ref_gelu_bwd(const struct sh_op_call *call);
-sh_rc sh_ref_swiglu(const struct sh_op_call *call);
-sh_rc sh_ref_swiglu_bwd(const struct sh_op_call *call);
-sh_rc sh_ref_head_loss(const struct sh_op_call *call); /* HEAD_LOSS and HEAD_LOSS_GRAD */
-sh_rc sh_ref_logits(const struct sh_op_call *call);
-sh_rc sh_ref_add(const struct sh_op_call *call);
-sh_rc sh_ref_copy(const struct sh_op_call *call); /* CAST and COPY */
-sh_rc sh_ref_accumulate(const struct sh_op_call *call);
-sh_rc sh_ref_sumsq(const struct sh_op_call *call);
-sh_rc sh_ref_exact_round(const struct sh_op_call *call);
-sh_rc sh_ref_adamw(const struct sh_op_call *call);
+#define sh_ref_head_loss_grad sh_ref_head_loss
+#define sh_ref_cast sh_ref_copy
+
+#define SH_REF_KERNEL(KIND, name) sh_rc sh_ref_##name(const struct sh_op_call *call);
+SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_OP_SKIP)
 
 sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 

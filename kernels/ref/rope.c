@@ -10,41 +10,41 @@
 static double stretch_by_length(const struct sh_op_attr *attr, double freq)
 {
     const double pi = 3.14159265358979323846;
-    double turns = attr->rope_original_len * freq / (2 * pi); /* within the original length */
+    double turns = attr->rope.original_len * freq / (2 * pi); /* within the original length */
 
-    if (turns < attr->rope_low_freq)
-        return freq / attr->rope_factor;
-    if (turns > attr->rope_high_freq)
+    if (turns < attr->rope.low_freq)
+        return freq / attr->rope.factor;
+    if (turns > attr->rope.high_freq)
         return freq;
-    double smooth = (turns - attr->rope_low_freq) / (attr->rope_high_freq - attr->rope_low_freq);
-    return (1 - smooth) * freq / attr->rope_factor + smooth * freq;
+    double smooth = (turns - attr->rope.low_freq) / (attr->rope.high_freq - attr->rope.low_freq);
+    return (1 - smooth) * freq / attr->rope.factor + smooth * freq;
 }
 
 /* YaRN (Peng et al., arXiv:2309.00071, section 3.2): the same with limits between elements instead of lengths, which makes
  * the change even in the logarithm of the length. */
 static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, double freq)
 {
-    double smooth = ((double)i - attr->rope_ramp_first) / (attr->rope_ramp_last - attr->rope_ramp_first);
+    double smooth = ((double)i - attr->rope.ramp_first) / (attr->rope.ramp_last - attr->rope.ramp_first);
 
     smooth = smooth < 0 ? 0 : smooth > 1 ? 1 : smooth;
-    return (1 - smooth) * freq + smooth * freq / attr->rope_factor;
+    return (1 - smooth) * freq + smooth * freq / attr->rope.factor;
 }
 
 static double stretch(const struct sh_op_attr *attr, int64_t i, double freq)
 {
-    if (attr->rope_factor == 0)
+    if (attr->rope.factor == 0)
         return freq;
-    return attr->rope_ramp_last > 0 ? stretch_by_element(attr, i, freq) : stretch_by_length(attr, freq);
+    return attr->rope.ramp_last > 0 ? stretch_by_element(attr, i, freq) : stretch_by_length(attr, freq);
 }
 
 sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 {
     const struct sh_operand *cs = &call->out[0];
     int64_t T = cs->dim[0], D = cs->dim[1];
-    double scale = call->attr->rope_scale == 0 ? 1 : call->attr->rope_scale;
+    double scale = call->attr->rope.scale == 0 ? 1 : call->attr->rope.scale;
 
     for (int64_t i = 0; i < D / 2; i++) {
-        double freq = stretch(call->attr, i, pow(call->attr->rope_theta, -2.0 * (double)i / (double)D));
+        double freq = stretch(call->attr, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)D));
         for (int64_t t = 0; t < T; t++) {
             sh_ref_set(cs, t * D + i, scale * cos((double)t * freq));
             sh_ref_set(cs, t * D + D / 2 + i, scale * sin((double)t * freq));
@@ -58,24 +58,24 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
 {
     const struct sh_operand *x = &call->in[0], *cs = &call->in[1], *y = &call->out[0];
-    int64_t D = call->attr->head_dim, half = D / 2;
+    int64_t D = call->attr->attn.head_dim, half = D / 2;
 
     for (int64_t i = 0; i < half; i++) {
         double a = sh_ref_get(x, at + i), b = sh_ref_get(x, at + half + i);
         double c = sh_ref_get(cs, t * D + i), s = sh_ref_get(cs, t * D + half + i);
-        if (call->attr->inverse)
+        if (call->attr->attn.inverse)
             s = -s;
         sh_ref_set(y, at + i, a * c - b * s);
         sh_ref_set(y, at + half + i, b * c + a * s);
     }
 }
 
-/* The gradient of a rotation is the rotation back: attr->inverse is the backward. */
+/* The gradient of a rotation is the rotation back: attr->attn.inverse is the backward. */
 sh_rc sh_ref_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
-    int64_t B = x->dim[0], T = x->dim[1], D = call->attr->head_dim;
-    int64_t turned = call->attr->heads + call->attr->kv_heads, row = (turned + call->attr->kv_heads) * D;
+    int64_t B = x->dim[0], T = x->dim[1], D = call->attr->attn.head_dim;
+    int64_t turned = call->attr->attn.heads + call->attr->attn.kv_heads, row = (turned + call->attr->attn.kv_heads) * D;
 
     for (int64_t n = 0; n < B * T; n++) {
         for (int64_t h = 0; h < turned; h++)

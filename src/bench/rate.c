@@ -101,7 +101,7 @@ static void fill(const struct sh_rate *r, const struct sh_operand *t)
 
 sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seconds)
 {
-    struct sh_op_attr attr = {.w_in_out = true};
+    struct sh_op_attr attr = {.linear.w_in_out = true};
     struct sh_op_call call = {.kind = SH_OP_LINEAR,
                               .attr = &attr,
                               .in = {square(r, dtype, 0), square(r, dtype, 1)},

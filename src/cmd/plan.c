@@ -17,6 +17,7 @@ struct plan {
     struct sh_mesh_shape mesh;
     struct sh_build build;
     struct sh_program *p;
+    struct sh_program *after; /* the one to show, NULL: p */
     int threads;
 };
 
@@ -24,7 +25,7 @@ static int64_t loss_rows(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == SH_OP_HEAD_LOSS || p->ops[i].kind == SH_OP_HEAD_LOSS_GRAD)
-            return p->ops[i].attr.chunk_rows;
+            return p->ops[i].attr.head.chunk_rows;
     return 0;
 }
 
@@ -243,16 +244,20 @@ static void print(const struct plan *l, bool show)
     look_at_data(l);
     if (show) {
         putchar('\n');
-        sh_program_print(l->p, stdout);
+        sh_program_print(l->after ? l->after : l->p, stdout);
     }
 }
 
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
+    const char *after = sh_cmd_option(cmd, args, "--after");
+    bool shown = sh_cmd_option(cmd, args, "--show") != NULL;
     struct plan l = {0};
     char *text;
     sh_rc rc;
 
+    if (after && !shown)
+        return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
     if (sh_cmd_option(cmd, args, "--print-config")) {
         SH_TRY(sh_cmd_config(args, NULL, &l.cfg));
         SH_TRY(sh_config_print(&l.cfg, &text));
@@ -261,8 +266,11 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return SH_OK;
     }
     rc = make(cmd, args, &l);
-    if (l.p)
-        print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
+    if (rc == SH_OK && after)
+        rc = sh_pass_build_until(&l.build, after, &l.after);
+    if (l.p && rc != SH_E_USAGE)
+        print(&l, shown);
+    sh_program_destroy(l.after);
     sh_program_destroy(l.p);
     return rc;
 }

@@ -1,6 +1,9 @@
 #include "src/cmd/cmd.h"
+#include "src/pass/pass.h"
 
 #include <string.h>
+
+#define PASS_NAME(name, training) " " #name
 
 static const struct sh_cmd_option train[] = {
     {.name = "--trace", .value = "FILE", .help = "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)",
@@ -21,6 +24,8 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--threads", .value = "N", .help = "threads of a rank, which scratch memory depends on (the same as --training.threads=N)",
      .key = "training.threads"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
+    {.name = "--after", .value = "PASS", .help = "with --show: the program as it is after this pass; they are, in their order:"
+     SH_PASS_LIST(PASS_NAME)},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };

@@ -183,7 +183,7 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
 {
     int up = linear(d, norm(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
 
-    return linear(d, d->f->gelu ? sh_emit_gelu(&d->e, up) : sh_emit_swiglu(&d->e, up), b->down);
+    return linear(d, sh_emit_pointwise(&d->e, d->f->gelu ? SH_OP_GELU : SH_OP_SWIGLU, up), b->down);
 }
 
 static void emit_rope_table(struct decoder *d)

@@ -2,62 +2,48 @@
 
 #include "src/base/str.h"
 
-static struct sh_program *forward(const struct sh_build *b, enum sh_model_output out)
+#include <string.h>
+
+struct row {
+    const char *name;
+    sh_pass *run;
+    bool training;
+};
+
+#define ROW(name, training) {#name, sh_pass_##name, training},
+static const struct row passes[] = {SH_PASS_LIST(ROW)};
+enum { PASSES = sizeof passes / sizeof *passes };
+
+static int find(const char *name)
 {
-    struct sh_program *micro = sh_program_create(b->act);
+    for (int i = 0; i < PASSES; i++)
+        if (!strcmp(passes[i].name, name))
+            return i;
+    return SH_NONE;
+}
+
+/* Passes [first, last] in their order. */
+static sh_rc run(const struct sh_build *b, int first, int last, bool training, struct sh_program *p)
+{
+    for (int i = first; i <= last; i++)
+        if (training || !passes[i].training)
+            SH_TRY(passes[i].run(b, p));
+    return SH_OK;
+}
+
+sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
+{
     struct sh_model_batch batch = b->batch;
 
-    batch.out = out;
+    batch.out = b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
-    return micro;
+    return SH_OK;
 }
 
-/* Micro-steps with the same place in the tree of sums share a section: of 2^k there are (k + 1)(k + 2) / 2 at most. */
-static void add_tree(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
+sh_rc sh_pass_micro_step(const struct sh_build *b, bool training, struct sh_program **out)
 {
-    int last = b->options.micro_steps - 1;
-
-    for (int m = 0; m <= last; m++) {
-        enum sh_section_kind kind = m == 0 ? SH_SECTION_FIRST : m < last ? SH_SECTION_MIDDLE : SH_SECTION_LAST;
-        int same = sh_program_micro_step(p, m);
-
-        if (same == SH_NONE)
-            sh_pass_shard_section(micro, &b->options, kind, m, 1, p);
-        else
-            p->sections[same].repeat++;
-    }
-}
-
-static void add_micro_steps(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
-{
-    int n = b->options.micro_steps;
-
-    if (n == 1) {
-        sh_pass_shard_section(micro, &b->options, SH_SECTION_ONLY, 0, 1, p);
-    } else if (p->tree_sums) {
-        add_tree(b, micro, p);
-    } else {
-        sh_pass_shard_section(micro, &b->options, SH_SECTION_FIRST, 0, 1, p);
-        if (n > 2)
-            sh_pass_shard_section(micro, &b->options, SH_SECTION_MIDDLE, 1, n - 2, p);
-        sh_pass_shard_section(micro, &b->options, SH_SECTION_LAST, n - 1, 1, p);
-    }
-}
-
-static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
-{
-    struct sh_program *micro = forward(b, SH_MODEL_LOSS);
-    sh_rc rc = sh_pass_grad(micro);
-
-    if (rc == SH_OK) {
-        sh_pass_recompute(micro, &b->recompute);
-        sh_pass_fuse(micro, b->kernels);
-        add_micro_steps(b, micro, p);
-        sh_pass_shard_norm(&b->options, p);
-        sh_pass_shard_update(&b->options, p);
-    }
-    sh_program_destroy(micro);
-    return rc;
+    *out = sh_program_create(b->act);
+    return run(b, 0, find("shard") - 1, training, *out);
 }
 
 static const char *what_takes_it(const struct sh_program *p, char *text, size_t size)
@@ -89,34 +75,28 @@ static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
                    sh_pass_cures(b, p->arena_bytes, cures));
 }
 
+sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh_program **out)
+{
+    int last = find(after), shard = find("shard");
+    sh_rc rc;
+
+#define NAME(name, training) " " #name
+    if (last == SH_NONE)
+        return sh_fail(SH_E_USAGE, "there is no pass %s; they are, in this order:%s", after, SH_PASS_LIST(NAME));
+    *out = sh_program_create(b->act);
+    if (last < shard)
+        rc = run(b, 0, last, b->options.training, *out);
+    else
+        rc = run(b, shard, last, true, *out);
+    if (rc != SH_OK) {
+        sh_program_destroy(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
 {
-    struct sh_program *p = sh_program_create(b->act);
-    struct sh_program *micro = forward(b, b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS);
-    sh_rc rc = SH_OK;
-
-    sh_pass_fuse(micro, b->kernels);
-    p->tree_sums = b->options.reproducible;
-    p->snapshot_on_host = b->snapshot_on_host;
-    sh_pass_shard_state(micro, &b->options, p);
-    sh_pass_shard_init(micro, &b->options, p);
-    if (b->options.training)
-        SH_TRY_OUT(add_training(b, p));
-    if (b->evaluate)
-        sh_pass_shard_section(micro, &b->options, SH_SECTION_EVAL, 0, 0, p);
-    if (b->logits)
-        sh_pass_shard_section(micro, &b->options, SH_SECTION_LOGITS, 0, 0, p);
-    else
-        sh_pass_shard_loss(&b->options, p);
-    sh_pass_groups(&b->options, p);
-    sh_pass_schedule(&b->options, p);
-    SH_TRY_OUT(sh_pass_place(p, b->kernels, b->threads));
-    SH_TRY_OUT(sh_pass_check(p));
-    rc = within_limit(b, p);
-    *out = p;
-    p = NULL;
-out:
-    sh_program_destroy(p);
-    sh_program_destroy(micro);
-    return rc;
+    SH_TRY(sh_pass_build_until(b, passes[PASSES - 1].name, out));
+    return within_limit(b, *out);
 }

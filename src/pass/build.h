@@ -1,4 +1,4 @@
-/* From what is asked for to the program that runs: all passes in their order. Local, pure. */
+/* From what is asked for to the program that runs: the passes in the order of SH_PASS_LIST. Local, pure. */
 #ifndef SH_PASS_BUILD_H
 #define SH_PASS_BUILD_H
 
@@ -32,7 +32,15 @@ sh_rc sh_pass_fit(struct sh_build *b, int *level);
 enum { SH_CURES_TEXT = 512 };
 const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char text[SH_CURES_TEXT]);
 
-/* Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
+/* All passes. Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);
+
+/* As far as the pass `after`, whatever the limit: before shard the program is one micro-step, without sections.
+ * Errors: SH_E_USAGE for a pass that is not there; those of the passes. */
+sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh_program **out);
+
+/* A micro-step on logical tensors, as shard takes it; `training`: with the passes that are for those only. *out is to be
+ * destroyed whatever comes back. Errors: SH_E_BUG. */
+sh_rc sh_pass_micro_step(const struct sh_build *b, bool training, struct sh_program **out);
 
 #endif

@@ -1,5 +1,6 @@
 #include "src/pass/check.h"
 
+#include "kernels/shape.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -47,6 +48,16 @@ static sh_rc check_operands(const struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* Shapes and types against the table of operations: kernels trust them. */
+static sh_rc check_shapes(const struct sh_check *c, int i)
+{
+    char misfit[SH_MISFIT_TEXT];
+    struct sh_op_call call;
+
+    sh_program_call(c->p, sh_check_op(c, i), NULL, &call);
+    return sh_shape_misfit(&call, misfit) ? sh_check_broken(c, i, misfit) : SH_OK;
+}
+
 /* What an operation says of another one: a wait of the collective that it waits for, a collective of the one before
  * it. */
 static sh_rc check_partners(const struct sh_check *c, int i)
@@ -72,6 +83,7 @@ static sh_rc check_section(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {
         SH_TRY(check_operands(c, i));
+        SH_TRY(check_shapes(c, i));
         SH_TRY(check_partners(c, i));
     }
     memset(c->written, 0, (size_t)c->p->n_tensors * sizeof *c->written);
@@ -84,11 +96,12 @@ static sh_rc check_section(struct sh_check *c)
     return sh_check_overlap(c);
 }
 
-sh_rc sh_pass_check(const struct sh_program *p)
+sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_check c = {.p = p};
     sh_rc rc = sh_check_views(p);
 
+    (void)b;
     c.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.life);
     c.written = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.written);
     c.gathered = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.gathered);

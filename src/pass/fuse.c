@@ -5,7 +5,7 @@
  * Products are left alone. GELU on each square of C, or on all squares of a slice, took two to six times what a pass of
  * its own takes (AMX, bfloat16, gpt2-124m): the L2 cache is full of what the product reads again, and rows of C lie
  * 6 KiB apart. */
-#include "src/pass/pass.h"
+#include "src/pass/build.h"
 
 #include <string.h>
 
@@ -74,16 +74,17 @@ static struct sh_op join(const struct pair *pair, const struct sh_op *op)
     return fused;
 }
 
-void sh_pass_fuse(struct sh_program *micro, const struct sh_kernel_table *kernels)
+sh_rc sh_pass_fuse(const struct sh_build *b, struct sh_program *micro)
 {
     int n = 0;
 
     for (int i = 0; i < micro->n_ops; i++, n++) {
         const struct sh_op *op = &micro->ops[i];
-        const struct pair *pair = i + 1 < micro->n_ops ? pair_of(micro, op, kernels) : NULL;
+        const struct pair *pair = i + 1 < micro->n_ops ? pair_of(micro, op, b->kernels) : NULL;
 
         micro->ops[n] = pair ? join(pair, op) : *op;
         i += pair != NULL;
     }
     micro->n_ops = n;
+    return SH_OK;
 }

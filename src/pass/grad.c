@@ -47,7 +47,8 @@ static struct sh_op backward_op(const struct grad *g, enum sh_op_kind kind)
 {
     struct sh_op op = sh_op_make(kind);
 
-    op.attr = g->fwd.attr;
+    if (sh_op_info(kind)->attrs == sh_op_info(g->fwd.kind)->attrs)
+        op.attr = g->fwd.attr;
     op.phase = SH_PHASE_BACKWARD;
     op.block = g->fwd.block;
     return op;
@@ -167,7 +168,7 @@ static void rope_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ROPE);
 
-    op.attr.inverse = !g->fwd.attr.inverse;
+    op.attr.attn.inverse = !g->fwd.attr.attn.inverse;
     op.in[0] = upstream(g, 0);
     op.in[1] = g->fwd.in[1];
     op.out[0] = fresh(g, g->fwd.in[0]);
@@ -189,9 +190,10 @@ static void attention_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* A kind whose row names its backward. */
 static void pointwise_rule(struct grad *g)
 {
-    struct sh_op op = backward_op(g, g->fwd.kind == SH_OP_GELU ? SH_OP_GELU_BWD : SH_OP_SWIGLU_BWD);
+    struct sh_op op = backward_op(g, sh_op_info(g->fwd.kind)->backward);
 
     op.in[0] = upstream(g, 0);
     op.in[1] = g->fwd.in[0];
@@ -225,23 +227,34 @@ static void head_rule(struct grad *g)
     give(g, x, with_grad.out[1]);
 }
 
-static void (*const rules[SH_OP_KINDS])(struct grad *g) = {
+typedef void rule(struct grad *g);
+
+static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_EMBED] = embed_rule,
     [SH_OP_NORM] = norm_rule,
     [SH_OP_LINEAR] = linear_rule,
     [SH_OP_ROPE] = rope_rule,
     [SH_OP_ATTENTION] = attention_rule,
-    [SH_OP_GELU] = pointwise_rule,
-    [SH_OP_SWIGLU] = pointwise_rule,
     [SH_OP_ADD] = add_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
 };
 
-sh_rc sh_pass_grad(struct sh_program *micro)
+static rule *rule_of(enum sh_op_kind kind)
+{
+    return sh_op_info(kind)->backward ? pointwise_rule : rules[kind];
+}
+
+bool sh_pass_grad_knows(enum sh_op_kind kind)
+{
+    return rule_of(kind) != NULL;
+}
+
+sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
 {
     struct grad g = {.p = micro};
     int n_forward = micro->n_ops, n_of = micro->n_tensors;
 
+    (void)b;
     g.of = sh_calloc((size_t)n_of, sizeof *g.of);
     for (int i = 0; i < n_of; i++)
         g.of[i] = SH_NONE;
@@ -250,11 +263,11 @@ sh_rc sh_pass_grad(struct sh_program *micro)
         g.fwd_index = i;
         if (g.fwd.kind == SH_OP_ROPE_TABLE)
             continue;
-        if (!rules[g.fwd.kind]) {
+        if (!rule_of(g.fwd.kind)) {
             free(g.of);
             return sh_fail(SH_E_BUG, "operation %d (%s) has no backward rule", i, sh_op_info(g.fwd.kind)->name);
         }
-        rules[g.fwd.kind](&g);
+        rule_of(g.fwd.kind)(&g);
     }
     free(g.of);
     return SH_OK;

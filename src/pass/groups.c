@@ -1,11 +1,14 @@
 /* The groups of ranks that a program talks to: one row each, so that a job connects those and no others. */
-#include "src/pass/pass.h"
+#include "src/pass/build.h"
 
-void sh_pass_groups(const struct sh_pass_options *opt, struct sh_program *p)
+sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
 {
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
+
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->comm)
-            sh_program_use_group(p, &opt->mesh, p->ops[i].attr.group, p->ops[i].stream);
+            sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);
     if (p->loss != SH_NONE)
-        sh_program_use_group(p, &opt->mesh, opt->mesh.data, SH_STREAM_REPLICATE);
+        sh_program_use_group(p, mesh, mesh->data, SH_STREAM_REPLICATE);
+    return SH_OK;
 }

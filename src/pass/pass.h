@@ -1,10 +1,6 @@
-/* The passes that turn a model's forward into the program of a training step. All are pure and local: the same request
- * gives the same program on every rank, but for the places of a rank's own elements.
- *
- *   micro = model's forward          -> grad -> recompute -> fuse   one micro-step on logical tensors
- *   out   = shard_state(micro, ...)     units, persistent tensors
- *           shard_section(micro, ...)   one section each: gathers, releases, reductions around the micro-step
- *           groups -> schedule -> place -> check
+/* The passes that turn a model into the program of a training step. All are pure and local: the same request gives the
+ * same program on every rank, but for the places of a rank's own elements. SH_PASS_LIST has their order: those up to fuse
+ * make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that.
  *
  * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
  * left out or tested alone, and the results of a run do not depend on the schedule. */
@@ -18,8 +14,33 @@
 
 #include <limits.h>
 
-/* Append the backward of all operations. One rule a kind (grad.c); gradients of parameters get grad_of. */
-sh_rc sh_pass_grad(struct sh_program *micro);
+struct sh_build; /* build.h: what is asked for */
+
+/* PASS(name, training): in this order, those with `training` for micro-steps that train only. */
+#define SH_PASS_LIST(PASS)                                                                                             \
+    PASS(model, false)    /* emits the forward operations of one micro-step */                                         \
+    PASS(grad, true)      /* appends their backward: one rule a kind; gradients of parameters get grad_of */           \
+    PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
+    PASS(fuse, false)     /* makes one of two neighbours where the table of kernels has a fused kind (kernels/op.h) */ \
+    PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
+    PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */      \
+    PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
+    PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
+    PASS(check, false)    /* refuses a program that is not right */
+
+/* Errors: SH_E_BUG; of place SH_E_MEMORY where the segment of a node is beyond 64 bits. */
+typedef sh_rc sh_pass(const struct sh_build *b, struct sh_program *p);
+#define SH_PASS_DECLARE(name, training) sh_pass sh_pass_##name;
+SH_PASS_LIST(SH_PASS_DECLARE)
+#undef SH_PASS_DECLARE
+
+/* check: what must hold in any program. Operands have the shapes and types of their row in kernels/op.c; each read has a
+ * write before it; each collective has one wait, and until then nothing touches its result or changes what it sends; each
+ * gathered unit has a release; no two living tensors share memory; views lie inside their base. It names section and
+ * operation, and asks nothing of b. */
+
+/* Whether a kind has a rule. Those that models emit for training, `forward` in the table of operations, must have one. */
+bool sh_pass_grad_knows(enum sh_op_kind kind);
 
 /* Which activations are kept for the backward; all others are computed again where it needs them. A choice for each
  * block, whose rule the first that holds is:
@@ -32,14 +53,10 @@ struct sh_recompute {
     int selective;     /* blocks before this one */
 };
 enum { SH_ALL_BLOCKS = INT_MAX };
-void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish);
 
 /* The wish in words: "selective", "selective in 9, full in 3 of 12 blocks". */
 enum { SH_RECOMPUTE_TEXT = 80 };
 const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT]);
-
-/* Neighbouring operations become one of a fused kind (kernels/op.h) where the table has a kernel for it. */
-void sh_pass_fuse(struct sh_program *micro, const struct sh_kernel_table *kernels);
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {
@@ -67,37 +84,6 @@ struct sh_pass_options {
     int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what
                                   keep_after_forward holds anyway */
 };
-
-/* Units with their persistent tensors for one rank, into the empty program `out`. A unit of `micro` may say which groups it
- * is cut and replicated over; one that names neither is cut over those of the mesh. */
-void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
-
-/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
- *   micro_step  of a training section: the first one that it is for; else 0
- * With options.reproducible it reads and writes the levels of the tree that belong to that micro-step. */
-void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int micro_step, int repeat, struct sh_program *out);
-
-/* Append INIT (constant tables, compute copies of the parameters), LOSS, NORM, UPDATE. */
-void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
-void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out);
-void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out);
-void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
-
-/* Name the groups and streams of all collectives, and those that the host's own sums over the batch take. */
-void sh_pass_groups(const struct sh_pass_options *opt, struct sh_program *p);
-
-/* Start gathers ahead of their use, wait for reductions behind the next one's gradients. */
-void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p);
-
-/* Scratch of kernels, lifetimes, offsets in the arena.
- * Errors: SH_E_MEMORY where the segment of a node is beyond 64 bits. */
-sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads);
-
-/* What must hold in any program: each read has a write before it; each collective has one wait, and until then nothing
- * touches its result or changes what it sends; each gathered unit has a release; no two living tensors share memory;
- * views lie inside their base. Errors: SH_E_BUG with section and operation. */
-sh_rc sh_pass_check(const struct sh_program *p);
 
 /* A number that is the same on all ranks when they meet the same collectives in the same order. */
 uint64_t sh_pass_hash(const struct sh_program *p);

@@ -7,8 +7,8 @@
  * lie in an arena of host memory where the program says so. */
 #include "src/base/mem.h"
 #include "src/base/size.h"
+#include "src/pass/build.h"
 #include "src/pass/lifetime.h"
-#include "src/pass/pass.h"
 #include "src/pass/room.h"
 
 #include <stdlib.h>
@@ -216,12 +216,12 @@ static void place_views(struct sh_program *p)
     }
 }
 
-sh_rc sh_pass_place(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
+sh_rc sh_pass_place(const struct sh_build *b, struct sh_program *p)
 {
     struct place pl = {.p = p};
     sh_rc rc;
 
-    add_scratch(p, kernels, threads);
+    add_scratch(p, b->kernels, b->threads);
     place_persistent(&pl);
     pl.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.life);
     pl.shares = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.shares);

@@ -2,7 +2,7 @@
  * and so with the same bits, right before the backward operation that asks for it. What the backward never asks for is
  * never repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
 #include "src/base/mem.h"
-#include "src/pass/pass.h"
+#include "src/pass/build.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,11 +45,6 @@ static void find_crossings(struct recompute *r)
     }
 }
 
-static bool kept_kind(enum sh_op_kind kind)
-{
-    return kind == SH_OP_LINEAR || kind == SH_OP_ATTENTION || kind == SH_OP_ADD;
-}
-
 enum keep { KEEP_ALL, KEEP_COSTLY, KEEP_BORDERS };
 
 static enum keep keep_of(const struct sh_recompute *wish, int block)
@@ -70,7 +65,7 @@ static bool dropped(const struct recompute *r, int root)
         return false;
     switch (keep_of(r->wish, op->block)) {
     case KEEP_ALL: return false;
-    case KEEP_COSTLY: return !kept_kind(op->kind);
+    case KEEP_COSTLY: return !sh_op_info(op->kind)->costly;
     case KEEP_BORDERS: return true;
     }
     return false;
@@ -122,14 +117,15 @@ static void rewrite(struct recompute *r)
     }
 }
 
-void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish)
+sh_rc sh_pass_recompute(const struct sh_build *b, struct sh_program *micro)
 {
+    const struct sh_recompute *wish = &b->recompute;
     size_t n = (size_t)micro->n_tensors;
     struct recompute r = {
         .p = micro, .wish = wish, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
 
     if (wish->full <= 0 && wish->selective <= 0)
-        return;
+        return SH_OK;
     r.old = sh_calloc((size_t)micro->n_ops, sizeof *r.old);
     memcpy(r.old, micro->ops, (size_t)micro->n_ops * sizeof *r.old);
     r.producer = sh_calloc(n, sizeof *r.producer);
@@ -144,6 +140,7 @@ void sh_pass_recompute(struct sh_program *micro, const struct sh_recompute *wish
     free(r.producer);
     free(r.copy);
     free(r.crosses);
+    return SH_OK;
 }
 
 const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT])

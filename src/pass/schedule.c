@@ -14,7 +14,7 @@
  *
  * So G2 runs beside F1, and R3 beside B2: r3 stands before R2, which needs the room of R3's unreduced gradient. */
 #include "src/base/mem.h"
-#include "src/pass/pass.h"
+#include "src/pass/build.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -274,8 +274,9 @@ static void schedule_section(const struct sh_pass_options *opt, struct sh_progra
     free(old);
 }
 
-void sh_pass_schedule(const struct sh_pass_options *opt, struct sh_program *p)
+sh_rc sh_pass_schedule(const struct sh_build *b, struct sh_program *p)
 {
     for (int i = 0; i < p->n_sections; i++)
-        schedule_section(opt, p, &p->sections[i]);
+        schedule_section(&b->options, p, &p->sections[i]);
+    return SH_OK;
 }

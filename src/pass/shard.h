@@ -4,6 +4,21 @@
 
 #include "src/pass/pass.h"
 
+/* Units with their persistent tensors for one rank, into the empty program `out`. */
+void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
+
+/* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
+ *   micro_step  of a training section: the first one that it is for; else 0
+ * With options.reproducible it reads and writes the levels of the tree that belong to that micro-step. */
+void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
+                           int micro_step, int repeat, struct sh_program *out);
+
+/* Append INIT (constant tables, compute copies of the parameters), LOSS, NORM, UPDATE. */
+void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
+void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out);
+void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out);
+void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
+
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 

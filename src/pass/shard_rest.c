@@ -49,7 +49,7 @@ static void copy_constants(const struct sh_program *micro, struct sh_program *p)
     }
 }
 
-void sh_pass_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
@@ -65,7 +65,7 @@ static void sum_over(struct sh_program *p, int scalar, sh_group group, const str
 }
 
 /* Each rank of the data group has the loss of its own rows. */
-void sh_pass_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
     sum_over(out, out->loss, opt->mesh.data, opt);
@@ -98,7 +98,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
 }
 
 /* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks. */
-void sh_pass_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
     struct sh_op round = sh_op_make(SH_OP_EXACT_ROUND);
 
@@ -118,7 +118,7 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     struct sh_range owned;
 
     owned_elems(opt, u, &owned);
-    op->attr.run_first = p->n_runs;
+    op->attr.runs.first = p->n_runs;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &p->params[i];
         struct sh_range mine =
@@ -127,15 +127,15 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
 
         if (mine.begin == mine.end)
             continue;
-        if (p->n_runs > op->attr.run_first && p->runs[p->n_runs - 1].decay == run.decay)
+        if (p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
             p->runs[p->n_runs - 1].end = run.end;
         else
             sh_program_add_run(p, run);
     }
-    op->attr.run_count = p->n_runs - op->attr.run_first;
+    op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
-void sh_pass_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {

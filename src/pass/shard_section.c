@@ -447,7 +447,7 @@ static void bind(struct shard *s)
                 s->map[t] = o;
 }
 
-void sh_pass_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
+void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                            int micro_step, int repeat, struct sh_program *out)
 {
     struct shard s = {.micro = micro,

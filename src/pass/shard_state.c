@@ -126,7 +126,7 @@ static int keep_like(struct sh_program *p, const struct sh_program *micro, int t
     return sh_program_add_tensor(p, &copy);
 }
 
-void sh_pass_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     if (opt->segment_ranks)
         out->segment = (struct sh_segment){.ranks = opt->segment_ranks,

@@ -1,5 +1,7 @@
 #include "src/program/emit.h"
 
+#include "kernels/shape.h"
+
 #include <math.h>
 
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
@@ -121,8 +123,8 @@ int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps)
     struct sh_op op = make_op(e, SH_OP_NORM);
     int64_t rows = tensor(e, x)->dim[0];
 
-    op.attr.rms = rms;
-    op.attr.eps = eps;
+    op.attr.norm.rms = rms;
+    op.attr.norm.eps = eps;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = b;
@@ -139,7 +141,7 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
     struct sh_op op = make_op(e, SH_OP_LINEAR);
     int64_t out = tensor(e, w)->dim[w_in_out ? 1 : 0];
 
-    op.attr.w_in_out = w_in_out;
+    op.attr.linear.w_in_out = w_in_out;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = b;
@@ -148,24 +150,23 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
     return op.out[0];
 }
 
-static int emit_unary(struct sh_emit *e, enum sh_op_kind kind, int x, int64_t columns, const char *what)
+/* How many columns of its input make one of its output: 2 where the row says [N,2F] -> [N,F]. */
+static int64_t columns_of_one(enum sh_op_kind kind)
+{
+    const struct sh_operand_row *in = &sh_op_shape(kind)->in[0];
+
+    return in->dim[in->ndim - 1].term[0].factor;
+}
+
+int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x)
 {
     struct sh_op op = make_op(e, kind);
+    int64_t columns = tensor(e, x)->dim[1] / columns_of_one(kind);
 
     op.in[0] = x;
-    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], columns), what);
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], columns), sh_op_info(kind)->name);
     sh_program_add_op(e->p, &op);
     return op.out[0];
-}
-
-int sh_emit_gelu(struct sh_emit *e, int x)
-{
-    return emit_unary(e, SH_OP_GELU, x, tensor(e, x)->dim[1], "gelu");
-}
-
-int sh_emit_swiglu(struct sh_emit *e, int gate_up)
-{
-    return emit_unary(e, SH_OP_SWIGLU, gate_up, tensor(e, gate_up)->dim[1] / 2, "swiglu");
 }
 
 int sh_emit_add(struct sh_emit *e, int a, int b)
@@ -181,10 +182,10 @@ int sh_emit_add(struct sh_emit *e, int a, int b)
 
 static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
 {
-    op->attr.heads = h->heads;
-    op->attr.kv_heads = h->kv_heads;
-    op->attr.head_dim = h->head_dim;
-    op->attr.scale = 1.0f / sqrtf((float)h->head_dim);
+    op->attr.attn.heads = h->heads;
+    op->attr.attn.kv_heads = h->kv_heads;
+    op->attr.attn.head_dim = h->head_dim;
+    op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
 }
 
 int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
@@ -192,15 +193,14 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
 
     op.phase = SH_PHASE_INIT;
-    op.attr.head_dim = head_dim;
-    op.attr.rope_theta = rope->theta;
-    op.attr.rope_factor = rope->factor;
-    op.attr.rope_low_freq = rope->low_freq;
-    op.attr.rope_high_freq = rope->high_freq;
-    op.attr.rope_original_len = rope->original_len;
-    op.attr.rope_ramp_first = rope->ramp_first;
-    op.attr.rope_ramp_last = rope->ramp_last;
-    op.attr.rope_scale = rope->scale;
+    op.attr.rope.theta = rope->theta;
+    op.attr.rope.factor = rope->factor;
+    op.attr.rope.low_freq = rope->low_freq;
+    op.attr.rope.high_freq = rope->high_freq;
+    op.attr.rope.original_len = rope->original_len;
+    op.attr.rope.ramp_first = rope->ramp_first;
+    op.attr.rope.ramp_last = rope->ramp_last;
+    op.attr.rope.scale = rope->scale;
     op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, head_dim), "rope");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
@@ -224,7 +224,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     struct sh_op op = make_op(e, SH_OP_ATTENTION);
 
     set_heads(&op, h);
-    op.attr.any_order = h->any_order;
+    op.attr.attn.any_order = h->any_order;
     op.in[0] = view3(e, qkv);
     op.in[1] = e->p->docs;
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
@@ -237,7 +237,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 {
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
 
-    op.attr.chunk_rows = chunk_rows;
+    op.attr.head.chunk_rows = chunk_rows;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->targets, 1, DIMS((int64_t)e->batch * e->seq));

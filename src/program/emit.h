@@ -33,8 +33,7 @@ void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe);                       /* [V,C], [P,C] or SH_NONE -> [N,C] */
 int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps);/* [N,C] -> [N,C] */
 int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);    /* [N,I] -> [N,O] */
-int sh_emit_gelu(struct sh_emit *e, int x);                                   /* [N,F] -> [N,F] */
-int sh_emit_swiglu(struct sh_emit *e, int gate_up);                           /* [N,2F] -> [N,F] */
+int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x);        /* [N,k F] -> [N,F], k by the kind's row */
 int sh_emit_add(struct sh_emit *e, int a, int b);                             /* [N,C] -> [N,C] */
 
 struct sh_emit_heads {

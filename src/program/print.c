@@ -1,3 +1,4 @@
+#include "src/mesh/shape.h"
 #include "src/program/program.h"
 
 static void print_tensor(const struct sh_program *p, int t, FILE *out)
@@ -6,6 +7,24 @@ static void print_tensor(const struct sh_program *p, int t, FILE *out)
     for (int i = 0; i < p->tensors[t].ndim; i++)
         fprintf(out, "%s%lld", i ? "," : "", (long long)p->tensors[t].dim[i]);
     fprintf(out, "]%s", sh_dtype_name(p->tensors[t].dtype));
+}
+
+/* What it is over, and the attributes of its kind; those that are 0 are left out. */
+static void print_attrs(const struct sh_program *p, const struct sh_op *op, FILE *out)
+{
+    const struct sh_op_info *info = sh_op_info(op->kind);
+    int group = info->comm ? sh_group_find(p->groups, p->n_groups, op->attr.group) : SH_NONE;
+
+    if (group != SH_NONE)
+        fprintf(out, "  over %s", p->groups[group].name);
+    for (const struct sh_attr_field *f = info->attrs; f && f->name; f++) {
+        double value = sh_attr_value(&op->attr, f);
+
+        if (value != 0 && f->type == SH_ATTR_BOOL)
+            fprintf(out, "  %s", f->name);
+        else if (value != 0)
+            fprintf(out, "  %s %.6g", f->name, value);
+    }
 }
 
 static void print_op(const struct sh_program *p, const struct sh_op *op, int index, FILE *out)
@@ -23,15 +42,24 @@ static void print_op(const struct sh_program *p, const struct sh_op *op, int ind
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         if (op->in[k] != SH_NONE)
             print_tensor(p, op->in[k], out);
+    print_attrs(p, op, out);
     if (op->attr.after != SH_NONE)
         fprintf(out, "  after %d", op->attr.after);
-    if (op->kind == SH_OP_ATTENTION_BWD && op->attr.any_order)
-        fputs("  in any order", out);
     fputc('\n', out);
+}
+
+/* Before there are sections: one micro-step. */
+static void print_micro_step(const struct sh_program *p, FILE *out)
+{
+    fprintf(out, "micro-step: %d operations\n", p->n_ops);
+    for (int i = 0; i < p->n_ops; i++)
+        print_op(p, &p->ops[i], i, out);
 }
 
 void sh_program_print(const struct sh_program *p, FILE *out)
 {
+    if (!p->n_sections)
+        print_micro_step(p, out);
     for (int s = 0; s < p->n_sections; s++) {
         const struct sh_section *section = &p->sections[s];
 

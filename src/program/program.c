@@ -207,8 +207,8 @@ static void operand(const struct sh_program *p, int tensor, char *base, struct s
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call)
 {
     *call = (struct sh_op_call){.kind = op->kind, .attr = &op->attr};
-    if (op->attr.run_count)
-        call->runs = p->runs + op->attr.run_first;
+    if (op->kind == SH_OP_ADAMW)
+        call->runs = p->runs + op->attr.runs.first;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         operand(p, op->in[i], base, &call->in[i]);
     for (int i = 0; i < SH_OP_MAX_OUT; i++)

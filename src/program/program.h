@@ -228,7 +228,7 @@ int sh_program_micro_step(const struct sh_program *p, int m);
 /* Fill in shapes, types and attr of a call; data pointers are base + offset_bytes, NULL when base is NULL. */
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call);
 
-/* One line an op: index, stream, phase, kind, outputs with shapes <- inputs, attributes. */
+/* One line an op: index, stream, phase, kind, outputs with shapes <- inputs, the axis of a collective, attributes. */
 void sh_program_print(const struct sh_program *p, FILE *out);
 
 #endif

@@ -131,10 +131,19 @@ static void report(const char *what, const char *type, double bytes, double seco
     fflush(stdout);
 }
 
+static struct sh_op_attr attr_of(enum sh_op_kind kind)
+{
+    if (kind == SH_OP_ROPE)
+        return (struct sh_op_attr){.attn = {.heads = C / DIM, .kv_heads = C / DIM, .head_dim = DIM}};
+    if (kind == SH_OP_ADAMW)
+        return (struct sh_op_attr){.runs.count = 1};
+    return (struct sh_op_attr){.norm.eps = 1e-5f};
+}
+
 static void measure(enum sh_op_kind kind, const char *operands, enum sh_dtype act)
 {
     const struct sh_decay_run run = {0, LONG, true};
-    struct sh_op_attr attr = {.heads = C / DIM, .kv_heads = C / DIM, .head_dim = DIM, .eps = 1e-5f, .run_count = 1};
+    struct sh_op_attr attr = attr_of(kind);
     struct sh_op_scalars scalars = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f, .weight_decay = 0.1f,
         .beta1_pow = 0.9, .beta2_pow = 0.95, .grad_scale = 1};
     struct sh_op_call call = {.kind = kind, .attr = &attr, .scalars = &scalars, .runs = &run};

@@ -85,7 +85,7 @@ static void measure(const char *what, sh_kernel kernel, int64_t (*work_bytes)(co
 
 static void bench_linear(enum sh_dtype act, int64_t in, int64_t out, bool w_in_out)
 {
-    struct sh_op_attr attr = {.w_in_out = w_in_out};
+    struct sh_op_attr attr = {.linear.w_in_out = w_in_out};
     int64_t w0 = w_in_out ? in : out, w1 = w_in_out ? out : in;
     double flops = 2.0 * N * (double)in * (double)out;
     char name[64];
@@ -110,7 +110,7 @@ static void bench_linear(enum sh_dtype act, int64_t in, int64_t out, bool w_in_o
 static void bench_attention(enum sh_dtype act, int64_t seq)
 {
     int64_t batch = N / seq, wide = 3 * C;
-    struct sh_op_attr attr = {.heads = HEADS, .kv_heads = HEADS, .head_dim = DIM, .scale = 0.125f};
+    struct sh_op_attr attr = {.attn.heads = HEADS, .attn.kv_heads = HEADS, .attn.head_dim = DIM, .attn.scale = 0.125f};
     double pairs = (double)batch * HEADS * (double)seq * (double)(seq + 1) / 2;
     char name[64];
 
@@ -128,7 +128,7 @@ static void bench_attention(enum sh_dtype act, int64_t seq)
 
 static void bench_head(enum sh_dtype act, int64_t chunk_rows)
 {
-    struct sh_op_attr attr = {.chunk_rows = chunk_rows};
+    struct sh_op_attr attr = {.head.chunk_rows = chunk_rows};
     struct sh_op_scalars scalars = {.loss_scale = 1.0 / N};
     char name[64];
 

@@ -180,7 +180,7 @@ static void adamw_has_many_runs(void **state)
     elem_begin_adamw(&ref, N);
     for (int i = 0; i < RUNS; i++)
         runs[i] = (struct sh_decay_run){3 * i, 3 * i + 2, i % 2};
-    ref.attr.run_count = RUNS;
+    ref.attr.runs.count = RUNS;
     ref.call.runs = runs;
     optest_copy(&cuda, &ref);
     cuda.call.runs = runs;

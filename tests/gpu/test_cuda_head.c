@@ -43,7 +43,7 @@ static const struct shape shapes[] = {
 static void begin(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct shape s)
 {
     optest_begin(t, kind);
-    t->attr.chunk_rows = s.chunk_rows;
+    t->attr.head.chunk_rows = s.chunk_rows;
     t->scalars.loss_scale = 1.0 / (double)(s.batch * s.seq);
     optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
     optest_in(t, 1, act, DIMS(s.vocab, s.dim));

@@ -54,7 +54,7 @@ static void weight(struct optest *t, int i, bool out, enum sh_dtype dtype, struc
 static double begin(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct shape s, struct way way)
 {
     optest_begin(t, kind);
-    t->attr.w_in_out = way.w_in_out;
+    t->attr.linear.w_in_out = way.w_in_out;
     optest_in(t, 0, act, DIMS(s.batch, s.seq, kind == SH_OP_LINEAR ? s.in : s.out));
     if (kind == SH_OP_LINEAR_BWD_W) {
         optest_in(t, 1, act, DIMS(s.batch, s.seq, s.in));

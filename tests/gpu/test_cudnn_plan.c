@@ -61,7 +61,7 @@ static struct sh_op_attr attr;
 static struct sh_op_call call_of(enum sh_op_kind kind, struct shape s, enum sh_dtype dtype)
 {
     struct sh_op_call call = {.kind = kind, .attr = &attr};
-    attr = (struct sh_op_attr){.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.dim, .any_order = s.any_order};
+    attr = (struct sh_op_attr){.attn = {.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.dim, .any_order = s.any_order}};
     call.in[kind == SH_OP_ATTENTION ? 0 : 1] =
         (struct sh_operand){.dtype = dtype, .ndim = 3, .dim = {s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim}};
     return call;

@@ -76,8 +76,8 @@ static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool b
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM);
-    t.attr.rms = rms;
-    t.attr.eps = 1e-2f;
+    t.attr.norm.rms = rms;
+    t.attr.norm.eps = 1e-2f;
     optest_in(&t, 0, act, DIMS(N, C));
     optest_in(&t, 1, act, DIMS(C));
     if (bias)
@@ -94,7 +94,7 @@ static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM_BWD);
-    t.attr.rms = rms;
+    t.attr.norm.rms = rms;
     optest_in(&t, 0, act, DIMS(N, C));
     optest_in(&t, 1, act, DIMS(N, C));
     optest_in(&t, 2, act, DIMS(C));
@@ -191,10 +191,10 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse)
     int64_t B = s[0], T = s[1], D = s[4], row = (s[2] + 2 * s[3]) * D;
     struct optest t;
     optest_begin(&t, SH_OP_ROPE);
-    t.attr.heads = s[2];
-    t.attr.kv_heads = s[3];
-    t.attr.head_dim = s[4];
-    t.attr.inverse = inverse;
+    t.attr.attn.heads = s[2];
+    t.attr.attn.kv_heads = s[3];
+    t.attr.attn.head_dim = s[4];
+    t.attr.attn.inverse = inverse;
     optest_in(&t, 0, act, DIMS(B, T, row));
     optest_in(&t, 1, SH_F32, DIMS(T, D));
     optest_out(&t, 0, act, DIMS(B, T, row));
@@ -219,9 +219,9 @@ void elem_rope_table(void **state)
 {
     (void)state;
     static const struct sh_op_attr attrs[] = {
-        {.rope_theta = 10000},
-        {.rope_theta = 500000, .rope_factor = 8, .rope_low_freq = 1, .rope_high_freq = 4, .rope_original_len = 256},
-        {.rope_theta = 10000, .rope_factor = 4, .rope_ramp_first = 20, .rope_ramp_last = 46, .rope_scale = 1.25},
+        {.rope.theta = 10000},
+        {.rope.theta = 500000, .rope.factor = 8, .rope.low_freq = 1, .rope.high_freq = 4, .rope.original_len = 256},
+        {.rope.theta = 10000, .rope.factor = 4, .rope.ramp_first = 20, .rope.ramp_last = 46, .rope.scale = 1.25},
     };
     for (int i = 0; i < 3; i++) {
         struct optest t;
@@ -343,7 +343,7 @@ void elem_begin_adamw(struct optest *t, int64_t n)
     }
     for (int64_t i = 0; i < n; i++)
         optest_set(&t->call.out[2], i, fabs(optest_get(&t->call.out[2], i)));
-    t->attr.run_count = 3;
+    t->attr.runs.count = 3;
     t->runs[0] = (struct sh_decay_run){0, n / 3, true};
     t->runs[1] = (struct sh_decay_run){n / 2, n - n / 9 - n / 20, false};
     t->runs[2] = (struct sh_decay_run){n - n / 9 - n / 20, n - n / 9, true};
@@ -484,8 +484,8 @@ static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
     optest_begin(&add, SH_OP_ADD);
     optest_begin(&norm, SH_OP_NORM);
     optest_begin(&fused, SH_OP_ADD_NORM);
-    norm.attr.rms = fused.attr.rms = rms;
-    norm.attr.eps = fused.attr.eps = 1e-2f;
+    norm.attr.norm.rms = fused.attr.norm.rms = rms;
+    norm.attr.norm.eps = fused.attr.norm.eps = 1e-2f;
     for (int i = 0; i < 2; i++) {
         optest_in(&add, i, act, DIMS(N, C));
         optest_in(&fused, i, act, DIMS(N, C));
@@ -508,7 +508,7 @@ static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
 static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms)
 {
     optest_begin(t, kind);
-    t->attr.rms = rms;
+    t->attr.norm.rms = rms;
     for (int i = 0; i < 2; i++)
         optest_in(t, i, act, DIMS(N, C));
     optest_in(t, 2, act, DIMS(C));

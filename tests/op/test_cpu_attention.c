@@ -40,10 +40,10 @@ static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
 static void begin(struct optest *t, enum sh_op_kind kind, struct shape s)
 {
     optest_begin(t, kind);
-    t->attr.heads = s.heads;
-    t->attr.kv_heads = s.kv_heads;
-    t->attr.head_dim = s.dim;
-    t->attr.scale = 1.0f / sqrtf((float)s.dim);
+    t->attr.attn.heads = s.heads;
+    t->attr.attn.kv_heads = s.kv_heads;
+    t->attr.attn.head_dim = s.dim;
+    t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
 }
 
 static void begin_forward(struct optest *t, enum sh_dtype act, struct shape s)

@@ -172,7 +172,7 @@ static void check_linear(enum sh_dtype act, struct layer l, bool w_in_out, bool 
 {
     struct optest t;
     optest_begin(&t, SH_OP_LINEAR);
-    t.attr.w_in_out = w_in_out;
+    t.attr.linear.w_in_out = w_in_out;
     optest_in(&t, 0, act, DIMS(l.rows, 1, l.in));
     optest_in(&t, 1, act, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));
     if (bias)
@@ -187,7 +187,7 @@ static void check_linear_bwd_x(enum sh_dtype act, struct layer l, bool w_in_out,
 {
     struct optest t;
     optest_begin(&t, SH_OP_LINEAR_BWD_X);
-    t.attr.w_in_out = w_in_out;
+    t.attr.linear.w_in_out = w_in_out;
     optest_in(&t, 0, act, DIMS(l.rows, l.out));
     optest_in(&t, 1, act, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));
     if (residual)
@@ -203,7 +203,7 @@ static void check_linear_bwd_w(enum sh_dtype act, struct layer l, bool w_in_out,
 {
     struct optest t;
     optest_begin(&t, SH_OP_LINEAR_BWD_W);
-    t.attr.w_in_out = w_in_out;
+    t.attr.linear.w_in_out = w_in_out;
     optest_in(&t, 0, act, DIMS(l.rows, l.out));
     optest_in(&t, 1, act, DIMS(l.rows, l.in));
     optest_out(&t, 0, SH_F32, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));

@@ -1,5 +1,5 @@
 /* The table of operations: complete, consistent with the devices' tables, and costs worked out by hand. */
-#include "kernels/op.h"
+#include "kernels/shape.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,13 @@ static void rows_are_complete(void **state)
     (void)state;
     for (int k = 0; k < SH_OP_KINDS; k++) {
         const struct sh_op_info *info = sh_op_info((enum sh_op_kind)k);
+        struct sh_op_shape shape;
         assert_non_null(info->name);
+        assert_non_null(info->shape);
+        assert_true(sh_shape_read(info->shape, info->flops, &shape));
+        assert_int_equal(shape.n_in, info->n_in);
+        assert_int_equal(shape.n_out, info->n_out);
+        assert_true(info->n_in + info->n_out > 0 || k == SH_OP_WAIT);
         assert_true(info->n_in <= SH_OP_MAX_IN && info->n_out <= SH_OP_MAX_OUT);
         assert_int_equal(info->opt_in >> info->n_in, 0);
         assert_int_equal((info->opt_out | info->rw_out) >> info->n_out, 0);
@@ -35,6 +41,35 @@ static void devices_have_all_kernels(void **state)
             assert_int_equal(devices[d]->run[k] == NULL, without);
         }
     }
+}
+
+/* Of an operand all is read: what is not in the language makes the row void. */
+static void texts_are_read(void **state)
+{
+    static const char *const wrong[] = {
+        "", "x [N] act", "x [N] act y [N] act ->", "x [N act ->", "x N] act ->", "x [N] actor ->", "x [N] ->",
+        "[N] act ->", "x [] act ->", "x [N,] act ->", "x [A,B,C,D,E] act ->", "x [N] act maybe ->", "x [N] act of ->",
+        "x [A+B+C+D+E] act ->", "alongname [N] act ->", "x [N] act, ->", "-> x [N] act, -> ",
+        "a [n] f32, b [n] f32, c [n] f32, d [n] f32, e [n] f32, f [n] f32, g [n] f32 ->",
+    };
+    struct sh_op_shape s;
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (sh_shape_read(wrong[i], NULL, &s) || s.n_in || s.n_out)
+            fail_msg("'%s' was read", wrong[i]);
+    assert_true(sh_shape_read("->", NULL, &s));
+    assert_false(sh_shape_read("x [N] act ->", "2N:y", &s));
+    assert_false(sh_shape_read("x [N] act ->", "2N+", &s));
+    assert_true(sh_shape_read("x [P>=T,HD+2KD] act opt of 3TC, y [T] i32 -> z [n] sum inout", "12NTC + N:y", &s));
+    assert_true(s.in[0].optional && !s.in[1].optional && s.out[0].inout && s.out[0].any_shape && !s.in[1].any_shape);
+    assert_int_equal(s.in[0].least, 'T');
+    assert_int_equal(s.in[0].dim[1].n, 2);
+    assert_int_equal(s.in[0].dim[1].term[1].factor, 2);
+    assert_string_equal(s.in[0].dim[1].term[1].letters, "KD");
+    assert_int_equal(s.in[0].touched.term[0].factor, 3);
+    assert_int_equal(s.in[1].dtype, SH_I32);
+    assert_int_equal(s.flops.term[0].factor, 12);
+    assert_int_equal(s.flops.term[1].only_with, 1);
 }
 
 static struct sh_operand shape(enum sh_dtype dtype, int ndim, int64_t d0, int64_t d1, int64_t d2)
@@ -70,7 +105,7 @@ static void linear_costs(void **state)
 static void attention_costs(void **state)
 {
     (void)state;
-    struct sh_op_attr attr = {.heads = 4, .kv_heads = 2, .head_dim = 5};
+    struct sh_op_attr attr = {.attn.heads = 4, .attn.kv_heads = 2, .attn.head_dim = 5};
     struct sh_operand qkv = shape(SH_F32, 3, 2, 3, 40), o = shape(SH_F32, 3, 2, 3, 20), lse = shape(SH_F32, 3, 2, 4, 3);
     struct sh_op_call fwd = {.kind = SH_OP_ATTENTION, .attr = &attr, .in = {qkv}, .out = {o, lse}};
     struct sh_op_call bwd = {.kind = SH_OP_ATTENTION_BWD, .attr = &attr, .in = {o, qkv, o, lse}, .out = {qkv}};
@@ -105,7 +140,7 @@ static void other_costs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_complete), cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
+        cmocka_unit_test(rows_are_complete), cmocka_unit_test(texts_are_read), cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
         cmocka_unit_test(attention_costs),   cmocka_unit_test(other_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,8 +71,8 @@ static void check_norm(bool rms, bool bias, int64_t N, int64_t C)
 {
     struct optest f, b;
     pair_begin(&f, SH_OP_NORM, &b, SH_OP_NORM_BWD);
-    f.attr.rms = b.attr.rms = rms;
-    f.attr.eps = b.attr.eps = 1e-2f;
+    f.attr.norm.rms = b.attr.norm.rms = rms;
+    f.attr.norm.eps = b.attr.norm.eps = 1e-2f;
     optest_in(&f, 0, SH_F64, DIMS(N, C));
     optest_in(&f, 1, SH_F64, DIMS(C));
     if (bias)
@@ -117,7 +117,7 @@ static void check_linear(bool w_in_out)
     enum { N = 3, I = 5, O = 4 };
     pair_begin(&f, SH_OP_LINEAR, &x, SH_OP_LINEAR_BWD_X);
     pair_begin(&w, SH_OP_LINEAR_BWD_W, &b, SH_OP_BIAS_BWD);
-    f.attr.w_in_out = x.attr.w_in_out = w.attr.w_in_out = w_in_out;
+    f.attr.linear.w_in_out = x.attr.linear.w_in_out = w.attr.linear.w_in_out = w_in_out;
     optest_in(&f, 0, SH_F64, DIMS(N, I));
     optest_in(&f, 1, SH_F64, DIMS(w_in_out ? I : O, w_in_out ? O : I));
     optest_in(&f, 2, SH_F64, DIMS(O));
@@ -220,10 +220,10 @@ static void act(void **state)
 
 static void set_heads(struct optest *t, int heads, int kv_heads, int head_dim)
 {
-    t->attr.heads = heads;
-    t->attr.kv_heads = kv_heads;
-    t->attr.head_dim = head_dim;
-    t->attr.scale = 1 / sqrtf((float)head_dim);
+    t->attr.attn.heads = heads;
+    t->attr.attn.kv_heads = kv_heads;
+    t->attr.attn.head_dim = head_dim;
+    t->attr.attn.scale = 1 / sqrtf((float)head_dim);
 }
 
 static void rope(void **state)
@@ -235,7 +235,7 @@ static void rope(void **state)
     pair_begin(&f, SH_OP_ROPE, &b, SH_OP_ROPE);
     set_heads(&f, H, K, D);
     set_heads(&b, H, K, D);
-    b.attr.inverse = true;
+    b.attr.attn.inverse = true;
     optest_in(&f, 0, SH_F64, DIMS(B, T, ROW));
     optest_in(&f, 1, SH_F64, DIMS(T, D));
     optest_out(&f, 0, SH_F64, DIMS(B, T, ROW));
@@ -261,11 +261,11 @@ static void rope_table(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct optest t;
         optest_begin(&t, SH_OP_ROPE_TABLE);
-        t.attr.rope_theta = 16;
-        t.attr.rope_factor = cases[i].factor;
-        t.attr.rope_low_freq = cases[i].low;
-        t.attr.rope_high_freq = cases[i].high;
-        t.attr.rope_original_len = 8 * acos(-1);
+        t.attr.rope.theta = 16;
+        t.attr.rope.factor = cases[i].factor;
+        t.attr.rope.low_freq = cases[i].low;
+        t.attr.rope.high_freq = cases[i].high;
+        t.attr.rope.original_len = 8 * acos(-1);
         optest_out(&t, 0, SH_F32, DIMS(5, 4));
         optest_run(&t, &sh_kernels_ref, 1);
         for (int p = 0; p < 5; p++) {
@@ -287,7 +287,7 @@ static void rope_table_with_a_ramp(void **state)
     (void)state;
     optest_begin(&t, SH_OP_ROPE_TABLE);
     t.attr = (struct sh_op_attr){
-        .rope_theta = 16, .rope_factor = 4, .rope_ramp_first = 0, .rope_ramp_last = 2, .rope_scale = 1.5};
+        .rope.theta = 16, .rope.factor = 4, .rope.ramp_first = 0, .rope.ramp_last = 2, .rope.scale = 1.5};
     optest_out(&t, 0, SH_F32, DIMS(5, 8));
     optest_run(&t, &sh_kernels_ref, 1);
     for (int p = 0; p < 5; p++)
@@ -374,7 +374,7 @@ static void head(void **state)
     optest_seed(7);
     pair_begin(&f, SH_OP_HEAD_LOSS, &b, SH_OP_HEAD_LOSS_GRAD);
     b.scalars.loss_scale = 0.37;
-    f.attr.chunk_rows = b.attr.chunk_rows = 2;
+    f.attr.head.chunk_rows = b.attr.head.chunk_rows = 2;
     optest_in(&f, 0, SH_F64, DIMS(N, C));
     optest_in(&f, 1, SH_F64, DIMS(V, C));
     optest_in_ints(&f, 2, 0, V, DIMS(N));

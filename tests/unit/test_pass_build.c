@@ -1,6 +1,7 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
 #include "src/layout/layout.h"
+#include "src/pass/shard.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
@@ -196,6 +197,24 @@ static void gradients_are_reduced_when_asked(void **state)
         assert_int_equal(count(p, SH_SECTION_MIDDLE, SH_OP_ALL_REDUCE), 0);
         assert_int_equal(count(p, SH_SECTION_LAST, SH_OP_ALL_REDUCE), 5);
         sh_program_destroy(p);
+    }
+}
+
+/* What models emit for training has a rule, and nothing else has; a kind whose backward is a kind is one of those. */
+static void what_models_emit_has_a_gradient(void **state)
+{
+    (void)state;
+    for (int k = 0; k < SH_OP_KINDS; k++) {
+        const struct sh_op_info *info = sh_op_info((enum sh_op_kind)k);
+        bool has_backward = false;
+        char name[64];
+
+        snprintf(name, sizeof name, "%s_bwd", info->name);
+        for (int other = 0; other < SH_OP_KINDS; other++)
+            has_backward |= !strcmp(sh_op_info((enum sh_op_kind)other)->name, name);
+        if (info->forward != sh_pass_grad_knows((enum sh_op_kind)k) || (has_backward && !info->forward))
+            fail_msg("%s: a row that is %s, %s rule in grad.c", info->name, info->forward ? "forward" : "not forward",
+                     sh_pass_grad_knows((enum sh_op_kind)k) ? "a" : "no");
     }
 }
 
@@ -502,25 +521,24 @@ static void a_unit_has_groups_of_its_own(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
     struct sh_mesh_shape mesh = tiny_mesh(2, 3, 1, 4);
-    struct sh_program *micro = sh_program_create(SH_F32), *p = sh_program_create(SH_F32);
+    struct sh_program *micro, *p = sh_program_create(SH_F32);
     const struct sh_unit *own, *other;
 
     (void)state;
     b.options.mesh = mesh;
-    sh_model_emit(&b.model, &b.batch, micro);
-    assert_int_equal(sh_pass_grad(micro), SH_OK);
+    assert_int_equal(sh_pass_micro_step(&b, true, &micro), SH_OK);
     micro->units[1].shard = mesh.replicate;
     micro->units[1].replicate = mesh.shard;
-    sh_pass_shard_state(micro, &b.options, p);
-    sh_pass_shard_init(micro, &b.options, p);
-    sh_pass_shard_section(micro, &b.options, SH_SECTION_ONLY, 0, 1, p);
-    sh_pass_shard_norm(&b.options, p);
-    sh_pass_shard_update(&b.options, p);
-    sh_pass_shard_loss(&b.options, p);
-    sh_pass_groups(&b.options, p);
-    sh_pass_schedule(&b.options, p);
-    assert_int_equal(sh_pass_place(p, b.kernels, 1), SH_OK);
-    assert_int_equal(sh_pass_check(p), SH_OK);
+    sh_shard_state(micro, &b.options, p);
+    sh_shard_init(micro, &b.options, p);
+    sh_shard_section(micro, &b.options, SH_SECTION_ONLY, 0, 1, p);
+    sh_shard_norm(&b.options, p);
+    sh_shard_update(&b.options, p);
+    sh_shard_loss(&b.options, p);
+    assert_int_equal(sh_pass_groups(&b, p), SH_OK);
+    assert_int_equal(sh_pass_schedule(&b, p), SH_OK);
+    assert_int_equal(sh_pass_place(&b, p), SH_OK);
+    assert_int_equal(sh_pass_check(&b, p), SH_OK);
     own = &p->units[1];
     other = &p->units[2];
     assert_int_equal(own->chunk, sh_layout_chunk(own->elems, 3));
@@ -550,6 +568,7 @@ int main(void)
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(units_are_reduced_once),
+        cmocka_unit_test(what_models_emit_has_a_gradient),
         cmocka_unit_test(bf16_reductions_send_half),
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(no_operation_makes_gradients_of_two_units),

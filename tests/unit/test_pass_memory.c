@@ -207,7 +207,7 @@ static void a_view_lies_in_its_base(void **state)
     int view = add(p, 50, base, 10), again = add(p, 5, view, 7);
 
     (void)state;
-    assert_int_equal(sh_pass_place(p, &sh_kernels_ref, 1), SH_OK);
+    assert_int_equal(sh_pass_place(&(struct sh_build){.kernels = &sh_kernels_ref, .threads = 1}, p), SH_OK);
     assert_int_equal(p->tensors[first].offset_bytes, 0);
     assert_int_equal(p->tensors[base].offset_bytes, 256);
     assert_int_equal(p->tensors[view].offset_bytes, 256 + 40);

@@ -46,6 +46,14 @@ static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
     return mix(mix(h, t->base_elems), t->offset_bytes);
 }
 
+static uint64_t mix_value(uint64_t h, double v)
+{
+    int64_t bits;
+
+    memcpy(&bits, &v, sizeof bits);
+    return mix(h, bits);
+}
+
 /* The number of a group by its name: in the digests groups have the numbers of the axes that were in their place. */
 static int number_of(const struct sh_program *p, const struct sh_op *op)
 {
@@ -83,10 +91,10 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
     h = mix_all(h, (const int[]){op->kind, op->work, op->stream, op->phase, op->block, op->unit}, 6);
     h = mix_all(h, op->in, SH_OP_MAX_IN);
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
-    h = mix_all(h, (const int[]){a->rms, a->w_in_out, (int)a->accumulate, a->inverse, a->heads, a->kv_heads, a->head_dim,
-                                 number_of(p, op), a->waits_for, a->after, a->run_first, a->run_count, 0}, 13);
-    h = mix(h, a->chunk_rows);
-    return mix_all(h, (const int[6]){0}, 6);
+    h = mix_all(h, (const int[]){(int)a->accumulate, number_of(p, op), a->waits_for, a->after}, 4);
+    for (const struct sh_attr_field *f = sh_op_info(op->kind)->attrs; f && f->name; f++)
+        h = mix_value(h, sh_attr_value(a, f));
+    return h;
 }
 
 static uint64_t of_unit(uint64_t h, const struct sh_unit *u)

@@ -1,4 +1,5 @@
 /* The array itself: rows, views, calls, the printer, and the emitters that write it. */
+#include "src/mesh/shape.h"
 #include "src/program/emit.h"
 
 #include <setjmp.h>
@@ -148,8 +149,8 @@ static void a_call_has_its_runs_of_decay(void **state)
 
     (void)state;
     sh_program_add_run(p, (struct sh_decay_run){0, 1, true});
-    op.attr.run_first = sh_program_add_run(p, (struct sh_decay_run){5, 9, false});
-    op.attr.run_count = 1;
+    op.attr.runs.first = sh_program_add_run(p, (struct sh_decay_run){5, 9, false});
+    op.attr.runs.count = 1;
     sh_program_call(p, &op, NULL, &call);
     assert_int_equal(call.runs->begin, 5);
     assert_int_equal(call.runs->end, 9);
@@ -264,6 +265,54 @@ static void printed(void **state)
     sh_program_destroy(p);
 }
 
+/* The operation as a line of a program that has nothing else. */
+static char *line_of(const struct sh_op *op)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    const struct sh_mesh_shape mesh = {.n = 2, .axis = {{"shard", 2, 1}, {"replicate", 2, 2}}, .shard = 1, .replicate = 2};
+
+    sh_program_use_group(p, &mesh, mesh.replicate, SH_STREAM_REPLICATE);
+    sh_program_add_section(p, SH_SECTION_MIDDLE, 1);
+    sh_program_add_op(p, op);
+    p->sections[0].n_ops = 1;
+    sh_program_print(p, f);
+    fclose(f);
+    sh_program_destroy(p);
+    return text;
+}
+
+static void attributes_are_printed(void **state)
+{
+    static const struct {
+        enum sh_op_kind kind;
+        struct sh_op_attr attr;
+        const char *says;
+    } table[] = {
+        {SH_OP_NORM, {.after = SH_NONE, .norm = {1e-5f, true}}, "norm            eps 1e-05  rms\n"},
+        {SH_OP_LINEAR_BWD_W, {.after = SH_NONE, .linear.w_in_out = true}, "linear_bwd_w    w_in_out\n"},
+        {SH_OP_ROPE, {.after = SH_NONE, .attn = {8, 2, 64, 0, true}}, "  heads 8  kv_heads 2  head_dim 64  inverse\n"},
+        {SH_OP_ROPE_TABLE, {.after = SH_NONE, .rope = {.theta = 500000}}, "  theta 500000\n"},
+        {SH_OP_HEAD_LOSS, {.after = SH_NONE, .head.chunk_rows = 4096}, "  chunk_rows 4096\n"},
+        {SH_OP_ADAMW, {.after = SH_NONE, .runs = {7, 2}}, "  first 7  count 2\n"},
+        {SH_OP_ALL_REDUCE, {.after = 3, .group = 2}, "  over replicate  after 3\n"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct sh_op op = sh_op_make(table[i].kind);
+        char *text;
+
+        op.attr = table[i].attr;
+        text = line_of(&op);
+        if (!strstr(text, table[i].says))
+            fail_msg("%s has no '%s'", text, table[i].says);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +328,7 @@ int main(void)
         cmocka_unit_test(every_word_has_a_name),
         cmocka_unit_test(neighbours_are_read_as_one_matrix),
         cmocka_unit_test(printed),
+        cmocka_unit_test(attributes_are_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,76 @@
+/* The texts of the operation table (op.c), read: operands with their shapes and types, and formulas over the same letters.
+ *
+ *   "x [N,I] act, w [O,I] act turns, b [O] act opt -> y [N,O] act"
+ *
+ * An operand is NAME [DIMS] TYPE and flags; inputs stand before the arrow.
+ *   dims   formulas: sums of products of a number and letters, as N, 2F, HD+2KD. A letter is one number in all operands of a
+ *          call: what a dim that is the letter alone says, or an attribute (struct sh_attr_field). P>=T: P, which is T at
+ *          least. [n], a small letter: any shape of n elements
+ *   type   f32 bf16 f64 i32 i16; act: f32 or bf16, sum: f32, f64 or bf16, any: any, each the same for all operands that say
+ *          so; float: f32 or bf16
+ *   flags  opt: may be absent; opt:bf16: is there when act is bf16, and only then
+ *          +=: added to when attr->accumulate says so; inout: its earlier value counts always
+ *          turns: its two dims change places when attr->linear.w_in_out
+ *          of FORMULA: the call touches so many of its elements only
+ * A term of a formula of operations may end in :NAME, and counts when that input is there.
+ *
+ * Local; the table is read once, by whoever asks first. */
+#ifndef SH_KERNELS_SHAPE_H
+#define SH_KERNELS_SHAPE_H
+
+#include "kernels/op.h"
+
+enum { SH_FORMULA_TERMS = 4, SH_FORMULA_LETTERS = 8, SH_OPERAND_NAME = 8 };
+
+struct sh_formula {
+    int n; /* terms; 0: there is none */
+    struct sh_formula_term {
+        int factor;
+        char letters[SH_FORMULA_LETTERS];
+        int only_with; /* input; -1: counts always */
+    } term[SH_FORMULA_TERMS];
+};
+
+enum sh_type_rule { SH_TYPE_FIXED, SH_TYPE_ACT, SH_TYPE_SUM, SH_TYPE_ANY, SH_TYPE_FLOAT, SH_TYPE_RULES };
+
+struct sh_operand_row {
+    char name[SH_OPERAND_NAME];
+    const char *text;              /* the operand in the text of its row, text_len characters */
+    int text_len;
+    int ndim;
+    struct sh_formula dim[SH_MAX_DIMS];
+    char least;                    /* dim[0] is this letter at least; 0: no limit */
+    enum sh_type_rule type;
+    enum sh_dtype dtype;           /* FIXED */
+    bool any_shape;                /* dim[0] is the number of elements */
+    bool optional, with_bf16;      /* the latter: see opt:bf16 */
+    bool adds, inout, turns;
+    struct sh_formula touched;
+};
+
+struct sh_op_shape {
+    int n_in, n_out;
+    struct sh_operand_row in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
+    struct sh_formula flops;
+};
+
+/* Read a row's texts; flops may be NULL. False: they are not in the language above. `shape` keeps pointers to `text`. */
+bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape);
+
+/* The row of a kind; without operands where its text cannot be read. */
+const struct sh_op_shape *sh_op_shape(enum sh_op_kind kind);
+
+/* What the letters of a call stand for; -1: nothing says so. Operands without dims are absent. */
+struct sh_letters {
+    int64_t value[128];
+};
+void sh_shape_letters(const struct sh_op_call *call, struct sh_letters *letters);
+
+/* A letter without a value makes it negative: no dim is. */
+double sh_formula_value(const struct sh_formula *f, const struct sh_letters *letters, const struct sh_op_call *call);
+
+/* NULL: the call's operands are what the table says; else text, which says which is not. */
+enum { SH_MISFIT_TEXT = 192 };
+const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_TEXT]);
+
+#endif

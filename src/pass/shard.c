@@ -1,0 +1,73 @@
+/* The program of a rank from the micro-steps on logical tensors: state, sections in their order. */
+#include "src/pass/build.h"
+#include "src/pass/shard.h"
+
+/* Micro-steps with the same place in the tree of sums share a section: of 2^k there are (k + 1)(k + 2) / 2 at most. */
+static void add_tree(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
+{
+    int last = b->options.micro_steps - 1;
+
+    for (int m = 0; m <= last; m++) {
+        enum sh_section_kind kind = m == 0 ? SH_SECTION_FIRST : m < last ? SH_SECTION_MIDDLE : SH_SECTION_LAST;
+        int same = sh_program_micro_step(p, m);
+
+        if (same == SH_NONE)
+            sh_shard_section(micro, &b->options, kind, m, 1, p);
+        else
+            p->sections[same].repeat++;
+    }
+}
+
+static void add_micro_steps(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
+{
+    int n = b->options.micro_steps;
+
+    if (n == 1) {
+        sh_shard_section(micro, &b->options, SH_SECTION_ONLY, 0, 1, p);
+    } else if (p->tree_sums) {
+        add_tree(b, micro, p);
+    } else {
+        sh_shard_section(micro, &b->options, SH_SECTION_FIRST, 0, 1, p);
+        if (n > 2)
+            sh_shard_section(micro, &b->options, SH_SECTION_MIDDLE, 1, n - 2, p);
+        sh_shard_section(micro, &b->options, SH_SECTION_LAST, n - 1, 1, p);
+    }
+}
+
+static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
+{
+    struct sh_program *micro;
+    sh_rc rc = sh_pass_micro_step(b, true, &micro);
+
+    if (rc == SH_OK) {
+        add_micro_steps(b, micro, p);
+        sh_shard_norm(&b->options, p);
+        sh_shard_update(&b->options, p);
+    }
+    sh_program_destroy(micro);
+    return rc;
+}
+
+/* Units and constants are those of the forward: training micro-steps have no other. */
+sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
+{
+    struct sh_program *micro;
+    sh_rc rc = SH_OK;
+
+    SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
+    p->tree_sums = b->options.reproducible;
+    p->snapshot_on_host = b->snapshot_on_host;
+    sh_shard_state(micro, &b->options, p);
+    sh_shard_init(micro, &b->options, p);
+    if (b->options.training)
+        SH_TRY_OUT(add_training(b, p));
+    if (b->evaluate)
+        sh_shard_section(micro, &b->options, SH_SECTION_EVAL, 0, 0, p);
+    if (b->logits)
+        sh_shard_section(micro, &b->options, SH_SECTION_LOGITS, 0, 0, p);
+    else
+        sh_shard_loss(&b->options, p);
+out:
+    sh_program_destroy(micro);
+    return rc;
+}
