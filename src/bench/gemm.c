@@ -127,7 +127,7 @@ static void find_shapes(struct bench *b)
 
             if (!kind || !p->sections[s].repeat)
                 continue;
-            sh_program_call(p, &p->ops[i], arena, &call);
+            sh_program_call(p, &p->ops[i], &(struct sh_bases){{arena}}, &call);
             call.scalars = &b->scalars;
             call.queue = b->rate.queue;
             add_call(b, kind, &call, p->sections[s].repeat);

@@ -97,7 +97,8 @@ sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
 
     sh_pass_fuse(micro, b->kernels);
     p->tree_sums = b->options.reproducible;
-    p->snapshot_on_host = b->snapshot_on_host;
+    if (b->snapshot_on_host)
+        sh_program_add_tier(p, "host", SH_TIER_HOST);
     sh_pass_shard_state(micro, &b->options, p);
     sh_pass_shard_init(micro, &b->options, p);
     if (b->options.training)

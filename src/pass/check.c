@@ -33,6 +33,15 @@ static bool fits(const struct sh_check *c, const int *operand, int room, int n, 
     return true;
 }
 
+/* Kernels and collectives reach the device's memory only. */
+static bool within_reach(const struct sh_check *c, const int *operand, int room)
+{
+    for (int k = 0; k < room; k++)
+        if (operand[k] != SH_NONE && c->p->tensors[operand[k]].tier != 0)
+            return false;
+    return true;
+}
+
 static sh_rc check_operands(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -44,6 +53,8 @@ static sh_rc check_operands(const struct sh_check *c, int i)
         return sh_check_broken(c, i, "an output is missing or too many");
     if (op->work != SH_NONE && !names_tensor(c, op->work))
         return sh_check_broken(c, i, "its scratch is no tensor");
+    if (!within_reach(c, op->in, SH_OP_MAX_IN) || !within_reach(c, op->out, SH_OP_MAX_OUT))
+        return sh_check_broken(c, i, "an operand lies in another tier than the device's");
     return SH_OK;
 }
 
