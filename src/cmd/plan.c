@@ -59,7 +59,8 @@ static void print_request(const struct plan *l)
            m->layers, m->dim, m->heads, m->kv_heads, m->head_dim, m->ffn_dim, m->vocab, m->tied ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
     printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n",
-           sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world, missing_nodes(l));
+           sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
+           missing_nodes(l));
     printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
     if (inner > 1)
         printf(", after the forward over %d ranks", inner);

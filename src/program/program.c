@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 int sh_program_add_tier(struct sh_program *p, const char *name, int kind)
 {
@@ -14,12 +15,23 @@ int sh_program_add_tier(struct sh_program *p, const char *name, int kind)
     return p->n_tiers++;
 }
 
+int sh_program_add_stream(struct sh_program *p, const char *name, int runs)
+{
+    struct sh_stream *stream = &p->streams[p->n_streams];
+
+    stream->runs = runs;
+    snprintf(stream->name, sizeof stream->name, "%s", name);
+    return p->n_streams++;
+}
+
 struct sh_program *sh_program_create(enum sh_dtype act)
 {
     struct sh_program *p = sh_calloc(1, sizeof *p);
 
     p->act = act;
     sh_program_add_tier(p, "device", SH_TIER_DEVICE);
+    memcpy(p->streams, sh_streams, sizeof sh_streams);
+    p->n_streams = SH_STREAMS;
     p->tokens = p->targets = p->docs = p->loss = p->squares = p->sumsq = p->logits = SH_NONE;
     return p;
 }
@@ -89,7 +101,7 @@ int sh_group_find(const struct sh_group_use *groups, int n, sh_group group)
     return SH_NONE;
 }
 
-void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, enum sh_stream stream)
+void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream)
 {
     struct sh_group_use use = {.axes = group};
     int row = sh_group_find(p->groups, p->n_groups, group);

@@ -69,8 +69,14 @@ struct sh_tensor {
     int64_t offset_bytes;  /* in the arena; set by place; for views the view's own place */
 };
 
-enum sh_stream { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS };
-const char *sh_stream_name(enum sh_stream s);
+/* Operations of one stream run one after the other, beside those of the others. Rows of the program: these come first
+ * in each one, and a pass may add its own. */
+struct sh_stream {
+    char name[16]; /* "compute", "gather" */
+    enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES } runs;
+};
+enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 8 };
+extern const struct sh_stream sh_streams[SH_STREAMS];
 
 /* A group of ranks that collectives are over, and the streams that carry them. */
 struct sh_group_use {
@@ -88,7 +94,7 @@ struct sh_op {
     int in[SH_OP_MAX_IN];   /* tensor index or SH_NONE */
     int out[SH_OP_MAX_OUT];
     int work;               /* scratch tensor or SH_NONE */
-    enum sh_stream stream;
+    int stream;
     enum sh_phase phase;
     int block;              /* transformer block the operation belongs to; SH_NONE: outside of all */
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
@@ -181,9 +187,10 @@ struct sh_program {
     int logits;            /* [B,V] f32 */
 
     struct sh_tier tiers[SH_TIERS_MAX]; int n_tiers;
+    struct sh_stream streams[SH_STREAMS_MAX]; int n_streams;
 
-    /* Set by place. The arena of the device is one range of addresses: own_bytes of this rank, then the segment of its node, in which
-     * the groups' tensors lie first and then each rank's part. */
+    /* Set by place. The arena of the device is one range of addresses: own_bytes of this rank, then the segment of its
+     * node, in which the groups' tensors lie first and then each rank's part. */
     int64_t persistent_bytes; /* at the front of the own part */
     int64_t own_bytes;
     struct sh_segment {
@@ -202,8 +209,9 @@ int64_t sh_segment_bytes(const struct sh_segment *w);
 struct sh_program *sh_program_create(enum sh_dtype act);
 void sh_program_destroy(struct sh_program *p);
 
-/* Another tier; returns its row. */
+/* Another tier, another stream; returns its row. */
 int sh_program_add_tier(struct sh_program *p, const char *name, int kind);
+int sh_program_add_stream(struct sh_program *p, const char *name, int runs);
 
 /* Append; returns the index. Storage of earlier rows may move: keep indices, not pointers. */
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
@@ -214,7 +222,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 
 /* Let the program have collectives over a group in a stream; nothing changes where it has. */
-void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, enum sh_stream stream);
+void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 
 /* The row of a group; SH_NONE: it is not used. */
 int sh_group_find(const struct sh_group_use *groups, int n, sh_group group);

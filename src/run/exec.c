@@ -206,7 +206,7 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
 
     sh_comm_note(e->comm, e->step, e->labels[i]);
-    if (info->comm)
+    if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
         return start(e, s, i);
     if (e->p->ops[i].kind == SH_OP_WAIT)
         return wait(e, s, i);
