@@ -156,7 +156,8 @@ static sh_rc write_meta(const struct layout *l)
         const char *name;
         int64_t value;
     } numbers[] = {
-        {"format_major", sh_ckpt_major(&l->index->states)}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step}, {"updates", m->updates},
+        {"format_major", sh_ckpt_major(&l->index->states)}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step},
+        {"updates", m->updates},
         {"samples", m->samples}, {"tokens", m->tokens}, {"block_elems", SH_CKPT_BLOCK_ELEMS},
     };
     uint64_t unsigned_yet = 0;

@@ -111,8 +111,8 @@ static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a
         return SH_OK;
     SH_TRY(measure(d, state, other, a, b, &far));
     if (far.elems > 0)
-        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n", d->a.index.states.name[state],
-                a->name, (long long)far.elems, (long long)a->elems, far.most, far.relative);
+        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n",
+                d->a.index.states.name[state], a->name, (long long)far.elems, (long long)a->elems, far.most, far.relative);
     d->found += far.elems > 0;
     return SH_OK;
 }
@@ -133,7 +133,8 @@ static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t 
     return SH_OK;
 }
 
-static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const struct sh_ckpt_states *b, const char *path)
+static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const struct sh_ckpt_states *b,
+                        const char *path)
 {
     for (int s = 0; s < a->n; s++)
         if (sh_ckpt_states_find(b, a->name[s]) < 0) {

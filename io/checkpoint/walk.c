@@ -23,8 +23,9 @@ static sh_rc check_format(const struct reader *r, int expected)
     SH_TRY(sh_ckpt_plain_word(r->file, r->path, "format", SH_CKPT_FORMAT));
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "format_major", &major));
     if (major != expected && major >= 1 && major <= SH_CKPT_MAJOR)
-        return sh_fail(SH_E_DATA, "%s is of format %lld and has no index of its own, without which only format 1 is read",
-                       r->path, (long long)major);
+        return sh_fail(SH_E_DATA,
+                       "%s is of format %lld and has no index of its own, without which only format 1 is read", r->path,
+                       (long long)major);
     if (major != expected)
         return sh_fail(SH_E_DATA, "%s has format version %lld, but this program reads %d; use the Sherd that wrote it",
                        r->path, (long long)major, SH_CKPT_MAJOR);
@@ -90,7 +91,8 @@ struct listing {
 
 static sh_rc bad_name(const struct listing *l)
 {
-    return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path, l->index->states.name[l->state]);
+    return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path,
+                   l->index->states.name[l->state]);
 }
 
 static sh_rc take_tensor(struct listing *l, const char *name, struct sh_ckpt_entry *e)
@@ -140,7 +142,8 @@ static int by_order(const void *a, const void *b)
  * has not yet written there when a block of the group is damaged (1.10 to 1.14): with luck that is zero. */
 static sh_rc take_links(struct listing *l, hid_t group)
 {
-    SH_H5(H5Literate(group, H5_INDEX_CRT_ORDER, H5_ITER_NATIVE, NULL, visit, l), l->r->path, l->index->states.name[l->state]);
+    SH_H5(H5Literate(group, H5_INDEX_CRT_ORDER, H5_ITER_NATIVE, NULL, visit, l), l->r->path,
+          l->index->states.name[l->state]);
     SH_TRY(l->rc);
     qsort(l->link, (size_t)l->n, sizeof *l->link, by_order);
     for (int64_t i = 0; i < l->n; i++)

@@ -136,6 +136,8 @@ static sh_rc open_comm(struct bench *b)
     SH_TRY(open_groups(b));
     opt.groups = b->groups;
     opt.n_groups = GROUPS;
+    opt.streams = sh_streams;
+    opt.n_streams = SH_STREAMS;
     return sh_comm_create(r->mesh, &opt, &b->comm);
 }
 
@@ -258,7 +260,7 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     }
 }
 
-static enum sh_stream stream_of(const struct test *t)
+static int stream_of(const struct test *t)
 {
     if (t->group->streams >> SH_STREAM_REPLICATE & 1)
         return SH_STREAM_REPLICATE;

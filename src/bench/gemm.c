@@ -127,7 +127,7 @@ static void find_shapes(struct bench *b)
 
             if (!kind || !p->sections[s].repeat)
                 continue;
-            sh_program_call(p, &p->ops[i], arena, &call);
+            sh_program_call(p, &p->ops[i], &(struct sh_bases){{arena}}, &call);
             call.scalars = &b->scalars;
             call.queue = b->rate.queue;
             add_call(b, kind, &call, p->sections[s].repeat);
@@ -204,7 +204,8 @@ static sh_rc report(struct bench *b)
         sh_strfmt("products of a training step of %s, %d sequences of %d tokens; one call of the slowest of %d ranks\n"
                   "of %d threads, %d rounds; share: of a step's products; floor: the square's best round\n"
                   "for the MFU of training: --metrics.peak_tflops=%.4g",
-                  cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len, sh_mesh_ranks(&b->r->mesh->shape),
+                  cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len,
+                  sh_mesh_ranks(&b->r->mesh->shape),
                   b->r->threads, b->options->repeat, peak_tflops(b));
     sh_rc rc;
 

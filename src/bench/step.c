@@ -156,7 +156,8 @@ static char *describe(const struct bench *b, const struct sh_config *cfg)
         "measured peaks of a rank: %.1f GFLOP/s in a square product, %.1f GB/s in a copy (read and written); "
         "operations and\n"
         "bytes are rank 0's; a floor is the longer of both at these rates; of the step %.4g s, %.1f %% of it",
-        cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape), b->r->threads,
+        cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape),
+        b->r->threads,
         b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
         b->peaks.flops_per_second / 1e9, b->peaks.bytes_per_second / 1e9, step->floor_seconds,
         100 * step->floor_seconds / seconds);
@@ -172,7 +173,7 @@ static sh_rc report(struct bench *b, const struct sh_config *cfg)
     sh_bench_add(&b->list, "step, traced");
     rc = read_metrics(b, cfg);
     if (rc == SH_OK)
-        rc = sh_bench_trace_read(path, b->options->repeat, &b->peaks, &b->list);
+        rc = sh_bench_trace_read(path, b->r->p->n_streams, b->options->repeat, &b->peaks, &b->list);
     free(path);
     SH_TRY(rc);
     sum_up(b);

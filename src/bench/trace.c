@@ -13,7 +13,7 @@
 static const size_t most_bytes = (size_t)1 << 30;
 
 struct reader {
-    int steps;
+    int waits, steps;
     const struct sh_bench_peaks *peaks;
     struct sh_bench_list *list;
     int first;  /* row of this reader */
@@ -37,7 +37,7 @@ static void forget_layer(const char *label, char *out, size_t bytes)
 }
 
 /* Whether the event is the compute stream's or a wait; collectives that nobody waits for cost nothing. */
-static bool name_of(json_t *event, char *name, size_t bytes)
+static bool name_of(json_t *event, int waits, char *name, size_t bytes)
 {
     const char *label = json_string_value(json_object_get(event, "name")),
                *phase = json_string_value(json_object_get(event, "ph"));
@@ -51,11 +51,11 @@ static bool name_of(json_t *event, char *name, size_t bytes)
     if (row == SH_STREAM_COMPUTE) {
         forget_layer(label, plain, sizeof plain);
         snprintf(name, bytes, "%s, %.4g MFLOP", plain, json_number_value(json_object_get(args, "flops")) / 1e6);
-    } else if (row == SH_STREAMS) {
+    } else if (row == waits) {
         forget_layer(what, plain, sizeof plain);
         snprintf(name, bytes, "wait for %s", plain);
     }
-    return row == SH_STREAM_COMPUTE || row == SH_STREAMS;
+    return row == SH_STREAM_COMPUTE || row == waits;
 }
 
 static int row_of(struct reader *r, const char *name)
@@ -74,7 +74,9 @@ static void count_events(struct reader *r, json_t *events)
 
     r->row = sh_calloc(json_array_size(events) + 1, sizeof *r->row);
     for (size_t i = 0; i < json_array_size(events); i++) {
-        r->row[i] = name_of(json_array_get(events, i), name, sizeof name) ? row_of(r, name) : SH_NONE;
+        bool counts = name_of(json_array_get(events, i), r->waits, name, sizeof name);
+
+        r->row[i] = counts ? row_of(r, name) : SH_NONE;
         if (r->row[i] != SH_NONE)
             r->count[r->row[i]]++;
     }
@@ -110,9 +112,10 @@ static sh_rc read_events(struct reader *r, json_t *events, const char *path)
     return SH_OK;
 }
 
-sh_rc sh_bench_trace_read(const char *path, int steps, const struct sh_bench_peaks *peaks, struct sh_bench_list *out)
+sh_rc sh_bench_trace_read(const char *path, int waits, int steps, const struct sh_bench_peaks *peaks,
+                          struct sh_bench_list *out)
 {
-    struct reader r = {.steps = steps, .peaks = peaks, .list = out, .first = out->n};
+    struct reader r = {.waits = waits, .steps = steps, .peaks = peaks, .list = out, .first = out->n};
     json_error_t error;
     json_t *all;
     char *text;

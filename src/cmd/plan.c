@@ -62,7 +62,8 @@ static void print_request(const struct plan *l)
            m->tie_word_embeddings ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
     printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n",
-           sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world, missing_nodes(l));
+           sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
+           missing_nodes(l));
     printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
     if (inner > 1)
         printf(", after the forward over %d ranks", inner);
@@ -111,9 +112,11 @@ static void print_units(const struct plan *l)
 
 static void print_memory(const struct plan *l)
 {
-    int64_t bytes[SH_MEM_KINDS], sum = 0;
+    int64_t bytes[SH_MEM_KINDS], sum = 0, host = 0;
     char text[SH_STR_SHORT];
 
+    for (int i = 0; i < l->p->n_tiers; i++)
+        host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
     sh_pass_memory(l->p, bytes);
     printf("\nmemory of this rank%s at the peak\n", l->at.gpu ? "'s GPU" : "");
     for (int i = 0; i < SH_MEM_KINDS; i++) {
@@ -130,8 +133,8 @@ static void print_memory(const struct plan *l)
     if (!l->at.gpu)
         return;
     printf("  beside it, not Sherd's: about 0.5 GiB for CUDA's context and libraries, and NCCL's buffers\n");
-    printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)l->p->host_bytes,
-           sh_str_bytes(l->p->host_bytes, text));
+    printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)host,
+           sh_str_bytes(host, text));
 }
 
 struct traffic {

@@ -34,7 +34,7 @@ static void share_out(struct sh_channel *ch)
     }
 }
 
-sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, sh_group group, const struct sh_comm *c)
+sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c)
 {
     const struct sh_mesh *mesh = c->mesh;
     *ch = (struct sh_channel){

@@ -23,7 +23,7 @@ struct sh_direct {
 };
 
 struct sh_channel {
-    enum sh_stream stream;
+    int stream;
     sh_group group;
     MPI_Comm comm;           /* MPI_COMM_NULL when size == 1 */
     int rank, size;          /* in the group */
@@ -66,7 +66,7 @@ extern const struct sh_algo sh_algo_direct;
 extern const struct sh_algo sh_algo_segment;
 
 /* Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
-sh_rc sh_channel_open(struct sh_channel *ch, enum sh_stream stream, sh_group group, const struct sh_comm *c);
+sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c);
 void sh_channel_close(struct sh_channel *ch);
 
 /* Use a segment for what lies in it, when all ranks of the channel share it. Local; the segment is lent. */

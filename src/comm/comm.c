@@ -160,7 +160,7 @@ static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
-    SH_REQUIRE((unsigned)coll->stream < SH_STREAMS && is_named(c, coll));
+    SH_REQUIRE((unsigned)coll->stream < (unsigned)c->opt.n_streams && is_named(c, coll));
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->dtype == SH_F32 || coll->dtype == SH_F64 ||
                coll->dtype == SH_BF16);

@@ -1,7 +1,8 @@
 /* Collectives on channels: ordered queues that work beside the computation.
  *
  * A channel is a stream of the program over a group of ranks, with a communicator of its own, so that channels never
- * wait for each other. There is one for each stream and group that the program names, and no other. Collectives of one channel run in the order of their start, which is the same on all ranks.
+ * wait for each other. There is one for each stream and group that the program names, and no other. Collectives of one
+ * channel run in the order of their start, which is the same on all ranks.
  * Backends: `self` (one rank: nothing is sent), `mpi` (a progress thread works the queues off) and `nccl` (between GPUs).
  * Order: create, { start, wait or join } ..., destroy. These are called by one thread.
  *
@@ -37,6 +38,8 @@ struct sh_comm_options {
     const struct sh_device *device; /* open; where operands with a queue lie. NULL: there are none */
     const struct sh_group_use *groups; /* [n_groups] that are open in the mesh; they outlive the channels */
     int n_groups;
+    const struct sh_stream *streams;   /* [n_streams] those of the program, which outlives the channels too */
+    int n_streams;
     const char *backend;    /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
     bool share_gpu;         /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
     int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: as NCCL thinks */
@@ -55,7 +58,7 @@ struct sh_coll {
                                REDUCE_SCATTER: send [size*count] -> recv [count]; sum in a binary tree
                                over the ranks of the group (sum.h); nccl sums in an order of its own
                                ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group */
-    enum sh_stream stream;
+    int stream;
     sh_group group;         /* named in the options with this stream */
     enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64, bf16: summed in f32 and rounded once, but
                                by nccl in bf16, addition by addition */
@@ -70,7 +73,7 @@ struct sh_coll {
 struct sh_coll_record {     /* what happened, for traces and the flight recorder */
     int64_t ticket;
     enum sh_op_kind kind;
-    enum sh_stream stream;
+    int stream;
     sh_group group;
     int64_t bytes;          /* of one rank's part */
     const char *label;

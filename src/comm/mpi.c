@@ -48,11 +48,11 @@ static void stop_thread(struct sh_mpi *m)
 static sh_rc open_channels(struct sh_mpi *m)
 {
     const struct sh_comm_options *opt = &m->c->opt;
-    m->channel = sh_calloc((size_t)opt->n_groups * SH_STREAMS + 1, sizeof *m->channel);
+    m->channel = sh_calloc((size_t)(opt->n_groups * opt->n_streams) + 1, sizeof *m->channel);
     for (int g = 0; g < opt->n_groups; g++)
-        for (int s = 0; s < SH_STREAMS; s++)
+        for (int s = 0; s < opt->n_streams; s++)
             if (opt->groups[g].streams >> s & 1)
-                SH_TRY(sh_channel_open(&m->channel[m->n_channels++], (enum sh_stream)s, opt->groups[g].axes, m->c));
+                SH_TRY(sh_channel_open(&m->channel[m->n_channels++], s, opt->groups[g].axes, m->c));
     return sh_watch_open(m);
 }
 

@@ -28,18 +28,18 @@
 struct nccl {
     ncclComm_t world;
     struct used {
-        enum sh_stream stream;
+        int stream;
         sh_group group;
         ncclComm_t comm; /* of more than one rank; some are the same */
     } *used;
     struct made {
         ncclComm_t comm;
-        enum sh_stream stream;
+        int stream;
         sh_group group;
-        char name[16 + SH_GROUP_NAME]; /* NCCL keeps the pointer */
+        char name[32 + SH_GROUP_NAME]; /* NCCL keeps the pointer */
     } *made;                           /* each once */
     int n_used, n_made;
-    void *queue[SH_STREAMS];
+    void *queue[SH_STREAMS_MAX];
 };
 
 static struct nccl state; /* one job, one mesh */
@@ -145,7 +145,7 @@ static bool same_ranks(const struct sh_mesh_shape *m, sh_group a, sh_group b)
 }
 
 /* On one stream, groups of the same ranks share a communicator. */
-static ncclComm_t find_made(const struct sh_comm *c, enum sh_stream stream, sh_group group)
+static ncclComm_t find_made(const struct sh_comm *c, int stream, sh_group group)
 {
     for (int i = 0; i < state.n_made; i++)
         if (state.made[i].stream == stream && same_ranks(&c->mesh->shape, state.made[i].group, group))
@@ -153,14 +153,14 @@ static ncclComm_t find_made(const struct sh_comm *c, enum sh_stream stream, sh_g
     return NULL;
 }
 
-static ncclComm_t make_comm(struct sh_comm *c, enum sh_stream stream, const struct sh_group_use *use)
+static ncclComm_t make_comm(struct sh_comm *c, int stream, const struct sh_group_use *use)
 {
     const struct sh_mesh_shape *m = &c->mesh->shape;
     struct made *made = &state.made[state.n_made];
     ncclConfig_t config;
     ncclResult_t rc;
 
-    snprintf(made->name, sizeof made->name, "sherd %s %s", sh_stream_name(stream), use->name);
+    snprintf(made->name, sizeof made->name, "sherd %s %s", c->opt.streams[stream].name, use->name);
     configure(c, made->name, &config);
     made->stream = stream;
     made->group = use->axes;
@@ -173,7 +173,7 @@ static ncclComm_t make_comm(struct sh_comm *c, enum sh_stream stream, const stru
     return made->comm;
 }
 
-static void add_use(struct sh_comm *c, enum sh_stream stream, const struct sh_group_use *use)
+static void add_use(struct sh_comm *c, int stream, const struct sh_group_use *use)
 {
     struct used u = {.stream = stream, .group = use->axes};
 
@@ -187,14 +187,14 @@ static void add_use(struct sh_comm *c, enum sh_stream stream, const struct sh_gr
 
 static void make_comms(struct sh_comm *c)
 {
-    size_t most = (size_t)c->opt.n_groups * SH_STREAMS + 1;
+    size_t most = (size_t)(c->opt.n_groups * c->opt.n_streams) + 1;
 
     state.used = sh_calloc(most, sizeof *state.used);
     state.made = sh_calloc(most, sizeof *state.made);
     for (int g = 0; g < c->opt.n_groups; g++)
-        for (int s = 0; s < SH_STREAMS; s++)
+        for (int s = 0; s < c->opt.n_streams; s++)
             if (c->opt.groups[g].streams >> s & 1)
-                add_use(c, (enum sh_stream)s, &c->opt.groups[g]);
+                add_use(c, s, &c->opt.groups[g]);
 }
 
 /* NULL: it has one rank. */
@@ -212,10 +212,9 @@ static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *q
  * the start. memory: an element of each rank of the job. */
 static void use_once(struct sh_comm *c, const struct made *made, char *memory)
 {
-    static const enum sh_op_kind kinds[SH_STREAMS] = {[SH_STREAM_GATHER] = SH_OP_ALL_GATHER,
-                                                      [SH_STREAM_REDUCE] = SH_OP_REDUCE_SCATTER,
-                                                      [SH_STREAM_REPLICATE] = SH_OP_ALL_REDUCE};
-    enum sh_op_kind kind = kinds[made->stream];
+    enum sh_op_kind kind = made->stream == SH_STREAM_GATHER   ? SH_OP_ALL_GATHER
+                           : made->stream == SH_STREAM_REDUCE ? SH_OP_REDUCE_SCATTER
+                                                              : SH_OP_ALL_REDUCE;
     char *mine = memory + sh_group_index(&c->mesh->shape, made->group) * sh_dtype_bytes(SH_F32);
     struct sh_coll coll = {.kind = kind,
                            .dtype = SH_F32,
@@ -254,8 +253,9 @@ static sh_rc connect(struct sh_comm *c)
     int64_t begin = sh_now_ns();
     int version;
 
-    for (int s = 0; s < SH_STREAMS; s++)
-        state.queue[s] = s == SH_STREAM_COMPUTE ? NULL : c->opt.device->queue_create(true);
+    for (int s = 0; s < c->opt.n_streams; s++)
+        if (c->opt.streams[s].runs == SH_RUNS_COLLECTIVES)
+            state.queue[s] = c->opt.device->queue_create(true);
     SH_TRY(make_world(c));
     make_comms(c);
     SH_TRY(use_all_once(c));
@@ -268,7 +268,7 @@ static sh_rc connect(struct sh_comm *c)
 
 static void destroy_queues(const struct sh_comm *c)
 {
-    for (int s = 0; s < SH_STREAMS; s++)
+    for (int s = 0; s < c->opt.n_streams; s++)
         if (state.queue[s])
             c->opt.device->queue_destroy(state.queue[s]);
 }

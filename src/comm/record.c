@@ -57,7 +57,7 @@ static void print_time(FILE *f, int64_t now, int64_t then)
 static void print_record(const struct sh_comm *c, FILE *f, int64_t now, const struct sh_coll_record *r)
 {
     fprintf(f, "%10lld %-14s %-9s %-9s %12lld", (long long)r->ticket, sh_op_info(r->kind)->name,
-            sh_stream_name(r->stream), sh_comm_group_name(c, r->group), (long long)r->bytes);
+            c->opt.streams[r->stream].name, sh_comm_group_name(c, r->group), (long long)r->bytes);
     print_time(f, now, r->posted_ns);
     print_time(f, now, r->start_ns);
     print_time(f, now, r->end_ns);

@@ -135,7 +135,8 @@ static char *describe(struct sh_mpi *m, struct findings f)
         return sh_strdup("a collective is stalled; no memory to say more");
     fprintf(out, "%s %s (ticket %lld, stream %s, axis %s of %d ranks) is not complete after %g s; ",
             sh_op_info(coll->kind)->name, coll->label != NULL ? coll->label : "", (long long)w->ticket,
-            sh_stream_name(coll->stream), sh_comm_group_name(m->c, coll->group), w->channel->size, m->c->opt.timeout_seconds);
+            m->c->opt.streams[coll->stream].name, sh_comm_group_name(m->c, coll->group), w->channel->size,
+            m->c->opt.timeout_seconds);
     if (f.silent + f.behind + f.waiting > 0) {
         fprintf(out, "not in it:");
         print_missing(m, out);

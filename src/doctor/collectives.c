@@ -1,5 +1,5 @@
-/* Gather and reduction over the shard group and over the replicas, by the channels that training uses, between GPUs where
- * it computes on them: right numbers, and how fast. */
+/* Gather and reduction over the shard group and over the replicas, by the channels that training uses, between GPUs
+ * where it computes on them: right numbers, and how fast. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -244,6 +244,8 @@ sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row
     opt.timeout_seconds = TIMEOUT_SECONDS;
     opt.groups = groups;
     opt.n_groups = sizeof groups / sizeof *groups;
+    opt.streams = sh_streams;
+    opt.n_streams = SH_STREAMS;
     for (int i = 0; i < opt.n_groups; i++)
         SH_TRY_OUT(sh_mesh_open(d->mesh, groups[i].axes));
     SH_TRY_OUT(sh_mesh_self_test(d->mesh));

@@ -1,5 +1,5 @@
-/* The mesh as arithmetic: named axes, groups of ranks along them, and a rank's place in each. No MPI; used by the planner
- * for any number of ranks.
+/* The mesh as arithmetic: named axes, groups of ranks along them, and a rank's place in each. No MPI; used by the
+ * planner for any number of ranks.
  *
  * A rank of the job is the sum of its places on the axes, each times the stride of the axis. Axes are listed from the
  * fastest on: inner, outer, replicate. A group is a set of axes: the ranks that differ in their places on these only.
@@ -62,7 +62,8 @@ int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index
 /* Ranks of the job. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape);
 
-/* "shard", "replicate", "world", ...; a group without a name of its own by its axes, "inner+replicate". Returns text. */
+/* "shard", "replicate", "world", ...; a group without a name of its own by its axes, "inner+replicate". Returns
+ * text. */
 const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME]);
 
 #endif

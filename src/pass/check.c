@@ -34,6 +34,23 @@ static bool fits(const struct sh_check *c, const int *operand, int room, int n, 
     return true;
 }
 
+/* Kernels and collectives reach the device's memory only. */
+static bool within_reach(const struct sh_check *c, const int *operand, int room)
+{
+    for (int k = 0; k < room; k++)
+        if (operand[k] != SH_NONE && c->p->tensors[operand[k]].tier != 0)
+            return false;
+    return true;
+}
+
+/* The stream runs what the operation is. */
+static bool in_its_stream(const struct sh_check *c, const struct sh_op *op)
+{
+    bool there = op->stream >= 0 && op->stream < c->p->n_streams;
+
+    return there && (c->p->streams[op->stream].runs == SH_RUNS_COLLECTIVES) == sh_op_info(op->kind)->comm;
+}
+
 static sh_rc check_operands(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -45,6 +62,10 @@ static sh_rc check_operands(const struct sh_check *c, int i)
         return sh_check_broken(c, i, "an output is missing or too many");
     if (op->work != SH_NONE && !names_tensor(c, op->work))
         return sh_check_broken(c, i, "its scratch is no tensor");
+    if (!in_its_stream(c, op))
+        return sh_check_broken(c, i, "its stream does not run operations of its kind");
+    if (!within_reach(c, op->in, SH_OP_MAX_IN) || !within_reach(c, op->out, SH_OP_MAX_OUT))
+        return sh_check_broken(c, i, "an operand lies in another tier than the device's");
     return SH_OK;
 }
 

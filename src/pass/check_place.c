@@ -59,7 +59,7 @@ static void list_storage(struct sweep *s)
     const struct sh_program *p = s->c->p;
 
     for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].base == SH_NONE && !sh_tensor_on_host(p, t) && sh_tensor_bytes(&p->tensors[t]) &&
+        if (p->tensors[t].base == SH_NONE && p->tensors[t].tier == 0 && sh_tensor_bytes(&p->tensors[t]) &&
             (p->tensors[t].persistent || s->c->life[t].first != SH_NONE))
             s->list[s->n++] = t;
     qsort_r(s->list, (size_t)s->n, sizeof *s->list, by_offset, p->tensors);

@@ -65,7 +65,7 @@ void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS])
         }
     }
     for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].persistent && p->tensors[t].base == SH_NONE && !sh_tensor_on_host(p, t))
+        if (p->tensors[t].persistent && p->tensors[t].base == SH_NONE && p->tensors[t].tier == 0)
             bytes[p->tensors[t].mem] += sh_lifetime_share(p, &p->tensors[t]);
     free(life);
 }

@@ -51,10 +51,11 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
 
 static void place_persistent(struct place *pl)
 {
-    pl->p->host_bytes = 0;
+    for (int i = 0; i < pl->p->n_tiers; i++)
+        pl->p->tiers[i].bytes = 0;
     for (int i = 0; i < pl->p->n_tensors; i++) {
         struct sh_tensor *t = &pl->p->tensors[i];
-        int64_t *end = sh_tensor_on_host(pl->p, i) ? &pl->p->host_bytes : &pl->persistent[t->space];
+        int64_t *end = t->tier ? &pl->p->tiers[t->tier].bytes : &pl->persistent[t->space];
 
         if (!t->persistent || t->base != SH_NONE)
             continue;
@@ -185,9 +186,10 @@ static sh_rc place_spaces(struct place *pl)
     int64_t at[SH_SPACES] = {0};
 
     p->own_bytes = pl->bytes[SH_SPACE_OWN];
+    p->tiers[0].bytes = p->own_bytes;
     p->arena_bytes = p->own_bytes + pl->bytes[SH_SPACE_PEERS];
     if (w->ranks) {
-        p->own_bytes = whole_pages(p->own_bytes);
+        p->own_bytes = p->tiers[0].bytes = whole_pages(p->own_bytes);
         w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
         w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
         SH_TRY(check_segment(p));

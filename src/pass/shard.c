@@ -56,7 +56,8 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 
     SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
     p->tree_sums = b->options.reproducible;
-    p->snapshot_on_host = b->snapshot_on_host;
+    if (b->snapshot_on_host)
+        sh_program_add_tier(p, "host", SH_TIER_HOST);
     sh_shard_state(micro, &b->options, p);
     sh_shard_init(micro, &b->options, p);
     if (b->options.training)

@@ -34,7 +34,7 @@ int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u
 
 /* A collective of unit `unit` over a group and the wait for it, appended to the newest section of p; returns the
  * collective's index in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, sh_group group, int unit,
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                         int in, int out, int after, enum sh_phase phase);
 
 /* A plain operation appended to the newest section. */

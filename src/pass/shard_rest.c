@@ -8,7 +8,7 @@ void sh_shard_op(struct sh_program *p, struct sh_op op)
     p->sections[p->n_sections - 1].n_ops++;
 }
 
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, enum sh_stream stream, sh_group group, int unit,
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                         int in, int out, int after, enum sh_phase phase)
 {
     struct sh_op op = sh_op_make(kind), wait = sh_op_make(SH_OP_WAIT);

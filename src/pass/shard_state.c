@@ -54,6 +54,7 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
     struct sh_tensor v = sh_tensor_make(p->tensors[base].mem, p->tensors[base].dtype, ndim, dim, "%s", name);
 
     v.persistent = p->tensors[base].persistent;
+    v.tier = p->tensors[base].tier;
     v.base = base;
     v.base_elems = first;
     return sh_program_add_tensor(p, &v);
@@ -82,13 +83,25 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
 }
 
 /* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
+static int host_tier(const struct sh_program *p)
+{
+    int tier = p->n_tiers - 1;
+
+    while (tier > 0 && p->tiers[tier].kind != SH_TIER_HOST)
+        tier--;
+    return tier;
+}
+
+/* In memory of the host where the device's is another one. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int saved = 1 + p->n_states; /* the masters too */
 
-    if (opt->snapshot)
-        u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32,
-                           saved * sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u)), u->name, "snapshot");
+    if (!opt->snapshot)
+        return;
+    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, saved * sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u)), u->name,
+                       "snapshot");
+    p->tensors[u->snapshot].tier = host_tier(p);
 }
 
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)

@@ -19,16 +19,12 @@ const char *sh_mem_name(enum sh_mem kind)
     return name[kind];
 }
 
-const char *sh_stream_name(enum sh_stream s)
-{
-    static const char *const name[SH_STREAMS] = {
-        [SH_STREAM_COMPUTE] = "compute",
-        [SH_STREAM_GATHER] = "gather",
-        [SH_STREAM_REDUCE] = "reduce",
-        [SH_STREAM_REPLICATE] = "replicate",
-    };
-    return name[s];
-}
+const struct sh_stream sh_streams[SH_STREAMS] = {
+    [SH_STREAM_COMPUTE] = {"compute", SH_RUNS_KERNELS},
+    [SH_STREAM_GATHER] = {"gather", SH_RUNS_COLLECTIVES},
+    [SH_STREAM_REDUCE] = {"reduce", SH_RUNS_COLLECTIVES},
+    [SH_STREAM_REPLICATE] = {"replicate", SH_RUNS_COLLECTIVES},
+};
 
 const char *sh_phase_name(enum sh_phase p)
 {

@@ -29,7 +29,7 @@ static void print_attrs(const struct sh_program *p, const struct sh_op *op, FILE
 
 static void print_op(const struct sh_program *p, const struct sh_op *op, int index, FILE *out)
 {
-    fprintf(out, "%6d  %-9s %-9s %-14s", index, sh_stream_name(op->stream), sh_phase_name(op->phase),
+    fprintf(out, "%6d  %-9s %-9s %-14s", index, p->streams[op->stream].name, sh_phase_name(op->phase),
             sh_op_info(op->kind)->name);
     if (op->kind == SH_OP_WAIT)
         fprintf(out, " for %d", op->attr.waits_for);

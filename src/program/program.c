@@ -4,12 +4,34 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
+
+int sh_program_add_tier(struct sh_program *p, const char *name, int kind)
+{
+    struct sh_tier *tier = &p->tiers[p->n_tiers];
+
+    tier->kind = kind;
+    snprintf(tier->name, sizeof tier->name, "%s", name);
+    return p->n_tiers++;
+}
+
+int sh_program_add_stream(struct sh_program *p, const char *name, int runs)
+{
+    struct sh_stream *stream = &p->streams[p->n_streams];
+
+    stream->runs = runs;
+    snprintf(stream->name, sizeof stream->name, "%s", name);
+    return p->n_streams++;
+}
 
 struct sh_program *sh_program_create(enum sh_dtype act)
 {
     struct sh_program *p = sh_calloc(1, sizeof *p);
 
     p->act = act;
+    sh_program_add_tier(p, "device", SH_TIER_DEVICE);
+    memcpy(p->streams, sh_streams, sizeof sh_streams);
+    p->n_streams = SH_STREAMS;
     p->tokens = p->targets = p->docs = p->loss = p->squares = p->sumsq = p->logits = SH_NONE;
     return p;
 }
@@ -79,7 +101,7 @@ int sh_group_find(const struct sh_group_use *groups, int n, sh_group group)
     return SH_NONE;
 }
 
-void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, enum sh_stream stream)
+void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream)
 {
     struct sh_group_use use = {.axes = group};
     int row = sh_group_find(p->groups, p->n_groups, group);
@@ -147,11 +169,6 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
-bool sh_tensor_on_host(const struct sh_program *p, int tensor)
-{
-    return p->snapshot_on_host && p->tensors[tensor].mem == SH_MEM_SNAPSHOT;
-}
-
 int sh_tensor_root(const struct sh_program *p, int tensor)
 {
     while (p->tensors[tensor].base != SH_NONE)
@@ -190,31 +207,32 @@ int sh_program_micro_step(const struct sh_program *p, int m)
     return SH_NONE;
 }
 
-static void operand(const struct sh_program *p, int tensor, char *base, struct sh_operand *out)
+static void operand(const struct sh_program *p, int tensor, const struct sh_bases *b, struct sh_operand *out)
 {
     const struct sh_tensor *t;
 
     if (tensor == SH_NONE)
         return;
     t = &p->tensors[tensor];
-    out->data = base ? base + t->offset_bytes : NULL;
+    out->data = b ? b->tier[t->tier] + t->offset_bytes : NULL;
     out->dtype = t->dtype;
     out->ndim = t->ndim;
     for (int i = 0; i < t->ndim; i++)
         out->dim[i] = t->dim[i];
 }
 
-void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call)
+void sh_program_call(const struct sh_program *p, const struct sh_op *op, const struct sh_bases *b,
+                     struct sh_op_call *call)
 {
     *call = (struct sh_op_call){.kind = op->kind, .attr = &op->attr};
     if (op->kind == SH_OP_ADAMW)
         call->runs = p->runs + op->attr.runs.first;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
-        operand(p, op->in[i], base, &call->in[i]);
+        operand(p, op->in[i], b, &call->in[i]);
     for (int i = 0; i < SH_OP_MAX_OUT; i++)
-        operand(p, op->out[i], base, &call->out[i]);
+        operand(p, op->out[i], b, &call->out[i]);
     if (op->work != SH_NONE) {
-        call->work = base ? base + p->tensors[op->work].offset_bytes : NULL;
+        call->work = b ? b->tier[p->tensors[op->work].tier] + p->tensors[op->work].offset_bytes : NULL;
         call->work_bytes = sh_tensor_bytes(&p->tensors[op->work]);
     }
 }

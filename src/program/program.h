@@ -42,6 +42,14 @@ enum sh_space {
     SH_SPACES
 };
 
+/* Memory that tensors lie in: row 0 is the device's, in which kernels compute and collectives work. */
+enum { SH_TIERS_MAX = 4 };
+struct sh_tier {
+    char name[16]; /* "device", "host" */
+    enum { SH_TIER_DEVICE, SH_TIER_HOST } kind;
+    int64_t bytes; /* of this rank; of the device its own part of the arena. Set by place */
+};
+
 enum { SH_NAME_MAX = 64, SH_NONE = -1 };
 enum { SH_GRAD_LEVELS = 10 }; /* of the tree over micro-steps: 2^10 of them at most */
 
@@ -51,6 +59,7 @@ struct sh_tensor {
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     enum sh_mem mem;
+    int tier;              /* row of the program; of the root. Others than the device's: persistent tensors only */
     enum sh_space space;   /* of the root; views have no storage of their own. GROUP: persistent tensors only */
     bool persistent;       /* lives between sections; else from its first write to its last use in a section */
     int base;              /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
@@ -60,8 +69,14 @@ struct sh_tensor {
     int64_t offset_bytes;  /* in the arena; set by place; for views the view's own place */
 };
 
-enum sh_stream { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS };
-const char *sh_stream_name(enum sh_stream s);
+/* Operations of one stream run one after the other, beside those of the others. Rows of the program: these come first
+ * in each one, and a pass may add its own. */
+struct sh_stream {
+    char name[16]; /* "compute", "gather" */
+    enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES } runs;
+};
+enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 8 };
+extern const struct sh_stream sh_streams[SH_STREAMS];
 
 /* A group of ranks that collectives are over, and the streams that carry them. */
 struct sh_group_use {
@@ -79,7 +94,7 @@ struct sh_op {
     int in[SH_OP_MAX_IN];   /* tensor index or SH_NONE */
     int out[SH_OP_MAX_OUT];
     int work;               /* scratch tensor or SH_NONE */
-    enum sh_stream stream;
+    int stream;
     enum sh_phase phase;
     int block;              /* transformer block the operation belongs to; SH_NONE: outside of all */
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
@@ -170,10 +185,11 @@ struct sh_program {
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
 
-    bool snapshot_on_host; /* the device has memory of its own: snapshots lie in another arena, of host memory */
+    struct sh_tier tiers[SH_TIERS_MAX]; int n_tiers;
+    struct sh_stream streams[SH_STREAMS_MAX]; int n_streams;
 
-    /* Set by place. The arena is one range of addresses: own_bytes of this rank, then the segment of its node, in which
-     * the groups' tensors lie first and then each rank's part. */
+    /* Set by place. The arena of the device is one range of addresses: own_bytes of this rank, then the segment of its
+     * node, in which the groups' tensors lie first and then each rank's part. */
     int64_t persistent_bytes; /* at the front of the own part */
     int64_t own_bytes;
     struct sh_segment {
@@ -182,7 +198,6 @@ struct sh_program {
         int64_t group_bytes, peer_bytes; /* of one group, of one rank; whole pages */
     } segment;
     int64_t arena_bytes;      /* what this rank takes: its own part, its part of the segment, its share of its group's */
-    int64_t host_bytes;       /* of the host's arena */
 };
 
 /* Where a part of the segment begins, from the start of the segment; and its whole length. */
@@ -193,6 +208,10 @@ int64_t sh_segment_bytes(const struct sh_segment *w);
 struct sh_program *sh_program_create(enum sh_dtype act);
 void sh_program_destroy(struct sh_program *p);
 
+/* Another tier, another stream; returns its row. */
+int sh_program_add_tier(struct sh_program *p, const char *name, int kind);
+int sh_program_add_stream(struct sh_program *p, const char *name, int runs);
+
 /* Append; returns the index. Storage of earlier rows may move: keep indices, not pointers. */
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
@@ -202,7 +221,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 
 /* Let the program have collectives over a group in a stream; nothing changes where it has. */
-void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, enum sh_stream stream);
+void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 
 /* The row of a group; SH_NONE: it is not used. */
 int sh_group_find(const struct sh_group_use *groups, int n, sh_group group);
@@ -214,8 +233,6 @@ struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, 
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
-/* Whether the tensor lies in the host's arena. */
-bool sh_tensor_on_host(const struct sh_program *p, int tensor);
 /* The tensor that owns the storage, following views. */
 int sh_tensor_root(const struct sh_program *p, int tensor);
 
@@ -225,8 +242,14 @@ const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_
  * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */
 int sh_program_micro_step(const struct sh_program *p, int m);
 
-/* Fill in shapes, types and attr of a call; data pointers are base + offset_bytes, NULL when base is NULL. */
-void sh_program_call(const struct sh_program *p, const struct sh_op *op, char *base, struct sh_op_call *call);
+/* Where the tiers begin. Spaces have no bases of their own: they lie in the device's one arena. */
+struct sh_bases {
+    char *tier[SH_TIERS_MAX];
+};
+
+/* Fill in shapes, types and attr of a call; data pointers are the tier's base + offset_bytes, NULL when b is NULL. */
+void sh_program_call(const struct sh_program *p, const struct sh_op *op, const struct sh_bases *b,
+                     struct sh_op_call *call);
 
 /* One line an op: index, stream, phase, kind, outputs with shapes <- inputs, the axis of a collective, attributes. */
 void sh_program_print(const struct sh_program *p, FILE *out);

@@ -11,7 +11,8 @@ struct sh_exec {
     const struct sh_program *p;
     const struct sh_device *device;
     struct sh_comm *comm;
-    char *arena, *host, *extra;               /* the last: pinned memory that sh_exec_host() lends */
+    struct sh_bases at;                       /* the tiers */
+    char *extra;                              /* pinned memory that sh_exec_host() lends */
     int64_t extra_bytes;
     void *queue, *copies;                     /* queues of the operations, and of copies beside them */
     void *before_copies, *copied;             /* events */
@@ -54,7 +55,7 @@ static void make_calls(struct sh_exec *e)
     e->tickets = sh_calloc((size_t)p->n_ops, sizeof *e->tickets);
     e->labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels);
     for (int i = 0; i < p->n_ops; i++) {
-        sh_program_call(p, &p->ops[i], e->arena, &e->calls[i]);
+        sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
         e->calls[i].scalars = &e->scalars;
         e->calls[i].queue = e->queue;
         make_label(p, &p->ops[i], e->labels[i]);
@@ -78,7 +79,7 @@ static sh_rc prepare_calls(const struct sh_exec *e)
 static void share_segment(const struct sh_exec *e)
 {
     const struct sh_segment *w = &e->p->segment;
-    char *base = e->arena + e->p->own_bytes;
+    char *base = e->at.tier[0] + e->p->own_bytes;
     struct sh_comm_segment segment = {.base = base,
                                     .peers = base + sh_segment_peer_at(w, 0),
                                     .peer_bytes = w->peer_bytes,
@@ -88,22 +89,41 @@ static void share_segment(const struct sh_exec *e)
     sh_comm_set_segment(e->comm, &segment);
 }
 
+static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd)
+{
+    const struct sh_tier *tier = &e->p->tiers[i];
+
+    if (tier->kind == SH_TIER_DEVICE)
+        return e->device->arena_create(tier->bytes, sh_segment_bytes(&e->p->segment), segment_fd, &e->at.tier[i]);
+    return tier->bytes ? e->device->host_create(tier->bytes, &e->at.tier[i]) : SH_OK;
+}
+
+static void close_tiers(struct sh_exec *e)
+{
+    for (int i = 0; i < e->p->n_tiers; i++) {
+        const struct sh_tier *tier = &e->p->tiers[i];
+
+        if (e->at.tier[i] && tier->kind == SH_TIER_DEVICE)
+            e->device->arena_destroy(e->at.tier[i], tier->bytes + sh_segment_bytes(&e->p->segment));
+        else if (e->at.tier[i])
+            e->device->host_destroy(e->at.tier[i], tier->bytes);
+    }
+}
+
 sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out)
 {
-    int64_t segment_bytes = sh_segment_bytes(&p->segment);
-    char *arena, *host = NULL;
-    struct sh_exec *e;
-    sh_rc rc;
+    struct sh_exec *e = sh_calloc(1, sizeof *e);
+    sh_rc rc = SH_OK;
 
-    SH_TRY(device->arena_create(p->own_bytes, segment_bytes, segment_fd, &arena));
-    rc = p->host_bytes ? device->host_create(p->host_bytes, &host) : SH_OK;
+    *e = (struct sh_exec){.p = p, .device = device, .comm = comm};
+    for (int i = 0; i < p->n_tiers && rc == SH_OK; i++)
+        rc = open_tier(e, i, segment_fd);
     if (rc != SH_OK) {
-        device->arena_destroy(arena, p->own_bytes + segment_bytes);
+        close_tiers(e);
+        free(e);
         return rc;
     }
-    e = sh_calloc(1, sizeof *e);
-    *e = (struct sh_exec){.p = p, .device = device, .comm = comm, .arena = arena, .host = host};
     make_queues(e);
     make_calls(e);
     rc = prepare_calls(e);
@@ -129,9 +149,7 @@ void sh_exec_destroy(struct sh_exec *e)
     e->device->event_destroy(e->copied);
     e->device->queue_destroy(e->queue);
     e->device->queue_destroy(e->copies);
-    e->device->arena_destroy(e->arena, e->p->own_bytes + sh_segment_bytes(&e->p->segment));
-    if (e->host)
-        e->device->host_destroy(e->host, e->p->host_bytes);
+    close_tiers(e);
     if (e->extra)
         e->device->host_destroy(e->extra, e->extra_bytes);
     free(e->calls);
@@ -182,7 +200,7 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
 
     sh_comm_note(e->comm, e->step, e->labels[i]);
-    if (info->comm)
+    if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
         return start(e, s, i);
     if (e->p->ops[i].kind == SH_OP_WAIT)
         return wait(e, s, i);
@@ -241,7 +259,7 @@ void *sh_exec_data(struct sh_exec *e, int tensor)
 {
     const struct sh_tensor *t = &e->p->tensors[tensor];
 
-    return (t->mem == SH_MEM_SNAPSHOT && e->host ? e->host : e->arena) + t->offset_bytes;
+    return e->at.tier[t->tier] + t->offset_bytes;
 }
 
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host)

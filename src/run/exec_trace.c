@@ -17,11 +17,11 @@ struct sh_exec_trace {
 };
 
 /* Rows of the trace are the streams, and one of what is waited for. */
-static void name_rows(struct sh_trace *t)
+static void name_rows(const struct sh_program *p, struct sh_trace *t)
 {
-    for (int i = 0; i < SH_STREAMS; i++)
-        sh_trace_row(t, i, sh_stream_name((enum sh_stream)i));
-    sh_trace_row(t, SH_STREAMS, "exposed communication");
+    for (int i = 0; i < p->n_streams; i++)
+        sh_trace_row(t, i, p->streams[i].name);
+    sh_trace_row(t, p->n_streams, "exposed communication");
 }
 
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
@@ -44,7 +44,7 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
         t->end[i] = device->event_create(true);
     }
     device->queue_drain(queue);
-    name_rows(out);
+    name_rows(p, out);
     return t;
 }
 
@@ -81,7 +81,8 @@ static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
     SH_TRY(sh_comm_wait(t->comm, ticket));
     if (!sh_comm_record(t->comm, ticket, &r))
         return SH_OK;
-    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_comm_group_name(t->comm, r.group), (long long)r.bytes);
+    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_comm_group_name(t->comm, r.group),
+             (long long)r.bytes);
     sh_trace_event(t->out, t->p->ops[i].stream, t->labels[i], detail, r.start_ns, r.end_ns);
     return SH_OK;
 }
@@ -112,7 +113,7 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
     if (info->comm)
         return write_collective(t, i, tickets[i]);
     if (op->kind == SH_OP_WAIT)
-        sh_trace_event(t->out, SH_STREAMS, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
+        sh_trace_event(t->out, t->p->n_streams, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
     else if (!info->marker)
         write_kernel(t, i, begin, end);
     return SH_OK;

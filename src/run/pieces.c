@@ -149,7 +149,10 @@ void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pi
                                 sizeof *out->loaded);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
-    out->set = (struct sh_ckpt_set){.states = states_of(r->p), .tensors = out->tensors, .n_tensors = r->p->n_params, .pieces = out->pieces};
+    out->set = (struct sh_ckpt_set){.states = states_of(r->p),
+                                    .tensors = out->tensors,
+                                    .n_tensors = r->p->n_params,
+                                    .pieces = out->pieces};
     for (int i = 0; i < r->p->n_params; i++) {
         const struct sh_param *param = &r->p->params[i];
 

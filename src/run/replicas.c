@@ -171,7 +171,8 @@ static void print_differences(const struct sh_run *r, const struct details *d, i
             other = i;
     for (int i = 0; i < d->n_hashes; i++)
         if (of_replica(d, odd)[i] != of_replica(d, other)[i] && n++ < SHOWN)
-            fprintf(out, "%s%s %s", n > 1 ? ", " : "", r->p->units[i / n_states(r)].name, state_name(r, i % n_states(r)));
+            fprintf(out, "%s%s %s", n > 1 ? ", " : "", r->p->units[i / n_states(r)].name,
+                    state_name(r, i % n_states(r)));
     if (n > SHOWN)
         fprintf(out, " and %d more", n - SHOWN);
 }

@@ -190,7 +190,8 @@ static int segment_ranks(const struct sh_config *cfg, const struct sh_place *at,
     int shard = sh_group_size(mesh, mesh->shard);
     bool fits = can_share(cfg, at) && at->ranks_per_node % shard == 0;
     bool gains = shard > 1 || (at->world > 1 && at->world == at->ranks_per_node);
-    bool resharded = sh_group_size(mesh, mesh->inner) > 1; /* asks for gathers over some of the ranks, so there must be gathers */
+    /* It asks for gathers over some of the ranks, so there must be gathers. */
+    bool resharded = sh_group_size(mesh, mesh->inner) > 1;
 
     return fits && gains && !resharded ? at->ranks_per_node : 0;
 }

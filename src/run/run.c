@@ -59,6 +59,8 @@ static sh_rc connect(struct sh_run *r, const struct sh_place *at)
     opt.report_dir = r->folder;
     opt.groups = r->p->groups;
     opt.n_groups = r->p->n_groups;
+    opt.streams = r->p->streams;
+    opt.n_streams = r->p->n_streams;
     SH_TRY(sh_mesh_create(&req, &r->mesh));
     for (int i = 0; i < opt.n_groups; i++)
         SH_TRY(sh_mesh_open(r->mesh, opt.groups[i].axes));

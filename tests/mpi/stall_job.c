@@ -90,6 +90,8 @@ static sh_rc run(const char *report_dir)
                                           {"replicate", mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
     opt.groups = groups;
     opt.n_groups = 2;
+    opt.streams = sh_streams;
+    opt.n_streams = SH_STREAMS;
     for (int i = 0; i < opt.n_groups; i++)
         SH_TRY(sh_mesh_open(mesh, groups[i].axes));
     SH_TRY(sh_comm_create(mesh, &opt, &comm));

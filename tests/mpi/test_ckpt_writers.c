@@ -111,7 +111,8 @@ static struct sh_ckpt_set make_strips(struct sh_ckpt_tensor *tensor, int64_t ele
                 data[k] = (float)((piece[i].begin + k) % 16381 * 3 + s);
         }
     }
-    return (struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensor, .n_tensors = 1, .pieces = piece, .n_pieces = rounds};
+    return (struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensor, .n_tensors = 1, .pieces = piece,
+                                .n_pieces = rounds};
 }
 
 /* By itself: only short ranges go to two of a node, and only where that makes them twice as long. */

@@ -49,7 +49,8 @@ static struct sh_group_use groups[GROUPS];
 
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
-    struct sh_comm_options opt = {.timeout_seconds = 60, .history = history, .groups = use, .n_groups = n};
+    struct sh_comm_options opt = {.timeout_seconds = 60, .history = history, .groups = use, .n_groups = n,
+                                  .streams = sh_streams, .n_streams = SH_STREAMS};
     for (int i = 0; i < n; i++)
         CHECK_OK(sh_mesh_open(mesh, use[i].axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
@@ -357,7 +358,7 @@ static void test_segment(void)
 /* A trial of the overlap test: kind, stream and size go round, so that channels are busy at the same time. */
 static struct trial mixed_trial(int i, int64_t previous)
 {
-    static const enum sh_stream streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
+    static const int streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
     uint64_t dice = mix((uint64_t)i + 99);
     struct trial t = make_trial(kinds[dice % 3], groups[dice / 3 % GROUPS].axes, SH_F32, (int64_t)(dice / 16 % 3000), i);
     t.coll.stream = streams[dice / 5 % 3];

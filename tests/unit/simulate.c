@@ -104,7 +104,7 @@ static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op 
 {
     struct sh_op_call call;
 
-    sh_program_call(r->p, op, r->arena, &call);
+    sh_program_call(r->p, op, &(struct sh_bases){{r->arena}}, &call);
     call.scalars = &s->scalars;
     if (s->kernels->run[op->kind](&call) != SH_OK)
         fail_msg("%s", sh_error_text());

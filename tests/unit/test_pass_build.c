@@ -504,6 +504,31 @@ static void the_loss_is_summed_over_the_data(void **state)
     sh_program_destroy(p);
 }
 
+/* Copies of the state lie on the host where that is another memory; nothing else does. */
+static void snapshots_have_a_tier(void **state)
+{
+    (void)state;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        int64_t bytes = 0;
+        struct sh_program *p;
+
+        b.options.snapshot = true;
+        b.snapshot_on_host = on_host;
+        p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+        assert_int_equal(p->n_tiers, 1 + on_host);
+        for (int t = 0; t < p->n_tensors; t++) {
+            bool snapshot = p->tensors[t].mem == SH_MEM_SNAPSHOT;
+
+            assert_int_equal(p->tensors[t].tier, snapshot && on_host);
+            bytes += snapshot ? sh_tensor_bytes(&p->tensors[t]) : 0;
+        }
+        assert_int_equal(p->tiers[0].bytes, p->own_bytes);
+        assert_true(!on_host || (p->tiers[1].kind == SH_TIER_HOST && p->tiers[1].bytes >= bytes && bytes > 0));
+        sh_program_destroy(p);
+    }
+}
+
 static void counts_of_unit(const struct sh_program *p, int unit, enum sh_op_kind kind, sh_group group, int expected)
 {
     int n = 0;
@@ -565,6 +590,7 @@ int main(void)
         cmocka_unit_test(groups_are_those_in_use),
         cmocka_unit_test(the_loss_is_summed_over_the_data),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
+        cmocka_unit_test(snapshots_have_a_tier),
         cmocka_unit_test(squares_are_shared_out),
         cmocka_unit_test(gradients_are_reduced_when_asked),
         cmocka_unit_test(units_are_reduced_once),

@@ -204,6 +204,26 @@ static void outside_of_the_arena(struct plant *l)
     l->p->tensors[root_of(l, op_at(l, find(l, SH_OP_NORM, false, 1))->out[0])].offset_bytes = l->p->arena_bytes;
 }
 
+static void kernel_among_collectives(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_NORM, false, 1))->stream = SH_STREAM_GATHER;
+}
+
+static void collective_among_kernels(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ALL_GATHER, false, 1))->stream = SH_STREAM_COMPUTE;
+}
+
+static void no_such_stream(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ALL_GATHER, false, 1))->stream = l->p->n_streams;
+}
+
+static void operand_out_of_reach(struct plant *l)
+{
+    l->p->tensors[op_at(l, find(l, SH_OP_NORM, false, 1))->out[0]].tier = sh_program_add_tier(l->p, "host", SH_TIER_HOST);
+}
+
 static void view_leaves_its_base(struct plant *l)
 {
     for (int t = 0; t < l->p->n_tensors; t++)
@@ -330,6 +350,10 @@ static const struct error table[] = {
     {"something is added to nothing", SH_SECTION_ONLY, add_to_nothing, "adds to what nothing"},
     {"an input is missing", SH_SECTION_ONLY, input_missing, "an input is missing"},
     {"an output too many", SH_SECTION_ONLY, output_too_many, "an output is missing or too many"},
+    {"a kernel among collectives", SH_SECTION_ONLY, kernel_among_collectives, "its stream does not run"},
+    {"a collective among kernels", SH_SECTION_ONLY, collective_among_kernels, "its stream does not run"},
+    {"a stream that is none", SH_SECTION_ONLY, no_such_stream, "its stream does not run"},
+    {"an operand on the host", SH_SECTION_ONLY, operand_out_of_reach, "lies in another tier than the device's"},
     {"an operand that is no tensor", SH_SECTION_ONLY, no_such_tensor, "an input is missing or too many"},
     {"two living tensors in one place", SH_SECTION_ONLY, living_share_memory, "share memory"},
     {"two lasting tensors in one place", SH_SECTION_ONLY, persistent_share_memory, "share memory"},

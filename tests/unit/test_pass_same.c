@@ -128,7 +128,7 @@ static uint64_t of_program(const struct sh_program *p)
         h = mix(h, s->peak_bytes);
     }
     h = mix(mix(mix(h, p->persistent_bytes), p->own_bytes), p->segment.group_bytes);
-    return mix(mix(mix(h, p->segment.peer_bytes), p->arena_bytes), p->host_bytes);
+    return mix(mix(mix(h, p->segment.peer_bytes), p->arena_bytes), p->n_tiers > 1 ? p->tiers[1].bytes : 0);
 }
 
 /* Draws, one after the other, of plan `plan` of the grid. */

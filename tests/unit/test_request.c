@@ -70,7 +70,8 @@ static void meshes(void **state)
         assert_int_equal(sh_request_build(&cfg, &table[i].at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
         int replicas = sh_group_size(&mesh, mesh.replicate), shard = sh_group_size(&mesh, mesh.shard);
 
-        if (replicas != table[i].replicate || shard != table[i].shard || build.options.segment_ranks != table[i].segment)
+        if (replicas != table[i].replicate || shard != table[i].shard ||
+            build.options.segment_ranks != table[i].segment)
             fail_msg("row %d: %d x %d, %d share", (int)i, replicas, shard, build.options.segment_ranks);
         assert_string_equal(sh_request_strategy_text(&cfg, &mesh, text), table[i].text);
     }
