@@ -28,6 +28,7 @@ static const struct {
     [SH_OP_ROPE] = {3, 0},         [SH_OP_GELU] = {9, 0},         [SH_OP_GELU_BWD] = {17, 0},
     [SH_OP_SWIGLU] = {5, OUT0},    [SH_OP_SWIGLU_BWD] = {12, 0},  [SH_OP_ADD] = {1, 0},
     [SH_OP_ACCUMULATE] = {1, 0},   [SH_OP_SUMSQ] = {2, 0},        [SH_OP_ADAMW] = {15, 0},
+    [SH_OP_SGD] = {7, 0},          [SH_OP_LION] = {11, 0},
     [SH_OP_ADD_NORM] = {8, 0},     [SH_OP_NORM_BWD_BIAS] = {15, 0}, [SH_OP_GELU_BWD_BIAS] = {18, 0},
     [SH_OP_EXACT_ROUND] = {3, 0},  [SH_OP_REDUCE_SCATTER] = {1, 0}, [SH_OP_ALL_REDUCE] = {1, OUT0},
 };

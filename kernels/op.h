@@ -60,6 +60,9 @@ enum sh_op_kind {
     SH_OP_ALL_REDUCE,    /*                                                         -> y [n] f32, f64 or bf16: sum over the axis, in place */
     SH_OP_WAIT,          /* marker: the communication started by op attr->waits_for is complete after this one          */
     SH_OP_RELEASE,       /* in[0]: marker: the gathered unit may be overwritten                                          */
+
+    SH_OP_SGD,           /* g [n] f32                                               -> in place: p, m [n] f32; or p [n] bf16 and r [n] i16 (opt) */
+    SH_OP_LION,          /* the same                                                -> the same                         */
     SH_OP_KINDS
 };
 
@@ -98,7 +101,7 @@ struct sh_op_attr {
     int64_t squared;                /* REDUCE_SCATTER with squares: of the first so many elements of the shard */
     int waits_for;                  /* WAIT: index of the communication op within its section */
     int after;                      /* collectives: start only when this communication op is complete; -1: none */
-    int run_first, run_count;       /* ADAMW: its rows in the program's table of decay runs */
+    int run_first, run_count;       /* ADAMW, SGD, LION: its rows in the program's table of decay runs */
 };
 
 /* Numbers that change from step to step, the same for all operations of a section. */
@@ -121,7 +124,7 @@ struct sh_op_call {
     enum sh_op_kind kind;
     const struct sh_op_attr *attr;
     const struct sh_op_scalars *scalars;
-    const struct sh_decay_run *runs; /* ADAMW: attr->run_count rows */
+    const struct sh_decay_run *runs; /* ADAMW, SGD, LION: attr->run_count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;

@@ -55,6 +55,10 @@ sh_rc sh_cpu_sumsq(const struct sh_op_call *call);
 /* adamw.c */
 sh_rc sh_cpu_adamw(const struct sh_op_call *call);
 
+/* momentum.c */
+sh_rc sh_cpu_sgd(const struct sh_op_call *call);
+sh_rc sh_cpu_lion(const struct sh_op_call *call);
+
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind. */
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);

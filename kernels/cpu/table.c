@@ -57,6 +57,8 @@ const struct sh_kernel_table sh_kernels_cpu = {
         [SH_OP_SUMSQ] = sh_cpu_sumsq,
         [SH_OP_EXACT_ROUND] = sh_ref_exact_round, /* some digits: nothing to gain */
         [SH_OP_ADAMW] = sh_cpu_adamw,
+        [SH_OP_SGD] = sh_cpu_sgd,
+        [SH_OP_LION] = sh_cpu_lion,
     },
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,

@@ -68,6 +68,10 @@ sh_rc sh_cuda_exact_round(const struct sh_op_call *call);
 /* adamw.cu */
 sh_rc sh_cuda_adamw(const struct sh_op_call *call);
 
+/* momentum.cu */
+sh_rc sh_cuda_sgd(const struct sh_op_call *call);
+sh_rc sh_cuda_lion(const struct sh_op_call *call);
+
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 

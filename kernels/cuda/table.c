@@ -82,6 +82,8 @@ const struct sh_kernel_table sh_kernels_cuda = {
         [SH_OP_SUMSQ] = RUN(sh_cuda_sumsq),
         [SH_OP_EXACT_ROUND] = RUN(sh_cuda_exact_round),
         [SH_OP_ADAMW] = RUN(sh_cuda_adamw),
+        [SH_OP_SGD] = RUN(sh_cuda_sgd),
+        [SH_OP_LION] = RUN(sh_cuda_lion),
     },
     .prepare = RUN(prepare_call),
 #ifdef HAVE_CUDA

@@ -33,6 +33,8 @@ sh_rc sh_ref_accumulate(const struct sh_op_call *call);
 sh_rc sh_ref_sumsq(const struct sh_op_call *call);
 sh_rc sh_ref_exact_round(const struct sh_op_call *call);
 sh_rc sh_ref_adamw(const struct sh_op_call *call);
+sh_rc sh_ref_sgd(const struct sh_op_call *call);
+sh_rc sh_ref_lion(const struct sh_op_call *call);
 
 sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 

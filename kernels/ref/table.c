@@ -43,6 +43,8 @@ const struct sh_kernel_table sh_kernels_ref = {
         [SH_OP_SUMSQ] = sh_ref_sumsq,
         [SH_OP_EXACT_ROUND] = sh_ref_exact_round,
         [SH_OP_ADAMW] = sh_ref_adamw,
+        [SH_OP_SGD] = sh_ref_sgd,
+        [SH_OP_LION] = sh_ref_lion,
     },
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,

@@ -53,6 +53,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_SUMSQ] = sh_cuda_sumsq,
         [SH_OP_EXACT_ROUND] = sh_cuda_exact_round,
         [SH_OP_ADAMW] = sh_cuda_adamw,
+        [SH_OP_SGD] = sh_cuda_sgd,
+        [SH_OP_LION] = sh_cuda_lion,
     },
     .work_bytes = work_bytes,
 };
@@ -477,17 +479,26 @@ static void exact_rounds(void **state)
     }
 }
 
-static void begin_adamw(struct optest *t, int64_t n)
+static const enum sh_op_kind updates[] = {SH_OP_ADAMW, SH_OP_SGD, SH_OP_LION};
+enum { UPDATES = sizeof updates / sizeof updates[0] };
+
+/* What an update writes but for low halves: parameters and states. */
+static int written(enum sh_op_kind update)
 {
-    optest_begin(t, SH_OP_ADAMW);
+    return sh_op_info(update)->n_out - 1;
+}
+
+static void begin_update(struct optest *t, enum sh_op_kind kind, int64_t n)
+{
+    optest_begin(t, kind);
     t->scalars = (struct sh_op_scalars){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f,
         .weight_decay = 0.1f, .beta1_pow = 0.81, .beta2_pow = 0.9025, .grad_scale = 0.5f};
     optest_in(t, 0, SH_F32, DIMS(n));
-    for (int o = 0; o < 3; o++) {
+    for (int o = 0; o < written(kind); o++) {
         optest_out(t, o, SH_F32, DIMS(n));
         optest_add_to(t, o);
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; kind == SH_OP_ADAMW && i < n; i++)
         optest_set(&t->call.out[2], i, fabs(optest_get(&t->call.out[2], i)));
     t->attr.run_count = 3;
     t->runs[0] = (struct sh_decay_run){0, n / 3, true};
@@ -495,32 +506,33 @@ static void begin_adamw(struct optest *t, int64_t n)
     t->runs[2] = (struct sh_decay_run){n - n / 9 - n / 20, n - n / 9, true};
 }
 
-static void adamw(void **state)
+static void update(void **state)
 {
     (void)state;
     optest_seed(7);
-    for (int l = 0; l < n_lengths; l++) {
+    for (int i = 0; i < UPDATES * n_lengths; i++) {
         struct optest t;
-        begin_adamw(&t, lengths[l]);
+        begin_update(&t, updates[i % UPDATES], lengths[i / UPDATES]);
         check(&t, TERMS(64, 8, 8));
     }
 }
 
 /* In halves, parameters get the bits that they get in one array, from any address. */
-static void adamw_in_halves(void **state)
+static void update_in_halves(void **state)
 {
     (void)state;
     optest_seed(9);
-    for (int i = 0; i < 2 * n_lengths; i++) {
+    for (int i = 0; i < 2 * UPDATES * n_lengths; i++) {
+        enum sh_op_kind kind = updates[i / 2 % UPDATES];
         struct optest whole, halves, joined;
-        begin_adamw(&whole, lengths[i / 2]);
+        begin_update(&whole, kind, lengths[i / 2 / UPDATES]);
         optest_split_params(&halves, &whole);
         if (i % 2)
             optest_shift(&halves, 3);
         optest_device_run(&whole, &table);
         optest_device_run(&halves, &table);
         optest_join_params(&joined, &halves);
-        for (int o = 0; o < 3; o++)
+        for (int o = 0; o < written(kind); o++)
             optest_same(&whole, &joined, o);
         optest_end(&whole);
         optest_end(&halves);
@@ -529,15 +541,14 @@ static void adamw_in_halves(void **state)
 }
 
 /* More runs than one launch takes; every third element belongs to none and keeps its bits. */
-static void adamw_has_many_runs(void **state)
+static void check_many_runs(enum sh_op_kind kind)
 {
     enum { N = 600, RUNS = N / 3 };
     static struct sh_decay_run runs[RUNS];
     struct optest ref, cuda;
 
-    (void)state;
     optest_seed(11);
-    begin_adamw(&ref, N);
+    begin_update(&ref, kind, N);
     for (int i = 0; i < RUNS; i++)
         runs[i] = (struct sh_decay_run){3 * i, 3 * i + 2, i % 2};
     ref.attr.run_count = RUNS;
@@ -546,13 +557,20 @@ static void adamw_has_many_runs(void **state)
     cuda.call.runs = runs;
     optest_run(&ref, &sh_kernels_ref, 1);
     optest_device_run(&cuda, &table);
-    for (int o = 0; o < 3; o++)
+    for (int o = 0; o < written(kind); o++)
         optest_close(&ref, &cuda, o, 64);
-    for (int o = 0; o < 3; o++)
+    for (int o = 0; o < written(kind); o++)
         for (int i = 2; i < N; i += 3)
             assert_true(optest_get(&ref.call.out[o], i) == optest_get(&cuda.call.out[o], i));
     optest_end(&ref);
     optest_end(&cuda);
+}
+
+static void update_has_many_runs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < UPDATES; i++)
+        check_many_runs(updates[i]);
 }
 
 /* A NaN, an Inf or a huge number among ordinary ones comes out as in the reference. */
@@ -757,8 +775,8 @@ int main(void)
         cmocka_unit_test(norm),   cmocka_unit_test(norm_refuses), cmocka_unit_test(embed),
         cmocka_unit_test(embed_outside), cmocka_unit_test(rope),  cmocka_unit_test(rope_table),
         cmocka_unit_test(act),    cmocka_unit_test(bias),         cmocka_unit_test(vector),
-        cmocka_unit_test(damage), cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(adamw),
-        cmocka_unit_test(adamw_in_halves), cmocka_unit_test(adamw_has_many_runs), cmocka_unit_test(not_finite),
+        cmocka_unit_test(damage), cmocka_unit_test(exact),  cmocka_unit_test(exact_rounds), cmocka_unit_test(update),
+        cmocka_unit_test(update_in_halves), cmocka_unit_test(update_has_many_runs), cmocka_unit_test(not_finite),
         cmocka_unit_test(initial_values), cmocka_unit_test(mixsum),
     };
     if (!optest_device_there())
