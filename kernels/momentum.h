@@ -1,5 +1,5 @@
-/* Updates that keep one number beside each parameter, SGD's and LION's: what is the same for all elements of a run, computed
- * once, in double, on the host; the rules themselves; and where the parameters are. Valid C, C++ and CUDA. */
+/* Updates that keep one number beside each parameter, SGD's and Lion's: what is the same for all elements of a run,
+ * computed once, in double, on the host; the rules themselves; and where the parameters are. Valid C, C++ and CUDA. */
 #ifndef SH_KERNELS_MOMENTUM_H
 #define SH_KERNELS_MOMENTUM_H
 

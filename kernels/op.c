@@ -40,8 +40,10 @@ static const struct sh_op_info op_table[SH_OP_KINDS] = {
     [SH_OP_EXACT_ROUND] = {.name = "exact_round", .n_in = 1, .n_out = 1, APART},
     [SH_OP_ADAMW] =
         {.name = "adamw", .n_in = 1, .n_out = 4, .opt_out = BIT(3), .rw_out = BIT(0) | BIT(1) | BIT(2) | BIT(3), APART},
-    [SH_OP_SGD] = {.name = "sgd", .n_in = 1, .n_out = 3, .opt_out = BIT(2), .rw_out = BIT(0) | BIT(1) | BIT(2), APART},
-    [SH_OP_LION] = {.name = "lion", .n_in = 1, .n_out = 3, .opt_out = BIT(2), .rw_out = BIT(0) | BIT(1) | BIT(2), APART},
+    [SH_OP_SGD] =
+        {.name = "sgd", .n_in = 1, .n_out = 3, .opt_out = BIT(2), .rw_out = BIT(0) | BIT(1) | BIT(2), APART},
+    [SH_OP_LION] =
+        {.name = "lion", .n_in = 1, .n_out = 3, .opt_out = BIT(2), .rw_out = BIT(0) | BIT(1) | BIT(2), APART},
     [SH_OP_ALL_GATHER] = {.name = "all_gather", .n_in = 1, .n_out = 1, .comm = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.name = "reduce_scatter", .n_in = 2, .n_out = 2, .opt_in = BIT(1), .opt_out = BIT(1),
                               .comm = true, APART},

@@ -1,4 +1,5 @@
-/* SGD and Lion on a flat shard: 20 bytes a parameter (g, and p and m read and written), whether p is whole or in halves. */
+/* SGD and Lion on a flat shard: 20 bytes a parameter (g, and p and m read and written), whether p is whole or in
+ * halves. */
 #include "kernels/momentum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"

@@ -1,4 +1,5 @@
-/* Updates by runs of decay: which run an element belongs to, one launch for each 64 runs, which is more than a unit has. */
+/* Updates by runs of decay: which run an element belongs to, and one launch for each 64 runs, which is more than a unit
+ * has. */
 #ifndef SH_KERNELS_CUDA_RUNS_CUH
 #define SH_KERNELS_CUDA_RUNS_CUH
 
@@ -27,9 +28,9 @@ __device__ __forceinline__ int sh_run_at(const sh_runs &r, int64_t at)
     return low;
 }
 
-/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, bool decay),
- * for N neighbours of one run. Only elements of a run are parameters: a vector that reaches over an end of its run is
- * taken apart. */
+/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, bool
+ * decay), for N neighbours of one run. Only elements of a run are parameters: a vector that reaches over an end of its
+ * run is taken apart. */
 template <class UPDATE> struct sh_by_runs {
     UPDATE update;
     int64_t first;

@@ -1,5 +1,5 @@
-/* SGD with momentum, in the order of torch.optim.SGD, and Lion (Chen et al., arXiv:2302.06675, algorithm 2). Only elements
- * of a decay run are parameters; what lies between runs is padding and is left as it is. */
+/* SGD with momentum, in the order of torch.optim.SGD, and Lion (Chen et al., arXiv:2302.06675, algorithm 2). Only
+ * elements of a decay run are parameters; what lies between runs is padding and is left as it is. */
 #include "kernels/momentum.h"
 #include "kernels/ref/ref.h"
 
