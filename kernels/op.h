@@ -60,7 +60,9 @@ extern "C" {
     OTHER(REDUCE_SCATTER, reduce_scatter)   /* sum over the axis */                                                   \
     OTHER(ALL_REDUCE, all_reduce)           /* sum over the axis, in place */                                         \
     OTHER(WAIT, wait)                       /* marker: what op attr->waits_for has started is complete */          \
-    OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */
+    OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
+    KERNEL(SGD, sgd)                        /* with momentum; in place, p as ADAMW's */                            \
+    KERNEL(LION, lion)                      /* the same operands */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -110,7 +112,7 @@ struct sh_op_attr {
         } head;                                    /* HEAD_LOSS* */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
-        } runs;                                    /* ADAMW */
+        } runs;                                    /* ADAMW, SGD, LION */
     };
 };
 

@@ -115,12 +115,13 @@ struct sh_ckpt_options {
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
-    int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; AUTO: each rank writes
-                               where its ranges in the file are long, else 2 a node; at least a node's ranks: each writes */
+    int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; AUTO: each rank
+                               writes where its ranges in the file are long, else 2 a node; at least a node's ranks: each
+                               writes */
     int ranks_per_node;     /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
     enum sh_cfg_verify verify; /* where the data comes from that is compared with the sums from memory before a file gets
-                               its name. From the disk: written and read past the page cache. From the cache: through it, so
-                               that ranks of one node see what the kernel holds. Of any: the index is read back */
+                               its name. From the disk: written and read past the page cache. From the cache: through it,
+                               so that ranks of one node see what the kernel holds. Of any: the index is read back */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
     int threads;            /* that may sum blocks while training waits; behind it, one does */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */
@@ -151,10 +152,10 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
  * it. Collective, agreed. */
 sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
 
-/* Whether a file may be loaded, asked before anything of it is read. ANY: each may. OWNER: file and folder belong to this user or to
- * root, and neither others nor a group may write them; the group of the owner alone, with his name and no other members,
- * may, and so may all a folder that is sticky. A link is judged by what it leads to. Of a folder: whether its files may.
- * Local. Errors: SH_E_DATA: who could have written it, and the cure. What cannot be looked at is left to its opening. */
+/* Whether a file may be loaded, asked before anything of it is read. ANY: each may. OWNER: file and folder belong to this
+ * user or to root, and neither others nor a group may write them; the group of the owner alone, with his name and no other
+ * members, may, and so may all a folder that is sticky. A link is judged by what it leads to. Of a folder: whether its
+ * files may. Local. Errors: SH_E_DATA: who could have written it, and the cure. What cannot be looked at is left to its opening. */
 sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust);
 
 struct sh_ckpt_load_options {

@@ -16,6 +16,10 @@
 #define SH_CPU_KERNEL(KIND, name) sh_rc sh_cpu_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
 
+/* momentum.c */
+sh_rc sh_cpu_sgd(const struct sh_op_call *call);
+sh_rc sh_cpu_lion(const struct sh_op_call *call);
+
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
  * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind. */
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);

@@ -28,6 +28,10 @@ sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);
 /* Make cuDNN's plan; a call that was not prepared takes the other kernels. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 
+/* momentum.cu */
+sh_rc sh_cuda_sgd(const struct sh_op_call *call);
+sh_rc sh_cuda_lion(const struct sh_op_call *call);
+
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 

@@ -20,8 +20,8 @@ static double stretch_by_length(const struct sh_op_attr *attr, double freq)
     return (1 - smooth) * freq / attr->rope.factor + smooth * freq;
 }
 
-/* YaRN (Peng et al., arXiv:2309.00071, section 3.2): the same with limits between elements instead of lengths, which makes
- * the change even in the logarithm of the length. */
+/* YaRN (Peng et al., arXiv:2309.00071, section 3.2): the same with limits between elements instead of lengths, which
+ * makes the change even in the logarithm of the length. */
 static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, double freq)
 {
     double smooth = ((double)i - attr->rope.ramp_first) / (attr->rope.ramp_last - attr->rope.ramp_first);

@@ -31,7 +31,7 @@ struct sh_optim {
 /* The row of a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);
 
-extern const struct sh_optim sh_optim_adamw;
+extern const struct sh_optim sh_optim_adamw, sh_optim_sgd, sh_optim_lion;
 
 struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */

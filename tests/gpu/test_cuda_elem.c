@@ -56,6 +56,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_SUMSQ] = sh_cuda_sumsq,
         [SH_OP_EXACT_ROUND] = sh_cuda_exact_round,
         [SH_OP_ADAMW] = sh_cuda_adamw,
+        [SH_OP_SGD] = sh_cuda_sgd,
+        [SH_OP_LION] = sh_cuda_lion,
     },
     .work_bytes = work_bytes,
 };
@@ -169,15 +171,14 @@ static void exact_rounds(void **state)
 }
 
 /* More runs than one launch takes; every third element belongs to none and keeps its bits. */
-static void adamw_has_many_runs(void **state)
+static void check_many_runs(enum sh_op_kind kind)
 {
     enum { N = 600, RUNS = N / 3 };
     static struct sh_decay_run runs[RUNS];
     struct optest ref, cuda;
 
-    (void)state;
     optest_seed(11);
-    elem_begin_adamw(&ref, N);
+    elem_begin_update(&ref, kind, N);
     for (int i = 0; i < RUNS; i++)
         runs[i] = (struct sh_decay_run){3 * i, 3 * i + 2, i % 2};
     ref.attr.runs.count = RUNS;
@@ -186,13 +187,20 @@ static void adamw_has_many_runs(void **state)
     cuda.call.runs = runs;
     optest_run(&ref, &sh_kernels_ref, 1);
     optest_device_run(&cuda, &table);
-    for (int o = 0; o < 3; o++)
+    for (int o = 0; o < elem_written(kind); o++)
         optest_close(&ref, &cuda, o, 64);
-    for (int o = 0; o < 3; o++)
+    for (int o = 0; o < elem_written(kind); o++)
         for (int i = 2; i < N; i += 3)
             assert_true(optest_get(&ref.call.out[o], i) == optest_get(&cuda.call.out[o], i));
     optest_end(&ref);
     optest_end(&cuda);
+}
+
+static void update_has_many_runs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ELEM_UPDATES; i++)
+        check_many_runs(elem_updates[i]);
 }
 
 /* Any stretch of a stream, to any address, as the CPU makes it; and nothing around it. */
@@ -366,7 +374,7 @@ int main(void)
         cmocka_unit_test(damage),
         cmocka_unit_test(exact),
         cmocka_unit_test(exact_rounds),
-        cmocka_unit_test(adamw_has_many_runs),
+        cmocka_unit_test(update_has_many_runs),
         cmocka_unit_test(initial_values),
         cmocka_unit_test(mixsum),
     };

@@ -24,8 +24,13 @@ extern struct elem elem;
 void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT]);
 #define TERMS(...) (const double[SH_OP_MAX_OUT]){__VA_ARGS__}
 
+/* The kinds that update parameters, and what one writes but for low halves: parameters and states. */
+enum { ELEM_UPDATES = 3 };
+extern const enum sh_op_kind elem_updates[ELEM_UPDATES];
+int elem_written(enum sh_op_kind update);
+
 /* An update of n elements, in three runs that leave some out. */
-void elem_begin_adamw(struct optest *t, int64_t n);
+void elem_begin_update(struct optest *t, enum sh_op_kind kind, int64_t n);
 
 void elem_norm(void **state);
 void elem_embed(void **state);
@@ -34,14 +39,14 @@ void elem_rope_table(void **state);
 void elem_act(void **state);
 void elem_bias(void **state);
 void elem_vector(void **state);
-void elem_adamw(void **state);
-void elem_adamw_in_halves(void **state);
+void elem_update(void **state);
+void elem_update_in_halves(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 #define ELEM_TESTS                                                                                                 \
     cmocka_unit_test(elem_norm), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
         cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias),                \
-        cmocka_unit_test(elem_vector), cmocka_unit_test(elem_adamw), cmocka_unit_test(elem_adamw_in_halves),       \
+        cmocka_unit_test(elem_vector), cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves),     \
         cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused)
 
 #endif

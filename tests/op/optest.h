@@ -49,7 +49,7 @@ void optest_in_ints(struct optest *t, int i, int64_t lo, int64_t hi, int ndim, c
 void optest_out(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim);
 /* Give output i normal values and, for kinds where it is a choice, set its bit in attr.accumulate. */
 void optest_add_to(struct optest *t, int i);
-/* The same call of ADAMW with its parameters in halves, and f32 of those halves again. */
+/* The same call of an update with its parameters in halves, and f32 of those halves again. */
 void optest_split_params(struct optest *to, const struct optest *from);
 void optest_join_params(struct optest *to, const struct optest *from);
 /* Let output `out` take the storage of input `in`. */

@@ -30,13 +30,47 @@ static void embed_refuses(void **state)
     optest_end(&t);
 }
 
-/* A parameter that is no number stays none for those who read the upper half only. */
-static void adamw_shows_nan(void **state)
+/* Two updates of one element by hand: weight decay before, in and after the gradient; what the sign of nothing is. */
+static void momentum_by_hand(void **state)
 {
     (void)state;
+    static const struct {
+        enum sh_op_kind kind;
+        double g[3], p[3], m[3];
+    } rows[] = {
+        /* g = 0.5 * 4 + 0.25 * 8, m = 0.5 * 2 + g, p = 8 - 0.125 m; without decay g = 2; a gradient of 0 */
+        {SH_OP_SGD, {4, 4, 0}, {8 - 0.125 * 5, 8 - 0.125 * 3, 8 - 0.125 * 1}, {5, 3, 1}},
+        /* u = sign(0.5 * 2 + 0.5 * g / 2): of 2 it is 1, of -4 -1, of -2 0; m = 0.75 * 2 + 0.25 * g / 2 */
+        {SH_OP_LION, {4, -8, -4}, {8 * (1 - 0.125 * 0.25) - 0.125, 8 + 0.125, 8}, {2, 0.5, 1}},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        for (int device = 0; device < 2; device++) {
+            struct optest t;
+            elem_begin_update(&t, rows[r].kind, 3);
+            t.scalars = (struct sh_op_scalars){.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.25f,
+                                               .grad_scale = 0.5f};
+            t.runs[0] = (struct sh_decay_run){0, 1, true};
+            t.runs[1] = (struct sh_decay_run){1, 3, false};
+            for (int i = 0; i < 3; i++) {
+                optest_set(&t.call.in[0], i, rows[r].g[i]);
+                optest_set(&t.call.out[0], i, 8);
+                optest_set(&t.call.out[1], i, 2);
+            }
+            optest_run(&t, device ? &sh_kernels_cpu : &sh_kernels_ref, 1);
+            for (int i = 0; i < 3; i++) {
+                assert_true(optest_get(&t.call.out[0], i) == rows[r].p[i]);
+                assert_true(optest_get(&t.call.out[1], i) == rows[r].m[i]);
+            }
+            optest_end(&t);
+        }
+}
+
+/* A parameter that is no number stays none for those who read the upper half only. */
+static void check_shows_nan(enum sh_op_kind kind)
+{
     enum { N = 200, AT = 150 };
     struct optest t, halves;
-    elem_begin_adamw(&t, N);
+    elem_begin_update(&t, kind, N);
     t.runs[0].end = t.runs[1].begin = AT;
     t.runs[1].end = N;
     ((uint32_t *)t.call.out[1].data)[AT] = 0x7fffffff; /* a NaN that would round to -0 */
@@ -46,6 +80,13 @@ static void adamw_shows_nan(void **state)
         assert_true(isnan(optest_get(&halves.call.out[0], i)) == (i == AT));
     optest_end(&t);
     optest_end(&halves);
+}
+
+static void update_shows_nan(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ELEM_UPDATES; i++)
+        check_shows_nan(elem_updates[i]);
 }
 
 /* Elements 3 and 4 lie between the runs, 7 behind them. */
@@ -69,16 +110,18 @@ static void check_padding(struct optest *t, int outs)
     optest_end(&before);
 }
 
-static void adamw_leaves_padding(void **state)
+static void update_leaves_padding(void **state)
 {
     (void)state;
-    struct optest t, halves;
-    elem_begin_adamw(&t, 8);
-    optest_split_params(&halves, &t);
-    check_padding(&t, 3);
-    check_padding(&halves, 4);
-    optest_end(&t);
-    optest_end(&halves);
+    for (int i = 0; i < ELEM_UPDATES; i++) {
+        struct optest t, halves;
+        elem_begin_update(&t, elem_updates[i], 8);
+        optest_split_params(&halves, &t);
+        check_padding(&t, elem_written(elem_updates[i]));
+        check_padding(&halves, elem_written(elem_updates[i]) + 1);
+        optest_end(&t);
+        optest_end(&halves);
+    }
 }
 
 /* What is right against itself: the list holds for any table. */
@@ -91,7 +134,7 @@ static void reference(void **state)
     elem_norm(state);
     elem_embed(state);
     elem_act(state);
-    elem_adamw_in_halves(state);
+    elem_update_in_halves(state);
     elem = mine;
 }
 
@@ -101,8 +144,9 @@ int main(void)
         ELEM_TESTS,
         cmocka_unit_test(reference),
         cmocka_unit_test(embed_refuses),
-        cmocka_unit_test(adamw_leaves_padding),
-        cmocka_unit_test(adamw_shows_nan),
+        cmocka_unit_test(update_leaves_padding),
+        cmocka_unit_test(momentum_by_hand),
+        cmocka_unit_test(update_shows_nan),
     };
 
     elem = (struct elem){.table = &sh_kernels_cpu, .run = run, .lengths = lengths, .n_lengths = 7,

@@ -1,0 +1,51 @@
+/* SGD and Lion on a flat shard: 20 bytes a parameter (g, and p and m read and written), whether p is whole or in
+ * halves. */
+#include "kernels/momentum.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/floats.cuh"
+#include "kernels/cuda/runs.cuh"
+
+namespace
+{
+template <bool LION> struct momentum {
+    struct sh_floats p;
+    float *m;
+    const float *g;
+    struct sh_momentum_factors plain, decayed;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, bool decay) const
+    {
+        float grad[N], m1[N], p1[N];
+        sh_load(grad, g + i);
+        sh_load(m1, m + i);
+        sh_floats_load(p1, p, i);
+        for (int k = 0; k < N; k++) {
+            if (LION)
+                sh_lion_elem(&p1[k], &m1[k], grad[k], decay ? &decayed : &plain);
+            else
+                sh_sgd_elem(&p1[k], &m1[k], grad[k], decay ? &decayed : &plain);
+        }
+        sh_store(m + i, m1);
+        sh_floats_store(p, i, p1);
+    }
+};
+
+template <bool LION> sh_rc update(const char *name, const struct sh_op_call *call)
+{
+    momentum<LION> f = {sh_momentum_params(call), sh_data<float>(&call->out[1]), sh_data<float>(&call->in[0]),
+                        sh_momentum_factors_of(call->scalars, false), sh_momentum_factors_of(call->scalars, true)};
+    bool vectors = sh_floats_aligned<4>(f.p) && sh_aligned<4>(f.m, 0) && sh_aligned<4>(f.g, 0);
+
+    return sh_update_by_runs(name, call, f, vectors);
+}
+} // namespace
+
+extern "C" sh_rc sh_cuda_sgd(const struct sh_op_call *call)
+{
+    return update<false>("sgd", call);
+}
+
+extern "C" sh_rc sh_cuda_lion(const struct sh_op_call *call)
+{
+    return update<true>("lion", call);
+}

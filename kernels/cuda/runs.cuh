@@ -1,0 +1,74 @@
+/* Updates by runs of decay: which run an element belongs to, and one launch for each 64 runs, which is more than a unit
+ * has. */
+#ifndef SH_KERNELS_CUDA_RUNS_CUH
+#define SH_KERNELS_CUDA_RUNS_CUH
+
+#include "kernels/cuda/map.cuh"
+
+constexpr int SH_RUNS = 64;
+
+/* An argument of the kernel: neighbouring runs, in order. */
+struct sh_runs {
+    int n;
+    int64_t begin[SH_RUNS], end[SH_RUNS];
+    bool decay[SH_RUNS];
+};
+
+/* The last run that begins at `at` or before it; 0 when all begin later. */
+__device__ __forceinline__ int sh_run_at(const sh_runs &r, int64_t at)
+{
+    int low = 0;
+    for (int high = r.n; high - low > 1;) {
+        int middle = (low + high) / 2;
+        if (r.begin[middle] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, bool
+ * decay), for N neighbours of one run. Only elements of a run are parameters: a vector that reaches over an end of its
+ * run is taken apart. */
+template <class UPDATE> struct sh_by_runs {
+    UPDATE update;
+    int64_t first;
+    sh_runs r;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t from = first + i;
+        int run = sh_run_at(r, from);
+
+        if (r.begin[run] <= from && from + N <= r.end[run])
+            update.template at<N>(from, r.decay[run]);
+        else if (N > 1)
+            for (int k = 0; k < N; k++)
+                at<1>(i + k);
+    }
+};
+
+/* vectors: whether four neighbours of all operands can be read at once. */
+template <class UPDATE>
+static inline sh_rc sh_update_by_runs(const char *name, const struct sh_op_call *call, UPDATE update, bool vectors)
+{
+    constexpr int N = 4; /* 16 bytes of f32 */
+
+    for (int done = 0; done < call->attr->runs.count; done += SH_RUNS) {
+        const struct sh_decay_run *from = call->runs + done;
+        int left = call->attr->runs.count - done;
+        sh_by_runs<UPDATE> f = {update, from[0].begin / N * N, {}};
+
+        f.r.n = left < SH_RUNS ? left : SH_RUNS;
+        for (int i = 0; i < f.r.n; i++) {
+            f.r.begin[i] = from[i].begin;
+            f.r.end[i] = from[i].end;
+            f.r.decay[i] = from[i].decay;
+        }
+        SH_TRY(sh_map<N>(name, f, from[f.r.n - 1].end - f.first, vectors, call->queue));
+    }
+    return SH_OK;
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* Updates that keep one number beside each parameter, SGD's and Lion's: what is the same for all elements of a run,
+ * computed once, in double, on the host; the rules themselves; and where the parameters are. Valid C, C++ and CUDA. */
+#ifndef SH_KERNELS_MOMENTUM_H
+#define SH_KERNELS_MOMENTUM_H
+
+#include "kernels/op.h"
+
+struct sh_momentum_factors {
+    float grad_scale, beta1, beta2, grad1, grad2, decay, keep, lr;
+};
+
+static inline struct sh_momentum_factors sh_momentum_factors_of(const struct sh_op_scalars *s, bool decay)
+{
+    struct sh_momentum_factors f;
+    f.grad_scale = s->grad_scale;
+    f.beta1 = s->beta1;
+    f.beta2 = s->beta2;
+    f.grad1 = (float)(1 - (double)s->beta1);
+    f.grad2 = (float)(1 - (double)s->beta2);
+    f.decay = decay ? s->weight_decay : 0.0f;
+    f.keep = (float)(decay ? 1 - (double)s->lr * (double)s->weight_decay : 1);
+    f.lr = s->lr;
+    return f;
+}
+
+/* As torch.optim.SGD with momentum beta1, no dampening, and the decay added to the gradient:
+ *   g = grad_scale g + decay p, m = beta1 m + g, p = p - lr m */
+SH_FLOATS void sh_sgd_elem(float *p, float *m, float grad, const struct sh_momentum_factors *f)
+{
+    *m = f->beta1 * *m + (grad * f->grad_scale + f->decay * *p);
+    *p -= f->lr * *m;
+}
+
+/* Lion (Chen et al., arXiv:2302.06675, algorithm 2), with the decay apart from the gradient:
+ *   u = sign(beta1 m + (1 - beta1) g), p = (1 - lr decay) p - lr u, m = beta2 m + (1 - beta2) g
+ * The sign of 0 is 0, and of a NaN it is that NaN. */
+SH_FLOATS void sh_lion_elem(float *p, float *m, float grad, const struct sh_momentum_factors *f)
+{
+    float g = grad * f->grad_scale, u = f->beta1 * *m + f->grad1 * g;
+    u = u > 0 ? 1.0f : u < 0 ? -1.0f : u;
+    *p = *p * f->keep - f->lr * u;
+    *m = f->beta2 * *m + f->grad2 * g;
+}
+
+static inline struct sh_floats sh_momentum_params(const struct sh_op_call *call)
+{
+    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL};
+    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[2].data};
+    return call->out[2].data ? halves : whole;
+}
+
+#endif
