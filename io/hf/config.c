@@ -98,12 +98,12 @@ static sh_rc give_values(struct reader *r)
 /* ---- rotary positions ---- */
 
 static const struct {
-    const char *key, *ours, *absent;
+    const char *key, *ours;
 } llama3_keys[] = {
-    {"factor", "model.rope_factor", NULL},
-    {"low_freq_factor", "model.rope_low_freq_factor", NULL},
-    {"high_freq_factor", "model.rope_high_freq_factor", NULL},
-    {"original_max_position_embeddings", "model.rope_original_max_len", NULL},
+    {"factor", "model.rope_factor"},
+    {"low_freq_factor", "model.rope_low_freq_factor"},
+    {"high_freq_factor", "model.rope_high_freq_factor"},
+    {"original_max_position_embeddings", "model.rope_original_max_len"},
 };
 enum { LLAMA3_KEYS = sizeof llama3_keys / sizeof *llama3_keys };
 
@@ -114,6 +114,8 @@ static sh_rc give_llama3(struct reader *r, const char *where, const json_t *rope
         json_t *value = find(rope, llama3_keys[i].key);
         if (!value)
             return sh_fail(SH_E_USAGE, "%s: %s has no %s", r->place, where, llama3_keys[i].key);
+        if (json_is_number(value) && json_number_value(value) == 0) /* which would say none here */
+            return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, where, llama3_keys[i].key);
         SH_TRY(text_of(r, llama3_keys[i].key, value, text));
         SH_TRY(r->give(r->to, llama3_keys[i].ours, text));
     }

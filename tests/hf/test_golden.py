@@ -62,6 +62,14 @@ def folder_tensors(folder):
     return {name: t for path in sorted(pathlib.Path(folder).glob('*.safetensors')) for name, t in tensors(path).items()}
 
 
+def copy_golden(name, folder):
+    """As files of one's own: the tree may be read-only."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for path in (HERE / name).iterdir():
+        shutil.copyfile(path, pathlib.Path(folder) / path.name)
+
+
 def differ(a, b):
     a, b = folder_tensors(a), folder_tensors(b)
     return [f'tensors {sorted(a)} and {sorted(b)}'] * (a.keys() != b.keys()) + [f'{n} differs' for n in a if a[n] != b.get(n)]
@@ -189,8 +197,7 @@ CHANGES = {
 def case_changed(change):
     """Of a file that differs from what save_pretrained() writes: what is harmless loads, the rest is refused."""
     folder = pathlib.Path(change.__name__)
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(HERE / 'gpt2', folder / 'hf')
+    copy_golden('gpt2', folder / 'hf')
     t = tensors(HERE / 'gpt2/model.safetensors')
     change(t)
     pack(t, folder / 'hf/model.safetensors')
@@ -204,8 +211,7 @@ def case_changed(change):
 
 def case_cut():
     """A file that ends early."""
-    shutil.rmtree('cut', ignore_errors=True)
-    shutil.copytree(HERE / 'gpt2', 'cut')
+    copy_golden('gpt2', 'cut')
     data = pathlib.Path('cut/model.safetensors').read_bytes()
     pathlib.Path('cut/model.safetensors').write_bytes(data[:-4])
     tokens('gpt2')
@@ -249,8 +255,7 @@ def case_full():
 
 def case_trust():
     """Weights that others may write decide what a run trains on."""
-    shutil.rmtree('open', ignore_errors=True)
-    shutil.copytree(HERE / 'gpt2', 'open')
+    copy_golden('gpt2', 'open')
     os.chmod('open/model.safetensors', 0o666)
     tokens('gpt2')
     config = {**RUN, 'model.hf_assets_path': '../open', 'training.steps': 1}
