@@ -211,7 +211,7 @@ static sh_rc check_window(const struct reader *r)
 {
     json_t *said = json_object_get(r->root, "sliding_window");
     long long positions = whole(r, SH_HF_POSITIONS), seq = r->so_far->training.seq_len, window;
-    if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->model.hf_ignore))
+    if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
         return SH_OK;
     if (said && !json_is_integer(said))
         return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, where a number is wanted", r->place, sh_json_is(said));
@@ -245,7 +245,7 @@ static bool is_known(const struct reader *r, const char *key)
 
 static sh_rc check_unknown(const struct reader *r)
 {
-    const char *ignore = r->so_far->model.hf_ignore, *key, *dropout = NULL;
+    const char *ignore = r->so_far->hf.ignore, *key, *dropout = NULL;
     char shown[SH_CONFIG_SHOWN], all[512] = "";
     json_t *value;
     size_t used = 0;
@@ -338,7 +338,7 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
     struct reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
-    SH_TRY(check_folder(so_far->model.hf_assets_path));
+    SH_TRY(check_folder(so_far->hf.assets_path));
     SH_TRY(sh_json_load(place, SH_HF_CONFIG_MAX, &r.root));
     return read_and_free(&r);
 }

@@ -169,10 +169,10 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_ACTION_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ACTION_ROLLBACK},
         {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
-        {"checkpoint.initial_load_in_hf", "model.hf_assets_path", c->model.hf_assets_path[0] != '\0'},
+        {"checkpoint.initial_load_in_hf", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
-        {"model.hf_ignore", "model.hf_assets_path", c->model.hf_assets_path[0] != '\0'},
+        {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
     };

@@ -63,9 +63,11 @@ struct sh_config {
         int rope_original_max_len; /* rope_factor 0: no scaling */
         bool tie_word_embeddings;
         double init_std;
-        char hf_assets_path[SH_CONFIG_PATH_MAX]; /* Hugging Face folder that has all of these, and the weights; "" */
-        char hf_ignore[512];     /* keys of its config.json that may be left out: "key, key" */
     } model;
+    struct {                     /* model.hf_...: where the section above is from */
+        char assets_path[SH_CONFIG_PATH_MAX]; /* Hugging Face folder that has all of it, and the weights; "" */
+        char ignore[512];        /* keys of its config.json that may be left out: "key, key" */
+    } hf;
     struct {
         char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
         int seq_len;             /* default: 2048, or model.max_seq_len where that is less */

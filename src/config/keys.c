@@ -128,10 +128,10 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Standard deviation of initial weights; of the projections back into the residual stream this over "
              "sqrt(2 n_layers). Each is a sum of eight uniform numbers: nearly normal, with an excess kurtosis of -0.15 "
              "and nothing beyond 4.9 deviations."},
-    {KEY(model, hf_assets_path), .def = "",
+    {.name = "model.hf_assets_path", FIELD(cfg.hf.assets_path), .def = "",
      .help = "Folder that transformers saved: its config.json sets this section, and its safetensors files are the parameters "
              "that a new run begins with (checkpoint.initial_load_in_hf). A plan needs config.json alone. Empty: none."},
-    {KEY(model, hf_ignore), .def = "",
+    {.name = "model.hf_ignore", FIELD(cfg.hf.ignore), .def = "",
      .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not known "
              "here is refused, since it may change the mathematics."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},

@@ -141,13 +141,13 @@ out:
 
 static bool begins_in_hf(const struct sh_run *r)
 {
-    return r->cfg.model.hf_assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
+    return r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
 }
 
 /* Without weights a run would begin with random ones, which nobody asked for. */
 static sh_rc load_hf(struct sh_run *r)
 {
-    const char *folder = r->cfg.model.hf_assets_path;
+    const char *folder = r->cfg.hf.assets_path;
 
     SH_TRY(sh_run_load_hf(r));
     r->parameters_from = sh_strdup(folder);
