@@ -35,7 +35,6 @@ MESHES = {
     '2 ranks, shard_grad_op': (2, {'parallelism.sharding_strategy': 'shard_grad_op'}),
     '2 ranks, replicas': (2, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 1, 'mesh.replicate': 2,
                               'comm.shared_memory': 'off'}),
-    '3 ranks of 3 nodes, which read together': (3, {'parallelism.sharding_strategy': 'no_shard', 'mesh.ranks_per_node': 1}),
 }
 
 
