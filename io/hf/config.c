@@ -74,7 +74,7 @@ static sh_rc derive(struct reader *r)
     if (strcmp(r->value[SH_HF_KV_HEADS], "=") == 0)
         strcpy(r->value[SH_HF_KV_HEADS], r->value[SH_HF_HEADS]);
     if (strcmp(r->value[SH_HF_FFN], "=") == 0)
-        snprintf(r->value[SH_HF_FFN], sizeof r->value[0], "%lld", dim < 1 << 24 ? 4 * dim : 0);
+        snprintf(r->value[SH_HF_FFN], sizeof r->value[0], "%lld", dim > 0 && dim < 1 << 24 ? 4 * dim : 0);
     if (strcmp(r->value[SH_HF_HEAD_DIM], "=") != 0)
         return SH_OK;
     if (heads < 1 || dim % heads != 0)

@@ -123,9 +123,13 @@ sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part
 
 sh_rc sh_st_writing_sync(struct sh_st_writing *w)
 {
-    for (int i = 0; i < w->layout.index.n_files; i++)
-        if (w->file[i].fd >= 0)
-            SH_TRY(sh_file_sync(w->file[i].fd, path_of(w, i)));
+    for (int i = 0; i < w->layout.index.n_files; i++) {
+        if (w->file[i].fd < 0)
+            continue;
+        SH_TRY(sh_file_sync(w->file[i].fd, path_of(w, i)));
+        if (w->verify == SH_ST_FROM_DISK && w->file[i].direct < 0) /* what is compared then comes from the disk too */
+            (void)posix_fadvise(w->file[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
     return SH_OK;
 }
 

@@ -120,6 +120,7 @@ static const struct {
     {"{\"model_type\":\"llama\",\"hidden_size\":\"16\"}", NULL, NULL, "hidden_size is a string, where a number is wanted"},
     {"{\"model_type\":\"llama\",\"hidden_size\":17}", NULL, NULL, "hidden_size 17 is not a multiple of num_attention_heads 32"},
     {"{\"model_type\":\"llama\",\"num_attention_heads\":0}", NULL, NULL, "num_attention_heads 0"},
+    {"{\"model_type\":\"gpt2\",\"n_embd\":-9223372036854775808}", NULL, NULL, "n_embd"},
     {LLAMA ",\"num_key_value_heads\":3}", NULL, NULL, "model.n_kv_heads: 3 does not divide model.n_heads 4"},
     {LLAMA ",\"head_dim\":5}", NULL, NULL, "model.head_dim: 5 is odd"},
     {LLAMA ",\"tie_word_embeddings\":7}", NULL, NULL, "model.tie_word_embeddings"},
