@@ -74,7 +74,7 @@ static sh_rc derive(struct reader *r)
     if (strcmp(r->value[SH_HF_KV_HEADS], "=") == 0)
         strcpy(r->value[SH_HF_KV_HEADS], r->value[SH_HF_HEADS]);
     if (strcmp(r->value[SH_HF_FFN], "=") == 0)
-        snprintf(r->value[SH_HF_FFN], sizeof r->value[0], "%lld", dim < 1 << 24 ? 4 * dim : 0);
+        snprintf(r->value[SH_HF_FFN], sizeof r->value[0], "%lld", dim > 0 && dim < 1 << 24 ? 4 * dim : 0);
     if (strcmp(r->value[SH_HF_HEAD_DIM], "=") != 0)
         return SH_OK;
     if (heads < 1 || dim % heads != 0)
@@ -98,12 +98,12 @@ static sh_rc give_values(struct reader *r)
 /* ---- rotary positions ---- */
 
 static const struct {
-    const char *key, *ours, *absent;
+    const char *key, *ours;
 } llama3_keys[] = {
-    {"factor", "model.rope_factor", NULL},
-    {"low_freq_factor", "model.rope_low_freq_factor", NULL},
-    {"high_freq_factor", "model.rope_high_freq_factor", NULL},
-    {"original_max_position_embeddings", "model.rope_original_max_len", NULL},
+    {"factor", "model.rope_factor"},
+    {"low_freq_factor", "model.rope_low_freq_factor"},
+    {"high_freq_factor", "model.rope_high_freq_factor"},
+    {"original_max_position_embeddings", "model.rope_original_max_len"},
 };
 enum { LLAMA3_KEYS = sizeof llama3_keys / sizeof *llama3_keys };
 
@@ -114,6 +114,8 @@ static sh_rc give_llama3(struct reader *r, const char *where, const json_t *rope
         json_t *value = find(rope, llama3_keys[i].key);
         if (!value)
             return sh_fail(SH_E_USAGE, "%s: %s has no %s", r->place, where, llama3_keys[i].key);
+        if (json_is_number(value) && json_number_value(value) == 0) /* which would say none here */
+            return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, where, llama3_keys[i].key);
         SH_TRY(text_of(r, llama3_keys[i].key, value, text));
         SH_TRY(r->give(r->to, llama3_keys[i].ours, text));
     }
@@ -209,7 +211,7 @@ static sh_rc check_window(const struct reader *r)
 {
     json_t *said = json_object_get(r->root, "sliding_window");
     long long positions = whole(r, SH_HF_POSITIONS), seq = r->so_far->training.seq_len, window;
-    if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->model.hf_ignore))
+    if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
         return SH_OK;
     if (said && !json_is_integer(said))
         return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, where a number is wanted", r->place, sh_json_is(said));
@@ -243,7 +245,7 @@ static bool is_known(const struct reader *r, const char *key)
 
 static sh_rc check_unknown(const struct reader *r)
 {
-    const char *ignore = r->so_far->model.hf_ignore, *key, *dropout = NULL;
+    const char *ignore = r->so_far->hf.ignore, *key, *dropout = NULL;
     char shown[SH_CONFIG_SHOWN], all[512] = "";
     json_t *value;
     size_t used = 0;
@@ -336,7 +338,7 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
     struct reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
-    SH_TRY(check_folder(so_far->model.hf_assets_path));
+    SH_TRY(check_folder(so_far->hf.assets_path));
     SH_TRY(sh_json_load(place, SH_HF_CONFIG_MAX, &r.root));
     return read_and_free(&r);
 }

@@ -14,7 +14,7 @@ enum { SH_HF_CONFIG_MAX = 1 << 20 }; /* bytes */
  * Errors: SH_E_DATA: no folder, no file, no JSON; SH_E_USAGE: a model that is not computed here, with the reason. */
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to);
 
-/* The same of text in memory; so_far->model.hf_assets_path is not looked at. */
+/* The same of text in memory; so_far->hf.assets_path is not looked at. */
 sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config *so_far, const char *place,
                          sh_config_give_value give, void *to);
 

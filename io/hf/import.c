@@ -12,6 +12,7 @@
 
 struct import {
     const char *from;
+    enum sh_cfg_trust trust;
     struct sh_st_index index;
     struct sh_hf_match match;
     int *fd;     /* [index.n_files] */
@@ -27,8 +28,10 @@ static sh_rc open_files(struct import *m)
         m->fd[i] = -1;
         m->path[i] = sh_path_join(m->from, m->index.file[i].name);
     }
-    for (int64_t i = 0; i < m->index.n_files; i++)
+    for (int64_t i = 0; i < m->index.n_files; i++) {
+        SH_TRY(sh_ckpt_trusted(m->path[i], m->trust));
         SH_TRY(sh_file_open(m->path[i], &m->fd[i], &bytes));
+    }
     return SH_OK;
 }
 
@@ -90,10 +93,10 @@ static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_s
     return sh_ckpt_stream(folder, set, meta, read_block, m, path);
 }
 
-sh_rc sh_hf_import(const char *from, const char *family, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                   const char *folder, char **path)
+sh_rc sh_hf_import(const char *from, const char *family, enum sh_cfg_trust trust, const struct sh_ckpt_set *set,
+                   const struct sh_ckpt_meta *meta, const char *folder, char **path)
 {
-    struct import m = {.from = from};
+    struct import m = {.from = from, .trust = trust};
     sh_rc rc = import(&m, family, set, meta, folder, path);
     for (int64_t i = 0; m.fd && i < m.index.n_files; i++) {
         if (m.fd[i] >= 0)

@@ -123,9 +123,13 @@ sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part
 
 sh_rc sh_st_writing_sync(struct sh_st_writing *w)
 {
-    for (int i = 0; i < w->layout.index.n_files; i++)
-        if (w->file[i].fd >= 0)
-            SH_TRY(sh_file_sync(w->file[i].fd, path_of(w, i)));
+    for (int i = 0; i < w->layout.index.n_files; i++) {
+        if (w->file[i].fd < 0)
+            continue;
+        SH_TRY(sh_file_sync(w->file[i].fd, path_of(w, i)));
+        if (w->verify == SH_ST_FROM_DISK && w->file[i].direct < 0) /* what is compared then comes from the disk too */
+            (void)posix_fadvise(w->file[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
     return SH_OK;
 }
 
@@ -228,6 +232,34 @@ static void delete_folder(const char *folder)
     if (dir)
         closedir(dir);
     (void)rmdir(folder);
+}
+
+/* ".BEGIN...<16 hex digits>.tmp", as sh_file_temp_name() makes them. */
+static bool is_unfinished(const char *name, const char *begin)
+{
+    size_t n = strlen(name), tail = strlen(".0123456789abcdef.tmp");
+    if (name[0] != '.' || strncmp(name + 1, begin, strlen(begin)) != 0 || n < 1 + strlen(begin) + tail)
+        return false;
+    const char *end = name + n - tail;
+    return end[0] == '.' && strspn(end + 1, "0123456789abcdef") == 16 && strcmp(end + 17, ".tmp") == 0;
+}
+
+void sh_st_writing_sweep(const char *parent, const char *begin, int *n)
+{
+    DIR *dir = opendir(parent);
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        if (!is_unfinished(d->d_name, begin))
+            continue;
+        char *path = sh_path_join(parent, d->d_name);
+        struct stat st;
+        bool folder = lstat(path, &st) == 0 && S_ISDIR(st.st_mode); /* and no link to one */
+        if (folder)
+            delete_folder(path);
+        *n += folder;
+        free(path);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 void sh_st_writing_end(struct sh_st_writing *w)

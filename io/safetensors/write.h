@@ -50,4 +50,8 @@ sh_rc sh_st_writing_commit(struct sh_st_writing *w);
 /* Closes all; deletes what was created and not committed. */
 void sh_st_writing_end(struct sh_st_writing *w);
 
+/* Delete from `parent` the folders that dead jobs left unfinished and that were to have names beginning with `begin`; adds
+ * their number to *n. Local; the caller holds the lock of `parent`, so that they are nobody's. */
+void sh_st_writing_sweep(const char *parent, const char *begin, int *n);
+
 #endif

@@ -22,16 +22,25 @@ static const char *option(const struct sh_cmd_args *args, const char *name)
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
+static sh_rc read_trust(const struct sh_cmd_args *args, enum sh_cfg_trust *trust)
+{
+    const char *word = option(args, "--trust");
+
+    *trust = word && !strcmp(word, "any") ? SH_TRUST_ANY : SH_TRUST_OWNER;
+    if (word && strcmp(word, "owner") && strcmp(word, "any"))
+        return sh_fail(SH_E_USAGE, "sherd ckpt: --trust %s is none of owner, any", word);
+    return SH_OK;
+}
+
 /* The file that is meant, whose owner is looked at before it is read. */
 static sh_rc find(const struct sh_cmd_args *args, int positional, char **file)
 {
-    const char *trust = option(args, "--trust");
+    enum sh_cfg_trust trust;
     sh_rc rc;
 
-    if (trust && strcmp(trust, "owner") && strcmp(trust, "any"))
-        return sh_fail(SH_E_USAGE, "sherd ckpt: --trust %s is none of owner, any", trust);
+    SH_TRY(read_trust(args, &trust));
     SH_TRY(sh_newest_find(args->positional[positional], file));
-    rc = sh_ckpt_trusted(*file, trust && !strcmp(trust, "any") ? SH_TRUST_ANY : SH_TRUST_OWNER);
+    rc = sh_ckpt_trusted(*file, trust);
     if (rc != SH_OK) {
         free(*file);
         *file = NULL;
@@ -163,6 +172,14 @@ static sh_rc run_export(const struct sh_cmd_args *args)
     return rc;
 }
 
+static sh_rc run_import(const struct sh_cmd_args *args)
+{
+    enum sh_cfg_trust trust;
+
+    SH_TRY(read_trust(args, &trust));
+    return sh_cmd_ckpt_import(args, trust);
+}
+
 static const struct verb verbs[] = {
     {"info", "FILE", 1, {"--trust"}, run_info},
     {"verify", "FILE", 1, {"--trust"}, run_verify},
@@ -172,7 +189,7 @@ static const struct verb verbs[] = {
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
     {"export", "FILE -o DIR", 1, {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust"}, run_export},
-    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore"}, sh_cmd_ckpt_import},
+    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--trust"}, run_import},
 };
 
 static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)

@@ -84,7 +84,8 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
     }
 }
 
-static sh_rc import(const char *from, const char *folder, const struct sh_config *cfg, const struct sh_program *p)
+static sh_rc import(const char *from, const char *folder, enum sh_cfg_trust trust, const struct sh_config *cfg,
+                    const struct sh_program *p)
 {
     struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
     struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params};
@@ -95,7 +96,7 @@ static sh_rc import(const char *from, const char *folder, const struct sh_config
     list_tensors(p, tensors);
     SH_TRY_OUT(sh_config_get(cfg, "model.family", &family));
     SH_TRY_OUT(sh_stored_config(cfg, 1, &meta.config));
-    SH_TRY_OUT(sh_hf_import(from, family, &set, &meta, folder, &path));
+    SH_TRY_OUT(sh_hf_import(from, family, trust, &set, &meta, folder, &path));
     printf("%s\n", path);
 out:
     free(meta.config);
@@ -105,7 +106,7 @@ out:
     return rc;
 }
 
-sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args)
+sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
 {
     const char *from = args->positional[1], *out = option(args, "-o"), *ignore = option(args, "--ignore");
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -121,7 +122,7 @@ sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args)
     SH_TRY_OUT(sh_model_check(&model, &batch));
     p = sh_program_create(SH_F32);
     sh_model_emit(&model, &batch, p);
-    rc = import(from, out, &cfg, p);
+    rc = import(from, out, trust, &cfg, p);
 out:
     sh_program_destroy(p);
     free(keys[0]);

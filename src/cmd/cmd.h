@@ -2,6 +2,7 @@
 #ifndef SH_CMD_CMD_H
 #define SH_CMD_CMD_H
 
+#include "io/checkpoint/checkpoint.h"
 #include "src/base/err.h"
 #include "src/config/config.h"
 
@@ -77,7 +78,7 @@ sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command 
 
 /* ckpt_hf.c: a checkpoint to a folder of transformers, and back. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file);
-sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args);
+sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust);
 
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

@@ -84,7 +84,7 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
     {.name = "--keep-latest", .value = "K", .help = "prune: the newest K stay"},
     {.name = "--keep-every", .value = "N", .help = "prune: and those whose step is a multiple of N; default none"},
-    {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract, export: owner: read only checkpoints that no other user may "
+    {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract, export, import: owner: read only checkpoints that no other user may "
      "have written; any: all; default owner"},
     {.name = "--dry-run", .help = "prune: say what would be deleted, and delete nothing"},
     {0},

@@ -183,7 +183,7 @@ static sh_rc resolve_hf(struct sh_config_state *state)
     SH_TRY(decides(state, alias, main_key, &yes));
     if (!yes)
         return SH_OK;
-    memcpy(state->cfg.model.hf_assets_path, state->alias.hf, sizeof state->alias.hf);
+    memcpy(state->cfg.hf.assets_path, state->alias.hf, sizeof state->alias.hf);
     take_place(state, alias, main_key);
     return SH_OK;
 }

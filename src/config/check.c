@@ -197,13 +197,13 @@ static sh_rc check_idle(struct sh_config_state *state)
          c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
-        {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
-        {"checkpoint.initial_load_in_hf", "model.hf_assets_path", c->model.hf_assets_path[0] != '\0'},
-        {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
-        {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
-        {"model.hf_ignore", "model.hf_assets_path", c->model.hf_assets_path[0] != '\0'},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
+        {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
+        {"checkpoint.initial_load_in_hf", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
+        {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
+        {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
+        {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)

@@ -26,6 +26,10 @@ struct sh_config {
         double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
     } job;
     struct sh_model model;
+    struct {                     /* model.hf_...: where the section above is from */
+        char assets_path[SH_CONFIG_PATH_MAX]; /* Hugging Face folder that has all of it, and the weights; "" */
+        char ignore[512];        /* keys of its config.json that may be left out: "key, key" */
+    } hf;
     struct {
         char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
         int seq_len;             /* default: 2048, or model.max_seq_len where that is less */

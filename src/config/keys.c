@@ -99,7 +99,8 @@ static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
-static words export_words = {{"float32", SH_EXPORT_FLOAT32}, {"float16", SH_EXPORT_FLOAT16}, {"bfloat16", SH_EXPORT_BFLOAT16}, {NULL, 0}};
+static words export_words = {
+    {"float32", SH_EXPORT_FLOAT32}, {"float16", SH_EXPORT_FLOAT16}, {"bfloat16", SH_EXPORT_BFLOAT16}, {NULL, 0}};
 static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
@@ -180,10 +181,10 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Standard deviation of initial weights; of the projections back into the residual stream this over "
              "sqrt(2 n_layers). Each is a sum of eight uniform numbers: nearly normal, with an excess kurtosis of -0.15 "
              "and nothing beyond 4.9 deviations."},
-    {KEY_OF(SH_OF_MACHINE, model, hf_assets_path), .def = "",
+    {.name = "model.hf_assets_path", FIELD(cfg.hf.assets_path), .of = SH_OF_MACHINE, .def = "",
      .help = "Folder that transformers saved: its config.json sets this section, and its safetensors files are the parameters "
              "that a new run begins with (checkpoint.initial_load_in_hf). A plan needs config.json alone. Empty: none."},
-    {KEY_OF(SH_OF_MACHINE, model, hf_ignore), .def = "",
+    {.name = "model.hf_ignore", FIELD(cfg.hf.ignore), .of = SH_OF_MACHINE, .def = "",
      .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not known "
              "here is refused, since it may change the mathematics."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},

@@ -120,7 +120,7 @@ static sh_rc give_folder(struct sh_config_state *state, char *place)
 {
     enum { LONGEST = SH_CONFIG_PATH_MAX - (int)sizeof "/config.json" };
     struct folder f = {.state = state, .place = {.source = SH_SOURCE_FOLDER, .file = place}};
-    const char *path = state->cfg.model.hf_assets_path, *name = state->cfg.model.name;
+    const char *path = state->cfg.hf.assets_path, *name = state->cfg.model.name;
     if (read_folder == NULL || path[0] == '\0')
         return SH_OK;
     if (name[0] != '\0' && strcmp(name, "custom") != 0)

@@ -20,8 +20,6 @@ struct sh_model {            /* the preset sets all of these; keys given by the 
     bool attention_bias, mlp_bias; /* biases of products where the family leaves the choice */
     int no_rope_layer_interval; /* each block of that number has no rotary positions; 0: all have */
     double init_std;
-    char hf_assets_path[1024]; /* Hugging Face folder that has all of these, and the weights; "" */
-    char hf_ignore[512];     /* keys of its config.json that may be left out: "key, key" */
 };
 
 #endif

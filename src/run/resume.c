@@ -2,6 +2,7 @@
  * run is refused, since a fresh start would quietly throw away the training behind them. */
 #include "src/run/run.h"
 
+#include "io/safetensors/write.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/run/newest.h"
@@ -69,6 +70,13 @@ static void warn_of_others(const struct sh_run *r, const char *folder)
     sh_error_clear();
 }
 
+static sh_rc sweep(const char *folder, int *n)
+{
+    SH_TRY(sh_ckpt_sweep(folder, n));
+    sh_st_writing_sweep(folder, "hf-", n);
+    return SH_OK;
+}
+
 /* Whoever holds the lock is the only one to write here, so unfinished files belong to nobody any more. */
 static sh_rc lock_and_sweep(struct sh_run *r, const char *folder)
 {
@@ -77,7 +85,7 @@ static sh_rc lock_and_sweep(struct sh_run *r, const char *folder)
     SH_TRY(sh_ckpt_lock(folder, &r->lock));
     warn_of_others(r, folder);
     if (sh_ckpt_lock_held(r->lock))
-        SH_TRY(sh_ckpt_sweep(folder, &n));
+        SH_TRY(sweep(folder, &n));
     if (n > 0)
         sh_log_info("deleted %d unfinished checkpoint file%s of jobs that are gone from %s", n, n == 1 ? "" : "s",
                     folder);
@@ -133,13 +141,13 @@ out:
 
 static bool begins_in_hf(const struct sh_run *r)
 {
-    return r->cfg.model.hf_assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
+    return r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
 }
 
 /* Without weights a run would begin with random ones, which nobody asked for. */
 static sh_rc load_hf(struct sh_run *r)
 {
-    const char *folder = r->cfg.model.hf_assets_path;
+    const char *folder = r->cfg.hf.assets_path;
 
     SH_TRY(sh_run_load_hf(r));
     r->parameters_from = sh_strdup(folder);

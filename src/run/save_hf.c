@@ -41,7 +41,7 @@ static sh_rc export(struct sh_run *r, const char *folder)
                                          .max_shard_bytes = r->cfg.checkpoint.max_shard_size,
                                          .verify = r->cfg.checkpoint.verify,
                                          .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                         .source = r->cfg.model.hf_assets_path};
+                                         .source = r->cfg.hf.assets_path};
     struct sh_pieces p;
     sh_rc rc;
 

@@ -132,7 +132,7 @@ sh_rc sh_run_load_hf(struct sh_run *r)
 
     SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
     sh_pieces_make(r, SH_PIECES_LOAD, &s);
-    rc = sh_hf_load(r->cfg.model.hf_assets_path, family, &s.set, &options);
+    rc = sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
     if (rc == SH_OK)
         sh_pieces_put(r, &s);
     sh_pieces_free(&s);

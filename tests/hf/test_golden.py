@@ -35,7 +35,6 @@ MESHES = {
     '2 ranks, shard_grad_op': (2, {'parallelism.sharding_strategy': 'shard_grad_op'}),
     '2 ranks, replicas': (2, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 1, 'mesh.replicate': 2,
                               'comm.shared_memory': 'off'}),
-    '3 ranks of 3 nodes, which read together': (3, {'parallelism.sharding_strategy': 'no_shard', 'mesh.ranks_per_node': 1}),
 }
 
 
@@ -60,6 +59,14 @@ def tensors(path):
 
 def folder_tensors(folder):
     return {name: t for path in sorted(pathlib.Path(folder).glob('*.safetensors')) for name, t in tensors(path).items()}
+
+
+def copy_golden(name, folder):
+    """As files of one's own: the tree may be read-only."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for path in (HERE / name).iterdir():
+        shutil.copyfile(path, pathlib.Path(folder) / path.name)
 
 
 def differ(a, b):
@@ -189,8 +196,7 @@ CHANGES = {
 def case_changed(change):
     """Of a file that differs from what save_pretrained() writes: what is harmless loads, the rest is refused."""
     folder = pathlib.Path(change.__name__)
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(HERE / 'gpt2', folder / 'hf')
+    copy_golden('gpt2', folder / 'hf')
     t = tensors(HERE / 'gpt2/model.safetensors')
     change(t)
     pack(t, folder / 'hf/model.safetensors')
@@ -204,8 +210,7 @@ def case_changed(change):
 
 def case_cut():
     """A file that ends early."""
-    shutil.rmtree('cut', ignore_errors=True)
-    shutil.copytree(HERE / 'gpt2', 'cut')
+    copy_golden('gpt2', 'cut')
     data = pathlib.Path('cut/model.safetensors').read_bytes()
     pathlib.Path('cut/model.safetensors').write_bytes(data[:-4])
     tokens('gpt2')
@@ -249,8 +254,7 @@ def case_full():
 
 def case_trust():
     """Weights that others may write decide what a run trains on."""
-    shutil.rmtree('open', ignore_errors=True)
-    shutil.copytree(HERE / 'gpt2', 'open')
+    copy_golden('gpt2', 'open')
     os.chmod('open/model.safetensors', 0o666)
     tokens('gpt2')
     config = {**RUN, 'model.hf_assets_path': '../open', 'training.steps': 1}

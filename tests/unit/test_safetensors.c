@@ -308,6 +308,35 @@ static void a_folder_appears_whole_or_not_at_all(void **state)
     assert_int_equal(system(folder), 0);
 }
 
+/* What a job that was killed has left, and nothing else. */
+static void unfinished_folders_are_swept(void **state)
+{
+    static const char *const names[] = {".hf-00000004.0123456789abcdef.tmp", ".hf-00000004.0123456789abcdeg.tmp", "hf-00000004",
+                                        ".other.0123456789abcdef.tmp", ".hf-.tmp"};
+    char top[] = "test_st.XXXXXX", path[128];
+    struct stat st;
+    int n = 0;
+
+    (void)state;
+    assert_non_null(mkdtemp(top));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", top, names[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+        write_file(path, "model.safetensors", "x", 1);
+    }
+    snprintf(path, sizeof path, "%s/.hf-1.0123456789abcdef.tmp", top);
+    assert_int_equal(symlink(names[2], path), 0);
+    sh_st_writing_sweep(top, "hf-", &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(lstat(path, &st), 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", top, names[i]);
+        assert_int_equal(lstat(path, &st), i == 0 ? -1 : 0);
+    }
+    snprintf(path, sizeof path, "rm -r %s", top);
+    assert_int_equal(system(path), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -316,6 +345,7 @@ int main(void)
         cmocka_unit_test(each_index_is_judged),
         cmocka_unit_test(files_are_cut_where_they_are_full),
         cmocka_unit_test(a_folder_appears_whole_or_not_at_all),
+        cmocka_unit_test(unfinished_folders_are_swept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
