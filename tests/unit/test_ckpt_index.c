@@ -358,7 +358,7 @@ static void threads_read_at_once(void **state)
     }
 }
 
-/* Numbers made after doc/checkpoint-format.md by another program: files of today must be sound tomorrow. */
+/* Another program made these sums from doc/checkpoint-format.md. They must not change: files of today stay valid. */
 static void digests_are_those_of_the_format(void **state)
 {
     static const float data[] = {0, 1, -2.5f, 3e38f, 1e-40f};
@@ -389,10 +389,11 @@ static void digests_are_those_of_the_format(void **state)
     }
 }
 
-/* One change of each thing that the digest of an index is said to cover. */
+/* Change one of the things that the digest of an index covers. */
 static void change(struct sh_ckpt_index *x, int what)
 {
-    int64_t *const numbers[] = {&x->meta.step, &x->meta.samples, &x->meta.tokens, &x->meta.updates, &x->entry[1].dim[0]};
+    int64_t *const numbers[] = {&x->meta.step, &x->meta.samples, &x->meta.tokens, &x->meta.updates,
+                                &x->entry[1].dim[0]};
 
     if (what < 5)
         ++*numbers[what];

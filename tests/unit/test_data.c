@@ -99,8 +99,8 @@ static void permutation_changes_with_key_and_mixes(void **state)
     assert_true(distance / N > 0.32 && distance / N < 0.347);
 }
 
-/* The table of doc/data-format.md, which another program made from the words above it: a run that is resumed with another
- * version of this one reads on in the same order. */
+/* The table of doc/data-format.md; another program made it from the text there. The order must not change: a later version
+ * resumes a run where this one stopped. */
 static void order_is_that_of_the_format(void **state)
 {
     static const struct {
@@ -205,7 +205,7 @@ static void each_window_once_an_epoch(void **state)
     sh_data_close(d);
 }
 
-/* Capitals first, as bytes compare: in the order of a locale other ranks would number the windows otherwise. */
+/* Bytes decide, so capitals come first. In the order of a locale, ranks with another locale would disagree. */
 static void files_are_in_the_order_of_their_bytes(void **state)
 {
     static const char *const names[] = {"o-B.bin", "o-a.bin", "o-a_.bin", "o-aB.bin", "o-b.bin"};
