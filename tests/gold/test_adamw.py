@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two steps of AdamW, counted again from the checkpoints around them, with Python alone. Prints TAP.
+"""Recompute two steps of AdamW from the checkpoints around them, in plain Python. Prints TAP.
 
-A moment says which gradient made it, the other moment must be made of the same one, and the parameters must have moved by what
-both say at the rate of that step: so each of lr, beta1, beta2, eps, weight_decay and decay_all has one place. Algorithm 2 of
-Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
+exp_avg gives the gradient of a step. exp_avg_sq must come from the same gradient, and the parameters must have moved by
+what both moments say at the learning rate of that step. So lr, beta1, beta2, eps, weight_decay and decay_all each show.
+Algorithm 2 of Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
 """
 import array
 import math
@@ -16,16 +16,18 @@ import job
 import tiny
 
 LR, BETA1, BETA2, EPS, DECAY, WARMUP = 0.02, 0.7, 0.9, 1e-4, 0.3, 4
-CONFIG = {**tiny.MODELS['llama'], 'training.steps': 2, 'lr_scheduler.total_steps': 10, 'lr_scheduler.warmup_steps': WARMUP,
-          'optimizer.lr': LR, 'optimizer.beta1': BETA1, 'optimizer.beta2': BETA2, 'optimizer.eps': EPS,
-          'optimizer.weight_decay': DECAY, 'checkpoint.interval': 1, 'checkpoint.create_seed_checkpoint': True}
+CONFIG = {**tiny.MODELS['llama'], 'training.steps': 2, 'lr_scheduler.total_steps': 10,
+          'lr_scheduler.warmup_steps': WARMUP, 'optimizer.lr': LR, 'optimizer.beta1': BETA1, 'optimizer.beta2': BETA2,
+          'optimizer.eps': EPS, 'optimizer.weight_decay': DECAY, 'checkpoint.interval': 1,
+          'checkpoint.create_seed_checkpoint': True}
 MATRIX, NORM = 'model.layers.1.mlp.down_proj.weight', 'model.norm.weight'
-BOUND = 2e-5  # relative, of float32 numbers that a few operations have rounded
+BOUND = 2e-5  # relative: float32 after a few rounded operations
 
 
 def values(folder, step, tensor, state):
     file = folder / 'x.npy'
-    job.sherd('ckpt', 'extract', f'out/checkpoint/step-{step:08d}.h5', tensor, '--state', state, '-o', file.name, folder=folder)
+    job.sherd('ckpt', 'extract', f'out/checkpoint/step-{step:08d}.h5', tensor, '--state', state, '-o', file.name,
+              folder=folder)
     data = file.read_bytes()
     header = 10 + struct.unpack('<H', data[8:10])[0]
     file.unlink()

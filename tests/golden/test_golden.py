@@ -68,7 +68,19 @@ def check_resume(version):
     return wrong + ([] if f'sherd-checkpoint {golden.VERSIONS[-1]},' in info(folder, newest) else ['saved in an old format'])
 
 
+def check_unclosed(version):
+    """A file whose writer never closed it, which HDF5 notes in byte 11, is refused before HDF5 sees it."""
+    folder, path = place(version)
+    data = bytearray((folder / path).read_bytes())
+    data[11] |= 1
+    (folder / path).write_bytes(data)
+    done = subprocess.run(job.command(0, ['ckpt', 'info', path]), capture_output=True, text=True, cwd=folder,
+                          env=job.environment(0), timeout=job.SECONDS, check=False)
+    wanted = 'was never closed by its writer' if version == '1.0' else 'error: '  # later ones have a digest of it
+    return [] if done.returncode == 3 and wanted in done.stderr else [f'status {done.returncode}: {done.stderr}']
+
+
 if __name__ == '__main__':
     cases = [(f'format {version}: {check.__name__[6:]}', check, version)
-             for version in golden.VERSIONS for check in (check_info, check_values, check_resume)]
+             for version in golden.VERSIONS for check in (check_info, check_values, check_resume, check_unclosed)]
     sys.exit(job.run_cases(cases))

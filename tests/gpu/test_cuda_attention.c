@@ -3,13 +3,13 @@
  * arithmetic. The same bits in any order of threads and blocks. */
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
+#include "tests/op/calls.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <cmocka.h>
 
@@ -26,18 +26,12 @@ static const struct sh_kernel_table table = {
     .work_bytes = work_bytes,
 };
 
-struct shape {
-    int64_t batch, seq;
-    int heads, kv_heads, dim;
-    bool docs;
-};
-
-static const struct shape any_shapes[] = {
+static const struct attention_shape any_shapes[] = {
     {1, 1, 1, 1, 8, false},   {2, 17, 2, 1, 8, true},   {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
     {1, 70, 2, 1, 80, true},  {1, 40, 6, 2, 40, false}, {1, 35, 2, 1, 256, false},
 };
 
-static const struct shape tensor_shapes[] = {
+static const struct attention_shape tensor_shapes[] = {
     {1, 1, 1, 1, 32, false},  {2, 63, 2, 1, 32, true},   {1, 65, 3, 3, 32, false}, {1, 200, 2, 1, 64, true},
     {1, 129, 4, 2, 64, false}, {2, 64, 2, 2, 128, false}, {1, 131, 2, 1, 128, true}, {1, 90, 1, 1, 96, false},
     {1, 300, 1, 1, 32, true},
@@ -45,68 +39,6 @@ static const struct shape tensor_shapes[] = {
     {2, 512, 8, 2, 128, false}, {1, 1024, 4, 4, 64, false}, {1, 1024, 4, 1, 128, true},
 #endif
 };
-
-/* Documents of random lengths, many of one token. */
-static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
-{
-    for (int64_t b = 0; b < batch; b++) {
-        int64_t first = 0;
-        for (int64_t t = 0; t < seq; t++) {
-            if (optest_int(0, 40) == 0)
-                first = t;
-            optest_set(docs, b * seq + t, (double)first);
-        }
-    }
-}
-
-static void begin(struct optest *t, enum sh_op_kind kind, struct shape s)
-{
-    optest_begin(t, kind);
-    t->attr.attn.heads = s.heads;
-    t->attr.attn.kv_heads = s.kv_heads;
-    t->attr.attn.head_dim = s.dim;
-    t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
-}
-
-static void begin_forward(struct optest *t, enum sh_dtype act, struct shape s)
-{
-    begin(t, SH_OP_ATTENTION, s);
-    optest_in(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    if (s.docs) {
-        optest_in_ints(t, 1, 0, 1, DIMS(s.batch, s.seq));
-        set_docs(&t->call.in[1], s.batch, s.seq);
-    }
-    optest_out(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
-    optest_out(t, 1, SH_F32, DIMS(s.batch, s.heads, s.seq));
-}
-
-static void copy_data(const struct sh_operand *to, const struct sh_operand *from)
-{
-    memcpy(to->data, from->data, (size_t)optest_elems(from) * (size_t)sh_dtype_bytes(from->dtype));
-}
-
-/* A backward call on what the reference's forward gave. */
-static void begin_backward(struct optest *t, enum sh_dtype act, struct shape s)
-{
-    struct optest fwd;
-    begin_forward(&fwd, act, s);
-    optest_run(&fwd, &sh_kernels_ref, 1);
-
-    begin(t, SH_OP_ATTENTION_BWD, s);
-    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
-    optest_in(t, 1, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    optest_in(t, 2, act, DIMS(s.batch, s.seq, s.heads * s.dim));
-    optest_in(t, 3, SH_F32, DIMS(s.batch, s.heads, s.seq));
-    copy_data(&t->call.in[1], &fwd.call.in[0]);
-    copy_data(&t->call.in[2], &fwd.call.out[0]);
-    copy_data(&t->call.in[3], &fwd.call.out[1]);
-    if (s.docs) {
-        optest_in_ints(t, 4, 0, 1, DIMS(s.batch, s.seq));
-        copy_data(&t->call.in[4], &fwd.call.in[1]);
-    }
-    optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    optest_end(&fwd);
-}
 
 static double size_of(const struct sh_operand *x)
 {
@@ -160,13 +92,13 @@ static void check(const struct optest *t, int n, double terms)
     optest_end(&ref);
 }
 
-static void check_shape(enum sh_dtype act, struct shape s)
+static void check_shape(enum sh_dtype act, struct attention_shape s)
 {
     struct optest t;
-    begin_forward(&t, act, s);
+    attention_forward(&t, act, s);
     check(&t, 2, (double)(s.dim + s.seq));
     optest_end(&t);
-    begin_backward(&t, act, s);
+    attention_backward(&t, act, s);
     check(&t, 1, (double)(4 * s.dim) + (double)s.seq * s.heads / s.kv_heads);
     optest_end(&t);
 }
@@ -202,7 +134,7 @@ static void test_large_scores(void **state)
     (void)state;
     optest_seed(34);
     struct optest t, ref;
-    begin_forward(&t, SH_BF16, (struct shape){1, 200, 1, 1, 32, false});
+    attention_forward(&t, SH_BF16, (struct attention_shape){1, 200, 1, 1, 32, false});
     optest_scale(&t.call.in[0], 16);
     optest_copy(&ref, &t);
     optest_run(&ref, &sh_kernels_ref, 1);
@@ -221,7 +153,7 @@ static void test_nan_stays_in_its_row(void **state)
     for (int i = 0; i < 2; i++) {
         optest_seed(35);
         struct optest t, ref;
-        begin_forward(&t, acts[i], (struct shape){1, 140, 1, 1, 32, false});
+        attention_forward(&t, acts[i], (struct attention_shape){1, 140, 1, 1, 32, false});
         optest_set(&t.call.in[0], 139 * 96, NAN);
         optest_copy(&ref, &t);
         optest_run(&ref, &sh_kernels_ref, 1);
@@ -240,7 +172,7 @@ static void test_head_too_large(void **state)
 {
     (void)state;
     struct optest t;
-    begin_forward(&t, SH_F32, (struct shape){1, 4, 1, 1, 264, false});
+    attention_forward(&t, SH_F32, (struct attention_shape){1, 4, 1, 1, 264, false});
     assert_int_equal(sh_cuda_attention_prepare(&t.call), SH_E_USAGE);
     optest_end(&t);
 }

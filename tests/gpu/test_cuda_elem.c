@@ -1,4 +1,4 @@
-/* The CUDA kernels that need no library: the list of tests/op/elem.h, in three orders of threads, and what is theirs alone. */
+/* The CUDA kernels that need no library: the cases of tests/op/elem.h in three thread orders, and cases of CUDA only. */
 #include "kernels/cuda/cuda.h"
 #include "src/base/exact.h"
 #include "src/base/mixsum.h"
@@ -231,7 +231,8 @@ static void initial_values(void **state)
     static const int64_t firsts[] = {0, 1, 7, 4000000000, (int64_t)1 << 40};
     (void)state;
     for (int i = 0; i < 5 * elem.n_lengths; i++) {
-        int64_t n = lengths[i % elem.n_lengths] < 1030 ? lengths[i % elem.n_lengths] : 1030, first = firsts[i / elem.n_lengths];
+        int64_t length = lengths[i % elem.n_lengths], n = length < 1030 ? length : 1030;
+        int64_t first = firsts[i / elem.n_lengths];
         uint64_t key = sh_rng_key((uint64_t)i, "model.norm.weight");
         check_initial(first, n, key, i % 4, false);
         check_initial(first, n, key, i % 4, true);

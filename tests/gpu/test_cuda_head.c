@@ -2,9 +2,9 @@
  * that do not divide the rows or exceed them, sums that go on from earlier values. */
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
+#include "tests/op/calls.h"
 
 #include <malloc.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,33 +29,10 @@ static const struct sh_kernel_table table = {
     .work_bytes = work_bytes,
 };
 
-struct shape {
-    int64_t batch, seq, dim, vocab, chunk_rows;
-    bool add_loss, add_dw;
-};
-
-static const struct shape shapes[] = {
+static const struct head_shape shapes[] = {
     {1, 1, 8, 5, 1, false, false},    {2, 17, 24, 65, 5, true, false},  {1, 40, 32, 300, 64, false, true},
     {3, 11, 16, 257, 32, true, true}, {1, 50, 16, 2, 49, true, true},
 };
-
-/* Logits of size 1, so that many classes count; one target in five is masked. */
-static void begin(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct shape s)
-{
-    optest_begin(t, kind);
-    t->attr.head.chunk_rows = s.chunk_rows;
-    t->scalars.loss_scale = 1.0 / (double)(s.batch * s.seq);
-    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
-    optest_in(t, 1, act, DIMS(s.vocab, s.dim));
-    optest_scale(&t->call.in[1], 1 / sqrt((double)s.dim));
-    optest_in_ints(t, 2, 0, s.vocab, DIMS(s.batch, s.seq));
-    for (int64_t i = 0; i < s.batch * s.seq; i++)
-        if (optest_int(0, 5) == 0)
-            optest_set(&t->call.in[2], i, -1);
-    optest_out(t, 0, SH_F64, DIMS(1));
-    if (s.add_loss)
-        optest_add_to(t, 0);
-}
 
 /* Output i within |ref - cuda| <= atol + rtol |ref|. */
 struct bound {
@@ -82,30 +59,26 @@ static void check(struct optest *t, int n, const struct bound *bound)
 }
 
 /* A row's loss is off as its logits are, and as a sum of V exponentials is. */
-static struct bound loss_bound(struct shape s)
+static struct bound loss_bound(struct head_shape s)
 {
     double rows = (double)(s.batch * s.seq);
     return (struct bound){.atol = rows * (double)(s.dim + 64) * 0x1p-23, .rtol = 0x1p-20};
 }
 
-static void check_loss(enum sh_dtype act, struct shape s)
+static void check_loss(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
-    begin(&t, SH_OP_HEAD_LOSS, act, s);
+    head_loss(&t, SH_OP_HEAD_LOSS, act, s);
     struct bound bound = loss_bound(s);
     check(&t, 1, &bound);
 }
 
 /* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, and in bf16 each is
  * rounded; they are multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
-static void check_gradients(enum sh_dtype act, struct shape s)
+static void check_gradients(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
-    begin(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
-    optest_out(&t, 1, act, DIMS(s.batch, s.seq, s.dim));
-    optest_out(&t, 2, SH_F32, DIMS(s.vocab, s.dim));
-    if (s.add_dw)
-        optest_add_to(&t, 2);
+    head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
     double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
     struct bound bound[3] = {
         loss_bound(s),
@@ -115,14 +88,10 @@ static void check_gradients(enum sh_dtype act, struct shape s)
     check(&t, 3, bound);
 }
 
-static void check_logits(enum sh_dtype act, struct shape s, int64_t position)
+static void check_logits(enum sh_dtype act, struct head_shape s, int64_t position)
 {
     struct optest t;
-    optest_begin(&t, SH_OP_LOGITS);
-    t.scalars.position = position;
-    optest_in(&t, 0, act, DIMS(s.batch, s.seq, s.dim));
-    optest_in(&t, 1, act, DIMS(s.vocab, s.dim));
-    optest_out(&t, 0, SH_F32, DIMS(s.batch, s.vocab));
+    head_logits(&t, act, s, position);
     struct bound bound = {.atol = 0x1p-23 * (double)(s.dim + 4), .rtol = 0x1p-20};
     check(&t, 1, &bound);
 }
@@ -155,14 +124,10 @@ static void test_all_masked(void **state)
 {
     (void)state;
     optest_seed(53);
-    struct shape s = {1, 20, 16, 33, 8, false, true};
+    struct head_shape s = {1, 20, 16, 33, 8, false, true};
     struct optest t;
-    begin(&t, SH_OP_HEAD_LOSS_GRAD, SH_BF16, s);
-    optest_out(&t, 1, SH_BF16, DIMS(s.batch, s.seq, s.dim));
-    optest_out(&t, 2, SH_F32, DIMS(s.vocab, s.dim));
-    optest_add_to(&t, 2);
-    for (int64_t i = 0; i < s.seq; i++)
-        optest_set(&t.call.in[2], i, -1);
+    head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_BF16, s);
+    head_nothing_counts(&t);
     check(&t, 3, (struct bound[3]){{0, 0}, {0, 0}, {0, 0}});
 }
 

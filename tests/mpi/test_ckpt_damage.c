@@ -257,8 +257,8 @@ static void uncovered(const char *folder)
     check_untouched();
 }
 
-/* Two parts of a block, read by every rank, the second one twice. A rank that read other bytes than its replica is found, although the
- * sum without its part is right. */
+/* Every rank reads both parts of a block, the second part twice. A part that differs from its replica's is an error, even
+ * though the first copies add up to the digest. */
 static void replicas_that_read_otherwise(void)
 {
     enum { ELEMS = 10 };

@@ -418,8 +418,8 @@ static void check_survives(enum sh_op_kind kind, enum sh_dtype act, int64_t in_l
     optest_copy(&device, &ref);
     optest_run(&ref, &sh_kernels_ref, 1);
     elem.run(&device, elem.table, 0);
-    /* Where an infinite number meets a zero, the reference has NaN; a compiler that regroups (GCC 14) may have the limit,
-     * which is finite. NaN itself must stay NaN. */
+    /* Where an infinite number meets a zero, the reference has NaN; a compiler that regroups (GCC 14) may have the
+     * limit, which is finite. NaN itself must stay NaN. */
     if (isinf(odd) && isnan(optest_get(&ref.call.out[0], 5)) && isfinite(optest_get(&device.call.out[0], 5))) {
         optest_set(&ref.call.out[0], 5, 0);
         optest_set(&device.call.out[0], 5, 0);

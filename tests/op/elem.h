@@ -1,18 +1,18 @@
-/* The elementwise operations, one list of calls for all devices: against the reference, f32 and bf16, odd shapes, += on and
- * off, optional operands absent; and the same bits in every way of running them, for shifted addresses, in place where the
- * table allows it, and for what two operations are fused to.
+/* Test cases of the elementwise operations, shared by all devices. Each case compares a kernel with the reference: f32
+ * and bf16, odd shapes, += on and off, optional operands absent. The bits must not depend on the way a kernel runs, on
+ * the alignment of its operands, on running in place, or on fusing two operations.
  *
- * A program fills `elem` before cmocka runs, and puts ELEM_TESTS into its list. */
+ * A test program fills `elem`, then runs ELEM_TESTS. */
 #ifndef SH_TESTS_OP_ELEM_H
 #define SH_TESTS_OP_ELEM_H
 
 #include "tests/op/optest.h"
 
-/* A device may be run in three ways that must not show in the bits: 1, 2 and 3 threads, or orders of threads. */
+/* Ways to run a kernel that must give the same bits: 1, 2 and 3 threads on a CPU, thread orders on a GPU. */
 enum { ELEM_WAYS = 3 };
 
 struct elem {
-    const struct sh_kernel_table *table; /* fused kinds that it has not are left out */
+    const struct sh_kernel_table *table; /* fused kinds that it lacks are not tested */
     void (*run)(struct optest *t, const struct sh_kernel_table *table, int way);
     const int64_t *lengths;              /* of vectors */
     const int64_t (*matrices)[2];
@@ -20,7 +20,7 @@ struct elem {
 };
 extern struct elem elem;
 
-/* Run `before` in all ways and free it. terms: as optest_close wants them, for each output; 0 for exactly the same. */
+/* Run `before` in all ways and free it. terms: those of optest_close() for each output; 0: bit for bit. */
 void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT]);
 #define TERMS(...) (const double[SH_OP_MAX_OUT]){__VA_ARGS__}
 

@@ -1,90 +1,22 @@
 /* Attention against the reference: lengths around the blocks' edges, all ratios of heads, documents that begin
  * anywhere, scores that are far apart. Bits must not depend on threads or addresses. */
 #include "tests/op/agree.h"
+#include "tests/op/calls.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-struct shape {
-    int64_t batch, seq;
-    int heads, kv_heads, dim;
-    bool docs;
-};
-
-static const struct shape shapes[] = {
+static const struct attention_shape shapes[] = {
     {1, 1, 1, 1, 8, false},    {2, 17, 2, 1, 8, true},    {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
     {1, 130, 4, 2, 64, true},  {1, 200, 6, 2, 40, false}, {2, 129, 2, 2, 128, true}, {1, 70, 2, 1, 256, false},
     {1, 530, 2, 1, 64, true},  {3, 128, 1, 1, 32, true},  {1, 193, 4, 1, 64, false},
     {1, 97, 3, 3, 33, true},   {2, 300, 2, 1, 128, true},
 };
-
-/* Documents of random lengths, many of one token. */
-static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
-{
-    for (int64_t b = 0; b < batch; b++) {
-        int64_t first = 0;
-        for (int64_t t = 0; t < seq; t++) {
-            if (optest_int(0, 40) == 0)
-                first = t;
-            optest_set(docs, b * seq + t, (double)first);
-        }
-    }
-}
-
-static void begin(struct optest *t, enum sh_op_kind kind, struct shape s)
-{
-    optest_begin(t, kind);
-    t->attr.attn.heads = s.heads;
-    t->attr.attn.kv_heads = s.kv_heads;
-    t->attr.attn.head_dim = s.dim;
-    t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
-}
-
-static void begin_forward(struct optest *t, enum sh_dtype act, struct shape s)
-{
-    begin(t, SH_OP_ATTENTION, s);
-    optest_in(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    if (s.docs) {
-        optest_in_ints(t, 1, 0, 1, DIMS(s.batch, s.seq));
-        set_docs(&t->call.in[1], s.batch, s.seq);
-    }
-    optest_out(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
-    optest_out(t, 1, SH_F32, DIMS(s.batch, s.heads, s.seq));
-}
-
-static void copy_data(const struct sh_operand *to, const struct sh_operand *from)
-{
-    memcpy(to->data, from->data, (size_t)optest_elems(from) * (size_t)sh_dtype_bytes(from->dtype));
-}
-
-/* A backward call on what the reference's forward gave. */
-static void begin_backward(struct optest *t, enum sh_dtype act, struct shape s)
-{
-    struct optest fwd;
-    begin_forward(&fwd, act, s);
-    optest_run(&fwd, &sh_kernels_ref, 1);
-
-    begin(t, SH_OP_ATTENTION_BWD, s);
-    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
-    optest_in(t, 1, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    optest_in(t, 2, act, DIMS(s.batch, s.seq, s.heads * s.dim));
-    optest_in(t, 3, SH_F32, DIMS(s.batch, s.heads, s.seq));
-    copy_data(&t->call.in[1], &fwd.call.in[0]);
-    copy_data(&t->call.in[2], &fwd.call.out[0]);
-    copy_data(&t->call.in[3], &fwd.call.out[1]);
-    if (s.docs) {
-        optest_in_ints(t, 4, 0, 1, DIMS(s.batch, s.seq));
-        copy_data(&t->call.in[4], &fwd.call.in[1]);
-    }
-    optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    optest_end(&fwd);
-}
 
 /* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by 2^-9 of itself at
  * most, and their sums by that part of what they would be if nothing cancelled, here `size` at most. */
@@ -95,10 +27,10 @@ static struct agree_bound weighted(struct agree_bound b, enum sh_dtype act, doub
 }
 
 /* A score is a sum of D products, and its error is that of the exponential; weights then sum to 1 over the keys. */
-static void check_forward(enum sh_dtype act, struct shape s)
+static void check_forward(enum sh_dtype act, struct attention_shape s)
 {
     struct optest t;
-    begin_forward(&t, act, s);
+    attention_forward(&t, act, s);
     double terms = (double)(s.dim + s.seq);
     /* The weights of a row sum to 1. */
     struct agree_bound o = weighted(agree_sum(act, terms), act, 2);
@@ -108,10 +40,10 @@ static void check_forward(enum sh_dtype act, struct shape s)
 
 /* dp is a sum of D products, of size sqrt(D); dk and dv sum over the queries of all heads that share the key: the
  * weights of a column sum to a few for each head. */
-static void check_backward(enum sh_dtype act, struct shape s)
+static void check_backward(enum sh_dtype act, struct attention_shape s)
 {
     struct optest t;
-    begin_backward(&t, act, s);
+    attention_backward(&t, act, s);
     double sharing = (double)s.heads / s.kv_heads;
     struct agree_bound bound = agree_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
     bound = weighted(bound, act, 2 + 2 * sharing);
@@ -147,7 +79,7 @@ static void test_large_scores(void **state)
     (void)state;
     optest_seed(13);
     struct optest t;
-    begin_forward(&t, SH_F32, (struct shape){1, 600, 2, 2, 16, false});
+    attention_forward(&t, SH_F32, (struct attention_shape){1, 600, 2, 2, 16, false});
     optest_scale(&t.call.in[0], 20);
     /* Scores of size 400 are off by 400 * D * eps, and the weights by that factor. */
     double off = 400 * 16 * 0x1p-23;
@@ -159,7 +91,7 @@ static void test_large_scores(void **state)
 static void check_nan(enum sh_dtype act)
 {
     struct optest t;
-    begin_forward(&t, act, (struct shape){1, 140, 1, 1, 16, false});
+    attention_forward(&t, act, (struct attention_shape){1, 140, 1, 1, 16, false});
     optest_set(&t.call.in[0], 139 * 48, NAN);
     struct agree_bound o = weighted(agree_sum(act, 160), act, 2);
     agree(&t, 2, (struct agree_bound[]){o, agree_sum(SH_F32, 160)}, -1, -1);

@@ -1,8 +1,8 @@
 /* The head against the reference: vocabularies of any size, masked targets, chunks that do not divide the rows or
  * exceed them, sums that go on from earlier values. Bits must not depend on threads or addresses. */
 #include "tests/op/agree.h"
+#include "tests/op/calls.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,46 +10,23 @@
 
 #include <cmocka.h>
 
-struct shape {
-    int64_t batch, seq, dim, vocab, chunk_rows;
-    bool add_loss, add_dw;
-};
-
-static const struct shape shapes[] = {
+static const struct head_shape shapes[] = {
     {1, 1, 8, 5, 1, false, false},     {2, 17, 24, 65, 5, true, false},   {1, 40, 32, 1000, 64, false, true},
     {3, 33, 64, 257, 32, true, true},  {1, 96, 48, 513, 96, false, false}, {1, 50, 16, 2, 49, true, true},
     {1, 530, 420, 270, 520, false, true},
 };
 
-/* Logits of size 1, so that many classes count; one target in five is masked. */
-static void begin(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct shape s)
-{
-    optest_begin(t, kind);
-    t->attr.head.chunk_rows = s.chunk_rows;
-    t->scalars.loss_scale = 1.0 / (double)(s.batch * s.seq);
-    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
-    optest_in(t, 1, act, DIMS(s.vocab, s.dim));
-    optest_scale(&t->call.in[1], 1 / sqrt((double)s.dim));
-    optest_in_ints(t, 2, 0, s.vocab, DIMS(s.batch, s.seq));
-    for (int64_t i = 0; i < s.batch * s.seq; i++)
-        if (optest_int(0, 5) == 0)
-            optest_set(&t->call.in[2], i, -1);
-    optest_out(t, 0, SH_F64, DIMS(1));
-    if (s.add_loss)
-        optest_add_to(t, 0);
-}
-
 /* A row's loss is off as its logits are, and as a sum of V exponentials is. */
-static struct agree_bound loss_bound(struct shape s)
+static struct agree_bound loss_bound(struct head_shape s)
 {
     double rows = (double)(s.batch * s.seq);
     return (struct agree_bound){.atol = rows * (double)(s.dim + 64) * 0x1p-23, .rtol = 0x1p-20};
 }
 
-static void check_loss(enum sh_dtype act, struct shape s)
+static void check_loss(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
-    begin(&t, SH_OP_HEAD_LOSS, act, s);
+    head_loss(&t, SH_OP_HEAD_LOSS, act, s);
     struct agree_bound bound = loss_bound(s);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
@@ -58,14 +35,10 @@ static void check_loss(enum sh_dtype act, struct shape s)
 /* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, half of that at the
  * target. In bf16 that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over
  * rows, which gives 2 again. */
-static void check_gradients(enum sh_dtype act, struct shape s)
+static void check_gradients(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
-    begin(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
-    optest_out(&t, 1, act, DIMS(s.batch, s.seq, s.dim));
-    optest_out(&t, 2, SH_F32, DIMS(s.vocab, s.dim));
-    if (s.add_dw)
-        optest_add_to(&t, 2);
+    head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
     double eps = act == SH_BF16 ? 1.5 * 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
     struct agree_bound bound[3] = {
         loss_bound(s),
@@ -76,14 +49,10 @@ static void check_gradients(enum sh_dtype act, struct shape s)
     optest_end(&t);
 }
 
-static void check_logits(enum sh_dtype act, struct shape s, int64_t position)
+static void check_logits(enum sh_dtype act, struct head_shape s, int64_t position)
 {
     struct optest t;
-    optest_begin(&t, SH_OP_LOGITS);
-    t.scalars.position = position;
-    optest_in(&t, 0, act, DIMS(s.batch, s.seq, s.dim));
-    optest_in(&t, 1, act, DIMS(s.vocab, s.dim));
-    optest_out(&t, 0, SH_F32, DIMS(s.batch, s.vocab));
+    head_logits(&t, act, s, position);
     struct agree_bound bound = agree_sum(SH_F32, (double)s.dim);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
@@ -118,14 +87,10 @@ static void test_all_masked(void **state)
 {
     (void)state;
     optest_seed(23);
-    struct shape s = {1, 20, 16, 33, 8, false, true};
+    struct head_shape s = {1, 20, 16, 33, 8, false, true};
     struct optest t;
-    begin(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, s);
-    optest_out(&t, 1, SH_F32, DIMS(s.batch, s.seq, s.dim));
-    optest_out(&t, 2, SH_F32, DIMS(s.vocab, s.dim));
-    optest_add_to(&t, 2);
-    for (int64_t i = 0; i < s.seq; i++)
-        optest_set(&t.call.in[2], i, -1);
+    head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, s);
+    head_nothing_counts(&t);
     agree(&t, 3, (struct agree_bound[3]){{0, 0}, {0, 0}, {0, 0}}, -1, -1);
     optest_end(&t);
 }

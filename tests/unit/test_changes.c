@@ -65,11 +65,21 @@ static void the_data(void **state)
 {
     static const char *const first[OVERRIDES] = {"training.dataset_path=a.bin"}, *const other[OVERRIDES] = {
                                                                                      "training.dataset_path=b.bin"};
-    struct sh_config a = configured(first), b = configured(other);
+    static const char *const changes[] = {"training.seq_len=8", "data.token_type=uint32", "data.shuffle=false",
+                                          "debug.seed=5"};
+    struct sh_config a = configured(first), b;
     char out[SH_CHANGES_TEXT];
 
     (void)state;
     assert_null(sh_changes_data(&a, &a, 480, 100, out));
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        const char *const words[OVERRIDES] = {"training.dataset_path=a.bin", changes[i]};
+
+        b = configured(words);
+        if (!sh_changes_data(&a, &b, 480, 100, out))
+            fail_msg("%s changes the data", changes[i]);
+    }
+    b = configured(other);
     assert_string_equal(
         sh_changes_data(&a, &b, 480, 100, out),
         "data changed: the sample order does not start anew, it continues at sequence 80 of 100 in epoch "

@@ -414,7 +414,7 @@ static void threads_read_at_once(void **state)
     }
 }
 
-/* Numbers made after doc/checkpoint-format.md by another program: files of today must be sound tomorrow. */
+/* Another program made these sums from doc/checkpoint-format.md. They must not change: files of today stay valid. */
 static void digests_are_those_of_the_format(void **state)
 {
     static const float data[] = {0, 1, -2.5f, 3e38f, 1e-40f};
@@ -445,10 +445,30 @@ static void digests_are_those_of_the_format(void **state)
     }
 }
 
-/* One change of each thing that the digest of an index is said to cover. */
+/* The blocks of a piece are counted from its first one, wherever in the tensor that is. */
+static void a_piece_is_cut_at_blocks(void **state)
+{
+    enum { BLOCK = SH_CKPT_BLOCK_ELEMS };
+    const struct sh_ckpt_piece p = {.begin = 3 * (int64_t)BLOCK - 5, .elems = BLOCK + 7};
+    static const int64_t cuts[][3] = {{0, 5, 0}, {5, BLOCK, 1}, {BLOCK + 5, 2, 2}}; /* at, elements, block */
+
+    (void)state;
+    assert_int_equal(sh_ckpt_piece_blocks(&p), 3);
+    for (int i = 0; i < 3; i++) {
+        int64_t block, at = cuts[i][0];
+        uint64_t place, seed = sh_ckpt_digest_seed(7, 1, "a");
+
+        assert_int_equal(sh_ckpt_piece_cut(&p, "a", 7, 1, at, p.elems - at, &block, &place), cuts[i][1]);
+        assert_int_equal(block, cuts[i][2]);
+        assert_true(place == sh_ckpt_digest_place(seed, (p.begin + at) / BLOCK, (p.begin + at) % BLOCK));
+    }
+}
+
+/* Change one of the things that the digest of an index covers. */
 static void change(struct sh_ckpt_index *x, int what)
 {
-    int64_t *const numbers[] = {&x->meta.step, &x->meta.samples, &x->meta.tokens, &x->meta.updates, &x->entry[1].dim[0]};
+    int64_t *const numbers[] = {&x->meta.step, &x->meta.samples, &x->meta.tokens, &x->meta.updates,
+                                &x->entry[1].dim[0]};
 
     if (what < 5)
         ++*numbers[what];
@@ -481,6 +501,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digests_are_those_of_the_format),
         cmocka_unit_test(an_index_is_under_its_digest),
+        cmocka_unit_test(a_piece_is_cut_at_blocks),
         cmocka_unit_test(only_a_sound_index_is_taken),
         cmocka_unit_test(a_footer_is_one_to_the_bit),
         cmocka_unit_test(text_is_shown_without_controls),

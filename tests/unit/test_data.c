@@ -99,8 +99,8 @@ static void permutation_changes_with_key_and_mixes(void **state)
     assert_true(distance / N > 0.32 && distance / N < 0.347);
 }
 
-/* The table of doc/data-format.md, which another program made from the words above it: a run that is resumed with another
- * version of this one reads on in the same order. */
+/* The table of doc/data-format.md; another program made it from the text there. The order must not change: a later version
+ * resumes a run where this one stopped. */
 static void order_is_that_of_the_format(void **state)
 {
     static const struct {
@@ -205,7 +205,7 @@ static void each_window_once_an_epoch(void **state)
     sh_data_close(d);
 }
 
-/* Capitals first, as bytes compare: in the order of a locale other ranks would number the windows otherwise. */
+/* Bytes decide, so capitals come first. In the order of a locale, ranks with another locale would disagree. */
 static void files_are_in_the_order_of_their_bytes(void **state)
 {
     static const char *const names[] = {"o-B.bin", "o-a.bin", "o-a_.bin", "o-aB.bin", "o-b.bin"};
@@ -275,6 +275,30 @@ static void reading_ahead_changes_nothing(void **state)
     sh_data_prefetch(with, 0, N, false, 0); /* closed while a range is read */
     sh_data_close(with);
     sh_data_close(without);
+}
+
+/* Documents that were not asked for ahead are read when they are wanted. */
+static void documents_of_a_range_read_without(void **state)
+{
+    enum { N = 2 };
+    struct sh_data_options opt;
+    struct sh_data *d;
+    int32_t tokens[N * T], targets[N * T], docs[N * T];
+    int64_t counted;
+
+    (void)state;
+    write_tokens("q.bin", VOCAB, N * T + 1, 0);
+    opt = options("q.bin");
+    opt.document_separator = 3;
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        memset(docs, 0x5a, sizeof docs);
+        sh_data_prefetch(d, 0, N, ahead, 0);
+        assert_int_equal(sh_data_read(d, 0, N, tokens, targets, docs, &counted), SH_OK);
+        for (int t = 0; t < T; t++)
+            assert_int_equal(docs[t], t > 3 ? 4 : 0);
+    }
+    sh_data_close(d);
 }
 
 /* Header fields and length of the body; what the message must say. */
@@ -631,6 +655,7 @@ int main(void)
         cmocka_unit_test(files_are_in_the_order_of_their_bytes),
         cmocka_unit_test(documents),
         cmocka_unit_test(reading_ahead_changes_nothing),
+        cmocka_unit_test(documents_of_a_range_read_without),
         cmocka_unit_test(wrong_headers),
         cmocka_unit_test(things_that_are_no_files),
         cmocka_unit_test(an_id_past_the_vocabulary),

@@ -1,5 +1,5 @@
-/* The gradient of each parameter is the slope of the loss: along it the loss rises as fast as it is long. So the backward that
- * the passes make is that of the forward, whatever is recomputed. On one rank, with the reference kernels. */
+/* The gradient of each parameter is the slope of the loss: along its direction the loss rises by its length. So the
+ * passes make the backward of the forward, whatever is recomputed. One rank, reference kernels. */
 #include "src/base/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
@@ -38,7 +38,7 @@ static double loss_of(struct sim *s)
     return *(double *)sim_data(s, 0, s->ranks[0].p->loss);
 }
 
-/* The loss less the loss before, per length, where the parameter goes STEP along its gradient and back. */
+/* Central difference of the loss along the gradient, per unit of length. */
 static double slope_along(struct sim *s, float *param, const float *grad, int64_t n, double length)
 {
     float *was = malloc((size_t)n * sizeof *was);
@@ -58,7 +58,8 @@ static double slope_along(struct sim *s, float *param, const float *grad, int64_
 static void check_param(struct sim *s, const struct sh_param *param)
 {
     const struct sh_unit *u = &s->ranks[0].p->units[param->unit];
-    float *values = (float *)sim_data(s, 0, u->compute) + param->unit_elems, *grad = malloc((size_t)param->elems * sizeof *grad);
+    float *values = (float *)sim_data(s, 0, u->compute) + param->unit_elems;
+    float *grad = malloc((size_t)param->elems * sizeof *grad);
     double length = 0, slope;
 
     loss_of(s);
@@ -66,7 +67,7 @@ static void check_param(struct sim *s, const struct sh_param *param)
     for (int64_t i = 0; i < param->elems; i++)
         length += (double)grad[i] * grad[i];
     length = sqrt(length);
-    assert_true(length > 0.01); /* else it would say nothing */
+    assert_true(length > 0.01); /* a shorter one proves nothing */
     slope = slope_along(s, values, grad, param->elems, length);
     if (fabs(slope - length) > 0.02 * length + 0.01)
         fail_msg("%s: the loss rises by %g along a gradient of length %g", param->name, slope, length);

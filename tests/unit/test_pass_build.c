@@ -314,7 +314,7 @@ static void prefetch_reaches_as_far_as_asked(void **state)
             }
 }
 
-/* The unit of the gradient that output k of an operation is a part of; SH_NONE: it is none. */
+/* The unit whose gradient tensor t is a part of; SH_NONE: it is no gradient. */
 static int unit_of_grad(const struct sh_program *p, int t)
 {
     int root = t == SH_NONE ? SH_NONE : sh_tensor_root(p, t);
@@ -325,8 +325,7 @@ static int unit_of_grad(const struct sh_program *p, int t)
     return SH_NONE;
 }
 
-/* An operation that made gradients of two units would keep both unreduced. GPT-2's biases and norms fuse where they are of
- * one block. */
+/* An operation that makes gradients of two units keeps both unreduced. In GPT-2 a norm and a bias of one block fuse. */
 static void no_operation_makes_gradients_of_two_units(void **state)
 {
     (void)state;
@@ -345,8 +344,8 @@ static void no_operation_makes_gradients_of_two_units(void **state)
                 int other = unit_of_grad(p, p->ops[i].out[k]);
 
                 if (unit != SH_NONE && other != SH_NONE && unit != other)
-                    fail_msg("%s: operation %d makes gradients of %s and %s", tiny_models[m].name, i, p->units[unit].name,
-                             p->units[other].name);
+                    fail_msg("%s: operation %d makes gradients of %s and %s", tiny_models[m].name, i,
+                             p->units[unit].name, p->units[other].name);
                 unit = other == SH_NONE ? unit : other;
             }
         }
@@ -355,7 +354,7 @@ static void no_operation_makes_gradients_of_two_units(void **state)
     }
 }
 
-/* Weight decay is on matrices only, or with decay_all on every element that a rank owns. */
+/* Weight decay applies to matrices only; with decay_all to every element that a rank owns. */
 static void decay_all_decays_norms_and_biases(void **state)
 {
     (void)state;

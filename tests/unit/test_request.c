@@ -153,9 +153,9 @@ static struct sh_program *plan_of(const char *set)
     return p;
 }
 
-/* What each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes, 2 micro-steps, 6
- * units of 853,120 parameters together. In the backward a unit is gathered again, but the last one, which is still there, and
- * the first, which it does not read. Bytes: parameters of 2, remainders of 2, gradients of 4, optimizer state of 8 each. */
+/* What each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes,
+ * 2 micro-steps, 6 units with 853,120 parameters. The backward gathers 4 of the units again: the last one is still
+ * there, and it does not read the first. Bytes of one parameter: 2, remainder 2, gradient 4, optimizer state 8. */
 static void strategies_are_what_they_are_called(void **state)
 {
     static const struct {

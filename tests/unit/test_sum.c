@@ -32,7 +32,7 @@ static double get(enum sh_dtype t, const void *at, int i)
     return t == SH_F32 ? ((const float *)at)[i] : sh_bf16_to_f32(((const sh_bf16 *)at)[i]);
 }
 
-/* Of sizes so different that each order of summation has bits of its own. */
+/* The magnitudes differ so much that each order of summation has its own bits. */
 static void fill(enum sh_dtype t)
 {
     srand(7);
@@ -45,7 +45,7 @@ static void fill(enum sh_dtype t)
     }
 }
 
-/* Of sources [first, first + n), in the type in which they are added: that of bf16 is f32. */
+/* The sum of sources [first, first + n), in the type of the additions: f32 for bf16. */
 static double tree(enum sh_dtype t, int i, int first, int n)
 {
     int left = 1;
@@ -66,8 +66,8 @@ static void check(enum sh_dtype t, const char *out, int n, int elems)
     for (int i = 0; i < elems; i++) {
         put(t, want, 0, tree(t, i, 0, n));
         if (get(t, want, 0) != get(t, out, i))
-            fail_msg("%s, %d sources, element %d of %d: %.17g, not %.17g", sh_dtype_name(t), n, i, elems, get(t, out, i),
-                     get(t, want, 0));
+            fail_msg("%s, %d sources, element %d of %d: %.17g, not %.17g", sh_dtype_name(t), n, i, elems,
+                     get(t, out, i), get(t, want, 0));
     }
     assert_int_equal(*behind, 0x5a);
 }

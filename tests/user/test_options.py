@@ -3,13 +3,12 @@
 
 ROWS has a row for each key of `sherd help --config`; whoever adds a key decides what shows its effect:
     plan     what `sherd plan --show` prints for four ranks on two nodes
-    steps    what metrics.jsonl says of the steps of a run on one rank, times left out: losses, norms, rates, validations
+    steps    what metrics.jsonl says of the steps of a run on one rank: losses, norms, rates, validations; no times
     says     what that run writes to standard error, times left out
     files    the names of the files that it leaves
     saved    what `sherd ckpt info` says of its last checkpoint
     trace    the steps in its trace
-    refused  the second value does not go with the rest, or with this machine: status 2, 3 or 4, and the message names the key,
-             or has the row's text
+    refused  the second value is refused with status 2, 3 or 4, and the message names the key or has the row's text
 A row that names a file of tests/ instead: that test shows the effect; the file has to name the key.
 
 With keys as arguments, those only.
@@ -29,7 +28,8 @@ import tiny
 
 BASE = {**tiny.MODELS['llama'], 'training.steps': 4, 'lr_scheduler.total_steps': 4, 'lr_scheduler.warmup_steps': 1,
         'training.local_batch_size': 2, 'checkpoint.interval': 3, 'job.dump_folder': 'out', 'validation.enable': True,
-        'validation.freq': 2, 'validation.sequences': 6, 'mesh.ranks_per_node': 2, 'metrics.log_freq': 2, 'training.device': 'cpu'}
+        'validation.freq': 2, 'validation.sequences': 6, 'mesh.ranks_per_node': 2, 'metrics.log_freq': 2,
+        'training.device': 'cpu'}
 ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
@@ -176,10 +176,11 @@ def keys():
 
 
 def steps_of(folder):
-    """Lines of metrics.jsonl with a loss, without what another run has otherwise."""
+    """Lines of metrics.jsonl but those of saves, without what another run has otherwise."""
     path = folder / 'out/metrics.jsonl'
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines if 'stall_seconds' not in line]
+    return [{name: value for name, value in line.items() if name not in TIMES}
+            for line in lines if 'stall_seconds' not in line]
 
 
 def files_of(folder):
@@ -296,7 +297,7 @@ def main():
         pathlib.Path(f'{name}.mask').write_bytes(bytes(1 if i % 7 else 0 for i in range(len(tokens) // 2)))
     only = sys.argv[1:]
     whole = [('every key has a row', every_key_has_a_row), ('equal runs are equal', equal_runs)]
-    return job.run_cases([*(whole if not only else []), ('no option is ignored', no_option_is_ignored, only or list(ROWS))])
+    return job.run_cases([*([] if only else whole), ('no option is ignored', no_option_is_ignored, only or list(ROWS))])
 
 
 if __name__ == '__main__':

@@ -1,0 +1,103 @@
+#include "tests/op/calls.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Documents of random lengths, many of one token. */
+static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
+{
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t first = 0;
+        for (int64_t t = 0; t < seq; t++) {
+            if (optest_int(0, 40) == 0)
+                first = t;
+            optest_set(docs, b * seq + t, (double)first);
+        }
+    }
+}
+
+static void begin(struct optest *t, enum sh_op_kind kind, struct attention_shape s)
+{
+    optest_begin(t, kind);
+    t->attr.attn.heads = s.heads;
+    t->attr.attn.kv_heads = s.kv_heads;
+    t->attr.attn.head_dim = s.dim;
+    t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
+}
+
+void attention_forward(struct optest *t, enum sh_dtype act, struct attention_shape s)
+{
+    begin(t, SH_OP_ATTENTION, s);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    if (s.docs) {
+        optest_in_ints(t, 1, 0, 1, DIMS(s.batch, s.seq));
+        set_docs(&t->call.in[1], s.batch, s.seq);
+    }
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_out(t, 1, SH_F32, DIMS(s.batch, s.heads, s.seq));
+}
+
+static void copy_data(const struct sh_operand *to, const struct sh_operand *from)
+{
+    memcpy(to->data, from->data, (size_t)optest_elems(from) * (size_t)sh_dtype_bytes(from->dtype));
+}
+
+void attention_backward(struct optest *t, enum sh_dtype act, struct attention_shape s)
+{
+    struct optest fwd;
+    attention_forward(&fwd, act, s);
+    optest_run(&fwd, &sh_kernels_ref, 1);
+
+    begin(t, SH_OP_ATTENTION_BWD, s);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_in(t, 1, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    optest_in(t, 2, act, DIMS(s.batch, s.seq, s.heads * s.dim));
+    optest_in(t, 3, SH_F32, DIMS(s.batch, s.heads, s.seq));
+    copy_data(&t->call.in[1], &fwd.call.in[0]);
+    copy_data(&t->call.in[2], &fwd.call.out[0]);
+    copy_data(&t->call.in[3], &fwd.call.out[1]);
+    if (s.docs) {
+        optest_in_ints(t, 4, 0, 1, DIMS(s.batch, s.seq));
+        copy_data(&t->call.in[4], &fwd.call.in[1]);
+    }
+    optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
+    optest_end(&fwd);
+}
+
+void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s)
+{
+    optest_begin(t, kind);
+    t->attr.head.chunk_rows = s.chunk_rows;
+    t->scalars.loss_scale = 1.0 / (double)(s.batch * s.seq);
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
+    optest_in(t, 1, act, DIMS(s.vocab, s.dim));
+    optest_scale(&t->call.in[1], 1 / sqrt((double)s.dim));
+    optest_in_ints(t, 2, 0, s.vocab, DIMS(s.batch, s.seq));
+    for (int64_t i = 0; i < s.batch * s.seq; i++)
+        if (optest_int(0, 5) == 0)
+            optest_set(&t->call.in[2], i, -1);
+    optest_out(t, 0, SH_F64, DIMS(1));
+    if (s.add_loss)
+        optest_add_to(t, 0);
+    if (kind == SH_OP_HEAD_LOSS)
+        return;
+    optest_out(t, 1, act, DIMS(s.batch, s.seq, s.dim));
+    optest_out(t, 2, SH_F32, DIMS(s.vocab, s.dim));
+    if (s.add_dw)
+        optest_add_to(t, 2);
+}
+
+void head_nothing_counts(struct optest *t)
+{
+    for (int64_t i = 0; i < optest_elems(&t->call.in[2]); i++)
+        optest_set(&t->call.in[2], i, -1);
+}
+
+void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position)
+{
+    optest_begin(t, SH_OP_LOGITS);
+    t->scalars.position = position;
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
+    optest_in(t, 1, act, DIMS(s.vocab, s.dim));
+    optest_out(t, 0, SH_F32, DIMS(s.batch, s.vocab));
+}

@@ -1,0 +1,31 @@
+/* Calls of attention and of the head, shared by the tests of all devices. Each function begins a call that is ready to run;
+ * end it with optest_end(). */
+#ifndef SH_TESTS_OP_CALLS_H
+#define SH_TESTS_OP_CALLS_H
+
+#include "tests/op/optest.h"
+
+struct attention_shape {
+    int64_t batch, seq;
+    int heads, kv_heads, dim;
+    bool docs; /* documents of random lengths, many of one token */
+};
+void attention_forward(struct optest *t, enum sh_dtype act, struct attention_shape s);
+
+/* The backward of what the reference's forward gives. */
+void attention_backward(struct optest *t, enum sh_dtype act, struct attention_shape s);
+
+struct head_shape {
+    int64_t batch, seq, dim, vocab, chunk_rows;
+    bool add_loss, add_dw; /* go on from earlier values */
+};
+
+/* HEAD_LOSS or HEAD_LOSS_GRAD. Logits are of size 1, so that many classes count; one target in five is masked. */
+void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s);
+
+/* Mask all targets of such a call. */
+void head_nothing_counts(struct optest *t);
+
+void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position);
+
+#endif
