@@ -2,12 +2,14 @@
 
 #include "src/run/request.h"
 
-/* Keys, or sections of them, of the machine. Kernels (deterministic or not) and sizes of chunks and micro-batches change
- * roundings, as another machine does; what is rounded to (mixed_precision_...) and how sums are ordered (reproducible) is asked of every one. */
+/* Keys, or sections of them, of the machine. Kernels, deterministic or measured or not, and sizes of chunks and
+ * micro-batches change roundings, as another machine does; what is rounded to (mixed_precision_...) and how sums are ordered
+ * (reproducible) is asked of every one. */
 static const char *const machine[] = {
     "job.dump_folder", "job.stop_before_limit_seconds", "training.local_batch_size", "training.threads",
     "training.device", "training.kernels", "training.deterministic", "training.measure_products",
-    "training.loss_chunk_rows", "parallelism", "mesh", "activation_checkpoint", "checkpoint", "metrics", "profiling", "fault", "comm", "memory", "debug.sync_ops", NULL};
+    "training.loss_chunk_rows", "parallelism", "mesh", "activation_checkpoint", "checkpoint", "metrics", "profiling",
+    "fault", "comm", "memory", "debug.sync_ops", NULL};
 
 /* Sequences of a step; -1, which follows the ranks, only where the number is larger than the key may be. */
 static int global_batch(const struct sh_config *cfg, int world)
