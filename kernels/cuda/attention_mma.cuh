@@ -97,11 +97,11 @@ struct board {
     uint32_t word[32][6];
     const void *row[32];
 };
-static board boards[32];
+static board boards[2][32];
 
 static inline board &my_board()
 {
-    return boards[threadIdx.x / 32];
+    return boards[sh_emulated::parity()][threadIdx.x / 32];
 }
 
 static inline float half_of(uint32_t word, int half)

@@ -405,6 +405,11 @@ void *sh_emulated::shared(const void *key, size_t bytes)
     return data;
 }
 
+unsigned sh_emulated::parity()
+{
+    return races::set();
+}
+
 /* Not of the standard library: what that allocates is the race detector's. */
 static struct {
     sh_emulated::delayed copy[MOST_DELAYED];
