@@ -15,7 +15,6 @@
 
 #ifdef SH_CUDA_EMULATED
 #include <cstdlib>
-#include <vector>
 #endif
 
 namespace sh_mma
@@ -98,11 +97,11 @@ struct board {
     uint32_t word[32][6];
     const void *row[32];
 };
-static board boards[32];
+static board boards[2][32];
 
 static inline board &my_board()
 {
-    return boards[threadIdx.x / 32];
+    return boards[sh_emulated::parity()][threadIdx.x / 32];
 }
 
 static inline float half_of(uint32_t word, int half)
@@ -168,28 +167,22 @@ static inline void load_transposed(uint32_t r[4], const void *row)
 }
 
 /* A copy is made when it is waited for, not before: what reads too early finds what was there. */
-struct delayed {
-    char *to;
-    char data[16];
-    int bytes;
-};
-static std::vector<delayed> copies[1024];
-
 template <int BYTES> static inline void copy(void *shared, const void *global, bool there)
 {
-    delayed d = {static_cast<char *>(shared), {0}, BYTES};
+    sh_emulated::delayed d = {static_cast<char *>(shared), {0}, BYTES};
     if ((uintptr_t)shared % BYTES || (uintptr_t)global % BYTES)
         abort();
     if (there)
         memcpy(d.data, global, BYTES);
-    copies[threadIdx.x].push_back(d);
+    sh_emulated::delay(d);
 }
 
 static inline void wait_copies()
 {
-    for (const delayed &d : copies[threadIdx.x])
+    sh_emulated::delayed d;
+
+    while (sh_emulated::next_delayed(&d))
         memcpy(d.to, d.data, (size_t)d.bytes);
-    copies[threadIdx.x].clear();
 }
 
 static inline float exp2_of(float x)

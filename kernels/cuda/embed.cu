@@ -241,7 +241,10 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
 
 buckets buckets_of(const struct sh_op_call *call)
 {
-    buckets b = {sh_data<int32_t>(&call->in[1]), sh_elems(&call->in[1]), call->out[0].dim[0], NULL, NULL, NULL, NULL, NULL};
+    buckets b = {};
+    b.tokens = sh_data<int32_t>(&call->in[1]);
+    b.rows = sh_elems(&call->in[1]);
+    b.V = call->out[0].dim[0];
     b.next = static_cast<int32_t *>(call->work);
     b.start = b.next + b.V;
     b.loose = b.start + b.V + 1;

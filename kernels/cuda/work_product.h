@@ -19,7 +19,8 @@ struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call);
  * The sizes of plans were read from cuDNN 9.8 to 9.19 for sm_80, 90 and 100; a plan that wants more is not used. */
 struct sh_cuda_cudnn_work {
     int64_t batch, kv_heads; /* 0: cuDNN is not for this call */
-    int64_t sums, dq_sums, plan; /* bytes: of the row sums between its two steps, of dq in f32, and of the plan's own space */
+    int64_t sums, dq_sums;   /* bytes: of the row sums between its two steps, and of dq in f32 */
+    int64_t plan;            /* the same: of the plan's own space */
     int64_t bytes;
 };
 struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call);

@@ -202,6 +202,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
 {
     int64_t ranks, rank;
     char why[256];
+    int64_t rows = INT64_MAX;
     int level = 0;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
@@ -218,6 +219,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     l->threads = threads_of_rank(l);
     SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
     SH_TRY(sh_pass_fit(&l->build, &level));
+    SH_TRY(sh_pass_widen(&l->build, &rows));
     return sh_pass_build(&l->build, &l->p);
 }
 

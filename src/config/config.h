@@ -46,7 +46,7 @@ struct sh_config {
                                     mesh of 2^k ranks) */
         bool deterministic;      /* false: a GPU may add in any order in the backward of attention */
         bool measure_products;   /* of a GPU's kernels for a product take the fastest, by a clock */
-        int loss_chunk_rows;     /* 0: equal parts of at most 50 MiB or 256 rows on the CPU, 2048 rows on a GPU */
+        int loss_chunk_rows;     /* 0: equal parts of at most 50 MiB or 256 rows on the CPU, 2048 rows or more on a GPU */
     } training;
     struct {
         int token_type;          /* for files without a header: auto (by vocabulary) | uint16 | uint32 */

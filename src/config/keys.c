@@ -230,7 +230,7 @@ const struct sh_config_key sh_config_keys[] = {
              "job that goes on there has the same bits; elsewhere it may choose otherwise. false: cuBLASLt's first answer."},
     {KEY_OF(SH_OF_MACHINE, training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
-             "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048."},
+             "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048, or 4096 or 8192 where memory.limit_bytes allows it."},
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},

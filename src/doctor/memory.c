@@ -47,6 +47,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
     struct sh_build build;
     struct sh_program *p = NULL;
     char why[256];
+    int64_t rows = INT64_MAX;
     int level = 0;
     bool gpu;
     sh_rc rc;
@@ -57,6 +58,8 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
                               &build);
     if (rc == SH_OK)
         rc = sh_pass_fit(&build, &level);
+    if (rc == SH_OK)
+        rc = sh_pass_widen(&build, &rows);
     if (rc == SH_OK)
         rc = sh_pass_build(&build, &p);
     if (rc == SH_OK)

@@ -12,6 +12,7 @@ struct sh_build {
     struct sh_pass_options options;
     struct sh_recompute recompute;
     bool fit;                     /* sh_pass_fit() chooses it */
+    bool widen;                   /* sh_pass_widen() may choose a larger batch.chunk_rows */
     bool evaluate;                /* an EVAL section beside the training sections, or alone */
     bool logits;                  /* a LOGITS section (not together with training) */
     const struct sh_kernel_table *kernels;
@@ -26,6 +27,12 @@ struct sh_build {
  *          highest of them.
  * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: SH_E_BUG from the checks. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
+
+/* Where b->widen, after sh_pass_fit(): set b->batch.chunk_rows to 8192 or 4096 where there are as many rows and the arena
+ * still takes at most limit_bytes. Each chunk reads and writes the gradient of the output matrix once more.
+ *   most  in: no more than that; out: what was chosen. Ranks whose answers differ ask again with the least of them.
+ * Cost: up to two plans. Errors: SH_E_BUG from the checks. */
+sh_rc sh_pass_widen(struct sh_build *b, int64_t *most);
 
 /* What would make the arena smaller than `arena_bytes`, and how small, in words that go on a sentence; returns text.
  * Cost: up to four plans. */

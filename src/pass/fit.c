@@ -125,3 +125,29 @@ sh_rc sh_pass_fit(struct sh_build *b, int *level)
     b->recompute = of_level(b->model.n_layers, *level);
     return rc;
 }
+
+sh_rc sh_pass_widen(struct sh_build *b, int64_t *most)
+{
+    static const int64_t wider[] = {8192, 4096};
+    int64_t all = (int64_t)b->batch.batch * b->batch.seq, before = b->batch.chunk_rows;
+
+    for (size_t i = 0; b->widen && i < sizeof wider / sizeof *wider; i++) {
+        struct sh_build trial = *b;
+        struct sh_program *p;
+        bool fits;
+
+        if (wider[i] > *most || wider[i] > all || wider[i] <= before)
+            continue;
+        trial.batch.chunk_rows = wider[i];
+        trial.limit_bytes = 0;
+        SH_TRY(sh_pass_build(&trial, &p));
+        fits = p->arena_bytes <= b->limit_bytes;
+        sh_program_destroy(p);
+        if (!fits)
+            continue;
+        *most = b->batch.chunk_rows = wider[i];
+        return SH_OK;
+    }
+    *most = before;
+    return SH_OK;
+}

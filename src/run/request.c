@@ -226,7 +226,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
 
 /* For the model to choose from on the CPU, where logits should stay near the processor. Not on a GPU: each chunk reads
  * and writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row, which 200 operations a byte
- * hide behind 800 rows and more. */
+ * hide behind 800 rows and more; with memory.limit_bytes sh_pass_widen() may choose more. Not by the memory that is free:
+ * with the number of rows change the bits, and what is free is not the same at each start. */
 static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };
@@ -272,6 +273,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
+        .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
         .kernels = kernels(cfg, gpu),

@@ -51,6 +51,23 @@ static sh_rc fit(struct sh_run *r)
     return SH_OK;
 }
 
+/* As many rows of logits on all ranks. Collective, agreed. */
+static sh_rc widen(struct sh_run *r)
+{
+    int64_t before = r->build.batch.chunk_rows, most = INT64_MAX;
+    double from, least = -1e18; /* the negative of the least answer */
+
+    do {
+        from = least;
+        r->build.batch.chunk_rows = before;
+        SH_TRY(sh_agree(sh_pass_widen(&r->build, &most)));
+        least = -(double)most;
+        SH_TRY(sh_mesh_max(&least, 1));
+        most = (int64_t)-least;
+    } while (least > from);
+    return SH_OK;
+}
+
 static sh_rc connect(struct sh_run *r, const struct sh_place *at)
 {
     struct sh_mesh_request req = sh_request_axes(&r->cfg, at);
@@ -172,6 +189,7 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     sh_device_set_threads(r->threads);
     SH_TRY_OUT(sh_agree(request(r, purpose, &at)));
     SH_TRY_OUT(fit(r));
+    SH_TRY_OUT(widen(r));
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
     if (purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));

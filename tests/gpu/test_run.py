@@ -15,7 +15,8 @@ import job
 
 SPEED = ['--peak-tflops', '1', '--bandwidth-tbs', '0.04', '--rounds', '1', '--steps', '6']
 TOY_ROWS = ['sherd ', 'linear_bwd_w ', 'adamw ', 'idle between operations', 'rows per chunk', 'no_shard ', 'full_shard ',
-            'checkpoint of step 3: ']
+            'checkpoint of step 3: ', 'host: ']
+GPU_ROWS = ['all  ', 'deterministic ', 'any order ', 'own kernels ']
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 
@@ -95,7 +96,11 @@ def measures():
     text, found, wrong = bench('--device', device, '--python', python, *(['--torch', 'none'] if is_emulated() else []), 'toy')
     names = {row.get('name') for row in found} | {row.get('operation') for row in found}
     missing = {'sherd', 'adamw', 'no_shard', 'full_shard'} - names
-    return wrong + lacks(text, *TOY_ROWS, *told) + ([f'not in --json: {missing}'] if missing else [])
+    if is_emulated():
+        missing |= {'any order', 'own kernels'} - {row.get('way') for row in found}
+        missing |= set() if any('best_us' in row for row in found) else {'products'}
+    missing |= set() if any('host_seconds' in row for row in found) else {'host_seconds'}
+    return wrong + lacks(text, *TOY_ROWS, *told, *(GPU_ROWS if is_emulated() else [])) + ([f'not in --json: {missing}'] if missing else [])
 
 
 def survives_failures():

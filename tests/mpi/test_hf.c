@@ -111,7 +111,7 @@ static void load_by(const char *folder, int groups, bool share, bool halves)
 
 static void export_by_all(const char *folder, const struct sh_config *cfg, sh_rc want)
 {
-    const struct sh_hf_export options = {.type = SH_MOVE_BF16, .max_shard_bytes = 100000, .verify = SH_CKPT_FROM_DISK,
+    const struct sh_hf_export options = {.type = SH_MOVE_BF16, .max_shard_bytes = 100000, .verify = SH_VERIFY_DISK,
                                          .timeout_seconds = 200, .source = ""};
     struct part p;
 

@@ -287,6 +287,48 @@ static void large_searches_are_quick(void **state)
     }
 }
 
+/* Rows of logits: as many as fit under the limit, not more than there are, than are allowed, or where nobody asks. */
+static void rows_by_memory(void **state)
+{
+    static const int64_t rows[] = {2048, 4096, 8192};
+    struct sh_build b = tiny_build(&tiny_models[0], 2);
+    int64_t bytes[3], most;
+
+    (void)state;
+    b.model.max_seq_len = b.batch.seq = 4096;
+    b.model.vocab_size = 50000;
+    b.kernels = &sh_kernels_cuda;
+    for (int i = 0; i < 3; i++) {
+        b.batch.chunk_rows = rows[i];
+        bytes[i] = arena(&b, b.recompute);
+        assert_true(i == 0 || bytes[i] > bytes[i - 1]);
+    }
+    for (int i = 0; i < 3; i++)
+        for (int below = 0; below < 2; below++)
+            for (int ask = 0; ask < 3; ask++) {
+                struct sh_build mine = b;
+                int64_t want = !ask ? 2048 : i - below < 0 ? 2048 : rows[i - below];
+
+                mine.batch.chunk_rows = 2048;
+                mine.limit_bytes = bytes[i] - below;
+                mine.widen = ask;
+                mine.batch.batch = ask == 2 ? 1 : 2; /* half as many rows; and of activations less than that */
+                most = INT64_MAX;
+                assert_int_equal(sh_pass_widen(&mine, &most), SH_OK);
+                assert_int_equal(most, mine.batch.chunk_rows);
+                if (ask < 2)
+                    assert_int_equal(most, want);
+                else
+                    assert_true(most <= 4096);
+            }
+    b.batch.chunk_rows = 2048;
+    b.limit_bytes = bytes[2];
+    b.widen = true;
+    most = 4096;
+    assert_int_equal(sh_pass_widen(&b, &most), SH_OK);
+    assert_int_equal(b.batch.chunk_rows, 4096);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,7 +340,7 @@ int main(void)
         cmocka_unit_test(too_little_is_refused),
         cmocka_unit_test(what_is_not_asked_for_stays),
         cmocka_unit_test(words),
-        cmocka_unit_test(large_searches_are_quick),
+        cmocka_unit_test(rows_by_memory), cmocka_unit_test(large_searches_are_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

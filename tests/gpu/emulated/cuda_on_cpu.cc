@@ -31,7 +31,7 @@ namespace
 {
 using sh_emulated::place;
 
-constexpr unsigned WARP = 32, MAX_THREADS = 1024;
+constexpr unsigned WARP = 32, MAX_THREADS = 1024, MOST_DELAYED = 256;
 constexpr size_t STACK = 128 << 10, GUARD = 64 << 10, MAX_SHARED = 227 << 10;
 
 enum state { READY, AT_WARP, AT_BLOCK, ENDED };
@@ -403,6 +403,36 @@ void *sh_emulated::shared(const void *key, size_t bytes)
     memset(data, 0xff, bytes);
     pieces.push_back({key, {data, free}});
     return data;
+}
+
+unsigned sh_emulated::parity()
+{
+    return races::set();
+}
+
+/* Not of the standard library: what that allocates is the race detector's. */
+static struct {
+    sh_emulated::delayed copy[MOST_DELAYED];
+    unsigned n, next;
+} delayed_by[MAX_THREADS];
+
+void sh_emulated::delay(const delayed &copy)
+{
+    auto &mine = delayed_by[current];
+    if (mine.n == MOST_DELAYED)
+        die("more copies under way than are imitated");
+    mine.copy[mine.n++] = copy;
+}
+
+bool sh_emulated::next_delayed(delayed *copy)
+{
+    auto &mine = delayed_by[current];
+    if (mine.next == mine.n) {
+        mine.next = mine.n = 0;
+        return false;
+    }
+    *copy = mine.copy[mine.next++];
+    return true;
 }
 
 void *sh_emulated::dynamic_shared()

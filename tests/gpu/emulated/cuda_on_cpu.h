@@ -83,6 +83,19 @@ void *shared(const void *key, size_t bytes);
 void *dynamic_shared();
 void want_full_mask(unsigned mask, place at);
 
+/* 0 or 1: what a warp keeps between its threads has a place for each, so that blocks side by side do not meet there. */
+unsigned parity();
+
+/* Copies that the running thread has begun and not waited for, the first one first. Kept here, where the race detector does
+ * not look: they are the thread's own, wherever its block runs. */
+struct delayed {
+    char *to;
+    char data[16];
+    int bytes;
+};
+void delay(const delayed &copy);
+bool next_delayed(delayed *copy); /* false: no more */
+
 /* What lane `from` has as `value`. */
 template <class T> T exchange(unsigned mask, T value, unsigned from, place at)
 {
