@@ -349,24 +349,61 @@ static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
     return SH_OK;
 }
 
-/* Where nothing cuts the text, a document would be one piece. If no word has the mark of a space behind another character, no
- * merge crosses such a place, and pieces may end there. With ignore_merges a whole piece may be a word, so there they may not. */
-static void cut_at_marks(struct sh_hf *hf)
+/* Whether a word has `part` and more beside it. */
+static bool is_part(const struct sh_hf *hf, const char *part)
+{
+    size_t n = strlen(part);
+
+    for (int id = 0; id < hf->words; id++) {
+        const struct sh_hf_word *w = &hf->word[id];
+        if (w->text && w->bytes > n && memmem(w->text, w->bytes, part, n))
+            return true;
+    }
+    return false;
+}
+
+/* Whether a word has the mark of a space behind another character. */
+static bool mark_follows(const struct sh_hf *hf)
 {
     size_t n = sizeof mark - 1;
 
-    for (int i = 0; i < hf->n_split; i++)
-        if (hf->split[i].kind != SH_SPLIT_METASPACE && hf->split[i].kind != SH_SPLIT_PREFIX)
-            return;
-    if (hf->model.byte_level || hf->model.ignore_merges || sh_words_get(&hf->model.words, mark, n) < 0)
-        return;
     for (int id = 0; id < hf->words; id++) {
         const struct sh_hf_word *w = &hf->word[id];
         for (size_t at = 1; w->text && at + n <= w->bytes; at++)
             if (!memcmp(w->text + at, mark, n) && (at < n || memcmp(w->text + at - n, mark, n) != 0))
-                return;
+                return true;
     }
-    hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = n};
+    return false;
+}
+
+/* An unknown character waits for the next known one, which must not be in another piece. */
+static bool unknown_waits(const struct sh_hf *hf)
+{
+    bool waits = hf->model.unk >= 0 && !hf->model.byte_fallback;
+
+    for (int b = 0; b < 256 && hf->model.unk >= 0; b++)
+        waits |= hf->model.byte_id[b] < 0;
+    return waits;
+}
+
+/* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces may end: at line
+ * ends, when they are a word by themselves only, and in front of marks of spaces, when none is within a word. With ignore_merges a
+ * whole piece may be a word, so there they may not. */
+static void cut_between_words(struct sh_hf *hf)
+{
+    const struct sh_bpe *m = &hf->model;
+
+    for (int i = 0; i < hf->n_split; i++)
+        if (hf->split[i].kind != SH_SPLIT_METASPACE && hf->split[i].kind != SH_SPLIT_PREFIX)
+            return;
+    if (m->byte_level || m->ignore_merges)
+        return;
+    if ((m->ascii_id['\n'] >= 0 || !unknown_waits(hf)) && !is_part(hf, "\n") && !is_part(hf, "<0x0A>"))
+        hf->split[hf->n_split++] =
+            (struct sh_split){.kind = SH_SPLIT_STRING, .how = SH_SPLIT_ISOLATED, .text = sh_strdup("\n"), .bytes = 1};
+    if (sh_words_get(&m->words, mark, sizeof mark - 1) >= 0 && !mark_follows(hf))
+        hf->split[hf->n_split++] =
+            (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = sizeof mark - 1};
 }
 
 static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)
@@ -391,7 +428,7 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
     SH_TRY(read_added(hf, added, (uint32_t)json_object_size(json_object_get(model, "vocab"))));
     SH_TRY(check_template(hf, &hf->begin));
     SH_TRY(check_template(hf, &hf->end));
-    cut_at_marks(hf);
+    cut_between_words(hf);
     return SH_OK;
 }
 

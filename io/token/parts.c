@@ -44,8 +44,10 @@ static bool is_known(const char *known, const char *key)
 {
     size_t n = strlen(key);
 
+    if (n == 0 || strchr(key, ' '))
+        return false;
     for (const char *at = known; (at = strstr(at, key)) != NULL; at++)
-        if ((at == known || at[-1] == ' ') && (at[n] == ' ' || !at[n]) && n)
+        if ((at == known || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
             return true;
     return false;
 }
@@ -155,8 +157,8 @@ static const struct type normalizers[] = {
 
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
-    if (hf->n_split == SH_HF_STEPS - 1) /* one is left for ours */
-        return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 1);
+    if (hf->n_split == SH_HF_STEPS - 2) /* two are left for ours */
+        return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 2);
     if (hf->model.byte_level)
         return sh_fail(SH_E_DATA, "a step behind ByteLevel, which must be the last");
     hf->split[hf->n_split++] = *step;
@@ -327,7 +329,7 @@ static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct 
 /* Ids in front of those that are there, which are from processors before. */
 static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
 {
-    sh_ids_room(to, front->n);
+    sh_ids_room(to, front->n + 1);
     memmove(to->id + front->n, to->id, to->n * sizeof *to->id);
     if (front->n)
         memcpy(to->id, front->id, front->n * sizeof *to->id);
