@@ -191,7 +191,7 @@ static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
             continue;
         rc = read_merge(hf, merge, rank++, &whole);
         if (rc != SH_OK) {
-            sh_fail_prefix(rc, "merges[%zu]: ", i);
+            rc = sh_fail_prefix(rc, "merges[%zu]: ", i);
             break;
         }
     }

@@ -13,7 +13,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static const char *const texts[] = {
-    "", "a", " ab  ba b\n\na1b22", "\xe2\x96\x81" "ab \xe2\x96\x81", "<s>ab</s> <x> ab", "e\xcc\x81\xcc\xa3 \xe1\x84\x80\xe1\x85\xa1",
+    "", "a", " ab  ba b\n\na1b22", "\u2581ab \u2581", "<s>ab</s> <x> ab", "e\xcc\x81\xcc\xa3 \xe1\x84\x80\xe1\x85\xa1",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "\xf0\x9f\x91\xa9'S 'll",
 };
 

@@ -177,8 +177,9 @@ static void expressions_that_are_not_read(void **state)
 static void classes_are_our_own(void **state)
 {
     (void)state;
+    static const char pattern[] = "[\\s-]|(?i:'S)|\\p{Han}?+x{1,3}";
     char *out;
-    assert_int_equal(sh_pattern_translate("[\\s-]|(?i:'S)|\\p{Han}?+x{1,3}", 31, &out), SH_OK);
+    assert_int_equal(sh_pattern_translate(pattern, sizeof pattern - 1, &out), SH_OK);
     assert_non_null(strstr(out, "[\\x{9}-\\x{d}\\x{20}\\x{2d}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}"));
     assert_non_null(strstr(out, "|(?:[\\x{27}][\\x{53}\\x{73}\\x{17f}])|"));
     assert_non_null(strstr(out, "]?+[\\x{78}]{1,3}"));
