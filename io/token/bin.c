@@ -13,10 +13,10 @@ enum { BUFFER_BYTES = 1 << 20 };
 
 struct sh_token_writer {
     struct sh_new_file file;
-    int token_bytes;  /* 2 or 4 */
-    int64_t tokens;   /* put so far */
-    int64_t written;  /* bytes in the file, the header included */
-    size_t buffered;  /* bytes in the buffer */
+    int token_bytes; /* 2 or 4 */
+    int64_t tokens;  /* put so far */
+    int64_t written; /* bytes in the file, the header included */
+    size_t buffered; /* bytes in the buffer */
     unsigned char buffer[BUFFER_BYTES];
 };
 

@@ -79,7 +79,8 @@ bool sh_cache_get(const struct sh_cache *c, uint64_t hash, const unsigned char *
     return false;
 }
 
-void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes, const uint32_t *ids, size_t n)
+void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes, const uint32_t *ids,
+                  size_t n)
 {
     uint32_t words = (uint32_t)(n + (bytes + 3) / 4), i = hash & (ROWS - 1);
 

@@ -161,7 +161,8 @@ static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t
         offer(m, s, id, s->prev[i]);
 }
 
-/* An entry is stale when the pair at its place has another rank by now. Equal ranks are equal pairs: the left one first. */
+/* An entry is stale when the pair at its place has another rank by now. Equal ranks are equal pairs: the left one
+ * first. */
 static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, size_t n)
 {
     size_t kept = 0;

@@ -97,7 +97,8 @@ struct printed {
     size_t ids;   /* whose text is all printed: of a tokenizer whose ids have a text each */
 };
 
-/* Bytes of a text that will not change with the next token: a character whose bytes are not all there is U+FFFD so far. */
+/* Bytes of a text that will not change with the next token: a character whose bytes are not all there is U+FFFD so
+ * far. */
 static size_t settled(const char *text, size_t bytes, bool last)
 {
     while (!last && bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0)
@@ -134,11 +135,13 @@ static sh_rc open_tokenizer(const struct sh_run *r, const char *name, struct sh_
 
     SH_TRY(sh_tokenizer_open(name ? name : "byte", tok));
     if (!(*tok)->ops->whole && (*tok)->vocab_size != words)
-        return sh_fail(SH_E_USAGE, "generate: the model has %d words, so that it is not one of bytes; give its tokenizer with "
-                                   "--tokenizer DIR",
+        return sh_fail(SH_E_USAGE,
+                       "generate: the model has %d words, so that it is not one of bytes; give its tokenizer with "
+                       "--tokenizer DIR",
                        words);
     if ((*tok)->vocab_size > words)
-        return sh_fail(SH_E_USAGE, "generate: the tokenizer %s has %d words, the model has %d; it belongs to another model",
+        return sh_fail(SH_E_USAGE,
+                       "generate: the tokenizer %s has %d words, the model has %d; it belongs to another model",
                        (*tok)->path, (*tok)->vocab_size, words);
     return SH_OK;
 }
