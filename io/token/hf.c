@@ -395,9 +395,27 @@ static bool unknown_waits(const struct sh_hf *hf)
     return waits;
 }
 
-/* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces
- * may end: at line ends, when they are a word by themselves only, and in front of marks of spaces, when none is
- * within a word. With ignore_merges a whole piece may be a word, so there they may not. */
+/* Two characters that are words, and that no word has side by side: no merge crosses the place between them. */
+static void cut_at_pairs(struct sh_hf *hf)
+{
+    char *together = sh_calloc(128 * 128, 1);
+
+    for (int a = 0; a < 128; a++)
+        for (int b = 0; b < 128; b++)
+            together[a * 128 + b] = hf->model.ascii_id[a] < 0 || hf->model.ascii_id[b] < 0;
+    for (int id = 0; id < hf->words; id++) {
+        const unsigned char *text = (const unsigned char *)hf->word[id].text;
+        for (uint32_t i = 1; text && i < hf->word[id].bytes; i++)
+            if ((text[i - 1] | text[i]) < 128)
+                together[text[i - 1] * 128 + text[i]] = 1;
+    }
+    hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_PAIRS, .text = together};
+}
+
+/* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces may
+ * end: at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within a word;
+ * between characters that no word has side by side. With ignore_merges a whole piece may be a word, so there they may
+ * not. */
 static void cut_between_words(struct sh_hf *hf)
 {
     const struct sh_bpe *m = &hf->model;
@@ -413,6 +431,7 @@ static void cut_between_words(struct sh_hf *hf)
     if (sh_words_get(&m->words, mark, sizeof mark - 1) >= 0 && !mark_follows(hf))
         hf->split[hf->n_split++] =
             (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = sizeof mark - 1};
+    cut_at_pairs(hf);
 }
 
 static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)

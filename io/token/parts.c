@@ -156,8 +156,8 @@ static const struct type normalizers[] = {
 
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
-    if (hf->n_split == SH_HF_STEPS - 2) /* two are left for ours */
-        return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 2);
+    if (hf->n_split == SH_HF_STEPS - 3) /* three are left for ours */
+        return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 3);
     if (hf->model.byte_level)
         return sh_fail(SH_E_DATA, "a step behind ByteLevel, which must be the last");
     hf->split[hf->n_split++] = *step;

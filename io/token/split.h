@@ -13,6 +13,7 @@ enum sh_split_kind {
     SH_SPLIT_STRING,    /* at a text */
     SH_SPLIT_DIGITS,    /* at each number (Unicode: N*) */
     SH_SPLIT_MARKS,     /* before each run of a text */
+    SH_SPLIT_PAIRS,     /* between two characters of ASCII that are not in a table */
     SH_SPLIT_PREFIX,    /* no cut: a space before a piece without one */
     SH_SPLIT_METASPACE, /* no cut: a text for each space, and before the piece */
 };
@@ -31,7 +32,7 @@ struct sh_split {
     enum sh_split_kind kind;
     enum sh_split_how how;
     bool invert;
-    char *text; /* STRING, MARKS, METASPACE: owned */
+    char *text; /* STRING, MARKS, METASPACE; PAIRS: [128 * 128], 1 for those that stay together; owned */
     size_t bytes;
     enum sh_split_prepend prepend;
     void *code; /* PATTERN: compiled */
