@@ -29,7 +29,8 @@ static int peek(const struct reader *r)
 
 static int skip_space(struct reader *r)
 {
-    while (r->at < r->bytes && (r->line[r->at] == ' ' || r->line[r->at] == '\t' || r->line[r->at] == '\n' || r->line[r->at] == '\r'))
+    while (r->at < r->bytes &&
+           (r->line[r->at] == ' ' || r->line[r->at] == '\t' || r->line[r->at] == '\n' || r->line[r->at] == '\r'))
         r->at++;
     return peek(r);
 }
@@ -94,7 +95,8 @@ static sh_rc take_string(struct reader *r, char *to, size_t *n)
     *n = 0;
     for (r->at++; peek(r) != '"';) {
         size_t begin = r->at;
-        while (r->at < r->bytes && r->line[r->at] != '"' && r->line[r->at] != '\\' && (unsigned char)r->line[r->at] >= 0x20)
+        while (r->at < r->bytes && r->line[r->at] != '"' && r->line[r->at] != '\\' &&
+               (unsigned char)r->line[r->at] >= 0x20)
             r->at++;
         memmove(to + *n, r->line + begin, r->at - begin);
         *n += r->at - begin;
@@ -180,7 +182,8 @@ static sh_rc more(struct reader *r, char end, bool *goes_on)
     int c = skip_space(r);
 
     if (c != ',' && c != end)
-        return refuse(r, c < 0 ? "the line ends within an object or a list" : "neither a comma nor an end behind a value");
+        return refuse(r,
+                      c < 0 ? "the line ends within an object or a list" : "neither a comma nor an end behind a value");
     r->at++;
     *goes_on = c == ',';
     return SH_OK;

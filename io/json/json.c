@@ -15,8 +15,8 @@ static void step(struct place *at, char c)
     at->line += c == '\n';
 }
 
-/* jansson has a limit of its own, 2048, which is for the stack of a large thread. Whether the text is JSON is jansson's to
- * say: here brackets are counted, and those within strings are not. */
+/* jansson has a limit of its own, 2048, which is for the stack of a large thread. Whether the text is JSON is
+ * jansson's to say: here brackets are counted, and those within strings are not. */
 static sh_rc check_depth(const char *text, size_t bytes, const char *name)
 {
     struct place at = {1, 1};
@@ -83,8 +83,10 @@ sh_rc sh_json_load(const char *path, size_t max_bytes, json_t **out)
 const char *sh_json_is(const json_t *value)
 {
     static const char *const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list", [JSON_STRING] = "a string", [JSON_INTEGER] = "a whole number",
-        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",    [JSON_FALSE] = "false",     [JSON_NULL] = "null",
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list",
+        [JSON_STRING] = "a string",  [JSON_INTEGER] = "a whole number",
+        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",      [JSON_NULL] = "null",
     };
 
     return value ? names[json_typeof(value)] : "nothing";

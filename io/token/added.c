@@ -42,8 +42,8 @@ void sh_added_set_free(struct sh_added_set *set)
     *set = (struct sh_added_set){0};
 }
 
-/* The longest token that begins here. Tokens that are beginnings of this text sort one after the other by length, with others
- * between: the range shrinks byte by byte. */
+/* The longest token that begins here. Tokens that are beginnings of this text sort one after the other by length,
+ * with others between: the range shrinks byte by byte. */
 static const struct sh_added *longest_at(const struct sh_added_set *set, const unsigned char *text, size_t bytes)
 {
     int low = set->first[text[0]], high = set->first[text[0] + 1];
@@ -108,8 +108,8 @@ static size_t skip_ahead(const unsigned char *text, size_t bytes, size_t at)
     return at;
 }
 
-const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsigned char *text, size_t bytes, size_t *from,
-                                     size_t done, size_t *begin, size_t *end)
+const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsigned char *text, size_t bytes,
+                                     size_t *from, size_t done, size_t *begin, size_t *end)
 {
     const struct sh_added *t = NULL;
 

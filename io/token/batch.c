@@ -28,7 +28,8 @@ void sh_batch_worker_destroy(void *worker)
     free(w);
 }
 
-size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last, size_t *after)
+size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last,
+                          size_t *after)
 {
     size_t n = strlen(separator);
 
@@ -50,12 +51,15 @@ size_t sh_batch_separator(const char *separator, const unsigned char *text, size
 static sh_rc refuse_twice(const struct sh_ids *ids, size_t begin, size_t first)
 {
     if (first > begin && ids->n > first && ids->id[first] == ids->id[begin])
-        return sh_fail(SH_E_DATA, "the text begins with the token that the tokenizer puts in front of it; take it out of the text, "
-                                  "or give --no-bos");
+        return sh_fail(
+            SH_E_DATA,
+            "the text begins with the token that the tokenizer puts in front of it; take it out of the text, "
+            "or give --no-bos");
     return SH_OK;
 }
 
-static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const void *text, size_t bytes)
+static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const void *text,
+                          size_t bytes)
 {
     size_t begin = b->ids.n;
 
@@ -113,7 +117,8 @@ static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct 
             after = end;
         sh_rc rc = put_document(job, w, b, b->text.at + at, end - at);
         if (rc != SH_OK)
-            return sh_fail_prefix(rc, "%s: the document at byte %lld: ", b->name, (long long)(b->first + (int64_t)at) + 1);
+            return sh_fail_prefix(rc, "%s: the document at byte %lld: ", b->name,
+                                  (long long)(b->first + (int64_t)at) + 1);
     }
     return SH_OK;
 }

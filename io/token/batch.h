@@ -9,7 +9,7 @@ struct sh_batch_job {
     const struct sh_tokenizer *tokenizer;
     const char *field, *separator; /* as of struct sh_token_options */
     bool no_begin, replace_invalid;
-    int64_t end;                   /* id that ends a document; -1: none */
+    int64_t end; /* id that ends a document; -1: none */
 };
 
 /* sh_batch_encode and what belongs to it; ctx is a struct sh_batch_job. */
@@ -17,8 +17,10 @@ void *sh_batch_worker_create(const void *ctx);
 void sh_batch_worker_destroy(void *worker);
 sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b);
 
-/* Where the next separator line begins in text [bytes], from `from`, which is the begin of a line; *after: behind it. Returns
- * `bytes`: there is none that has ended. `last`: the text ends here, so that its last line needs no line end. */
-size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last, size_t *after);
+/* Where the next separator line begins in text [bytes], from `from`, which is the begin of a line; *after: behind
+ * it. Returns `bytes`: there is none that has ended. `last`: the text ends here, so that its last line needs no
+ * line end. */
+size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last,
+                          size_t *after);
 
 #endif

@@ -13,10 +13,10 @@ enum { BUFFER_BYTES = 1 << 20 };
 
 struct sh_token_writer {
     struct sh_new_file file;
-    int token_bytes;  /* 2 or 4 */
-    int64_t tokens;   /* put so far */
-    int64_t written;  /* bytes in the file, the header included */
-    size_t buffered;  /* bytes in the buffer */
+    int token_bytes; /* 2 or 4 */
+    int64_t tokens;  /* put so far */
+    int64_t written; /* bytes in the file, the header included */
+    size_t buffered; /* bytes in the buffer */
     unsigned char buffer[BUFFER_BYTES];
 };
 
@@ -50,6 +50,21 @@ static sh_rc flush(struct sh_token_writer *w)
     return SH_OK;
 }
 
+/* Ids for which there is room, little-endian: the low bytes come first. */
+static void put_ids(struct sh_token_writer *w, const uint32_t *ids, size_t n)
+{
+    unsigned char *to = w->buffer + w->buffered;
+
+    if (w->token_bytes == 4)
+        memcpy(to, ids, n * 4);
+    else
+        for (size_t i = 0; i < n; i++) {
+            uint16_t id = (uint16_t)ids[i];
+            memcpy(to + 2 * i, &id, 2);
+        }
+    w->buffered += n * (size_t)w->token_bytes;
+}
+
 sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t n)
 {
     if (n > (size_t)(SH_TOKEN_COUNT_MAX - w->tokens))
@@ -57,14 +72,15 @@ sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t
                        "%s would have more than %d tokens, which its format cannot say; write several files and "
                        "give training.dataset_path as a pattern",
                        w->file.path, SH_TOKEN_COUNT_MAX);
-    for (size_t i = 0; i < n; i++) {
+    while (n > 0) {
+        size_t room = (BUFFER_BYTES - w->buffered) / (size_t)w->token_bytes, some = n < room ? n : room;
+        put_ids(w, ids, some);
+        ids += some;
+        n -= some;
+        w->tokens += (int64_t)some;
         if (w->buffered == BUFFER_BYTES)
             SH_TRY(flush(w));
-        /* Little-endian: the low bytes come first. */
-        memcpy(w->buffer + w->buffered, &ids[i], (size_t)w->token_bytes);
-        w->buffered += (size_t)w->token_bytes;
     }
-    w->tokens += (int64_t)n;
     return SH_OK;
 }
 

@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out)
+static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
+                    struct sh_ids *out)
 {
     uint32_t *ids = sh_ids_room(out, bytes);
 

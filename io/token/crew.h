@@ -20,11 +20,11 @@ struct sh_batch {
     const char *name;    /* of the file */
     bool lines;          /* jsonl; else text */
     bool val;
-    int64_t first;       /* line (jsonl) or byte (text) of the file that it begins with, from 0 */
-    struct sh_ids ids;   /* out */
+    int64_t first;     /* line (jsonl) or byte (text) of the file that it begins with, from 0 */
+    struct sh_ids ids; /* out */
     int64_t documents, empty;
     sh_rc rc;
-    char *error;         /* where rc is not SH_OK */
+    char *error; /* where rc is not SH_OK */
 };
 
 /* Runs in the threads. worker: what `create` made for this one. */
@@ -47,7 +47,8 @@ void sh_crew_stop(struct sh_crew *c); /* what was not taken is lost; NULL is fin
 struct sh_batch *sh_crew_room(struct sh_crew *c);
 void sh_crew_give(struct sh_crew *c);
 
-/* NULL: none is under way; with `wait` false also: it is not encoded yet. It is the crew's again with the next call that it gets.
+/* NULL: none is under way; with `wait` false also: it is not encoded yet. It is the crew's again with the next call
+ * that it gets.
  * Errors of it are its rc: pass them on with sh_crew_rc(). */
 struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait);
 sh_rc sh_crew_rc(const struct sh_batch *b);

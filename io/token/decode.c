@@ -201,8 +201,9 @@ static void metaspace(const struct sh_decode *d, const struct sh_strings *in, st
 void sh_decode(const struct sh_decode *steps, int n, struct sh_strings *words)
 {
     static void (*const kinds[])(const struct sh_decode *, const struct sh_strings *, struct sh_strings *) = {
-        [SH_DECODE_BYTE_LEVEL] = byte_level, [SH_DECODE_REPLACE] = replace, [SH_DECODE_BYTES] = bytes,
-        [SH_DECODE_FUSE] = fuse,             [SH_DECODE_STRIP] = strip,     [SH_DECODE_METASPACE] = metaspace,
+        [SH_DECODE_BYTE_LEVEL] = byte_level, [SH_DECODE_REPLACE] = replace,
+        [SH_DECODE_BYTES] = bytes,           [SH_DECODE_FUSE] = fuse,
+        [SH_DECODE_STRIP] = strip,           [SH_DECODE_METASPACE] = metaspace,
     };
 
     for (int i = 0; i < n; i++) {

@@ -7,8 +7,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum sh_decode_kind { SH_DECODE_BYTE_LEVEL, SH_DECODE_REPLACE, SH_DECODE_BYTES, SH_DECODE_FUSE, SH_DECODE_STRIP,
-                      SH_DECODE_METASPACE };
+enum sh_decode_kind {
+    SH_DECODE_BYTE_LEVEL,
+    SH_DECODE_REPLACE,
+    SH_DECODE_BYTES,
+    SH_DECODE_FUSE,
+    SH_DECODE_STRIP,
+    SH_DECODE_METASPACE
+};
 
 struct sh_decode {
     enum sh_decode_kind kind;

@@ -88,11 +88,12 @@ static sh_rc refuse_match(int error)
     PCRE2_UCHAR what[160];
 
     pcre2_get_error_message(error, what, sizeof what);
-    return sh_fail(SH_E_DATA, "the expression of the pre-tokenizer takes too long for this text (PCRE2: %s)", (char *)what);
+    return sh_fail(SH_E_DATA, "the expression of the pre-tokenizer takes too long for this text (PCRE2: %s)",
+                   (char *)what);
 }
 
-sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text, size_t bytes,
-                         size_t from, size_t *begin, size_t *end, bool *found)
+sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text,
+                         size_t bytes, size_t from, size_t *begin, size_t *end, bool *found)
 {
     int n = jit ? pcre2_jit_match(code, text, bytes, from, PCRE2_NO_UTF_CHECK, s->data, s->context)
                 : pcre2_match(code, text, bytes, from, PCRE2_NO_UTF_CHECK, s->data, s->context);
@@ -109,8 +110,9 @@ sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratc
 
 static sh_rc refuse(void)
 {
-    return sh_fail(SH_E_DATA, "its pre-tokenizer is a regular expression, and this Sherd was built without PCRE2 (Debian: "
-                              "libpcre2-dev); configure and build it again");
+    return sh_fail(SH_E_DATA,
+                   "its pre-tokenizer is a regular expression, and this Sherd was built without PCRE2 (Debian: "
+                   "libpcre2-dev); configure and build it again");
 }
 
 sh_rc sh_expression_compile(const char *pattern, size_t bytes, void **code, bool *jit)
@@ -134,8 +136,8 @@ void sh_expression_scratch_destroy(struct sh_expression_scratch *s)
     (void)s;
 }
 
-sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text, size_t bytes,
-                         size_t from, size_t *begin, size_t *end, bool *found)
+sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text,
+                         size_t bytes, size_t from, size_t *begin, size_t *end, bool *found)
 {
     (void)code, (void)jit, (void)s, (void)text, (void)bytes, (void)from, (void)begin, (void)end, (void)found;
     return refuse();

@@ -1,4 +1,5 @@
-/* Regular expressions of tokenizers, matched by PCRE2. A compiled one is read from any thread; the scratch is a thread's own. */
+/* Regular expressions of tokenizers, matched by PCRE2. A compiled one is read from any thread; the scratch is a
+ * thread's own. */
 #ifndef IO_TOKEN_EXPRESSION_H
 #define IO_TOKEN_EXPRESSION_H
 
@@ -18,7 +19,7 @@ void sh_expression_scratch_destroy(struct sh_expression_scratch *s); /* NULL is 
 
 /* The first match in text [bytes], UTF-8, that begins at `from` or behind it; it is not empty.
  * Errors: SH_E_DATA: PCRE2 gives up. */
-sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text, size_t bytes,
-                         size_t from, size_t *begin, size_t *end, bool *found);
+sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text,
+                         size_t bytes, size_t from, size_t *begin, size_t *end, bool *found);
 
 #endif

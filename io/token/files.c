@@ -22,13 +22,13 @@ struct job {
     struct sh_tokenizer *tokenizer;
     struct sh_batch_job batch;
     struct sh_crew *crew;
-    int64_t *input_bytes;        /* [n_inputs], packed as they are */
-    int64_t total, before;       /* of all inputs; of those before this one */
-    int64_t cut;                 /* byte of the text at which its validation part begins; INT64_MAX: none */
-    int64_t read;                /* bytes of text read */
+    int64_t *input_bytes;  /* [n_inputs], packed as they are */
+    int64_t total, before; /* of all inputs; of those before this one */
+    int64_t cut;           /* byte of the text at which its validation part begins; INT64_MAX: none */
+    int64_t read;          /* bytes of text read */
     size_t piece_bytes;
     int64_t document_bytes;
-    struct sh_text rest;         /* of the file: the begin of a document that has not ended */
+    struct sh_text rest;                 /* of the file: the begin of a document that has not ended */
     struct sh_token_writer *train, *val; /* val NULL: none */
     struct sh_token_report report;
     struct sh_token_progress progress;
@@ -89,12 +89,15 @@ static sh_rc check_inputs(const struct sh_token_options *opt)
 {
     for (int i = 0; i < opt->n_inputs; i++) {
         if (same_place(opt->inputs[i], opt->output) || (opt->val_output && same_place(opt->inputs[i], opt->val_output)))
-            return sh_fail(SH_E_USAGE, "%s is a text to read and a file of tokens to write; give another name for the tokens",
+            return sh_fail(SH_E_USAGE,
+                           "%s is a text to read and a file of tokens to write; give another name for the tokens",
                            opt->inputs[i]);
         if (opt->val_output && sh_source_packed(opt->inputs[i]))
-            return sh_fail(SH_E_USAGE, "%s is packed, so that its last part cannot be found for validation; unpack it, or tokenize a "
-                                       "file of its own for validation",
-                           opt->inputs[i]);
+            return sh_fail(
+                SH_E_USAGE,
+                "%s is packed, so that its last part cannot be found for validation; unpack it, or tokenize a "
+                "file of its own for validation",
+                opt->inputs[i]);
     }
     return SH_OK;
 }
@@ -117,11 +120,15 @@ static sh_rc check_bytes(const struct sh_token_options *opt)
 {
     for (int i = 0; i < opt->n_inputs; i++)
         if (is_lines(opt, opt->inputs[i]))
-            return sh_fail(SH_E_USAGE, "%s is jsonl, and the tokenizer byte has no token that ends a document; give another one with "
-                                       "--tokenizer, or --format text for the lines as they are",
-                           opt->inputs[i]);
+            return sh_fail(
+                SH_E_USAGE,
+                "%s is jsonl, and the tokenizer byte has no token that ends a document; give another one with "
+                "--tokenizer, or --format text for the lines as they are",
+                opt->inputs[i]);
     if (opt->separator || opt->end || opt->no_begin || opt->no_end || opt->replace_invalid)
-        return sh_fail(SH_E_USAGE, "the tokenizer byte takes all bytes of a text as they are: no separator, begin, end or invalid text");
+        return sh_fail(
+            SH_E_USAGE,
+            "the tokenizer byte takes all bytes of a text as they are: no separator, begin, end or invalid text");
     return SH_OK;
 }
 
@@ -137,9 +144,11 @@ static sh_rc find_end(struct job *j)
         return SH_OK;
     if (opt->end)
         return sh_fail(SH_E_USAGE, "%s has no word \"%s\"", j->tokenizer->path, opt->end);
-    return sh_fail(SH_E_USAGE, "%s: no config.json beside it names an eos_token_id; give --eos TOKEN for the one that ends a document, "
-                               "or --no-eos",
-                   j->tokenizer->path);
+    return sh_fail(
+        SH_E_USAGE,
+        "%s: no config.json beside it names an eos_token_id; give --eos TOKEN for the one that ends a document, "
+        "or --no-eos",
+        j->tokenizer->path);
 }
 
 static sh_rc open_tokenizer(struct job *j)
@@ -169,7 +178,8 @@ static sh_rc look_at_inputs(struct job *j)
     return j->total ? SH_OK : sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", j->opt->inputs[0]);
 }
 
-/* Validation: the cut moves to the first line begin at or behind it; a text without a line end there is cut where it is. */
+/* Validation: the cut moves to the first line begin at or behind it; a text without a line end there is cut where
+ * it is. */
 
 static sh_rc next_line(const char *path, int64_t *at)
 {
@@ -256,10 +266,11 @@ static size_t whole_documents(const struct job *j, struct input *in, const struc
 static sh_rc refuse_long(const struct job *j, const struct input *in)
 {
     if (in->lines)
-        return sh_fail(SH_E_DATA, "%s: line %lld has more than %lld bytes; cut the document", in->path, (long long)in->line + 1,
-                       (long long)j->document_bytes);
+        return sh_fail(SH_E_DATA, "%s: line %lld has more than %lld bytes; cut the document", in->path,
+                       (long long)in->line + 1, (long long)j->document_bytes);
     return sh_fail(SH_E_DATA,
-                   "%s: the document at byte %lld has more than %lld bytes; give --separator for a line that ends documents, or cut "
+                   "%s: the document at byte %lld has more than %lld bytes; give --separator for a line that ends "
+                   "documents, or cut "
                    "the file in several",
                    in->path, (long long)in->byte + 1, (long long)j->document_bytes);
 }
@@ -382,8 +393,11 @@ static sh_rc commit(struct sh_token_writer **w)
 static sh_rc run(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
-    struct sh_crew_job crew = {.encode = sh_batch_run, .create = sh_batch_worker_create, .destroy = sh_batch_worker_destroy,
-                               .ctx = &j->batch, .threads = threads_of(opt)};
+    struct sh_crew_job crew = {.encode = sh_batch_run,
+                               .create = sh_batch_worker_create,
+                               .destroy = sh_batch_worker_destroy,
+                               .ctx = &j->batch,
+                               .threads = threads_of(opt)};
 
     SH_TRY(open_tokenizer(j));
     SH_TRY(look_at_inputs(j));

@@ -54,8 +54,8 @@ static sh_rc find_end(struct sh_tokenizer *t)
     SH_TRY_OUT(read_end(folder, "generation_config.json", &t->end));
     SH_TRY_OUT(read_end(folder, "config.json", &t->end));
     if (t->end >= t->vocab_size)
-        rc = sh_fail(SH_E_DATA, "%s: eos_token_id of its folder is %lld, and it has %d words; are they of one model?", t->path,
-                     (long long)t->end, t->vocab_size);
+        rc = sh_fail(SH_E_DATA, "%s: eos_token_id of its folder is %lld, and it has %d words; are they of one model?",
+                     t->path, (long long)t->end, t->vocab_size);
 out:
     free(folder);
     return rc;
@@ -69,8 +69,9 @@ static sh_rc refuse_folder(const char *folder)
     } others[] = {
         {"tokenizer.model", "it has SentencePiece's tokenizer.model; make one: python3 -c \"from transformers import "
                             "AutoTokenizer; AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\""},
-        {"vocab.json", "it has vocab.json and merges.txt; make one: python3 -c \"from transformers import AutoTokenizer; "
-                       "AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\""},
+        {"vocab.json",
+         "it has vocab.json and merges.txt; make one: python3 -c \"from transformers import AutoTokenizer; "
+         "AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\""},
     };
 
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
@@ -88,10 +89,11 @@ static sh_rc find_file(const char *name, char **path)
     struct stat st;
 
     if (stat(name, &st) != 0)
-        return sh_fail(SH_E_USAGE,
-                       "no tokenizer is called \"%s\", and there is no such file; give byte, a folder that has tokenizer.json, or "
-                       "such a file",
-                       name);
+        return sh_fail(
+            SH_E_USAGE,
+            "no tokenizer is called \"%s\", and there is no such file; give byte, a folder that has tokenizer.json, or "
+            "such a file",
+            name);
     *path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
     if (S_ISDIR(st.st_mode) && access(*path, F_OK) != 0) {
         free(*path);
@@ -173,7 +175,8 @@ sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned h
     return e->t->ops->encode(e->t->own, e->own, text, bytes, how, out);
 }
 
-sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
+sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text,
+                    size_t *bytes)
 {
     return t->ops->decode(t->own, ids, n, special, text, bytes);
 }

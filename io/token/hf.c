@@ -38,8 +38,8 @@ void sh_hf_free(struct sh_hf *hf)
 static sh_rc id_of(const json_t *value, const char *word, uint32_t *id)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= SH_HF_IDS)
-        return sh_fail(SH_E_DATA, "the id of \"%.40s\" is %s and must be a whole number from 0 to %d", word, sh_json_is(value),
-                       SH_HF_IDS - 1);
+        return sh_fail(SH_E_DATA, "the id of \"%.40s\" is %s and must be a whole number from 0 to %d", word,
+                       sh_json_is(value), SH_HF_IDS - 1);
     *id = (uint32_t)json_integer_value(value);
     return SH_OK;
 }
@@ -52,12 +52,14 @@ static sh_rc make_room(struct sh_hf *hf, const json_t *vocab, const json_t *adde
     const char *key;
     uint32_t id;
 
-    json_object_foreach((json_t *)vocab, key, value) {
+    json_object_foreach((json_t *)vocab, key, value)
+    {
         SH_TRY(id_of(value, key, &id));
         hf->words = (int)id >= hf->words ? (int)id + 1 : hf->words;
         bytes += strlen(key);
     }
-    json_array_foreach(added, i, value) {
+    json_array_foreach(added, i, value)
+    {
         SH_TRY(id_of(json_object_get(value, "id"), "added_tokens", &id));
         hf->words = (int)id >= hf->words ? (int)id + 1 : hf->words;
     }
@@ -81,8 +83,8 @@ static sh_rc take_id(struct sh_hf *hf, uint32_t id, const char *text, size_t byt
     const struct sh_hf_word *there = &hf->word[id];
 
     if (there->text)
-        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" both have the id %u", shown(there->bytes), there->text, shown(bytes), text,
-                       (unsigned)id);
+        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" both have the id %u", shown(there->bytes), there->text,
+                       shown(bytes), text, (unsigned)id);
     hf->word[id] = (struct sh_hf_word){text, text, (uint32_t)bytes, (uint32_t)bytes, false};
     return SH_OK;
 }
@@ -109,7 +111,8 @@ static sh_rc read_words(struct sh_hf *hf, const json_t *vocab)
     const json_t *value;
     const char *key;
 
-    json_object_foreach((json_t *)vocab, key, value) {
+    json_object_foreach((json_t *)vocab, key, value)
+    {
         uint32_t id = (uint32_t)json_integer_value(value);
         size_t bytes = strlen(key);
         const char *text = (char *)hf->store.at + hf->store.n;
@@ -163,7 +166,8 @@ static sh_rc read_merge(struct sh_hf *hf, const json_t *merge, uint32_t rank, st
     }
     int64_t made = sh_words_get(&hf->by_text, whole->at, whole->n);
     if (made < 0)
-        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" together are no word", shown(bytes[0]), side[0], shown(bytes[1]), side[1]);
+        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" together are no word", shown(bytes[0]), side[0],
+                       shown(bytes[1]), side[1]);
     sh_merges_put(&hf->model.merges, (uint32_t)id[0], (uint32_t)id[1], rank, (uint32_t)made);
     return SH_OK;
 }
@@ -186,12 +190,13 @@ static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
     if (!json_is_array(merges))
         return sh_fail(SH_E_DATA, "merges is %s and must be a list", sh_json_is(merges));
     sh_merges_init(&hf->model.merges, json_array_size(merges));
-    json_array_foreach(merges, i, merge) {
+    json_array_foreach(merges, i, merge)
+    {
         if (is_version(merge))
             continue;
         rc = read_merge(hf, merge, rank++, &whole);
         if (rc != SH_OK) {
-            sh_fail_prefix(rc, "merges[%zu]: ", i);
+            rc = sh_fail_prefix(rc, "merges[%zu]: ", i);
             break;
         }
     }
@@ -218,8 +223,9 @@ static sh_rc refuse_model(const json_t *model)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (!is_nothing(json_object_get(model, others[i])))
             return sh_fail(SH_E_DATA, "%s has a value, and is not read", others[i]);
-    return sh_hf_known(model, "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback "
-                              "ignore_merges vocab merges");
+    return sh_hf_known(model,
+                       "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback "
+                       "ignore_merges vocab merges");
 }
 
 static sh_rc read_unk(struct sh_hf *hf, const json_t *model)
@@ -274,15 +280,17 @@ static void normalize_token(const struct sh_hf *hf, struct sh_added *a)
     free(scratch[1].at);
 }
 
-/* A token that is a word already keeps its id, another one gets the next: `tokenizers` does so, whatever the file says. */
+/* A token that is a word already keeps its id, another one gets the next: `tokenizers` does so, whatever the file
+ * says. */
 static sh_rc place_token(struct sh_hf *hf, struct sh_added *a, uint32_t *next)
 {
     int64_t there = sh_words_get(&hf->by_text, a->content, a->bytes);
     uint32_t right = there >= 0 ? (uint32_t)there : *next;
 
     if (a->id != right)
-        return sh_fail(SH_E_DATA, "\"%.40s\" has the id %u, but is read as %u by tokenizers (%s)", a->content, (unsigned)a->id,
-                       (unsigned)right, there >= 0 ? "the id of this word in vocab" : "the next one that is free");
+        return sh_fail(SH_E_DATA, "\"%.40s\" has the id %u, but is read as %u by tokenizers (%s)", a->content,
+                       (unsigned)a->id, (unsigned)right,
+                       there >= 0 ? "the id of this word in vocab" : "the next one that is free");
     if (there < 0) {
         SH_TRY(take_id(hf, a->id, a->content, a->bytes));
         sh_words_put(&hf->by_text, a->content, a->bytes, a->id);
@@ -338,7 +346,8 @@ static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
     if (list && !json_is_null(list) && !json_is_array(list))
         return sh_fail(SH_E_DATA, "added_tokens is %s and must be a list", sh_json_is(list));
     hf->added = sh_calloc(json_array_size(list) + 1, sizeof *hf->added);
-    json_array_foreach(list, i, value) {
+    json_array_foreach(list, i, value)
+    {
         sh_rc rc = read_token(hf, value, &vocab);
         if (rc != SH_OK)
             return sh_fail_prefix(rc, "added_tokens[%zu]: ", i);
@@ -349,24 +358,80 @@ static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
     return SH_OK;
 }
 
-/* Where nothing cuts the text, a document would be one piece. If no word has the mark of a space behind another character, no
- * merge crosses such a place, and pieces may end there. With ignore_merges a whole piece may be a word, so there they may not. */
-static void cut_at_marks(struct sh_hf *hf)
+/* Whether a word has `part` and more beside it. */
+static bool is_part(const struct sh_hf *hf, const char *part)
+{
+    size_t n = strlen(part);
+
+    for (int id = 0; id < hf->words; id++) {
+        const struct sh_hf_word *w = &hf->word[id];
+        if (w->text && w->bytes > n && memmem(w->text, w->bytes, part, n))
+            return true;
+    }
+    return false;
+}
+
+/* Whether a word has the mark of a space behind another character. */
+static bool mark_follows(const struct sh_hf *hf)
 {
     size_t n = sizeof mark - 1;
 
-    for (int i = 0; i < hf->n_split; i++)
-        if (hf->split[i].kind != SH_SPLIT_METASPACE && hf->split[i].kind != SH_SPLIT_PREFIX)
-            return;
-    if (hf->model.byte_level || hf->model.ignore_merges || sh_words_get(&hf->model.words, mark, n) < 0)
-        return;
     for (int id = 0; id < hf->words; id++) {
         const struct sh_hf_word *w = &hf->word[id];
         for (size_t at = 1; w->text && at + n <= w->bytes; at++)
             if (!memcmp(w->text + at, mark, n) && (at < n || memcmp(w->text + at - n, mark, n) != 0))
-                return;
+                return true;
     }
-    hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = n};
+    return false;
+}
+
+/* An unknown character waits for the next known one, which must not be in another piece. */
+static bool unknown_waits(const struct sh_hf *hf)
+{
+    bool waits = hf->model.unk >= 0 && !hf->model.byte_fallback;
+
+    for (int b = 0; b < 256 && hf->model.unk >= 0; b++)
+        waits |= hf->model.byte_id[b] < 0;
+    return waits;
+}
+
+/* Two characters that are words, and that no word has side by side: no merge crosses the place between them. */
+static void cut_at_pairs(struct sh_hf *hf)
+{
+    char *together = sh_calloc(128 * 128, 1);
+
+    for (int a = 0; a < 128; a++)
+        for (int b = 0; b < 128; b++)
+            together[a * 128 + b] = hf->model.ascii_id[a] < 0 || hf->model.ascii_id[b] < 0;
+    for (int id = 0; id < hf->words; id++) {
+        const unsigned char *text = (const unsigned char *)hf->word[id].text;
+        for (uint32_t i = 1; text && i < hf->word[id].bytes; i++)
+            if ((text[i - 1] | text[i]) < 128)
+                together[text[i - 1] * 128 + text[i]] = 1;
+    }
+    hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_PAIRS, .text = together};
+}
+
+/* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces may
+ * end: at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within a word;
+ * between characters that no word has side by side. With ignore_merges a whole piece may be a word, so there they may
+ * not. */
+static void cut_between_words(struct sh_hf *hf)
+{
+    const struct sh_bpe *m = &hf->model;
+
+    for (int i = 0; i < hf->n_split; i++)
+        if (hf->split[i].kind != SH_SPLIT_METASPACE && hf->split[i].kind != SH_SPLIT_PREFIX)
+            return;
+    if (m->byte_level || m->ignore_merges)
+        return;
+    if ((m->ascii_id['\n'] >= 0 || !unknown_waits(hf)) && !is_part(hf, "\n") && !is_part(hf, "<0x0A>"))
+        hf->split[hf->n_split++] =
+            (struct sh_split){.kind = SH_SPLIT_STRING, .how = SH_SPLIT_ISOLATED, .text = sh_strdup("\n"), .bytes = 1};
+    if (sh_words_get(&m->words, mark, sizeof mark - 1) >= 0 && !mark_follows(hf))
+        hf->split[hf->n_split++] =
+            (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = sizeof mark - 1};
+    cut_at_pairs(hf);
 }
 
 static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)
@@ -383,7 +448,8 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
 
     if (!json_is_object(top) || !model)
         return sh_fail(SH_E_DATA, "there is no \"model\" in it; is it a tokenizer.json?");
-    SH_TRY(sh_hf_known(top, "version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder model"));
+    SH_TRY(sh_hf_known(
+        top, "version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder model"));
     SH_TRY(sh_hf_read_parts(hf, top));
     sh_rc rc = read_model(hf, model, added);
     if (rc != SH_OK)
@@ -391,7 +457,7 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
     SH_TRY(read_added(hf, added, (uint32_t)json_object_size(json_object_get(model, "vocab"))));
     SH_TRY(check_template(hf, &hf->begin));
     SH_TRY(check_template(hf, &hf->end));
-    cut_at_marks(hf);
+    cut_between_words(hf);
     return SH_OK;
 }
 

@@ -1,9 +1,9 @@
 /* A tokenizer.json: its parts as lists of steps, and the words of its model.
  *
- * Read: BPE models with byte_fallback, fuse_unk, unk_token, ignore_merges; normalizers NFC, Prepend, Replace of a string;
- * pre-tokenizers ByteLevel (last), Split, Digits, Metaspace; post-processors ByteLevel and TemplateProcessing of one text; decoders
- * ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace; Sequence of each; added tokens. `truncation` and `padding` are
- * passed over. Everything else is refused by its name. Local. */
+ * Read: BPE models with byte_fallback, fuse_unk, unk_token, ignore_merges; normalizers NFC, Prepend, Replace of a
+ * string; pre-tokenizers ByteLevel (last), Split, Digits, Metaspace; post-processors ByteLevel and
+ * TemplateProcessing of one text; decoders ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace; Sequence of
+ * each; added tokens. `truncation` and `padding` are passed over. Everything else is refused by its name. Local. */
 #ifndef IO_TOKEN_HF_H
 #define IO_TOKEN_HF_H
 
@@ -20,15 +20,15 @@ struct sh_hf_word {
     const char *text;  /* as the file has it; NULL: no word has this id */
     const char *shown; /* what the decoder gets: of an added token the text that it is found as */
     uint32_t bytes, shown_bytes;
-    bool special;      /* its text is that of a special token */
+    bool special; /* its text is that of a special token */
 };
 
 struct sh_hf {
     struct sh_bpe model;
-    struct sh_text store;     /* texts of the words: of the file, then as bytes */
-    struct sh_hf_word *word;  /* [words] */
-    int words;                /* the largest id and 1 */
-    struct sh_words by_text;  /* texts of the file to ids, added tokens included */
+    struct sh_text store;    /* texts of the words: of the file, then as bytes */
+    struct sh_hf_word *word; /* [words] */
+    int words;               /* the largest id and 1 */
+    struct sh_words by_text; /* texts of the file to ids, added tokens included */
     struct sh_added *added;
     int n_added;
     struct sh_added_set raw, normalized;

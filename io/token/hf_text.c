@@ -49,7 +49,8 @@ static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsign
     return sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
 }
 
-typedef sh_rc (*section_fn)(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first);
+typedef sh_rc (*section_fn)(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes,
+                            bool first);
 
 /* Cut a text at the tokens of a set, and hand on what lies between them. */
 static sh_rc cut(const struct sh_hf *hf, struct encoder *e, const struct sh_added_set *set, const unsigned char *text,
@@ -80,7 +81,8 @@ static void put_all(struct sh_ids *out, const struct sh_ids *ids)
     out->n += ids->n;
 }
 
-static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out)
+static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
+                    struct sh_ids *out)
 {
     const struct sh_hf *hf = own;
     struct encoder *e = encoder;
@@ -128,5 +130,11 @@ static void close_hf(void *own)
     sh_hf_free(own);
 }
 
-const struct sh_token_ops sh_token_hf = {.name = "tokenizer.json", .whole = true, .close = close_hf, .create = create,
-                                         .destroy = destroy, .encode = encode, .decode = decode, .find = find};
+const struct sh_token_ops sh_token_hf = {.name = "tokenizer.json",
+                                         .whole = true,
+                                         .close = close_hf,
+                                         .create = create,
+                                         .destroy = destroy,
+                                         .encode = encode,
+                                         .decode = decode,
+                                         .find = find};

@@ -62,37 +62,35 @@ void sh_merge_scratch_free(struct sh_merge_scratch *s)
     *s = (struct sh_merge_scratch){0};
 }
 
+static void close_gap(uint32_t *list, size_t at, size_t n)
+{
+    for (size_t i = at; i < n; i++)
+        list[i] = list[i + 1];
+}
+
 static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
 {
-    uint32_t rank[SCANNED], made[SCANNED];
+    uint32_t rank[SCANNED];
 
-    for (size_t i = 0; i + 1 < n; i++) {
-        const struct sh_pair *p = find(m, id[i], id[i + 1]);
-        rank[i] = p->rank;
-        made[i] = p->id;
-    }
+    for (size_t i = 0; i + 1 < n; i++)
+        rank[i] = find(m, id[i], id[i + 1])->rank;
     while (n > 1) {
+        uint32_t least = SH_NO_RANK;
         size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++)
-            if (rank[i] < rank[best])
-                best = i;
-        if (rank[best] == SH_NO_RANK)
+        for (size_t i = 0; i + 1 < n; i++)
+            least = rank[i] < least ? rank[i] : least;
+        if (least == SH_NO_RANK)
             break;
-        id[best] = made[best];
+        while (rank[best] != least)
+            best++;
+        id[best] = find(m, id[best], id[best + 1])->id;
         n--;
-        memmove(id + best + 1, id + best + 2, (n - best - 1) * sizeof *id);
-        if (best + 1 < n) {
-            memmove(rank + best + 1, rank + best + 2, (n - best - 2) * sizeof *rank);
-            memmove(made + best + 1, made + best + 2, (n - best - 2) * sizeof *made);
-            const struct sh_pair *p = find(m, id[best], id[best + 1]);
-            rank[best] = p->rank;
-            made[best] = p->id;
-        }
-        if (best > 0) {
-            const struct sh_pair *p = find(m, id[best - 1], id[best]);
-            rank[best - 1] = p->rank;
-            made[best - 1] = p->id;
-        }
+        close_gap(id, best + 1, n);
+        close_gap(rank, best, n > 0 ? n - 1 : 0);
+        if (best + 1 < n)
+            rank[best] = find(m, id[best], id[best + 1])->rank;
+        if (best > 0)
+            rank[best - 1] = find(m, id[best - 1], id[best])->rank;
     }
     return n;
 }
@@ -163,7 +161,8 @@ static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t
         offer(m, s, id, s->prev[i]);
 }
 
-/* An entry is stale when the pair at its place has another rank by now. Equal ranks are equal pairs: the left one first. */
+/* An entry is stale when the pair at its place has another rank by now. Equal ranks are equal pairs: the left one
+ * first. */
 static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, size_t n)
 {
     size_t kept = 0;

@@ -1,5 +1,5 @@
-/* Byte pair encoding: the pair of neighbours with the least rank becomes one, again and again. Local; the table is read from
- * any thread, the scratch is a thread's own. */
+/* Byte pair encoding: the pair of neighbours with the least rank becomes one, again and again. Local; the table is
+ * read from any thread, the scratch is a thread's own. */
 #ifndef IO_TOKEN_MERGE_H
 #define IO_TOKEN_MERGE_H
 

@@ -64,8 +64,10 @@ static bool all_bytes_are_words(const struct sh_bpe *m, const unsigned char *sym
     return m->byte_fallback && !m->byte_level;
 }
 
-/* An unknown symbol waits: with fuse_unk the next unknown ones become one with it, and bytes of a character pass it by. */
-static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned char *symbol, size_t n, int64_t id, bool *waits)
+/* An unknown symbol waits: with fuse_unk the next unknown ones become one with it, and bytes of a character pass it
+ * by. */
+static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned char *symbol, size_t n, int64_t id,
+                       bool *waits)
 {
     if (id < 0 && all_bytes_are_words(m, symbol, n)) {
         for (size_t i = 0; i < n; i++)

@@ -8,13 +8,13 @@
 #include "io/token/words.h"
 
 struct sh_bpe {
-    struct sh_words words;  /* texts to ids; of byte-level models the bytes that a word stands for */
+    struct sh_words words; /* texts to ids; of byte-level models the bytes that a word stands for */
     struct sh_merges merges;
-    bool byte_level;        /* a symbol is a byte; else a code point */
+    bool byte_level; /* a symbol is a byte; else a code point */
     bool byte_fallback, fuse_unk, ignore_merges;
-    int64_t unk;            /* SH_NO_ID: what is no word is left out */
-    int64_t byte_id[256];   /* byte level: of each byte; else of "<0x00>", ... */
-    int64_t ascii_id[128];  /* else: of the characters that are one byte */
+    int64_t unk;           /* SH_NO_ID: what is no word is left out */
+    int64_t byte_id[256];  /* byte level: of each byte; else of "<0x00>", ... */
+    int64_t ascii_id[128]; /* else: of the characters that are one byte */
 };
 
 struct sh_bpe_scratch {

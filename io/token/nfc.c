@@ -6,9 +6,15 @@
 #include <stdlib.h>
 
 enum {
-    S_BASE = 0xac00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11a7,
-    L_COUNT = 19, V_COUNT = 21, T_COUNT = 28, S_COUNT = L_COUNT * V_COUNT * T_COUNT,
-    CHANGES = 255, /* may compose with what stands before, or is not in the form itself */
+    S_BASE = 0xac00,
+    L_BASE = 0x1100,
+    V_BASE = 0x1161,
+    T_BASE = 0x11a7,
+    L_COUNT = 19,
+    V_COUNT = 21,
+    T_COUNT = 28,
+    S_COUNT = L_COUNT * V_COUNT * T_COUNT,
+    CHANGES = 255,      /* may compose with what stands before, or is not in the form itself */
     PLAIN_BYTES = 0xcc, /* U+0300 begins with this byte, and no character below it changes */
 };
 
@@ -32,7 +38,8 @@ static int class_of(uint32_t code)
         else
             high = middle;
     }
-    return low < sh_unicode_combining_n && sh_unicode_combining[low].first <= code ? sh_unicode_combining[low].class : 0;
+    return low < sh_unicode_combining_n && sh_unicode_combining[low].first <= code ? sh_unicode_combining[low].class
+                                                                                   : 0;
 }
 
 static const struct sh_decomposed *parts_of(uint32_t code)
@@ -46,7 +53,8 @@ static const struct sh_decomposed *parts_of(uint32_t code)
         else
             high = middle;
     }
-    return low < sh_unicode_decomposed_n && sh_unicode_decomposed[low].code == code ? &sh_unicode_decomposed[low] : NULL;
+    return low < sh_unicode_decomposed_n && sh_unicode_decomposed[low].code == code ? &sh_unicode_decomposed[low]
+                                                                                    : NULL;
 }
 
 static uint32_t compose_hangul(uint32_t a, uint32_t b)
@@ -133,7 +141,8 @@ static void decompose(struct mark **list, int *n, int *room, uint32_t code)
         add_mark(list, n, room, parts->b);
 }
 
-/* A mark joins the last starter unless one of its class or a higher one, or a starter, stands between. Returns the new n. */
+/* A mark joins the last starter unless one of its class or a higher one, or a starter, stands between. Returns the
+ * new n. */
 static int recompose(struct mark *list, int n)
 {
     int kept = 0, starter = -1, last = -1; /* last: class of the one kept before, -1: it is the starter */
@@ -169,7 +178,8 @@ static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text
     free(list);
 }
 
-/* The next place at or behind `i` where something may change; *begin: where all begins anew before it. Its end: next_begin(). */
+/* The next place at or behind `i` where something may change; *begin: where all begins anew before it. Its end:
+ * next_begin(). */
 static size_t next_change(const struct sh_nfc *t, const unsigned char *text, size_t bytes, size_t i, size_t *begin)
 {
     unsigned char last = 0;

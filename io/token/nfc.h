@@ -1,5 +1,6 @@
-/* Unicode's normal form C as the library `tokenizers` makes it: its tables are of an older Unicode than most (unicode.h).
- * Local; reading from any thread. Source: Unicode Standard Annex 15; Hangul: the Unicode Standard, section 3.12. */
+/* Unicode's normal form C as the library `tokenizers` makes it: its tables are of an older Unicode than most
+ * (unicode.h). Local; reading from any thread. Source: Unicode Standard Annex 15; Hangul: the Unicode Standard,
+ * section 3.12. */
 #ifndef IO_TOKEN_NFC_H
 #define IO_TOKEN_NFC_H
 

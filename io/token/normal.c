@@ -48,7 +48,8 @@ static bool apply(const struct sh_normal *s, const unsigned char *text, size_t b
     }
 }
 
-void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text, size_t *bytes)
+void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
+                  size_t *bytes)
 {
     for (int i = 0, to = 0; i < n; i++) {
         scratch[to].n = 0;

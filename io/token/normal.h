@@ -9,15 +9,16 @@ enum sh_normal_kind { SH_NORMAL_NFC, SH_NORMAL_PREPEND, SH_NORMAL_REPLACE };
 
 struct sh_normal {
     enum sh_normal_kind kind;
-    struct sh_nfc *nfc;                     /* NFC: owned */
-    char *from, *to;                        /* REPLACE: both; PREPEND: `to`; owned */
+    struct sh_nfc *nfc; /* NFC: owned */
+    char *from, *to;    /* REPLACE: both; PREPEND: `to`; owned */
     size_t from_bytes, to_bytes;
 };
 
 void sh_normal_free(struct sh_normal *n);
 
-/* Normalize *text [*bytes]: where something changes, they become those of a scratch buffer, of which there are two, for the steps
- * in turn. */
-void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text, size_t *bytes);
+/* Normalize *text [*bytes]: where something changes, they become those of a scratch buffer, of which there are two,
+ * for the steps in turn. */
+void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
+                  size_t *bytes);
 
 #endif

@@ -15,7 +15,7 @@ struct type {
 };
 
 struct part {
-    const char *key, *list; /* in the file; of a Sequence */
+    const char *key, *list;   /* in the file; of a Sequence */
     const struct type *types; /* ends with a NULL name */
 };
 
@@ -44,8 +44,10 @@ static bool is_known(const char *known, const char *key)
 {
     size_t n = strlen(key);
 
+    if (n == 0 || strchr(key, ' '))
+        return false;
     for (const char *at = known; (at = strstr(at, key)) != NULL; at++)
-        if ((at == known || at[-1] == ' ') && (at[n] == ' ' || !at[n]) && n)
+        if ((at == known || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
             return true;
     return false;
 }
@@ -55,9 +57,8 @@ sh_rc sh_hf_known(const json_t *object, const char *known)
     const char *key;
     json_t *value;
 
-    json_object_foreach((json_t *)object, key, value)
-        if (!json_is_null(value) && !is_known(known, key))
-            return sh_fail(SH_E_DATA, "the key \"%s\" is not known here", key);
+    json_object_foreach((json_t *)object, key, value) if (!json_is_null(value) && !is_known(known, key)) return sh_fail(
+        SH_E_DATA, "the key \"%s\" is not known here", key);
     return SH_OK;
 }
 
@@ -155,8 +156,8 @@ static const struct type normalizers[] = {
 
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
-    if (hf->n_split == SH_HF_STEPS - 1) /* one is left for ours */
-        return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 1);
+    if (hf->n_split == SH_HF_STEPS - 3) /* three are left for ours */
+        return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 3);
     if (hf->model.byte_level)
         return sh_fail(SH_E_DATA, "a step behind ByteLevel, which must be the last");
     hf->split[hf->n_split++] = *step;
@@ -176,8 +177,8 @@ static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, en
     return rc;
 }
 
-static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *text, size_t bytes, enum sh_split_how how,
-                        bool invert)
+static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *text, size_t bytes,
+                        enum sh_split_how how, bool invert)
 {
     struct sh_split step = {.kind = kind, .how = how, .invert = invert, .text = copy(text, bytes), .bytes = bytes};
     sh_rc rc = add_split(hf, &step);
@@ -209,8 +210,8 @@ static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
 static sh_rc read_how(const json_t *part, enum sh_split_how *how)
 {
     static const char *const names[] = {
-        [SH_SPLIT_ISOLATED] = "Isolated",           [SH_SPLIT_REMOVED] = "Removed",
-        [SH_SPLIT_CONTIGUOUS] = "Contiguous",       [SH_SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
+        [SH_SPLIT_ISOLATED] = "Isolated",        [SH_SPLIT_REMOVED] = "Removed",
+        [SH_SPLIT_CONTIGUOUS] = "Contiguous",    [SH_SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
         [SH_SPLIT_WITH_NEXT] = "MergedWithNext",
     };
     const char *text;
@@ -235,7 +236,8 @@ static sh_rc read_split(struct sh_hf *hf, const json_t *part)
     SH_TRY(read_pattern(part, &text, &bytes, &regex));
     SH_TRY(read_how(part, &how));
     SH_TRY(sh_hf_switch(part, "invert", false, &invert));
-    return regex ? add_pattern(hf, text, bytes, how, invert) : add_string(hf, SH_SPLIT_STRING, text, bytes, how, invert);
+    return regex ? add_pattern(hf, text, bytes, how, invert)
+                 : add_string(hf, SH_SPLIT_STRING, text, bytes, how, invert);
 }
 
 static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
@@ -243,7 +245,8 @@ static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
     bool each;
 
     SH_TRY(sh_hf_switch(part, "individual_digits", false, &each));
-    return add_split(hf, &(struct sh_split){.kind = SH_SPLIT_DIGITS, .how = each ? SH_SPLIT_ISOLATED : SH_SPLIT_CONTIGUOUS});
+    return add_split(
+        hf, &(struct sh_split){.kind = SH_SPLIT_DIGITS, .how = each ? SH_SPLIT_ISOLATED : SH_SPLIT_CONTIGUOUS});
 }
 
 static sh_rc read_character(const json_t *part, const char *key, const char **text, size_t *bytes)
@@ -316,7 +319,8 @@ static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct 
     ids = json_object_get(json_object_get(tokens, name), "ids");
     if (!json_is_array(ids))
         return sh_fail(SH_E_DATA, "special_tokens has no ids of \"%s\"", name);
-    json_array_foreach(ids, i, id) {
+    json_array_foreach(ids, i, id)
+    {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= SH_HF_IDS)
             return sh_fail(SH_E_DATA, "an id of \"%s\" is no id", name);
         sh_ids_put(to, (uint32_t)json_integer_value(id));
@@ -327,7 +331,7 @@ static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct 
 /* Ids in front of those that are there, which are from processors before. */
 static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
 {
-    sh_ids_room(to, front->n);
+    sh_ids_room(to, front->n + 1);
     memmove(to->id + front->n, to->id, to->n * sizeof *to->id);
     if (front->n)
         memcpy(to->id, front->id, front->n * sizeof *to->id);
@@ -340,7 +344,8 @@ static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *fr
     int texts = 0;
     size_t i;
 
-    json_array_foreach(single, i, piece) {
+    json_array_foreach(single, i, piece)
+    {
         const json_t *token = json_object_get(piece, "SpecialToken"), *text = json_object_get(piece, "Sequence");
         if (token)
             SH_TRY(add_template_ids(json_object_get(part, "special_tokens"), token, texts ? &hf->end : front));
@@ -368,7 +373,8 @@ static sh_rc read_nothing(struct sh_hf *hf, const json_t *part)
 }
 
 static const struct type post_processors[] = {
-    {"ByteLevel", read_nothing, "type add_prefix_space trim_offsets use_regex"}, /* it moves offsets, which are not kept */
+    {"ByteLevel", read_nothing,
+     "type add_prefix_space trim_offsets use_regex"}, /* it moves offsets, which are not kept */
     {"TemplateProcessing", read_template, "type single pair special_tokens"},
     {0},
 };
@@ -389,9 +395,11 @@ static sh_rc read_decode_bytes(struct sh_hf *hf, const json_t *part)
     struct sh_decode *d = NULL;
     const char *type = json_string_value(json_object_get(part, "type"));
 
-    return add_decode(hf, !strcmp(type, "ByteLevel") ? SH_DECODE_BYTE_LEVEL
-                          : !strcmp(type, "Fuse")    ? SH_DECODE_FUSE
-                                                     : SH_DECODE_BYTES, &d);
+    return add_decode(hf,
+                      !strcmp(type, "ByteLevel") ? SH_DECODE_BYTE_LEVEL
+                      : !strcmp(type, "Fuse")    ? SH_DECODE_FUSE
+                                                 : SH_DECODE_BYTES,
+                      &d);
 }
 
 static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
@@ -468,7 +476,8 @@ static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json
 
     if (!json_is_array(list))
         return sh_fail(SH_E_DATA, "%s is %s and must be a list", part->list, sh_json_is(list));
-    json_array_foreach(list, i, one) {
+    json_array_foreach(list, i, one)
+    {
         sh_rc rc = read_one(hf, part, one);
         if (rc != SH_OK)
             return sh_fail_prefix(rc, "%s[%zu]: ", part->list, i);

@@ -15,7 +15,7 @@ struct reader {
     size_t at, bytes;
     bool fold[MOST_GROUPS]; /* whether letters of either case are equal, by depth of groups */
     int depth;
-    uint32_t before;        /* the character before, where cases are equal; 0: none */
+    uint32_t before; /* the character before, where cases are equal; 0: none */
     struct sh_text out;
 };
 
@@ -25,7 +25,8 @@ static sh_rc refuse(const struct reader *r, size_t at, const char *what)
 
     while (n > 0 && n < r->bytes - at && (r->p[at + n] & 0xc0) == 0x80)
         n--;
-    return sh_fail(SH_E_DATA, "%s at byte %zu of the expression, \"%.*s\"", what, at + 1, (int)n, (const char *)r->p + at);
+    return sh_fail(SH_E_DATA, "%s at byte %zu of the expression, \"%.*s\"", what, at + 1, (int)n,
+                   (const char *)r->p + at);
 }
 
 static int peek(const struct reader *r)
@@ -85,7 +86,8 @@ static void put_class(struct reader *r, struct sh_ranges *set, bool negated)
     put(r, "]");
 }
 
-/* With cases equal, Oniguruma also lets some pairs of letters be one character ("ss"); none of them is in a known pattern. */
+/* With cases equal, Oniguruma also lets some pairs of letters be one character ("ss"); none of them is in a known
+ * pattern. */
 static bool is_expanded(uint32_t a, uint32_t b)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -267,7 +269,7 @@ static sh_rc open_group(struct reader *r)
     static const struct {
         const char *from, *to;
         bool fold;
-    } kinds[] = {{"?:", "(?:", false}, {"?i:", "(?:", true}, {"?>", "(?>", false}, {"?=", "(?=", false},
+    } kinds[] = {{"?:", "(?:", false}, {"?i:", "(?:", true},   {"?>", "(?>", false},  {"?=", "(?=", false},
                  {"?!", "(?!", false}, {"?<=", "(?<=", false}, {"?<!", "(?<!", false}};
     size_t at = r->at - 1;
     bool fold = r->fold[r->depth];

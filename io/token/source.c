@@ -116,7 +116,8 @@ static void close_gz(struct sh_source *s)
 
 static sh_rc open_gz(struct sh_source *s)
 {
-    return sh_fail(SH_E_DATA, "%s is packed, and this Sherd was built without zlib (Debian: zlib1g-dev); unpack it", s->path);
+    return sh_fail(SH_E_DATA, "%s is packed, and this Sherd was built without zlib (Debian: zlib1g-dev); unpack it",
+                   s->path);
 }
 
 #endif
@@ -159,7 +160,8 @@ static void close_zst(struct sh_source *s)
 
 static sh_rc open_zst(struct sh_source *s)
 {
-    return sh_fail(SH_E_DATA, "%s is packed, and this Sherd was built without zstd (Debian: libzstd-dev); unpack it", s->path);
+    return sh_fail(SH_E_DATA, "%s is packed, and this Sherd was built without zstd (Debian: libzstd-dev); unpack it",
+                   s->path);
 }
 
 #endif
@@ -167,14 +169,16 @@ static sh_rc open_zst(struct sh_source *s)
 static sh_rc refuse_table(struct sh_source *s)
 {
     return sh_fail(SH_E_DATA,
-                   "%s is a table; make jsonl of it: python3 -c \"import pandas; pandas.read_parquet('FILE').to_json('FILE.jsonl', "
+                   "%s is a table; make jsonl of it: python3 -c \"import pandas; "
+                   "pandas.read_parquet('FILE').to_json('FILE.jsonl', "
                    "orient='records', lines=True, force_ascii=False)\" (Arrow: read_feather)",
                    s->path);
 }
 
 static sh_rc refuse_packed(struct sh_source *s)
 {
-    return sh_fail(SH_E_DATA, "%s is packed in a form that is not read; unpack it, or pack it with gzip or zstd", s->path);
+    return sh_fail(SH_E_DATA, "%s is packed in a form that is not read; unpack it, or pack it with gzip or zstd",
+                   s->path);
 }
 
 #ifndef HAVE_ZLIB
@@ -187,14 +191,10 @@ static sh_rc refuse_packed(struct sh_source *s)
 #endif
 
 static const struct form forms[] = {
-    {".gz", open_gz, read_gz, close_gz},
-    {".zst", open_zst, read_zst, close_zst},
-    {".parquet", refuse_table, NULL, NULL},
-    {".arrow", refuse_table, NULL, NULL},
-    {".feather", refuse_table, NULL, NULL},
-    {".xz", refuse_packed, NULL, NULL},
-    {".bz2", refuse_packed, NULL, NULL},
-    {".zip", refuse_packed, NULL, NULL},
+    {".gz", open_gz, read_gz, close_gz},    {".zst", open_zst, read_zst, close_zst},
+    {".parquet", refuse_table, NULL, NULL}, {".arrow", refuse_table, NULL, NULL},
+    {".feather", refuse_table, NULL, NULL}, {".xz", refuse_packed, NULL, NULL},
+    {".bz2", refuse_packed, NULL, NULL},    {".zip", refuse_packed, NULL, NULL},
     {"", NULL, read_plain, NULL},
 };
 

@@ -11,7 +11,8 @@
 struct sh_source;
 
 /* By the end of the name. *bytes: of the file, as it lies there.
- * Errors: SH_E_DATA: as of sh_file_open(); a form that is not read (Parquet, Arrow, others), with what makes jsonl of it. */
+ * Errors: SH_E_DATA: as of sh_file_open(); a form that is not read (Parquet, Arrow, others), with what makes jsonl
+ * of it. */
 sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes);
 void sh_source_close(struct sh_source *s); /* NULL is fine */
 

@@ -64,7 +64,8 @@ struct cut {
     bool held, last_match;
 };
 
-static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first);
+static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes,
+                 bool first);
 
 static sh_rc emit(struct cut *c, size_t begin, size_t end)
 {
@@ -126,7 +127,8 @@ static sh_rc cut_pattern(struct cut *c)
     bool found;
 
     for (;;) {
-        SH_TRY(sh_expression_next(c->step->code, c->step->jit, c->s->match, c->text, c->bytes, done, &begin, &end, &found));
+        SH_TRY(sh_expression_next(c->step->code, c->step->jit, c->s->match, c->text, c->bytes, done, &begin, &end,
+                                  &found));
         if (!found)
             return stretch(c, done, c->bytes, false);
         SH_TRY(stretch(c, done, begin, false));
@@ -187,6 +189,21 @@ static sh_rc cut_marks(struct cut *c)
     }
 }
 
+static sh_rc cut_pairs(struct cut *c)
+{
+    const char *together = c->step->text;
+    size_t done = 0;
+
+    for (size_t i = 1; i < c->bytes; i++) {
+        unsigned a = c->text[i - 1], b = c->text[i];
+        if ((a | b) >= 128 || together[a * 128 + b])
+            continue;
+        SH_TRY(emit(c, done, i));
+        done = i;
+    }
+    return emit(c, done, c->bytes);
+}
+
 static bool begins_with(const struct cut *c, const void *text, size_t bytes)
 {
     return c->bytes >= bytes && memcmp(c->text, text, bytes) == 0;
@@ -225,14 +242,23 @@ static sh_rc replace_spaces(struct cut *c)
     return emit(c, 0, c->bytes);
 }
 
-static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first)
+static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes,
+                 bool first)
 {
     static sh_rc (*const kinds[])(struct cut *) = {
         [SH_SPLIT_PATTERN] = cut_pattern, [SH_SPLIT_STRING] = cut_string, [SH_SPLIT_DIGITS] = cut_digits,
-        [SH_SPLIT_MARKS] = cut_marks,     [SH_SPLIT_PREFIX] = add_prefix, [SH_SPLIT_METASPACE] = replace_spaces,
+        [SH_SPLIT_MARKS] = cut_marks,
+        [SH_SPLIT_PAIRS] = cut_pairs,     [SH_SPLIT_PREFIX] = add_prefix, [SH_SPLIT_METASPACE] = replace_spaces,
     };
-    struct cut c = {.step = step, .left = left - 1, .s = from->s, .scratch = from->scratch + 1, .text = text, .bytes = bytes,
-                    .first = first, .sink = from->sink, .ctx = from->ctx};
+    struct cut c = {.step = step,
+                    .left = left - 1,
+                    .s = from->s,
+                    .scratch = from->scratch + 1,
+                    .text = text,
+                    .bytes = bytes,
+                    .first = first,
+                    .sink = from->sink,
+                    .ctx = from->ctx};
 
     SH_TRY(kinds[step->kind](&c));
     return emit_held(&c);

@@ -1,5 +1,5 @@
-/* Cutting text into pieces that no merge crosses: the pre-tokenizer of a tokenizer.json as a list of steps, each of which cuts
- * the pieces of the one before. Steps are read from any thread; the scratch is a thread's own. */
+/* Cutting text into pieces that no merge crosses: the pre-tokenizer of a tokenizer.json as a list of steps, each of
+ * which cuts the pieces of the one before. Steps are read from any thread; the scratch is a thread's own. */
 #ifndef IO_TOKEN_SPLIT_H
 #define IO_TOKEN_SPLIT_H
 
@@ -9,15 +9,22 @@
 #include <stddef.h>
 
 enum sh_split_kind {
-    SH_SPLIT_PATTERN,      /* at matches of a regular expression */
-    SH_SPLIT_STRING,       /* at a text */
-    SH_SPLIT_DIGITS,       /* at each number (Unicode: N*) */
-    SH_SPLIT_MARKS,        /* before each run of a text */
-    SH_SPLIT_PREFIX,       /* no cut: a space before a piece without one */
-    SH_SPLIT_METASPACE,    /* no cut: a text for each space, and before the piece */
+    SH_SPLIT_PATTERN,   /* at matches of a regular expression */
+    SH_SPLIT_STRING,    /* at a text */
+    SH_SPLIT_DIGITS,    /* at each number (Unicode: N*) */
+    SH_SPLIT_MARKS,     /* before each run of a text */
+    SH_SPLIT_PAIRS,     /* between two characters of ASCII that are not in a table */
+    SH_SPLIT_PREFIX,    /* no cut: a space before a piece without one */
+    SH_SPLIT_METASPACE, /* no cut: a text for each space, and before the piece */
 };
 
-enum sh_split_how { SH_SPLIT_ISOLATED, SH_SPLIT_REMOVED, SH_SPLIT_CONTIGUOUS, SH_SPLIT_WITH_PREVIOUS, SH_SPLIT_WITH_NEXT };
+enum sh_split_how {
+    SH_SPLIT_ISOLATED,
+    SH_SPLIT_REMOVED,
+    SH_SPLIT_CONTIGUOUS,
+    SH_SPLIT_WITH_PREVIOUS,
+    SH_SPLIT_WITH_NEXT
+};
 
 enum sh_split_prepend { SH_PREPEND_NEVER, SH_PREPEND_FIRST, SH_PREPEND_ALWAYS };
 
@@ -25,15 +32,15 @@ struct sh_split {
     enum sh_split_kind kind;
     enum sh_split_how how;
     bool invert;
-    char *text; /* STRING, MARKS, METASPACE: owned */
+    char *text; /* STRING, MARKS, METASPACE; PAIRS: [128 * 128], 1 for those that stay together; owned */
     size_t bytes;
     enum sh_split_prepend prepend;
     void *code; /* PATTERN: compiled */
     bool jit;
 };
 
-/* Compile a regular expression of a tokenizer (pattern.h). Errors: SH_E_DATA: it is not read, does not compile, matches an empty
- * text; Sherd was built without PCRE2. */
+/* Compile a regular expression of a tokenizer (pattern.h). Errors: SH_E_DATA: it is not read, does not compile,
+ * matches an empty text; Sherd was built without PCRE2. */
 sh_rc sh_split_pattern(const char *pattern, size_t bytes, struct sh_split *out);
 void sh_split_free(struct sh_split *s);
 

@@ -21,12 +21,12 @@ struct sh_token_ops;
 
 struct sh_tokenizer {
     const struct sh_token_ops *ops;
-    char *path;      /* of its file; "byte" */
-    uint64_t hash;   /* sh_hash64() of the file; 0: it has none */
-    int vocab_size;  /* the largest id and 1 */
-    int64_t end;     /* id that ends a document: the first eos_token_id of generation_config.json or config.json beside the file;
-                        -1: none is named */
-    void *own;       /* of the kind */
+    char *path;     /* of its file; "byte" */
+    uint64_t hash;  /* sh_hash64() of the file; 0: it has none */
+    int vocab_size; /* the largest id and 1 */
+    int64_t end;    /* id that ends a document: the first eos_token_id of generation_config.json or config.json beside
+                       the file; -1: none is named */
+    void *own; /* of the kind */
 };
 
 /* What a kind is. */
@@ -34,9 +34,10 @@ struct sh_token_ops {
     const char *name;
     bool whole; /* a text must come whole: its pieces have other ids than it */
     void (*close)(void *own);
-    void *(*create)(const void *own);  /* what a thread encodes with; (optional) with `destroy` */
+    void *(*create)(const void *own); /* what a thread encodes with; (optional) with `destroy` */
     void (*destroy)(void *encoder);
-    sh_rc (*encode)(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out);
+    sh_rc (*encode)(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
+                    struct sh_ids *out);
     sh_rc (*decode)(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
     /* (optional) The id of a word by its text, special tokens included; -1: there is none. */
     int64_t (*find)(const void *own, const char *word);
@@ -61,7 +62,8 @@ void sh_encoder_destroy(struct sh_encoder *e); /* NULL is fine */
 enum { SH_ENCODE_BEGIN = 1, SH_ENCODE_END = 2 };
 
 /* Append the ids of a text. Texts of special tokens in it become these.
- * Errors: SH_E_DATA: the text is not UTF-8 (of kinds that want it), with the byte; an expression of the file takes too long. */
+ * Errors: SH_E_DATA: the text is not UTF-8 (of kinds that want it), with the byte; an expression of the file takes
+ * too long. */
 sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out);
 
 /* Ids to text.
@@ -69,6 +71,7 @@ sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned h
  *   *text    out  freed with free(), *bytes long and a 0 behind that
  * Bytes that are not UTF-8 become U+FFFD, but with "byte". Ids without a word are passed over, but with "byte":
  * SH_E_DATA there. */
-sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
+sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text,
+                    size_t *bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* What the library `tokenizers` takes for letters, numbers, words and composed characters, measured from it by
- * tests/gold/unicode.py. Tables of our own: a regular expression or a normal form of the machine's libraries would make ids
- * depend on their version of Unicode. */
+ * tests/gold/unicode.py. Tables of our own: a regular expression or a normal form of the machine's libraries would
+ * make ids depend on their version of Unicode. */
 #ifndef IO_TOKEN_UNICODE_H
 #define IO_TOKEN_UNICODE_H
 
@@ -25,10 +25,38 @@ struct sh_composed {
     uint32_t a, b, code;
 };
 
-/* General categories, in the order of the numbers below the code point: code << 5 | category holds up to the next entry. */
+/* General categories, in the order of the numbers below the code point: code << 5 | category holds up to the next
+ * entry. */
 enum sh_category {
-    SH_CN, SH_LU, SH_LL, SH_LT, SH_LM, SH_LO, SH_MN, SH_MC, SH_ME, SH_ND, SH_NL, SH_NO, SH_PC, SH_PD, SH_PS, SH_PE, SH_PI,
-    SH_PF, SH_PO, SH_SM, SH_SC, SH_SK, SH_SO, SH_ZS, SH_ZL, SH_ZP, SH_CC, SH_CF, SH_CO,
+    SH_CN,
+    SH_LU,
+    SH_LL,
+    SH_LT,
+    SH_LM,
+    SH_LO,
+    SH_MN,
+    SH_MC,
+    SH_ME,
+    SH_ND,
+    SH_NL,
+    SH_NO,
+    SH_PC,
+    SH_PD,
+    SH_PS,
+    SH_PE,
+    SH_PI,
+    SH_PF,
+    SH_PO,
+    SH_SM,
+    SH_SC,
+    SH_SK,
+    SH_SO,
+    SH_ZS,
+    SH_ZL,
+    SH_ZP,
+    SH_CC,
+    SH_CF,
+    SH_CO,
 };
 extern const uint32_t sh_unicode_category[];
 extern const int sh_unicode_category_n;
@@ -37,7 +65,8 @@ extern const int sh_unicode_category_n;
 extern const struct sh_range sh_unicode_han[], sh_unicode_hiragana[], sh_unicode_katakana[], sh_unicode_hangul[];
 extern const int sh_unicode_han_n, sh_unicode_hiragana_n, sh_unicode_katakana_n, sh_unicode_hangul_n;
 
-extern const struct sh_range sh_unicode_numeric[], sh_unicode_word[]; /* of Digits; beside a token that is a single word */
+extern const struct sh_range sh_unicode_numeric[],
+    sh_unicode_word[]; /* of Digits; beside a token that is a single word */
 extern const int sh_unicode_numeric_n, sh_unicode_word_n;
 
 extern const struct sh_combining sh_unicode_combining[];

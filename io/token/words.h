@@ -1,4 +1,5 @@
-/* A table from strings of bytes to ids, open addressing, read only once it is filled. Local; reading from any thread. */
+/* A table from strings of bytes to ids, open addressing, read only once it is filled. Local; reading from any
+ * thread. */
 #ifndef IO_TOKEN_WORDS_H
 #define IO_TOKEN_WORDS_H
 

@@ -15,7 +15,8 @@ size_t sh_utf8_put(uint32_t code, unsigned char out[SH_UTF8_MOST])
     return n;
 }
 
-/* What may follow a first byte: its number of bytes and the bounds of the second (RFC 3629, section 4). n 0: no first byte. */
+/* What may follow a first byte: its number of bytes and the bounds of the second (RFC 3629, section 4). n 0: no
+ * first byte. */
 static size_t form(unsigned char first, unsigned char *low, unsigned char *high)
 {
     *low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;

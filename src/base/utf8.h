@@ -34,10 +34,12 @@ static inline size_t sh_utf8_last(const unsigned char *text, size_t bytes)
 /* Returns the bytes, 1 to 4. */
 size_t sh_utf8_put(uint32_t code, unsigned char out[SH_UTF8_MOST]);
 
-/* The first byte that is not UTF-8: overlong forms, surrogates and code points past 0x10ffff are none. `bytes`: all is. */
+/* The first byte that is not UTF-8: overlong forms, surrogates and code points past 0x10ffff are none. `bytes`: all
+ * is. */
 size_t sh_utf8_check(const unsigned char *text, size_t bytes);
 
-/* How many bytes at the place that sh_utf8_check() says become one U+FFFD: the longest beginning of a code point, at least 1. */
+/* How many bytes at the place that sh_utf8_check() says become one U+FFFD: the longest beginning of a code point,
+ * at least 1. */
 size_t sh_utf8_wrong(const unsigned char *text, size_t bytes);
 
 #endif

@@ -54,6 +54,7 @@ static const struct sh_cmd_option tokenize[] = {
 static const struct sh_cmd_option generate[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
+    {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default byte"},
     {.name = "--tokens", .value = "N", .help = "tokens to add; default 256"},
     {.name = "--temperature", .value = "X", .help = "0: the likeliest token each time; default 0.8"},
     {.name = "--top-k", .value = "K", .help = "choose among the K likeliest; 0: all; default 40"},

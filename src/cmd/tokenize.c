@@ -50,14 +50,16 @@ static sh_rc warn_of_held_out(const char *output)
 
     SH_TRY(sh_token_find_tail(output, &other));
     if (other)
-        sh_log_warn("%s holds the end of %s: a model trained on this one has seen all of that one; --val holds text out",
-                    other, output);
+        sh_log_warn(
+            "%s holds the end of %s: a model trained on this one has seen all of that one; --val holds text out", other,
+            output);
     free(other);
     return SH_OK;
 }
 
 /* One of a few words; `words` ends with NULL. */
-static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, const char *const *words, int *out)
+static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name,
+                    const char *const *words, int *out)
 {
     const char *given = sh_cmd_option(cmd, args, name);
 
@@ -117,8 +119,8 @@ static void print_report(const struct sh_token_options *opt, const struct sh_tok
         printf(", %lld empty ones left out", (long long)report->empty);
     printf("; vocabulary %d\n", report->vocab_size);
     if (opt->val_output)
-        printf("train with: --training.dataset_path=%s --validation.enable=true --validation.dataset_path=%s\n", opt->output,
-               opt->val_output);
+        printf("train with: --training.dataset_path=%s --validation.enable=true --validation.dataset_path=%s\n",
+               opt->output, opt->val_output);
 }
 
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)

@@ -89,30 +89,64 @@ static sh_rc next_token(struct sh_run *r, const struct sh_generate *g, const uin
     return sh_mesh_bcast(next, sizeof *next, 0);
 }
 
-static sh_rc print_tokens(const struct sh_run *r, const struct sh_tokenizer *tok, const uint32_t *ids, size_t n)
+/* What rank 0 has printed of the text. */
+struct printed {
+    const struct sh_tokenizer *tok;
+    bool mine;    /* this is rank 0 */
+    size_t bytes; /* of the text */
+    size_t ids;   /* whose text is all printed: of a tokenizer whose ids have a text each */
+};
+
+/* Bytes of a text that will not change with the next token: a character whose bytes are not all there is U+FFFD so
+ * far. */
+static size_t settled(const char *text, size_t bytes, bool last)
+{
+    while (!last && bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0)
+        bytes -= 3;
+    return bytes;
+}
+
+/* Print what is new. A word has no text of its own, it depends on those before: all are decoded again. */
+static sh_rc print_text(struct printed *p, const struct sh_ids *ids, bool last)
 {
     char *text;
-    size_t bytes;
+    size_t bytes, end;
 
-    if (r->mesh->rank != 0)
+    if (!p->mine)
         return SH_OK;
-    SH_TRY(sh_decode_ids(tok, ids, n, true, &text, &bytes));
-    fwrite(text, 1, bytes, stdout);
+    if (!p->tok->ops->whole)
+        p->bytes = 0;
+    SH_TRY(sh_decode_ids(p->tok, ids->id + p->ids, ids->n - p->ids, false, &text, &bytes));
+    end = p->tok->ops->whole ? settled(text, bytes, last) : bytes;
+    if (end > p->bytes)
+        fwrite(text + p->bytes, 1, end - p->bytes, stdout);
     fflush(stdout);
+    p->bytes = end > p->bytes ? end : p->bytes;
+    if (!p->tok->ops->whole)
+        p->ids = ids->n;
     free(text);
     return SH_OK;
 }
 
-static sh_rc find_tokenizer(const struct sh_run *r, struct sh_tokenizer **tok)
+/* A model may have more words than its tokenizer, so that their number divides well; fewer is another model. */
+static sh_rc open_tokenizer(const struct sh_run *r, const char *name, struct sh_tokenizer **tok)
 {
-    SH_TRY(sh_tokenizer_open("byte", tok));
-    if ((*tok)->vocab_size != r->cfg.model.vocab_size)
+    int words = r->cfg.model.vocab_size;
+
+    SH_TRY(sh_tokenizer_open(name ? name : "byte", tok));
+    if (!(*tok)->ops->whole && (*tok)->vocab_size != words)
         return sh_fail(SH_E_USAGE,
-                       "generate: the %s tokenizer has %d words, the model has %d; only models of bytes can be sampled",
-                       (*tok)->path, (*tok)->vocab_size, r->cfg.model.vocab_size);
+                       "generate: the model has %d words, so that it is not one of bytes; give its tokenizer with "
+                       "--tokenizer DIR",
+                       words);
+    if ((*tok)->vocab_size > words)
+        return sh_fail(SH_E_USAGE,
+                       "generate: the tokenizer %s has %d words, the model has %d; it belongs to another model",
+                       (*tok)->path, (*tok)->vocab_size, words);
     return SH_OK;
 }
 
+/* The prompt's ids, and room for `more`. */
 static sh_rc encode_prompt(const struct sh_tokenizer *tok, const char *prompt, size_t more, struct sh_ids *ids)
 {
     struct sh_encoder *e = sh_encoder_create(tok);
@@ -120,30 +154,48 @@ static sh_rc encode_prompt(const struct sh_tokenizer *tok, const char *prompt, s
 
     sh_encoder_destroy(e);
     sh_ids_room(ids, more);
+    if (rc == SH_OK && ids->n == 0)
+        return sh_fail(SH_E_USAGE, "generate: no token stands in front of an empty prompt; give --prompt TEXT");
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "--prompt: ");
+}
+
+/* Until the tokens are made, or the model ends the text. */
+static sh_rc continue_text(struct sh_run *r, const struct sh_generate *g, struct printed *p, struct sh_ids *ids)
+{
+    int32_t *window = sh_calloc((size_t)r->cfg.training.seq_len, sizeof *window);
+    float *logits = sh_calloc((size_t)r->cfg.model.vocab_size, sizeof *logits);
+    size_t end = ids->n + (size_t)g->tokens;
+    sh_rc rc;
+
+    SH_TRY_OUT(print_text(p, ids, false));
+    while (ids->n < end) {
+        SH_TRY_OUT(next_token(r, g, ids->id, ids->n, logits, window, &ids->id[ids->n]));
+        if (p->tok->end >= 0 && ids->id[ids->n] == (uint32_t)p->tok->end)
+            break;
+        ids->n++;
+        SH_TRY_OUT(print_text(p, ids, false));
+    }
+    SH_TRY_OUT(print_text(p, ids, true));
+    if (p->mine)
+        putchar('\n');
+out:
+    free(window);
+    free(logits);
     return rc;
 }
 
 sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g)
 {
     struct sh_ids ids = {0};
-    int32_t *window = sh_calloc((size_t)r->cfg.training.seq_len, sizeof *window);
-    float *logits = sh_calloc((size_t)r->cfg.model.vocab_size, sizeof *logits);
     struct sh_tokenizer *tok = NULL;
     sh_rc rc;
 
-    SH_TRY_OUT(find_tokenizer(r, &tok));
-    SH_TRY_OUT(encode_prompt(tok, g->prompt, (size_t)g->tokens, &ids));
-    SH_TRY_OUT(print_tokens(r, tok, ids.id, ids.n));
-    for (size_t end = ids.n + (size_t)g->tokens; ids.n < end; ids.n++) {
-        SH_TRY_OUT(next_token(r, g, ids.id, ids.n, logits, window, &ids.id[ids.n]));
-        SH_TRY_OUT(print_tokens(r, tok, &ids.id[ids.n], 1));
-    }
-    if (r->mesh->rank == 0)
-        putchar('\n');
+    SH_TRY_OUT(sh_agree(open_tokenizer(r, g->tokenizer, &tok)));
+    SH_TRY_OUT(sh_agree(encode_prompt(tok, g->prompt, (size_t)g->tokens, &ids)));
+    struct printed p = {.tok = tok, .mine = r->mesh->rank == 0};
+    rc = continue_text(r, g, &p, &ids);
 out:
     sh_tokenizer_close(tok);
     free(ids.id);
-    free(window);
-    free(logits);
     return rc;
 }

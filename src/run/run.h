@@ -104,7 +104,8 @@ sh_rc sh_run_train(struct sh_run *r);
 
 struct sh_generate {
     const char *prompt;
-    int tokens;
+    const char *tokenizer; /* as of sh_tokenizer_open(); NULL: "byte" */
+    int tokens;            /* at most: a model that ends the text stops before */
     double temperature; /* 0: the likeliest token each time */
     int top_k;          /* 0: all */
     uint64_t seed;

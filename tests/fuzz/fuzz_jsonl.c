@@ -13,8 +13,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* What jansson says of a line: its text, NULL for a line that must be refused. *known: whether it may be compared, for jansson
- * refuses some lines for their numbers and for keys twice, which are no matter here. */
+/* What jansson says of a line: its text, NULL for a line that must be refused. *known: whether it may be compared,
+ * for jansson refuses some lines for their numbers and for keys twice, which are no matter here. */
 static json_t *expected(const char *line, size_t n, bool *known)
 {
     json_t *top = NULL, *text;
@@ -23,8 +23,8 @@ static json_t *expected(const char *line, size_t n, bool *known)
     top = json_loadb(line, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
     if (!top) {
         enum json_error_code code = json_error_code(&error);
-        *known = code != json_error_numeric_overflow && code != json_error_duplicate_key && code != json_error_null_byte_in_key &&
-                 code != json_error_stack_overflow;
+        *known = code != json_error_numeric_overflow && code != json_error_duplicate_key &&
+                 code != json_error_null_byte_in_key && code != json_error_stack_overflow;
         return NULL;
     }
     text = json_is_object(top) ? json_incref(json_object_get(top, "text")) : NULL;
@@ -65,12 +65,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 enum { MAX_BYTES = 1024 };
 
 static const char *const seeds[] = {
-    "{\"text\":\"a\\u0062\\n\\\"\\\\\\/\"}", "{\"id\":[1,-2.5e+3,{\"a\":null}],\"text\":\"\\ud83d\\ude00\",\"b\":true}", " { \"b\" : { } , \"text\" : \"\" } \n",
-    "{\"t\\u0065xt\":\"key\",\"n\":[[],[[]],{\"text\":\"no\"}],\"f\":0.0}", "{}", "{\"text\":\"\xc3\xa9\xf0\x9f\x98\x80\",\"z\":\"\\u0000\"}",
+    "{\"text\":\"a\\u0062\\n\\\"\\\\\\/\"}",
+    "{\"id\":[1,-2.5e+3,{\"a\":null}],\"text\":\"\\ud83d\\ude00\",\"b\":true}",
+    " { \"b\" : { } , \"text\" : \"\" } \n",
+    "{\"t\\u0065xt\":\"key\",\"n\":[[],[[]],{\"text\":\"no\"}],\"f\":0.0}",
+    "{}",
+    "{\"text\":\"\xc3\xa9\xf0\x9f\x98\x80\",\"z\":\"\\u0000\"}",
 };
 static const char *const pieces[] = {
-    "\"", "\\", "{", "}", "[", "]", ",", ":", "\\u0000", "\\ud800", "\\udc00", "\\u00e9", "null", "true", "false", "nul", "-", "0", "01", ".", "1e5", "E-",
-    "\"text\":", "\"text\":\"x\",", " ", "\t", "\n", "\x01", "\x7f", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+    "\"",      "\\",        "{",
+    "}",       "[",         "]",
+    ",",       ":",         "\\u0000",
+    "\\ud800", "\\udc00",   "\\u00e9",
+    "null",    "true",      "false",
+    "nul",     "-",         "0",
+    "01",      ".",         "1e5",
+    "E-",      "\"text\":", "\"text\":\"x\",",
+    " ",       "\t",        "\n",
+    "\x01",    "\x7f",      "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
 };
 
 static uint64_t state;

@@ -1,5 +1,5 @@
-/* Damaged files of tokenizers: refused in one line or loaded, and what is loaded encodes and decodes hard texts without a crash,
- * the second time, when all pieces are known, to the same ids.
+/* Damaged files of tokenizers: refused in one line or loaded, and what is loaded encodes and decodes hard texts
+ * without a crash, the second time, when all pieces are known, to the same ids.
  *
  *   fuzz_tokenizer [RUNS [SEED]]  random mutations of good files; default 3000 runs, 1000000 when SHERD_LONG is set
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
@@ -13,8 +13,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static const char *const texts[] = {
-    "", "a", " ab  ba b\n\na1b22", "\xe2\x96\x81" "ab \xe2\x96\x81", "<s>ab</s> <x> ab", "e\xcc\x81\xcc\xa3 \xe1\x84\x80\xe1\x85\xa1",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "\xf0\x9f\x91\xa9'S 'll",
+    "",
+    "a",
+    " ab  ba b\n\na1b22",
+    "\u2581ab \u2581",
+    "<s>ab</s> <x> ab",
+    "e\xcc\x81\xcc\xa3 \xe1\x84\x80\xe1\x85\xa1",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab",
+    "\xf0\x9f\x91\xa9'S 'll",
 };
 
 static void check_texts(const struct sh_hf *hf)
@@ -25,8 +31,9 @@ static void check_texts(const struct sh_hf *hf)
         char *back;
         size_t bytes, n = strlen(texts[i]);
         sh_rc rc = sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &first);
-        if (rc == SH_OK && (sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &second) != SH_OK ||
-                            first.n != second.n || (first.n && memcmp(first.id, second.id, first.n * sizeof *first.id) != 0)))
+        if (rc == SH_OK &&
+            (sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &second) != SH_OK ||
+             first.n != second.n || (first.n && memcmp(first.id, second.id, first.n * sizeof *first.id) != 0)))
             abort();
         for (size_t k = 0; rc == SH_OK && k < first.n; k++)
             if (first.id[k] >= (uint32_t)hf->words || !hf->word[first.id[k]].text)
@@ -59,23 +66,72 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 enum { MAX_BYTES = 8192 };
 
-#define BPE "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<s>\",\"vocab\":{\"<s>\":0,\"a\":1,\"b\":2,\"ab\":3,\"\xe2\x96\x81\":4,\"\xe2\x96\x81" "ab\":5,\"aa\":6," \
+#define BPE                                                                                            \
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<s>\",\"vocab\":{\"<s>\":0,\"a\":1,\"b\":2,\"ab\":3," \
+    "\"\xe2\x96\x81\":4,\"\xe2\x96\x81"                                                                \
+    "ab\":5,\"aa\":6,"                                                                                 \
     "\"\xc4\xa0\":7,\"<0x41>\":8},\"merges\":[\"a b\",[\"\xe2\x96\x81\",\"ab\"],\"a a\"]}"
 static const char *const seeds[] = {
-    "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false},{\"id\":9,\"content\":\"<x>\",\"lstrip\":true,\"rstrip\":true}],"
-    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
-    "\"content\":\"\xe2\x96\x81\"}]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},"
-    "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}," BPE "}",
-    "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'ll)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}|\\\\s+(?!\\\\S)|\\\\s+\"},"
-    "\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}]},\"decoder\":{\"type\":\"ByteLevel\"},"
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[0]}}}," BPE "}",
-    "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\"},{\"type\":\"Digits\",\"individual_digits\":true},"
-    "{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":\"MergedWithPrevious\"}]},\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\"}," BPE "}",
+    "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false},{\"id\":9,\"content\":\"<"
+    "x>\",\"lstrip\":true,\"rstrip\":true}],"
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Prepend\",\"prepend\":"
+    "\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+    "\"content\":\"\xe2\x96\x81\"}]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\","
+    "\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},"
+    "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
+    "\",\"start\":1,\"stop\":0}]}," BPE "}",
+    "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'"
+    "ll)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}|\\\\s+(?!\\\\S)|\\\\s+\"},"
+    "\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"
+    "]},\"decoder\":{\"type\":\"ByteLevel\"},"
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":"
+    "{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[0]}}}," BPE "}",
+    "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\",\"replacement\":"
+    "\"\xe2\x96\x81\",\"prepend_scheme\":\"first\"},{\"type\":\"Digits\",\"individual_digits\":true},"
+    "{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":\"MergedWithPrevious\"}]},\"decoder\":{\"type\":"
+    "\"Metaspace\",\"replacement\":\"\xe2\x96\x81\"}," BPE "}",
 };
 static const char *const pieces[] = {
-    "{", "}", "[", "]", ",", ":", "\"", "\\", "null", "true", "-1", "0", "4294967296", "1e9", "\"type\"", "\"BPE\"", "\\u0000", "\\ud800", "\"Removed\"",
-    "\"Contiguous\"", "\"MergedWithNext\"", "\"always\"", "\"ByteLevel\"", "\\\\p{Lu}", "\\\\s*", "+", "?", "{1,3}", "(?!", "(?i:", ")", "|", "[^", "\xc3\xa9",
-    "\"byte_fallback\":true,", "\"fuse_unk\":true,", "\"ignore_merges\":true,", "\"normalized\":true", "\"single_word\":true,", "\"invert\":true",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "\\",
+    "null",
+    "true",
+    "-1",
+    "0",
+    "4294967296",
+    "1e9",
+    "\"type\"",
+    "\"BPE\"",
+    "\\u0000",
+    "\\ud800",
+    "\"Removed\"",
+    "\"Contiguous\"",
+    "\"MergedWithNext\"",
+    "\"always\"",
+    "\"ByteLevel\"",
+    "\\\\p{Lu}",
+    "\\\\s*",
+    "+",
+    "?",
+    "{1,3}",
+    "(?!",
+    "(?i:",
+    ")",
+    "|",
+    "[^",
+    "\xc3\xa9",
+    "\"byte_fallback\":true,",
+    "\"fuse_unk\":true,",
+    "\"ignore_merges\":true,",
+    "\"normalized\":true",
+    "\"single_word\":true,",
+    "\"invert\":true",
 };
 
 static uint64_t state;

@@ -1,4 +1,5 @@
-/* Documents to a token file: the same bytes for any number of threads and any pieces, all forms of text, and what is refused. */
+/* Documents to a token file: the same bytes for any number of threads and any pieces, all forms of text, and what
+ * is refused. */
 #include "io/data/format.h"
 #include "io/token/files.h"
 #include "sherd_config.h"
@@ -28,12 +29,13 @@ static char folder[] = "/tmp/test_token_files.XXXXXX";
 static char *in_path, *out_path, *model_path;
 
 /* Words of one letter, no merges; <s> in front, and an end that config.json names. */
-static const char model[] =
-    "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"
-    "{\"id\":1,\"content\":\"</s>\",\"special\":true,\"normalized\":false}],"
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],"
-    "\"special_tokens\":{\"<s>\":{\"ids\":[0]}}},"
-    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"<s>\":0,\"</s>\":1,\"?\":2,\"a\":3,\"b\":4,\"c\":5,\"ab\":6},\"merges\":[\"a b\"]}}";
+static const char model[] = "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"
+                            "{\"id\":1,\"content\":\"</s>\",\"special\":true,\"normalized\":false}],"
+                            "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
+                            "\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+                            "\"special_tokens\":{\"<s>\":{\"ids\":[0]}}},"
+                            "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"<s>\":0,\"</"
+                            "s>\":1,\"?\":2,\"a\":3,\"b\":4,\"c\":5,\"ab\":6},\"merges\":[\"a b\"]}}";
 
 static char *path_of(const char *name)
 {
@@ -103,7 +105,10 @@ static void documents(void **state)
         {"a.txt", "ab</s>", {0}, "(X)"}, /* it ends so already */
         {"a.txt", "ab", {.end = "c"}, "(Xc"},
         {"a.txt", "a\n--\nb\r\n--\r\n--\nc\n--", {.separator = "--"}, "(a_)(b__)(c_)"},
-        {"a.jsonl", "{\"text\":\"ab\"}\n\n{\"id\":[1,{}],\"text\":\"\\u0061\\u0062c\"}\r\n{\"text\":\"\"}\n{\"text\":\"c\"}", {0}, "(X)(Xc)(c)"},
+        {"a.jsonl",
+         "{\"text\":\"ab\"}\n\n{\"id\":[1,{}],\"text\":\"\\u0061\\u0062c\"}\r\n{\"text\":\"\"}\n{\"text\":\"c\"}",
+         {0},
+         "(X)(Xc)(c)"},
         {"a.jsonl", "{\"body\":\"a\",\"text\":\"b\"}\n", {.field = "body"}, "(a)"},
         {"a.txt", "{\"text\":\"c\"}\n", {.format = SH_FORMAT_JSONL}, "(c)"},
         {"a.jsonl", "ab", {.format = SH_FORMAT_TEXT}, "(X)"},
@@ -267,18 +272,38 @@ static void bad_inputs(void **state)
         sh_rc rc;
         const char *says;
     } rows[] = {
-        {"a.jsonl", "{\"text\":\"a\"}\n{\"text\":1}\n", {0}, SH_E_DATA, "a.jsonl: line 2: column 9: \"text\" is not a string"},
-        {"a.jsonl", "{\"text\":\"a\"}\n\n{\"body\":\"a\"}\n", {0}, SH_E_DATA, "a.jsonl: line 3: there is no \"text\" in it"},
+        {"a.jsonl",
+         "{\"text\":\"a\"}\n{\"text\":1}\n",
+         {0},
+         SH_E_DATA,
+         "a.jsonl: line 2: column 9: \"text\" is not a string"},
+        {"a.jsonl",
+         "{\"text\":\"a\"}\n\n{\"body\":\"a\"}\n",
+         {0},
+         SH_E_DATA,
+         "a.jsonl: line 3: there is no \"text\" in it"},
         {"a.jsonl", "{\"text\":\"a\",\"text\":\"a\"}", {0}, SH_E_DATA, "\"text\" is there twice"},
         {"a.jsonl", "{\"text\":\"a\"", {0}, SH_E_DATA, "line 1: column 12: the line ends within an object"},
         {"a.jsonl", "[1]\n", {0}, SH_E_DATA, "line 1: column 1: the line is no object"},
         {"a.jsonl", "{\"text\":\"\\ud800\"}", {0}, SH_E_DATA, "surrogate pair"},
-        {"a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"\xff\"}\n", {0}, SH_E_DATA, "a.jsonl: something in line 2 is not UTF-8 (0xff)"},
-        {"a.txt", "abc\xff", {0}, SH_E_DATA, "a.txt: byte 4 is not UTF-8 (0xff); convert the text, or give --invalid replace"},
+        {"a.jsonl",
+         "{\"text\":\"a\"}\n{\"text\":\"\xff\"}\n",
+         {0},
+         SH_E_DATA,
+         "a.jsonl: something in line 2 is not UTF-8 (0xff)"},
+        {"a.txt",
+         "abc\xff",
+         {0},
+         SH_E_DATA,
+         "a.txt: byte 4 is not UTF-8 (0xff); convert the text, or give --invalid replace"},
         {"a.txt", "<s>a", {0}, SH_E_DATA, "begins with the token that the tokenizer puts in front"},
         {"a.txt", "", {0}, SH_E_DATA, "is empty"},
         {"a.jsonl", "{\"text\":\"\"}\n", {0}, SH_E_DATA, "no document with a text"},
-        {"a.txt", "abcabcabc", {.document_bytes = 4, .piece_bytes = 1}, SH_E_DATA, "the document at byte 1 has more than 4 bytes"},
+        {"a.txt",
+         "abcabcabc",
+         {.document_bytes = 4, .piece_bytes = 1},
+         SH_E_DATA,
+         "the document at byte 1 has more than 4 bytes"},
         {"a.txt", "a", {.end = "nothing"}, SH_E_USAGE, "has no word \"nothing\""},
         {"a.txt", "a", {.end = "c", .no_end = true}, SH_E_USAGE, "--eos and --no-eos"},
         {"a.jsonl", "{}", {.tokenizer = "byte"}, SH_E_USAGE, "the tokenizer byte has no token that ends a document"},

@@ -94,12 +94,38 @@ def case_quiet():
     return [] if found == [1, 10, 20, 25] and '\x1b' not in text else [f'{found}: {text!r}']
 
 
+def case_tokenize():
+    """The moving line of a tokenizer is there on a terminal, is taken away at the end, and is not in a file."""
+    folder = job.prepare('tokenize', config())
+    (folder / 'text.txt').write_text('some text\n' * 300000)
+    command = job.command(0, ['tokenize', 'text.txt', '-o', 'text.bin'])
+    piped = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, env=job.environment(0), timeout=job.SECONDS)
+    ours, theirs = pty.openpty()
+    set_width(ours, 80)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, cwd=folder,
+                             env=job.environment(0))
+    os.close(theirs)
+    text = b''
+    while True:
+        try:
+            text += os.read(ours, 65536)
+        except OSError:
+            break
+    os.close(ours)
+    wrong = [f'exit {piped.returncode}'] if piped.returncode or child.wait(job.SECONDS) else []
+    wrong += ['progress in a file: ' + piped.stderr.decode()] if b'\x1b' in piped.stderr else []
+    lines = [line for line in text.decode().split('\r\x1b[K') if line]
+    return wrong + ([] if any(re.search(r'%.* tokens .*/s .* left$', line) for line in lines) and b'\x1b[K' in text[-9:]
+                    else [f'{text!r}'])
+
+
 CASES = [
     ('80 columns: without the gradient norm', case_width, 80),
     ('40 columns: step and loss', case_width, 40),
     ('200 columns: all fields', case_width, 200),
     ('a window that becomes smaller', case_resize),
     ('metrics.progress=false', case_quiet),
+    ('sherd tokenize', case_tokenize),
 ]
 
 if __name__ == '__main__':
