@@ -197,6 +197,8 @@ static sh_rc check_idle(struct sh_config_state *state)
          c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
+        {"optimizer.beta2", "optimizer.name=adamw or lion", c->optimizer.name != SH_OPTIM_SGD},
+        {"optimizer.eps", "optimizer.name=adamw", c->optimizer.name == SH_OPTIM_ADAMW},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
         {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},

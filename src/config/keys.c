@@ -80,6 +80,7 @@ static words grad_sync_words = {
 static words shard_words = {
     {"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
 static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
+static words optimizer_words = {{"adamw", SH_OPTIM_ADAMW}, {"sgd", SH_OPTIM_SGD}, {"lion", SH_OPTIM_LION}, {NULL, 0}};
 static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},
@@ -302,13 +303,19 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(mesh, ranks), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
      .help = "Number of ranks for plan; a job of another size is refused. 0: any."},
 
-    {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4", .help = "Highest learning rate of AdamW."},
-    {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9", .help = "Decay of the mean of gradients."},
+    {KEY(optimizer, name), WORDS(optimizer_words), .def = "adamw",
+     .help = "adamw: Adam with decoupled weight decay; sgd: gradient descent with momentum; lion: steps of one size, by the "
+             "sign of a mean of gradients. A checkpoint holds the states of its optimizer, so another one cannot resume it."},
+    {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4",
+     .help = "Highest learning rate. Lion wants about a tenth of AdamW's, SGD far more."},
+    {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9",
+     .help = "Decay of the mean of gradients; for sgd its momentum."},
     {KEY(optimizer, beta2), .min = 0, .max = 0.999999999, .def = "0.95",
-     .help = "Decay of the mean of squared gradients."},
-    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8", .help = "Added to the root of the mean square."},
+     .help = "For adamw: decay of the mean of squared gradients. For lion: decay of the mean of gradients that is kept; beta1 "
+             "is that of the mean that decides the sign."},
+    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8", .help = "For adamw: added to the root of the mean square."},
     {KEY(optimizer, weight_decay), .min = 0, .max = 100, .def = "0.1",
-     .help = "Decoupled weight decay, times the learning rate; of matrices and embeddings only, unless decay_all."},
+     .help = "Weight decay, times the learning rate, apart from the gradient (sgd: added to it, as in PyTorch); of matrices and embeddings only, unless decay_all."},
     {KEY(optimizer, decay_all), BOOL, .def = "false",
      .help = "true: decay biases and norms too, as torchtitan does; false: only parameters of two dimensions, matrices and "
              "embeddings, as nanoGPT does."},

@@ -262,7 +262,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, c
                     .segment_rank = segment ? at->rank % segment : 0,
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
-                    .optim = sh_optim_of(SH_OPTIM_ADAMW),
+                    .optim = sh_optim_of(cfg->optimizer.name),
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
                                 (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
                     .reproducible = reproducible(cfg),

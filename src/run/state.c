@@ -1,5 +1,6 @@
 /* Parameters and optimizer state: initial values, or those of a checkpoint. */
 #include "src/run/pieces.h"
+#include "src/optim/optim.h"
 #include "src/run/stored.h"
 
 #include "io/hf/load.h"
@@ -104,11 +105,34 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     return rc;
 }
 
+/* All ranks have read the same meta data. */
+static sh_rc check_optimizer(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
+{
+    const char *was, *is = sh_optim_of(r->cfg.optimizer.name)->name;
+    struct sh_config then;
+
+    if (!r->build.options.training || sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) != SH_OK)
+        return SH_OK;
+    was = sh_optim_of(then.optimizer.name)->name;
+    if (was == is)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "%s has the state of %s, from which %s cannot go on; give --optimizer.name=%s, or begin anew with its "
+                   "parameters: --checkpoint.initial_load_path and --checkpoint.initial_load_model_only=true in another folder",
+                   path, was, is, was);
+}
+
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
 {
     struct sh_ckpt_meta meta = {0};
+    sh_rc rc;
 
     SH_TRY(read_file(r, path, false, &meta, damaged));
+    rc = check_optimizer(r, path, &meta);
+    if (rc != SH_OK) {
+        sh_ckpt_meta_free(&meta);
+        return rc;
+    }
     r->step = meta.step;
     r->samples = meta.samples;
     r->tokens = meta.tokens;

@@ -165,9 +165,29 @@ def learning_rate(step, c):
     return c['optimizer.lr'] * (least + (1 - least) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al., arXiv:2302.06675."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group['betas']
+            for p in group['params']:
+                m = self.state[p].setdefault('exp_avg', torch.zeros_like(p))
+                step = (beta1 * m + (1 - beta1) * p.grad).sign()
+                p -= group['lr'] * (step + group['weight_decay'] * p)
+                m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
 def make_optimizer(w, c):
     matrices = [x for x in w.values() if x.ndim > 1]
     vectors = [x for x in w.values() if x.ndim == 1]
+    groups = [{'params': matrices, 'weight_decay': c['optimizer.weight_decay']},
+              {'params': vectors, 'weight_decay': 0.0}]
+    if c.get('optimizer.name') == 'SGD':
+        return torch.optim.SGD(groups, lr=1, momentum=c['optimizer.beta1'])
+    if c.get('optimizer.name') == 'Lion':
+        return Lion(groups, {'lr': 1, 'betas': (c['optimizer.beta1'], c['optimizer.beta2'])})
     return torch.optim.AdamW([{'params': matrices, 'weight_decay': c['optimizer.weight_decay']},
                               {'params': vectors, 'weight_decay': 0.0}],
                              betas=(c['optimizer.beta1'], c['optimizer.beta2']), eps=c['optimizer.eps'])

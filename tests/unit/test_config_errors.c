@@ -277,6 +277,28 @@ static void test_idle_argument(void **state)
     assert_int_equal(sh_config_load(NULL, 3, used, &cfg), SH_OK);
 }
 
+static void test_idle_optimizer_keys(void **state)
+{
+    static const struct {
+        const char *optimizer, *key, *wrong;
+    } rows[] = {
+        {"optimizer.name=SGD", "optimizer.beta2=0.9",
+         "--optimizer.beta2: means nothing without optimizer.name=adamw or lion"},
+        {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: means nothing without optimizer.name=adamw"},
+        {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: means nothing without optimizer.name=adamw"},
+        {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},
+        {"optimizer.name=AdamW", "optimizer.eps=1e-6", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *const given[] = {"model.name=debug", rows[i].optimizer, rows[i].key};
+        struct sh_config cfg;
+        assert_int_equal(sh_config_load(NULL, 3, given, &cfg), rows[i].wrong ? SH_E_USAGE : SH_OK);
+        if (rows[i].wrong)
+            assert_string_equal(sh_error_text(), rows[i].wrong);
+    }
+}
+
 static void test_argument_twice(void **state)
 {
     (void)state;
@@ -356,7 +378,6 @@ static void test_all_at_once(void **state)
         "ranks go to mesh.shard\n"
         "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; data parallelism is all there is: leave it out, "
         "its ranks go to mesh.shard\n"
-        "c.yaml:14: optimizer.name: no such key; leave it out: AdamW is the only optimizer\n"
         "c.yaml:15: learning_rate: no such section; optimizer.lr\n"
         "--training.steps: 0 is out of range 1 .. 1000000000000\n"
         "--job.dumpfolder: no such key; nearest is job.dump_folder\n"
@@ -421,7 +442,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
+        cmocka_unit_test(test_idle_argument), cmocka_unit_test(test_idle_optimizer_keys),  cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
         cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files), cmocka_unit_test(test_all_at_once),
         cmocka_unit_test(test_all_of_a_kind),  cmocka_unit_test(test_many), cmocka_unit_test(test_other_forms),
     };

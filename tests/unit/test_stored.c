@@ -127,6 +127,7 @@ static const struct row state[] = {
     {"data.document_mask", "true", "data.document_separator=0"},
     {"data.document_separator", "1", NULL},
     {"checkpoint.verify", "cache", NULL},
+    {"optimizer.name", "lion", NULL},
     {"optimizer.lr", "1e-3", NULL},
     {"optimizer.beta1", "0.8", NULL},
     {"optimizer.beta2", "0.8", NULL},
