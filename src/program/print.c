@@ -8,6 +8,8 @@ static void print_tensor(const struct sh_program *p, int t, FILE *out)
     fprintf(out, "]%s", sh_dtype_name(p->tensors[t].dtype));
 }
 
+/* One line: number in the section, stream, phase, operation, outputs, inputs. "+=" marks an output that is added to,
+ * and "after N" a dependency that no tensor shows. */
 static void print_op(const struct sh_program *p, const struct sh_op *op, int index, FILE *out)
 {
     fprintf(out, "%6d  %-9s %-9s %-14s", index, sh_stream_name(op->stream), sh_phase_name(op->phase),
@@ -30,6 +32,7 @@ static void print_op(const struct sh_program *p, const struct sh_op *op, int ind
     fputc('\n', out);
 }
 
+/* Numbers count from the section's beginning, as waits_for and after do, so that a line can be found by the number. */
 void sh_program_print(const struct sh_program *p, FILE *out)
 {
     for (int s = 0; s < p->n_sections; s++) {
