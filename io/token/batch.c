@@ -1,3 +1,6 @@
+/* What a thread of the pool does with a batch: check that it is UTF-8, cut it into documents, encode each one with what
+ * goes before and behind it. A batch holds whole documents only, so that no thread needs another one's. The tokenizer
+ * "byte" has no documents and takes the bytes as they are. */
 #include "io/token/batch.h"
 
 #include "io/json/field.h"
@@ -5,11 +8,13 @@
 
 #include <stdlib.h>
 
+/* One for each thread: an encoder has scratch memory and a cache, which threads do not share. */
 struct worker {
     struct sh_encoder *encoder;
     struct sh_text text; /* of one document, or of a batch that was mended */
 };
 
+/* Runs in the thread that will use it. */
 void *sh_batch_worker_create(const void *ctx)
 {
     const struct sh_batch_job *job = ctx;
@@ -28,6 +33,9 @@ void sh_batch_worker_destroy(void *worker)
     free(w);
 }
 
+/* The offset of the first line in [from, bytes) that is just the separator, `bytes` when there is none; *after is where
+ * the next line begins. A last line without its end counts only when `last` says that no more text follows. A carriage
+ * return before the end of a line is not part of it. */
 size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last, size_t *after)
 {
     size_t n = strlen(separator);
@@ -55,6 +63,8 @@ static sh_rc refuse_twice(const struct sh_ids *ids, size_t begin, size_t first)
     return SH_OK;
 }
 
+/* begin ids, the text, end ids, and the end of a document unless the template has put it there already. Empty documents
+ * are only counted: an end token alone would teach nothing. */
 static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const void *text, size_t bytes)
 {
     size_t begin = b->ids.n;
@@ -74,6 +84,7 @@ static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, stru
     return SH_OK;
 }
 
+/* A line of white space; a zero byte is none (strchr finds the end of its list). */
 static bool is_blank(const unsigned char *line, size_t bytes)
 {
     while (bytes > 0 && strchr(" \t\r\n", line[bytes - 1]) && line[bytes - 1])
@@ -81,6 +92,7 @@ static bool is_blank(const unsigned char *line, size_t bytes)
     return bytes == 0;
 }
 
+/* jsonl: a document is one field of each line. Messages count lines of the file, from 1. */
 static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     int64_t number = b->first;
@@ -92,6 +104,7 @@ static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct 
         if (is_blank(line, bytes))
             continue;
         w->text.n = 0;
+        /* A decoded string is never longer than the line that it stands in. */
         char *text = (char *)sh_text_room(&w->text, bytes + 1);
         sh_rc rc = sh_json_field((const char *)line, bytes, job->field, text, &n);
         if (rc == SH_OK)
@@ -102,6 +115,7 @@ static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct 
     return SH_OK;
 }
 
+/* Text: documents between separators, or the whole batch. Messages count bytes of the file, from 1. */
 static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     for (size_t at = 0, after; at < b->text.n; at = after) {
@@ -109,6 +123,7 @@ static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct 
         after = end;
         if (job->separator)
             end = sh_batch_separator(job->separator, b->text.at, b->text.n, at, true, &after);
+        /* No separator: the document is the rest. */
         if (end == b->text.n)
             after = end;
         sh_rc rc = put_document(job, w, b, b->text.at + at, end - at);
@@ -118,6 +133,8 @@ static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct 
     return SH_OK;
 }
 
+/* --invalid replace: each longest beginning of a character that is wrong becomes one U+FFFD, as Python
+ * and Rust do it. */
 static void mend(struct sh_text *text, struct sh_text *scratch)
 {
     scratch->n = 0;
@@ -134,6 +151,7 @@ static void mend(struct sh_text *text, struct sh_text *scratch)
     sh_text_put(text, scratch->at, scratch->n);
 }
 
+/* By line where a document is a line, else by byte; both from the beginning of the file. */
 static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
 {
     int64_t line = b->first;
@@ -145,6 +163,7 @@ static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
                    b->text.at[at]);
 }
 
+/* Called from any thread of the pool; `ctx` is read only, `worker` and `b` are this thread's. */
 sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
 {
     const struct sh_batch_job *job = ctx;

@@ -1,9 +1,12 @@
+/* The tokenizer "byte": an id is a byte, 256 words, no documents. It needs no files and takes any data, so examples and
+ * tests use it. */
 #include "io/token/token.h"
 
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 
+/* Needs no state: `own` and `encoder` are NULL. */
 static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how, struct sh_ids *out)
 {
     uint32_t *ids = sh_ids_room(out, bytes);
@@ -15,6 +18,7 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     return SH_OK;
 }
 
+/* *text is the caller's, with a zero behind it. Ids above 255 come from a model with another vocabulary. */
 static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     char *s = sh_calloc(n + 1, 1);

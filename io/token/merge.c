@@ -1,3 +1,7 @@
+/* Merging of one piece, by two methods with the same result. Short pieces, nearly all: ranks of all neighbours in an
+ * array, the least is searched each time. Long ones: a heap of pairs by rank and place, and a list that links the
+ * symbols which remain; entries that no longer hold are recognized and dropped when they come up. Example with ranks th
+ * 1, the 2: t h e becomes th e, then the. */
 #include "io/token/merge.h"
 
 #include "src/base/mem.h"
@@ -8,11 +12,13 @@
 /* Up to here looking at all ranks is faster than keeping them in order. */
 enum { SCANNED = 64 };
 
+/* Both ids in one number. */
 static uint64_t key_of(uint32_t left, uint32_t right)
 {
     return (uint64_t)left << 32 | right;
 }
 
+/* Fibonacci hashing: the multiplication spreads neighbouring ids, the upper bits are the best ones. */
 static uint32_t row_of(const struct sh_merges *m, uint64_t key)
 {
     uint64_t h = (key ^ key >> 32) * 0x9e3779b97f4a7c15u;
@@ -20,6 +26,7 @@ static uint32_t row_of(const struct sh_merges *m, uint64_t key)
     return (uint32_t)(h >> 32) & m->mask;
 }
 
+/* At most half full, so that a search ends soon. */
 void sh_merges_init(struct sh_merges *m, size_t n)
 {
     uint32_t rows = 16;
@@ -37,6 +44,7 @@ void sh_merges_free(struct sh_merges *m)
     *m = (struct sh_merges){0};
 }
 
+/* The row of the pair, or the free one where it would be, whose rank is SH_NO_RANK. */
 static struct sh_pair *find(const struct sh_merges *m, uint32_t left, uint32_t right)
 {
     uint64_t key = key_of(left, right);
@@ -62,6 +70,7 @@ void sh_merge_scratch_free(struct sh_merge_scratch *s)
     *s = (struct sh_merge_scratch){0};
 }
 
+/* Returns how many ids are left. `<` keeps the leftmost of equal ranks. */
 static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
 {
     uint32_t rank[SCANNED], made[SCANNED];
@@ -81,6 +90,7 @@ static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
         id[best] = made[best];
         n--;
         memmove(id + best + 1, id + best + 2, (n - best - 1) * sizeof *id);
+        /* The pair to the right of the new symbol is another one now. */
         if (best + 1 < n) {
             memmove(rank + best + 1, rank + best + 2, (n - best - 2) * sizeof *rank);
             memmove(made + best + 1, made + best + 2, (n - best - 2) * sizeof *made);
@@ -88,6 +98,7 @@ static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
             rank[best] = p->rank;
             made[best] = p->id;
         }
+        /* And so is the one to its left. */
         if (best > 0) {
             const struct sh_pair *p = find(m, id[best - 1], id[best]);
             rank[best - 1] = p->rank;
@@ -97,6 +108,7 @@ static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
     return n;
 }
 
+/* Rank in the upper half, place in the lower: one comparison orders both. */
 static void push(struct sh_merge_scratch *s, uint64_t entry)
 {
     if (s->heap_n == s->heap_room) {
@@ -109,6 +121,7 @@ static void push(struct sh_merge_scratch *s, uint64_t entry)
     s->heap[i] = entry;
 }
 
+/* The least entry; the heap is not empty. */
 static uint64_t pop(struct sh_merge_scratch *s)
 {
     uint64_t top = s->heap[0], last = s->heap[--s->heap_n];
@@ -138,6 +151,7 @@ static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const u
         push(s, (uint64_t)p->rank << 32 | (uint64_t)i);
 }
 
+/* Grows only; a thread keeps it from piece to piece. */
 static void make_room(struct sh_merge_scratch *s, size_t n)
 {
     if (n <= s->room)
@@ -149,6 +163,7 @@ static void make_room(struct sh_merge_scratch *s, size_t n)
     s->prev = sh_realloc(s->prev, s->room, sizeof *s->prev);
 }
 
+/* Symbol i takes its right neighbour in. Both pairs that touch it are looked up again. */
 static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, int64_t i)
 {
     int64_t right = s->next[i], after = s->next[right];
@@ -187,6 +202,7 @@ static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *
     return kept;
 }
 
+/* ids [n] in place. */
 size_t sh_merge(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *ids, size_t n)
 {
     return n < 2 ? n : n <= SCANNED ? merge_by_scan(m, ids, n) : merge_by_heap(m, s, ids, n);

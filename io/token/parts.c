@@ -1,3 +1,6 @@
+/* The four parts of a tokenizer.json that are lists of steps: normalizer, pre_tokenizer, post_processor, decoder. Each
+ * has a table of the types it may have; a row names the type, the function that reads it and the keys that it may have.
+ * A key that is not in the row is refused: it would change something. */
 #include "io/token/parts.h"
 
 #include "src/base/utf8.h"
@@ -19,6 +22,7 @@ struct part {
     const struct type *types; /* ends with a NULL name */
 };
 
+/* *text is lent from the object; it may hold zero bytes, hence *bytes. */
 sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, size_t *bytes)
 {
     const json_t *value = json_object_get(object, key);
@@ -30,6 +34,7 @@ sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, siz
     return SH_OK;
 }
 
+/* `none`: the value where the key is absent or null. */
 sh_rc sh_hf_switch(const json_t *object, const char *key, bool none, bool *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -40,6 +45,7 @@ sh_rc sh_hf_switch(const json_t *object, const char *key, bool none, bool *out)
     return SH_OK;
 }
 
+/* `known` is a list of words with single blanks. */
 static bool is_known(const char *known, const char *key)
 {
     size_t n = strlen(key);
@@ -50,6 +56,7 @@ static bool is_known(const char *known, const char *key)
     return false;
 }
 
+/* null is as good as absent. */
 sh_rc sh_hf_known(const json_t *object, const char *known)
 {
     const char *key;
@@ -61,6 +68,7 @@ sh_rc sh_hf_known(const json_t *object, const char *known)
     return SH_OK;
 }
 
+/* With a zero behind it. */
 static char *copy(const char *text, size_t bytes)
 {
     char *to = sh_calloc(bytes + 1, 1);
@@ -69,6 +77,7 @@ static char *copy(const char *text, size_t bytes)
     return to;
 }
 
+/* A whole number that must be there. */
 static sh_rc count(const json_t *object, const char *key, size_t *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -93,6 +102,7 @@ static sh_rc read_pattern(const json_t *part, const char **text, size_t *bytes, 
 
 /* Normalizers. */
 
+/* *out is the new step, to be filled. */
 static sh_rc add_normal(struct sh_hf *hf, enum sh_normal_kind kind, struct sh_normal **out)
 {
     if (hf->n_normal == SH_HF_STEPS)
@@ -102,6 +112,7 @@ static sh_rc add_normal(struct sh_hf *hf, enum sh_normal_kind kind, struct sh_no
     return SH_OK;
 }
 
+/* Its table is built once and belongs to the step. */
 static sh_rc read_nfc(struct sh_hf *hf, const json_t *part)
 {
     struct sh_normal *n = NULL;
@@ -112,6 +123,7 @@ static sh_rc read_nfc(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* Copied, since the JSON is freed after reading. */
 static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
 {
     struct sh_normal *n = NULL;
@@ -125,6 +137,7 @@ static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* Everything is read before the step is added: a failure leaves no half step. */
 static sh_rc read_replace(struct sh_hf *hf, const json_t *part)
 {
     const char *from, *to;
@@ -153,6 +166,7 @@ static const struct type normalizers[] = {
 
 /* Pre-tokenizers. */
 
+/* ByteLevel turns text into bytes, so nothing can cut behind it. */
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
     if (hf->n_split == SH_HF_STEPS - 1) /* one is left for ours */
@@ -163,6 +177,7 @@ static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
     return SH_OK;
 }
 
+/* Compiles here, so that a bad expression is refused when the file is opened. */
 static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, enum sh_split_how how, bool invert)
 {
     struct sh_split step;
@@ -176,6 +191,7 @@ static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, en
     return rc;
 }
 
+/* On failure the copy is freed here. */
 static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *text, size_t bytes, enum sh_split_how how,
                         bool invert)
 {
@@ -190,6 +206,7 @@ static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *t
 /* Source: GPT-2, encoder.py: what ByteLevel cuts at without a Split of its own. */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* May be three steps: a prefix, GPT-2's expression, and the alphabet of bytes. */
 static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
 {
     bool prefix, regex;
@@ -206,6 +223,7 @@ static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* What happens with a match: it stands alone, goes away, or joins a neighbour. */
 static sh_rc read_how(const json_t *part, enum sh_split_how *how)
 {
     static const char *const names[] = {
@@ -225,6 +243,7 @@ static sh_rc read_how(const json_t *part, enum sh_split_how *how)
     return sh_fail(SH_E_DATA, "behavior is \"%s\", which is not known", text);
 }
 
+/* By an expression or by a plain text. */
 static sh_rc read_split(struct sh_hf *hf, const json_t *part)
 {
     const char *text;
@@ -238,6 +257,7 @@ static sh_rc read_split(struct sh_hf *hf, const json_t *part)
     return regex ? add_pattern(hf, text, bytes, how, invert) : add_string(hf, SH_SPLIT_STRING, text, bytes, how, invert);
 }
 
+/* Each digit alone, or runs of them. */
 static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
 {
     bool each;
@@ -246,6 +266,7 @@ static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
     return add_split(hf, &(struct sh_split){.kind = SH_SPLIT_DIGITS, .how = each ? SH_SPLIT_ISOLATED : SH_SPLIT_CONTIGUOUS});
 }
 
+/* A character may have several bytes. */
 static sh_rc read_character(const json_t *part, const char *key, const char **text, size_t *bytes)
 {
     size_t n = 0;
@@ -278,6 +299,7 @@ static sh_rc read_scheme(const json_t *part, enum sh_split_prepend *out)
     return sh_fail(SH_E_DATA, "prepend_scheme is \"%s\", which is not known", text);
 }
 
+/* Spaces become the mark; with `split` the text is cut before each mark as well. */
 static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
 {
     struct sh_split step = {.kind = SH_SPLIT_METASPACE};
@@ -306,6 +328,7 @@ static const struct type pre_tokenizers[] = {
 
 /* Post-processors. */
 
+/* A token of the template may stand for several ids. */
 static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct sh_ids *to)
 {
     const char *name;
@@ -334,6 +357,8 @@ static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
     to->n += front->n;
 }
 
+/* What stands before the text goes to `front`, what stands behind it to the end. The template for pairs is not used:
+ * there is one text. */
 static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *front)
 {
     const json_t *single = json_object_get(part, "single"), *piece;
@@ -350,6 +375,7 @@ static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *fr
     return texts == 1 ? SH_OK : sh_fail(SH_E_DATA, "single must have the text \"A\" once");
 }
 
+/* Processors run one after the other, and each puts its ids around what is there. */
 static sh_rc read_template(struct sh_hf *hf, const json_t *part)
 {
     struct sh_ids front = {0};
@@ -361,6 +387,7 @@ static sh_rc read_template(struct sh_hf *hf, const json_t *part)
     return rc;
 }
 
+/* Types that change no id. */
 static sh_rc read_nothing(struct sh_hf *hf, const json_t *part)
 {
     (void)hf, (void)part;
@@ -375,6 +402,7 @@ static const struct type post_processors[] = {
 
 /* Decoders. */
 
+/* *out is the new step, to be filled. */
 static sh_rc add_decode(struct sh_hf *hf, enum sh_decode_kind kind, struct sh_decode **out)
 {
     if (hf->n_decode == SH_HF_STEPS)
@@ -384,6 +412,7 @@ static sh_rc add_decode(struct sh_hf *hf, enum sh_decode_kind kind, struct sh_de
     return SH_OK;
 }
 
+/* Three types without options. */
 static sh_rc read_decode_bytes(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL;
@@ -394,6 +423,7 @@ static sh_rc read_decode_bytes(struct sh_hf *hf, const json_t *part)
                                                      : SH_DECODE_BYTES, &d);
 }
 
+/* An empty replacement is fine here. */
 static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
 {
     const char *from, *to;
@@ -413,6 +443,7 @@ static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* One character, so many times at the front and at the end. */
 static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL, step = {.kind = SH_DECODE_STRIP};
@@ -427,6 +458,7 @@ static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* Whether the encoder put a mark in front decides whether the first one is dropped. */
 static sh_rc read_decode_metaspace(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL, step = {.kind = SH_DECODE_METASPACE};
@@ -461,6 +493,7 @@ static const struct part parts[] = {
 
 static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *value);
 
+/* Sequences may stand in sequences; the depth of the JSON bounds them. */
 static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json_t *value)
 {
     const json_t *list = json_object_get(value, part->list), *one;
@@ -476,6 +509,7 @@ static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json
     return SH_OK;
 }
 
+/* A failure says the path to it: "pre_tokenizer: pretokenizers[1]: Split: ...". */
 static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *value)
 {
     const char *type;
@@ -497,6 +531,7 @@ static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *v
     return sh_fail(SH_E_DATA, "the type \"%s\" is not one that Sherd reads", type);
 }
 
+/* An absent part has no steps. Without a decoder words are joined by spaces. */
 sh_rc sh_hf_read_parts(struct sh_hf *hf, const json_t *top)
 {
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

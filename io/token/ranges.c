@@ -1,3 +1,6 @@
+/* Sets of code points as ranges, and what Unicode says about a code point. The tables in unicode.c are sorted, so that
+ * each question is a binary search. A category's row holds its first code point and the category in the low five bits;
+ * it reaches to the next row. */
 #include "io/token/ranges.h"
 
 #include "src/base/mem.h"
@@ -31,12 +34,14 @@ void sh_ranges_free(struct sh_ranges *r)
     *r = (struct sh_ranges){0};
 }
 
+/* Ranges may overlap and come in any order until sh_ranges_settle(). */
 void sh_ranges_add(struct sh_ranges *r, uint32_t first, uint32_t last)
 {
     r->at = sh_grow(r->at, r->n, &r->room, sizeof *r->at);
     r->at[r->n++] = (struct sh_range){first, last};
 }
 
+/* Ascending. */
 static int by_first(const void *a, const void *b)
 {
     const struct sh_range *x = a, *y = b;
@@ -44,6 +49,7 @@ static int by_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
+/* Sorted, with neighbours and overlaps joined: 1-3, 4-6, 5-9 become 1-9. */
 void sh_ranges_settle(struct sh_ranges *r)
 {
     int kept = 0;
@@ -60,6 +66,7 @@ void sh_ranges_settle(struct sh_ranges *r)
     r->n = kept;
 }
 
+/* Against all code points, 0 to 0x10ffff. The result is settled. */
 void sh_ranges_invert(struct sh_ranges *r)
 {
     struct sh_ranges other = {0};
@@ -77,6 +84,7 @@ void sh_ranges_invert(struct sh_ranges *r)
     *r = other;
 }
 
+/* One letter is a whole group: "L" is Lu, Ll, Lt, Lm and Lo. False: no such category. */
 static bool add_category(struct sh_ranges *r, const char *name, size_t bytes)
 {
     bool found = false;
@@ -94,6 +102,7 @@ static bool add_category(struct sh_ranges *r, const char *name, size_t bytes)
     return found;
 }
 
+/* A script or a category. */
 bool sh_ranges_add_property(struct sh_ranges *r, const char *name, size_t bytes)
 {
     for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
@@ -106,12 +115,14 @@ bool sh_ranges_add_property(struct sh_ranges *r, const char *name, size_t bytes)
     return add_category(r, name, bytes);
 }
 
+/* What \s means in Unicode. */
 void sh_ranges_add_space(struct sh_ranges *r)
 {
     for (int i = 0; i < SPACES; i++)
         sh_ranges_add(r, spaces[i].first, spaces[i].last);
 }
 
+/* `sorted` [n] without overlaps. */
 bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code)
 {
     int low = 0, high = n;
@@ -126,11 +137,13 @@ bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code)
     return low < n && sorted[low].first <= code;
 }
 
+/* ASCII without a search: it is asked for at many bytes. */
 bool sh_is_space(uint32_t code)
 {
     return code < 0x85 ? code == ' ' || (code >= 9 && code <= 13) : sh_range_has(spaces, SPACES, code);
 }
 
+/* The last row that begins at or before the code point. */
 enum sh_category sh_category_of(uint32_t code)
 {
     int low = 0, high = sh_unicode_category_n;

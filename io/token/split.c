@@ -1,3 +1,7 @@
+/* Pre-tokenizers: steps that cut a text into pieces. Steps are applied depth first: each piece of a step goes through
+ * the steps behind it at once, and the last one hands it to the sink, so that no list of pieces is ever built. A step
+ * sees its text as stretches that are matches or lie between two; how they join is the same for all kinds of steps.
+ * Example: "MergedWithPrevious" at "-" cuts "a-b" into "a-" and "b". */
 #include "io/token/split.h"
 
 #include "io/token/expression.h"
@@ -8,12 +12,14 @@
 
 #include <stdlib.h>
 
+/* A text for each step: steps that change what they cut need it while the steps behind them run. */
 struct sh_split_scratch {
     struct sh_expression_scratch *match;
     struct sh_text *text; /* [steps] */
     int steps;
 };
 
+/* *out is freed with sh_split_free(). */
 sh_rc sh_split_pattern(const char *pattern, size_t bytes, struct sh_split *out)
 {
     *out = (struct sh_split){.kind = SH_SPLIT_PATTERN};
@@ -66,6 +72,7 @@ struct cut {
 
 static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first);
 
+/* A finished piece: to the next step, or to the sink. Empty ones go nowhere. */
 static sh_rc emit(struct cut *c, size_t begin, size_t end)
 {
     if (begin == end)
@@ -75,6 +82,7 @@ static sh_rc emit(struct cut *c, size_t begin, size_t end)
     return run(c->step + 1, c->left, c, c->text + begin, end - begin, c->first && begin == 0);
 }
 
+/* The piece that could still have grown. */
 static sh_rc emit_held(struct cut *c)
 {
     bool held = c->held;
@@ -120,6 +128,7 @@ static sh_rc stretch(struct cut *c, size_t begin, size_t end, bool match)
     return SH_OK;
 }
 
+/* A match begins where the last one ended or later; sh_expression_next() never returns an empty one. */
 static sh_rc cut_pattern(struct cut *c)
 {
     size_t done = 0, begin, end;
@@ -135,6 +144,7 @@ static sh_rc cut_pattern(struct cut *c)
     }
 }
 
+/* As a pattern, without an expression. */
 static sh_rc cut_string(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -151,11 +161,13 @@ static sh_rc cut_string(struct cut *c)
     }
 }
 
+/* All numbers of Unicode, as Rust's is_numeric(), and not only decimal digits. */
 static bool is_numeric(uint32_t code)
 {
     return code < 0x80 ? code >= '0' && code <= '9' : sh_range_has(sh_unicode_numeric, sh_unicode_numeric_n, code);
 }
 
+/* Each digit is a match of its own; `how` joins them or does not. */
 static sh_rc cut_digits(struct cut *c)
 {
     size_t done = 0;
@@ -170,6 +182,8 @@ static sh_rc cut_digits(struct cut *c)
     return stretch(c, done, c->bytes, false);
 }
 
+/* Before each run of marks. These cuts are ours and not the file's: they only make pieces short (see cut_at_marks() in
+ * hf.c). */
 static sh_rc cut_marks(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -187,11 +201,13 @@ static sh_rc cut_marks(struct cut *c)
     }
 }
 
+/* Of the text that is being cut. */
 static bool begins_with(const struct cut *c, const void *text, size_t bytes)
 {
     return c->bytes >= bytes && memcmp(c->text, text, bytes) == 0;
 }
 
+/* A space in front, unless there is one: the first word of a text then has the id that it has elsewhere. */
 static sh_rc add_prefix(struct cut *c)
 {
     if (!begins_with(c, " ", 1)) {
@@ -204,6 +220,7 @@ static sh_rc add_prefix(struct cut *c)
     return emit(c, 0, c->bytes);
 }
 
+/* Each space becomes the mark; one more in front where the scheme asks for it. */
 static sh_rc replace_spaces(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -225,6 +242,7 @@ static sh_rc replace_spaces(struct cut *c)
     return emit(c, 0, c->bytes);
 }
 
+/* `left` counts this step and those behind it. */
 static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first)
 {
     static sh_rc (*const kinds[])(struct cut *) = {
@@ -238,6 +256,7 @@ static sh_rc run(const struct sh_split *step, int left, struct cut *from, const 
     return emit_held(&c);
 }
 
+/* Pieces are lent to the sink for the time of its call. */
 sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
                bool first, sh_split_sink sink, void *ctx)
 {

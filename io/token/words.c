@@ -1,9 +1,11 @@
+/* A hash table from texts to ids, with open addressing. Texts are lent: they lie in the tokenizer's store. */
 #include "io/token/words.h"
 
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 
+/* Twice the rows of `n` words at least, so that a search ends after a step or two. n is a bound. */
 void sh_words_init(struct sh_words *w, size_t n)
 {
     uint32_t rows = 16;
@@ -19,6 +21,7 @@ void sh_words_free(struct sh_words *w)
     *w = (struct sh_words){0};
 }
 
+/* The row of the text, or the free one where it would be. */
 static struct sh_word *find(const struct sh_words *w, const void *text, size_t bytes)
 {
     uint32_t i = (uint32_t)(sh_words_hash(text, bytes) >> 20) & w->mask;
@@ -28,6 +31,7 @@ static struct sh_word *find(const struct sh_words *w, const void *text, size_t b
     return &w->row[i];
 }
 
+/* False: the text is there already, and keeps its id. */
 bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t id)
 {
     struct sh_word *row = find(w, text, bytes);
@@ -39,6 +43,7 @@ bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t i
     return true;
 }
 
+/* SH_NO_ID: no such word. */
 int64_t sh_words_get(const struct sh_words *w, const void *text, size_t bytes)
 {
     const struct sh_word *row = find(w, text, bytes);
