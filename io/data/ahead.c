@@ -150,8 +150,7 @@ bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32
 
 bool sh_data_ahead_counted(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *counted)
 {
-    /* The count may be over more samples than were read: all ranks' samples of the step, of which this rank reads its
-     * own. */
+    /* The count may be over more samples than were read: all micro-steps of this rank, not only one. */
     if (wait_state(a, true) != FULL || a->first != first || a->to_count != n)
         return false;
     *counted = a->counted;

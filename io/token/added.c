@@ -115,7 +115,7 @@ static size_t skip_back(const unsigned char *text, size_t at, size_t least)
     return at;
 }
 
-/* For rstrip: white space behind the token. */
+/* For rstrip: white space after the token. */
 static size_t skip_ahead(const unsigned char *text, size_t bytes, size_t at)
 {
     for (size_t n; at < bytes && sh_is_space(sh_utf8_get(text + at, &n)); at += n)

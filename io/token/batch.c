@@ -1,5 +1,5 @@
 /* What a thread of the pool does with a batch: check that it is UTF-8, cut it into documents, encode each one with what
- * goes before and behind it. A batch holds whole documents only, so that no thread needs another one's. The tokenizer
+ * goes before and after it. A batch holds whole documents only, so that no thread needs another one's. The tokenizer
  * "byte" has no documents and takes the bytes as they are. */
 #include "io/token/batch.h"
 

@@ -47,7 +47,7 @@ sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_wri
     return SH_OK;
 }
 
-/* Behind what is written already; the header's place is skipped at the beginning. */
+/* After what is written already; the header's place is skipped at the beginning. */
 static sh_rc flush(struct sh_token_writer *w)
 {
     SH_TRY(sh_file_write(w->file.fd, w->file.temp, w->buffer, (int64_t)w->buffered, w->written));

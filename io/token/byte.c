@@ -18,7 +18,7 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     return SH_OK;
 }
 
-/* *text is the caller's, with a zero behind it. Ids above 255 come from a model with another vocabulary. */
+/* *text is the caller's, with a zero after it. Ids above 255 come from a model with another vocabulary. */
 static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     char *s = sh_calloc(n + 1, 1);

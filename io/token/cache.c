@@ -1,5 +1,5 @@
 /* A hash table with open addressing and linear steps. Rows are small and lie together; ids and texts are in one store
- * behind them, where they are only appended. At half full, or when the store is, all is forgotten at once: that is
+ * of their own, where they are only appended. At half full, or when the store is, all is forgotten at once: that is
  * cheaper than keeping track of what was used last. */
 #include "io/token/cache.h"
 
@@ -72,7 +72,7 @@ void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece,
         i = (i + 1) & (ROWS - 1);
     if (n)
         memcpy(c->store + c->used, ids, n * sizeof *ids);
-    /* The text fills whole words; the bytes behind it are never compared. */
+    /* The text fills whole words; the bytes after it are never compared. */
     memcpy(c->store + c->used + n, piece, bytes);
     c->row[i] = (struct row){(uint32_t)(hash >> 32), c->used, n ? ids[0] : 0, (uint16_t)bytes, (uint16_t)n};
     c->used += words;

@@ -373,7 +373,7 @@ static sh_rc encode_input(struct job *j, struct input *in)
     return SH_OK;
 }
 
-/* Files one behind the other. A document never crosses from one to the next. */
+/* Files one after the other. A document never crosses from one to the next. */
 static sh_rc encode_all(struct job *j)
 {
     for (int i = 0; i < j->opt->n_inputs; i++) {

@@ -1,7 +1,7 @@
 /* Reads a tokenizer.json: the words and merges of the model, then the added tokens. Everything in the file that could
  * change an id is either read or refused by its name; nothing is passed over in silence, since one wrong id in a
  * thousand would spoil a training run without a sign. The order of reading matters: parts first, because they say
- * whether the model is of bytes; then words, merges, and tokens that get the ids behind them. */
+ * whether the model is of bytes; then words, merges, and tokens that get the ids after them. */
 #include "io/token/hf.h"
 
 #include "io/token/parts.h"

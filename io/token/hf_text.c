@@ -1,6 +1,6 @@
 /* Encoding and decoding with a tokenizer.json. A text goes through: added tokens as they are; normalizers on what lies
  * between; added tokens in normalized text; pre-tokenizers, which cut pieces; merges, which turn a piece into ids. Each
- * stage hands stretches to the next, so that nothing is copied but by steps that change the text. */
+ * stage passes stretches to the next, so that nothing is copied but by steps that change the text. */
 #include "io/token/hf.h"
 #include "src/base/utf8.h"
 

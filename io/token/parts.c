@@ -68,7 +68,7 @@ sh_rc sh_hf_known(const json_t *object, const char *known)
     return SH_OK;
 }
 
-/* With a zero behind it. */
+/* With a zero after it. */
 static char *copy(const char *text, size_t bytes)
 {
     char *to = sh_calloc(bytes + 1, 1);
@@ -166,7 +166,7 @@ static const struct type normalizers[] = {
 
 /* Pre-tokenizers. */
 
-/* ByteLevel turns text into bytes, so nothing can cut behind it. */
+/* ByteLevel turns text into bytes, so nothing can cut after it. */
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
     if (hf->n_split == SH_HF_STEPS - 1) /* one is left for ours */
@@ -357,7 +357,7 @@ static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
     to->n += front->n;
 }
 
-/* What stands before the text goes to `front`, what stands behind it to the end. The template for pairs is not used:
+/* What stands before the text goes to `front`, what stands after it to the end. The template for pairs is not used:
  * there is one text. */
 static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *front)
 {

@@ -136,7 +136,7 @@ static sh_rc open_zst(struct sh_source *s)
     return s->packer ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zstd");
 }
 
-/* As read_gz(); frames behind one another need no reset. */
+/* As read_gz(); frames in a row need no reset. */
 static sh_rc read_zst(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     ZSTD_outBuffer out = {to, room, 0};

@@ -1,5 +1,5 @@
 /* Pre-tokenizers: steps that cut a text into pieces. Steps are applied depth first: each piece of a step goes through
- * the steps behind it at once, and the last one hands it to the sink, so that no list of pieces is ever built. A step
+ * the later steps at once, and the last one passes it to the sink, so that no list of pieces is ever built. A step
  * sees its text as stretches that are matches or lie between two; how they join is the same for all kinds of steps.
  * Example: "MergedWithPrevious" at "-" cuts "a-b" into "a-" and "b". */
 #include "io/token/split.h"
@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-/* A text for each step: steps that change what they cut need it while the steps behind them run. */
+/* A text for each step: steps that change what they cut need it while the later steps run. */
 struct sh_split_scratch {
     struct sh_expression_scratch *match;
     struct sh_text *text; /* [steps] */
@@ -242,7 +242,7 @@ static sh_rc replace_spaces(struct cut *c)
     return emit(c, 0, c->bytes);
 }
 
-/* `left` counts this step and those behind it. */
+/* `left` counts this step and the later ones. */
 static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes, bool first)
 {
     static sh_rc (*const kinds[])(struct cut *) = {

@@ -112,7 +112,7 @@ void sh_mem_stream_end(void)
 }
 #endif
 
-/* For one copy; callers with many pieces stream all of them and put one fence behind. */
+/* For one copy; callers with many pieces stream all of them before one fence. */
 void sh_mem_copy_away(void *to, const void *from, size_t bytes)
 {
     sh_mem_stream(to, from, bytes);

@@ -94,7 +94,7 @@ static WIDE inline void add_both(struct lanes *l, __m512i bits)
     add(&l[1], _mm512_extracti64x4_epi64(bits, 1));
 }
 
-/* Loads 64 bytes, stores them past the caches, and hands them on for the sum. */
+/* Loads 64 bytes, stores them past the caches, and returns them for the sum. */
 static WIDE inline __m512i pass_line(void *to, const void *from)
 {
     __m512i line = _mm512_loadu_si512(from);

@@ -23,7 +23,7 @@ uint64_t sh_rng_key(uint64_t seed, const char *name)
     return sh_mix64(hash_name(name) ^ sh_mix64(seed));
 }
 
-/* The sum of eight centred 32-bit numbers is nearly normal; this brings its deviation to `std`. */
+/* The sum of eight centred 16-bit numbers is nearly normal; this brings its deviation to `std`. */
 float sh_rng_normal_scale(float std)
 {
     const double inverse_deviation = 1.8688123650118533e-05; /* sqrt(12 / (8 * (2^32 - 1))) */

@@ -114,7 +114,7 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
     return out;
 }
 
-/* `column`: where the line is now, for text behind an option's name. Words are never cut. */
+/* `column`: where the line is now, for text after an option's name. Words are never cut. */
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
 {
     bool first = true; /* word of its line */

@@ -118,7 +118,7 @@ static sh_rc read_events(struct reader *r, json_t *events, const char *path)
     return SH_OK;
 }
 
-/* Rank 0. Rows are added behind those that `out` has. At most 1 GiB, as a whole in memory. */
+/* Rank 0. Rows are added after those that `out` has. At most 1 GiB, as a whole in memory. */
 sh_rc sh_bench_trace_read(const char *path, int steps, const struct sh_bench_peaks *peaks, struct sh_bench_list *out)
 {
     struct reader r = {.steps = steps, .peaks = peaks, .list = out, .first = out->n};

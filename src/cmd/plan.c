@@ -24,7 +24,7 @@ struct plan {
     int threads;
 };
 
-/* From the program, because 0 in the configuration means "chosen by the plan". */
+/* From the program, because 0 in the configuration leaves the choice to the device. */
 static int64_t loss_rows(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++)

@@ -1,5 +1,5 @@
 /* Keys of other programs, with the key or the command that does the same here. Asked only for names that Sherd does not
- * know, so a row can never hide a key. The advice begins a clause behind a semicolon and names the cure, not the
+ * know, so a row can never hide a key. The advice begins a clause after a semicolon and names the cure, not the
  * difference. */
 #include "src/config/foreign.h"
 

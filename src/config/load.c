@@ -111,7 +111,7 @@ void sh_config_folder_hook(sh_config_read_folder read)
     read_folder = read;
 }
 
-/* What read_folder() hands back with each key. */
+/* What read_folder() passes to its callback with each key. */
 struct folder {
     struct sh_config_state *state;
     struct sh_config_place place;
@@ -165,7 +165,7 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
 static sh_rc load(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                   struct sh_config *cfg)
 {
-    /* On the heap: places of all keys are some tens of KB. */
+    /* On the heap: the paths in a configuration alone are many KB. */
     struct sh_config_state *state = sh_calloc(1, sizeof *state); /* zeroed, so that padding is defined */
     sh_rc rc = fill(state, text, bytes, name, n_overrides, overrides);
     if (rc == SH_OK)

@@ -66,7 +66,7 @@ static const struct sh_model presets[] = {
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 
-/* NULL behind the last one. */
+/* NULL after the last one. */
 const char *sh_config_preset_name(int i)
 {
     return i >= 0 && i < PRESETS ? presets[i].name : NULL;

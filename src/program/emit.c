@@ -45,8 +45,8 @@ void sh_emit_unit(struct sh_emit *e, const char *name)
     sh_program_add_unit(e->p, name);
 }
 
-/* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie behind
- * one another in one flat buffer, which is gathered and reduced as a whole. Weight decay is for matrices; biases and
+/* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie one
+ * after another in one flat buffer, which is gathered and reduced as a whole. Weight decay is for matrices; biases and
  * norm weights (one dimension) go without unless optimizer.decay_all says otherwise. */
 int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std)
 {

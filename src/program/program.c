@@ -70,7 +70,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
     return APPEND(p->units, p->n_units, p->cap_units, u);
 }
 
-/* Takes the operations that are appended next; n_ops is set by the caller when the section is complete. */
+/* Takes the operations that are appended next; the caller counts them in n_ops. */
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat)
 {
     struct sh_section s = {.kind = kind, .first_op = p->n_ops, .repeat = repeat};

@@ -65,7 +65,7 @@ static char *said_by_log(const char *folder)
 
         if (!what || (ours && !by_us))
             continue;
-        /* Launchers add errors of their own behind Sherd's; those only count while there is none of Sherd's. */
+        /* Launchers add errors of their own after Sherd's; those only count while there is none of Sherd's. */
         ours = by_us;
         free(text);
         text = sh_strdup(what + strlen("error: "));

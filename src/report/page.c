@@ -73,7 +73,7 @@ void sh_report_notes(FILE *out, const struct sh_report *r)
     fputs(open ? "</ul></div>\n" : "", out);
 }
 
-/* Results first, details behind. Errors of writing show when the stream is closed. */
+/* Results first, details later. Errors of writing show when the stream is closed. */
 static void write_page(FILE *out, const struct sh_report *r)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"

@@ -122,7 +122,7 @@ static bool is_shown(const struct sh_report *r, int i)
     return strcmp(r->runs[0].keys[i].name, "job.dump_folder") != 0 && sh_report_differs(r, i);
 }
 
-/* A column for each key that differs; a name may be broken behind its section. */
+/* A column for each key that differs; a name may be broken after its section. */
 static void differing_table(FILE *out, const struct sh_report *r)
 {
     fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th>", out);
