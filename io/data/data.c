@@ -148,6 +148,7 @@ int64_t sh_data_samples(const struct sh_data *d)
     return d->files.windows;
 }
 
+/* Of all files, with those at a file's end that no window has. */
 int64_t sh_data_tokens(const struct sh_data *d)
 {
     return d->files.tokens;
@@ -195,6 +196,7 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
     SH_REQUIRE(first >= 0 && n >= 0);
     if (docs && d->document_separator < 0)
         return sh_fail(SH_E_USAGE, "documents cannot be told apart without data.document_separator");
+    /* Read here after all; an error that the other thread met comes up again. */
     if (!sh_data_ahead_take(d->ahead, first, n, tokens, targets, docs))
         SH_TRY(fill(d, first, n, tokens, targets, docs));
     *counted = count_targets(d, n, targets);

@@ -78,6 +78,7 @@ static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, stru
     size_t first = b->ids.n;
     SH_TRY(sh_encode(w->encoder, text, bytes, SH_ENCODE_END, &b->ids));
     SH_TRY(refuse_twice(&b->ids, begin, first));
+    /* The template, or the text itself, may end with that token. */
     if (job->end >= 0 && (b->ids.n == begin || b->ids.id[b->ids.n - 1] != (uint32_t)job->end))
         sh_ids_put(&b->ids, (uint32_t)job->end);
     b->documents++;
@@ -174,6 +175,7 @@ sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
     size_t right = sh_utf8_check(b->text.at, b->text.n);
     if (right < b->text.n && !job->replace_invalid)
         return refuse_bytes(b, right);
+    /* Places in later messages are those of the mended text. */
     if (right < b->text.n)
         mend(&b->text, &w->text);
     return b->lines ? put_lines(job, w, b) : put_texts(job, w, b);

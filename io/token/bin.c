@@ -65,6 +65,7 @@ sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t
                        "give training.dataset_path as a pattern",
                        w->file.path, SH_TOKEN_COUNT_MAX);
     for (size_t i = 0; i < n; i++) {
+        /* A multiple of 2 and of 4, so it fills exactly. */
         if (w->buffered == BUFFER_BYTES)
             SH_TRY(flush(w));
         /* Little-endian: the low bytes come first. */

@@ -169,6 +169,7 @@ struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait)
     if (c->taken == c->put)
         return NULL;
     pthread_mutex_lock(&c->lock);
+    /* Only the oldest counts: output keeps the order of the input. */
     while (wait && s->state != DONE)
         pthread_cond_wait(&c->done, &c->lock);
     bool done = s->state == DONE;

@@ -74,6 +74,7 @@ static void put_bytes(struct sh_text *out, const unsigned char *word, size_t byt
     for (size_t i = 0, n; i < bytes; i += n) {
         int byte = sh_code_to_byte(sh_utf8_get(word + i, &n));
         unsigned char c = (unsigned char)byte;
+        /* An added token, say; nothing of it is read as bytes. */
         if (byte < 0) {
             out->n = before;
             sh_text_put(out, word, bytes);

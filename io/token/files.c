@@ -129,6 +129,7 @@ static sh_rc check_bytes(const struct sh_token_options *opt)
             return sh_fail(SH_E_USAGE, "%s is jsonl, and the tokenizer byte has no token that ends a document; give another one with "
                                        "--tokenizer, or --format text for the lines as they are",
                            opt->inputs[i]);
+    /* Refused rather than ignored. */
     if (opt->separator || opt->end || opt->no_begin || opt->no_end || opt->replace_invalid)
         return sh_fail(SH_E_USAGE, "the tokenizer byte takes all bytes of a text as they are: no separator, begin, end or invalid text");
     return SH_OK;
@@ -174,6 +175,7 @@ static sh_rc look_at_inputs(struct job *j)
     j->input_bytes = sh_calloc((size_t)j->opt->n_inputs, sizeof *j->input_bytes);
     for (int i = 0; i < j->opt->n_inputs; i++) {
         struct sh_source *s;
+        /* Also starts the unpacking, so that a form that is not read is refused here. */
         SH_TRY(sh_source_open(j->opt->inputs[i], &s, &j->input_bytes[i]));
         sh_source_close(s);
         j->total += j->input_bytes[i];
@@ -330,6 +332,7 @@ static void name_batch(struct input *in, struct sh_batch *b)
 /* Counts and reports after the write, so that progress never runs ahead of the file. */
 static sh_rc write_batch(struct job *j, const struct sh_batch *b)
 {
+    /* In the order of the input, so the first failure of the text is the one reported. */
     SH_TRY(sh_crew_rc(b));
     SH_TRY(sh_token_writer_put(b->val ? j->val : j->train, b->ids.id, b->ids.n));
     *(b->val ? &j->report.val_tokens : &j->report.tokens) += (int64_t)b->ids.n;
@@ -386,6 +389,7 @@ static sh_rc encode_all(struct job *j)
             return rc;
         j->before += bytes;
     }
+    /* Waits for all threads. */
     return write_ready(j, true);
 }
 
@@ -423,6 +427,7 @@ static sh_rc run(struct job *j)
         SH_TRY(sh_token_writer_open(opt->val_output, j->tokenizer->vocab_size, &j->val));
     SH_TRY(sh_crew_start(&crew, &j->crew));
     SH_TRY(encode_all(j));
+    /* Files of blank lines only: no token file is made. */
     if (j->tokenizer->ops->whole && j->report.documents == 0)
         return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", opt->inputs[0]);
     SH_TRY(commit(&j->train));

@@ -37,6 +37,7 @@ static sh_rc read_end(const char *folder, const char *name, int64_t *id)
     json_t *config;
     sh_rc rc = SH_OK;
 
+    /* An earlier file that named one wins. */
     if (*id < 0 && access(path, F_OK) == 0) {
         SH_TRY_OUT(sh_json_load(path, MOST_CONFIG, &config));
         *id = first_id(json_object_get(config, "eos_token_id"));

@@ -201,6 +201,7 @@ static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
         return sh_fail(SH_E_DATA, "merges is %s and must be a list", sh_json_is(merges));
     sh_merges_init(&hf->model.merges, json_array_size(merges));
     json_array_foreach(merges, i, merge) {
+        /* It has no rank. */
         if (is_version(merge))
             continue;
         rc = read_merge(hf, merge, rank++, &whole);
@@ -267,6 +268,7 @@ static sh_rc read_model(struct sh_hf *hf, const json_t *model, const json_t *add
     SH_TRY(read_words(hf, vocab));
     SH_TRY(read_merges(hf, json_object_get(model, "merges")));
     SH_TRY(read_unk(hf, model));
+    /* All words are known now. */
     sh_bpe_settle(&hf->model);
     for (int b = 0; b < 256 && hf->model.byte_level && hf->model.byte_fallback; b++)
         if (hf->model.byte_id[b] < 0)
@@ -332,6 +334,7 @@ static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
     a->content = sh_calloc(bytes + 1, 1);
     memcpy(a->content, text, bytes);
     a->bytes = (uint32_t)bytes;
+    /* From here on sh_hf_free() frees what the token has. */
     hf->n_added++;
     normalize_token(hf, a);
     return place_token(hf, a, next);
@@ -343,6 +346,7 @@ static void show_tokens(struct sh_hf *hf)
     for (int i = 0; i < hf->n_added; i++) {
         const struct sh_added *a = &hf->added[i];
         struct sh_hf_word *w = &hf->word[a->id];
+        /* Lent: tokens live as long as the words. */
         w->shown = a->found_as;
         w->shown_bytes = a->found_bytes;
         w->special = a->special && a->found_bytes == a->bytes && !memcmp(a->found_as, a->content, a->bytes);
@@ -386,6 +390,7 @@ static void cut_at_marks(struct sh_hf *hf)
             if (!memcmp(w->text + at, mark, n) && (at < n || memcmp(w->text + at - n, mark, n) != 0))
                 return;
     }
+    /* One slot of the list is kept free for this step. */
     hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = n};
 }
 

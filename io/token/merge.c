@@ -60,6 +60,7 @@ void sh_merges_put(struct sh_merges *m, uint32_t left, uint32_t right, uint32_t 
     *find(m, left, right) = (struct sh_pair){key_of(left, right), rank, id};
 }
 
+/* Zeroed afterwards, so that it can be used again. */
 void sh_merge_scratch_free(struct sh_merge_scratch *s)
 {
     free(s->rank);
@@ -142,6 +143,7 @@ static uint64_t pop(struct sh_merge_scratch *s)
 static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const uint32_t *id, int64_t i)
 {
     s->rank[i] = SH_NO_RANK;
+    /* The last symbol has no right neighbour. */
     if (s->next[i] < 0)
         return;
     const struct sh_pair *p = find(m, id[i], id[s->next[i]]);
@@ -194,9 +196,11 @@ static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *
     while (s->heap_n > 0) {
         uint64_t top = pop(s);
         int64_t i = (int64_t)(top & UINT32_MAX);
+        /* Else the entry is stale. */
         if (s->rank[i] == top >> 32)
             join(m, s, id, i);
     }
+    /* Symbol 0 is never taken in by another, so the list begins there. */
     for (int64_t i = 0; i >= 0; i = s->next[i])
         id[kept++] = id[i];
     return kept;

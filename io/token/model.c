@@ -111,6 +111,7 @@ static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const 
         int64_t id = symbol_id(m, piece + i, &n);
         put_symbol(m, to, piece + i, n, id, &waits);
     }
+    /* The piece ends with an unknown symbol. */
     if (waits)
         sh_ids_put(to, (uint32_t)m->unk);
     to->n = sh_merge(&m->merges, &s->merge, to->id, to->n);
@@ -131,6 +132,7 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
     } else {
         merge_piece(m, s, piece, bytes);
     }
+    /* The scratch still has the ids; `out` may be moved by growing. */
     if (bytes <= SH_CACHE_PIECE)
         sh_cache_put(s->cache, hash, piece, bytes, s->symbols.id, s->symbols.n);
     if (s->symbols.n)

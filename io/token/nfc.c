@@ -101,6 +101,7 @@ struct sh_nfc *sh_nfc_create(void)
     /* Second characters of a pair may join what stands before. */
     for (int i = 0; i < sh_unicode_composed_n; i++)
         t->kind[sh_unicode_composed[i].b] = CHANGES;
+    /* Vowels and final consonants of Hangul join what stands before. */
     memset(t->kind + V_BASE, CHANGES, V_COUNT);
     memset(t->kind + T_BASE + 1, CHANGES, T_COUNT - 1);
     return t;
@@ -152,6 +153,7 @@ static int recompose(struct mark *list, int n)
 
     for (int i = 0; i < n; i++) {
         uint32_t made = starter >= 0 && last < list[i].class ? compose(list[starter].code, list[i].code) : 0;
+        /* The mark is gone; the next one may join, too. */
         if (made) {
             list[starter].code = made;
             continue;
@@ -223,6 +225,7 @@ bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t byte
         return false;
     while (i < bytes) {
         size_t end = next_begin(t, text, bytes, i);
+        /* What does not change is copied as it is. */
         sh_text_put(out, text + done, begin - done);
         apply_slowly(text + begin, end - begin, out);
         done = end;

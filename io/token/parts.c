@@ -195,6 +195,7 @@ static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, en
 static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *text, size_t bytes, enum sh_split_how how,
                         bool invert)
 {
+    /* The copy belongs to the step. */
     struct sh_split step = {.kind = kind, .how = how, .invert = invert, .text = copy(text, bytes), .bytes = bytes};
     sh_rc rc = add_split(hf, &step);
 
@@ -313,6 +314,7 @@ static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
     sh_rc rc = add_split(hf, &step);
     if (rc != SH_OK)
         sh_split_free(&step);
+    /* WITH_NEXT: the mark begins the next piece. */
     else if (split)
         rc = add_string(hf, SH_SPLIT_STRING, mark, strlen(mark), SH_SPLIT_WITH_NEXT, false);
     return rc;
@@ -370,6 +372,7 @@ static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *fr
         if (token)
             SH_TRY(add_template_ids(json_object_get(part, "special_tokens"), token, texts ? &hf->end : front));
         const json_t *name = json_object_get(text, "id");
+        /* "A" is the first text; "B" is of pairs. */
         texts += json_is_string(name) && !strcmp(json_string_value(name), "A");
     }
     return texts == 1 ? SH_OK : sh_fail(SH_E_DATA, "single must have the text \"A\" once");
@@ -484,6 +487,7 @@ static const struct type decoders[] = {
     {0},
 };
 
+/* In the order in which a text goes through them, the decoder apart. */
 static const struct part parts[] = {
     {"normalizer", "normalizers", normalizers},
     {"pre_tokenizer", "pretokenizers", pre_tokenizers},

@@ -136,6 +136,7 @@ static sh_rc put_character(struct reader *r, size_t at, uint32_t code)
     } else {
         sh_ranges_add(&set, code, code);
     }
+    /* For the next letter, which may form a pair with it. */
     r->before = code;
     put_class(r, &set, false);
     sh_ranges_free(&set);
@@ -232,6 +233,7 @@ static sh_rc take_members(struct reader *r, size_t begin, struct sh_ranges *set)
         if (low == UINT32_MAX)
             continue;
         high = low;
+        /* A dash at the end of a class stands for itself. */
         if (peek(r) == '-' && r->at + 1 < r->bytes && r->p[r->at + 1] != ']') {
             r->at++;
             SH_TRY(take_member(r, set, &high));
@@ -290,6 +292,7 @@ static sh_rc open_group(struct reader *r)
     size_t at = r->at - 1;
     bool fold = r->fold[r->depth];
 
+    /* The stack of fold[] has that many places. */
     if (r->depth + 1 == MOST_GROUPS)
         return refuse(r, at, "more than 31 groups in one another");
     r->depth++;
@@ -332,6 +335,7 @@ static sh_rc take_count(struct reader *r)
     else
         snprintf(text, sizeof text, comma ? "{%d,}" : "{%d}", low);
     put(r, text);
+    /* Ruby reads {n}? as "once or not at all", PCRE2 as a lazy count. */
     if (!comma && peek(r) == '?')
         return refuse(r, at, "a count that is not {n,} or {n,m} with a ? behind it");
     if (take(r, "?"))
@@ -358,6 +362,7 @@ static sh_rc take_one(struct reader *r)
     size_t at = r->at;
     int c = peek(r);
 
+    /* A zero byte would end the string that strchr searches. */
     if (c == 0 || c >= 0x80 || !strchr("\\[(){|?*+^$.", c))
         return put_character(r, at, take_code(r));
     r->at++;

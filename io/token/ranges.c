@@ -17,6 +17,7 @@ static const struct sh_range spaces[] = {{0x9, 0xd},       {0x20, 0x20},     {0x
 
 enum { NAMES = sizeof names / sizeof names[0], SPACES = sizeof spaces / sizeof spaces[0] };
 
+/* The scripts that expressions of known tokenizers name. */
 static const struct script {
     const char *name;
     const struct sh_range *range;
@@ -58,6 +59,7 @@ void sh_ranges_settle(struct sh_ranges *r)
         qsort(r->at, (size_t)r->n, sizeof *r->at, by_first);
     for (int i = 0; i < r->n; i++) {
         struct sh_range *last = kept ? &r->at[kept - 1] : NULL;
+        /* Touching ranges join as well as overlapping ones. */
         if (last && r->at[i].first <= last->last + 1)
             last->last = r->at[i].last > last->last ? r->at[i].last : last->last;
         else

@@ -92,6 +92,7 @@ static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
     uInt all = z->avail_out;
     while (z->avail_out == all) {
         SH_TRY(refill(s));
+        /* The file has ended: fine between streams, not within one. */
         if (s->end == s->begin) {
             *n = 0;
             return s->within ? refuse_end(s) : SH_OK;
@@ -235,6 +236,7 @@ sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
 
     s->form = form_of(path);
     s->path = sh_strdup(path);
+    /* 0 would be a descriptor. */
     s->fd = -1;
     SH_TRY_OUT(sh_file_open(path, &s->fd, &s->bytes));
     if (s->form->open)

@@ -111,11 +111,13 @@ static sh_rc stretch(struct cut *c, size_t begin, size_t end, bool match)
 {
     if (begin == end)
         return SH_OK;
+    /* invert: what lies between matches counts as the match. */
     match ^= c->step->invert;
     if (c->step->how == SH_SPLIT_ISOLATED)
         return emit(c, begin, end);
     if (c->step->how == SH_SPLIT_REMOVED)
         return match ? SH_OK : emit(c, begin, end);
+    /* Grows the piece, or ends it and begins another one. */
     if (c->held && joins(c, match)) {
         c->end = end;
     } else {

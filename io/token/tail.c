@@ -110,6 +110,7 @@ sh_rc sh_token_find_tail(const char *path, char **other)
     sh_rc rc = d ? open_tokens(path, &whole) : sh_fail(SH_E_DATA, "folder %s: %s", folder, strerror(errno));
 
     if (rc == SH_OK) {
+        /* What cannot be read is no tail. */
         *other = look_through(d, path, prefix, &whole);
         close(whole.fd);
     }

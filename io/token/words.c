@@ -26,6 +26,7 @@ static struct sh_word *find(const struct sh_words *w, const void *text, size_t b
 {
     uint32_t i = (uint32_t)(sh_words_hash(text, bytes) >> 20) & w->mask;
 
+    /* Lengths first: they differ most often. */
     while (w->row[i].text && (w->row[i].bytes != bytes || memcmp(w->row[i].text, text, bytes) != 0))
         i = (i + 1) & w->mask;
     return &w->row[i];
