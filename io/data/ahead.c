@@ -1,3 +1,6 @@
+/* One thread reads the next range of samples while the step computes. The states: EMPTY (nothing asked, or it failed),
+ * ASKED (the thread works on it), FULL (it can be taken), STOPPED. The asker moves EMPTY or FULL to ASKED, the thread
+ * moves ASKED to FULL or EMPTY, so that each field has one owner at any time and only `state` needs the lock. */
 #include "io/data/ahead.h"
 
 #include "src/base/mem.h"
@@ -9,6 +12,7 @@
 
 enum state { EMPTY, ASKED, FULL, STOPPED };
 
+/* The arrays are kept from range to range; `docs` says whether the third one was filled. */
 struct sh_data_ahead {
     sh_data_fill fill;
     sh_data_counter count;
@@ -43,6 +47,7 @@ static enum state wait_state(struct sh_data_ahead *a, bool while_asked)
     return state;
 }
 
+/* A failure leaves EMPTY and no text: errors are kept by thread, so the asker reads again itself and meets it there. */
 static void *work(void *arg)
 {
     struct sh_data_ahead *a = arg;
@@ -66,6 +71,7 @@ static int create_thread(struct sh_data_ahead *a)
     return err;
 }
 
+/* The thread has ended, or was never started. */
 static void destroy(struct sh_data_ahead *a)
 {
     pthread_cond_destroy(&a->changed);
@@ -98,12 +104,14 @@ void sh_data_ahead_stop(struct sh_data_ahead *a)
 {
     if (!a)
         return;
+    /* A read that is under way is waited for: it uses the source, which the caller frees next. */
     wait_state(a, true);
     set_state(a, STOPPED);
     pthread_join(a->thread, NULL);
     destroy(a);
 }
 
+/* Grows only; the arrays are those of the largest range so far. */
 static void make_room(struct sh_data_ahead *a, int64_t n)
 {
     if (n <= a->room)
@@ -117,6 +125,7 @@ void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool d
 {
     wait_state(a, true);
     make_room(a, n);
+    /* The thread is idle here, so its fields may be written without the lock. */
     a->first = first;
     a->n = n;
     a->docs = docs;
@@ -124,6 +133,8 @@ void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool d
     set_state(a, ASKED);
 }
 
+/* Only the very range that was asked for: after a rollback or a skipped step another one is wanted,
+ * and false says so. */
 bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
                         int32_t *docs)
 {
@@ -139,6 +150,7 @@ bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32
 
 bool sh_data_ahead_counted(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *counted)
 {
+    /* The count may be over more samples than were read: all micro-steps of this rank, not only one. */
     if (wait_state(a, true) != FULL || a->first != first || a->to_count != n)
         return false;
     *counted = a->counted;

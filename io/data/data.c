@@ -1,3 +1,6 @@
+/* Sample s of a run is window s mod W of epoch s / W, W windows in the set, shuffled anew in each epoch by a keyed
+ * permutation. There is no state: any rank can read any sample at any time, which is all that resuming and changing the
+ * mesh need. */
 #include "io/data/data.h"
 
 #include "io/data/ahead.h"
@@ -8,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Everything but `ahead` is constant after sh_data_open(), so that two threads may read it. */
 struct sh_data {
     struct sh_data_files files;
     bool shuffle;
@@ -16,12 +20,15 @@ struct sh_data {
     struct sh_data_ahead *ahead;
 };
 
+/* A permutation for each epoch, so that every window is seen once before any is seen again. */
 static int64_t window_of_sample(const struct sh_data *d, int64_t sample)
 {
     int64_t epoch = sample / d->files.windows, i = sample % d->files.windows;
     return d->shuffle ? sh_data_permute(i, d->files.windows, d->seed, (uint64_t)epoch) : i;
 }
 
+/* docs[t] is where the document of token t begins in the window; the separator belongs to the document that it ends.
+ * Example: a b | c, with | the separator, gives 0 0 0 3. */
 static void mark_documents(const int32_t *tokens, int n, int separator, int32_t *docs)
 {
     int first = 0;
@@ -55,6 +62,7 @@ static sh_rc fill(const void *source, int64_t first, int64_t n, int32_t *tokens,
         int64_t window = window_of_sample(d, first + i);
         SH_TRY_OUT(sh_data_files_window(&d->files, window, ids));
         memcpy(tokens + i * T, ids, row_bytes);
+        /* Targets are the tokens one place on: ids has T + 1. */
         memcpy(targets + i * T, ids + 1, row_bytes);
         if (d->files.masked)
             SH_TRY_OUT(mask_targets(d, window, mask, targets + i * T));
@@ -87,6 +95,7 @@ out:
     return rc;
 }
 
+/* Without masks every token counts, and nothing is read. Else the count that was made ahead is used where it fits. */
 sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *counted)
 {
     *counted = n * d->files.seq_len;
@@ -114,6 +123,7 @@ sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out)
     d->document_separator = opt->document_separator;
     SH_TRY_OUT(sh_data_files_open(opt, &d->files));
     SH_TRY_OUT(sh_data_ahead_start(fill, count_masks, d, opt->seq_len, &d->ahead));
+    /* Reads one mask in the usual case: the first one that counts ends the search. */
     SH_TRY_OUT(check_masks(d, opt->path));
     *out = d;
     return SH_OK;
@@ -122,6 +132,7 @@ out:
     return rc;
 }
 
+/* The thread goes first: it reads the files that are closed next. */
 void sh_data_close(struct sh_data *d)
 {
     if (!d)
@@ -131,21 +142,25 @@ void sh_data_close(struct sh_data *d)
     free(d);
 }
 
+/* Of one epoch. */
 int64_t sh_data_samples(const struct sh_data *d)
 {
     return d->files.windows;
 }
 
+/* Of all files, with those at a file's end that no window has. */
 int64_t sh_data_tokens(const struct sh_data *d)
 {
     return d->files.tokens;
 }
 
+/* Whether targets may be -1. */
 bool sh_data_masked(const struct sh_data *d)
 {
     return d->files.masked;
 }
 
+/* A look at 16 windows spread over the set, enough to see whether the ids are bytes. Not a bound. */
 sh_rc sh_data_largest(const struct sh_data *d, int *id)
 {
     enum { LOOKS = 16 };
@@ -165,6 +180,7 @@ out:
     return rc;
 }
 
+/* Targets of -1 do not count; the loss of the step is divided by the number of the others. */
 static int64_t count_targets(const struct sh_data *d, int64_t n, const int32_t *targets)
 {
     int64_t counted = 0, all = n * d->files.seq_len;
@@ -180,12 +196,14 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
     SH_REQUIRE(first >= 0 && n >= 0);
     if (docs && d->document_separator < 0)
         return sh_fail(SH_E_USAGE, "documents cannot be told apart without data.document_separator");
+    /* Read here after all; an error that the other thread met comes up again. */
     if (!sh_data_ahead_take(d->ahead, first, n, tokens, targets, docs))
         SH_TRY(fill(d, first, n, tokens, targets, docs));
     *counted = count_targets(d, n, targets);
     return SH_OK;
 }
 
+/* Returns at once unless an earlier range is still being read. */
 void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs, int64_t count)
 {
     sh_data_ahead_ask(d->ahead, first, n, docs, d->files.masked ? count : 0);

@@ -1,3 +1,6 @@
+/* A set of token files as one row of windows. A window is T + 1 tokens: T inputs and the target of the last one, which
+ * is the first input of the next window. So a file of n tokens has (n - 1) / T windows, none crosses a border between
+ * files, and what is left at a file's end is not used. Window w is found by bisection over the files' first windows. */
 #include "io/data/files.h"
 
 #include "io/data/foreign.h"
@@ -25,6 +28,7 @@ static const struct kind {
     {20240527, 0, 0, "an llm.c training state"},
 };
 
+/* NULL: no header that is known, so the file is bare token ids or something foreign. */
 static const struct kind *find_kind(int32_t magic)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
@@ -33,6 +37,7 @@ static const struct kind *find_kind(int32_t magic)
     return NULL;
 }
 
+/* The size must fit the header exactly: a copy that was cut short would otherwise train on fewer tokens unnoticed. */
 static sh_rc take_header(struct sh_data_file *f, const char *path, const struct kind *kind,
                          const struct sh_token_header *h, int64_t bytes)
 {
@@ -52,6 +57,7 @@ static sh_rc take_header(struct sh_data_file *f, const char *path, const struct 
     return SH_OK;
 }
 
+/* Without a header or a key the vocabulary decides: ids up to 65535 fit into two bytes. */
 static int bare_token_bytes(const struct sh_data_options *opt)
 {
     if (opt->type == SH_TOKEN_AUTO)
@@ -90,6 +96,7 @@ static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const 
     return SH_OK;
 }
 
+/* A file shorter than a header cannot have one. */
 static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                          const struct sh_data_options *opt, int64_t bytes)
 {
@@ -102,6 +109,7 @@ static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, cons
     return kind ? take_header(f, path, kind, &h, bytes) : take_bare(set, f, path, opt, bytes);
 }
 
+/* Appends to `set`, which has room for it. Windows are numbered in the order of the calls. */
 static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *opt, const char *path)
 {
     struct sh_data_file *f = &set->file[set->n];
@@ -121,11 +129,13 @@ static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *o
     return SH_OK;
 }
 
+/* Bytes, not the locale's order. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Masks match a pattern such as *.bin* as well; they belong to their token files and are passed over. */
 static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_options *opt)
 {
     glob_t found;
@@ -153,6 +163,7 @@ sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files
     sh_rc rc;
     SH_REQUIRE(opt->seq_len > 0 && opt->vocab_size > 0);
     set.handles = sh_handles_create();
+    /* A file whose own name has a * or a bracket is that file, not a pattern. */
     if (strpbrk(opt->path, "*?[") && access(opt->path, F_OK) != 0) {
         rc = open_matches(&set, opt);
     } else if (sh_data_mask_is(opt->path)) {
@@ -169,6 +180,7 @@ sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files
     return SH_OK;
 }
 
+/* Also for a set that was opened in part. */
 void sh_data_files_close(struct sh_data_files *set)
 {
     sh_handles_destroy(set->handles);
@@ -176,6 +188,7 @@ void sh_data_files_close(struct sh_data_files *set)
     *set = (struct sh_data_files){0};
 }
 
+/* The last file whose first window is at or before w. */
 static const struct sh_data_file *file_of_window(const struct sh_data_files *set, int64_t w)
 {
     int low = 0, high = set->n;
@@ -205,6 +218,7 @@ static bool is_ignored_elsewhere(uint32_t id)
     return id == (uint32_t)-100 || id == (uint32_t)-1;
 }
 
+/* Here, once for each token read: an id outside of the vocabulary would read memory outside of the embedding. */
 static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t first, int vocab_size)
 {
     for (int i = 0; i < n; i++)
@@ -217,6 +231,7 @@ static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t firs
     return SH_OK;
 }
 
+/* ids [T + 1]. Called by two threads; nothing in `set` changes. */
 sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *ids)
 {
     const struct sh_data_file *f = file_of_window(set, w);
@@ -228,6 +243,7 @@ sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *
     return check_ids(sh_handles_path(set->handles, f->handle), ids, n, first, set->vocab_size);
 }
 
+/* From the second token of the window on: the mask belongs to targets. */
 sh_rc sh_data_files_mask(const struct sh_data_files *set, int64_t w, unsigned char *mask)
 {
     const struct sh_data_file *f = file_of_window(set, w);

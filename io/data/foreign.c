@@ -1,3 +1,5 @@
+/* Training on a gzip file would run without a complaint: its bytes are numbers below 65536, too. So a bare file is
+ * compared with what people give by mistake, and the answer says what to do with it. */
 #include "io/data/foreign.h"
 
 #include <stdbool.h>
@@ -48,6 +50,7 @@ static size_t printable(const unsigned char *s, size_t left)
     return n < left ? n : left;
 }
 
+/* An empty file is no text. All of the head must print. */
 static bool is_text(const unsigned char *head, size_t bytes)
 {
     size_t at = bytes >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark */
@@ -71,6 +74,7 @@ static bool is_json(const unsigned char *head, size_t bytes)
     return at + 1 < bytes && (head[at] == '{' || (head[at] == '[' && strchr(" \t\r\n[{\"", head[at + 1])));
 }
 
+/* Magic numbers first; then text, because 4 KiB of token ids hardly ever print as UTF-8. */
 const struct sh_foreign *sh_data_foreign(const unsigned char *head, size_t bytes)
 {
     for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++)
@@ -78,5 +82,6 @@ const struct sh_foreign *sh_data_foreign(const unsigned char *head, size_t bytes
             return &magics[i].is;
     if (!is_text(head, bytes))
         return NULL;
+    /* JSON is text, too, and has another cure. */
     return is_json(head, bytes) ? &json : &text;
 }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* `device` and `inode` are those of the first open. */
 struct handle {
     char *path;
     int fd;        /* -1: closed */
@@ -41,6 +42,7 @@ static int share_of_descriptors(void)
     return limit.rlim_cur / 4 > MOST ? MOST : (int)(limit.rlim_cur / 4);
 }
 
+/* No file is open yet. */
 struct sh_handles *sh_handles_create(void)
 {
     struct sh_handles *h = sh_calloc(1, sizeof *h);
@@ -51,6 +53,7 @@ struct sh_handles *sh_handles_create(void)
     return h;
 }
 
+/* No read may be under way. */
 void sh_handles_destroy(struct sh_handles *h)
 {
     if (!h)
@@ -65,6 +68,7 @@ void sh_handles_destroy(struct sh_handles *h)
     free(h);
 }
 
+/* Lent; valid as long as `h`. */
 const char *sh_handles_path(const struct sh_handles *h, int file)
 {
     return h->handle[file].path;
@@ -88,6 +92,8 @@ static void close_one(struct sh_handles *h)
     h->open[oldest] = h->open[--h->n_open];
 }
 
+/* The first time remembers which file it is; later times compare. A data set replaced in the middle of a run would
+ * change the samples without a sign. */
 static sh_rc look_at(struct handle *f, int fd, bool again)
 {
     struct stat st;
@@ -124,6 +130,7 @@ static sh_rc open_file(struct sh_handles *h, int file, bool again, int64_t *byte
 
 sh_rc sh_handles_add(struct sh_handles *h, const char *path, int *file, int64_t *bytes)
 {
+    /* May move the array, so it must not run while others read. */
     if (h->n == h->room) {
         h->room = h->room ? 2 * h->room : 16;
         h->handle = sh_realloc(h->handle, (size_t)h->room, sizeof *h->handle);
@@ -133,6 +140,7 @@ sh_rc sh_handles_add(struct sh_handles *h, const char *path, int *file, int64_t 
     return open_file(h, *file, false, bytes);
 }
 
+/* Marks the file as being read, so that close_one() leaves it open until the read is done. */
 static sh_rc take(struct sh_handles *h, int file, int *fd)
 {
     struct handle *f = &h->handle[file];
@@ -151,6 +159,7 @@ static sh_rc take(struct sh_handles *h, int file, int *fd)
     return rc;
 }
 
+/* The read itself is outside of the lock: several threads read at the same time. */
 sh_rc sh_handles_read(struct sh_handles *h, int file, void *data, int64_t bytes, int64_t offset)
 {
     sh_rc rc;

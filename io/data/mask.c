@@ -8,6 +8,7 @@
 
 static const char suffix[] = ".mask";
 
+/* A name that is only the suffix is no mask. */
 bool sh_data_mask_is(const char *path)
 {
     size_t n = strlen(path), end = sizeof suffix - 1;
@@ -15,6 +16,7 @@ bool sh_data_mask_is(const char *path)
     return n > end && strcmp(path + n - end, suffix) == 0;
 }
 
+/* One byte a token, so the sizes must be equal; a mask of another version of the tokens is refused here. */
 static sh_rc open_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path)
 {
     int64_t bytes;
@@ -26,6 +28,8 @@ static sh_rc open_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     return SH_OK;
 }
 
+/* The first file decides for the set: all files have masks or none. A mixture is most often a mask
+ * that was forgotten. */
 static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path, bool must)
 {
     bool there = access(path, F_OK) == 0, first = f == set->file;
@@ -41,6 +45,7 @@ static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     return there ? open_mask(set, f, tokens, path) : SH_OK;
 }
 
+/* `f` must be open already, since the name of the mask is made of its name. */
 sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_cfg_masks want)
 {
     const char *tokens = sh_handles_path(set->handles, f->handle);

@@ -6,6 +6,7 @@
  * one bit, and small data sets are common, so more are taken; a round costs a nanosecond. */
 enum { ROUNDS = 8 };
 
+/* The least number of bits with 4^bits >= n, so that both halves of the network are equally long. */
 static int half_bits(int64_t n)
 {
     int bits = 1;
@@ -14,6 +15,7 @@ static int half_bits(int64_t n)
     return bits;
 }
 
+/* A bijection of 2 * bits bits whatever the round function is: each round can be undone. */
 static uint64_t feistel(uint64_t x, int bits, uint64_t key)
 {
     uint64_t mask = ((uint64_t)1 << bits) - 1;

@@ -1,3 +1,6 @@
+/* Transfers past the page cache (O_DIRECT). A checkpoint is written once and not read soon: through the cache it would
+ * push out what the job needs, and compete with it for memory. Direct transfers need addresses, offsets and lengths in
+ * whole blocks, so the unaligned ends of a range go through the cache. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* O_DIRECT, sync_file_range */
 #endif
@@ -11,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The name may have been replaced between the two opens; then only `fd` is used. */
 static bool is_same_file(int a, int b)
 {
     struct stat x, y;
@@ -18,6 +22,7 @@ static bool is_same_file(int a, int b)
     return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* Never fails: where the file system has no O_DIRECT, everything goes through `fd` and the cache. */
 void sh_file_direct_open(const char *path, int fd, bool writing, struct sh_file_direct *out)
 {
     int direct = open(path, (writing ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
@@ -51,6 +56,8 @@ static sh_rc write_cached(const struct sh_file_direct *f, const char *data, int6
     return SH_OK;
 }
 
+/* EINVAL is what a file system says that takes O_DIRECT at open and not at write; the rest then goes
+ * through the cache. */
 static sh_rc write_aligned(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end)
 {
     ssize_t put = 0;
@@ -66,6 +73,8 @@ static sh_rc write_aligned(const struct sh_file_direct *f, const char *data, int
     return write_cached(f, data + put, at + put, end);
 }
 
+/* Example with blocks of 4 KiB: bytes [1000, 10000) are cached [1000, 4096), direct [4096, 8192), cached [8192, 10000).
+ * data[0] stands for the block border at or before `at`, so that memory is aligned as the file is. */
 sh_rc sh_file_direct_write(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end)
 {
     int64_t origin = sh_file_align_down(at), first = sh_file_align_up(at), last = sh_file_align_down(end);

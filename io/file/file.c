@@ -18,6 +18,7 @@
 /* Linux moves at most 2 GiB in one call; a smaller piece also keeps a signal's wait short. */
 enum { PIECE_BYTES = 256 << 20 };
 
+/* For the message: "is a FIFO" tells more than "not a regular file". */
 static const char *file_kind(mode_t mode)
 {
     static const struct {
@@ -52,6 +53,8 @@ static int open_again(const char *path, int flags)
     return fd;
 }
 
+/* The usual cause of EMFILE is a data set of many files; the limit is in the message because it differs from node to
+ * node. */
 static sh_rc open_failed(const char *path, int err)
 {
     struct rlimit limit;
@@ -82,16 +85,19 @@ sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes)
     return open_regular(path, O_RDONLY, fd, bytes);
 }
 
+/* O_NOFOLLOW: between the first open and this one nobody may put a link in the place of the file. */
 sh_rc sh_file_reopen(const char *path, int *fd, int64_t *bytes)
 {
     return open_regular(path, O_RDWR | O_NOFOLLOW, fd, bytes);
 }
 
+/* Bytes of the next call. */
 static int64_t piece(int64_t bytes)
 {
     return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
 }
 
+/* Short reads are normal on network file systems; only an end of the file before `bytes` is an error. */
 sh_rc sh_file_read(int fd, const char *path, void *data, int64_t bytes, int64_t offset)
 {
     char *to = data;
@@ -127,6 +133,7 @@ sh_rc sh_file_write(int fd, const char *path, const void *data, int64_t bytes, i
     return SH_OK;
 }
 
+/* O_EXCL and O_NOFOLLOW: what exists, or a link that somebody put there, is not written into. */
 sh_rc sh_file_create(const char *path, int *fd)
 {
     int f = open_again(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW);
@@ -150,6 +157,8 @@ static sh_rc check_room(int fd, const char *path, int64_t bytes)
     return SH_OK;
 }
 
+/* A disk that is too small shows now and not after minutes of writing. Reserved blocks also keep ranks that write side
+ * by side from fragmenting the file. */
 sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes)
 {
     int status;
@@ -182,6 +191,7 @@ sh_rc sh_file_sync(int fd, const char *path)
     return SH_OK;
 }
 
+/* mkdir answers EEXIST for a file of that name, too, so the result is looked at. */
 static sh_rc check_folder(const char *path)
 {
     struct stat st;

@@ -1,3 +1,7 @@
+/* One string field of one line of JSON, without building a tree: a corpus in jsonl has millions of lines, and only one
+ * field of each is wanted. The reader passes over everything else, but checks its form, so that a damaged line is
+ * refused with the column. take_ functions store what they read, pass_ functions only check it; both leave `at` on the
+ * byte after it. */
 #include "io/json/field.h"
 
 #include "io/json/json.h"
@@ -7,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* `text` is the caller's, with room for the whole line: a decoded string is never longer than its source. */
 struct reader {
     const char *line;
     size_t at, bytes;
@@ -17,16 +22,19 @@ struct reader {
     bool found;
 };
 
+/* Columns count from 1, in bytes, as editors show them for ASCII. */
 static sh_rc refuse(const struct reader *r, const char *what)
 {
     return sh_fail(SH_E_DATA, "column %zu: %s", r->at + 1, what);
 }
 
+/* -1 at the end, so that callers need no second test. */
 static int peek(const struct reader *r)
 {
     return r->at < r->bytes ? (unsigned char)r->line[r->at] : -1;
 }
 
+/* The byte that follows, -1 at the end of the line. */
 static int skip_space(struct reader *r)
 {
     while (r->at < r->bytes &&
@@ -35,6 +43,7 @@ static int skip_space(struct reader *r)
     return peek(r);
 }
 
+/* -1: no digit. */
 static int hex_digit(int c)
 {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
@@ -74,6 +83,7 @@ static sh_rc take_code(struct reader *r, char *to, size_t *n)
     return SH_OK;
 }
 
+/* After the backslash. */
 static sh_rc take_escape(struct reader *r, char *to, size_t *n)
 {
     static const char from[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
@@ -131,6 +141,7 @@ static sh_rc pass_string(struct reader *r)
     return SH_OK;
 }
 
+/* The number of digits; 0 is for the caller to refuse. */
 static size_t take_digits(struct reader *r)
 {
     size_t begin = r->at;
@@ -140,6 +151,7 @@ static size_t take_digits(struct reader *r)
     return r->at - begin;
 }
 
+/* JSON allows no leading zeros, no lone point and no plus sign; what is no value at all is refused here, too. */
 static sh_rc pass_number(struct reader *r)
 {
     r->at += peek(r) == '-';
@@ -160,6 +172,7 @@ static sh_rc pass_number(struct reader *r)
     return SH_OK;
 }
 
+/* What is none of the three words must be a number. */
 static sh_rc pass_word(struct reader *r)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -189,6 +202,7 @@ static sh_rc more(struct reader *r, char end, bool *goes_on)
     return SH_OK;
 }
 
+/* The opening bracket is not taken yet. */
 static sh_rc pass_list(struct reader *r, int depth)
 {
     bool goes_on = true;
@@ -205,6 +219,7 @@ static sh_rc pass_list(struct reader *r, int depth)
     return SH_OK;
 }
 
+/* White space may stand before it. */
 static sh_rc take_colon(struct reader *r)
 {
     if (skip_space(r) != ':')
@@ -213,6 +228,7 @@ static sh_rc take_colon(struct reader *r)
     return SH_OK;
 }
 
+/* The opening brace is not taken yet. */
 static sh_rc pass_object(struct reader *r, int depth)
 {
     bool goes_on = true;
@@ -233,6 +249,7 @@ static sh_rc pass_object(struct reader *r, int depth)
     return SH_OK;
 }
 
+/* depth: objects and lists around this value. The bound keeps hostile input from using up the stack. */
 static sh_rc pass_value(struct reader *r, int depth)
 {
     int c = skip_space(r);
@@ -255,6 +272,7 @@ static sh_rc take_member(struct reader *r)
     if (skip_space(r) != '"')
         return refuse(r, "no key where one must be");
     SH_TRY(take_string(r, key, &n));
+    /* Compared before the value is read, which may overwrite the key. */
     bool wanted = n == r->field_bytes && memcmp(key, r->field, n) == 0;
     SH_TRY(take_colon(r));
     if (!wanted)
@@ -267,6 +285,7 @@ static sh_rc take_member(struct reader *r)
     return take_string(r, r->text, &r->n);
 }
 
+/* Exactly one object, and white space; the field may stand anywhere in it, once. */
 static sh_rc read_line(struct reader *r)
 {
     bool goes_on = true;
@@ -287,6 +306,7 @@ static sh_rc read_line(struct reader *r)
     return r->found ? SH_OK : sh_fail(SH_E_DATA, "there is no \"%s\" in it", r->field);
 }
 
+/* *n: bytes of the text, which is not ended by a zero and may hold some. */
 sh_rc sh_json_field(const char *line, size_t bytes, const char *field, char *text, size_t *n)
 {
     struct reader r = {.line = line, .bytes = bytes, .field = field, .field_bytes = strlen(field), .text = text};

@@ -1,3 +1,5 @@
+/* JSON files through jansson, with what it does not do by itself: a bound on depth, messages with the file's name,
+ * duplicates refused. */
 #include "io/json/json.h"
 
 #include "src/base/file.h"
@@ -9,6 +11,7 @@ struct place {
     int line, column; /* from 1; column in bytes */
 };
 
+/* Moves past one byte and counts lines. */
 static void step(struct place *at, char c)
 {
     at->column = c == '\n' ? 1 : at->column + 1;
@@ -57,6 +60,8 @@ static sh_rc refuse(json_error_t *error, const char *name)
     return sh_fail(SH_E_DATA, "%s: line %d, column %d: %s", name, error->line, error->column, error->text);
 }
 
+/* JSON_ALLOW_NUL: tokens of a vocabulary may hold it. Duplicate keys are refused, since readers disagree on which one
+ * counts. */
 sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **out)
 {
     json_error_t error;
@@ -69,6 +74,8 @@ sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **o
     return SH_OK;
 }
 
+/* *out is the caller's, freed with json_decref(). max_bytes bounds what a hostile file can make this
+ * process allocate. */
 sh_rc sh_json_load(const char *path, size_t max_bytes, json_t **out)
 {
     char *text;
@@ -80,6 +87,7 @@ sh_rc sh_json_load(const char *path, size_t max_bytes, json_t **out)
     return rc;
 }
 
+/* For messages: "a string is needed, not a list". */
 const char *sh_json_is(const json_t *value)
 {
     static const char *const names[] = {

@@ -1,3 +1,7 @@
+/* Added tokens, such as <|endoftext|>, are found before the text is normalized or cut. A set is an array sorted by
+ * text, with the range of each first byte, so that most places of a text are passed over with one look at a table.
+ * Where several tokens begin at one place the longest wins; what was found is not looked at again, so matches never
+ * overlap. */
 #include "io/token/added.h"
 
 #include "io/token/ranges.h"
@@ -7,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* By bytes, then by length, then by id: of equal texts the token that comes first in the file stands first. */
 static int by_text(const void *a, const void *b)
 {
     const struct sh_added *x = *(const struct sh_added *const *)a, *y = *(const struct sh_added *const *)b;
@@ -19,6 +24,8 @@ static int by_text(const void *a, const void *b)
                                             : (x->id > y->id) - (x->id < y->id);
 }
 
+/* `normalized` chooses which of `all` belong to this set. Tokens whose text normalizes to nothing can
+ * never be found. */
 void sh_added_set_make(struct sh_added_set *set, const struct sh_added *all, int n, bool normalized)
 {
     *set = (struct sh_added_set){.token = sh_calloc((size_t)n + 1, sizeof *set->token)};
@@ -29,6 +36,7 @@ void sh_added_set_make(struct sh_added_set *set, const struct sh_added *all, int
         set->longest = all[i].found_bytes > set->longest ? all[i].found_bytes : set->longest;
     }
     qsort(set->token, (size_t)set->n, sizeof *set->token, by_text);
+    /* first[b] is the first token that begins with byte b or a later one; first[256] is n. */
     for (int b = 0, i = 0; b <= 256; b++) {
         while (i < set->n && (unsigned char)set->token[i]->found_as[0] < b)
             i++;
@@ -36,6 +44,7 @@ void sh_added_set_make(struct sh_added_set *set, const struct sh_added *all, int
     }
 }
 
+/* The tokens themselves belong to whoever made the set. */
 void sh_added_set_free(struct sh_added_set *set)
 {
     free(set->token);
@@ -57,6 +66,8 @@ static const struct sh_added *longest_at(const struct sh_added_set *set, const u
         }
         if (k == bytes)
             break;
+        /* Two searches cut the range to the tokens whose byte k is the text's: first where they begin, then where they
+         * end. */
         int from = low, to = high;
         while (from < to) { /* the first one whose byte k is not below ours */
             int middle = (from + to) / 2;
@@ -78,6 +89,7 @@ static const struct sh_added *longest_at(const struct sh_added_set *set, const u
     return best;
 }
 
+/* Letters, digits, marks and underscores, as \w of the regular expressions that tokenizers uses. */
 static bool is_word(const unsigned char *p)
 {
     size_t n;
@@ -85,11 +97,13 @@ static bool is_word(const unsigned char *p)
     return sh_range_has(sh_unicode_word, sh_unicode_word_n, sh_utf8_get(p, &n));
 }
 
+/* For single_word: no word character on either side. The ends of the text count as borders. */
 static bool stands_alone(const unsigned char *text, size_t bytes, size_t begin, size_t end)
 {
     return (begin == 0 || !is_word(text + begin - sh_utf8_last(text, begin))) && (end == bytes || !is_word(text + end));
 }
 
+/* For lstrip: the token takes the white space before it, but nothing before `least`. */
 static size_t skip_back(const unsigned char *text, size_t at, size_t least)
 {
     while (at > least) {
@@ -101,6 +115,7 @@ static size_t skip_back(const unsigned char *text, size_t at, size_t least)
     return at;
 }
 
+/* For rstrip: white space after the token. */
 static size_t skip_ahead(const unsigned char *text, size_t bytes, size_t at)
 {
     for (size_t n; at < bytes && sh_is_space(sh_utf8_get(text + at, &n)); at += n)
@@ -113,6 +128,7 @@ const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsig
 {
     const struct sh_added *t = NULL;
 
+    /* Byte by byte: no token begins within a character, since both text and tokens are UTF-8. */
     for (size_t i = *from; set->n && i < bytes; i++) {
         if (set->first[text[i]] == set->first[text[i] + 1] || !(t = longest_at(set, text + i, bytes - i)))
             continue;

@@ -1,3 +1,6 @@
+/* What a thread of the pool does with a batch: check that it is UTF-8, cut it into documents, encode each one with what
+ * goes before and after it. A batch holds whole documents only, so that no thread needs another one's. The tokenizer
+ * "byte" has no documents and takes the bytes as they are. */
 #include "io/token/batch.h"
 
 #include "io/json/field.h"
@@ -5,11 +8,13 @@
 
 #include <stdlib.h>
 
+/* One for each thread: an encoder has scratch memory and a cache, which threads do not share. */
 struct worker {
     struct sh_encoder *encoder;
     struct sh_text text; /* of one document, or of a batch that was mended */
 };
 
+/* Runs in the thread that will use it. */
 void *sh_batch_worker_create(const void *ctx)
 {
     const struct sh_batch_job *job = ctx;
@@ -72,12 +77,14 @@ static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, stru
     size_t first = b->ids.n;
     SH_TRY(sh_encode(w->encoder, text, bytes, SH_ENCODE_END, &b->ids));
     SH_TRY(refuse_twice(&b->ids, begin, first));
+    /* The template, or the text itself, may end with that token. */
     if (job->end >= 0 && (b->ids.n == begin || b->ids.id[b->ids.n - 1] != (uint32_t)job->end))
         sh_ids_put(&b->ids, (uint32_t)job->end);
     b->documents++;
     return SH_OK;
 }
 
+/* A line of white space; a zero byte is none (strchr finds the end of its list). */
 static bool is_blank(const unsigned char *line, size_t bytes)
 {
     while (bytes > 0 && strchr(" \t\r\n", line[bytes - 1]) && line[bytes - 1])
@@ -85,6 +92,7 @@ static bool is_blank(const unsigned char *line, size_t bytes)
     return bytes == 0;
 }
 
+/* jsonl: a document is one field of each line. Messages count lines of the file, from 1. */
 static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     int64_t number = b->first;
@@ -96,6 +104,7 @@ static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct 
         if (is_blank(line, bytes))
             continue;
         w->text.n = 0;
+        /* A decoded string is never longer than the line that it stands in. */
         char *text = (char *)sh_text_room(&w->text, bytes + 1);
         sh_rc rc = sh_json_field((const char *)line, bytes, job->field, text, &n);
         if (rc == SH_OK)
@@ -106,6 +115,7 @@ static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct 
     return SH_OK;
 }
 
+/* Text: documents between separators, or the whole batch. Messages count bytes of the file, from 1. */
 static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     for (size_t at = 0, after; at < b->text.n; at = after) {
@@ -113,6 +123,7 @@ static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct 
         after = end;
         if (job->separator)
             end = sh_batch_separator(job->separator, b->text.at, b->text.n, at, true, &after);
+        /* No separator: the document is the rest. */
         if (end == b->text.n)
             after = end;
         sh_rc rc = put_document(job, w, b, b->text.at + at, end - at);
@@ -123,6 +134,8 @@ static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct 
     return SH_OK;
 }
 
+/* --invalid replace: each longest beginning of a character that is wrong becomes one U+FFFD, as Python
+ * and Rust do it. */
 static void mend(struct sh_text *text, struct sh_text *scratch)
 {
     scratch->n = 0;
@@ -139,6 +152,7 @@ static void mend(struct sh_text *text, struct sh_text *scratch)
     sh_text_put(text, scratch->at, scratch->n);
 }
 
+/* By line where a document is a line, else by byte; both from the beginning of the file. */
 static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
 {
     int64_t line = b->first;
@@ -150,6 +164,7 @@ static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
                    b->text.at[at]);
 }
 
+/* Called from any thread of the pool; `ctx` is read only, `worker` and `b` are this thread's. */
 sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
 {
     const struct sh_batch_job *job = ctx;
@@ -160,6 +175,7 @@ sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
     size_t right = sh_utf8_check(b->text.at, b->text.n);
     if (right < b->text.n && !job->replace_invalid)
         return refuse_bytes(b, right);
+    /* Places in later messages are those of the mended text. */
     if (right < b->text.n)
         mend(&b->text, &w->text);
     return b->lines ? put_lines(job, w, b) : put_texts(job, w, b);

@@ -1,3 +1,5 @@
+/* Writes a token file: a header of llm.c, then ids of two or four bytes. The number of tokens is known only at the end,
+ * so room is left for the header, and it is written last. The file has its name only when it is complete. */
 #include "io/token/bin.h"
 
 #include "io/data/format.h"
@@ -11,6 +13,7 @@
 
 enum { BUFFER_BYTES = 1 << 20 };
 
+/* A buffer of one MiB turns ids into few large writes. */
 struct sh_token_writer {
     struct sh_new_file file;
     int token_bytes; /* 2 or 4 */
@@ -20,6 +23,7 @@ struct sh_token_writer {
     unsigned char buffer[BUFFER_BYTES];
 };
 
+/* NULL is fine. The file that was begun is deleted; one of the same name from before stays. */
 void sh_token_writer_abandon(struct sh_token_writer *w)
 {
     if (!w)
@@ -28,6 +32,7 @@ void sh_token_writer_abandon(struct sh_token_writer *w)
     free(w);
 }
 
+/* Two bytes hold ids up to 65535, which is a vocabulary of 65536. */
 sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_writer **out)
 {
     struct sh_token_writer *w = sh_calloc(1, sizeof *w);
@@ -42,6 +47,7 @@ sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_wri
     return SH_OK;
 }
 
+/* After what is written already; the header's place is skipped at the beginning. */
 static sh_rc flush(struct sh_token_writer *w)
 {
     SH_TRY(sh_file_write(w->file.fd, w->file.temp, w->buffer, (int64_t)w->buffered, w->written));
@@ -67,6 +73,7 @@ static void put_ids(struct sh_token_writer *w, const uint32_t *ids, size_t n)
 
 sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t n)
 {
+    /* The count in the header has 31 bits. */
     if (n > (size_t)(SH_TOKEN_COUNT_MAX - w->tokens))
         return sh_fail(SH_E_DATA,
                        "%s would have more than %d tokens, which its format cannot say; write several files and "
@@ -84,6 +91,7 @@ sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t
     return SH_OK;
 }
 
+/* The rest of its bytes is zero. */
 static sh_rc write_header(struct sh_token_writer *w)
 {
     bool narrow = w->token_bytes == 2;
@@ -97,6 +105,7 @@ static sh_rc write_header(struct sh_token_writer *w)
     return sh_file_write(w->file.fd, w->file.temp, bytes, sizeof bytes, 0);
 }
 
+/* Frees the writer, also when it fails. */
 sh_rc sh_token_writer_commit(struct sh_token_writer *w)
 {
     sh_rc rc;
@@ -108,6 +117,7 @@ out:
     return rc;
 }
 
+/* All ids at once, for tests and small files. */
 sh_rc sh_token_write(const char *path, int vocab_size, const uint32_t *ids, size_t n)
 {
     struct sh_token_writer *w;

@@ -1,3 +1,6 @@
+/* A hash table with open addressing and linear steps. Rows are small and lie together; ids and texts are in one store
+ * of their own, where they are only appended. At half full, or when the store is, all is forgotten at once: that is
+ * cheaper than keeping track of what was used last. */
 #include "io/token/cache.h"
 
 #include <stdlib.h>
@@ -20,6 +23,7 @@ struct sh_cache {
     struct row row[ROWS];
 };
 
+/* 20 MiB of addresses; pages are taken as they fill. */
 struct sh_cache *sh_cache_create(void)
 {
     struct sh_cache *c = sh_calloc(1, sizeof *c);
@@ -69,6 +73,7 @@ bool sh_cache_get(const struct sh_cache *c, uint64_t hash, const unsigned char *
         const struct row *r = &c->row[i];
         if (r->check != check || r->bytes != bytes || !same_bytes(c->store + r->at + r->n, piece, bytes))
             continue;
+        /* One more than needed, since first is written even when a piece has no ids. */
         uint32_t *to = sh_ids_room(out, r->n + 1);
         to[0] = r->first;
         for (uint32_t k = 1; k < r->n; k++)
@@ -84,6 +89,7 @@ void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece,
 {
     uint32_t words = (uint32_t)(n + (bytes + 3) / 4), i = hash & (ROWS - 1);
 
+    /* Rows only: what is in the store is overwritten from its beginning. */
     if (c->rows == MOST || c->used + words > STORE_WORDS) {
         memset(c->row, 0, sizeof c->row);
         c->rows = c->used = 0;
@@ -92,6 +98,7 @@ void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece,
         i = (i + 1) & (ROWS - 1);
     if (n)
         memcpy(c->store + c->used, ids, n * sizeof *ids);
+    /* The text fills whole words; the bytes after it are never compared. */
     memcpy(c->store + c->used + n, piece, bytes);
     c->row[i] = (struct row){(uint32_t)(hash >> 32), c->used, n ? ids[0] : 0, (uint16_t)bytes, (uint16_t)n};
     c->used += words;

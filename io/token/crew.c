@@ -1,3 +1,7 @@
+/* A pool of threads that encode batches, in order. Batches go around a ring of slots: EMPTY, filled by the caller and
+ * GIVEN, UNDER_WAY in a thread, DONE, taken by the caller in the order in which they were given. `put`, `begun` and
+ * `taken` count batches, and taken <= begun <= put <= taken + slots. So output has the order of the input whatever the
+ * threads do, and memory is bounded by the slots. */
 #include "io/token/crew.h"
 
 #include <pthread.h>
@@ -6,6 +10,7 @@
 
 enum state { EMPTY, GIVEN, UNDER_WAY, DONE };
 
+/* Its buffers are used again by later batches. */
 struct slot {
     struct sh_batch batch;
     enum state state;
@@ -38,6 +43,7 @@ static struct slot *begin_next(struct sh_crew *c)
     return s;
 }
 
+/* A failure is in the batch; the thread goes on, and the caller meets it in its turn. */
 static void end_one(struct sh_crew *c, struct slot *s)
 {
     pthread_mutex_lock(&c->lock);
@@ -46,6 +52,7 @@ static void end_one(struct sh_crew *c, struct slot *s)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* The worker is made in its thread, so that its memory is near to it. */
 static void *work(void *arg)
 {
     struct sh_crew *c = arg;
@@ -53,6 +60,7 @@ static void *work(void *arg)
 
     for (struct slot *s; (s = begin_next(c)) != NULL; end_one(c, s)) {
         s->batch.rc = c->job.encode(c->job.ctx, worker, &s->batch);
+        /* The text of an error belongs to the thread that failed; the caller is another one. */
         if (s->batch.rc != SH_OK)
             s->batch.error = sh_strdup(sh_error_text());
     }
@@ -80,6 +88,7 @@ sh_rc sh_crew_start(const struct sh_crew_job *job, struct sh_crew **out)
     struct sh_crew *c = sh_calloc(1, sizeof *c);
 
     c->job = *job;
+    /* Two batches for each thread, so that none waits while the caller writes, and two more for the caller. */
     c->slots = 2 * (int64_t)job->threads + 2;
     c->slot = sh_calloc((size_t)c->slots, sizeof *c->slot);
     c->thread = sh_calloc((size_t)job->threads, sizeof *c->thread);
@@ -97,6 +106,7 @@ sh_rc sh_crew_start(const struct sh_crew_job *job, struct sh_crew **out)
     return SH_OK;
 }
 
+/* NULL is fine. Batches that nobody has begun are dropped; those under way are finished. */
 void sh_crew_stop(struct sh_crew *c)
 {
     if (!c)
@@ -133,12 +143,14 @@ static void give_back(struct sh_crew *c)
     c->taking = false;
 }
 
+/* NULL: all slots are in use, take one first. Also gives back what was taken last. */
 struct sh_batch *sh_crew_room(struct sh_crew *c)
 {
     give_back(c);
     return c->put - c->taken < c->slots ? &c->slot[c->put % c->slots].batch : NULL;
 }
 
+/* The batch that sh_crew_room() returned; from here on it is the pool's. */
 void sh_crew_give(struct sh_crew *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -147,6 +159,8 @@ void sh_crew_give(struct sh_crew *c)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* The oldest batch, the caller's until the next call of room or take. NULL: none was given, or it is not done and
+ * `wait` is false. */
 struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait)
 {
     struct slot *s = &c->slot[c->taken % c->slots];
@@ -155,6 +169,7 @@ struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait)
     if (c->taken == c->put)
         return NULL;
     pthread_mutex_lock(&c->lock);
+    /* Only the oldest counts: output keeps the order of the input. */
     while (wait && s->state != DONE)
         pthread_cond_wait(&c->done, &c->lock);
     bool done = s->state == DONE;
@@ -166,6 +181,7 @@ struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait)
     return &s->batch;
 }
 
+/* In the caller's thread, so that the text is where the caller's errors are. */
 sh_rc sh_crew_rc(const struct sh_batch *b)
 {
     return b->rc == SH_OK ? SH_OK : sh_fail(b->rc, "%s", b->error);

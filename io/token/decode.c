@@ -1,3 +1,6 @@
+/* From ids back to text. Each id is a word; the decoder of the file is a list of steps, and each step maps a list of
+ * strings to a list of strings. The last list is joined. A stream of ids may end within a character, so bytes that are
+ * no UTF-8 become U+FFFD instead of an error. */
 #include "io/token/decode.h"
 
 #include "io/token/model.h"
@@ -7,6 +10,7 @@
 
 static const char unreadable[] = "\xef\xbf\xbd"; /* U+FFFD */
 
+/* Zeroed afterwards, so that a second call does nothing. */
 void sh_decode_free(struct sh_decode *d)
 {
     free(d->from);
@@ -24,6 +28,7 @@ static void end_piece(struct sh_strings *p)
     p->end[p->n++] = p->text.n;
 }
 
+/* Copies. */
 void sh_strings_put(struct sh_strings *p, const void *text, size_t bytes)
 {
     sh_text_put(&p->text, text, bytes);
@@ -37,6 +42,7 @@ void sh_strings_free(struct sh_strings *p)
     *p = (struct sh_strings){0};
 }
 
+/* Lent until the next string is added. */
 static const unsigned char *piece(const struct sh_strings *p, size_t i, size_t *bytes)
 {
     size_t begin = i ? p->end[i - 1] : 0;
@@ -68,6 +74,7 @@ static void put_bytes(struct sh_text *out, const unsigned char *word, size_t byt
     for (size_t i = 0, n; i < bytes; i += n) {
         int byte = sh_code_to_byte(sh_utf8_get(word + i, &n));
         unsigned char c = (unsigned char)byte;
+        /* An added token, say; nothing of it is read as bytes. */
         if (byte < 0) {
             out->n = before;
             sh_text_put(out, word, bytes);
@@ -77,6 +84,8 @@ static void put_bytes(struct sh_text *out, const unsigned char *word, size_t byt
     }
 }
 
+/* Bytes of all words together, because a character may be spread over several of them; so this step
+ * leaves one string. */
 static void byte_level(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     struct sh_text all = {0};
@@ -92,11 +101,13 @@ static void byte_level(const struct sh_decode *d, const struct sh_strings *in, s
     free(all.at);
 }
 
+/* In each string by itself: a text that is spread over two is not found. */
 static void replace(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     for (size_t i = 0; i < in->n; i++) {
         size_t n;
         const unsigned char *p = piece(in, i, &n), *at;
+        /* Not memmem with an empty remainder, whose pointer may be NULL. */
         while (n > 0 && (at = memmem(p, n, d->from, d->from_bytes)) != NULL) {
             sh_text_put(&out->text, p, (size_t)(at - p));
             sh_text_put(&out->text, d->to, d->to_bytes);
@@ -108,6 +119,7 @@ static void replace(const struct sh_decode *d, const struct sh_strings *in, stru
     }
 }
 
+/* -1: no digit. */
 static int hex(unsigned char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
@@ -134,6 +146,7 @@ static void flush_bytes(struct sh_text *row, struct sh_strings *out)
     row->n = 0;
 }
 
+/* ByteFallback: words such as <0x41> are bytes; other words end a row of them. */
 static void bytes(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     struct sh_text row = {0};
@@ -155,17 +168,20 @@ static void bytes(const struct sh_decode *d, const struct sh_strings *in, struct
     free(row.at);
 }
 
+/* All strings become one, for steps that look at the beginning or the end of the whole text. */
 static void fuse(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     (void)d;
     sh_strings_put(out, in->text.at, in->text.n);
 }
 
+/* `from` is the character that strip removes. */
 static bool ends_with(const unsigned char *p, size_t n, const struct sh_decode *d)
 {
     return n >= d->from_bytes && memcmp(p + n - d->from_bytes, d->from, d->from_bytes) == 0;
 }
 
+/* Up to `start` characters at the front and `stop` at the end of each string. */
 static void strip(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -181,6 +197,7 @@ static void strip(const struct sh_decode *d, const struct sh_strings *in, struct
     }
 }
 
+/* The mark is a space again. In the first string it was put there by the encoder and goes away. */
 static void metaspace(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -198,6 +215,7 @@ static void metaspace(const struct sh_decode *d, const struct sh_strings *in, st
     }
 }
 
+/* Each step makes a new list and frees the one before; `words` ends as the last one. */
 void sh_decode(const struct sh_decode *steps, int n, struct sh_strings *words)
 {
     static void (*const kinds[])(const struct sh_decode *, const struct sh_strings *, struct sh_strings *) = {

@@ -1,3 +1,6 @@
+/* Regular expressions of pre-tokenizers, matched by PCRE2. They are written for Oniguruma, so sh_pattern_translate()
+ * turns them into what means the same in PCRE2 and refuses the rest. Compiled code is read by all threads; match data,
+ * context and stack belong to one. */
 #include "io/token/expression.h"
 
 #include "io/token/pattern.h"
@@ -21,6 +24,7 @@ struct sh_expression_scratch {
     pcre2_jit_stack *stack;
 };
 
+/* At an empty match the cutting would stand still. */
 static sh_rc refuse_empty(pcre2_code *code)
 {
     uint32_t empty = 0;
@@ -83,6 +87,7 @@ void sh_expression_scratch_destroy(struct sh_expression_scratch *s)
     free(s);
 }
 
+/* Limits of steps, memory or stack: PCRE2 says which. */
 static sh_rc refuse_match(int error)
 {
     PCRE2_UCHAR what[160];
@@ -106,6 +111,8 @@ sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratc
     return *end > *begin ? SH_OK : sh_fail(SH_E_DATA, "the expression of the pre-tokenizer matches an empty text");
 }
 
+/* Without PCRE2 tokenizers of words still work where nothing is cut by an expression; the rest is refused when the file
+ * is read. */
 #else
 
 static sh_rc refuse(void)

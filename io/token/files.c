@@ -1,3 +1,7 @@
+/* `sherd tokenize`: text files into one or two token files. One thread reads, cuts at ends of documents and writes; the
+ * pool encodes. The main loop finds a free slot (and writes what is ready meanwhile), fills it with whole documents and
+ * gives it to the pool. With a validation file the last part of all text goes there: a byte is computed from the sizes,
+ * and moved to the next beginning of a line. */
 #include "io/token/files.h"
 
 #include "io/data/format.h"
@@ -43,12 +47,14 @@ struct input {
     size_t scanned;     /* of the batch that is being filled: lines up to here are no separators */
 };
 
+/* Device and inode: the same file, whatever links lead to it. */
 static bool same_inode(const char *a, const char *b)
 {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* Lent. */
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -72,6 +78,7 @@ static bool same_place(const char *a, const char *b)
     return same;
 }
 
+/* By the option, else by the name. */
 static bool is_lines(const struct sh_token_options *opt, const char *path)
 {
     static const char *const ends[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"};
@@ -85,6 +92,7 @@ static bool is_lines(const struct sh_token_options *opt, const char *path)
     return false;
 }
 
+/* An output that is also an input would be replaced by its own tokens. Packed text has no places to count bytes in. */
 static sh_rc check_inputs(const struct sh_token_options *opt)
 {
     for (int i = 0; i < opt->n_inputs; i++) {
@@ -102,6 +110,7 @@ static sh_rc check_inputs(const struct sh_token_options *opt)
     return SH_OK;
 }
 
+/* Before any file is opened. */
 static sh_rc check_options(const struct sh_token_options *opt)
 {
     if (opt->n_inputs < 1)
@@ -132,6 +141,8 @@ static sh_rc check_bytes(const struct sh_token_options *opt)
     return SH_OK;
 }
 
+/* The token that ends a document: --eos, else what the model's folder says. Without one, documents would run into each
+ * other, so its lack is an error and not a default. */
 static sh_rc find_end(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
@@ -151,6 +162,7 @@ static sh_rc find_end(struct job *j)
         j->tokenizer->path);
 }
 
+/* Strings are lent from the options, which outlive the job. */
 static sh_rc open_tokenizer(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
@@ -171,6 +183,7 @@ static sh_rc look_at_inputs(struct job *j)
     j->input_bytes = sh_calloc((size_t)j->opt->n_inputs, sizeof *j->input_bytes);
     for (int i = 0; i < j->opt->n_inputs; i++) {
         struct sh_source *s;
+        /* Also starts the unpacking, so that a form that is not read is refused here. */
         SH_TRY(sh_source_open(j->opt->inputs[i], &s, &j->input_bytes[i]));
         sh_source_close(s);
         j->total += j->input_bytes[i];
@@ -181,6 +194,8 @@ static sh_rc look_at_inputs(struct job *j)
 /* Validation: the cut moves to the first line begin at or behind it; a text without a line end there is cut where
  * it is. */
 
+/* *at becomes the first beginning of a line at or after it, -1: there is none in this file. Starts one byte earlier,
+ * since the byte before may be the end of a line already. */
 static sh_rc next_line(const char *path, int64_t *at)
 {
     unsigned char text[4096];
@@ -205,6 +220,8 @@ out:
     return rc;
 }
 
+/* Goes on into later files until a line begins. Example: files of 10 and 10 bytes, cut at 8: the first line beginning
+ * at or after byte 8, else byte 10, where the second file begins. */
 static sh_rc move_cut_to_line(struct job *j)
 {
     int64_t begin = 0;
@@ -226,6 +243,7 @@ static sh_rc move_cut_to_line(struct job *j)
     return SH_OK;
 }
 
+/* INT64_MAX: no validation part, so that comparisons need no other case. */
 static sh_rc find_cut(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
@@ -250,10 +268,12 @@ static size_t whole_documents(const struct job *j, struct input *in, const struc
     const unsigned char *end = n ? memrchr(text->at + text->n - n, '\n', n) : NULL;
     size_t whole = 0, after = in->scanned;
 
+    /* Bytes need no documents: all is whole. */
     if (!j->tokenizer->ops->whole)
         return text->n;
     if (!end)
         return 0;
+    /* A line is a document, so the last end of a line is the last end of a document. */
     if (in->lines)
         return (size_t)(end - text->at) + 1;
     while (j->batch.separator &&
@@ -263,6 +283,7 @@ static size_t whole_documents(const struct job *j, struct input *in, const struc
     return whole;
 }
 
+/* A document must fit into memory, with its ids. A file without any separator meets this first. */
 static sh_rc refuse_long(const struct job *j, const struct input *in)
 {
     if (in->lines)
@@ -285,6 +306,7 @@ static sh_rc fill(struct job *j, struct input *in, struct sh_batch *b)
     sh_text_put(&b->text, j->rest.at, j->rest.n);
     j->rest.n = in->scanned = 0;
     while (!whole && !in->ended && j->read < limit) {
+        /* Never past the cut: training and validation text must not be in one batch. */
         size_t room = (int64_t)j->piece_bytes < limit - j->read ? j->piece_bytes : (size_t)(limit - j->read);
         if ((int64_t)b->text.n > j->document_bytes)
             return refuse_long(j, in);
@@ -295,13 +317,16 @@ static sh_rc fill(struct job *j, struct input *in, struct sh_batch *b)
         in->ended = n == 0;
         whole = whole_documents(j, in, &b->text, n);
     }
+    /* At the end of a part all is whole, whatever it ends with. */
     if (in->ended || j->read == limit)
         whole = b->text.n;
+    /* The beginning of a document goes to the front of the next batch. */
     sh_text_put(&j->rest, b->text.at + whole, b->text.n - whole);
     b->text.n = whole;
     return SH_OK;
 }
 
+/* Places in messages are of the file and not of the batch. `first` is its first line, or its first byte. */
 static void name_batch(struct input *in, struct sh_batch *b)
 {
     b->name = in->path;
@@ -314,8 +339,10 @@ static void name_batch(struct input *in, struct sh_batch *b)
 
 /* Writing. */
 
+/* Counts and reports after the write, so that progress never runs ahead of the file. */
 static sh_rc write_batch(struct job *j, const struct sh_batch *b)
 {
+    /* In the order of the input, so the first failure of the text is the one reported. */
     SH_TRY(sh_crew_rc(b));
     SH_TRY(sh_token_writer_put(b->val ? j->val : j->train, b->ids.id, b->ids.n));
     *(b->val ? &j->report.val_tokens : &j->report.tokens) += (int64_t)b->ids.n;
@@ -337,6 +364,7 @@ static sh_rc write_ready(struct job *j, bool all)
     return SH_OK;
 }
 
+/* Takes finished batches in order until a slot is free. */
 static sh_rc find_room(struct job *j, struct sh_batch **b)
 {
     SH_TRY(write_ready(j, false));
@@ -345,6 +373,7 @@ static sh_rc find_room(struct job *j, struct sh_batch **b)
     return SH_OK;
 }
 
+/* The last batch of a file may be empty; it is given all the same and writes nothing. */
 static sh_rc encode_input(struct job *j, struct input *in)
 {
     while (!in->ended) {
@@ -357,6 +386,7 @@ static sh_rc encode_input(struct job *j, struct input *in)
     return SH_OK;
 }
 
+/* Files one after the other. A document never crosses from one to the next. */
 static sh_rc encode_all(struct job *j)
 {
     for (int i = 0; i < j->opt->n_inputs; i++) {
@@ -369,9 +399,11 @@ static sh_rc encode_all(struct job *j)
             return rc;
         j->before += bytes;
     }
+    /* Waits for all threads. */
     return write_ready(j, true);
 }
 
+/* The cores that this process may use, which on a node of Slurm are fewer than there are. */
 static int threads_of(const struct sh_token_options *opt)
 {
     cpu_set_t set;
@@ -390,6 +422,7 @@ static sh_rc commit(struct sh_token_writer **w)
     return mine ? sh_token_writer_commit(mine) : SH_OK;
 }
 
+/* Outputs are created last and get their names last: a mistake in an input leaves the old files as they were. */
 static sh_rc run(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
@@ -407,12 +440,14 @@ static sh_rc run(struct job *j)
         SH_TRY(sh_token_writer_open(opt->val_output, j->tokenizer->vocab_size, &j->val));
     SH_TRY(sh_crew_start(&crew, &j->crew));
     SH_TRY(encode_all(j));
+    /* Files of blank lines only: no token file is made. */
     if (j->tokenizer->ops->whole && j->report.documents == 0)
         return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", opt->inputs[0]);
     SH_TRY(commit(&j->train));
     return commit(&j->val);
 }
 
+/* The pool goes first: its threads read the tokenizer. */
 static void clean(struct job *j)
 {
     sh_crew_stop(j->crew);
@@ -423,6 +458,7 @@ static void clean(struct job *j)
     free(j->rest.at);
 }
 
+/* The report is filled only on success. */
 sh_rc sh_token_file(const struct sh_token_options *opt, struct sh_token_report *report)
 {
     struct job j = {.opt = opt,

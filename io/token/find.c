@@ -1,3 +1,5 @@
+/* Which tokenizer a name means, and the calls through its table of functions. A folder or a file of transformers, or
+ * the word "byte". A tokenizer is read once and shared; an encoder belongs to one thread. */
 #include "io/token/token.h"
 
 #include "io/json/json.h"
@@ -14,6 +16,7 @@
 
 enum { MOST_BYTES = 256 << 20, MOST_CONFIG = 1 << 20 };
 
+/* `own` is NULL where the tokenizer needs no scratch memory. */
 struct sh_encoder {
     const struct sh_tokenizer *t;
     void *own;
@@ -34,6 +37,7 @@ static sh_rc read_end(const char *folder, const char *name, int64_t *id)
     json_t *config;
     sh_rc rc = SH_OK;
 
+    /* An earlier file that named one wins. */
     if (*id < 0 && access(path, F_OK) == 0) {
         SH_TRY_OUT(sh_json_load(path, MOST_CONFIG, &config));
         *id = first_id(json_object_get(config, "eos_token_id"));
@@ -44,6 +48,8 @@ out:
     return rc;
 }
 
+/* generation_config.json goes first: models for chat name the token there that ends an answer. Ids beyond the words
+ * mean that files of two models are mixed. */
 static sh_rc find_end(struct sh_tokenizer *t)
 {
     const char *slash = strrchr(t->path, '/');
@@ -84,6 +90,7 @@ static sh_rc refuse_folder(const char *folder)
     return sh_fail(SH_E_DATA, "%s has no tokenizer.json", folder);
 }
 
+/* *path is the caller's. */
 static sh_rc find_file(const char *name, char **path)
 {
     struct stat st;
@@ -102,6 +109,7 @@ static sh_rc find_file(const char *name, char **path)
     return SH_OK;
 }
 
+/* The file is read whole, so that its hash is of the bytes that were parsed. */
 static sh_rc open_file(struct sh_tokenizer *t)
 {
     struct sh_hf *hf;
@@ -119,6 +127,7 @@ static sh_rc open_file(struct sh_tokenizer *t)
     return find_end(t);
 }
 
+/* A file that is called "byte" is given as ./byte. */
 sh_rc sh_tokenizer_open(const char *name, struct sh_tokenizer **out)
 {
     bool byte = strcmp(name, sh_token_byte.name) == 0;
@@ -139,6 +148,7 @@ out:
     return rc;
 }
 
+/* NULL is fine; encoders must be destroyed before. */
 void sh_tokenizer_close(struct sh_tokenizer *t)
 {
     if (!t)
@@ -149,11 +159,13 @@ void sh_tokenizer_close(struct sh_tokenizer *t)
     free(t);
 }
 
+/* The id of a word, -1: there is none. */
 int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word)
 {
     return t->ops->find ? t->ops->find(t->own, word) : -1;
 }
 
+/* Keeps `t` by address. */
 struct sh_encoder *sh_encoder_create(const struct sh_tokenizer *t)
 {
     struct sh_encoder *e = sh_calloc(1, sizeof *e);
@@ -170,6 +182,7 @@ void sh_encoder_destroy(struct sh_encoder *e)
     free(e);
 }
 
+/* Appends to `out`. */
 sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out)
 {
     return e->t->ops->encode(e->t->own, e->own, text, bytes, how, out);

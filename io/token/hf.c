@@ -1,3 +1,7 @@
+/* Reads a tokenizer.json: the words and merges of the model, then the added tokens. Everything in the file that could
+ * change an id is either read or refused by its name; nothing is passed over in silence, since one wrong id in a
+ * thousand would spoil a training run without a sign. The order of reading matters: parts first, because they say
+ * whether the model is of bytes; then words, merges, and tokens that get the ids after them. */
 #include "io/token/hf.h"
 
 #include "io/token/parts.h"
@@ -9,6 +13,7 @@
 /* SentencePiece's mark of a space, U+2581. */
 static const char mark[] = "\xe2\x96\x81";
 
+/* Also one that was read in part. */
 void sh_hf_free(struct sh_hf *hf)
 {
     if (!hf)
@@ -35,6 +40,7 @@ void sh_hf_free(struct sh_hf *hf)
     free(hf);
 }
 
+/* The bound keeps a hostile file from asking for gigabytes of words. */
 static sh_rc id_of(const json_t *value, const char *word, uint32_t *id)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= SH_HF_IDS)
@@ -65,6 +71,7 @@ static sh_rc make_room(struct sh_hf *hf, const json_t *vocab, const json_t *adde
     }
     if (hf->words == 0)
         return sh_fail(SH_E_DATA, "there is no word in it");
+    /* Each text twice: as the file has it, and as bytes. */
     sh_text_room(&hf->store, 2 * bytes + 2);
     hf->word = sh_calloc((size_t)hf->words, sizeof *hf->word);
     sh_words_init(&hf->by_text, json_object_size(vocab) + json_array_size(added));
@@ -78,6 +85,7 @@ static int shown(size_t bytes)
     return bytes < 40 ? (int)bytes : 40;
 }
 
+/* Two words with one id would make decoding ambiguous. text is lent. */
 static sh_rc take_id(struct sh_hf *hf, uint32_t id, const char *text, size_t bytes)
 {
     const struct sh_hf_word *there = &hf->word[id];
@@ -106,6 +114,8 @@ static void add_as_bytes(struct sh_hf *hf, const char *text, size_t bytes, uint3
     sh_words_put(&hf->model.words, hf->store.at + begin, hf->store.n - begin, id);
 }
 
+/* by_text has the texts of the file, for merges and tokens; model.words has what is met in a text, which for byte-level
+ * models are the bytes. */
 static sh_rc read_words(struct sh_hf *hf, const json_t *vocab)
 {
     const json_t *value;
@@ -140,6 +150,7 @@ static sh_rc sides(const json_t *merge, const char *side[2], size_t bytes[2])
     }
     if (json_is_array(merge) && json_array_size(merge) == 2)
         return SH_OK;
+    /* The old form has one blank between the two; a word with a blank can only be written in the new one. */
     const char *text = json_string_value(merge), *blank = text ? strchr(text, ' ') : NULL;
     if (!blank || strchr(blank + 1, ' '))
         return sh_fail(SH_E_DATA, "a merge is [\"a\", \"b\"] or \"a b\"");
@@ -150,6 +161,7 @@ static sh_rc sides(const json_t *merge, const char *side[2], size_t bytes[2])
     return SH_OK;
 }
 
+/* Both words and their join must exist. The rank is the place in the list: lower ones are merged first. */
 static sh_rc read_merge(struct sh_hf *hf, const json_t *merge, uint32_t rank, struct sh_text *whole)
 {
     const char *side[2];
@@ -172,6 +184,7 @@ static sh_rc read_merge(struct sh_hf *hf, const json_t *merge, uint32_t rank, st
     return SH_OK;
 }
 
+/* The first line of a merges.txt, which some files still have. */
 static bool is_version(const json_t *merge)
 {
     const char *text = json_string_value(merge);
@@ -179,6 +192,7 @@ static bool is_version(const json_t *merge)
     return text && !strncmp(text, "#version", 8);
 }
 
+/* A failure says which merge, counted from 0 as JSON tools do. */
 static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
 {
     struct sh_text whole = {0};
@@ -204,12 +218,14 @@ static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
     return rc;
 }
 
+/* Values that have no effect on ids. */
 static bool is_nothing(const json_t *value)
 {
     return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_number(value) && json_number_value(value) == 0);
 }
 
+/* A file without a type is BPE when it has merges. Dropout would give other ids at each call. */
 static sh_rc refuse_model(const json_t *model)
 {
     static const char *const others[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
@@ -228,6 +244,7 @@ static sh_rc refuse_model(const json_t *model)
                        "ignore_merges vocab merges");
 }
 
+/* SH_NO_ID: unknown symbols are left out. */
 static sh_rc read_unk(struct sh_hf *hf, const json_t *model)
 {
     const json_t *unk = json_object_get(model, "unk_token");
@@ -241,6 +258,7 @@ static sh_rc read_unk(struct sh_hf *hf, const json_t *model)
     return hf->model.unk >= 0 ? SH_OK : sh_fail(SH_E_DATA, "unk_token \"%.40s\" is no word", json_string_value(unk));
 }
 
+/* Words before merges: a merge names words. */
 static sh_rc read_model(struct sh_hf *hf, const json_t *model, const json_t *added)
 {
     const json_t *vocab = json_object_get(model, "vocab");
@@ -255,6 +273,7 @@ static sh_rc read_model(struct sh_hf *hf, const json_t *model, const json_t *add
     SH_TRY(read_words(hf, vocab));
     SH_TRY(read_merges(hf, json_object_get(model, "merges")));
     SH_TRY(read_unk(hf, model));
+    /* All words are known now. */
     sh_bpe_settle(&hf->model);
     for (int b = 0; b < 256 && hf->model.byte_level && hf->model.byte_fallback; b++)
         if (hf->model.byte_id[b] < 0)
@@ -299,6 +318,7 @@ static sh_rc place_token(struct sh_hf *hf, struct sh_added *a, uint32_t *next)
     return SH_OK;
 }
 
+/* The scan for duplicates is quadratic, so it stops at 4096 tokens; place_token() finds most others by their ids. */
 static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
 {
     struct sh_added *a = &hf->added[hf->n_added];
@@ -321,6 +341,7 @@ static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
     a->content = sh_calloc(bytes + 1, 1);
     memcpy(a->content, text, bytes);
     a->bytes = (uint32_t)bytes;
+    /* From here on sh_hf_free() frees what the token has. */
     hf->n_added++;
     normalize_token(hf, a);
     return place_token(hf, a, next);
@@ -332,12 +353,14 @@ static void show_tokens(struct sh_hf *hf)
     for (int i = 0; i < hf->n_added; i++) {
         const struct sh_added *a = &hf->added[i];
         struct sh_hf_word *w = &hf->word[a->id];
+        /* Lent: tokens live as long as the words. */
         w->shown = a->found_as;
         w->shown_bytes = a->found_bytes;
         w->special = a->special && a->found_bytes == a->bytes && !memcmp(a->found_as, a->content, a->bytes);
     }
 }
 
+/* `vocab` is the next free id. */
 static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
 {
     const json_t *value;
@@ -434,6 +457,7 @@ static void cut_between_words(struct sh_hf *hf)
     cut_at_pairs(hf);
 }
 
+/* Only now, when all words are known. */
 static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)
 {
     for (size_t i = 0; i < ids->n; i++)
@@ -442,6 +466,7 @@ static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)
     return SH_OK;
 }
 
+/* Keys that are unknown at the top are refused: they might be a part of a newer version. */
 static sh_rc read_all(struct sh_hf *hf, const json_t *top)
 {
     const json_t *model = json_object_get(top, "model"), *added = json_object_get(top, "added_tokens");
@@ -461,6 +486,7 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
     return SH_OK;
 }
 
+/* Messages begin with the name of the file. The text need not outlive the call. */
 sh_rc sh_hf_parse(const char *text, size_t bytes, const char *name, struct sh_hf **out)
 {
     struct sh_hf *hf;

@@ -1,3 +1,6 @@
+/* Encoding and decoding with a tokenizer.json. A text goes through: added tokens as they are; normalizers on what lies
+ * between; added tokens in normalized text; pre-tokenizers, which cut pieces; merges, which turn a piece into ids. Each
+ * stage passes stretches to the next, so that nothing is copied but by steps that change the text. */
 #include "io/token/hf.h"
 #include "src/base/utf8.h"
 
@@ -14,6 +17,7 @@ struct encoder {
     struct sh_ids *out;
 };
 
+/* For one thread. */
 static void *create(const void *own)
 {
     const struct sh_hf *hf = own;
@@ -36,6 +40,7 @@ static void destroy(void *encoder)
     free(e);
 }
 
+/* The end of the chain: a piece becomes ids. */
 static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
 {
     struct encoder *e = ctx;
@@ -44,6 +49,7 @@ static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
     return SH_OK;
 }
 
+/* `first`: nothing stands before this stretch in the document, which decides about a prepended space. */
 static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
 {
     return sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
@@ -68,12 +74,14 @@ static sh_rc cut(const struct sh_hf *hf, struct encoder *e, const struct sh_adde
     return done < bytes ? next(hf, e, text + done, bytes - done, first && done == 0) : SH_OK;
 }
 
+/* The two buffers alternate between steps; they are free again when this returns. */
 static sh_rc normalize(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
 {
     sh_normalize(hf->normal, hf->n_normal, e->normal, &text, &bytes);
     return cut(hf, e, &hf->normalized, text, bytes, first, put_section);
 }
 
+/* The ids of a template. */
 static void put_all(struct sh_ids *out, const struct sh_ids *ids)
 {
     if (ids->n)
@@ -99,6 +107,7 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     return SH_OK;
 }
 
+/* Ids without a word are left out, as tokenizers does; without a decoder words are joined by spaces. */
 static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     const struct sh_hf *hf = own;
@@ -120,6 +129,7 @@ static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special
     return SH_OK;
 }
 
+/* Added tokens included. */
 static int64_t find(const void *own, const char *word)
 {
     return sh_words_get(&((const struct sh_hf *)own)->by_text, word, strlen(word));

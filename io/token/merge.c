@@ -1,3 +1,7 @@
+/* Merging of one piece, by two methods with the same result. Short pieces, nearly all: ranks of all neighbours in an
+ * array, the least is searched each time. Long ones: a heap of pairs by rank and place, and a list that links the
+ * symbols which remain; entries that no longer hold are recognized and dropped when they come up. Example with ranks th
+ * 1, the 2: t h e becomes th e, then the. */
 #include "io/token/merge.h"
 
 #include "src/base/mem.h"
@@ -8,11 +12,13 @@
 /* Up to here looking at all ranks is faster than keeping them in order. */
 enum { SCANNED = 64 };
 
+/* Both ids in one number. */
 static uint64_t key_of(uint32_t left, uint32_t right)
 {
     return (uint64_t)left << 32 | right;
 }
 
+/* Fibonacci hashing: the multiplication spreads neighbouring ids, the upper bits are the best ones. */
 static uint32_t row_of(const struct sh_merges *m, uint64_t key)
 {
     uint64_t h = (key ^ key >> 32) * 0x9e3779b97f4a7c15u;
@@ -20,6 +26,7 @@ static uint32_t row_of(const struct sh_merges *m, uint64_t key)
     return (uint32_t)(h >> 32) & m->mask;
 }
 
+/* At most half full, so that a search ends soon. */
 void sh_merges_init(struct sh_merges *m, size_t n)
 {
     uint32_t rows = 16;
@@ -37,6 +44,7 @@ void sh_merges_free(struct sh_merges *m)
     *m = (struct sh_merges){0};
 }
 
+/* The row of the pair, or the free one where it would be, whose rank is SH_NO_RANK. */
 static struct sh_pair *find(const struct sh_merges *m, uint32_t left, uint32_t right)
 {
     uint64_t key = key_of(left, right);
@@ -52,6 +60,7 @@ void sh_merges_put(struct sh_merges *m, uint32_t left, uint32_t right, uint32_t 
     *find(m, left, right) = (struct sh_pair){key_of(left, right), rank, id};
 }
 
+/* Zeroed afterwards, so that it can be used again. */
 void sh_merge_scratch_free(struct sh_merge_scratch *s)
 {
     free(s->rank);
@@ -95,6 +104,7 @@ static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
     return n;
 }
 
+/* Rank in the upper half, place in the lower: one comparison orders both. */
 static void push(struct sh_merge_scratch *s, uint64_t entry)
 {
     if (s->heap_n == s->heap_room) {
@@ -107,6 +117,7 @@ static void push(struct sh_merge_scratch *s, uint64_t entry)
     s->heap[i] = entry;
 }
 
+/* The least entry; the heap is not empty. */
 static uint64_t pop(struct sh_merge_scratch *s)
 {
     uint64_t top = s->heap[0], last = s->heap[--s->heap_n];
@@ -127,6 +138,7 @@ static uint64_t pop(struct sh_merge_scratch *s)
 static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const uint32_t *id, int64_t i)
 {
     s->rank[i] = SH_NO_RANK;
+    /* The last symbol has no right neighbour. */
     if (s->next[i] < 0)
         return;
     const struct sh_pair *p = find(m, id[i], id[s->next[i]]);
@@ -136,6 +148,7 @@ static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const u
         push(s, (uint64_t)p->rank << 32 | (uint64_t)i);
 }
 
+/* Grows only; a thread keeps it from piece to piece. */
 static void make_room(struct sh_merge_scratch *s, size_t n)
 {
     if (n <= s->room)
@@ -147,6 +160,7 @@ static void make_room(struct sh_merge_scratch *s, size_t n)
     s->prev = sh_realloc(s->prev, s->room, sizeof *s->prev);
 }
 
+/* Symbol i takes its right neighbour in. Both pairs that touch it are looked up again. */
 static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, int64_t i)
 {
     int64_t right = s->next[i], after = s->next[right];
@@ -178,14 +192,17 @@ static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *
     while (s->heap_n > 0) {
         uint64_t top = pop(s);
         int64_t i = (int64_t)(top & UINT32_MAX);
+        /* Else the entry is stale. */
         if (s->rank[i] == top >> 32)
             join(m, s, id, i);
     }
+    /* Symbol 0 is never taken in by another, so the list begins there. */
     for (int64_t i = 0; i >= 0; i = s->next[i])
         id[kept++] = id[i];
     return kept;
 }
 
+/* ids [n] in place. */
 size_t sh_merge(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *ids, size_t n)
 {
     return n < 2 ? n : n <= SCANNED ? merge_by_scan(m, ids, n) : merge_by_heap(m, s, ids, n);

@@ -1,3 +1,6 @@
+/* Byte pair encoding of one piece: characters (or bytes) become symbols, symbols are merged. GPT-2 gave each byte a
+ * printable character, so that a vocabulary of bytes can be written as text; the two functions at the top are that
+ * alphabet. The rest treats what is not in the vocabulary. */
 #include "io/token/model.h"
 
 #include "src/base/utf8.h"
@@ -15,6 +18,7 @@ uint32_t sh_byte_to_code(unsigned char byte)
     return byte == 173 ? 256u + 67 : byte;
 }
 
+/* The inverse; -1: not of the alphabet. */
 int sh_code_to_byte(uint32_t code)
 {
     if (code < 256)
@@ -32,6 +36,7 @@ void sh_bpe_free(struct sh_bpe *m)
     sh_merges_free(&m->merges);
 }
 
+/* Tables for what is asked at each symbol: the id of each byte and of each ASCII character, -1 where there is none. */
 void sh_bpe_settle(struct sh_bpe *m)
 {
     for (int b = 0; b < 256; b++) {
@@ -44,6 +49,7 @@ void sh_bpe_settle(struct sh_bpe *m)
     }
 }
 
+/* The cache is 20 MiB of addresses, one for each thread. */
 void sh_bpe_scratch_init(struct sh_bpe_scratch *s)
 {
     *s = (struct sh_bpe_scratch){.cache = sh_cache_create()};
@@ -56,6 +62,7 @@ void sh_bpe_scratch_free(struct sh_bpe_scratch *s)
     free(s->symbols.id);
 }
 
+/* Whether byte_fallback can spell the symbol. A byte-level model needs no fallback. */
 static bool all_bytes_are_words(const struct sh_bpe *m, const unsigned char *symbol, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -83,6 +90,7 @@ static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned
         sh_ids_put(to, (uint32_t)id);
 }
 
+/* *n: the bytes of the symbol. -1: unknown. */
 static int64_t symbol_id(const struct sh_bpe *m, const unsigned char *p, size_t *n)
 {
     *n = 1;
@@ -94,6 +102,7 @@ static int64_t symbol_id(const struct sh_bpe *m, const unsigned char *p, size_t 
     return sh_words_get(&m->words, p, *n);
 }
 
+/* The ids are in s->symbols afterwards. */
 static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes)
 {
     struct sh_ids *to = &s->symbols;
@@ -104,11 +113,13 @@ static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const 
         int64_t id = symbol_id(m, piece + i, &n);
         put_symbol(m, to, piece + i, n, id, &waits);
     }
+    /* The piece ends with an unknown symbol. */
     if (waits)
         sh_ids_put(to, (uint32_t)m->unk);
     to->n = sh_merge(&m->merges, &s->merge, to->id, to->n);
 }
 
+/* Cache first. With ignore_merges a piece that is a word as a whole is that word, even if no merges lead to it. */
 void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
                    struct sh_ids *out)
 {
@@ -123,6 +134,7 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
     } else {
         merge_piece(m, s, piece, bytes);
     }
+    /* The scratch still has the ids; `out` may be moved by growing. */
     if (bytes <= SH_CACHE_PIECE)
         sh_cache_put(s->cache, hash, piece, bytes, s->symbols.id, s->symbols.n);
     if (s->symbols.n)

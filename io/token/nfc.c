@@ -1,3 +1,7 @@
+/* Unicode normalization form C: characters are decomposed, marks sorted by class, and joined again. Most text is in
+ * this form already, so a scan looks for places that may change, and only the stretch around such a place, from one
+ * beginning to the next, is worked through. Hangul syllables are computed (Unicode, section 3.12), all others are in
+ * tables. */
 #include "io/token/nfc.h"
 
 #include "io/token/unicode.h"
@@ -18,6 +22,7 @@ enum {
     PLAIN_BYTES = 0xcc, /* U+0300 begins with this byte, and no character below it changes */
 };
 
+/* A byte for each code point: 1.1 MB, read by all threads. */
 struct sh_nfc {
     unsigned char kind[SH_UNICODE_END]; /* 0: all begins anew with it; its combining class; CHANGES */
 };
@@ -27,6 +32,7 @@ struct mark {
     int class;
 };
 
+/* 0 for characters that begin anew. */
 static int class_of(uint32_t code)
 {
     int low = 0, high = sh_unicode_combining_n;
@@ -42,6 +48,7 @@ static int class_of(uint32_t code)
                                                                                    : 0;
 }
 
+/* NULL: it is its own form. Hangul is not in the table. */
 static const struct sh_decomposed *parts_of(uint32_t code)
 {
     int low = 0, high = sh_unicode_decomposed_n;
@@ -57,6 +64,8 @@ static const struct sh_decomposed *parts_of(uint32_t code)
                                                                                     : NULL;
 }
 
+/* A leading consonant and a vowel, or such a syllable and a final consonant; 0: neither. Subtractions wrap around, so
+ * one comparison checks both ends. */
 static uint32_t compose_hangul(uint32_t a, uint32_t b)
 {
     if (a - L_BASE < L_COUNT && b - V_BASE < V_COUNT)
@@ -93,11 +102,14 @@ struct sh_nfc *sh_nfc_create(void)
             t->kind[c] = (unsigned char)sh_unicode_combining[i].class;
     for (int i = 0; i < sh_unicode_decomposed_n; i++) {
         const struct sh_decomposed *d = &sh_unicode_decomposed[i];
+        /* A character that decomposes and does not come back is never in the form. */
         if (!d->b || compose(d->a, d->b) != d->code)
             t->kind[d->code] = CHANGES;
     }
+    /* Second characters of a pair may join what stands before. */
     for (int i = 0; i < sh_unicode_composed_n; i++)
         t->kind[sh_unicode_composed[i].b] = CHANGES;
+    /* Vowels and final consonants of Hangul join what stands before. */
     memset(t->kind + V_BASE, CHANGES, V_COUNT);
     memset(t->kind + T_BASE + 1, CHANGES, T_COUNT - 1);
     return t;
@@ -120,6 +132,7 @@ static void add_mark(struct mark **list, int *n, int *room, uint32_t code)
     (*n)++;
 }
 
+/* Marks go into their order as they come; starters stay where they are. */
 static void decompose(struct mark **list, int *n, int *room, uint32_t code)
 {
     uint32_t s = code - S_BASE;
@@ -149,6 +162,7 @@ static int recompose(struct mark *list, int n)
 
     for (int i = 0; i < n; i++) {
         uint32_t made = starter >= 0 && last < list[i].class ? compose(list[starter].code, list[i].code) : 0;
+        /* The mark is gone; the next one may join, too. */
         if (made) {
             list[starter].code = made;
             continue;
@@ -186,6 +200,7 @@ static size_t next_change(const struct sh_nfc *t, const unsigned char *text, siz
 
     *begin = i;
     for (size_t step; i < bytes; i += step) {
+        /* One or two bytes, no mark, no change: nearly all of Latin text passes here. */
         if (text[i] < PLAIN_BYTES) {
             step = text[i] < 0x80 ? 1 : 2;
             *begin = i;
@@ -202,6 +217,7 @@ static size_t next_change(const struct sh_nfc *t, const unsigned char *text, siz
     return bytes;
 }
 
+/* The end of a stretch: the next character that begins anew, or the end of the text. */
 static size_t next_begin(const struct sh_nfc *t, const unsigned char *text, size_t bytes, size_t i)
 {
     for (size_t step; i < bytes; i += step)
@@ -210,6 +226,7 @@ static size_t next_begin(const struct sh_nfc *t, const unsigned char *text, size
     return bytes;
 }
 
+/* False: the text is in the form already, and `out` is untouched. */
 bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     size_t done = 0, begin, i = next_change(t, text, bytes, 0, &begin);
@@ -218,6 +235,7 @@ bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t byte
         return false;
     while (i < bytes) {
         size_t end = next_begin(t, text, bytes, i);
+        /* What does not change is copied as it is. */
         sh_text_put(out, text + done, begin - done);
         apply_slowly(text + begin, end - begin, out);
         done = end;

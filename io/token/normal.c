@@ -1,8 +1,11 @@
+/* Normalizers: steps that change a whole text before it is cut. A step that changes nothing says so, and its input goes
+ * on without a copy. */
 #include "io/token/normal.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
+/* Zeroed afterwards. */
 void sh_normal_free(struct sh_normal *n)
 {
     sh_nfc_destroy(n->nfc);
@@ -11,6 +14,7 @@ void sh_normal_free(struct sh_normal *n)
     *n = (struct sh_normal){0};
 }
 
+/* Llama 2 puts its mark of a space before each text that is not empty. */
 static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     if (bytes == 0)
@@ -20,6 +24,7 @@ static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t
     return true;
 }
 
+/* False when there is nothing to replace. */
 static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     const unsigned char *at = memmem(text, bytes, s->from, s->from_bytes);
@@ -36,6 +41,7 @@ static bool replace(const struct sh_normal *s, const unsigned char *text, size_t
     return true;
 }
 
+/* False: the text stays as it is; else `out` has the new one. */
 static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     switch (s->kind) {

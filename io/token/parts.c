@@ -1,3 +1,6 @@
+/* The four parts of a tokenizer.json that are lists of steps: normalizer, pre_tokenizer, post_processor, decoder. Each
+ * has a table of the types it may have; a row names the type, the function that reads it and the keys that it may have.
+ * A key that is not in the row is refused: it would change something. */
 #include "io/token/parts.h"
 
 #include "src/base/utf8.h"
@@ -19,6 +22,7 @@ struct part {
     const struct type *types; /* ends with a NULL name */
 };
 
+/* *text is lent from the object; it may hold zero bytes, hence *bytes. */
 sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, size_t *bytes)
 {
     const json_t *value = json_object_get(object, key);
@@ -30,6 +34,7 @@ sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, siz
     return SH_OK;
 }
 
+/* `none`: the value where the key is absent or null. */
 sh_rc sh_hf_switch(const json_t *object, const char *key, bool none, bool *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -40,6 +45,7 @@ sh_rc sh_hf_switch(const json_t *object, const char *key, bool none, bool *out)
     return SH_OK;
 }
 
+/* `known` is a list of words with single blanks. */
 static bool is_known(const char *known, const char *key)
 {
     size_t n = strlen(key);
@@ -52,6 +58,7 @@ static bool is_known(const char *known, const char *key)
     return false;
 }
 
+/* null is as good as absent. */
 sh_rc sh_hf_known(const json_t *object, const char *known)
 {
     const char *key;
@@ -62,6 +69,7 @@ sh_rc sh_hf_known(const json_t *object, const char *known)
     return SH_OK;
 }
 
+/* With a zero after it. */
 static char *copy(const char *text, size_t bytes)
 {
     char *to = sh_calloc(bytes + 1, 1);
@@ -70,6 +78,7 @@ static char *copy(const char *text, size_t bytes)
     return to;
 }
 
+/* A whole number that must be there. */
 static sh_rc count(const json_t *object, const char *key, size_t *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -94,6 +103,7 @@ static sh_rc read_pattern(const json_t *part, const char **text, size_t *bytes, 
 
 /* Normalizers. */
 
+/* *out is the new step, to be filled. */
 static sh_rc add_normal(struct sh_hf *hf, enum sh_normal_kind kind, struct sh_normal **out)
 {
     if (hf->n_normal == SH_HF_STEPS)
@@ -103,6 +113,7 @@ static sh_rc add_normal(struct sh_hf *hf, enum sh_normal_kind kind, struct sh_no
     return SH_OK;
 }
 
+/* Its table is built once and belongs to the step. */
 static sh_rc read_nfc(struct sh_hf *hf, const json_t *part)
 {
     struct sh_normal *n = NULL;
@@ -113,6 +124,7 @@ static sh_rc read_nfc(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* Copied, since the JSON is freed after reading. */
 static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
 {
     struct sh_normal *n = NULL;
@@ -126,6 +138,7 @@ static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* Everything is read before the step is added: a failure leaves no half step. */
 static sh_rc read_replace(struct sh_hf *hf, const json_t *part)
 {
     const char *from, *to;
@@ -154,6 +167,7 @@ static const struct type normalizers[] = {
 
 /* Pre-tokenizers. */
 
+/* ByteLevel turns text into bytes, so nothing can cut after it. */
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
     if (hf->n_split == SH_HF_STEPS - 3) /* three are left for ours */
@@ -164,6 +178,7 @@ static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
     return SH_OK;
 }
 
+/* Compiles here, so that a bad expression is refused when the file is opened. */
 static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, enum sh_split_how how, bool invert)
 {
     struct sh_split step;
@@ -180,6 +195,7 @@ static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, en
 static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *text, size_t bytes,
                         enum sh_split_how how, bool invert)
 {
+    /* The copy belongs to the step. */
     struct sh_split step = {.kind = kind, .how = how, .invert = invert, .text = copy(text, bytes), .bytes = bytes};
     sh_rc rc = add_split(hf, &step);
 
@@ -191,6 +207,7 @@ static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *t
 /* Source: GPT-2, encoder.py: what ByteLevel cuts at without a Split of its own. */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* May be three steps: a prefix, GPT-2's expression, and the alphabet of bytes. */
 static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
 {
     bool prefix, regex;
@@ -207,6 +224,7 @@ static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* What happens with a match: it stands alone, goes away, or joins a neighbour. */
 static sh_rc read_how(const json_t *part, enum sh_split_how *how)
 {
     static const char *const names[] = {
@@ -226,6 +244,7 @@ static sh_rc read_how(const json_t *part, enum sh_split_how *how)
     return sh_fail(SH_E_DATA, "behavior is \"%s\", which is not known", text);
 }
 
+/* By an expression or by a plain text. */
 static sh_rc read_split(struct sh_hf *hf, const json_t *part)
 {
     const char *text;
@@ -240,6 +259,7 @@ static sh_rc read_split(struct sh_hf *hf, const json_t *part)
                  : add_string(hf, SH_SPLIT_STRING, text, bytes, how, invert);
 }
 
+/* Each digit alone, or runs of them. */
 static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
 {
     bool each;
@@ -249,6 +269,7 @@ static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
         hf, &(struct sh_split){.kind = SH_SPLIT_DIGITS, .how = each ? SH_SPLIT_ISOLATED : SH_SPLIT_CONTIGUOUS});
 }
 
+/* A character may have several bytes. */
 static sh_rc read_character(const json_t *part, const char *key, const char **text, size_t *bytes)
 {
     size_t n = 0;
@@ -281,6 +302,7 @@ static sh_rc read_scheme(const json_t *part, enum sh_split_prepend *out)
     return sh_fail(SH_E_DATA, "prepend_scheme is \"%s\", which is not known", text);
 }
 
+/* Spaces become the mark; with `split` the text is cut before each mark as well. */
 static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
 {
     struct sh_split step = {.kind = SH_SPLIT_METASPACE};
@@ -294,6 +316,7 @@ static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
     sh_rc rc = add_split(hf, &step);
     if (rc != SH_OK)
         sh_split_free(&step);
+    /* WITH_NEXT: the mark begins the next piece. */
     else if (split)
         rc = add_string(hf, SH_SPLIT_STRING, mark, strlen(mark), SH_SPLIT_WITH_NEXT, false);
     return rc;
@@ -309,6 +332,7 @@ static const struct type pre_tokenizers[] = {
 
 /* Post-processors. */
 
+/* A token of the template may stand for several ids. */
 static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct sh_ids *to)
 {
     const char *name;
@@ -338,6 +362,8 @@ static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
     to->n += front->n;
 }
 
+/* What stands before the text goes to `front`, what stands after it to the end. The template for pairs is not used:
+ * there is one text. */
 static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *front)
 {
     const json_t *single = json_object_get(part, "single"), *piece;
@@ -350,11 +376,13 @@ static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *fr
         if (token)
             SH_TRY(add_template_ids(json_object_get(part, "special_tokens"), token, texts ? &hf->end : front));
         const json_t *name = json_object_get(text, "id");
+        /* "A" is the first text; "B" is of pairs. */
         texts += json_is_string(name) && !strcmp(json_string_value(name), "A");
     }
     return texts == 1 ? SH_OK : sh_fail(SH_E_DATA, "single must have the text \"A\" once");
 }
 
+/* Processors run one after the other, and each puts its ids around what is there. */
 static sh_rc read_template(struct sh_hf *hf, const json_t *part)
 {
     struct sh_ids front = {0};
@@ -366,6 +394,7 @@ static sh_rc read_template(struct sh_hf *hf, const json_t *part)
     return rc;
 }
 
+/* Types that change no id. */
 static sh_rc read_nothing(struct sh_hf *hf, const json_t *part)
 {
     (void)hf, (void)part;
@@ -381,6 +410,7 @@ static const struct type post_processors[] = {
 
 /* Decoders. */
 
+/* *out is the new step, to be filled. */
 static sh_rc add_decode(struct sh_hf *hf, enum sh_decode_kind kind, struct sh_decode **out)
 {
     if (hf->n_decode == SH_HF_STEPS)
@@ -390,6 +420,7 @@ static sh_rc add_decode(struct sh_hf *hf, enum sh_decode_kind kind, struct sh_de
     return SH_OK;
 }
 
+/* Three types without options. */
 static sh_rc read_decode_bytes(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL;
@@ -402,6 +433,7 @@ static sh_rc read_decode_bytes(struct sh_hf *hf, const json_t *part)
                       &d);
 }
 
+/* An empty replacement is fine here. */
 static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
 {
     const char *from, *to;
@@ -421,6 +453,7 @@ static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* One character, so many times at the front and at the end. */
 static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL, step = {.kind = SH_DECODE_STRIP};
@@ -435,6 +468,7 @@ static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
+/* Whether the encoder put a mark in front decides whether the first one is dropped. */
 static sh_rc read_decode_metaspace(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL, step = {.kind = SH_DECODE_METASPACE};
@@ -460,6 +494,7 @@ static const struct type decoders[] = {
     {0},
 };
 
+/* In the order in which a text goes through them, the decoder apart. */
 static const struct part parts[] = {
     {"normalizer", "normalizers", normalizers},
     {"pre_tokenizer", "pretokenizers", pre_tokenizers},
@@ -469,6 +504,7 @@ static const struct part parts[] = {
 
 static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *value);
 
+/* Sequences may stand in sequences; the depth of the JSON bounds them. */
 static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json_t *value)
 {
     const json_t *list = json_object_get(value, part->list), *one;
@@ -485,6 +521,7 @@ static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json
     return SH_OK;
 }
 
+/* A failure says the path to it: "pre_tokenizer: pretokenizers[1]: Split: ...". */
 static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *value)
 {
     const char *type;
@@ -506,6 +543,7 @@ static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *v
     return sh_fail(SH_E_DATA, "the type \"%s\" is not one that Sherd reads", type);
 }
 
+/* An absent part has no steps. Without a decoder words are joined by spaces. */
 sh_rc sh_hf_read_parts(struct sh_hf *hf, const json_t *top)
 {
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

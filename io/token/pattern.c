@@ -1,3 +1,7 @@
+/* Translates an expression of Oniguruma (Ruby syntax, as tokenizers uses it) into one of PCRE2. Classes and properties
+ * are written out as ranges of code points from our own tables, so that the Unicode version of PCRE2 does not matter.
+ * Whatever could mean something else there is refused with its place. take_ functions read, put_ functions write, both
+ * at their current place. */
 #include "io/token/pattern.h"
 
 #include "io/token/ranges.h"
@@ -10,6 +14,7 @@
 
 enum { MOST_BYTES = 1 << 16, MOST_GROUPS = 32, MOST_REPEATS = 1000 };
 
+/* `out` grows with the translation; fold[] remembers for each open group whether cases are equal. */
 struct reader {
     const unsigned char *p;
     size_t at, bytes;
@@ -19,6 +24,7 @@ struct reader {
     struct sh_text out;
 };
 
+/* Shows up to eight bytes from the place on, cut at a whole character. */
 static sh_rc refuse(const struct reader *r, size_t at, const char *what)
 {
     size_t n = r->bytes - at < 8 ? r->bytes - at : 8;
@@ -29,11 +35,13 @@ static sh_rc refuse(const struct reader *r, size_t at, const char *what)
                    (const char *)r->p + at);
 }
 
+/* -1 at the end. */
 static int peek(const struct reader *r)
 {
     return r->at < r->bytes ? r->p[r->at] : -1;
 }
 
+/* Moves past `word` if it stands here. */
 static bool take(struct reader *r, const char *word)
 {
     size_t n = strlen(word);
@@ -44,6 +52,7 @@ static bool take(struct reader *r, const char *word)
     return true;
 }
 
+/* The expression was checked to be UTF-8. */
 static uint32_t take_code(struct reader *r)
 {
     size_t n;
@@ -73,6 +82,7 @@ static void put_range(struct reader *r, uint32_t first, uint32_t last)
     put(r, text);
 }
 
+/* An empty class matches nothing, its negation anything; PCRE2 has no way to write an empty one. */
 static void put_class(struct reader *r, struct sh_ranges *set, bool negated)
 {
     sh_ranges_settle(set);
@@ -114,6 +124,7 @@ static void add_cases(struct sh_ranges *set, uint32_t code)
         sh_ranges_add(set, 0x212a, 0x212a);
 }
 
+/* As a class of one, so that nothing needs a backslash. */
 static sh_rc put_character(struct reader *r, size_t at, uint32_t code)
 {
     struct sh_ranges set = {0};
@@ -127,12 +138,14 @@ static sh_rc put_character(struct reader *r, size_t at, uint32_t code)
     } else {
         sh_ranges_add(&set, code, code);
     }
+    /* For the next letter, which may form a pair with it. */
     r->before = code;
     put_class(r, &set, false);
     sh_ranges_free(&set);
     return SH_OK;
 }
 
+/* Frees `set`. */
 static void add_set(struct sh_ranges *to, struct sh_ranges *set, bool negated)
 {
     if (negated)
@@ -160,6 +173,8 @@ static sh_rc take_property(struct reader *r, size_t at, bool negated, struct sh_
     return SH_OK;
 }
 
+/* Letters with a meaning, and punctuation, which stands for itself. Other letters and digits are refused: they are
+ * classes, anchors or back references. */
 static bool simple_escape(int c, uint32_t *code)
 {
     static const char from[] = "rntfv", to[] = "\r\n\t\f\v";
@@ -208,6 +223,7 @@ static sh_rc take_member(struct reader *r, struct sh_ranges *set, uint32_t *code
     return SH_OK;
 }
 
+/* Up to the closing bracket. A bracket that comes first would be a member in some dialects, so it is refused. */
 static sh_rc take_members(struct reader *r, size_t begin, struct sh_ranges *set)
 {
     for (bool first = true; first || peek(r) != ']'; first = false) {
@@ -219,6 +235,7 @@ static sh_rc take_members(struct reader *r, size_t begin, struct sh_ranges *set)
         if (low == UINT32_MAX)
             continue;
         high = low;
+        /* A dash at the end of a class stands for itself. */
         if (peek(r) == '-' && r->at + 1 < r->bytes && r->p[r->at + 1] != ']') {
             r->at++;
             SH_TRY(take_member(r, set, &high));
@@ -231,6 +248,7 @@ static sh_rc take_members(struct reader *r, size_t begin, struct sh_ranges *set)
     return SH_OK;
 }
 
+/* Where cases are equal a class would have to be widened, which no known tokenizer needs. */
 static sh_rc take_class(struct reader *r)
 {
     size_t begin = r->at - 1;
@@ -247,6 +265,7 @@ static sh_rc take_class(struct reader *r)
     return rc;
 }
 
+/* A character or a class, outside of brackets. */
 static sh_rc take_outside_escape(struct reader *r)
 {
     size_t at = r->at - 1;
@@ -264,6 +283,7 @@ static sh_rc take_outside_escape(struct reader *r)
     return rc;
 }
 
+/* Cases stay as they are outside unless the group says (?i:. Groups that catch become plain ones. */
 static sh_rc open_group(struct reader *r)
 {
     static const struct {
@@ -274,6 +294,7 @@ static sh_rc open_group(struct reader *r)
     size_t at = r->at - 1;
     bool fold = r->fold[r->depth];
 
+    /* The stack of fold[] has that many places. */
     if (r->depth + 1 == MOST_GROUPS)
         return refuse(r, at, "more than 31 groups in one another");
     r->depth++;
@@ -291,6 +312,7 @@ static sh_rc open_group(struct reader *r)
     return SH_OK;
 }
 
+/* False: no digits, or a number that is too large. */
 static bool take_number(struct reader *r, int *out)
 {
     size_t begin = r->at;
@@ -315,6 +337,7 @@ static sh_rc take_count(struct reader *r)
     else
         snprintf(text, sizeof text, comma ? "{%d,}" : "{%d}", low);
     put(r, text);
+    /* Ruby reads {n}? as "once or not at all", PCRE2 as a lazy count. */
     if (!comma && peek(r) == '?')
         return refuse(r, at, "a count that is not {n,} or {n,m} with a ? behind it");
     if (take(r, "?"))
@@ -322,6 +345,7 @@ static sh_rc take_count(struct reader *r)
     return SH_OK;
 }
 
+/* Greedy, lazy or possessive; the three mean the same in both. */
 static sh_rc take_repeat(struct reader *r, char c)
 {
     const char text[2] = {c, 0};
@@ -334,11 +358,13 @@ static sh_rc take_repeat(struct reader *r, char c)
     return SH_OK;
 }
 
+/* One element of the expression. Characters without a meaning stand for themselves. */
 static sh_rc take_one(struct reader *r)
 {
     size_t at = r->at;
     int c = peek(r);
 
+    /* A zero byte would end the string that strchr searches. */
     if (c == 0 || c >= 0x80 || !strchr("\\[(){|?*+^$.", c))
         return put_character(r, at, take_code(r));
     r->at++;
@@ -361,6 +387,7 @@ static sh_rc take_one(struct reader *r)
     return SH_OK;
 }
 
+/* Every opened group must be closed. */
 static sh_rc translate(struct reader *r)
 {
     if (r->bytes > MOST_BYTES || sh_utf8_check(r->p, r->bytes) != r->bytes)
@@ -370,6 +397,7 @@ static sh_rc translate(struct reader *r)
     return r->depth ? refuse(r, r->bytes, "a ( without a )") : SH_OK;
 }
 
+/* *out is the caller's. */
 sh_rc sh_pattern_translate(const char *pattern, size_t bytes, char **out)
 {
     struct reader r = {.p = (const unsigned char *)pattern, .bytes = bytes};

@@ -1,3 +1,5 @@
+/* Reads a text file, packed or not, from front to back. The form follows from the end of the name. Forms that are not
+ * read are rows as well, whose open function says what to do with them. */
 #include "io/token/source.h"
 
 #include "io/file/file.h"
@@ -25,6 +27,7 @@ struct form {
     void (*close)(struct sh_source *s);
 };
 
+/* `at` counts bytes of the file as it is, packed; progress is measured in those. */
 struct sh_source {
     const struct form *form;
     char *path;
@@ -36,6 +39,7 @@ struct sh_source {
     unsigned char packed[PACKED_BYTES];
 };
 
+/* *n 0: the end. Never past the size that the file had when it was opened. */
 static sh_rc read_plain(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     *n = (int64_t)room < s->bytes - s->at ? room : (size_t)(s->bytes - s->at);
@@ -55,6 +59,7 @@ static sh_rc refill(struct sh_source *s)
     return read_plain(s, s->packed, PACKED_BYTES, &s->end);
 }
 
+/* A download that was cut short would otherwise pass as a shorter text. */
 static sh_rc refuse_end(const struct sh_source *s)
 {
     return sh_fail(SH_E_DATA, "%s ends in the middle of its packed text: it was cut short; copy it again", s->path);
@@ -87,10 +92,12 @@ static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
     uInt all = z->avail_out;
     while (z->avail_out == all) {
         SH_TRY(refill(s));
+        /* The file has ended: fine between streams, not within one. */
         if (s->end == s->begin) {
             *n = 0;
             return s->within ? refuse_end(s) : SH_OK;
         }
+        /* A new stream begins where the last one ended. */
         if (!s->within)
             inflateReset(z);
         s->within = true;
@@ -106,6 +113,7 @@ static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
     return SH_OK;
 }
 
+/* Only called when open_gz() has set the packer. */
 static void close_gz(struct sh_source *s)
 {
     inflateEnd(s->packer);
@@ -130,6 +138,7 @@ static sh_rc open_zst(struct sh_source *s)
     return s->packer ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zstd");
 }
 
+/* As read_gz(); frames in a row need no reset. */
 static sh_rc read_zst(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     ZSTD_outBuffer out = {to, room, 0};
@@ -166,6 +175,7 @@ static sh_rc open_zst(struct sh_source *s)
 
 #endif
 
+/* Columns and types need a reader of their own; pandas is installed where such files are. */
 static sh_rc refuse_table(struct sh_source *s)
 {
     return sh_fail(SH_E_DATA,
@@ -190,6 +200,7 @@ static sh_rc refuse_packed(struct sh_source *s)
 #define close_zst NULL
 #endif
 
+/* The last row has the empty suffix, which every name ends in, so a search always ends. */
 static const struct form forms[] = {
     {".gz", open_gz, read_gz, close_gz},    {".zst", open_zst, read_zst, close_zst},
     {".parquet", refuse_table, NULL, NULL}, {".arrow", refuse_table, NULL, NULL},
@@ -198,6 +209,7 @@ static const struct form forms[] = {
     {"", NULL, read_plain, NULL},
 };
 
+/* Letters of any case. */
 static const struct form *form_of(const char *path)
 {
     const struct form *f = forms;
@@ -210,11 +222,13 @@ static const struct form *form_of(const char *path)
     }
 }
 
+/* Also true for forms that are refused. */
 bool sh_source_packed(const char *path)
 {
     return form_of(path)->open != NULL;
 }
 
+/* *bytes: the size of the file as it is. */
 sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
 {
     struct sh_source *s = sh_calloc(1, sizeof *s);
@@ -222,6 +236,7 @@ sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
 
     s->form = form_of(path);
     s->path = sh_strdup(path);
+    /* 0 would be a descriptor. */
     s->fd = -1;
     SH_TRY_OUT(sh_file_open(path, &s->fd, &s->bytes));
     if (s->form->open)
@@ -234,6 +249,7 @@ out:
     return rc;
 }
 
+/* NULL is fine. */
 void sh_source_close(struct sh_source *s)
 {
     if (!s)
@@ -246,11 +262,13 @@ void sh_source_close(struct sh_source *s)
     free(s);
 }
 
+/* For plain text only, before the first read. */
 void sh_source_skip(struct sh_source *s, int64_t at)
 {
     s->at = at < s->bytes ? at : s->bytes;
 }
 
+/* Up to `room` bytes, 0 at the end. *taken: bytes of the file that are used so far. */
 sh_rc sh_source_read(struct sh_source *s, void *to, size_t room, size_t *n, int64_t *taken)
 {
     SH_TRY(s->form->read(s, to, room, n));

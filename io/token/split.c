@@ -1,3 +1,7 @@
+/* Pre-tokenizers: steps that cut a text into pieces. Steps are applied depth first: each piece of a step goes through
+ * the later steps at once, and the last one passes it to the sink, so that no list of pieces is ever built. A step
+ * sees its text as stretches that are matches or lie between two; how they join is the same for all kinds of steps.
+ * Example: "MergedWithPrevious" at "-" cuts "a-b" into "a-" and "b". */
 #include "io/token/split.h"
 
 #include "io/token/expression.h"
@@ -8,12 +12,14 @@
 
 #include <stdlib.h>
 
+/* A text for each step: steps that change what they cut need it while the later steps run. */
 struct sh_split_scratch {
     struct sh_expression_scratch *match;
     struct sh_text *text; /* [steps] */
     int steps;
 };
 
+/* *out is freed with sh_split_free(). */
 sh_rc sh_split_pattern(const char *pattern, size_t bytes, struct sh_split *out)
 {
     *out = (struct sh_split){.kind = SH_SPLIT_PATTERN};
@@ -67,6 +73,7 @@ struct cut {
 static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes,
                  bool first);
 
+/* A finished piece: to the next step, or to the sink. Empty ones go nowhere. */
 static sh_rc emit(struct cut *c, size_t begin, size_t end)
 {
     if (begin == end)
@@ -76,6 +83,7 @@ static sh_rc emit(struct cut *c, size_t begin, size_t end)
     return run(c->step + 1, c->left, c, c->text + begin, end - begin, c->first && begin == 0);
 }
 
+/* The piece that could still have grown. */
 static sh_rc emit_held(struct cut *c)
 {
     bool held = c->held;
@@ -104,11 +112,13 @@ static sh_rc stretch(struct cut *c, size_t begin, size_t end, bool match)
 {
     if (begin == end)
         return SH_OK;
+    /* invert: what lies between matches counts as the match. */
     match ^= c->step->invert;
     if (c->step->how == SH_SPLIT_ISOLATED)
         return emit(c, begin, end);
     if (c->step->how == SH_SPLIT_REMOVED)
         return match ? SH_OK : emit(c, begin, end);
+    /* Grows the piece, or ends it and begins another one. */
     if (c->held && joins(c, match)) {
         c->end = end;
     } else {
@@ -121,6 +131,7 @@ static sh_rc stretch(struct cut *c, size_t begin, size_t end, bool match)
     return SH_OK;
 }
 
+/* A match begins where the last one ended or later; sh_expression_next() never returns an empty one. */
 static sh_rc cut_pattern(struct cut *c)
 {
     size_t done = 0, begin, end;
@@ -137,6 +148,7 @@ static sh_rc cut_pattern(struct cut *c)
     }
 }
 
+/* As a pattern, without an expression. */
 static sh_rc cut_string(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -153,11 +165,13 @@ static sh_rc cut_string(struct cut *c)
     }
 }
 
+/* All numbers of Unicode, as Rust's is_numeric(), and not only decimal digits. */
 static bool is_numeric(uint32_t code)
 {
     return code < 0x80 ? code >= '0' && code <= '9' : sh_range_has(sh_unicode_numeric, sh_unicode_numeric_n, code);
 }
 
+/* Each digit is a match of its own; `how` joins them or does not. */
 static sh_rc cut_digits(struct cut *c)
 {
     size_t done = 0;
@@ -172,6 +186,8 @@ static sh_rc cut_digits(struct cut *c)
     return stretch(c, done, c->bytes, false);
 }
 
+/* Before each run of marks. These cuts are ours and not the file's: they only make pieces short (see cut_at_marks() in
+ * hf.c). */
 static sh_rc cut_marks(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -209,6 +225,7 @@ static bool begins_with(const struct cut *c, const void *text, size_t bytes)
     return c->bytes >= bytes && memcmp(c->text, text, bytes) == 0;
 }
 
+/* A space in front, unless there is one: the first word of a text then has the id that it has elsewhere. */
 static sh_rc add_prefix(struct cut *c)
 {
     if (!begins_with(c, " ", 1)) {
@@ -221,6 +238,7 @@ static sh_rc add_prefix(struct cut *c)
     return emit(c, 0, c->bytes);
 }
 
+/* Each space becomes the mark; one more in front where the scheme asks for it. */
 static sh_rc replace_spaces(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -264,6 +282,7 @@ static sh_rc run(const struct sh_split *step, int left, struct cut *from, const 
     return emit_held(&c);
 }
 
+/* Pieces are lent to the sink for the time of its call. */
 sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
                bool first, sh_split_sink sink, void *ctx)
 {

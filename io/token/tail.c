@@ -1,3 +1,6 @@
+/* Finds a validation file that is the end of a training file: a call without --val after one with it leaves such a
+ * pair, and a model trained on all of the text would be judged by what it has seen. Looks at token files of the same
+ * folder and compares bytes. */
 #include "io/token/tail.h"
 
 #include "io/data/format.h"
@@ -21,6 +24,7 @@ struct tokens {
     int64_t bytes; /* behind the header */
 };
 
+/* The caller closes t->fd on success. */
 static sh_rc open_tokens(const char *path, struct tokens *t)
 {
     struct sh_token_header h;
@@ -39,6 +43,7 @@ static sh_rc open_tokens(const char *path, struct tokens *t)
     return rc;
 }
 
+/* Static buffers: one thread only. From the front of the tail on, so that most files differ in the first piece. */
 static bool same_bytes(const struct tokens *whole, const struct tokens *tail)
 {
     static char a[PIECE_BYTES], b[PIECE_BYTES];
@@ -54,6 +59,7 @@ static bool same_bytes(const struct tokens *whole, const struct tokens *tail)
     return true;
 }
 
+/* Shorter than the whole, but not so short that chance could make them equal. */
 static bool is_tail(const struct tokens *whole, const char *path)
 {
     int64_t least = LEAST_TOKENS * (whole->magic == SH_TOKEN_MAGIC_U16 ? 2 : 4);
@@ -67,6 +73,7 @@ static bool is_tail(const struct tokens *whole, const char *path)
     return is;
 }
 
+/* Other files are not token files by our names. */
 static bool ends_in_bin(const char *name)
 {
     size_t n = strlen(name);
@@ -74,6 +81,7 @@ static bool ends_in_bin(const char *name)
     return n > 4 && !strcmp(name + n - 4, ".bin");
 }
 
+/* The first one that is found; the caller frees it. */
 static char *look_through(DIR *folder, const char *prefix, int prefix_length, const struct tokens *whole)
 {
     char *path = NULL;
@@ -91,6 +99,7 @@ static char *look_through(DIR *folder, const char *prefix, int prefix_length, co
     return path;
 }
 
+/* *other is NULL when there is none. */
 sh_rc sh_token_find_tail(const char *path, char **other)
 {
     const char *slash = strrchr(path, '/');
@@ -101,6 +110,7 @@ sh_rc sh_token_find_tail(const char *path, char **other)
     sh_rc rc = d ? open_tokens(path, &whole) : sh_fail(SH_E_DATA, "folder %s: %s", folder, strerror(errno));
 
     if (rc == SH_OK) {
+        /* What cannot be read is no tail. */
         *other = look_through(d, path, prefix, &whole);
         close(whole.fd);
     }

@@ -10,6 +10,8 @@
 
 enum { TEXT_MAX = 4096, PLACE_MAX = 256 };
 
+/* Each thread has its own error: a failure in a reader thread must not replace the text of the main thread. Static
+ * buffers, because the error may be that there is no memory. */
 static _Thread_local char kept_text[TEXT_MAX];
 static _Thread_local char kept_place[PLACE_MAX];
 static void (*stop_hook)(int exit_status);
@@ -22,6 +24,7 @@ static const char *strip_parents(const char *file)
     return file;
 }
 
+/* Cuts what is longer than the buffer: a long path never hides the message that stands before it. */
 sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...)
 {
     char text[TEXT_MAX]; /* the arguments may point into kept_text */
@@ -34,6 +37,7 @@ sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...)
     return rc;
 }
 
+/* The place stays that of the first failure: it says where the cause is. */
 sh_rc sh_fail_prefix(sh_rc rc, const char *fmt, ...)
 {
     char text[TEXT_MAX];
@@ -57,12 +61,14 @@ const char *sh_error_place(void)
     return kept_place;
 }
 
+/* For failures that are none to the caller: else the text would be reported with the next one. */
 void sh_error_clear(void)
 {
     kept_text[0] = '\0';
     kept_place[0] = '\0';
 }
 
+/* For the message of sh_stop() only; scripts read the exit status. */
 const char *sh_rc_name(sh_rc rc)
 {
     switch (rc) {
@@ -88,6 +94,7 @@ const char *sh_rc_name(sh_rc rc)
     return "unknown";
 }
 
+/* One hook: src/mesh takes the whole job down with it. NULL: end this process only. */
 void sh_stop_hook(void (*hook)(int exit_status))
 {
     stop_hook = hook;

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+/* Digit 0 counts units of 2^-352. 64 blocks are squared before their sums are added: 4096 floats, which stay in the L1
+ * cache. */
 enum { LOWEST = -352, BITS = 32, LANES = 8, BLOCKS = 64 };
 
 /* The square of a float is exact in a double, so that it does not matter whether a compiler joins the multiplication
@@ -34,6 +36,7 @@ static void add_value(struct sh_exact *sum, double value)
 
     memcpy(&bits, &value, sizeof bits);
     exponent = (int)(bits >> 52 & 0x7ff);
+    /* Inf or NaN has no digits; it is kept apart, and any one of them makes the whole sum not finite. */
     if (exponent == 0x7ff) {
         sum->not_finite += value;
         return;
@@ -41,6 +44,8 @@ static void add_value(struct sh_exact *sum, double value)
     if (bits == 0)
         return;
     mantissa = (bits & 0xfffffffffffffu) | 0x10000000000000u;
+    /* 1075 = 1023 + 52: the bias, and the 52 bits below the leading one. Block sums are never denormal, since the least
+     * square of a float is 2^-298. */
     shift = exponent - 1075 - LOWEST; /* of the mantissa's last bit */
     digit = &sum->digit[shift / BITS];
     low = (mantissa & 0xffffffffu) << shift % BITS;
@@ -50,6 +55,7 @@ static void add_value(struct sh_exact *sum, double value)
     digit[2] += high >> BITS;
 }
 
+/* sum [ceil(n / 64)]; only the last block may be short. */
 SH_CLONES static void block_sums(double *sum, const float *a, int64_t n)
 {
     for (int64_t at = 0; at < n; at += SH_EXACT_BLOCK)
@@ -71,6 +77,7 @@ void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
     }
 }
 
+/* Digits have 32 bits of room above their value, so carries may wait until sh_exact_carry(). */
 void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)
 {
     for (int i = 0; i < SH_EXACT_DIGITS + 2; i++)
@@ -87,6 +94,7 @@ void sh_exact_carry(struct sh_exact *sum)
     }
 }
 
+/* Each digit is below 2^52 after a collective, which a double holds exactly. */
 void sh_exact_get(struct sh_exact *sum, const double *elems)
 {
     *sum = (struct sh_exact){.not_finite = elems[SH_EXACT_DIGITS]};
@@ -113,12 +121,14 @@ double sh_exact_round(struct sh_exact *sum)
         return sum->not_finite;
     while (i > 0 && !sum->digit[i])
         i--;
+    /* One digit at most: 32 bits, which a double holds exactly. */
     if (!i)
         return ldexp((double)sum->digit[0], LOWEST);
     top = sum->digit[i] << BITS | sum->digit[i - 1];
     next = i > 1 ? sum->digit[i - 2] : 0;
     free_bits = __builtin_clzll(top);
     head = free_bits ? top << free_bits | next >> (BITS - free_bits) : top;
+    /* Anything below the 64 bits only matters as "not zero": it breaks a tie, whatever its value. */
     next = next << free_bits & 0xffffffffu;
     for (int below = i - 3; below >= 0; below--)
         next |= sum->digit[below];

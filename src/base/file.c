@@ -16,11 +16,13 @@
 /* What others than the owner may do with an output at most. */
 enum { OPEN_TO_OTHERS = 0644 };
 
+/* Must be the first call after the one that failed: others may change errno. */
 static sh_rc fail_errno(const char *what, const char *path)
 {
     return sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "%s %s: %s", what, path, strerror(errno));
 }
 
+/* The caller frees the result. */
 char *sh_path_join(const char *folder, const char *name)
 {
     size_t len = strlen(folder);
@@ -46,6 +48,7 @@ sh_rc sh_mkdir_p(const char *path)
     sh_rc rc = SH_OK;
     char *prefix = sh_strdup(path);
     for (char *p = prefix; *p != '\0'; p++) {
+        /* Each prefix in turn, except the empty one before a leading slash. */
         if (*p != '/' || p == prefix)
             continue;
         *p = '\0';
@@ -76,6 +79,7 @@ static sh_rc read_all(int fd, const char *path, char *buf, size_t room, size_t *
     return SH_OK;
 }
 
+/* Before any memory is asked for: a file of 1 TB given by mistake is refused and not read. */
 static sh_rc check_size(int fd, const char *path, size_t max_bytes, size_t *bytes)
 {
     struct stat st;
@@ -99,10 +103,12 @@ sh_rc sh_read_file(const char *path, size_t max_bytes, char **data, size_t *byte
         return fail_errno("open", path);
     sh_rc rc = SH_OK;
     SH_TRY_OUT(check_size(fd, path, max_bytes, &size));
+    /* One more byte, zero, so that text can be read as a string. */
     buf = sh_calloc(size + 1, 1);
     SH_TRY_OUT(read_all(fd, path, buf, size, &got));
     *data = buf;
     buf = NULL;
+    /* May be fewer than the size: the file may shrink meanwhile. */
     if (bytes != NULL)
         *bytes = got;
 out:
@@ -111,6 +117,7 @@ out:
     return rc;
 }
 
+/* write() may take less than it is given: on signals, on full disks, and beyond 2 GiB. */
 static sh_rc write_all(int fd, const char *path, const char *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -125,7 +132,6 @@ static sh_rc write_all(int fd, const char *path, const char *data, size_t bytes)
     return SH_OK;
 }
 
-/* The rename itself is only on disk when the folder is. */
 /* Only an interrupted fsync may be tried again: after a failed one the kernel may have dropped the pages. */
 static int sync_again(int fd)
 {
@@ -136,6 +142,7 @@ static int sync_again(int fd)
     return rc;
 }
 
+/* The rename itself is only on disk when the folder is. */
 static sh_rc sync_folder_of(const char *path)
 {
     char *folder = sh_strdup(path);
@@ -157,6 +164,7 @@ static sh_rc sync_folder_of(const char *path)
     return rc;
 }
 
+/* The name must not be guessable, since others may be able to write into the folder. */
 static uint64_t random_bits(void)
 {
     uint64_t bits;
@@ -185,6 +193,7 @@ static int open_again(const char *path, int flags, mode_t mode)
     return fd;
 }
 
+/* One line for each reason, with the cure. */
 static sh_rc refuse_output(const char *path, mode_t mode)
 {
     if (S_ISLNK(mode))
@@ -219,6 +228,7 @@ sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out)
     return SH_OK;
 }
 
+/* Compares device and inode: the same file, whatever its name. */
 static bool is_name_of(const char *path, int fd)
 {
     struct stat name, file;
@@ -240,6 +250,8 @@ sh_rc sh_file_publish(int fd, const char *temp, const char *path)
     return sync_folder_of(path);
 }
 
+/* The data goes to disk before the name: after a crash the name holds the old file or the new one,
+ * never an empty one. */
 sh_rc sh_new_file_commit(struct sh_new_file *f)
 {
     sh_rc rc = SH_OK;
@@ -256,6 +268,7 @@ out:
 
 void sh_new_file_abandon(struct sh_new_file *f)
 {
+    /* A path means that the file was created here and is not yet closed: a second call does nothing. */
     if (f->path != NULL && f->fd >= 0)
         close(f->fd);
     if (f->temp != NULL)
@@ -276,6 +289,7 @@ sh_rc sh_write_file_atomic(const char *path, const void *data, size_t bytes)
     return rc;
 }
 
+/* Truncates after the look at the file and not with O_TRUNC, which would empty what is refused a moment later. */
 static sh_rc check_output(int fd, const char *path, const char *how)
 {
     struct stat st;
@@ -288,6 +302,7 @@ static sh_rc check_output(int fd, const char *path, const char *how)
 
 sh_rc sh_open_output(const char *path, const char *how, FILE **out)
 {
+    /* Always O_APPEND, so that lines of two processes do not overwrite each other. */
     int fd = open_again(path, O_WRONLY | O_CREAT | O_APPEND, OPEN_TO_OTHERS);
     if (fd < 0 && (errno == ELOOP || errno == ENXIO)) /* a link; a FIFO without a reader, or a socket */
         return refuse_output(path, errno == ELOOP ? S_IFLNK : S_IFIFO);

@@ -3,6 +3,7 @@
 
 #include "src/base/clones.h"
 
+/* Compiled for several vector widths; the loader picks the one that the CPU has. */
 SH_CLONES static void join(float *to, const sh_bf16 *high, const int16_t *low, int64_t n)
 {
 #pragma omp simd
@@ -17,6 +18,7 @@ SH_CLONES static void split(sh_bf16 *high, int16_t *low, const float *from, int6
         sh_floats_split(from[i], &high[i], &low[i]);
 }
 
+/* to [n] f32. Whole floats are one memcpy; halves are joined from 2 bytes each. */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to)
 {
     if (from.whole)

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The folders that configure found: CUDA's libraries often lie outside of the loader's path. The caller owns the
+ * handle. */
 static void *open_in_folders(const char *file)
 {
     char *folders = sh_strdup(SHERD_CUDA_LIBDIRS), *rest = folders, *folder;
@@ -25,6 +27,7 @@ static void *open_in_folders(const char *file)
     return library;
 }
 
+/* The first name that loads, newest version first; `why` keeps the loader's last words for the message. */
 static void *open_first(const char *const *files, char why[256])
 {
     void *library = NULL;
@@ -39,6 +42,8 @@ static void *open_first(const char *const *files, char why[256])
     return library;
 }
 
+/* All symbols are looked up before the first is stored, so a failure leaves the caller's pointers as they were. The
+ * library is never unloaded: its threads and handlers may still run. */
 sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *symbols)
 {
     char why[256] = "";
@@ -63,6 +68,7 @@ sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *
 static void *(*exception_type)(void);
 static const void *bad_alloc;
 
+/* Without this a C++ library that throws through C ends in abort() and a core file, and peers would wait. */
 static _Noreturn void uncaught(void)
 {
     if (exception_type && bad_alloc && exception_type() == bad_alloc)
@@ -70,6 +76,8 @@ static _Noreturn void uncaught(void)
     sh_stop(sh_fail(SH_E_BUG, "a C++ library ended with an exception"));
 }
 
+/* Mangled names, because the functions are in whichever libstdc++ is loaded; absent ones are NULL, and
+ * nothing is set. */
 void sh_library_catch_exceptions(void)
 {
     void *(*set)(void (*)(void)) = NULL, *function = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");

@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* More than an error text of 4096 bytes with its prefix. */
 enum { LINE_MAX_BYTES = 5120 };
 
 static int this_rank;
 static int world_size = 1;
 
+/* Before MPI is up a process speaks as rank 0 of 1. */
 void sh_log_set_rank(int rank, int world)
 {
     this_rank = rank;
@@ -29,9 +31,11 @@ static void print_lines(const char *prefix, const char *text)
             break;
         text += length + 1;
     }
+    /* One write keeps the lines of many ranks whole on a shared stderr. */
     fwrite(all, 1, used, stderr);
 }
 
+/* The rank stands in the line only in jobs of several: alone it would be noise. */
 static void print_line(const char *level, const char *fmt, va_list ap)
 {
     char text[LINE_MAX_BYTES], prefix[64] = "";
@@ -43,6 +47,7 @@ static void print_line(const char *level, const char *fmt, va_list ap)
     print_lines(prefix, text);
 }
 
+/* Rank 0 only: what holds for the job is said once. Warnings and errors come from any rank. */
 void sh_log_info(const char *fmt, ...)
 {
     if (this_rank != 0)
@@ -69,6 +74,7 @@ void sh_log_error(const char *fmt, ...)
     va_end(ap);
 }
 
+/* The line that says why the job ends, without a rank: sh_agree() has put the rank into the text. */
 void sh_log_end(const char *text)
 {
     print_lines("sherd: error: ", text);

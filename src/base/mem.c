@@ -13,11 +13,13 @@
 #include <emmintrin.h>
 #endif
 
+/* There is no way on: half of an allocation failure's handling would never be tested. The job stops with one line. */
 static _Noreturn void out_of_memory(size_t n, size_t size)
 {
     sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for %zu elements of %zu bytes", n, size));
 }
 
+/* Zeroed. calloc() checks the product of n and size for overflow. */
 void *sh_calloc(size_t n, size_t size)
 {
     void *p = calloc(n > 0 ? n : 1, size > 0 ? size : 1); /* NULL must mean failure only */
@@ -26,6 +28,7 @@ void *sh_calloc(size_t n, size_t size)
     return p;
 }
 
+/* New bytes are not zeroed, as with realloc(). */
 void *sh_realloc(void *old, size_t n, size_t size)
 {
     if (size > 0 && n > SIZE_MAX / size)
@@ -37,12 +40,14 @@ void *sh_realloc(void *old, size_t n, size_t size)
     return p;
 }
 
+/* As strdup(), but never NULL. */
 char *sh_strdup(const char *s)
 {
     size_t bytes = strlen(s) + 1;
     return memcpy(sh_calloc(bytes, 1), s, bytes);
 }
 
+/* Formats twice: once for the length, once for the text. The caller frees it. */
 char *sh_strfmt(const char *fmt, ...)
 {
     va_list ap, again;
@@ -58,6 +63,7 @@ char *sh_strfmt(const char *fmt, ...)
     return s;
 }
 
+/* Doubling makes n appends O(n). *cap changes with the array; the old pointer is no longer valid. */
 void *sh_grow(void *array, int n, int *cap, size_t size)
 {
     if (n < *cap)
@@ -71,6 +77,8 @@ void *sh_grow(void *array, int n, int *cap, size_t size)
 #ifdef __SSE2__
 enum { LINE = 64 };
 
+/* Both in whole lines, `to` on the border of one. Streaming stores write a line without reading it first, which saves a
+ * third of the traffic, and leave the caches to those who compute. */
 static void copy_lines(char *to, const char *from, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += LINE)
@@ -104,6 +112,7 @@ void sh_mem_stream_end(void)
 }
 #endif
 
+/* For one copy; callers with many pieces stream all of them before one fence. */
 void sh_mem_copy_away(void *to, const void *from, size_t bytes)
 {
     sh_mem_stream(to, from, bytes);

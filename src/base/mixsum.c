@@ -6,6 +6,7 @@
 /* Elements that are copied and then summed out of the nearest cache. */
 enum { STEP_ELEMS = 1024 };
 
+/* `place` moves with the loop instead of being multiplied out: one addition an element. */
 SH_CLONES static uint64_t sum_whole(const float *data, int64_t n, uint64_t place)
 {
     uint64_t sum = 0;
@@ -28,6 +29,7 @@ SH_CLONES static uint64_t sum_halves(const sh_bf16 *high, const int16_t *low, in
     return sum;
 }
 
+/* One loop for each way of storing floats; both give the same sum. */
 uint64_t sh_mixsum(struct sh_floats data, int64_t n, uint64_t place)
 {
     return data.whole ? sum_whole(data.whole, n, place) : sum_halves(data.high, data.low, n, place);
@@ -64,6 +66,7 @@ struct lanes {
     __m512i sum, place;
 };
 
+/* Lane k starts at element k; each turn moves all lanes by 16 elements, two sets of eight. */
 static WIDE inline struct lanes begin(uint64_t place)
 {
     __m512i lane = _mm512_mullo_epi64(_mm512_set1_epi64((long long)SH_MIXSUM_STEP), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
@@ -84,12 +87,14 @@ static WIDE inline void add(struct lanes *l, __m256i bits)
     l->place = _mm512_add_epi64(l->place, _mm512_set1_epi64((long long)(16 * SH_MIXSUM_STEP)));
 }
 
+/* The 16 floats of a line: the lower eight into one set of lanes, the upper eight into the other. */
 static WIDE inline void add_both(struct lanes *l, __m512i bits)
 {
     add(&l[0], _mm512_castsi512_si256(bits));
     add(&l[1], _mm512_extracti64x4_epi64(bits, 1));
 }
 
+/* Loads 64 bytes, stores them past the caches, and returns them for the sum. */
 static WIDE inline __m512i pass_line(void *to, const void *from)
 {
     __m512i line = _mm512_loadu_si512(from);
@@ -134,6 +139,7 @@ static WIDE uint64_t copy_halves(struct sh_floats to, struct sh_floats from, int
     return total(l);
 }
 
+/* Asked of the CPU at run time, so that one program runs on all. */
 static bool is_wide(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
@@ -161,6 +167,7 @@ uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, u
     sh_mem_stream_end();
     return sum;
 }
+/* Without AVX-512 at compile time for this architecture: the same sum by plain loops. */
 #else
 uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place)
 {

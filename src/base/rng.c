@@ -17,17 +17,21 @@ static uint64_t hash_name(const char *name)
     return h;
 }
 
+/* A stream for each name: what a tensor is filled with does not depend on the order of the tensors or on the ranks. */
 uint64_t sh_rng_key(uint64_t seed, const char *name)
 {
     return sh_mix64(hash_name(name) ^ sh_mix64(seed));
 }
 
+/* The sum of eight centred 16-bit numbers is nearly normal; this brings its deviation to `std`. */
 float sh_rng_normal_scale(float std)
 {
     const double inverse_deviation = 1.8688123650118533e-05; /* sqrt(12 / (8 * (2^32 - 1))) */
     return (float)((double)std * inverse_deviation);
 }
 
+/* Element i depends on key and i only, so each rank fills just its own part and gets the bits that one
+ * rank would get. */
 void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out)
 {
     const float scale = sh_rng_normal_scale(std);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A row of the table lies on the stack. */
 enum { WORD_MAX = 96 };
 
 static int min_int(int a, int b)
@@ -13,6 +14,7 @@ static int min_int(int a, int b)
     return a < b ? a : b;
 }
 
+/* 0 or 1, the cost of a replacement. */
 static int differ(char a, char b)
 {
     return tolower((unsigned char)a) != tolower((unsigned char)b);
@@ -37,6 +39,8 @@ int sh_str_distance(const char *a, const char *b)
     return row[len_b];
 }
 
+/* NULL when nothing is near: a third of the name may differ, and one letter more. A wrong suggestion is worse than
+ * none. */
 const char *sh_str_nearest(const char *word, int n, const char *const *names)
 {
     const char *nearest = NULL;
@@ -52,6 +56,7 @@ const char *sh_str_nearest(const char *word, int n, const char *const *names)
     return nearest;
 }
 
+/* Whole numbers in the smallest unit, `digits` after the point in others. out is returned. */
 static const char *scaled(double v, double base, const char *const unit[], int units, int digits, char *out)
 {
     int u = 0;
@@ -70,6 +75,7 @@ const char *sh_str_sum_of_bytes(double bytes, char out[SH_STR_SHORT])
     return scaled(bytes, 1024, unit, 6, 1, out);
 }
 
+/* Powers of 1024, as memory is sold and counted; sh_str_count() has powers of 1000. */
 const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT])
 {
     return sh_str_sum_of_bytes((double)bytes, out);
@@ -87,6 +93,7 @@ const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT])
     return out;
 }
 
+/* Two units are enough: "3 d 4 h", "12 m 5 s". Bounded, because an early estimate may be absurd. */
 const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
 {
     static const struct {
@@ -107,6 +114,7 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
     return out;
 }
 
+/* `column`: where the line is now, for text after an option's name. Words are never cut. */
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
 {
     bool first = true; /* word of its line */

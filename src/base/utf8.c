@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+/* Any code below 0x110000; surrogates are not refused here. The first byte's leading ones are the top of 0xf00 >> n. */
 size_t sh_utf8_put(uint32_t code, unsigned char out[SH_UTF8_MOST])
 {
     if (code < 0x80) {
@@ -32,10 +33,12 @@ static size_t right_bytes(const unsigned char *p, size_t bytes, int *whole)
 
     while (i < n && i < bytes && p[i] >= (i == 1 ? low : 0x80) && p[i] <= (i == 1 ? high : 0xbf))
         i++;
+    /* Zero means that no character begins so. */
     *whole = n > 0 && i == n;
     return i;
 }
 
+/* Eight bytes a turn: most text is ASCII, and the check of a corpus reads every byte. */
 static size_t skip_ascii(const unsigned char *text, size_t i, size_t bytes)
 {
     for (uint64_t eight; i + 8 <= bytes; i += 8) {
@@ -48,6 +51,7 @@ static size_t skip_ascii(const unsigned char *text, size_t i, size_t bytes)
     return i;
 }
 
+/* The offset of the first byte that is wrong, `bytes` when all is right. */
 size_t sh_utf8_check(const unsigned char *text, size_t bytes)
 {
     size_t i = skip_ascii(text, 0, bytes);
@@ -64,6 +68,8 @@ size_t sh_utf8_check(const unsigned char *text, size_t bytes)
     return bytes;
 }
 
+/* How many bytes one replacement character stands for (Unicode, section 3.9: the longest prefix that
+ * could be right). */
 size_t sh_utf8_wrong(const unsigned char *text, size_t bytes)
 {
     int whole;

@@ -15,7 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Sizes grow by 8: latency at one end, bandwidth at the other, few rows between. */
 enum { GROWTH = 8, OPERANDS = 2, PAGE = 4096, IN_FLIGHT = 128 /* in a queue; channels bound it */ };
+/* Without --max-bytes: large enough for full bandwidth. */
 static const int64_t usual_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
@@ -58,6 +60,7 @@ struct bench {
     struct sh_bench_list list;
 };
 
+/* To whole pages, so that operands do not share one. */
 static int64_t round_up(int64_t bytes)
 {
     return (bytes + PAGE - 1) / PAGE * PAGE;
@@ -74,11 +77,14 @@ static int64_t room(const struct bench *b)
     return all / 2 / (2 * OPERANDS + 2);
 }
 
+/* Collective: the rank with the least room decides, as the negative of a maximum. A size that the user asked for is
+ * refused rather than cut, since the results would carry a wrong label. */
 static sh_rc choose_max_bytes(struct bench *b)
 {
     double least = -(double)room(b);
 
     SH_TRY(sh_mesh_max(&least, 1));
+    /* 0: not given. */
     b->max_bytes = b->options->max_bytes;
     if (b->max_bytes > (int64_t)-least)
         return sh_agree(sh_fail(SH_E_USAGE,
@@ -90,6 +96,7 @@ static sh_rc choose_max_bytes(struct bench *b)
     return sh_agree(SH_OK);
 }
 
+/* World comes last: it is measured only where it differs from the groups of training. */
 static sh_rc open_groups(struct bench *b)
 {
     enum { SHARDS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE, REPLICAS = 1u << SH_STREAM_REPLICATE };
@@ -107,11 +114,13 @@ static sh_rc open_groups(struct bench *b)
     return SH_OK;
 }
 
+/* Ranks of this rank's group. */
 static int size_of(const struct bench *b, const struct sh_group_use *group)
 {
     return sh_group_size(&b->r->mesh->shape, group->axes);
 }
 
+/* Only this group has its operands in the segment when a unit is gathered. */
 static bool is_shard(const struct bench *b, const struct sh_group_use *group)
 {
     return group->axes == b->r->mesh->shape.shard;
@@ -129,6 +138,7 @@ static sh_rc open_comm(struct bench *b)
                                   .share_gpu = r->gpu.sharing > 1,
                                   .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
 
+    /* Two sets of channels would share the network's resources. */
     sh_comm_destroy(r->comm);
     r->comm = NULL;
     sh_exec_destroy(r->exec);
@@ -141,6 +151,7 @@ static sh_rc open_comm(struct bench *b)
     return sh_comm_create(r->mesh, &opt, &b->comm);
 }
 
+/* Touched before anything is timed: the first write to a page costs a fault, which is not the network's. */
 static sh_rc open_memory(struct bench *b)
 {
     const struct sh_segment *planned = &b->r->p->segment;
@@ -183,6 +194,7 @@ static bool is_barrier(const struct bench *b, const struct collective *c, const 
     return b->segment.ranks && c->kind == SH_OP_ALL_GATHER && is_shard(b, group);
 }
 
+/* A barrier moves no bytes, so it has no rate. */
 static void add_test(struct bench *b, const struct test *t, const char *name)
 {
     int row = sh_bench_add(&b->list, "%s", name);
@@ -196,6 +208,8 @@ static void add_test(struct bench *b, const struct test *t, const char *name)
         b->list.times[row].bus = t->coll->turns * (1 - 1.0 / size_of(b, t->group));
 }
 
+/* The row, and beside it the same by MPI's own call, as a baseline. Elements are rounded down to a multiple of the
+ * group. */
 static void add_collective(struct bench *b, const struct collective *c, const struct sh_group_use *group, int64_t bytes,
                            int copy)
 {
@@ -225,6 +239,7 @@ static bool is_measured(const struct bench *b, const struct sh_group_use *group)
     return size_of(b, group) > 1;
 }
 
+/* One copy of that size, then each collective on each group: the copy says what memory alone would allow. */
 static void add_size(struct bench *b, int64_t bytes)
 {
     struct test copy = {.elems = bytes / (int64_t)sizeof(float)};
@@ -246,6 +261,7 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     char *peer = shared ? base + sh_segment_peer_at(&b->segment, b->segment.rank) : own;
     int index = sh_group_index(&b->r->mesh->shape, t->group->axes);
 
+    /* Elements of a rank's part. */
     coll->count = t->elems / size_of(b, t->group);
     if (t->coll->kind == SH_OP_ALL_GATHER) {
         coll->recv =
@@ -267,6 +283,7 @@ static int stream_of(const struct test *t)
     return t->coll->kind == SH_OP_ALL_GATHER ? SH_STREAM_GATHER : SH_STREAM_REDUCE;
 }
 
+/* On a GPU only queued; time_calls() drains the queue. On the CPU complete on return. */
 static sh_rc call_sherd(struct bench *b, const struct test *t)
 {
     struct sh_coll coll = {.kind = t->coll->kind,
@@ -282,6 +299,7 @@ static sh_rc call_sherd(struct bench *b, const struct test *t)
     return b->queue ? sh_comm_join(b->comm, ticket, b->queue) : sh_comm_wait(b->comm, ticket);
 }
 
+/* In place, as the channels do it, so that MPI has no extra copy to make. */
 static sh_rc call_mpi(struct bench *b, const struct test *t)
 {
     MPI_Comm comm = sh_mesh_comm(b->r->mesh, t->group->axes);
@@ -310,6 +328,7 @@ static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double
     begin = sh_now_ns();
     for (int64_t i = 1; i <= n && rc == SH_OK; i++) {
         rc = t->plain ? call_mpi(b, t) : call_sherd(b, t);
+        /* Bounds the work in the queue: a GPU accepts only so much before the host waits anyway. */
         if (i % IN_FLIGHT == 0)
             b->r->device->queue_drain(b->queue);
     }
@@ -322,6 +341,8 @@ static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double
     return SH_OK;
 }
 
+/* One call to find out how long it takes, then as many as fill 20 ms: a single short call is mostly clock and
+ * scheduling. */
 static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
 {
     if (!t->coll)
@@ -330,6 +351,7 @@ static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
     return time_calls(b, t, *seconds < least_seconds ? (int64_t)(least_seconds / *seconds) + 1 : 1, seconds);
 }
 
+/* Rank 0. The head says what the figures mean, since the file is read without this source. */
 static sh_rc report(const struct bench *b)
 {
     const struct sh_mesh_shape *m = &b->r->mesh->shape;
@@ -348,6 +370,8 @@ static sh_rc report(const struct bench *b)
     return rc;
 }
 
+/* Rounds outside, rows inside: a disturbance of some seconds hits one round of all rows and not all
+ * rounds of one row. */
 static sh_rc measure(struct bench *b)
 {
     SH_TRY(choose_max_bytes(b));
@@ -361,6 +385,7 @@ static sh_rc measure(struct bench *b)
     return sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
 }
 
+/* Also after a failure anywhere: what was not opened is NULL. */
 static void close_all(struct bench *b)
 {
     sh_rate_close(&b->rate);
@@ -375,12 +400,15 @@ static void close_all(struct bench *b)
     free(b->tests);
 }
 
+/* Opens a run as training does, for the same mesh, device and segment, then replaces its channels by those of this
+ * file. */
 sh_rc sh_bench_comm(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;
     struct bench b = {.options = options};
     sh_rc rc;
 
+    /* Options first: a file to compare with that cannot be read should not cost a measurement. */
     SH_TRY(sh_agree(sh_bench_check("comm", options)));
     SH_TRY(sh_bench_folder_make(&cfg, options->folder));
     rc = sh_run_open(&cfg, SH_TO_TRAIN, &b.r);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Collective. Rank 0 makes a folder with a random name, so that two benchmarks do not meet, and broadcasts the name. */
 sh_rc sh_bench_folder_make(struct sh_config *cfg, const char *folder)
 {
     int rank, world, n;
@@ -22,6 +23,7 @@ sh_rc sh_bench_folder_make(struct sh_config *cfg, const char *folder)
     return sh_mesh_bcast(cfg->job.dump_folder, sizeof cfg->job.dump_folder, 0);
 }
 
+/* Collective: no rank deletes while another still reads, and none goes on before the file is gone. */
 void sh_bench_folder_drop(const char *path)
 {
     int rank, world;
@@ -33,6 +35,7 @@ void sh_bench_folder_drop(const char *path)
     sh_mesh_barrier();
 }
 
+/* Only an empty folder: what is left by a failure stays and can be looked at. */
 void sh_bench_folder_delete(const struct sh_config *cfg)
 {
     rmdir(cfg->job.dump_folder);

@@ -34,6 +34,7 @@ struct shape {
     int64_t calls;       /* in a step of this rank */
 };
 
+/* `square` has the row of the baseline of each type. */
 struct bench {
     struct sh_run *r;
     const struct sh_bench_options *options;
@@ -44,16 +45,19 @@ struct bench {
     int square[SH_DTYPES]; /* row of the square product of a type; SH_NONE */
 };
 
+/* Operands and outputs as one row, for the table above. */
 static const struct sh_operand *operand(const struct sh_op_call *call, int i)
 {
     return i < SH_OP_MAX_IN ? &call->in[i] : &call->out[i - SH_OP_MAX_IN];
 }
 
+/* The features of a row. */
 static int64_t last_dim(const struct sh_operand *t)
 {
     return t->dim[t->ndim - 1];
 }
 
+/* 0 for an operand that is absent. */
 static int64_t elems(const struct sh_operand *t)
 {
     int64_t n = t->ndim > 0;
@@ -63,6 +67,7 @@ static int64_t elems(const struct sh_operand *t)
     return n;
 }
 
+/* NULL: no product. */
 static const struct product *product_of(enum sh_op_kind kind)
 {
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
@@ -82,6 +87,8 @@ static int row_of(struct bench *b, const char *name)
     return sh_bench_add(&b->list, "%s", name);
 }
 
+/* A large square product is what the device does best; it is the baseline of all rows of its type.
+ * Once for each type. */
 static void add_square(struct bench *b, enum sh_dtype dtype)
 {
     char name[64];
@@ -94,6 +101,8 @@ static void add_square(struct bench *b, enum sh_dtype dtype)
     b->shapes[b->square[dtype]].dtype = dtype;
 }
 
+/* Calls of one shape share a row; `calls` counts how often a step makes them. rows x wide_in -> wide_out is how the
+ * name reads. */
 static void add_call(struct bench *b, const struct product *p, const struct sh_op_call *call, int repeat)
 {
     const struct sh_operand *x = &call->in[0];
@@ -113,6 +122,8 @@ static void add_call(struct bench *b, const struct product *p, const struct sh_o
     b->shapes[row].calls += repeat;
 }
 
+/* Addresses come from the arena of the run, so that a kernel sees the alignment and the pages that
+ * training gives it. */
 static void find_shapes(struct bench *b)
 {
     const struct sh_program *p = b->r->p;
@@ -125,6 +136,7 @@ static void find_shapes(struct bench *b)
             const struct product *kind = product_of(p->ops[i].kind);
             struct sh_op_call call;
 
+            /* Sections that a step does not run are left out. */
             if (!kind || !p->sections[s].repeat)
                 continue;
             sh_program_call(p, &p->ops[i], &(struct sh_bases){{arena}}, &call);
@@ -143,6 +155,7 @@ static void fill(struct bench *b, const struct sh_operand *t)
     const void *host = t->dtype == SH_I32 ? (void *)i32 : t->dtype == SH_BF16 ? (void *)bf16 : f32;
     int64_t n = t->data ? elems(t) : 0, size = sh_dtype_bytes(t->dtype);
 
+    /* As wide as initial weights. */
     sh_rng_fill_normal(1, 0, PIECE, 0.02f, f32);
     for (int i = 0; i < PIECE; i++) {
         bf16[i] = sh_f32_to_bf16(f32[i]);
@@ -155,6 +168,8 @@ static void fill(struct bench *b, const struct sh_operand *t)
     free(i32);
 }
 
+/* Collective. Inputs are filled anew, because an earlier row may have left Inf or NaN there, which some units multiply
+ * slower. */
 static sh_rc time_shape(struct bench *b, int row, double *seconds)
 {
     struct shape *s = &b->shapes[row];
@@ -197,6 +212,7 @@ static double peak_tflops(const struct bench *b)
     return best > 0 ? t->flops / best / 1e12 : 0;
 }
 
+/* Rank 0. The measured peak is printed as the option that training takes for its MFU. */
 static sh_rc report(struct bench *b)
 {
     const struct sh_config *cfg = &b->r->cfg;
@@ -215,6 +231,7 @@ static sh_rc report(struct bench *b)
     return rc;
 }
 
+/* Collective. Rounds outside, rows inside, so that a disturbance does not hit one row only. */
 static sh_rc measure(struct bench *b)
 {
     b->scalars.loss_scale = 1;
@@ -226,6 +243,7 @@ static sh_rc measure(struct bench *b)
     return sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
 }
 
+/* Collective. Opens a run as training does and measures in its arena; no step is made. */
 sh_rc sh_bench_gemm(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;

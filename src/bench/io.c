@@ -1,3 +1,6 @@
+/* Checkpoints by each I/O method, beside plain programs that write the same number of bytes. What is compared with what
+ * is in the table: a method with the better of the plain writes, verification with the same save without it, a snapshot
+ * with a memcpy. Each file is deleted before the next one is written, so that a disk needs room for one. */
 #include "src/bench/bench.h"
 
 #include "src/base/file.h"
@@ -15,11 +18,13 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The order of the table. The phases of the direct save come last, one row each. */
 enum row {
     WRITE, WRITE_MPIIO, WRITE_BEST, SAVE_DIRECT, SAVE_DIRECT_VERIFIED, SAVE_CACHED, SAVE_CACHED_VERIFIED, SAVE_MPIIO, SAVE_MPIIO_VERIFIED, SAVE_BEHIND,
     READ, LOAD, COPY, SNAPSHOT, STALL, EMPTY, PHASE, ROWS = PHASE + SH_CKPT_PHASES
 };
 
+/* `against` names another row of this table. */
 static const struct sh_bench_row rows[ROWS] = {
     [WRITE] = {.name = "write and fdatasync, one rank"},
     [WRITE_MPIIO] = {.name = "plain MPI-IO and sync, all ranks"},
@@ -55,16 +60,19 @@ struct bench {
     struct sh_bench_times times[ROWS];
 };
 
+/* Into this round's column. */
 static void put(struct bench *b, int row, double seconds)
 {
     b->times[row].seconds[b->round] = seconds;
 }
 
+/* Seconds. */
 static double since(int64_t begin)
 {
     return (double)(sh_now_ns() - begin) / 1e9;
 }
 
+/* Collective. The better of both stands for what the file system can do from this job. */
 static sh_rc plain_writes(struct bench *b)
 {
     double alone, together;
@@ -120,6 +128,7 @@ static sh_rc save_behind(struct bench *b)
     return SH_OK;
 }
 
+/* Collective. The page cache is emptied of the file first: a load after a restart finds it cold. */
 static sh_rc load(struct bench *b)
 {
     struct sh_ckpt_meta meta = {0};
@@ -139,6 +148,7 @@ static sh_rc load(struct bench *b)
     return rc;
 }
 
+/* Collective. Copies first by memcpy, then as the run copies its state before an asynchronous save. */
 static sh_rc memory(struct bench *b)
 {
     struct sh_pieces copy;
@@ -158,6 +168,7 @@ static sh_rc memory(struct bench *b)
     return SH_OK;
 }
 
+/* Collective; rank 0 works. */
 static sh_rc empty(struct bench *b)
 {
     double seconds = 0;
@@ -167,6 +178,8 @@ static sh_rc empty(struct bench *b)
     return SH_OK;
 }
 
+/* The order is fixed: each save needs the file of the one before to be gone, and the load needs the
+ * one that it reads. */
 static sh_rc round_of_all(struct bench *b)
 {
     double seconds;
@@ -196,11 +209,13 @@ static void fill(struct bench *b)
             sh_exec_fill_normal(b->r->exec, b->state.pieces[i].data[k], (uint64_t)k, i, b->state.pieces[i].elems, 1.0f);
 }
 
+/* Rows that do not depend on the size have no GB/s. */
 static bool is_about_bytes(int row)
 {
     return row != EMPTY && row != PHASE + SH_CKPT_LAYOUT && row != PHASE + SH_CKPT_SYNC && row != PHASE + SH_CKPT_COMMIT;
 }
 
+/* Collective. Sizes are summed over ranks as whole numbers, since each rank owns another part. */
 static sh_rc measure(struct bench *b)
 {
     long long all;
@@ -220,6 +235,7 @@ static sh_rc measure(struct bench *b)
     return SH_OK;
 }
 
+/* Rank 0. */
 static sh_rc report(const struct bench *b)
 {
     char *head = sh_strfmt("checkpoint of %s, %.3f GB, %d ranks of %d threads, %d rounds, in %s",
@@ -231,6 +247,7 @@ static sh_rc report(const struct bench *b)
     return rc;
 }
 
+/* Collective; the save itself expects the folder. */
 static sh_rc make_checkpoint_folder(const struct bench *b)
 {
     char *folder = sh_run_checkpoint_folder(b->r);
@@ -240,6 +257,7 @@ static sh_rc make_checkpoint_folder(const struct bench *b)
     return rc;
 }
 
+/* Collective, also after a failure. */
 static void delete_folder(const struct bench *b, const struct sh_config *cfg)
 {
     char *folder = b->r ? sh_run_checkpoint_folder(b->r) : NULL;
@@ -255,15 +273,18 @@ static void delete_folder(const struct bench *b, const struct sh_config *cfg)
     free(folder);
 }
 
+/* What the benchmark sets by itself: both kinds of save are made, whatever the configuration says. */
 static void prepare(struct sh_config *cfg)
 {
     cfg->checkpoint.enable = true;
+    /* The snapshot has memory in the plan only then. */
     cfg->checkpoint.async_mode = SH_ASYNC_ASYNC;
     cfg->checkpoint.io = SH_IO_AUTO;
     cfg->checkpoint.hints[0] = '\0';
     strcpy(cfg->checkpoint.folder, "checkpoint");
 }
 
+/* Collective. The struct is on the heap: its times are too much for a stack. */
 sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;
@@ -277,6 +298,7 @@ sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *
     rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
     if (rc == SH_OK) {
         b->plain = sh_path_join(cfg.job.dump_folder, "plain");
+        /* The step of a run that has just begun. */
         b->saved = sh_path_join(cfg.job.dump_folder, "checkpoint/step-00000000.h5");
         rc = make_checkpoint_folder(b);
     }

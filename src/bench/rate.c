@@ -1,3 +1,5 @@
+/* Peak rates: a square matrix product and a copy, in memory of their own. A call is repeated until the repetitions take
+ * 20 ms, and the mean of those counts; the first call is thrown away. */
 #include "src/bench/rate.h"
 
 #include "src/base/time.h"
@@ -9,6 +11,8 @@ enum { CPU_SIDE = 2048, GPU_SIDE = 8192 };
 static const int64_t cpu_bytes = 256ll << 20, gpu_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
+/* Collective. Memory for a copy of copy_bytes, or for the square, whichever is more: on a CPU 256 MiB, far beyond
+ * caches. */
 sh_rc sh_rate_open(const struct sh_device *device, int threads, int64_t copy_bytes, struct sh_rate *out)
 {
     *out = (struct sh_rate){.device = device,
@@ -23,6 +27,7 @@ sh_rc sh_rate_open(const struct sh_device *device, int threads, int64_t copy_byt
     return SH_OK;
 }
 
+/* Writes every page from this process, which is what places it on this process's memory node. */
 void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, int64_t bytes)
 {
     static const char zeros[1 << 16];
@@ -33,6 +38,7 @@ void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, in
     }
 }
 
+/* Also when sh_rate_open() was never called or failed. */
 void sh_rate_close(struct sh_rate *r)
 {
     if (r->memory)
@@ -41,6 +47,7 @@ void sh_rate_close(struct sh_rate *r)
         r->device->queue_destroy(r->queue);
 }
 
+/* Queues n calls and waits once: what is measured is the device and not the start of single calls. */
 static sh_rc run_calls(const struct sh_rate *r, const struct sh_op_call *call, int64_t n, double *seconds)
 {
     int64_t begin = sh_now_ns();
@@ -67,6 +74,7 @@ sh_rc sh_rate_call(const struct sh_rate *r, const struct sh_op_call *call, doubl
     SH_TRY(run_together(r, call, n, seconds)); /* what happens once only: pages, objects of libraries */
     SH_TRY(run_together(r, call, n, seconds));
     while (*seconds < least_seconds) {
+        /* A fifth more than the estimate, so that the second try is nearly always long enough. */
         n = *seconds > 0 ? (int64_t)((double)n * least_seconds / *seconds * 1.2) + 1 : 2 * n;
         SH_TRY(run_together(r, call, n, seconds));
     }
@@ -74,6 +82,7 @@ sh_rc sh_rate_call(const struct sh_rate *r, const struct sh_op_call *call, doubl
     return SH_OK;
 }
 
+/* The place-th matrix of the memory; 0 and 1 are factors, 2 the product, 3 scratch. */
 static struct sh_operand square(const struct sh_rate *r, enum sh_dtype dtype, int place)
 {
     return (struct sh_operand){.data = r->memory + place * r->side * r->side * sh_dtype_bytes(dtype),
@@ -99,6 +108,7 @@ static void fill(const struct sh_rate *r, const struct sh_operand *t)
         r->device->put(r->queue, (char *)t->data + at * sh_dtype_bytes(t->dtype), host, bytes);
 }
 
+/* Collective. side x side by side x side, in the kernels that training uses. */
 sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seconds)
 {
     struct sh_op_attr attr = {.linear.w_in_out = true};
@@ -117,11 +127,13 @@ sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seco
     return sh_rate_call(r, &call, seconds);
 }
 
+/* A multiplication and an addition for each of side^3 terms. */
 double sh_rate_product_flops(const struct sh_rate *r)
 {
     return 2.0 * (double)r->side * (double)r->side * (double)r->side;
 }
 
+/* n bytes are read and n written, from the first half of the memory into the second. */
 sh_rc sh_rate_copy(const struct sh_rate *r, int64_t n, double *seconds)
 {
     struct sh_op_attr attr = {0};

@@ -1,3 +1,6 @@
+/* Tables of measurements: rows with a time for each round, columns that follow from the time, comparison with a
+ * baseline row and with an earlier run. Medians are shown, with the least and the most beside them, because a mean of
+ * few rounds follows its worst one. */
 #include "src/bench/rows.h"
 
 #include "src/base/file.h"
@@ -23,6 +26,7 @@ struct spread {
     double least, median, most;
 };
 
+/* The row's index; rows may move with the next call, so keep the index and not a pointer. The name is copied. */
 int sh_bench_add(struct sh_bench_list *l, const char *fmt, ...)
 {
     char name[256];
@@ -38,6 +42,7 @@ int sh_bench_add(struct sh_bench_list *l, const char *fmt, ...)
     return l->n++;
 }
 
+/* Names are the list's. */
 void sh_bench_list_free(struct sh_bench_list *l)
 {
     for (int i = 0; i < l->n; i++)
@@ -46,6 +51,7 @@ void sh_bench_list_free(struct sh_bench_list *l)
     free(l->times);
 }
 
+/* Ascending. */
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -53,6 +59,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Copies before it sorts: rounds must stay in their order, since ratios are taken round by round. */
 static struct spread spread_of(const double *values, int n)
 {
     double sorted[SH_BENCH_ROUNDS];
@@ -62,11 +69,13 @@ static struct spread spread_of(const double *values, int n)
     return (struct spread){sorted[0], n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2, sorted[n - 1]};
 }
 
+/* Of n rounds, not sorted before. */
 double sh_bench_median(const double *values, int n)
 {
     return spread_of(values, n).median;
 }
 
+/* Insertion sort, slowest first, from row `first` on; names move with their rows. */
 void sh_bench_sort(struct sh_bench_list *l, int first, int rounds)
 {
     for (int i = first; i < l->n; i++)
@@ -83,31 +92,37 @@ void sh_bench_sort(struct sh_bench_list *l, int first, int rounds)
         }
 }
 
+/* The columns: each takes the seconds of one call; 0 means that the row has no such figure. */
 static double gigabytes(const struct sh_bench_times *t, double seconds)
 {
     return (double)t->bytes / 1e9 / seconds;
 }
 
+/* What each link carries: bytes times the factor of the collective. */
 static double bus_gigabytes(const struct sh_bench_times *t, double seconds)
 {
     return t->bus * (double)t->bytes / 1e9 / seconds;
 }
 
+/* 0 for rows without operations. */
 static double gigaflops(const struct sh_bench_times *t, double seconds)
 {
     return t->flops / 1e9 / seconds;
 }
 
+/* Percent of the floor: 100 is as fast as the measured peaks allow. */
 static double floor_reached(const struct sh_bench_times *t, double seconds)
 {
     return 100 * t->floor_seconds / seconds;
 }
 
+/* 0 for rows without tokens. */
 static double tokens(const struct sh_bench_times *t, double seconds)
 {
     return (double)t->tokens / seconds;
 }
 
+/* Does not depend on the time of the row itself: it was computed from all rows. */
 static double share(const struct sh_bench_times *t, double seconds)
 {
     (void)seconds;
@@ -129,6 +144,7 @@ static const struct column {
 };
 enum { COLUMNS = sizeof columns / sizeof *columns };
 
+/* A column without any figure is not printed. */
 static bool is_used(const struct report *r, const struct column *c)
 {
     for (int i = 0; i < r->n; i++)
@@ -137,6 +153,7 @@ static bool is_used(const struct report *r, const struct column *c)
     return false;
 }
 
+/* The name must exist: tables name their own rows. */
 static int find_row(const struct report *r, const char *name)
 {
     int i = 0;
@@ -146,6 +163,7 @@ static int find_row(const struct report *r, const char *name)
     return i;
 }
 
+/* As wide as the longest name. */
 static int width_of(const struct sh_bench_row *rows, int n)
 {
     int width = LEAST_WIDTH;
@@ -155,6 +173,7 @@ static int width_of(const struct sh_bench_row *rows, int n)
     return width;
 }
 
+/* The median of the ratios of single rounds, not the ratio of medians: what slows both rows of a round cancels. */
 static double ratio_of(const struct report *r, int row, const char *against)
 {
     double ratios[SH_BENCH_ROUNDS];
@@ -168,11 +187,13 @@ static double ratio_of(const struct report *r, int row, const char *against)
 /* A figure of an earlier run; 0: it has no such row. */
 static double earlier_value(const struct report *r, const char *name, const char *key)
 {
+    /* NULL all the way down when something is absent. */
     json_t *row = json_object_get(json_object_get(r->earlier, "rows"), name);
 
     return json_number_value(json_object_get(row, key));
 }
 
+/* Only columns that some row uses. */
 static void print_titles(const struct report *r)
 {
     printf("%-*s %9s %9s %9s", r->width, "seconds", "median", "least", "most");
@@ -182,6 +203,7 @@ static void print_titles(const struct report *r)
     putchar('\n');
 }
 
+/* The unit takes its room from the number, so that columns stay aligned. */
 static void print_column(const struct report *r, const struct column *c, int row, double seconds)
 {
     double value = c->value(&r->times[row], seconds);
@@ -195,6 +217,7 @@ static void print_column(const struct report *r, const struct column *c, int row
         printf(" %8s", "");
 }
 
+/* Name, times, columns, then factors: against an earlier run, then against one or two baseline rows. */
 static void print_row(const struct report *r, int row)
 {
     struct spread s = spread_of(r->times[row].seconds, r->rounds);
@@ -212,6 +235,7 @@ static void print_row(const struct report *r, int row)
     putchar('\n');
 }
 
+/* A row counts as slower only when its best round is slower than the worst one of the earlier run. */
 static void print_slower(const struct report *r)
 {
     int slower = 0;
@@ -229,6 +253,7 @@ static void print_slower(const struct report *r)
     puts(slower ? "" : "no row is slower than earlier beyond the spread of both");
 }
 
+/* The same figures as on the screen, with all digits. */
 static json_t *row_json(const struct report *r, int row)
 {
     const struct sh_bench_times *t = &r->times[row];
@@ -250,6 +275,7 @@ static json_t *row_json(const struct report *r, int row)
     return line;
 }
 
+/* Rows by name, which is how a later run finds them. */
 static sh_rc write_json(const struct report *r, const char *kind, const char *head, const char *path)
 {
     json_t *rows = json_object(), *all;
@@ -259,6 +285,7 @@ static sh_rc write_json(const struct report *r, const char *kind, const char *he
     for (int i = 0; i < r->n; i++)
         json_object_set_new(rows, r->rows[i].name, row_json(r, i));
     all = json_pack("{s:s, s:s, s:i, s:o}", "bench", kind, "what", head, "rounds", r->rounds, "rows", rows);
+    /* NULL also where a row could not be made. */
     text = json_dumps(all, JSON_INDENT(2));
     json_decref(all);
     if (!text)
@@ -268,6 +295,7 @@ static sh_rc write_json(const struct report *r, const char *kind, const char *he
     return rc;
 }
 
+/* *out is the caller's. Refused when it comes from another kind of benchmark. */
 static sh_rc read_earlier(const char *path, const char *kind, json_t **out)
 {
     json_error_t error;
@@ -288,6 +316,7 @@ static sh_rc read_earlier(const char *path, const char *kind, json_t **out)
     return sh_fail(SH_E_DATA, "%s: not the results of sherd bench %s", path, kind);
 }
 
+/* Before anything is measured: a wrong file should not be found out after ten minutes. */
 sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options)
 {
     json_t *earlier = NULL;
@@ -298,6 +327,7 @@ sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options)
     return SH_OK;
 }
 
+/* Rank 0. */
 sh_rc sh_bench_report(const char *kind, const char *head, const struct sh_bench_row *rows,
                       const struct sh_bench_times *times, int n, int rounds, const struct sh_bench_options *options)
 {

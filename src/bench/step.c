@@ -18,6 +18,7 @@
 /* The first steps touch pages and make objects of libraries. */
 enum { WARM_UP = 2, TRIES = 5, LINE_BYTES = 1 << 16, STEP = 0, TRACED = 1 };
 
+/* The list begins with the step, then the step with a trace, then the operations of the trace. */
 struct bench {
     struct sh_run *r;
     const struct sh_bench_options *options;
@@ -30,6 +31,7 @@ struct bench {
 static const char *const files[] = {"tokens.bin", "trace.json", "metrics.jsonl", "config.yaml", "progress.json"};
 enum { TOKENS, TRACE, METRICS };
 
+/* The caller frees it. */
 static char *path_of(const struct sh_config *cfg, int file)
 {
     return sh_path_join(cfg->job.dump_folder, files[file]);
@@ -51,6 +53,7 @@ static sh_rc write_tokens(const struct sh_config *cfg, int world)
     return rc;
 }
 
+/* Into a field of the configuration, which is large enough for any path that a folder could get. */
 static void set_path(char to[SH_CONFIG_PATH_MAX], const struct sh_config *cfg, int file)
 {
     char *path = path_of(cfg, file);
@@ -65,6 +68,7 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     set_path(cfg->training.dataset_path, cfg, TOKENS);
     set_path(cfg->profiling.trace, cfg, TRACE);
     cfg->data.token_type = SH_TOKEN_UINT32;
+    /* First steps to warm up, then as many plain ones as rounds, then as many with a trace, which makes them slower. */
     cfg->training.steps = WARM_UP + 2 * options->repeat;
     cfg->profiling.trace_first_step = WARM_UP + options->repeat + 1;
     cfg->profiling.trace_steps = options->repeat;
@@ -79,6 +83,7 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     cfg->metrics.log_freq = cfg->training.steps;
 }
 
+/* Steps of the warm-up are read for the memory only; plain and traced ones go to rows of their own. */
 static void read_line(struct bench *b, json_t *line)
 {
     json_int_t round = json_integer_value(json_object_get(line, "step")) - WARM_UP - 1;
@@ -93,6 +98,7 @@ static void read_line(struct bench *b, json_t *line)
     b->list.times[row].tokens = (int64_t)json_integer_value(json_object_get(line, "tokens"));
 }
 
+/* Rank 0. Training writes a line for each step; one that is missing means that a step was not made. */
 static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
 {
     char *path = path_of(cfg, METRICS), text[LINE_BYTES];
@@ -103,6 +109,7 @@ static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
     while (f && fgets(text, sizeof text, f)) {
         json_t *line = json_loads(text, 0, NULL);
 
+        /* Other lines are events. */
         if (json_object_get(line, "loss")) {
             read_line(b, line);
             steps++;
@@ -144,6 +151,7 @@ static void sum_up(struct bench *b)
     sh_bench_sort(&b->list, TRACED + 1, rounds);
 }
 
+/* The caller frees it. */
 static char *describe(const struct bench *b, const struct sh_config *cfg)
 {
     const struct sh_bench_times *step = &b->list.times[STEP];
@@ -202,6 +210,7 @@ static sh_rc find_peaks(struct bench *b)
     return rc;
 }
 
+/* Collective. Peaks are measured before and after: clocks of CPUs and GPUs change while a job runs. */
 static sh_rc measure(struct bench *b, const struct sh_config *cfg)
 {
     int world = sh_mesh_ranks(&b->r->mesh->shape);
@@ -213,6 +222,7 @@ static sh_rc measure(struct bench *b, const struct sh_config *cfg)
     return sh_agree(b->r->mesh->rank == 0 ? report(b, cfg) : SH_OK);
 }
 
+/* Collective; a file that was never written is no error. */
 static void delete_file(const struct sh_config *cfg, int file)
 {
     char *path = path_of(cfg, file);
@@ -221,6 +231,7 @@ static void delete_file(const struct sh_config *cfg, int file)
     free(path);
 }
 
+/* Collective. Everything is written into a folder of its own, which is deleted at the end. */
 sh_rc sh_bench_step(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;

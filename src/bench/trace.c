@@ -1,3 +1,5 @@
+/* Reads the trace that training has written and sums its events into rows, one for each kind of operation: events that
+ * differ in the layer alone are one row. Times are of rank 0, in microseconds in the file. */
 #include "src/bench/trace.h"
 
 #include "src/base/file.h"
@@ -58,6 +60,7 @@ static bool name_of(json_t *event, int waits, char *name, size_t bytes)
     return row == SH_STREAM_COMPUTE || row == waits;
 }
 
+/* Only rows of this reader count: the list may hold others with the same name. */
 static int row_of(struct reader *r, const char *name)
 {
     for (int i = r->first; i < r->list->n; i++)
@@ -68,6 +71,7 @@ static int row_of(struct reader *r, const char *name)
     return sh_bench_add(r->list, "%s", name);
 }
 
+/* First pass: how many events a row has in all, which tells later which step an event belongs to. */
 static void count_events(struct reader *r, json_t *events)
 {
     char name[256];
@@ -90,9 +94,12 @@ static void add_event(struct reader *r, json_t *event, int row)
     double flops = json_number_value(json_object_get(args, "flops")),
            bytes = json_number_value(json_object_get(args, "bytes"));
     double at_products = flops / r->peaks->flops_per_second, at_copies = bytes / r->peaks->bytes_per_second;
+    /* The k-th of c events of a row over s steps is of step k * s / c. Example: 8 events in 2 steps, numbers 0 to 3 are
+     * of step 0. */
     int step = (int)((int64_t)r->seen[row]++ * r->steps / r->count[row]);
 
     t->seconds[step] += json_number_value(json_object_get(event, "dur")) / 1e6;
+    /* Work is the same in every step, so it is counted once. */
     if (step > 0)
         return;
     t->flops += flops;
@@ -100,6 +107,7 @@ static void add_event(struct reader *r, json_t *event, int row)
     t->floor_seconds += at_products > at_copies ? at_products : at_copies;
 }
 
+/* Two passes; row[] remembers what the first one found. */
 static sh_rc read_events(struct reader *r, json_t *events, const char *path)
 {
     count_events(r, events);

@@ -1,3 +1,5 @@
+/* Baselines for checkpoints: what plain programs reach with the same bytes. One rank in pieces of 4 MiB as dd does, all
+ * ranks by MPI-IO in pieces of 16 MiB as IOR does, and a memcpy by all threads. All collective. */
 #include "src/bench/yard.h"
 
 #include "src/base/mem.h"
@@ -25,11 +27,13 @@ static char *make_noise(int64_t bytes)
     return (char *)word;
 }
 
+/* Seconds. */
 static double since(int64_t begin)
 {
     return (double)(sh_now_ns() - begin) / 1e9;
 }
 
+/* Written back first: the kernel drops only clean pages. */
 void sh_yard_drop(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -41,11 +45,13 @@ void sh_yard_drop(const char *path)
     close(fd);
 }
 
+/* Of a piece and what is left. */
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
+/* fdatasync belongs to the time: without it the page cache would be measured. */
 static sh_rc write_all(int fd, const char *path, const char *data, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += DD_BYTES)
@@ -55,6 +61,7 @@ static sh_rc write_all(int fd, const char *path, const char *data, int64_t bytes
     return SH_OK;
 }
 
+/* The caller deletes the file. */
 static sh_rc write_alone(const char *path, const char *data, int64_t bytes)
 {
     int fd;
@@ -66,6 +73,7 @@ static sh_rc write_alone(const char *path, const char *data, int64_t bytes)
     return rc;
 }
 
+/* Rank 0 writes, and all wait for it: the agreement ends the time on every rank. */
 sh_rc sh_yard_write(const char *path, int64_t bytes, double *seconds)
 {
     char *data = make_noise(DD_BYTES);
@@ -82,6 +90,7 @@ sh_rc sh_yard_write(const char *path, int64_t bytes, double *seconds)
     return rc;
 }
 
+/* Into the same buffer again and again: it is the file system that is measured. */
 static sh_rc read_alone(const char *path, char *data)
 {
     int64_t bytes;
@@ -95,6 +104,7 @@ static sh_rc read_alone(const char *path, char *data)
     return rc;
 }
 
+/* Cold: the page cache is emptied of the file on every rank first. */
 sh_rc sh_yard_read(const char *path, double *seconds)
 {
     char *data = make_noise(DD_BYTES);
@@ -112,6 +122,7 @@ sh_rc sh_yard_read(const char *path, double *seconds)
     return rc;
 }
 
+/* Each rank syncs its own part; MPI_File_sync is collective, so a rank without bytes calls it, too. */
 static sh_rc write_part(MPI_File file, const char *data, int64_t begin, int64_t end)
 {
     for (int64_t at = begin; at < end; at += IOR_BYTES)
@@ -120,6 +131,7 @@ static sh_rc write_part(MPI_File file, const char *data, int64_t begin, int64_t 
     return SH_OK;
 }
 
+/* Neighbouring ranges of one file; the last rank takes the remainder. */
 static sh_rc write_together(const char *path, const char *data, int64_t bytes, int rank, int world)
 {
     MPI_File file;
@@ -131,6 +143,7 @@ static sh_rc write_together(const char *path, const char *data, int64_t bytes, i
     return rc;
 }
 
+/* Collective. One file, all ranks, no hints: what MPI-IO does by default. */
 sh_rc sh_yard_mpiio(const char *path, int64_t bytes, double *seconds)
 {
     char *data = make_noise(IOR_BYTES);
@@ -148,6 +161,7 @@ sh_rc sh_yard_mpiio(const char *path, int64_t bytes, double *seconds)
     return rc;
 }
 
+/* Parts as equal as whole bytes allow; the last thread takes the remainder. */
 static void copy_by_all_threads(char *to, const char *from, int64_t bytes)
 {
 #pragma omp parallel
@@ -165,6 +179,7 @@ sh_rc sh_yard_copy(int64_t bytes, double *seconds)
     char *a = sh_calloc((size_t)bytes / 2 + 1, 1), *b = sh_calloc((size_t)bytes / 2 + 1, 1);
     int64_t begin;
 
+    /* Once without the clock, so that all pages are there. */
     copy_by_all_threads(a, b, bytes / 2);
     copy_by_all_threads(b, a, bytes / 2);
     sh_mesh_barrier();

@@ -1,3 +1,7 @@
+/* Arguments of a command. A word with a dot in its name sets a key of the configuration (--training.steps=10); any
+ * other word with a dash is an option of the command's table; the rest are positional. Both forms, --name=value and
+ * --name value, are taken. Strings are lent from argv but for those that are joined here, which sh_cmd_args_free()
+ * frees. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/mem.h"
@@ -11,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The row of the option, -1 when there is none. `word` need not end after `length`, since a value may follow. */
 static int find_option(const struct sh_cmd *cmd, const char *word, size_t length)
 {
     for (int i = 0; cmd->options[i].name; i++)
@@ -19,6 +24,7 @@ static int find_option(const struct sh_cmd *cmd, const char *word, size_t length
     return -1;
 }
 
+/* With the nearest name, where one is near. */
 static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
 {
     const char *names[SH_CMD_MAX_ARGS], *near;
@@ -31,6 +37,7 @@ static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
                    near ? "; nearest is " : "", near ? near : "");
 }
 
+/* `word` must live as long as args. */
 static sh_rc add_override(struct sh_cmd_args *args, const char *word)
 {
     if (args->n_overrides == SH_CMD_MAX_ARGS)
@@ -39,6 +46,7 @@ static sh_rc add_override(struct sh_cmd_args *args, const char *word)
     return SH_OK;
 }
 
+/* Makes "key=value" of two words; args own it. The slot is taken first, so that a full table leaves nothing to free. */
 static sh_rc join_override(struct sh_cmd_args *args, const char *key, const char *value)
 {
     SH_TRY(add_override(args, ""));
@@ -64,6 +72,7 @@ static sh_rc take_override(int argc, char **argv, int *i, struct sh_cmd_args *ar
     return join_override(args, word, argv[++*i]);
 }
 
+/* An option may stand for one key with its value, for another with a fixed value, or for both. */
 static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, struct sh_cmd_args *args)
 {
     if (option->key)
@@ -71,6 +80,8 @@ static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, str
     return option->also ? add_override(args, option->also) : SH_OK;
 }
 
+/* Moves *i past the value when that is a word of its own. values[row] is "" for an option without a value, so that NULL
+ * always means "not given". */
 static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i, struct sh_cmd_args *args)
 {
     const char *word = argv[*i], *equals = strchr(word, '=');
@@ -79,6 +90,7 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
 
     if (row < 0)
         return unknown(cmd, word);
+    /* Refused even when both are equal: the second one is a mistake more often. */
     if (args->values[row])
         return sh_fail(SH_E_USAGE, "sherd %s: %s is given twice", cmd->name, cmd->options[row].name);
     if (!cmd->options[row].value) {
@@ -87,6 +99,7 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
             return sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name);
         return set_keys(&cmd->options[row], NULL, args);
     }
+    /* A value that begins with -- needs the equals sign, else it would be the next option. */
     if (!equals && !has_value(argc, argv, *i))
         return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);
     args->values[row] = equals ? equals + 1 : argv[++*i];
@@ -95,6 +108,7 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
     return set_keys(&cmd->options[row], args->values[row], args);
 }
 
+/* An option of the command goes first, should one ever have a dot in its name. */
 static bool is_override(const struct sh_cmd *cmd, const char *word)
 {
     size_t name = strcspn(word, "=");
@@ -102,6 +116,8 @@ static bool is_override(const struct sh_cmd *cmd, const char *word)
     return cmd->config && !strncmp(word, "--", 2) && memchr(word, '.', name) && find_option(cmd, word, name) < 0;
 }
 
+/* Only the form is checked here; the command knows how many positional arguments it takes. A single dash is one of
+ * them. */
 sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cmd_args *args)
 {
     *args = (struct sh_cmd_args){0};
@@ -110,6 +126,7 @@ sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cm
             SH_TRY(take_override(argc, argv, &i, args));
         else if (argv[i][0] == '-' && argv[i][1])
             SH_TRY(take_option(cmd, argc, argv, &i, args));
+        /* An empty word is most often a shell variable that was not set. */
         else if (!argv[i][0])
             return sh_fail(SH_E_USAGE, "sherd %s: argument %d is empty", cmd->name, i);
         else if (args->n_positional == SH_CMD_MAX_ARGS)
@@ -120,17 +137,20 @@ sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cm
     return SH_OK;
 }
 
+/* Also after a parse that failed. */
 void sh_cmd_args_free(struct sh_cmd_args *args)
 {
     for (int i = 0; i < args->n_joined; i++)
         free(args->joined[i]);
 }
 
+/* NULL: not given. The name must be in the table of the command. */
 const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name)
 {
     return args->values[find_option(cmd, name, strlen(name))];
 }
 
+/* *out is `none` when the option was not given. Trailing letters are refused: strtoll alone would take "10k" as 10. */
 sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
                    int64_t none, int64_t *out)
 {
@@ -140,6 +160,7 @@ sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
     *out = none;
     if (!text)
         return SH_OK;
+    /* strtoll tells of overflow by errno alone. */
     errno = 0;
     *out = strtoll(text, &end, 10);
     if (end == text || *end || errno || *out < min || *out > max)
@@ -158,6 +179,7 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
     if (!text)
         return SH_OK;
     *out = strtod(text, &end);
+    /* Written so that NaN fails as well: every comparison with it is false. */
     if (end == text || *end || !(*out >= min && *out <= max))
         return sh_fail(SH_E_USAGE, "sherd %s: %s must be a number from %g to %g, not \"%s\"", cmd->name, name, min, max,
                        text);
@@ -176,6 +198,7 @@ static enum sh_cfg_trust trust_of(const struct sh_cmd_args *args)
     return trust;
 }
 
+/* The owner of the file is looked at before anything in it is read. */
 static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
     struct sh_ckpt_meta meta = {0};
@@ -201,6 +224,8 @@ static bool names_folder(const struct sh_cmd_args *args)
     return false;
 }
 
+/* Four sources, in this order: a file or an example, the checkpoint, a folder of transformers, or a message that names
+ * all of them. Overrides of the command line go on top of each. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
     char *path;
@@ -221,6 +246,7 @@ sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, stru
     return rc;
 }
 
+/* Collective: rank 0 looks for the newest file, and all ranks get the same path, which the caller frees. */
 sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args, char **path)
 {
     const char *given = sh_cmd_option(cmd, args, "--checkpoint");

@@ -6,8 +6,10 @@
 
 #include <string.h>
 
+/* In the order of the help. */
 static const char there_is[] = "gemm, step, comm, io";
 
+/* A benchmark is one row here and one file in src/bench. */
 static const struct kind {
     const char *name;
     sh_rc (*run)(const struct sh_config *cfg, const struct sh_bench_options *options);
@@ -19,6 +21,7 @@ static const struct kind {
     {.name = "io", .run = sh_bench_io},
 };
 
+/* *out is not changed when the word is unknown. */
 static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
 {
     if (args->n_positional == 0)
@@ -43,6 +46,8 @@ static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
     return sh_cmd_config(&rest, NULL, cfg);
 }
 
+/* Local: the caller agrees on the result. The default of three rounds is the least from which a difference is told from
+ * noise. */
 static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct kind **kind,
                             struct sh_config *cfg, struct sh_bench_options *options)
 {
@@ -53,6 +58,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     SH_TRY(configure(args, cfg));
     SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
     SH_TRY(sh_cmd_whole(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
+    /* Refused rather than ignored. */
     if (max_bytes && !(*kind)->sized)
         return sh_fail(SH_E_USAGE, "sherd bench %s: --max-bytes is for sherd bench comm", (*kind)->name);
     *options = (struct sh_bench_options){.folder = folder ? folder : ".",
@@ -63,6 +69,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return SH_OK;
 }
 
+/* Collective. What is wrong on one rank (a file that only it cannot read) ends all of them. */
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct kind *kind = NULL;
@@ -70,5 +77,6 @@ sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_bench_options options;
 
     SH_TRY(sh_agree(read_arguments(cmd, args, &kind, &cfg, &options)));
+    /* From here on every rank has the same options. */
     return kind->run(&cfg, &options);
 }

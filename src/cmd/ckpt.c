@@ -1,3 +1,5 @@
+/* `sherd ckpt VERB`: what is done with checkpoint files outside of a run. No MPI: one process, which a login node may
+ * run. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/log.h"
@@ -10,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A NULL ends `options` where there are fewer than six. */
 struct verb {
     const char *name, *arguments;
     int n_arguments;
@@ -17,6 +20,7 @@ struct verb {
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
+/* By the table of the command; verbs are checked for options that they do not take before they run. */
 static const char *option(const struct sh_cmd_args *args, const char *name)
 {
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
@@ -48,6 +52,7 @@ static sh_rc find(const struct sh_cmd_args *args, int positional, char **file)
     return rc;
 }
 
+/* Reads the index alone, so that it is quick for any size. */
 static sh_rc run_info(const struct sh_cmd_args *args)
 {
     char *file;
@@ -59,6 +64,7 @@ static sh_rc run_info(const struct sh_cmd_args *args)
     return rc;
 }
 
+/* Reads every byte; exit status 3 when a block is damaged. */
 static sh_rc run_verify(const struct sh_cmd_args *args)
 {
     char *file;
@@ -70,6 +76,7 @@ static sh_rc run_verify(const struct sh_cmd_args *args)
     return rc;
 }
 
+/* Into memory first: an empty folder is an error, and that is known only at the end. */
 static sh_rc list(const char *folder, bool quick)
 {
     char *text = NULL;
@@ -81,6 +88,7 @@ static sh_rc list(const char *folder, bool quick)
         return sh_fail(SH_E_MEMORY, "list %s: %s", folder, strerror(errno));
     rc = sh_ckpt_list(folder, quick, f);
     fclose(f);
+    /* A script that lists the wrong folder should see it. */
     if (rc == SH_OK && bytes == 0)
         rc = sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
     fputs(text, stdout);
@@ -88,6 +96,7 @@ static sh_rc list(const char *folder, bool quick)
     return rc;
 }
 
+/* FOLDER may be that of a run or that of its checkpoints. */
 static sh_rc run_ls(const struct sh_cmd_args *args)
 {
     char *folder;
@@ -99,6 +108,7 @@ static sh_rc run_ls(const struct sh_cmd_args *args)
     return rc;
 }
 
+/* -1 is a result and no failure: scripts ask before the first checkpoint exists. */
 static sh_rc run_latest(const struct sh_cmd_args *args)
 {
     char *path;
@@ -109,6 +119,7 @@ static sh_rc run_latest(const struct sh_cmd_args *args)
     return SH_OK;
 }
 
+/* The library decides the exit status: SH_E_DATA when the files differ. */
 static sh_rc run_diff(const struct sh_cmd_args *args)
 {
     char *a = NULL, *b = NULL;
@@ -123,6 +134,7 @@ out:
     return rc;
 }
 
+/* One tensor of one state, as .npy. */
 static sh_rc extract(const struct sh_cmd_args *args, const char *state, const char *out)
 {
     char *file;
@@ -134,6 +146,7 @@ static sh_rc extract(const struct sh_cmd_args *args, const char *state, const ch
     return rc;
 }
 
+/* Without --state the parameters themselves. */
 static sh_rc run_extract(const struct sh_cmd_args *args)
 {
     const char *state = option(args, "--state"), *out = option(args, "-o");
@@ -143,6 +156,7 @@ static sh_rc run_extract(const struct sh_cmd_args *args)
     return extract(args, state ? state : "model", out);
 }
 
+/* Without --keep-latest nothing is deleted: a default here would cost somebody a model. */
 static sh_rc run_prune(const struct sh_cmd_args *args)
 {
     const struct sh_cmd *cmd = sh_cmd_find("ckpt");
@@ -161,6 +175,7 @@ static sh_rc run_prune(const struct sh_cmd_args *args)
     return rc;
 }
 
+/* The file is found, and its owner checked, before anything is written. */
 static sh_rc run_export(const struct sh_cmd_args *args)
 {
     char *file;
@@ -192,6 +207,7 @@ static const struct verb verbs[] = {
     {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--trust"}, run_import},
 };
 
+/* An option of another verb is refused and not ignored: --keep-latest with ls would look as if it had an effect. */
 static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
 {
     const struct sh_cmd_option *row = sh_cmd_find("ckpt")->options;
@@ -207,6 +223,7 @@ static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
     return SH_OK;
 }
 
+/* The verb itself is positional 0, so one more is expected. */
 static sh_rc run_verb(const struct verb *v, const struct sh_cmd_args *args)
 {
     if (args->n_positional != v->n_arguments + 1)
@@ -215,6 +232,7 @@ static sh_rc run_verb(const struct verb *v, const struct sh_cmd_args *args)
     return v->run(args);
 }
 
+/* No verb is run by default: each of them does something else to files. */
 sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     (void)cmd;

@@ -11,11 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The options are in the table of `ckpt`, since export and import are its verbs. */
 static const char *option(const struct sh_cmd_args *args, const char *name)
 {
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
+/* No default folder: the output may be as large as the model. */
 static sh_rc wants_output(const char *verb, const char *out)
 {
     return out ? SH_OK : sh_fail(SH_E_USAGE, "sherd ckpt %s: where to? give -o FOLDER", verb);
@@ -42,6 +44,7 @@ static sh_rc read_config(const struct sh_cmd_args *args, const char *file, struc
 {
     struct sh_ckpt_meta meta = {0};
     char *overrides[OVERRIDES], *name = sh_strfmt("%s (its configuration)", file);
+    /* Overrides are freed below whatever happens in between. */
     int n = list_overrides(args, overrides);
     sh_rc rc = sh_ckpt_read_meta(file, &meta);
 
@@ -56,6 +59,7 @@ static sh_rc read_config(const struct sh_cmd_args *args, const char *file, struc
     return rc;
 }
 
+/* Prints the folder, so that a script can take it from there. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 {
     const char *out = option(args, "-o"), *source = option(args, "--hf");

@@ -35,6 +35,7 @@ out:
     return rc;
 }
 
+/* Names only, without the values: `get` prints those, resolved. */
 static sh_rc given(const struct sh_cmd_args *args)
 {
     char *path;
@@ -42,17 +43,20 @@ static sh_rc given(const struct sh_cmd_args *args)
 
     if (args->n_positional != 2)
         return sh_fail(SH_E_USAGE, "sherd config given: usage: sherd config given CONFIG");
+    /* An example by its name, too. */
     SH_TRY(sh_cmd_find_config(args->positional[1], &path));
     rc = sh_config_given(path, args->n_overrides, args->overrides, stdout);
     free(path);
     return rc;
 }
 
+/* For scripts: values go to stdout, messages to stderr. */
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *verb = args->n_positional ? args->positional[0] : "";
 
     (void)cmd;
+    /* Verbs are positional, so that options stay those of the configuration. */
     if (!strcmp(verb, "get"))
         return get(args);
     if (!strcmp(verb, "given"))

@@ -2,6 +2,7 @@
 
 #include "src/doctor/doctor.h"
 
+/* Collective. The configuration is agreed on first: a rank that cannot read it would leave the others waiting. */
 sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Local; the caller agrees. --data is the key validation.dataset_path. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
                        struct sh_config *cfg, int64_t *sequences)
 {
@@ -15,6 +16,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return sh_cmd_whole(cmd, args, "--sequences", 1, INT64_MAX, 0, sequences);
 }
 
+/* Local; the caller agrees. More sequences than there are would count some of them twice. */
 static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *feed)
 {
     SH_TRY(sh_feed_open(run, run->cfg.validation.dataset_path, false, feed));
@@ -25,6 +27,7 @@ static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *fe
     return SH_OK;
 }
 
+/* Collective. The data is opened before the checkpoint is read, which may take minutes. */
 static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequences)
 {
     struct sh_feed feed = {0};
@@ -43,6 +46,7 @@ out:
     return rc;
 }
 
+/* Collective. The mean over all sequences, whatever the number of ranks. */
 sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;

@@ -1,3 +1,5 @@
+/* Where a CONFIG may be the name of an example: `sherd train gpt2-124m`. A path always goes before a name, so that a
+ * file of the user is never replaced by an example with the same name. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/file.h"
@@ -9,8 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A list of names that is cut is better than a message of pages. */
 enum { PATH_BYTES = 4096, NAMES_BYTES = 512 };
 
+/* Whatever it is: who opens it says whether it can be read. */
 static bool exists(const char *path)
 {
     struct stat s;
@@ -18,6 +22,7 @@ static bool exists(const char *path)
     return stat(path, &s) == 0;
 }
 
+/* Follows links. */
 static bool is_folder(const char *path)
 {
     struct stat s;
@@ -41,6 +46,7 @@ static char *find_folder(void)
     char here[PATH_BYTES], build[PATH_BYTES], *moved;
 
     program_folder(here);
+    /* The build tree has no copy of the examples. */
     if (realpath(SHERD_BUILD, build) && strcmp(here, build) == 0)
         return sh_strdup(SHERD_SOURCE_EXAMPLES);
     moved = sh_strfmt("%s/../share/sherd/examples", here);
@@ -50,6 +56,7 @@ static char *find_folder(void)
     return sh_strdup(SHERD_EXAMPLES);
 }
 
+/* A filter of scandir(). */
 static int is_example(const struct dirent *entry)
 {
     const char *dot = strrchr(entry->d_name, '.');
@@ -76,6 +83,7 @@ static void list_names(const char *folder, char out[NAMES_BYTES])
     free(found);
 }
 
+/* *path is the caller's, NULL after a failure. */
 sh_rc sh_cmd_find_config(const char *given, char **path)
 {
     char *folder, *file, names[NAMES_BYTES];

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+/* Defaults that give readable text: temperature 0.8, the 40 likeliest tokens. A prompt of one newline stands for "no
+ * prompt", since a model needs a token to start from. */
 static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_generate *g)
 {
     int64_t tokens, top_k, seed;
@@ -22,6 +24,7 @@ static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return SH_OK;
 }
 
+/* Local; the caller agrees. Options first, since they are the cheaper mistake. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
                        struct sh_config *cfg, struct sh_generate *g)
 {
@@ -29,6 +32,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return sh_cmd_config(args, checkpoint, cfg);
 }
 
+/* Collective. The configuration comes from the checkpoint unless a file is given. */
 sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;

@@ -1,3 +1,5 @@
+/* The help as text, man page and Markdown, all from the tables of commands, options and keys: there is no second list
+ * that could differ. */
 #include "src/cmd/cmd.h"
 
 #include "sherd_config.h"
@@ -7,6 +9,7 @@
 
 enum { WIDTH = 80, INDENT = 6, OPTION_INDENT = 29 };
 
+/* Help texts of options begin at one column; a long name pushes its own line only. */
 static void print_option(FILE *out, const struct sh_cmd_option *o)
 {
     int column = fprintf(out, "%*s%s%s%s ", INDENT, "", o->name, o->value ? " " : "", o->value ? o->value : "");
@@ -14,6 +17,7 @@ static void print_option(FILE *out, const struct sh_cmd_option *o)
     sh_str_wrap(out, WIDTH, column, OPTION_INDENT, o->help);
 }
 
+/* One command: its line, its summary, its options. */
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
 {
     fprintf(out, "  sherd %s%s%s%s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
@@ -23,10 +27,12 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
         print_option(out, o);
 }
 
+/* The numbers are those of sh_rc; one text for --help and the man page. */
 #define EXIT_STATUS                                                                                              \
     "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug of Sherd, 75 stopped " \
     "on request: run the same command to resume."
 
+/* 80 columns, the width of a terminal of old. */
 static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with sharded data parallelism over MPI.\n\n"
@@ -59,6 +65,7 @@ static const char more_roff[] =
     "sherd plan llama3.1\\-70b \\-\\-ranks 512\n.fi\n"
     ".SH SEE ALSO\n.BR sherd\\-config (5)\n";
 
+/* Dashes of options are escaped: in roff a bare one is a hyphen, which cannot be searched or copied as a minus. */
 static void help_roff(FILE *out)
 {
     fputs(
@@ -79,6 +86,7 @@ static void help_roff(FILE *out)
     fputs(more_roff, out);
 }
 
+/* For the documentation, which is made of this output. */
 static void help_markdown(FILE *out)
 {
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
@@ -89,6 +97,7 @@ static void help_markdown(FILE *out)
     }
 }
 
+/* The forms in the order of the enumeration. */
 void sh_cmd_help(FILE *out, enum sh_config_help form)
 {
     static void (*const forms[])(FILE *) = {
@@ -96,6 +105,7 @@ void sh_cmd_help(FILE *out, enum sh_config_help form)
     forms[form](out);
 }
 
+/* NULL is text. */
 static sh_rc find_form(const char *name, enum sh_config_help *form)
 {
     static const char *const names[] = {
@@ -117,6 +127,7 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
 
     if (args->n_positional > 1)
         return sh_fail(SH_E_USAGE, "sherd help: one command at a time, not %s as well", args->positional[1]);
+    /* Refused rather than ignored. */
     if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config"))
         return sh_fail(SH_E_USAGE, "sherd help: --format and --config are for all of the help, not for %s alone",
                        args->positional[0]);
@@ -126,11 +137,13 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return SH_OK;
 }
 
+/* With the libraries it was built with: the first question of every bug report. */
 void sh_cmd_version(FILE *out)
 {
     fprintf(out, "sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
 }
 
+/* As `sherd --version`. */
 sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     (void)cmd;
@@ -140,6 +153,7 @@ sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return SH_OK;
 }
 
+/* Exit status 2, with the nearest command. */
 sh_rc sh_cmd_unknown(const char *word)
 {
     const char *names[SH_CMD_MAX_ARGS], *near;
@@ -152,6 +166,7 @@ sh_rc sh_cmd_unknown(const char *word)
                    near ? near : "");
 }
 
+/* --config prints the keys of the configuration instead of the commands. */
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     enum sh_config_help form;

@@ -1,3 +1,6 @@
+/* `sherd plan`: builds the program that a rank of such a job would run, and prints what is in it. No MPI and no
+ * launcher: a plan of 512 ranks is made by one process. Every figure is read from the program, so that it cannot differ
+ * from the run. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/mem.h"
@@ -11,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* `p` is NULL until the plan is built. */
 struct plan {
     struct sh_config cfg;
     struct sh_place at;
@@ -21,6 +25,7 @@ struct plan {
     int threads;
 };
 
+/* From the program, because 0 in the configuration leaves the choice to the device. */
 static int64_t loss_rows(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++)
@@ -29,6 +34,7 @@ static int64_t loss_rows(const struct sh_program *p)
     return 0;
 }
 
+/* First index: compute is bfloat16; second: reduction is bfloat16. */
 static const char *precision_name(const struct plan *l)
 {
     static const char *const names[2][2] = {
@@ -46,6 +52,7 @@ static const char *missing_nodes(const struct plan *l)
     return matters && !l->at.ranks_per_node ? "; nodes not known (mesh.ranks_per_node), so nothing shared" : "";
 }
 
+/* What was asked for, and what follows from it: the mesh, the strategy, the batch. */
 static void print_request(const struct plan *l)
 {
     const struct sh_model *m = &l->build.model;
@@ -87,6 +94,7 @@ static void print_request(const struct plan *l)
         (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
 }
 
+/* Blocks of a transformer are alike, so 80 of them become one line. */
 static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 {
     return a->elems == b->elems && a->n_params == b->n_params;
@@ -110,6 +118,7 @@ static void print_units(const struct plan *l)
     }
 }
 
+/* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */
 static void print_memory(const struct plan *l)
 {
     int64_t bytes[SH_MEM_KINDS], sum = 0, host = 0;
@@ -137,6 +146,7 @@ static void print_memory(const struct plan *l)
            sh_str_bytes(host, text));
 }
 
+/* Of a whole step. */
 struct traffic {
     long long calls;
     double bytes; /* received by this rank */
@@ -151,6 +161,7 @@ static double received(const struct plan *l, const struct sh_op *op)
     return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }
 
+/* repeat counts how often a step runs the section; init and evaluation have 0 and add nothing. */
 static void add_section(const struct plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
                         struct traffic *sum)
 {
@@ -164,6 +175,7 @@ static void add_section(const struct plan *l, const struct sh_section *s, enum s
     }
 }
 
+/* One line for a kind and a group; false when it does not occur. */
 static bool print_traffic(const struct plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
 {
     struct traffic sum = {0};
@@ -177,6 +189,7 @@ static bool print_traffic(const struct plan *l, enum sh_op_kind kind, const stru
     return sum.calls > 0;
 }
 
+/* In the order of a step: gathers, reductions, sums over replicas. */
 static void print_collectives(const struct plan *l)
 {
     static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
@@ -198,6 +211,7 @@ static int threads_of_rank(const struct plan *l)
     return l->cfg.training.threads ? l->cfg.training.threads : sh_device_threads(node);
 }
 
+/* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
 {
     int64_t ranks, rank;
@@ -253,6 +267,7 @@ static void print(const struct plan *l, bool show)
     }
 }
 
+/* One process. --print-config needs no plan, and prints even what could not be planned. */
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *after = sh_cmd_option(cmd, args, "--after");
@@ -270,6 +285,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         free(text);
         return SH_OK;
     }
+    /* Printed even when it was refused, if it was built: a plan that does not fit shows what takes the room. */
     rc = make(cmd, args, &l);
     if (rc == SH_OK && after)
         rc = sh_pass_build_until(&l.build, after, &l.after);

@@ -1,3 +1,6 @@
+/* All commands and their options, as data: parsing, help, man page and documentation read these rows. `key` is the key
+ * of the configuration that an option sets with its value, `also` a complete "key=value" that it sets besides. An
+ * option with neither is read by the command itself. */
 #include "src/cmd/cmd.h"
 #include "src/pass/pass.h"
 
@@ -18,6 +21,7 @@ static const struct sh_cmd_option train[] = {
     {0},
 };
 
+/* --rank is no key: it chooses what is printed and is no part of a run. */
 static const struct sh_cmd_option plan[] = {
     {.name = "--ranks", .value = "N", .help = "plan for a job of N ranks (the same as --mesh.ranks=N)", .key = "mesh.ranks"},
     {.name = "--rank", .value = "R", .help = "plan rank R of them; default 0"},
@@ -30,10 +34,12 @@ static const struct sh_cmd_option plan[] = {
     {0},
 };
 
+/* For commands without options of their own. */
 static const struct sh_cmd_option none[] = {
     {0},
 };
 
+/* Every default is in the help text, because the code that applies it is elsewhere. */
 static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
@@ -51,6 +57,7 @@ static const struct sh_cmd_option tokenize[] = {
     {0},
 };
 
+/* Bounds are checked by the command. */
 static const struct sh_cmd_option generate[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
@@ -64,6 +71,7 @@ static const struct sh_cmd_option generate[] = {
     {0},
 };
 
+/* --data is validation.dataset_path, which a checkpoint's configuration may have already. */
 static const struct sh_cmd_option eval[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate; a folder: its newest checkpoint"},
     {.name = "--data", .value = "FILE", .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
@@ -73,6 +81,7 @@ static const struct sh_cmd_option eval[] = {
     {0},
 };
 
+/* Of all verbs together; src/cmd/ckpt.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
     {.name = "--quick", .help = "ls: look at structure and meta data only, not at all the data"},
     {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of "
@@ -91,11 +100,13 @@ static const struct sh_cmd_option ckpt[] = {
     {0},
 };
 
+/* The folder is positional, as everywhere. */
 static const struct sh_cmd_option report[] = {
     {.name = "-o", .value = "FILE", .help = "page to write; default report.html in the folder"},
     {0},
 };
 
+/* For all kinds but --max-bytes. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
     {.name = "--repeat", .value = "N", .help = "rounds, in each of which everything is measured once; default 3"},
@@ -106,12 +117,15 @@ static const struct sh_cmd_option bench[] = {
     {0},
 };
 
+/* --format serves the build, which makes the man pages and doc/ with it. */
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
     {0},
 };
 
+/* mpi: the command starts MPI. stops: signals make it save and stop instead of ending it. config: words with a dot set
+ * keys. The order is that of the help. */
 const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
@@ -152,6 +166,7 @@ const struct sh_cmd sh_commands[] = {
     {0},
 };
 
+/* NULL: no such command. */
 const struct sh_cmd *sh_cmd_find(const char *name)
 {
     for (const struct sh_cmd *c = sh_commands; c->name; c++)

@@ -17,8 +17,11 @@ struct line {
     bool shown;
 };
 
+/* In ns. */
 static const int64_t second = 1000000000;
 
+/* At most four times a second: a terminal over ssh is slower than the tokenizer. Time left is by bytes of the inputs,
+ * packed as they are, because the size of the text is not known. */
 static void show_progress(void *ctx, const struct sh_token_progress *p)
 {
     struct line *l = ctx;
@@ -37,6 +40,7 @@ static void show_progress(void *ctx, const struct sh_token_progress *p)
     fflush(stderr);
 }
 
+/* Said before it happens; the old file stays until the new one is complete. */
 static void say_replaces(const char *path)
 {
     if (path && access(path, F_OK) == 0)
@@ -71,6 +75,7 @@ static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
     return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s or %s, not \"%s\"", name, words[0], words[1], given);
 }
 
+/* What concerns documents; the tokenizer byte refuses most of it later. */
 static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
     static const char *const formats[] = {"text", "jsonl", NULL}, *const invalid[] = {"refuse", "replace", NULL};
@@ -92,6 +97,7 @@ static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return SH_OK;
 }
 
+/* Strings are lent from the arguments. */
 static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
     *opt = (struct sh_token_options){.inputs = args->positional,
@@ -104,10 +110,12 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
         return sh_fail(SH_E_USAGE, "sherd tokenize: where to? give -o FILE");
     if (sh_cmd_option(cmd, args, "--val-fraction") && !opt->val_output)
         return sh_fail(SH_E_USAGE, "sherd tokenize: --val-fraction needs --val FILE");
+    /* Open at both ends: nothing held out, or nothing left to train on, is a mistake. */
     SH_TRY(sh_cmd_number(cmd, args, "--val-fraction", 1e-9, 0.999999, opt->val_output ? 0.1 : 0, &opt->val_fraction));
     return take_documents(cmd, args, opt);
 }
 
+/* One line for people and scripts, and the command that comes next. */
 static void print_report(const struct sh_token_options *opt, const struct sh_token_report *report)
 {
     printf("%lld bytes -> %lld tokens in %s", (long long)report->bytes, (long long)report->tokens, opt->output);
@@ -123,6 +131,7 @@ static void print_report(const struct sh_token_options *opt, const struct sh_tok
                opt->output, opt->val_output);
 }
 
+/* The progress line is erased before anything else is printed. */
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct line line = {.began = sh_now_ns()};
@@ -130,6 +139,7 @@ sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_token_report report;
 
     SH_TRY(take_options(cmd, args, &opt));
+    /* A log file would get one endless line. */
     if (isatty(STDERR_FILENO)) {
         opt.progress = show_progress;
         opt.progress_ctx = &line;

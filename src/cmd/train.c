@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+/* Before the job allocates anything: the most frequent mistakes of a first run. */
 static sh_rc wants_data(const struct sh_config *cfg)
 {
     if (!cfg->training.dataset_path[0])
@@ -13,6 +14,7 @@ static sh_rc wants_data(const struct sh_config *cfg)
     return SH_OK;
 }
 
+/* Local; the caller agrees. A configuration may be printed without data. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg, bool *print_only)
 {
     SH_TRY(sh_cmd_config(args, NULL, cfg));
@@ -20,6 +22,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return *print_only ? SH_OK : wants_data(cfg);
 }
 
+/* Every rank has the same text; rank 0 prints it. */
 static sh_rc print_config(const struct sh_config *cfg)
 {
     char *text;
@@ -33,6 +36,7 @@ static sh_rc print_config(const struct sh_config *cfg)
     return SH_OK;
 }
 
+/* Collective. */
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;
@@ -40,8 +44,10 @@ sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     bool print_only = false;
     sh_rc rc;
 
+    /* Ranks may see different files; one that fails must not leave the others in sh_run_open(). */
     SH_TRY_OUT(sh_agree(configure(cmd, args, &cfg, &print_only)));
     if (print_only) {
+        /* No run is opened: nothing is created in the folder. */
         rc = print_config(&cfg);
         goto out;
     }

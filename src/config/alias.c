@@ -1,3 +1,7 @@
+/* Other names for keys and values, so that configurations of torchtitan, PyTorch and DeepSpeed can be used. Values:
+ * letters of any case, dashes for underscores, prefixes such as torch., and words that mean the same. Keys: each alias
+ * is resolved into the key it stands for, after all sources are read and before presets and checks. A higher source
+ * wins; alias and key in one source are refused. */
 #include "src/config/alias.h"
 
 #include "src/config/place.h"
@@ -33,6 +37,7 @@ static const struct {
     {"training.mixed_precision_reduce", "bf16", "bfloat16"},
 };
 
+/* A pointer into `word`. */
 static const char *without_prefix(const char *key, const char *word)
 {
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
@@ -43,6 +48,8 @@ static const char *without_prefix(const char *key, const char *word)
     return word;
 }
 
+/* The canonical spelling: in `out`, or a constant. Words that are longer than any key value are cut, and then match
+ * nothing. */
 const char *sh_config_alias_word(const char *key, const char *text, char out[SH_CONFIG_NAME_MAX])
 {
     size_t n = 0;
@@ -58,8 +65,10 @@ const char *sh_config_alias_word(const char *key, const char *text, char out[SH_
 
 /* ---- keys ---- */
 
+/* Several aliases end in it. */
 static const char strategy_key[] = "parallelism.sharding_strategy";
 
+/* Names both places, since one of them may be in a file that somebody else wrote. */
 static sh_rc clash(struct sh_config_state *state, const char *alias, const char *with, const char *cure)
 {
     char other[SH_CONFIG_PATH_MAX];
@@ -85,6 +94,7 @@ static void take_place(struct sh_config_state *state, const char *alias, const c
     *sh_config_place_of(state, main_key) = *sh_config_place_of(state, alias);
 }
 
+/* Stages 0 to 3 of ZeRO, as strategies of FSDP. */
 static sh_rc resolve_zero_stage(struct sh_config_state *state)
 {
     static const char alias[] = "parallelism.zero_stage";
@@ -98,6 +108,7 @@ static sh_rc resolve_zero_stage(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* -1, "the rest of the ranks", has been read as SH_MESH_ALL already. */
 static sh_rc resolve_shard_degree(struct sh_config_state *state)
 {
     static const char alias[] = "parallelism.data_parallel_shard_degree";
@@ -130,6 +141,7 @@ static sh_rc resolve_replicate_degree(struct sh_config_state *state)
 /* The strategy that differs from this one only in keeping (or not) parameters between forward and backward. */
 static int strategy_for_reshard(int strategy, bool reshard)
 {
+    /* Index 0 keeps the parameters after the forward, index 1 gives them up. */
     static const int pairs[][2] = {{SH_SHARD_GRAD_OP, SH_FULL_SHARD}, {SH_HYBRID_SHARD_ZERO2, SH_HYBRID_SHARD}};
     for (int i = 0; i < 2; i++)
         if (strategy == pairs[i][0] || strategy == pairs[i][1])
@@ -137,6 +149,8 @@ static int strategy_for_reshard(int strategy, bool reshard)
     return strategy; /* no_shard and shard_optim have no such choice */
 }
 
+/* Contradicts the strategy only where it would change one that was given in the same source, or asks to reshard what
+ * the strategy never shards. */
 static sh_rc resolve_reshard(struct sh_config_state *state)
 {
     static const char alias[] = "parallelism.fsdp_reshard_after_forward";
@@ -176,6 +190,7 @@ static sh_rc resolve_selective(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A shorter name for the same folder. */
 static sh_rc resolve_hf(struct sh_config_state *state)
 {
     static const char alias[] = "model.hf", main_key[] = "model.hf_assets_path";
@@ -188,9 +203,11 @@ static sh_rc resolve_hf(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* The order matters: degrees and stages choose a strategy, which reshard then refines. */
 sh_rc sh_config_alias_resolve(struct sh_config_state *state)
 {
     SH_TRY(resolve_hf(state));
+    /* Stages and degrees before reshard, which looks at the strategy that they leave. */
     SH_TRY(resolve_zero_stage(state));
     SH_TRY(resolve_shard_degree(state));
     SH_TRY(resolve_replicate_degree(state));

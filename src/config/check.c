@@ -1,3 +1,6 @@
+/* Checks that need more than one key. Each function returns the first problem of its subject, and sh_config_check()
+ * collects them, so that a user sees all subjects at once. What needs the number of ranks or the machine is checked
+ * later, when those are known. */
 #include "src/config/check.h"
 
 #include "src/config/family.h"
@@ -7,6 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Grouped-query attention shares each key-value head among the same number of query heads. */
 static sh_rc check_heads(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -24,6 +28,7 @@ static sh_rc check_family(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     const struct sh_family *f = sh_family_of(c->model.family);
+    /* One matrix for queries, keys and values of one width each. */
     if (f->one_width && c->model.n_kv_heads != c->model.n_heads)
         return sh_config_refuse(state, "model.n_kv_heads", "%s has as many as model.n_heads, %d, not %d", f->name,
                                 c->model.n_heads, c->model.n_kv_heads);
@@ -41,9 +46,11 @@ static sh_rc check_family(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Ranges that a formula divides by, or takes logarithms of. */
 static sh_rc check_rope(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    /* 0 is off, and learned positions have no rotation to scale. */
     if (c->model.rope_factor == 0 || sh_family_of(c->model.family)->learned_positions)
         return SH_OK;
     if (c->model.rope_factor < 1)
@@ -63,6 +70,7 @@ static sh_rc check_rope(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* The division by the number of ranks is not checked here: ranks are not known yet. */
 static sh_rc check_batch(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -70,6 +78,7 @@ static sh_rc check_batch(struct sh_config_state *state)
     if (c->training.seq_len > c->model.max_seq_len)
         return sh_config_refuse(state, "training.seq_len", "%d is longer than model.max_seq_len %d",
                                 c->training.seq_len, c->model.max_seq_len);
+    /* -1 stands for the default; 0 would make steps without data. */
     if (global == 0)
         return sh_config_refuse(state, "training.global_batch_size",
                                 "0; give -1 for local_batch_size * ranks, or a number");
@@ -79,23 +88,27 @@ static sh_rc check_batch(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A separator outside of the vocabulary would never be found, and the mask would do nothing. */
 static sh_rc check_documents(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     if (c->data.document_separator >= c->model.vocab_size)
         return sh_config_refuse(state, "data.document_separator", "%d is outside the vocabulary of %d tokens",
                                 c->data.document_separator, c->model.vocab_size);
+    /* Without it documents cannot be told apart. */
     if (c->data.document_mask && c->data.document_separator < 0)
         return sh_config_refuse(state, "data.document_mask",
                                 "needs data.document_separator, the token that ends a document");
     return SH_OK;
 }
 
+/* Warm-up and the final decay of WSD may touch, not overlap: the rate would be given twice. */
 static sh_rc check_schedule(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     int64_t total = c->lr_scheduler.total_steps > 0 ? c->lr_scheduler.total_steps : c->training.steps;
     int64_t warmup = c->lr_scheduler.warmup_steps;
+    /* The rate would never reach its peak. */
     if (warmup > total)
         return sh_config_refuse(state, "lr_scheduler.warmup_steps", "%" PRId64 " is more than all %" PRId64 " steps",
                                 warmup, total);
@@ -108,6 +121,7 @@ static sh_rc check_schedule(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Only strategies that give parameters up after the forward have something to keep in part. */
 static sh_rc check_parallelism(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -121,6 +135,8 @@ static sh_rc check_parallelism(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* training.reproducible=mesh promises the same bits on every mesh. These keys let the mesh or a clock change a
+ * rounding, so each is refused with the reason. */
 static sh_rc check_reproducible(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -144,6 +160,7 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* auto for the device is not judged here: it is known only on the node. */
 static sh_rc check_device(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -158,6 +175,7 @@ static sh_rc check_device(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Otherwise the mode would run and have no effect. */
 static sh_rc check_recompute(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -207,12 +225,15 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
     };
+    /* Only arguments are judged: their author has just written them. */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)
             return sh_config_refuse(state, keys[i].name, "means nothing without %s", keys[i].needs);
     return SH_OK;
 }
 
+/* A normal distribution has 2 % of its values above two deviations; below that the guard would leave out ordinary
+ * steps. */
 static sh_rc check_guard(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -224,6 +245,7 @@ static sh_rc check_guard(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* I/O methods and their options: what one method would silently ignore is refused. */
 static sh_rc check_checkpoint(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -236,6 +258,7 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     if (c->checkpoint.async_mode == SH_ASYNC_ASYNC && (c->checkpoint.io == SH_IO_MPIIO || c->checkpoint.hints[0]))
         return sh_config_refuse(state, "checkpoint.async_mode", "writes without MPI-IO; leave out checkpoint.%s",
                                 c->checkpoint.hints[0] ? "hints" : "io=mpiio");
+    /* An asynchronous save writes by plain calls whatever the method says. */
     if (c->checkpoint.writers_per_node != SH_WRITERS_AUTO && c->checkpoint.io != SH_IO_DIRECT &&
         c->checkpoint.async_mode != SH_ASYNC_ASYNC)
         return sh_config_refuse(state, "checkpoint.writers_per_node",
@@ -245,6 +268,7 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* check_idle comes last: a key that is wrong in itself is the better message than one without effect. */
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
@@ -252,6 +276,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint, check_device, check_idle,
     };
+    /* One message of each check: the second one of a subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(sh_config_note(state, checks[i](state)));
     return sh_config_problems(state);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Compares printed values, so that two spellings of one value are equal. Aliases have no value of their own. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out)
 {
     for (int i = 0; i < sh_config_n_keys; i++) {

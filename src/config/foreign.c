@@ -1,8 +1,12 @@
+/* Keys of other programs, with the key or the command that does the same here. Asked only for names that Sherd does not
+ * know, so a row can never hide a key. The advice begins a clause after a semicolon and names the cure, not the
+ * difference. */
 #include "src/config/foreign.h"
 
 #include <stddef.h>
 #include <string.h>
 
+/* Advice that several rows share. */
 #define ONLY_SHARDING "data parallelism is all there is: leave it out, its ranks go to mesh.shard"
 #define NO_TENSORBOARD "leave it out: metrics.jsonl has every step, and `sherd report FOLDER` draws it"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
@@ -153,6 +157,8 @@ static int matches(const char *row, const char *name)
     return strchr(row, '.') != NULL || name[length] == '\0' || name[length] == '.';
 }
 
+/* NULL: nobody's key, and the nearest name is suggested instead. A search through all rows: it runs once, before an
+ * error. */
 const char *sh_config_foreign(const char *name)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -1,3 +1,5 @@
+/* The help of the keys, as text, man page and Markdown. Everything comes from the table of keys: what a value may be is
+ * made of the same words and bounds that check it. */
 #include "src/config/keys.h"
 #include "src/config/value.h"
 
@@ -24,6 +26,7 @@ static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX]
     return out;
 }
 
+/* A key without a default has a sentence instead, such as "the preset's". */
 static const char *default_of(const struct sh_config_key *key)
 {
     if (key->def == NULL)
@@ -31,22 +34,26 @@ static const char *default_of(const struct sh_config_key *key)
     return key->def[0] != '\0' ? key->def : "\"\"";
 }
 
+/* Said once, for all forms. */
 static const char intro[] =
     "A configuration is a YAML file of sections with keys below them. Each key can also be given on the command line, "
     "as "
     "--section.key=value, and wins there. Unknown keys, keys given twice and values that do not fit are errors.";
 
+/* The introduction is the same in all forms. */
 static void text_header(FILE *out)
 {
     sh_str_wrap(out, WIDTH, 0, 0, intro);
     fputc('\n', out);
 }
 
+/* As in a file, so that it can be copied. */
 static void text_section(FILE *out, int len, const char *name)
 {
     fprintf(out, "%.*s:\n", len, name);
 }
 
+/* Name, values and default, meaning: three indented lines or more. */
 static void text_key(FILE *out, const struct sh_config_key *key)
 {
     char facts[FACTS_MAX], both[2 * FACTS_MAX];
@@ -63,10 +70,12 @@ static void roff_text(FILE *out, const char *text)
 {
     if (*text == '.' || *text == '\'')
         fputs("\\&", out);
+    /* A bare dash would become a hyphen. */
     for (; *text != '\0'; text++)
         fputs(*text == '\\' ? "\\e" : *text == '-' ? "\\-" : (char[2]){*text, '\0'}, out);
 }
 
+/* `before` is roff itself and not escaped. */
 static void roff_line(FILE *out, const char *before, const char *text)
 {
     fputs(before, out);
@@ -74,6 +83,7 @@ static void roff_line(FILE *out, const char *before, const char *text)
     fputc('\n', out);
 }
 
+/* Section 5: file formats. */
 static void roff_header(FILE *out)
 {
     fputs(".TH SHERD\\-CONFIG 5\n.nh\n.ad l\n.SH NAME\nsherd\\-config \\- configuration of a training run\n.SH DESCRIPTION\n", out);
@@ -81,11 +91,13 @@ static void roff_header(FILE *out)
     fputs(".SH KEYS\n", out);
 }
 
+/* A subsection of KEYS. */
 static void roff_section(FILE *out, int len, const char *name)
 {
     fprintf(out, ".SS %.*s\n", len, name);
 }
 
+/* .TP makes a paragraph with a hanging tag. */
 static void roff_key(FILE *out, const struct sh_config_key *key)
 {
     char facts[FACTS_MAX];
@@ -106,17 +118,20 @@ static void markdown_cell(FILE *out, const char *text)
     fputs(" |", out);
 }
 
+/* The page of doc/ begins with it. */
 static void markdown_header(FILE *out)
 {
     fputs("# Keys of the configuration\n\n", out);
     sh_str_wrap(out, WIDTH, 0, 0, intro);
 }
 
+/* One table for each section. */
 static void markdown_section(FILE *out, int len, const char *name)
 {
     fprintf(out, "\n## %.*s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", len, name);
 }
 
+/* One row of the table of its section. */
 static void markdown_key(FILE *out, const struct sh_config_key *key)
 {
     char facts[FACTS_MAX], meaning[2 * FACTS_MAX];
@@ -129,6 +144,7 @@ static void markdown_key(FILE *out, const struct sh_config_key *key)
     fputc('\n', out);
 }
 
+/* Keys of a section stand together in the table, so a section's heading is due when the name before the dot changes. */
 void sh_config_help(FILE *out, enum sh_config_help form)
 {
     static const struct {
@@ -140,6 +156,7 @@ void sh_config_help(FILE *out, enum sh_config_help form)
         [SH_HELP_ROFF] = {.header = roff_header, .section = roff_section, .key = roff_key},
         [SH_HELP_MARKDOWN] = {.header = markdown_header, .section = markdown_section, .key = markdown_key},
     };
+    /* One walk through the table for all forms. */
     forms[form].header(out);
     for (int i = 0; i < sh_config_n_keys; i++) {
         const char *name = sh_config_keys[i].name;

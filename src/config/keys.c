@@ -1,3 +1,6 @@
+/* The table of keys. A row says everything about a key: its name, the field that holds it (whose C type gives the key's
+ * type), its bounds, words, unit, default, whose it is, and its help. Parsing, printing, checks of ranges, help, man
+ * page and doc/ read these rows; a new key is a field in config.h and a row here. */
 #include "src/config/keys.h"
 
 /* Where a row's value lives, and as what: the type comes from the field, so that the two cannot differ. */
@@ -7,12 +10,16 @@
                      double: SH_KEY_DOUBLE, char *: SH_KEY_STRING),                                         \
     .offset = offsetof(struct sh_config_state, field), .size = sizeof(((struct sh_config_state *)0)->field)
 
+/* The name and the field are written once: KEY(mesh, shard) is "mesh.shard" and cfg.mesh.shard. */
 #define KEY_OF(kind, section, key) .name = #section "." #key, FIELD(cfg.section.key), .of = (enum sh_config_of)(kind)
 #define KEY(section, key) KEY_OF(OF_##section, section, key)
+/* Only these words; a key with numbers besides gives .words without only_words. */
 #define WORDS(array) .words = array, .only_words = true
 #define BOOL WORDS(bool_words)
+/* A key without a value of its own: it is resolved into another one (alias.c), and never printed. */
 #define ALIAS(main_key, field) .alias_of = main_key, FIELD(alias.field)
 
+/* Instead of a default, which depends on model.name. */
 #define FROM_PRESET "the preset's"
 
 /* Larger than any run, small enough that products of two such numbers stay far from overflow. */
@@ -44,6 +51,7 @@ enum {
     OF_debug = SH_OF_RUN,
 };
 
+/* Each list ends with a NULL name. The first word that has a value is the one printed. */
 typedef const struct sh_config_word words[];
 
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
@@ -62,6 +70,7 @@ static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_R
 static words token_words = {
     {"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, {NULL, 0}};
 static words mask_words = {{"auto", SH_MASK_AUTO}, {"off", SH_MASK_OFF}, {"must", SH_MASK_MUST}, {NULL, 0}};
+/* Names of PyTorch; what each strategy keeps is in src/run/request.c. */
 static words strategy_words = {
     {"no_shard", SH_NO_SHARD},
     {"shard_optim", SH_SHARD_OPTIM},
@@ -77,6 +86,7 @@ static words grad_sync_words = {
     {"last_micro_step", SH_GRAD_SYNC_LAST},
     {NULL, 0},
 };
+/* Words beside numbers: negative values that no number of ranks has. */
 static words shard_words = {
     {"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
 static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
@@ -86,6 +96,7 @@ static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"cosine", SH_DECAY_COSINE},
                             {"wsd", SH_DECAY_WSD},
                             {NULL, 0}};
+/* Words of torchtitan where it has them. */
 static words recompute_words = {
     {"none", SH_RECOMPUTE_NONE},
     {"full", SH_RECOMPUTE_FULL},
@@ -106,6 +117,7 @@ static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {N
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
 static words guard_words = {
     {"skip", SH_GUARD_SKIP}, {"rollback", SH_GUARD_ROLLBACK}, {"stop", SH_GUARD_STOP}, {NULL, 0}};
+/* torchtitan writes -1 for the rest of the ranks. */
 static words rest_words = {{"-1", SH_MESH_ALL}, {NULL, 0}};
 static words op_words = {{"op", SH_ALIAS_SELECTIVE_OP}, {NULL, 0}};
 static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
@@ -113,6 +125,8 @@ static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
                               {"never", SH_ALIAS_RESHARD_NEVER},
                               {NULL, 0}};
 
+/* Keys of a section must stand together, since help and printing begin a section where the name changes. Their order is
+ * that of the documentation. */
 const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
     {KEY_OF(SH_OF_NOTE, job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},

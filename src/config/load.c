@@ -1,3 +1,6 @@
+/* A configuration from its sources: defaults, a YAML file, the command line, the folder of a model, a preset. For each
+ * key the place of its value is kept, so that messages can point to it and a higher source can win. Problems are
+ * collected up to the point where further checks would only follow from them. */
 #include "src/config/load.h"
 
 #include "src/base/file.h"
@@ -15,6 +18,7 @@
 #include <string.h>
 #include <strings.h>
 
+/* Advice for a key of another program goes before a similar name. */
 sh_rc sh_config_no_such_key(const char *name)
 {
     char shown[SH_CONFIG_SHOWN];
@@ -25,6 +29,7 @@ sh_rc sh_config_no_such_key(const char *name)
                    nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
+/* One value for one key. Sources are given in rising order, so a second value from the same source is a mistake. */
 static sh_rc give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                   enum sh_config_style style)
 {
@@ -40,6 +45,7 @@ static sh_rc give(struct sh_config_state *state, struct sh_config_place place, c
     return SH_OK;
 }
 
+/* As give(), with the place in front of whatever is wrong. */
 sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                      enum sh_config_style style)
 {
@@ -50,6 +56,7 @@ sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place
     return SH_OK;
 }
 
+/* Places stay SH_SOURCE_DEFAULT, which is 0, so a default never counts as given. */
 static sh_rc give_defaults(struct sh_config_state *state)
 {
     for (int i = 0; i < sh_config_n_keys; i++)
@@ -58,6 +65,7 @@ static sh_rc give_defaults(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* argument: "section.key=value". */
 static sh_rc give_argument(struct sh_config_state *state, const char *argument)
 {
     const struct sh_config_place place = {.source = SH_SOURCE_ARGUMENT};
@@ -71,6 +79,7 @@ static sh_rc give_argument(struct sh_config_state *state, const char *argument)
     return sh_config_give(state, place, name, equals + 1, SH_TEXT_ARGUMENT);
 }
 
+/* Letters of any case. */
 static bool ends_in(const char *name, const char *end)
 {
     size_t length = strlen(name), part = strlen(end);
@@ -96,11 +105,13 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
 
 static sh_config_read_folder read_folder;
 
+/* io/hf reads such folders and lies above this folder, so it is called through a pointer. NULL: tests without it. */
 void sh_config_folder_hook(sh_config_read_folder read)
 {
     read_folder = read;
 }
 
+/* What read_folder() passes to its callback with each key. */
 struct folder {
     struct sh_config_state *state;
     struct sh_config_place place;
@@ -125,6 +136,7 @@ static sh_rc give_folder(struct sh_config_state *state, char *place)
         return SH_OK;
     if (name[0] != '\0' && strcmp(name, "custom") != 0)
         return sh_config_refuse(state, "model.name", "a preset beside model.hf_assets_path; give one of them");
+    /* Cut silently it would be another folder. */
     if (strlen(path) > LONGEST)
         return sh_config_refuse(state, "model.hf_assets_path", "%zu bytes, more than %d", strlen(path), LONGEST);
     snprintf(place, SH_CONFIG_PATH_MAX, "%.*s/config.json", LONGEST, path);
@@ -142,15 +154,18 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
     for (int i = 0; i < n_overrides; i++)
         SH_TRY(sh_config_note(state, give_argument(state, overrides[i])));
     SH_TRY(sh_config_problems(state)); /* what follows from keys can be judged when all of them are right */
+    /* Aliases may name the folder, the folder gives what a preset would, and checks see the result of all. */
     SH_TRY(sh_config_alias_resolve(state));
     SH_TRY(give_folder(state, folder));
     SH_TRY(sh_config_preset_apply(state));
     return sh_config_check(state);
 }
 
+/* *cfg is written only when all is right: callers never see half a configuration. */
 static sh_rc load(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                   struct sh_config *cfg)
 {
+    /* On the heap: the paths in a configuration alone are many KB. */
     struct sh_config_state *state = sh_calloc(1, sizeof *state); /* zeroed, so that padding is defined */
     sh_rc rc = fill(state, text, bytes, name, n_overrides, overrides);
     if (rc == SH_OK)
@@ -159,6 +174,7 @@ static sh_rc load(const char *text, size_t bytes, const char *name, int n_overri
     return rc;
 }
 
+/* Local: each rank reads the file. */
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg)
 {
     char *text = NULL;
@@ -170,6 +186,7 @@ sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overr
     return rc;
 }
 
+/* For text that does not come from a file, such as the configuration in a checkpoint. */
 sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                       struct sh_config *cfg)
 {
@@ -179,6 +196,7 @@ sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_ov
     return load(text, bytes, name, n_overrides, overrides, cfg);
 }
 
+/* Includes keys that an alias or a folder has set. */
 static sh_rc print_given(const char *path, int n_overrides, const char *const *overrides, const char *text,
                          size_t bytes, FILE *out)
 {
@@ -191,6 +209,7 @@ static sh_rc print_given(const char *path, int n_overrides, const char *const *o
     return rc;
 }
 
+/* What somebody chose, as against what has a default: scripts copy these into a new run. */
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out)
 {
     char *text = NULL;

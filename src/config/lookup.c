@@ -1,9 +1,11 @@
+/* Searches in the table of keys, all linear: some 130 rows, looked through a few hundred times before a run starts. */
 #include "src/config/keys.h"
 
 #include "src/base/str.h"
 
 #include <string.h>
 
+/* NULL: no such key. */
 const struct sh_config_key *sh_config_key_find(const char *name)
 {
     for (int i = 0; i < sh_config_n_keys; i++)
@@ -12,11 +14,13 @@ const struct sh_config_key *sh_config_key_find(const char *name)
     return NULL;
 }
 
+/* The whole name when there is no dot. */
 int sh_config_section_len(const char *key_name)
 {
     return (int)strcspn(key_name, ".");
 }
 
+/* Whether row i is the first one of its section. */
 bool sh_config_section_starts(int i)
 {
     const char *name = sh_config_keys[i].name;
@@ -24,6 +28,7 @@ bool sh_config_section_starts(int i)
     return i == 0 || strncmp(name, sh_config_keys[i - 1].name, len) != 0;
 }
 
+/* Compares lengths, too: "mesh" is not the beginning of "meshes". */
 bool sh_config_section_known(const char *section)
 {
     size_t len = strlen(section);
@@ -34,6 +39,7 @@ bool sh_config_section_known(const char *section)
     return false;
 }
 
+/* NULL: nothing is near enough. The result is in `out`. */
 const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NAME_MAX])
 {
     int best = 4; /* farther than three letters is another word, and so are two of three */
@@ -50,12 +56,14 @@ const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NA
     return out[0] != '\0' ? out : NULL;
 }
 
+/* First the section, then the key in it: model.n_heds suggests model.n_heads, and modle.n_heds does as well. */
 const char *sh_config_key_nearest(const char *name)
 {
     char section[SH_CONFIG_NAME_MAX], near[SH_CONFIG_NAME_MAX];
     const char *names[SH_CONFIG_KEYS_MAX], *dot = strchr(name, '.'), *in = section, *nearest;
     int n = 0;
 
+    /* A section alone, for which there is another search. */
     if (dot == NULL)
         return NULL;
     snprintf(section, sizeof section, "%.*s", (int)(dot - name), name);

@@ -1,3 +1,5 @@
+/* Values that are lists of name=value, such as hints of MPI-IO. They are kept as one text, "a=1,b=2": neither a name
+ * nor a value may hold a comma or an equals sign, so that the text can be cut again without quotes. */
 #include "src/config/pairs.h"
 
 #include "src/base/mem.h"
@@ -7,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Letters, digits and _, at least one. */
 static bool is_name(const char *s)
 {
     size_t n = 0;
@@ -24,6 +27,7 @@ static bool is_value(const char *s)
     return n > 0 && n <= SH_CONFIG_PAIR_VALUE_MAX && s[n] == '\0';
 }
 
+/* Compares whole names: "cb" is not "cb_nodes". */
 static bool has_name(const char *pairs, const char *name)
 {
     size_t len = strlen(name);
@@ -33,6 +37,7 @@ static bool has_name(const char *pairs, const char *name)
     return false;
 }
 
+/* Appends to `pairs`, which stays as it was after a failure. */
 sh_rc sh_config_pairs_add(const struct sh_config_key *key, char pairs[SH_CONFIG_PAIRS_MAX], const char *name,
                           const char *value)
 {
@@ -46,12 +51,14 @@ sh_rc sh_config_pairs_add(const struct sh_config_key *key, char pairs[SH_CONFIG_
                        key->name, name, sh_config_text_shown(value, shown_value), SH_CONFIG_PAIR_VALUE_MAX);
     if (has_name(pairs, name))
         return sh_fail(SH_E_USAGE, "%s: %s: given twice", key->name, name);
+    /* A comma, the equals sign and the final zero. */
     if (used + 1 + strlen(name) + 1 + strlen(value) >= SH_CONFIG_PAIRS_MAX)
         return sh_fail(SH_E_USAGE, "%s: more than %d bytes", key->name, SH_CONFIG_PAIRS_MAX - 1);
     snprintf(pairs + used, SH_CONFIG_PAIRS_MAX - used, "%s%s=%s", used > 0 ? "," : "", name, value);
     return SH_OK;
 }
 
+/* `part` is cut at its equals sign. */
 static sh_rc check_part(const struct sh_config_key *key, char pairs[SH_CONFIG_PAIRS_MAX], char *part)
 {
     char shown[SH_CONFIG_SHOWN], *equals = strchr(part, '=');
@@ -61,6 +68,7 @@ static sh_rc check_part(const struct sh_config_key *key, char pairs[SH_CONFIG_PA
     return sh_config_pairs_add(key, pairs, part, equals + 1);
 }
 
+/* Builds the list anew in a buffer that is thrown away: the same checks for a text as for a mapping. */
 sh_rc sh_config_pairs_check(const struct sh_config_key *key, const char *text)
 {
     char pairs[SH_CONFIG_PAIRS_MAX] = "", *copy = sh_strdup(text), *rest = *copy != '\0' ? copy : NULL, *part;

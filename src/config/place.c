@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* `name` must be a key: it is written in this source and not by a user. */
 struct sh_config_place *sh_config_place_of(struct sh_config_state *state, const char *name)
 {
     return &state->given[sh_config_key_find(name) - sh_config_keys];
 }
 
+/* In front of a message: "file.yaml:12: ", "--" for an argument, nothing for a default. */
 const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
 {
     if (place->source == SH_SOURCE_FILE)
@@ -20,6 +22,7 @@ const char *sh_config_place_prefix(const struct sh_config_place *place, char out
     return out;
 }
 
+/* Within a sentence: "given at file.yaml:12". */
 const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
 {
     if (place->source == SH_SOURCE_FILE)
@@ -31,6 +34,7 @@ const char *sh_config_place_text(const struct sh_config_place *place, char out[S
     return out;
 }
 
+/* The usual form of a message: where, which key, what is wrong and what to do. */
 sh_rc sh_config_refuse(struct sh_config_state *state, const char *name, const char *fmt, ...)
 {
     char prefix[SH_CONFIG_PATH_MAX], text[SH_CONFIG_PATH_MAX];

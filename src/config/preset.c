@@ -1,3 +1,5 @@
+/* Model sizes by name. A preset fills keys that nothing else has given, and what is left follows from other keys: the
+ * width of the feed-forward, the heads, the length of a sequence. "custom" fills nothing. */
 #include "src/config/preset.h"
 
 #include "src/base/str.h"
@@ -9,6 +11,7 @@
 
 #define YARN_ROPE .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true
 #define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, YARN_ROPE
+/* What all sizes of a family have in common. */
 #define GPT2_BASE                                                                                                     \
     .family = SH_FAMILY_GPT2, .head_dim = 64, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5, PLAIN_ROPE, \
     .tie_word_embeddings = true, .init_std = 0.02
@@ -63,11 +66,13 @@ static const struct sh_model presets[] = {
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 
+/* NULL after the last one. */
 const char *sh_config_preset_name(int i)
 {
     return i >= 0 && i < PRESETS ? presets[i].name : NULL;
 }
 
+/* Lists all: there are few. */
 static sh_rc no_such_preset(struct sh_config_state *state)
 {
     char shown[SH_CONFIG_SHOWN], all[256];
@@ -83,6 +88,7 @@ static sh_rc no_such_preset(struct sh_config_state *state)
                             nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
+/* NULL: no such preset. */
 static const struct sh_model *find_preset(const char *name)
 {
     for (int i = 0; i < PRESETS; i++)
@@ -91,11 +97,13 @@ static const struct sh_model *find_preset(const char *name)
     return NULL;
 }
 
+/* A preset is a whole struct sh_model; each key of the section knows its place in it by its offset. */
 static void copy_what_is_not_given(struct sh_config_state *state, const struct sh_model *preset)
 {
     const size_t section = offsetof(struct sh_config_state, cfg.model);
     for (int i = 0; i < sh_config_n_keys; i++) {
         const struct sh_config_key *key = &sh_config_keys[i];
+        /* Keys of other sections lie outside of the struct. */
         bool in_section = key->offset >= section && key->offset < section + sizeof *preset;
         if (in_section && state->given[i].source == SH_SOURCE_DEFAULT)
             memcpy((char *)state + key->offset, (const char *)preset + (key->offset - section), key->size);
@@ -139,6 +147,7 @@ static void follow_heads(struct sh_config_state *state, const struct sh_model *p
         state->cfg.model.n_kv_heads = state->cfg.model.n_heads;
 }
 
+/* head_dim follows from dim and n_heads unless it is given, as some models have it. */
 static sh_rc derive_heads(struct sh_config_state *state)
 {
     struct sh_model *m = &state->cfg.model;
@@ -153,15 +162,19 @@ static sh_rc derive_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Some families leave rotary positions out of every n-th block; a given value wins. */
 static void derive_positions(struct sh_config_state *state)
 {
     if (sh_config_place_of(state, "model.no_rope_layer_interval")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.no_rope_layer_interval = sh_family_of(state->cfg.model.family)->no_rope_layer_interval;
 }
 
+/* Order: the preset, what must be there, then what follows from it. A sequence is never longer than
+ * the model allows. */
 sh_rc sh_config_preset_apply(struct sh_config_state *state)
 {
     struct sh_model *m = &state->cfg.model;
+    /* Printed configurations then say it. */
     if (m->name[0] == '\0')
         strcpy(m->name, "custom");
     if (strcmp(m->name, "custom") != 0) {

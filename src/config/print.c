@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* *text is the caller's. Text comes without quotes, for scripts. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text)
 {
     const struct sh_config_key *key = sh_config_key_find(name);
@@ -20,6 +21,8 @@ sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text)
     return SH_OK;
 }
 
+/* Every key, resolved, as YAML that loads to the same configuration. Aliases are left out: their keys
+ * have the value. */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text)
 {
     size_t bytes;
@@ -38,6 +41,7 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text)
         fprintf(f, "  %s: %s\n", key->name + section + 1, value);
         free(value);
     }
+    /* A stream in memory fails only when there is none left; the error shows at its end. */
     bool failed = ferror(f) != 0;
     if (fclose(f) != 0 || failed) {
         free(out);

@@ -2,11 +2,13 @@
 
 #include <string.h>
 
+/* Takes a usage error down and returns SH_OK, so that reading goes on; other failures (no memory) pass through. */
 sh_rc sh_config_note(struct sh_config_state *state, sh_rc rc)
 {
     struct sh_config_problems *p = &state->problems;
     size_t length = strlen(sh_error_text());
 
+    /* Without memory, say, going on makes no sense. */
     if (rc != SH_E_USAGE)
         return rc;
     p->n++;
@@ -21,6 +23,7 @@ sh_rc sh_config_note(struct sh_config_state *state, sh_rc rc)
     return SH_OK;
 }
 
+/* One error with all lines; the count of those that did not fit stands last. */
 sh_rc sh_config_problems(const struct sh_config_state *state)
 {
     const struct sh_config_problems *p = &state->problems;

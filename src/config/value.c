@@ -1,3 +1,5 @@
+/* Between the text of a value and the field that holds it. A row of the table says type, bounds and words; the offset
+ * leads to the field. What is wrong is told with what would have been right. */
 #include "src/config/value.h"
 
 #include "src/base/mem.h"
@@ -12,10 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* At most, in any row. */
 enum { WORDS_OF_A_KEY = 8 };
 
 /* ---- storing and reading the field of a row ---- */
 
+/* Bounds of the row have been checked, so the narrower types hold the value. */
 static void store_whole(const struct sh_config_key *key, struct sh_config_state *state, int64_t value)
 {
     char *field = (char *)state + key->offset;
@@ -27,6 +31,7 @@ static void store_whole(const struct sh_config_key *key, struct sh_config_state 
         *(int64_t *)field = value;
 }
 
+/* The field of a key that is a number, a switch or a word. */
 static int64_t load_whole(const struct sh_config_key *key, const void *base)
 {
     const char *field = (const char *)base + key->offset;
@@ -37,6 +42,7 @@ static int64_t load_whole(const struct sh_config_key *key, const void *base)
 
 /* ---- what would have been right, for messages ---- */
 
+/* "a | b | c", also for the help. */
 const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_CONFIG_WORDS_MAX])
 {
     size_t used = 0;
@@ -46,6 +52,7 @@ const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_C
     return out;
 }
 
+/* Empty when the row has no bounds. */
 const char *sh_config_value_range(const struct sh_config_key *key, char out[SH_CONFIG_NAME_MAX])
 {
     out[0] = '\0';
@@ -56,6 +63,7 @@ const char *sh_config_value_range(const struct sh_config_key *key, char out[SH_C
     return out;
 }
 
+/* With an article, for a sentence. */
 static const char *type_wanted(const struct sh_config_key *key)
 {
     if (key->sizes)
@@ -63,6 +71,7 @@ static const char *type_wanted(const struct sh_config_key *key)
     return key->type == SH_KEY_DOUBLE ? "a number" : "a whole number";
 }
 
+/* The nearest word is searched from the canonical spelling. */
 static sh_rc not_a_word(const struct sh_config_key *key, const char *text)
 {
     const char *names[WORDS_OF_A_KEY];
@@ -76,6 +85,7 @@ static sh_rc not_a_word(const struct sh_config_key *key, const char *text)
                    nearest != NULL ? nearest : "");
 }
 
+/* Words are named, too, where the key has some beside numbers. */
 static sh_rc wrong_type(const struct sh_config_key *key, const char *text)
 {
     char words[SH_CONFIG_WORDS_MAX], shown[SH_CONFIG_SHOWN];
@@ -83,6 +93,7 @@ static sh_rc wrong_type(const struct sh_config_key *key, const char *text)
                    key->words != NULL ? " or " : "", sh_config_value_words(key, words));
 }
 
+/* With the bounds. */
 static sh_rc out_of_range(const struct sh_config_key *key, const char *text)
 {
     char range[SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN];
@@ -92,6 +103,7 @@ static sh_rc out_of_range(const struct sh_config_key *key, const char *text)
 
 /* ---- text to value ---- */
 
+/* Words go before numbers: "-1" may be one. */
 static bool find_word(const struct sh_config_key *key, const char *text, int64_t *value)
 {
     char spelled[SH_CONFIG_NAME_MAX];
@@ -130,8 +142,11 @@ static int64_t unit_factor(const char *unit)
     return 0;
 }
 
+/* Checked as a double against the bounds before the product is made, which therefore cannot overflow: no bound comes
+ * near 2^63. */
 static sh_rc set_whole(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
+    /* "4GiB" and "4 GiB": digits, blanks, then the unit. */
     size_t number_len = strspn(text, "-0123456789");
     const char *unit = text + number_len;
     int64_t factor = 1, value;
@@ -147,6 +162,7 @@ static sh_rc set_whole(const struct sh_config_key *key, const char *text, struct
     return SH_OK;
 }
 
+/* Full 64 bits, for seeds. strtoull would wrap a negative number around instead of refusing it. */
 static sh_rc set_unsigned(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
     if (!is_whole(text, strlen(text)))
@@ -172,6 +188,7 @@ static sh_rc set_double(const struct sh_config_key *key, const char *text, struc
     return SH_OK;
 }
 
+/* Cut nowhere: what does not fit is refused, since half a path is another path. */
 static sh_rc set_string(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
     char *field = (char *)state + key->offset;
@@ -187,15 +204,18 @@ static sh_rc set_string(const struct sh_config_key *key, const char *text, struc
     return SH_OK;
 }
 
+/* YAML's ways to write null. */
 static bool is_nothing(const char *text)
 {
     return text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
 }
 
+/* A quoted number is refused: the author meant text, and the key wants a number. */
 sh_rc sh_config_value_set(const struct sh_config_key *key, const char *text, enum sh_config_style style,
                           struct sh_config_state *state)
 {
     int64_t value;
+    /* A key whose value was forgotten, not one that is meant to be empty. */
     if (style == SH_TEXT_PLAIN && is_nothing(text))
         return sh_fail(SH_E_USAGE, "%s: has no value%s", key->name,
                        key->type == SH_KEY_STRING ? "; write \"\" for an empty one" : "");
@@ -205,6 +225,7 @@ sh_rc sh_config_value_set(const struct sh_config_key *key, const char *text, enu
         store_whole(key, state, value);
         return SH_OK;
     }
+    /* Words were tried above. */
     if (key->only_words)
         return not_a_word(key, text);
     if (style == SH_TEXT_QUOTED)
@@ -219,6 +240,7 @@ sh_rc sh_config_value_set(const struct sh_config_key *key, const char *text, enu
 /* Text in YAML's double quotes; the other characters that would need a backslash are refused when a string is set. */
 static char *quoted(const char *s)
 {
+    /* Every character escaped, two quotes and the end. */
     char *text = sh_calloc(2 * strlen(s) + 3, 1);
     char *p = text;
     *p++ = '"';
@@ -235,6 +257,7 @@ static char *quoted(const char *s)
 static char *shortest(double value)
 {
     char text[32];
+    /* Below 1e15 a double holds every whole number exactly. */
     if (value == rint(value) && fabs(value) < 1e15)
         return sh_strfmt("%.0f", value);
     for (int digits = 1; digits <= 17; digits++) {
@@ -245,6 +268,7 @@ static char *shortest(double value)
     return sh_strdup(text);
 }
 
+/* A word where the value has one, so that printed configurations read as they were written. */
 static char *whole_text(const struct sh_config_key *key, const struct sh_config *cfg)
 {
     int64_t value = load_whole(key, cfg);
@@ -254,6 +278,7 @@ static char *whole_text(const struct sh_config_key *key, const struct sh_config 
     return sh_strfmt("%" PRId64, value);
 }
 
+/* The caller frees it. Reads back to the same value. */
 char *sh_config_value_text(const struct sh_config_key *key, const struct sh_config *cfg)
 {
     const char *field = (const char *)cfg + key->offset;

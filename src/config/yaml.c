@@ -1,3 +1,7 @@
+/* YAML into a configuration, by events of libyaml: sections with keys below them, nothing deeper but lists of pairs.
+ * Functions named read_ take the event at hand and leave the last one of what they read, so that the caller reads the
+ * next. Anchors, tags and several documents are refused. A problem is noted and its value skipped, so that one run of
+ * the program shows all of them. */
 #include "src/config/yaml.h"
 
 #include "src/base/mem.h"
@@ -12,8 +16,10 @@
 #include <string.h>
 #include <yaml.h>
 
+/* More than there are sections; a section that is not known is not kept. */
 enum { SECTIONS_MAX = 64 };
 
+/* `seen` finds sections that are given twice, of which YAML readers silently take the last. */
 struct reader {
     yaml_parser_t parser;
     const char *name;
@@ -25,6 +31,7 @@ struct reader {
     int n_seen;
 };
 
+/* With file and line of the event at hand. */
 __attribute__((format(printf, 2, 3))) static sh_rc fail_here(const struct reader *r, const char *fmt, ...)
 {
     char text[512];
@@ -35,6 +42,7 @@ __attribute__((format(printf, 2, 3))) static sh_rc fail_here(const struct reader
     return sh_fail(SH_E_USAGE, "%s:%d: %s", r->name, r->line, text);
 }
 
+/* libyaml's own words, with line and column. */
 static sh_rc broken_yaml(const struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -58,6 +66,7 @@ static sh_rc check_plain(const struct reader *r)
     return SH_OK;
 }
 
+/* Deletes the event before it, and all pointers into that one are dead. */
 static sh_rc read_event(struct reader *r)
 {
     yaml_event_delete(&r->event);
@@ -67,6 +76,7 @@ static sh_rc read_event(struct reader *r)
     return check_plain(r);
 }
 
+/* One value, in any style of quotes. */
 static bool is_scalar(const struct reader *r)
 {
     return r->event.type == YAML_SCALAR_EVENT;
@@ -78,6 +88,7 @@ static bool is_empty(const struct reader *r)
     return is_scalar(r) && r->event.data.scalar.length == 0 && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
+/* Lent until the next event. */
 static const char *scalar_text(const struct reader *r)
 {
     return (const char *)r->event.data.scalar.value;
@@ -93,6 +104,7 @@ static sh_rc check_key(const struct reader *r, const char *kind)
     return SH_OK;
 }
 
+/* One value; a zero byte inside would cut it short without a sign. */
 static sh_rc check_value(const struct reader *r, const char *name)
 {
     char shown[SH_CONFIG_SHOWN];
@@ -149,6 +161,7 @@ static sh_rc read_pairs(struct reader *r, const struct sh_config_key *key, struc
         SH_TRY(read_pair(r, key, pairs));
         SH_TRY(read_event(r));
     }
+    /* Quoted: it is text, even where it looks like a number. */
     return sh_config_give(r->state, place, key->name, pairs, SH_TEXT_QUOTED);
 }
 
@@ -161,6 +174,7 @@ static sh_rc read_key(struct reader *r)
     struct sh_config_place place = {.source = SH_SOURCE_FILE, .file = r->name, .line = r->line};
     const struct sh_config_key *key = sh_config_key_find(name);
     SH_TRY(read_event(r));
+    /* Pairs may be written as a mapping or as one text. */
     if (key != NULL && key->pairs && r->event.type == YAML_MAPPING_START_EVENT)
         return read_pairs(r, key, place);
     if (key == NULL) /* which is told before what is wrong with its value */
@@ -173,10 +187,12 @@ static sh_rc read_key(struct reader *r)
                                                    plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
 }
 
+/* The name alone; marks the section as seen. */
 static sh_rc check_section(struct reader *r)
 {
     char shown[SH_CONFIG_SHOWN], near[SH_CONFIG_NAME_MAX];
     sh_config_text_shown(r->section, shown);
+    /* "training.steps: 10" in one line, as on the command line. */
     if (sh_config_key_find(r->section) != NULL)
         return fail_here(r, "%s: write the section and, below it, the key", shown);
     if (!sh_config_section_known(r->section)) {
@@ -205,6 +221,7 @@ static sh_rc read_section(struct reader *r)
         return skip_value(r);
     }
     SH_TRY(read_event(r));
+    /* Keys that are all commented out leave an empty value. */
     if (is_empty(r))
         return SH_OK;
     if (r->event.type != YAML_MAPPING_START_EVENT)
@@ -220,6 +237,7 @@ static sh_rc read_section(struct reader *r)
 /* event: the root of the document. */
 static sh_rc read_root(struct reader *r)
 {
+    /* A file of comments alone: all keys keep their defaults. */
     if (is_empty(r))
         return SH_OK;
     if (r->event.type != YAML_MAPPING_START_EVENT)
@@ -232,6 +250,7 @@ static sh_rc read_root(struct reader *r)
     return SH_OK;
 }
 
+/* The whole text must be one document. */
 static sh_rc read_stream(struct reader *r)
 {
     SH_TRY(read_event(r)); /* stream start */
@@ -260,11 +279,13 @@ static sh_rc check_text(const char *text, size_t bytes, const char *name)
                    (unsigned)(unsigned char)text[bad]);
 }
 
+/* Editors on Windows write one. */
 static size_t byte_order_mark_bytes(const char *text, size_t bytes)
 {
     return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
+/* The reader is on the heap: its list of sections is too much for small stacks. */
 sh_rc sh_config_yaml_read(const char *text, size_t bytes, const char *name, struct sh_config_state *state)
 {
     size_t mark = byte_order_mark_bytes(text, bytes);
@@ -277,6 +298,7 @@ sh_rc sh_config_yaml_read(const char *text, size_t bytes, const char *name, stru
         free(r);
         return sh_fail(SH_E_MEMORY, "out of memory: no room to read %s", name);
     }
+    /* Else libyaml guesses it from the first bytes. */
     yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r->parser, (const unsigned char *)text + mark, bytes - mark);
     rc = read_stream(r);

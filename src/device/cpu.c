@@ -29,11 +29,14 @@ static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
     return SH_OK;
 }
 
+/* Zeroed, because the pages are new; touched only when used, so that a plan may be larger than what a test uses. */
 static sh_rc memory_create(int64_t bytes, char **memory)
 {
     return reserve(bytes, 0, memory);
 }
 
+/* The segment is mapped over the end of the reserved range, so that kernels see own and shared memory as one arena with
+ * one base address and offsets from it. */
 static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
 {
     int64_t bytes = own_bytes + segment_bytes;
@@ -51,26 +54,31 @@ static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_
     return SH_OK;
 }
 
+/* One call for both parts of an arena: unmapping does not ask which file a page belongs to. */
 static void memory_destroy(char *memory, int64_t bytes)
 {
     munmap(memory, (size_t)bytes);
 }
 
+/* Threads of a process share its memory; a GPU must be chosen in each thread. */
 static void attach(void)
 {
 }
 
+/* NULL is the queue of the CPU. Callers test it to see whether calls are asynchronous. */
 static void *queue_create(bool urgent)
 {
     (void)urgent;
     return NULL;
 }
 
+/* Calls are complete when they return, so there is never anything to wait for or to free. */
 static void queue_nothing(void *queue)
 {
     (void)queue;
 }
 
+/* The label is for profilers of GPUs. */
 static sh_rc run_cpu(const struct sh_op_call *call, const char *label)
 {
     (void)label;
@@ -83,6 +91,7 @@ static sh_rc run_ref(const struct sh_op_call *call, const char *label)
     return sh_kernels_ref.run[call->kind](call);
 }
 
+/* memmove: on the CPU the ranges may overlap. */
 static void copy(void *queue, void *to, const void *from, int64_t bytes)
 {
     (void)queue;
@@ -90,18 +99,21 @@ static void copy(void *queue, void *to, const void *from, int64_t bytes)
         memmove(to, from, (size_t)bytes);
 }
 
+/* An event is its time, in ns. */
 static void *event_create(bool timed)
 {
     (void)timed;
     return sh_calloc(1, sizeof(int64_t));
 }
 
+/* All before the mark is done, so the time is now. */
 static void event_mark(void *event, void *queue)
 {
     (void)queue;
     *(int64_t *)event = sh_now_ns();
 }
 
+/* What the event marks is done already, because every call is done on the spot. */
 static void queue_after(void *queue, void *event)
 {
     (void)queue;
@@ -124,11 +136,13 @@ static int64_t event_ns(void *event)
     return *(int64_t *)event;
 }
 
+/* Exact here; GPUs round to a float. */
 static int64_t event_span_ns(void *begin, void *end)
 {
     return event_ns(end) - event_ns(begin);
 }
 
+/* Both CPU devices differ in their kernels only. */
 #define ON_THE_SPOT                                                                                            \
     .attach = attach, .arena_create = arena_create, .arena_destroy = memory_destroy,                         \
     .host_create = memory_create, .host_destroy = memory_destroy, .queue_create = queue_create,               \

@@ -13,6 +13,7 @@
 void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
 #endif
 
+/* CUDA's current device belongs to a thread; this is the one of the process, for threads that attach later. */
 static int device_index = -1;
 
 void sh_cuda_must(cudaError_t rc, const char *what)
@@ -22,6 +23,7 @@ void sh_cuda_must(cudaError_t rc, const char *what)
                         cudaGetErrorName(rc)));
 }
 
+/* A driver that is missing and a node without GPUs are different reasons, and the message says which it is. */
 static int count(char why[256])
 {
     int n = 0;
@@ -32,6 +34,7 @@ static int count(char why[256])
     return rc == cudaSuccess ? n : 0;
 }
 
+/* The id comes from the UUID: with CUDA_VISIBLE_DEVICES index 0 may be another GPU on each rank of a node. */
 static sh_rc describe(int index, struct sh_device_info *info)
 {
     struct cudaDeviceProp prop;
@@ -45,6 +48,7 @@ static sh_rc describe(int index, struct sh_device_info *info)
     return SH_OK;
 }
 
+/* Ranks of a node take GPUs in turn; with fewer GPUs than ranks some share one, which the caller checks. */
 static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
 {
     char why[256];
@@ -63,6 +67,7 @@ static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
     return SH_OK;
 }
 
+/* Also after a failed or missing open, so that cleanup needs no state of its own. */
 static void close_gpu(void)
 {
     if (device_index < 0)
@@ -72,11 +77,13 @@ static void close_gpu(void)
     device_index = -1;
 }
 
+/* A new thread begins with device 0 whatever the process uses. */
 static void attach(void)
 {
     sh_cuda_must(cudaSetDevice(device_index), "use it in another thread");
 }
 
+/* Of all processes on that GPU: the driver tells only what is free. */
 static int64_t used_bytes(void)
 {
     size_t free_bytes, all;
@@ -106,12 +113,14 @@ static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, 
     return SH_OK;
 }
 
+/* cudaFree waits for kernels that still use the memory. */
 static void arena_destroy(char *arena, int64_t bytes)
 {
     (void)bytes;
     sh_cuda_must(cudaFree(arena), "free the arena");
 }
 
+/* Pinned memory is locked in RAM; `ulimit -l` or the node's memory may refuse it, so this is no bug and has a class. */
 static sh_rc host_create(int64_t bytes, char **memory)
 {
     char text[SH_STR_SHORT];
@@ -131,6 +140,7 @@ static void host_destroy(char *memory, int64_t bytes)
     sh_cuda_must(cudaFreeHost(memory), "free pinned memory");
 }
 
+/* Urgent queues hold communication: where both could run, a kernel that others wait for goes first. */
 static void *queue_create(bool urgent)
 {
     cudaStream_t stream;
@@ -142,11 +152,13 @@ static void *queue_create(bool urgent)
     return stream;
 }
 
+/* Work that is still in the queue is completed; only the handle goes. */
 static void queue_destroy(void *queue)
 {
     sh_cuda_must(cudaStreamDestroy(queue), "destroy a queue");
 }
 
+/* A kernel's fault shows only at the next synchronization; asked here, it becomes an error with the device's words. */
 static sh_rc queue_check(void *queue)
 {
     cudaError_t rc = cudaStreamSynchronize(queue);
@@ -156,12 +168,14 @@ static sh_rc queue_check(void *queue)
     return sh_fail(SH_E_BUG, "GPU %d: %s (%s)", device_index, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
+/* Waits, and at the same time renews the anchor of the clock, since the host stands still here anyway. */
 static void queue_drain(void *queue)
 {
     sh_cuda_event_anchor(queue);
 }
 
 #ifdef SH_CUDA_EMULATED
+/* Tells the emulation which bytes a call touches, so that it can find accesses without an event between them. */
 static void declare(const struct sh_op_call *call, const struct sh_operand *o, int write, const char *label)
 {
     int64_t bytes = sh_dtype_bytes(o->dtype);
@@ -194,6 +208,7 @@ static void declare_all(const struct sh_op_call *call, const char *label)
 }
 #endif
 
+/* The label is the operation's name in Nsight Systems. */
 static sh_rc run(const struct sh_op_call *call, const char *label)
 {
     sh_rc rc;
@@ -205,6 +220,7 @@ static sh_rc run(const struct sh_op_call *call, const char *label)
     return rc;
 }
 
+/* The direction follows from the addresses (cudaMemcpyDefault). Host memory must be pinned, else the host waits. */
 static void copy(void *queue, void *to, const void *from, int64_t bytes)
 {
     if (bytes && to != from)

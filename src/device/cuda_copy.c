@@ -14,6 +14,7 @@ static struct {
 } piece[PIECES];
 static int newest;
 
+/* Pinned once for the life of the process: pinning takes milliseconds, which a step must not pay. */
 sh_rc sh_cuda_copy_open(void)
 {
     for (int i = 0; i < PIECES; i++) {
@@ -42,17 +43,20 @@ static int take(void)
     return newest;
 }
 
+/* The event marks when the piece may be filled again; take() waits for it. */
 static void travel(int i, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind, void *queue)
 {
     sh_cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, kind, queue), "copy");
     sh_cuda_must(cudaEventRecord(piece[i].used, queue), "record an event");
 }
 
+/* A large transfer goes in pieces; the last one is shorter. */
 static int64_t next_bytes(int64_t left)
 {
     return left < PIECE_BYTES ? left : PIECE_BYTES;
 }
 
+/* Returns when the last piece is filled, not when it has arrived: `host` is free again, the queue has the rest. */
 void sh_cuda_put(void *queue, void *device, const void *host, int64_t bytes)
 {
     for (int64_t at = 0, n; at < bytes; at += n) {
@@ -64,6 +68,7 @@ void sh_cuda_put(void *queue, void *device, const void *host, int64_t bytes)
     }
 }
 
+/* Starts the next piece before the last one is copied out: the transfer and the memcpy overlap. */
 static int begin_get(void *queue, const void *device, int64_t bytes)
 {
     int i = take();

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+/* In a second a float of milliseconds still resolves 60 ns. */
 #define OLD_NS ((int64_t)1e9)
 
 static struct {
@@ -28,6 +29,7 @@ void sh_cuda_event_close(void)
         sh_cuda_event_destroy(anchor.event[i]);
 }
 
+/* Two events in turn: the old anchor stays valid for another thread until the new one has happened. */
 void sh_cuda_event_anchor(void *queue)
 {
     int next = !anchor.now;
@@ -40,6 +42,7 @@ void sh_cuda_event_anchor(void *queue)
     pthread_mutex_unlock(&anchor.lock);
 }
 
+/* The host is about to wait anyway: a new anchor costs nothing here, and `last` is in the same queue. */
 void sh_cuda_event_rest(void *queue, void *last)
 {
     if (sh_now_ns() - anchor.ns > OLD_NS)
@@ -48,6 +51,7 @@ void sh_cuda_event_rest(void *queue, void *last)
         sh_cuda_event_wait(last);
 }
 
+/* Events without times are cheaper; only traces need them timed. */
 void *sh_cuda_event_create(bool timed)
 {
     cudaEvent_t event;
@@ -68,11 +72,13 @@ void sh_cuda_event_mark(void *event, void *queue)
     sh_cuda_must(cudaEventRecord(event, queue), "record an event");
 }
 
+/* The host does not wait: the order is kept by the GPU. */
 void sh_cuda_queue_after(void *queue, void *event)
 {
     sh_cuda_must(cudaStreamWaitEvent(queue, event, 0), "let a queue wait for an event");
 }
 
+/* Never waits: the communication's thread asks in a loop. */
 bool sh_cuda_event_is_done(void *event)
 {
     cudaError_t rc = cudaEventQuery(event);
@@ -97,6 +103,7 @@ int64_t sh_cuda_event_span_ns(void *begin, void *end)
     return (int64_t)((double)ms * 1e6);
 }
 
+/* Under the lock, else event and time could be of two different anchors. */
 int64_t sh_cuda_event_ns(void *event)
 {
     int64_t ns;

@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* Machines with more cores than a cpu_set_t holds make the call fail; then all cores that are online count. */
 static void allowed_cores(cpu_set_t *set)
 {
     CPU_ZERO(set);
@@ -19,6 +20,7 @@ static void allowed_cores(cpu_set_t *set)
             CPU_SET((size_t)i, set);
 }
 
+/* The launcher's binding counts, not the size of the node: 8 ranks bound to 8 of 64 cores each get those 8. */
 int sh_device_threads(int sharing)
 {
     cpu_set_t set;
@@ -29,6 +31,7 @@ int sh_device_threads(int sharing)
     return threads > 0 ? threads : 1;
 }
 
+/* Ranks compare these numbers to find out who shares cores with them; a hash is enough for that. */
 uint64_t sh_device_cores(void)
 {
     cpu_set_t set;
@@ -37,6 +40,7 @@ uint64_t sh_device_cores(void)
     return sh_hash64(&set, sizeof set);
 }
 
+/* Dynamic adjustment off: with it OpenMP may give a kernel fewer threads than asked for, and times vary. */
 void sh_device_set_threads(int threads)
 {
     omp_set_dynamic(0);
@@ -82,6 +86,7 @@ static int64_t nested_limit(int64_t all)
     return all;
 }
 
+/* Version 1 and 2 of cgroups: files that do not exist limit nothing. */
 int64_t sh_device_node_memory(void)
 {
     int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
@@ -89,6 +94,7 @@ int64_t sh_device_node_memory(void)
     return cgroup_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", nested_limit(all));
 }
 
+/* Linux counts ru_maxrss in KiB. */
 int64_t sh_device_peak_rss(void)
 {
     struct rusage u;

@@ -9,8 +9,10 @@
 #include <time.h>
 
 enum { ROUNDS = 5, TAG = 78 };
+/* Below that logs are still in order for a reader. */
 #define SKEW_SECONDS 1.0
 
+/* Not the monotonic clock: what is compared is the time of day. */
 static double wall_clock(void)
 {
     struct timespec t;
@@ -39,6 +41,7 @@ static sh_rc ask(int peer, double *ahead)
     return SH_OK;
 }
 
+/* On the first rank of another node: sends its clock back at once. */
 static sh_rc answer(void)
 {
     for (int i = 0; i < ROUNDS; i++) {
@@ -51,6 +54,7 @@ static sh_rc answer(void)
     return SH_OK;
 }
 
+/* One node after the other, so that no answer waits in a queue. Ranks that lead no node do nothing. */
 static sh_rc measure(const struct sh_doctor *d, double *ahead)
 {
     if (d->mesh->rank != 0)
@@ -60,6 +64,7 @@ static sh_rc measure(const struct sh_doctor *d, double *ahead)
     return SH_OK;
 }
 
+/* Collective. ahead [n_nodes] in seconds; a note at most, since nothing of training depends on it. */
 sh_rc sh_doctor_clocks(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     double *ahead = sh_calloc((size_t)d->mesh->n_nodes, sizeof *ahead);

@@ -11,8 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* 4 MiB: large enough for bandwidth, small enough for any memory. The limit on waiting is below that of a check. */
 enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
 
+/* One axis at a time; the memory is that of both. */
 struct test {
     const struct sh_doctor *d;
     struct sh_comm *comm;
@@ -26,6 +28,7 @@ struct test {
     void *queue;
 };
 
+/* Where a host buffer has its twin on the GPU; the buffer itself without one. */
 static float *there(const struct test *t, float *host)
 {
     int64_t part_at = WHOLE_ELEMS + sh_mesh_ranks(&t->d->mesh->shape);
@@ -33,18 +36,21 @@ static float *there(const struct test *t, float *host)
     return !t->memory ? host : (float *)(void *)t->memory + (host == t->part ? part_at : 0);
 }
 
+/* Nothing to do on the CPU: the host buffer is the operand. */
 static void put(const struct test *t, float *host, int64_t n)
 {
     if (t->memory)
         t->d->device->put(t->queue, there(t, host), host, n * (int64_t)sizeof *host);
 }
 
+/* As put(), in the other direction. */
 static void get(const struct test *t, float *host, int64_t n)
 {
     if (t->memory)
         t->d->device->get(t->queue, host, there(t, host), n * (int64_t)sizeof *host);
 }
 
+/* On a GPU the ticket joins the queue, and the host waits for the queue. */
 static sh_rc wait_for(const struct test *t, int64_t ticket)
 {
     if (!t->queue)
@@ -54,6 +60,7 @@ static sh_rc wait_for(const struct test *t, int64_t ticket)
     return SH_OK;
 }
 
+/* Starts, waits and adds the time: latency and transfer together, as a training step without overlap would see it. */
 static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
 {
     bool gathers = kind == SH_OP_ALL_GATHER;
@@ -84,6 +91,7 @@ static void fill_part(struct test *t)
         t->part[i] = (float)(t->index * 7 + i % 13);
 }
 
+/* Part r must hold the numbers that rank r wrote. */
 static bool gathered_right(const struct test *t)
 {
     for (int r = 0; r < t->size; r++)
@@ -102,6 +110,7 @@ static bool reduced_right(const struct test *t)
     return true;
 }
 
+/* The best of some repeats; right only when every repeat was. */
 static sh_rc time_axis(struct test *t, double *seconds, bool *right)
 {
     *seconds = INFINITY;
@@ -123,6 +132,7 @@ static sh_rc time_axis(struct test *t, double *seconds, bool *right)
     return SH_OK;
 }
 
+/* Names the rank and the axis: a wrong sum is a broken network, memory or MPI. */
 static sh_rc wrong(const struct test *t)
 {
     return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, t->name);
@@ -150,6 +160,7 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
         all[group] = speed;
     SH_TRY(sh_doctor_fill(groups, all));
     s = sh_doctor_find_slowest(groups, all);
+    /* A slow group is a note; only wrong numbers are bad. */
     if (s.state != SH_DOCTOR_GOOD) {
         row->state = SH_DOCTOR_NOTE;
         *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used,
@@ -163,6 +174,7 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
     return SH_OK;
 }
 
+/* Wrong numbers end the check, and are agreed on: another rank may have got right ones. */
 static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, int *used)
 {
     struct sh_doctor_row bad;
@@ -180,6 +192,7 @@ static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, i
     return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row, used);
 }
 
+/* An axis of one rank has nothing to send. */
 static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct test *t, double *all,
                        struct sh_doctor_row *row)
 {
@@ -201,6 +214,7 @@ static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct t
     return SH_OK;
 }
 
+/* One element more for each rank than the whole, since counts are rounded to at least one. */
 static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
 {
     size_t elems = (size_t)(WHOLE_ELEMS + sh_mesh_ranks(&d->mesh->shape));
@@ -215,6 +229,7 @@ static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
     return SH_OK;
 }
 
+/* Also after a failure halfway. */
 static void close_memory(const struct sh_doctor *d, struct test *t)
 {
     if (t->queue)
@@ -225,6 +240,7 @@ static void close_memory(const struct sh_doctor *d, struct test *t)
     free(t->whole);
 }
 
+/* Collective. The self-test of the mesh comes first: speeds of wrong groups would mean nothing. */
 sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     const struct sh_group_use groups[] = {

@@ -14,6 +14,7 @@ struct binding {
     bool shared;      /* some core belongs to two ranks */
 };
 
+/* Collective over the node. The caller frees *out, also after a failure. */
 static sh_rc gather_sets(MPI_Comm node, cpu_set_t **out, int *n)
 {
     cpu_set_t mine;
@@ -29,6 +30,7 @@ static sh_rc gather_sets(MPI_Comm node, cpu_set_t **out, int *n)
     return SH_OK;
 }
 
+/* A core that is in the union before a rank is added belongs to two ranks. */
 static sh_rc find_binding(struct binding *out)
 {
     cpu_set_t *sets, all, both;
@@ -42,6 +44,7 @@ static sh_rc find_binding(struct binding *out)
     CPU_ZERO(&all);
     out->shared = false;
     for (int i = 0; i < out->ranks; i++) {
+        /* The union so far and this rank. */
         CPU_AND(&both, &all, &sets[i]);
         out->shared = out->shared || CPU_COUNT(&both) > 0;
         CPU_OR(&all, &all, &sets[i]);
@@ -51,6 +54,7 @@ static sh_rc find_binding(struct binding *out)
     return SH_OK;
 }
 
+/* Collective. Fewer cores than ranks comes first: it makes sharing certain. */
 sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     int nodes = d->mesh->n_nodes, poorest = 0, shared = -1;
@@ -59,6 +63,7 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
     sh_rc rc;
 
     SH_TRY_OUT(find_binding(&b));
+    /* Cores that are left over; negative where ranks must share. */
     SH_TRY_OUT(sh_doctor_of_nodes(d, b.cores - b.ranks, rest));
     SH_TRY_OUT(sh_doctor_of_nodes(d, b.shared, sharing));
     for (int i = 0; i < nodes; i++) {

@@ -14,6 +14,7 @@
 
 enum { HEAD_BYTES = 1 << 20, NAMES = 400 };
 
+/* Name, size and first MiB: enough to tell two data sets apart, and read in a moment for any size. */
 static sh_rc add_open_file(const char *path, int fd, int64_t bytes, char *head, uint64_t *hash)
 {
     ssize_t got = pread(fd, head, HEAD_BYTES, 0);
@@ -26,6 +27,7 @@ static sh_rc add_open_file(const char *path, int fd, int64_t bytes, char *head, 
     return SH_OK;
 }
 
+/* head is on the heap: a MiB is too much for the stack of some threads. */
 static sh_rc add_file(const char *path, uint64_t *hash)
 {
     int64_t bytes;
@@ -41,11 +43,13 @@ static sh_rc add_file(const char *path, uint64_t *hash)
     return rc;
 }
 
+/* glob sorts by name, so all nodes hash in the same order. */
 static sh_rc add_pattern(const char *pattern, uint64_t *hash, double *files)
 {
     glob_t found;
     sh_rc rc = SH_OK;
 
+    /* No data set is a note and no failure: doctor may run before there is one. */
     if (!pattern[0])
         return SH_OK;
     if (glob(pattern, 0, NULL, &found) != 0)
@@ -57,6 +61,7 @@ static sh_rc add_pattern(const char *pattern, uint64_t *hash, double *files)
     return rc;
 }
 
+/* One rank of each node looks: the others have the same file systems. */
 static sh_rc look(const struct sh_doctor *d, uint64_t *hash, double *files)
 {
     if (!sh_doctor_leads(d))
@@ -65,6 +70,7 @@ static sh_rc look(const struct sh_doctor *d, uint64_t *hash, double *files)
     return d->cfg->validation.enable ? add_pattern(d->cfg->validation.dataset_path, hash, files) : SH_OK;
 }
 
+/* Collective. The node that differs from most is named, since one mount is missing more often than many. */
 sh_rc sh_doctor_data(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     uint64_t *hash = sh_calloc((size_t)d->mesh->n_nodes, sizeof *hash), mine = 1;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Longer than any check takes on a healthy machine. */
 enum { CHECK_SECONDS = 60 };
 
 /* What the later ones need stands before them: ranks that do not all see one folder cannot measure it together. */
@@ -28,6 +29,7 @@ enum { CHECKS = sizeof checks / sizeof checks[0] };
  * the others wait for is in the earliest. */
 static char hung[256];
 
+/* A handler: only write() and _exit(). The text was made before, by watch(). */
 static void say_hung(int signal)
 {
     (void)signal;
@@ -36,6 +38,7 @@ static void say_hung(int signal)
     _exit(SH_E_COMM);
 }
 
+/* A new text and a new alarm for each check. */
 static void watch(const struct sh_doctor *d, const char *check)
 {
     snprintf(hung, sizeof hung, "sherd: error: doctor: rank %d on %s has waited %d s in the check \"%s\"\n", d->mesh->rank,
@@ -44,6 +47,7 @@ static void watch(const struct sh_doctor *d, const char *check)
     alarm(CHECK_SECONDS);
 }
 
+/* Collective. place [world], leader [nodes]: the first rank of each node. */
 static sh_rc find_places(struct sh_doctor *d)
 {
     struct sh_doctor_place mine = {.node = d->mesh->node, .node_rank = d->mesh->node_rank};
@@ -51,6 +55,7 @@ static sh_rc find_places(struct sh_doctor *d)
     snprintf(mine.host, sizeof mine.host, "%s", d->mesh->host);
     d->place = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *d->place);
     d->leader = sh_calloc((size_t)d->mesh->n_nodes, sizeof *d->leader);
+    /* As bytes: all ranks run the same program, which an early check confirms. */
     SH_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, d->place, sizeof mine, MPI_BYTE, MPI_COMM_WORLD));
     for (int rank = 0; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
         if (d->place[rank].node_rank == 0)
@@ -58,6 +63,7 @@ static sh_rc find_places(struct sh_doctor *d)
     return SH_OK;
 }
 
+/* Collective. As a run is opened, but without a plan and its memory. */
 static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
 {
     struct sh_mesh_request req;
@@ -68,6 +74,7 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
     if (sh_request_gpu(cfg, false, &gpu, why) != SH_OK)
         sh_error_clear(); /* for the check of memory to say */
     SH_TRY(sh_place_find(cfg, gpu, &d->at));
+    /* Opened as in training, so that a GPU that cannot be used is found here. */
     if (d->at.gpu) {
         const struct sh_device *device = sh_request_device(cfg, true);
 
@@ -81,6 +88,7 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
     return find_places(d);
 }
 
+/* The alarm ends with the last check. */
 static void close_doctor(struct sh_doctor *d)
 {
     alarm(0);
@@ -92,6 +100,7 @@ static void close_doctor(struct sh_doctor *d)
     sh_mesh_destroy(d->mesh);
 }
 
+/* Rank 0, at once: what was found before a hang is on the screen. */
 static void print(const struct sh_doctor *d, const char *name, const struct sh_doctor_row *row)
 {
     static const char *const state[] = {[SH_DOCTOR_GOOD] = "ok", [SH_DOCTOR_NOTE] = "note", [SH_DOCTOR_BAD] = "BAD"};
@@ -102,6 +111,7 @@ static void print(const struct sh_doctor *d, const char *name, const struct sh_d
     fflush(stdout); /* the next check may be the one that hangs */
 }
 
+/* All checks run even after a bad one; the first bad one becomes the exit status. */
 static sh_rc examine(const struct sh_doctor *d)
 {
     struct sh_doctor_row first = {0};
@@ -121,6 +131,7 @@ static sh_rc examine(const struct sh_doctor *d)
     return name ? sh_fail(first.rc, "doctor: %s: %s", name, first.text) : SH_OK;
 }
 
+/* Collective. Prints a line for each check and returns the first failure. */
 sh_rc sh_doctor_run(const struct sh_config *cfg)
 {
     struct sh_doctor d = {.cfg = cfg};

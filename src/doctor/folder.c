@@ -17,6 +17,7 @@
 /* File systems of a network show a new file to the other nodes with some delay. */
 enum { TRIES = 50, PAUSE_NS = 100000000, NAMES = 400 };
 
+/* Rank 0 makes the folders as training would, and puts a file there. */
 static sh_rc leave_mark(const struct sh_doctor *d, char *path)
 {
     if (d->mesh->rank != 0)
@@ -26,6 +27,7 @@ static sh_rc leave_mark(const struct sh_doctor *d, char *path)
     return sh_write_file_atomic(path, path, strlen(path));
 }
 
+/* Waits up to five seconds. */
 static bool sees(const char *path)
 {
     for (int i = 0; i < TRIES; i++) {
@@ -42,6 +44,7 @@ static char *mark_path(const struct sh_doctor *d)
     long long id = (long long)time(NULL) * 1000003 + getpid();
     char *name, *path;
 
+    /* Rank 0's number, so that all ranks look for the same file. */
     if (sh_mesh_bcast(&id, sizeof id, 0) != SH_OK)
         sh_stop(SH_E_COMM);
     name = sh_strfmt(".doctor-%llx", id);
@@ -50,6 +53,7 @@ static char *mark_path(const struct sh_doctor *d)
     return path;
 }
 
+/* Collective. One file made by rank 0 must be seen by the first rank of every node. */
 sh_rc sh_doctor_folder(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     uint64_t *seen = sh_calloc((size_t)d->mesh->n_nodes, sizeof *seen);
@@ -67,6 +71,7 @@ sh_rc sh_doctor_folder(const struct sh_doctor *d, struct sh_doctor_row *row)
     else
         sh_doctor_good(row, "%s, one for all nodes", d->folder);
 out:
+    /* Also after a failure; where nothing was made there is nothing to delete. */
     if (d->mesh->rank == 0)
         unlink(path);
     free(path);
@@ -74,6 +79,7 @@ out:
     return rc;
 }
 
+/* What is free for this user: f_bavail, not f_bfree, which counts root's reserve. */
 static sh_rc free_bytes(const char *folder, double *bytes)
 {
     struct statvfs fs;
@@ -98,6 +104,7 @@ sh_rc sh_doctor_space(const struct sh_doctor *d, struct sh_doctor_row *row)
     SH_TRY(sh_mesh_bcast(&room, sizeof room, 0));
     sh_str_bytes((int64_t)room, have);
     sh_str_bytes((int64_t)one, want);
+    /* Not even one fits: the first save would fail. */
     if (d->cfg->checkpoint.enable && room < one)
         sh_doctor_bad(row, SH_E_DATA, "%s free, but one checkpoint takes %s", have, want);
     else if (d->cfg->checkpoint.enable && room < one * (kept + 1))

@@ -9,12 +9,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* A link takes some milliseconds on a usual network. */
 enum { SMALL_ROUNDS = 10, LARGE_ROUNDS = 4, REPEATS = 3, LARGE_BYTES = 1 << 20, TAG = 79 };
 
+/* The latency, and the bandwidth. */
 struct link {
     double seconds, speed; /* of a short message one way; bytes a second of a long one */
 };
 
+/* One message there and one back; `first` sends first, so the two sides do not wait for each other. */
 static sh_rc bounce(char *buffer, int bytes, int peer, bool first)
 {
     if (first)
@@ -42,6 +45,7 @@ static sh_rc time_of(char *buffer, int bytes, int rounds, int peer, bool first, 
     return SH_OK;
 }
 
+/* 8 bytes for the latency, a MiB for the bandwidth. */
 static sh_rc measure(char *buffer, int peer, bool first, struct link *out)
 {
     double seconds;
@@ -59,6 +63,8 @@ static int colour_of(int link, int links)
     return link == links - 1 && links % 2 ? 2 : link % 2;
 }
 
+/* Collective. Links of one colour are measured at the same time, and the barrier keeps colours apart: a node is never
+ * in two measurements at once. seconds and speed [links]. */
 static sh_rc measure_all(const struct sh_doctor *d, char *buffer, int links, double *seconds, double *speed)
 {
     int nodes = d->mesh->n_nodes;
@@ -93,6 +99,8 @@ static void of_nodes(int nodes, const double *link, double *node)
     }
 }
 
+/* A node that is slow on both sides is bad; a single slow link is a note, since the cable between two
+ * may be the cause. */
 static void judge(const struct sh_doctor *d, int links, const double *seconds, const double *speed, double *node,
                   struct sh_doctor_row *row)
 {
@@ -118,6 +126,7 @@ static void judge(const struct sh_doctor *d, int links, const double *seconds, c
                        by_link.speed / 1e9, longest * 1e6);
 }
 
+/* Collective. Two nodes have one link and not a ring of two. */
 sh_rc sh_doctor_links(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     int nodes = d->mesh->n_nodes, links = nodes > 2 ? nodes : nodes - 1;

@@ -27,6 +27,7 @@ static double free_memory(void)
     return available < (double)limit ? available : (double)limit;
 }
 
+/* Bytes. 0 when the GPU cannot say: then the check fails, which is right. */
 static double room_for_rank(const struct sh_doctor *d)
 {
     int64_t bytes;
@@ -68,6 +69,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
     return rc;
 }
 
+/* Collective. The largest plan of any rank is compared with the poorest node. */
 sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     double *room = sh_calloc((size_t)d->mesh->n_nodes, sizeof *room), arena = 0;
@@ -76,6 +78,7 @@ sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
     bool failed;
     sh_rc rc;
 
+    /* Threads decide about scratch memory, and cores about threads. */
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     SH_TRY_OUT(sh_doctor_any_failed(d, plan(d, sharing, &arena), row, &failed));
     if (failed)

@@ -9,17 +9,20 @@
 
 enum { MAX_BYTES = 1 << 30, NAMES = 400 };
 
+/* Of the file that runs, whatever its path is now. One rank of a node. */
 static sh_rc hash_of_self(uint64_t *hash)
 {
     char *data;
     size_t bytes;
 
+    /* The link leads to the file that was started, even when another one has its name by now. */
     SH_TRY(sh_read_file("/proc/self/exe", MAX_BYTES, &data, &bytes));
     *hash = sh_hash64(data, bytes);
     free(data);
     return SH_OK;
 }
 
+/* Collective. Bytes are compared and not versions: two builds of one version may differ. */
 sh_rc sh_doctor_program(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     uint64_t *hash = sh_calloc((size_t)d->mesh->n_nodes, sizeof *hash), mine = 0;

@@ -1,6 +1,7 @@
 /* How the launcher has spread the ranks over nodes. A job of N single ranks has been refused by sh_mesh_start(). */
 #include "src/doctor/doctor.h"
 
+/* The least of all nodes; *most is the other end. */
 static int fewest_on_node(const struct sh_doctor *d, int *most)
 {
     int least = sh_mesh_ranks(&d->mesh->shape);
@@ -17,6 +18,7 @@ static int fewest_on_node(const struct sh_doctor *d, int *most)
     return least;
 }
 
+/* Neighbouring ranks form shard groups, so ranks in blocks keep the gathers inside a node. */
 static bool in_blocks(const struct sh_doctor *d)
 {
     for (int rank = 1; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
@@ -25,6 +27,7 @@ static bool in_blocks(const struct sh_doctor *d)
     return true;
 }
 
+/* Local: all ranks have the same table of places. Notes only, since such a job runs, if slower. */
 sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     const struct sh_mesh_shape *m = &d->mesh->shape;

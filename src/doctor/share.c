@@ -11,6 +11,7 @@
 
 enum { NAMED = 8 };
 
+/* The state, the class that a bad row ends with, and the text. */
 static void set(struct sh_doctor_row *row, enum sh_doctor_state state, sh_rc rc, const char *fmt, va_list args)
 {
     row->state = state;
@@ -34,27 +35,32 @@ void sh_doctor_note(struct sh_doctor_row *row, const char *fmt, ...)
     SET(SH_DOCTOR_NOTE, SH_OK);
 }
 
+/* rc becomes the exit status. */
 void sh_doctor_bad(struct sh_doctor_row *row, sh_rc rc, const char *fmt, ...)
 {
     SET(SH_DOCTOR_BAD, rc);
 }
 
+/* Whether this is the first rank of its node. */
 bool sh_doctor_leads(const struct sh_doctor *d)
 {
     return d->mesh->node_rank == 0;
 }
 
+/* Lent. */
 const char *sh_doctor_host(const struct sh_doctor *d, int node)
 {
     return d->place[d->leader[node]].host;
 }
 
+/* Collective. Each value is set on one rank and -INFINITY elsewhere; afterwards all ranks have all of them. */
 sh_rc sh_doctor_fill(int n, double *values)
 {
     SH_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
     return SH_OK;
 }
 
+/* Collective. out [n_nodes]; `mine` counts on the first rank of each node only. */
 sh_rc sh_doctor_of_nodes(const struct sh_doctor *d, double mine, double *out)
 {
     for (int i = 0; i < d->mesh->n_nodes; i++)
@@ -64,6 +70,7 @@ sh_rc sh_doctor_of_nodes(const struct sh_doctor *d, double mine, double *out)
     return sh_doctor_fill(d->mesh->n_nodes, out);
 }
 
+/* Collective. As the other, for values of 64 bits: one rank of a node sets them, zeros elsewhere. */
 sh_rc sh_doctor_of_nodes_u64(const struct sh_doctor *d, uint64_t mine, uint64_t *out)
 {
     memset(out, 0, (size_t)d->mesh->n_nodes * sizeof *out);
@@ -74,6 +81,7 @@ sh_rc sh_doctor_of_nodes_u64(const struct sh_doctor *d, uint64_t mine, uint64_t 
     return SH_OK;
 }
 
+/* Collective. The lowest rank that failed speaks, and all ranks get the same row. */
 sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor_row *row, bool *failed)
 {
     int speaker = rc == SH_OK ? sh_mesh_ranks(&d->mesh->shape) : d->mesh->rank;
@@ -89,6 +97,7 @@ sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor
     return SH_OK;
 }
 
+/* O(n); the whole search is O(n^2) at worst, over nodes and not ranks. */
 static int count_equal(int n, const uint64_t *value, uint64_t wanted)
 {
     int equal = 0;
@@ -104,6 +113,7 @@ static uint64_t most_frequent(int n, const uint64_t *value)
     uint64_t best = value[0];
     int most = count_equal(n, value, best);
 
+    /* A value that more than half have cannot be beaten, so the search ends there. */
     for (int i = 1; i < n && 2 * most <= n; i++) {
         int equal = count_equal(n, value, value[i]);
 
@@ -115,6 +125,7 @@ static uint64_t most_frequent(int n, const uint64_t *value)
     return best;
 }
 
+/* The number of nodes whose value is not `usual`; text names the first NAMED of them. */
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text)
 {
     int odd = 0, used = 0;
@@ -131,6 +142,7 @@ int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64
     return odd;
 }
 
+/* Against the value that most nodes have. */
 int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int size, char *text)
 {
     return sh_doctor_nodes_but(d, value, most_frequent(d->mesh->n_nodes, value), size, text);
@@ -143,6 +155,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Copies, since `value` stays in the order of nodes. */
 static double median(int n, const double *value)
 {
     double *sorted = sh_calloc((size_t)n, sizeof *sorted), middle;
@@ -154,6 +167,7 @@ static double median(int n, const double *value)
     return middle;
 }
 
+/* Half the median is a note, a quarter is bad. With fewer than three there is no telling which one is usual. */
 struct sh_doctor_slowest sh_doctor_find_slowest(int n, const double *speed)
 {
     struct sh_doctor_slowest s = {.median = median(n, speed)};

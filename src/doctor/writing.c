@@ -13,6 +13,7 @@
 
 enum { PIECE_BYTES = 4 << 20, PIECES = 8, SECONDS = 2 };
 
+/* Stops after two seconds whatever is written; fsync counts, else memory would be measured. */
 static sh_rc write_open_file(int fd, const char *path, const char *piece, double *speed)
 {
     int64_t begin = sh_now_ns(), bytes = 0;
@@ -39,6 +40,7 @@ static sh_rc write_file(const struct sh_doctor *d, double *speed)
     int fd;
 
     memset(piece, 0x5a, PIECE_BYTES); /* not zeros, which some file systems do not write */
+    /* A random name, so that nothing of another job is touched. */
     rc = sh_file_create(temp, &fd);
     if (rc == SH_OK) {
         unlink(temp);
@@ -52,6 +54,7 @@ static sh_rc write_file(const struct sh_doctor *d, double *speed)
     return rc;
 }
 
+/* Collective. All nodes write at the same time, as in a save. */
 sh_rc sh_doctor_writing(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     double *speed = sh_calloc((size_t)d->mesh->n_nodes, sizeof *speed), mine = 0, sum = 0;

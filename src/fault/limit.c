@@ -6,6 +6,7 @@
 /* Between two saves of one run by the load of the file system, as between two steps by the load of the network. */
 #define FACTOR 1.5
 
+/* Leaves *end alone when the variable is unset or empty, so that of two calls the later variable wins. */
 static sh_rc read_end(const char *name, double *end)
 {
     const char *text = getenv(name);
@@ -24,11 +25,14 @@ sh_rc sh_fault_limit_read(double spare, double save_guess, struct sh_fault_limit
     double end = 0;
 
     SH_TRY(read_end("SLURM_JOB_END_TIME", &end));
+    /* Read last: a time that the user sets goes before the one that Slurm knows. */
     SH_TRY(read_end("SHERD_END_TIME", &end));
     *out = (struct sh_fault_limit){.end = end, .spare = spare, .save = save_guess, .last_save = -1};
     return SH_OK;
 }
 
+/* The longest of the last 129 to 256 steps: two stretches, of which the older one is dropped when the newer one is
+ * full. One slow step is thus remembered for a while, but not for the whole run. */
 void sh_fault_limit_step(struct sh_fault_limit *l, double seconds)
 {
     if (l->seen == SH_FAULT_STEPS_SEEN) {
@@ -40,12 +44,15 @@ void sh_fault_limit_step(struct sh_fault_limit *l, double seconds)
     l->seen++;
 }
 
+/* With last_save < 0 the first measured save replaces the guess, also when it was faster. */
 void sh_fault_limit_save(struct sh_fault_limit *l, double seconds)
 {
     l->save = fmax(l->last_save, seconds);
     l->last_save = seconds;
 }
 
+/* Example: spare 60 s, longest step 4 s, one save of 20 s: 60 + 1.5 x (4 + 20) = 96 s before the end no further step
+ * begins. */
 double sh_fault_limit_margin(const struct sh_fault_limit *l, int saves)
 {
     return l->spare + FACTOR * (fmax(l->step[0], l->step[1]) + saves * l->save);

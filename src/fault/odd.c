@@ -15,6 +15,8 @@ static uint64_t find_candidate(int n, const uint64_t *hash)
     return candidate;
 }
 
+/* The candidate is only the majority if there is one, so its votes are counted in a second pass. Example: A A B gives
+ * one odd rank, the third; A B has no majority, and both are odd. */
 int sh_fault_odd(int n, const uint64_t *hash, bool *odd)
 {
     uint64_t candidate = find_candidate(n, hash);

@@ -24,6 +24,7 @@ static double find_median(int n, const double *seconds)
     return median;
 }
 
+/* Of equal times the lowest rank counts, so that the answer does not change from call to call. */
 static int find_most(int n, const double *seconds)
 {
     int most = 0;
@@ -34,6 +35,9 @@ static int find_most(int n, const double *seconds)
     return most;
 }
 
+/* A straggler must stay the same rank, be slow for SH_FAULT_SLOW_STEPS steps, and have cost SH_FAULT_LOST seconds: a
+ * single late step, or steps of microseconds where 1.5 times the median is noise, are not reported. Another slowest
+ * rank starts the count anew. */
 void sh_fault_pace_add(struct sh_fault_pace *p, int64_t steps, int n, const double *seconds)
 {
     int before = p->slowest;

@@ -8,6 +8,7 @@
 
 enum { FILE_MAX = 1 << 16 };
 
+/* Negative means "not measured" in the struct; JSON has null for that. */
 static json_t *number_or_null(double v)
 {
     return v < 0 ? json_null() : json_real(v);
@@ -44,6 +45,8 @@ sh_rc sh_fault_record_write(const char *path, const struct sh_fault_record *r)
     return rc;
 }
 
+/* A missing or damaged file is no failure: the record is advice for the restart script, and the first start of a run
+ * has none. So the error text is cleared, else it would appear in an unrelated message. */
 void sh_fault_record_read(const char *path, struct sh_fault_record *r, bool *found)
 {
     char *text = NULL;

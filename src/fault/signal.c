@@ -80,6 +80,7 @@ static void give_back(void)
     pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
 }
 
+/* Must run before anything is changed: what it stores is what forked processes get back. */
 static sh_rc remember(void)
 {
     for (int i = 0; i < SH_FAULT_SIGNALS; i++)
@@ -90,6 +91,8 @@ static sh_rc remember(void)
     return SH_OK;
 }
 
+/* The order matters: remember the old state first, install the handlers, block the signals, and only then start the
+ * listener, which unblocks what it serves. */
 sh_rc sh_fault_listen(void)
 {
     static sigset_t ours;

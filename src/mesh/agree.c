@@ -12,12 +12,14 @@ void sh_mesh_world(int *rank, int *world)
     MPI_Comm_size(MPI_COMM_WORLD, world);
 }
 
+/* A failed agreement cannot be agreed on: this rank takes the job down. */
 static void stop_when_failed(sh_rc rc)
 {
     if (rc != SH_OK)
         sh_stop(rc);
 }
 
+/* Non-blocking, so that the wait has a limit: a blocking all-reduce could not say which rank is missing. */
 static sh_rc reduce_world(void *values, int n, MPI_Datatype type, MPI_Op op)
 {
     MPI_Request request;
@@ -72,6 +74,7 @@ sh_rc sh_mesh_bcast(void *data, long bytes, int root)
     return SH_OK;
 }
 
+/* Collective; in place. Minima are maxima of negatives. */
 sh_rc sh_mesh_max(double *values, int n)
 {
     return reduce_world(values, n, MPI_DOUBLE, MPI_MAX);
@@ -82,6 +85,7 @@ sh_rc sh_mesh_sum_i64(long long *values, int n)
     return reduce_world(values, n, MPI_LONG_LONG, MPI_SUM);
 }
 
+/* Collective. all [world * bytes] is written on rank 0 only. */
 sh_rc sh_mesh_gather(const void *mine, int bytes, void *all)
 {
     MPI_Request request;
@@ -106,6 +110,7 @@ static sh_rc barrier(void)
     return SH_OK;
 }
 
+/* Without a time limit: it stands where all ranks come soon or the job ends. */
 void sh_mesh_barrier(void)
 {
     stop_when_failed(barrier());

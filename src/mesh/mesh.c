@@ -11,6 +11,8 @@ struct nodes {
     int index, count;         /* which node, of how many; in the order of their lowest ranks */
 };
 
+/* Collective over the job. Nodes are numbered by a prefix sum over their first ranks, so all ranks agree on the order
+ * without a table of host names. */
 static sh_rc find_nodes_in(MPI_Comm node, struct nodes *out)
 {
     struct nodes n = {0};
@@ -26,6 +28,7 @@ static sh_rc find_nodes_in(MPI_Comm node, struct nodes *out)
     return SH_OK;
 }
 
+/* MPI's shared-memory split is what "node" means here: the ranks that can share a segment. */
 static sh_rc find_nodes(struct nodes *out)
 {
     MPI_Comm node;
@@ -46,6 +49,7 @@ sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest)
     return SH_OK;
 }
 
+/* all [size] of the node. The error of MPI is looked at after the memory is freed. */
 static sh_rc count_alike(MPI_Comm node, unsigned long long value, int *alike)
 {
     int size;
@@ -70,6 +74,7 @@ sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
     return rc;
 }
 
+/* The tag is the group's mask, so that creations of different groups are not taken for each other. */
 static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MPI_Comm *out)
 {
     MPI_Group group;
@@ -132,6 +137,8 @@ static sh_rc check_within_nodes(struct sh_mesh *mesh)
                    ends[0], -ends[1]);
 }
 
+/* Agreement follows each step that may fail on one rank alone: a rank that left early would hang the
+ * next collective. */
 static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
 {
     struct nodes n;
@@ -163,6 +170,7 @@ sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out)
     return SH_OK;
 }
 
+/* NULL is fine. Collective, since freeing a communicator is. */
 void sh_mesh_destroy(struct sh_mesh *mesh)
 {
     if (mesh == NULL)

@@ -56,6 +56,8 @@ static sh_rc test_until(MPI_Request *request, int64_t until_ns, int *done)
     return SH_OK;
 }
 
+/* At most one message to each speaker is under way: a rank that does not read must not make this one queue up sends
+ * without end. A rank that has not taken the last one would not read this one either. */
 static sh_rc tell(int to)
 {
     int left = 1;
@@ -70,6 +72,7 @@ static sh_rc tell(int to)
     return SH_OK;
 }
 
+/* Only the first SPEAKERS ranks are told, so that a stall of 1000 ranks is 8000 messages and not a million. */
 static sh_rc say_waiting(int rank, int world)
 {
     for (int to = 0; to < world && to < SPEAKERS; to++)
@@ -94,6 +97,7 @@ static sh_rc hear(bool *waits)
     }
 }
 
+/* The first NAMED ranks by number and a count for the rest. */
 static void name_missing(const bool *waits, int world, char *text, size_t size)
 {
     int missing = 0;
@@ -109,6 +113,7 @@ static void name_missing(const bool *waits, int world, char *text, size_t size)
         snprintf(text + n, size - n, " and %d more", missing - NAMED);
 }
 
+/* One line for one stall: where a lower speaker waits, too, this rank gives it time to stop the job first. */
 static bool lower_speaks(const bool *waits, int rank)
 {
     for (int lower = 0; lower < rank && lower < SPEAKERS; lower++)
@@ -140,6 +145,7 @@ static sh_rc roll_call(MPI_Request *request, int rank, int world, int *done)
     return SH_OK;
 }
 
+/* Collective in effect: every rank must come here equally often, or `current` tells waits apart wrongly. */
 sh_rc sh_mesh_wait(MPI_Request *request)
 {
     int rank, world, done;

@@ -24,6 +24,8 @@ static sh_rc refuse(const char *what)
     return sh_fail(SH_E_COMM, "memory cannot be shared between the ranks of this node: %s: %s", what, strerror(errno));
 }
 
+/* Only the first rank of the node. Its descriptor stays open until the others have opened the file: that keeps it
+ * alive. */
 static sh_rc make(int64_t bytes, struct ticket *t)
 {
     int fd = memfd_create("sherd", MFD_CLOEXEC);
@@ -40,6 +42,8 @@ static sh_rc make(int64_t bytes, struct ticket *t)
     return rc;
 }
 
+/* The mark decides whether the file is the right one: in containers with process numbers of their own the same path may
+ * name a file of somebody else. */
 static sh_rc attach(const struct ticket *t, int *fd)
 {
     char path[64];
@@ -57,6 +61,8 @@ static sh_rc attach(const struct ticket *t, int *fd)
     return refuse("the processes do not see each other");
 }
 
+/* Collective over `node`. A failure of the first rank is broadcast before the others try, so that all of them reach the
+ * barrier; the caller agrees on the result. */
 sh_rc sh_segment_share(MPI_Comm node, int64_t bytes, int *fd)
 {
     struct ticket t = {0};
@@ -87,6 +93,8 @@ static sh_rc erase_mark(MPI_Comm node, int fd)
     return pwrite(fd, &zero, sizeof zero, 0) == (ssize_t)sizeof zero ? SH_OK : refuse("pwrite");
 }
 
+/* Collective over the job. Blocks of `ranks` neighbouring ranks share a segment; the caller has made sure that those
+ * are on one node. */
 sh_rc sh_segment_create(const struct sh_mesh *mesh, int ranks, int64_t bytes, int *fd)
 {
     MPI_Comm node = MPI_COMM_NULL;

@@ -1,3 +1,7 @@
+/* Ranks are numbered with the inner axis fastest: rank = inner + outer * |inner| + replicate * |inner| * |outer|. So a
+ * shard group is a block of neighbouring ranks, which launchers put on one node, and replicas are far apart. Example: 8
+ * ranks, shard 4, inner 2: ranks 0 to 3 hold one copy of the model, 0 and 1 are an inner group, 0 and 4 are replicas of
+ * each other. */
 #include "src/mesh/shape.h"
 
 #include <stdbool.h>
@@ -20,6 +24,7 @@ static sh_rc does_not_divide(const char *key, int value, int world)
                    key, value, world, key, fits, value);
 }
 
+/* What is wrong whatever the number of ranks; the rest depends on the choice of the shard size. */
 static sh_rc check_numbers(const struct sh_mesh_request *req, int world, int rank)
 {
     SH_REQUIRE(world >= 1 && rank >= 0 && rank < world);
@@ -56,6 +61,7 @@ static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *sha
     return does_not_divide("mesh.shard", *shard, world);
 }
 
+/* The masks are in the order of axis[]: bit i of a group stands for axis i. Shard covers inner and outer. */
 static struct sh_mesh_shape make_axes(int inner, int outer, int replicate, int rank)
 {
     enum { INNER = 1, OUTER = 2, REPLICATE = 4 };
@@ -108,6 +114,7 @@ sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group)
     return sh_group_world(shape) & ~group;
 }
 
+/* Whether the group reaches along this axis. */
 static bool has(sh_group group, int axis)
 {
     return group >> axis & 1;
@@ -122,11 +129,14 @@ int sh_group_size(const struct sh_mesh_shape *shape, sh_group group)
     return size;
 }
 
+/* This rank's coordinate on axis i. */
 static int place_on(const struct sh_mesh_shape *shape, int i)
 {
     return shape->rank / shape->axis[i].stride % shape->axis[i].size;
 }
 
+/* The place in the group counts its axes in the order of the table, the first one fastest. It is the rank in the
+ * group's communicator, and the index of this rank's chunk. */
 int sh_group_index(const struct sh_mesh_shape *shape, sh_group group)
 {
     int index = 0, before = 1; /* places of the axes so far */
@@ -139,6 +149,8 @@ int sh_group_index(const struct sh_mesh_shape *shape, sh_group group)
     return index;
 }
 
+/* The inverse of sh_group_index: moves from this rank along each axis of the group to the coordinate that `index` has
+ * there. Coordinates on the other axes stay, since those name the group. */
 int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index)
 {
     int rank = shape->rank;
@@ -151,11 +163,13 @@ int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index
     return rank;
 }
 
+/* The product of all axes. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape)
 {
     return sh_group_size(shape, sh_group_world(shape));
 }
 
+/* The fallback for groups without a common name: "inner+replicate". */
 static void join_axes(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME])
 {
     size_t n = 0;
@@ -166,6 +180,8 @@ static void join_axes(const struct sh_mesh_shape *shape, sh_group group, char te
             n += (size_t)snprintf(text + n, SH_GROUP_NAME - n, "%s%s", n ? "+" : "", shape->axis[i].name);
 }
 
+/* The first name that fits wins: without an outer axis `shard` and `inner` are different masks, so both keep their
+ * names. */
 const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME])
 {
     const struct {

@@ -29,6 +29,7 @@ void sh_mesh_own_mpi_hook(void (*take)(void *arg), void *arg)
     take_mpi_arg = arg;
 }
 
+/* Without a hook no progress thread has been started, and MPI is the caller's already. */
 void sh_mesh_own_mpi(void)
 {
     if (take_mpi != NULL)
@@ -84,6 +85,7 @@ static const struct {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
 };
 
+/* Launchers set plain numbers; a variable that is not there counts as 0. */
 static int number_of(const char *variable)
 {
     const char *value = getenv(variable);
@@ -159,6 +161,7 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     return check_launch(world);
 }
 
+/* The hook goes first: from here on a failure in MPI_Finalize must not try to abort through MPI. */
 void sh_mesh_stop(void)
 {
     sh_mesh_own_mpi();

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+/* The powers are computed in double and from the number of the update, not multiplied up from step to step: a resumed
+ * run gets the same bits as one that was never stopped. */
 static void scalars(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s)
 {
     s->beta1 = (float)cfg->optimizer.beta1;

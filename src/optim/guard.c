@@ -1,3 +1,6 @@
+/* The guard judges each step by its loss and its gradient norm. It keeps a running mean and variance of the norms of
+ * good steps (Welford's update), and calls a norm an outlier when it lies more than z_score deviations above that mean.
+ * All ranks feed it the same numbers, so all ranks come to the same verdict without a message. */
 #include "src/optim/optim.h"
 
 #include <math.h>
@@ -5,6 +8,8 @@
 
 enum { FEWEST = 16 }; /* norms before a deviation means anything, unless the window is shorter */
 
+/* Once `window` norms are in, an old share of 1/window leaves m2 with each new one, so that the variance follows the
+ * run: norms of the first steps are much larger than those of later ones. */
 static void learn(struct sh_guard *g, double norm)
 {
     double delta = norm - g->mean;
@@ -17,6 +22,8 @@ static void learn(struct sh_guard *g, double norm)
     g->m2 += delta * (norm - g->mean);
 }
 
+/* Only upwards: a small norm harms nothing. A deviation of 0 (equal norms so far) would make any other
+ * norm an outlier. */
 static bool is_outlier(const struct sh_guard *g, double norm)
 {
     int fewest = g->window < FEWEST ? g->window : FEWEST;
@@ -33,6 +40,8 @@ static sh_rc refuse(int64_t step, double loss, double norm, const char *why, int
     return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g; %s %d", (long long)step, loss, norm, why, n);
 }
 
+/* Counts the step against its limit. Past the limit the run ends: many bad steps in a row are no
+ * accident of the data. */
 static sh_rc act(struct sh_guard *g, int64_t step, double loss, double norm)
 {
     switch (g->action) {
@@ -75,12 +84,16 @@ void sh_guard_saved(struct sh_guard *g)
     g->rollbacks = 0;
 }
 
+/* After a rollback: the norms seen since the checkpoint belong to a course that is undone. `rollbacks` stays, since it
+ * is what ends a run that keeps coming back. */
 void sh_guard_forget(struct sh_guard *g)
 {
     g->seen = g->skips = 0;
     g->mean = g->m2 = 0;
 }
 
+/* %a prints doubles in hexadecimal, which reads back to the same bits: a resumed run judges as the first one would
+ * have. */
 void sh_guard_save(const struct sh_guard *g, char *text, int size)
 {
     snprintf(text, (size_t)size, "%lld %a %a %d", (long long)g->seen, g->mean, g->m2, g->skips);

@@ -14,6 +14,9 @@ static double fallen(enum sh_cfg_decay decay, double done)
     return 0;
 }
 
+/* Example: warmup 10, total 100, linear: step 0 has 1/10 of the peak, step 9 the peak; the fall begins after step 10
+ * and reaches min_factor at step 100. With WSD and decay_ratio 0.2 it begins after step 80, but never within the
+ * warm-up. */
 double sh_lr_at(const struct sh_lr *lr, int64_t step)
 {
     int64_t start = lr->warmup;

@@ -1,3 +1,7 @@
+/* Each sh_emit_ function adds one operation and returns its output, so that a model family reads as arithmetic. B is
+ * the batch of one rank, T the sequence length, H the hidden size. Operations on rows see [B*T,H]; those that need the
+ * sequence see [B,T,H] of the same memory through a view. Nothing here knows ranks or memory: passes fill those in
+ * later. */
 #include "src/program/emit.h"
 
 #include "kernels/shape.h"
@@ -11,6 +15,7 @@ static const struct sh_tensor *tensor(const struct sh_emit *e, int t)
     return &e->p->tensors[t];
 }
 
+/* The name is what `sherd plan` prints: with the block in front of it, unless the operation belongs to no block. */
 static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
                       const char *what)
 {
@@ -20,11 +25,14 @@ static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, i
     return sh_program_add_tensor(e->p, &t);
 }
 
+/* Activations have the type of the computation (bf16 or f32); statistics such as rstd are f32 and do not come through
+ * here. */
 static int activation(struct sh_emit *e, int ndim, const int64_t *dim, const char *what)
 {
     return add_tensor(e, SH_MEM_ACT, e->p->act, ndim, dim, what);
 }
 
+/* Everything emitted here is forward; the gradient pass makes the backward operations from these. */
 static struct sh_op make_op(const struct sh_emit *e, enum sh_op_kind kind)
 {
     struct sh_op op = sh_op_make(kind);
@@ -39,6 +47,9 @@ void sh_emit_unit(struct sh_emit *e, const char *name)
     sh_program_add_unit(e->p, name);
 }
 
+/* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie one
+ * after another in one flat buffer, which is gathered and reduced as a whole. Weight decay is for matrices; biases and
+ * norm weights (one dimension) go without unless optimizer.decay_all says otherwise. */
 int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std)
 {
     struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
@@ -57,6 +68,8 @@ int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *
     return sh_program_add_tensor(e->p, &t);
 }
 
+/* Several matrices [r_i,C] as one [sum r_i,C], without a copy: parameters of a unit are adjacent, so q, k and v, or
+ * gate and up, are one product instead of three or two. The caller emits them one after the other. */
 int sh_emit_stack(struct sh_emit *e, int first, int n)
 {
     int param = tensor(e, first)->param;
@@ -71,6 +84,7 @@ int sh_emit_stack(struct sh_emit *e, int first, int n)
     return sh_program_add_tensor(e->p, &t);
 }
 
+/* Shares the memory of t from its beginning; the product of the dimensions must be the same. */
 int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim)
 {
     struct sh_tensor view = *tensor(e, t);
@@ -83,6 +97,7 @@ int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim)
     return sh_program_add_tensor(e->p, &view);
 }
 
+/* [B,T,C] as [B*T,C]. */
 static int view2(struct sh_emit *e, int t)
 {
     int64_t last = tensor(e, t)->dim[tensor(e, t)->ndim - 1];
@@ -90,11 +105,14 @@ static int view2(struct sh_emit *e, int t)
     return sh_emit_view(e, t, 2, DIMS((int64_t)e->batch * e->seq, last));
 }
 
+/* [B*T,C] as [B,T,C]. */
 static int view3(struct sh_emit *e, int t)
 {
     return sh_emit_view(e, t, 3, DIMS(e->batch, e->seq, tensor(e, t)->dim[1]));
 }
 
+/* Tokens, targets and document starts, each [B,T] i32. Without targets there is no loss (generation); without docs
+ * attention sees the whole sequence. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
 {
     const int64_t *dim = DIMS(e->batch, e->seq);
@@ -106,6 +124,7 @@ void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
         e->p->docs = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "docs");
 }
 
+/* wte [V,H], wpe [T,H] or SH_NONE where positions enter by rotation; out [B*T,H]. */
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
     struct sh_op op = make_op(e, SH_OP_EMBED);
@@ -118,6 +137,8 @@ int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
     return view2(e, op.out[0]);
 }
 
+/* x [B*T,H] to the same shape. rstd and mean [B*T] are outputs, too: the backward pass reads them instead of computing
+ * the statistics again. */
 int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps)
 {
     struct sh_op op = make_op(e, SH_OP_NORM);
@@ -136,6 +157,7 @@ int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps)
     return op.out[0];
 }
 
+/* x [B*T,in] to [B*T,out]. w is [out,in] as in PyTorch, or [in,out] as in GPT-2's Conv1D (w_in_out). */
 int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
 {
     struct sh_op op = make_op(e, SH_OP_LINEAR);
@@ -180,6 +202,7 @@ int sh_emit_add(struct sh_emit *e, int a, int b)
     return op.out[0];
 }
 
+/* The scale of scores is 1/sqrt(head_dim), the same for all families here. */
 static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
 {
     op->attr.attn.heads = h->heads;
@@ -188,6 +211,8 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
 }
 
+/* Cosines and sines for each position, [T,head_dim] f32. Computed once in the init phase and kept, since they depend on
+ * nothing that training changes. */
 int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
 {
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
@@ -207,6 +232,7 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     return op.out[0];
 }
 
+/* qkv [B*T,(heads + 2 kv_heads) head_dim] to the same shape: queries and keys are rotated, values stay as they are. */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h)
 {
     struct sh_op op = make_op(e, SH_OP_ROPE);
@@ -219,6 +245,8 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     return view2(e, op.out[0]);
 }
 
+/* Out [B,T,heads*head_dim], and lse [B,heads,T]: the logarithm of each softmax's sum, from which the backward pass
+ * rebuilds the weights instead of storing [B,heads,T,T]. */
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 {
     struct sh_op op = make_op(e, SH_OP_ATTENTION);
@@ -233,6 +261,8 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     return view2(e, op.out[0]);
 }
 
+/* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
+ * the step (8 x 4096 x 128256 f32 are 16.8 GB) and never exist as a whole. */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 {
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
@@ -246,6 +276,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     sh_program_add_op(e->p, &op);
 }
 
+/* For generation: [B,V] of one position. */
 void sh_emit_logits(struct sh_emit *e, int x, int w)
 {
     struct sh_op op = make_op(e, SH_OP_LOGITS);

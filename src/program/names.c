@@ -1,3 +1,6 @@
+/* Names of the enumerations, for `sherd plan`, traces and messages. Scripts read the tables of a plan, so a name does
+ * not change without a reason. A kind without a name would print as (null): tables have a size, so that the compiler
+ * fills all rows. */
 #include "src/program/program.h"
 
 const char *sh_mem_name(enum sh_mem kind)

@@ -1,3 +1,5 @@
+/* The arrays of a program grow while passes append to them, so indices and not pointers refer from one row to another:
+ * a pointer into an array is good only until the next append to it. SH_NONE stands for "no row". */
 #include "src/program/program.h"
 
 #include "src/base/mem.h"
@@ -50,6 +52,8 @@ void sh_program_destroy(struct sh_program *p)
     free(p);
 }
 
+/* Evaluates to the index of the new row. `row` is copied after the array has grown: it must not point
+ * into the array. */
 #define APPEND(array, n, cap, row) ((array) = sh_grow((array), (n), &(cap), sizeof *(array)), (array)[n] = (row), (n)++)
 
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t)
@@ -72,6 +76,8 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
     return APPEND(p->runs, p->n_runs, p->cap_runs, run);
 }
 
+/* Takes the parameters that are appended next, until another unit begins. Tensors that only some strategies have
+ * (remainder, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
@@ -86,6 +92,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
     return APPEND(p->units, p->n_units, p->cap_units, u);
 }
 
+/* Takes the operations that are appended next; the caller counts them in n_ops. */
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat)
 {
     struct sh_section s = {.kind = kind, .first_op = p->n_ops, .repeat = repeat};
@@ -113,6 +120,7 @@ void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh
     p->groups[row].streams |= 1u << stream;
 }
 
+/* Zero would be a valid index (tensor 0), so every operand and reference starts as SH_NONE. */
 struct sh_op sh_op_make(enum sh_op_kind kind)
 {
     struct sh_op op = {.kind = kind, .work = SH_NONE, .block = SH_NONE, .unit = SH_NONE};
@@ -140,6 +148,8 @@ struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, 
     return t;
 }
 
+/* The node's segment: first a part for each group of group_ranks neighbouring ranks, then one of peer_bytes for each
+ * rank. All ranks compute the same offsets from the same numbers. */
 int64_t sh_segment_group_at(const struct sh_segment *w, int rank)
 {
     return rank / w->group_ranks * w->group_bytes;
@@ -189,6 +199,9 @@ static bool is_micro_step(const struct sh_section *s)
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
 }
 
+/* In a binary tree of sums micro-step m writes level popcount(m) of a stack, and each trailing one of m completes a
+ * pair. Micro-steps with both numbers equal run the same operations on the same buffers: 1 (01) and 2 (10) differ,
+ * 5 (101) and 9 (1001) are alike. */
 static bool same_place(unsigned m, unsigned n)
 {
     return __builtin_popcount(m) == __builtin_popcount(n) && __builtin_ctz(~m) == __builtin_ctz(~n);

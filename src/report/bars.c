@@ -1,3 +1,5 @@
+/* Two tables with a bar in each row: where the time of a step goes, and the memory of a rank. Bars are SVG drawings of
+ * a fixed width that the page stretches, so that nothing has to be measured in a browser. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -7,11 +9,13 @@
 
 enum { BAR = 400 }; /* width of a bar's drawing, whatever it is on the page */
 
+/* In the order of the enumeration; the number of a row is its colour in the style. */
 static const char *const spent_names[SH_SPENT_N] = {
     [SH_SPENT_COMPUTE] = "compute",       [SH_SPENT_COMM] = "communication", [SH_SPENT_DATA] = "data",
     [SH_SPENT_CHECKPOINT] = "checkpoint", [SH_SPENT_OTHER] = "other",
 };
 
+/* A coloured square beside the name: the legend of the bars is the head of the table. */
 static void head_cell(FILE *out, int colour, const char *name)
 {
     fprintf(out,
@@ -20,6 +24,7 @@ static void head_cell(FILE *out, int colour, const char *name)
             colour, name);
 }
 
+/* Begins a row and opens the cell of its bar. */
 static void name_cell(FILE *out, const struct sh_report_run *run)
 {
     fputs("<tr><td class=\"name\">", out);
@@ -27,6 +32,7 @@ static void name_cell(FILE *out, const struct sh_report_run *run)
     fputs("</td><td class=\"bar\">", out);
 }
 
+/* Shares sum to 1, so the rectangles fill the drawing. Each has a title, which a browser shows as a tooltip. */
 static void time_bar(FILE *out, const struct sh_report_run *run)
 {
     double at = 0;
@@ -53,6 +59,7 @@ static void time_row(FILE *out, const struct sh_report_run *run)
     fprintf(out, "<td class=\"n\">%.3g s</td></tr>\n", run->seconds);
 }
 
+/* Runs without a measured step have no row; without any row there is no heading. */
 void sh_report_time(FILE *out, const struct sh_report *r)
 {
     bool any = false;
@@ -76,6 +83,7 @@ void sh_report_time(FILE *out, const struct sh_report *r)
     fputs("</tbody></table></div>\n", out);
 }
 
+/* Both bars are scaled by the largest value of all runs, so that rows can be compared. */
 static void memory_row(FILE *out, const struct sh_report_run *run, double most)
 {
     char planned[SH_STR_SHORT], peak[SH_STR_SHORT];
@@ -97,6 +105,7 @@ void sh_report_memory(FILE *out, const struct sh_report *r)
     for (int i = 0; i < r->n_runs; i++)
         most = fmax(most, (double)(r->runs[i].arena_bytes > r->runs[i].peak_rss_bytes ? r->runs[i].arena_bytes
                                                                                       : r->runs[i].peak_rss_bytes));
+    /* False for NaN, too. */
     if (!(most > 0))
         return;
     fputs(

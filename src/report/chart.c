@@ -1,3 +1,6 @@
+/* Line charts as SVG, without scripts: axes, grid, lines, marks and a legend. A value is placed by its axis in 0 .. 1
+ * and then in the plot box; y grows downwards in SVG, so it is turned there. Colours are classes of the page's style,
+ * which knows light and dark. */
 #include "src/report/html.h"
 
 #include <math.h>
@@ -7,6 +10,7 @@
 enum { LEFT = 64, RIGHT = SH_CHART_WIDTH - 14, TOP = 50, BOTTOM = SH_CHART_HEIGHT - 46 };
 enum { TICK_ROOM = 34, COLOURS = 8 };
 
+/* 0 at the axis' minimum, 1 at its maximum. Logarithmic axes must not begin at 0. */
 static double place(const struct sh_axis *a, double v)
 {
     if (a->ticks == SH_TICKS_LOG)
@@ -19,6 +23,7 @@ double sh_chart_x(const struct sh_chart *c, double v)
     return LEFT + place(&c->x, v) * (RIGHT - LEFT);
 }
 
+/* SVG counts from the top. */
 double sh_chart_y(const struct sh_chart *c, double v)
 {
     return BOTTOM - place(&c->y, v) * (BOTTOM - TOP);
@@ -26,6 +31,7 @@ double sh_chart_y(const struct sh_chart *c, double v)
 
 /* ---- ticks ---- */
 
+/* Short: "1.2 M", "50 %". Thousands are shortened from 10,000 on. */
 static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER])
 {
     static const struct {
@@ -45,6 +51,7 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
     snprintf(out, SH_HTML_NUMBER, "%.4g", v);
 }
 
+/* A grid line with its text below. */
 static void tick_x(const struct sh_chart *c, double v)
 {
     char text[SH_HTML_NUMBER];
@@ -57,6 +64,7 @@ static void tick_x(const struct sh_chart *c, double v)
             x, TOP, BOTTOM, x, BOTTOM + 17, text);
 }
 
+/* A grid line with its text at the left. */
 static void tick_y(const struct sh_chart *c, double v)
 {
     char text[SH_HTML_NUMBER];
@@ -97,6 +105,7 @@ static void linear_ticks(const struct sh_chart *c, const struct sh_axis *a, tick
         tick(c, (double)k * step);
 }
 
+/* 1, 2 and 5 in each decade, over more than four decades the 1 alone. */
 static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     static const double steps[] = {1, 2, 5};
@@ -108,6 +117,7 @@ static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn
                 tick(c, power * steps[i]);
 }
 
+/* Given values go first: ranks are few and each should be named. */
 static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     if (a->n_at)
@@ -120,6 +130,7 @@ static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *ti
 
 /* ---- the frame ---- */
 
+/* `good` says which direction is better, under the title: a reader should not have to guess. */
 void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good)
 {
     FILE *out = c->out;
@@ -144,6 +155,7 @@ void sh_chart_end(const struct sh_chart *c)
 
 /* ---- marks: colour and shape repeat after 8, colour and dashes together after 40 ---- */
 
+/* Opens the path; the caller writes its points and closes it. Solid first, then dashes. */
 static void open_line(FILE *out, int look)
 {
     static const char *const dashes[] = {"", "7 3", "2 2.5", "9 3 2 3", "14 4"};
@@ -153,6 +165,7 @@ static void open_line(FILE *out, int look)
             dash[0] ? "\"" : "");
 }
 
+/* A value that is not finite leaves a gap instead of a line to nowhere. */
 void sh_chart_line(const struct sh_chart *c, int look, int n, const double *x, const double *y)
 {
     bool open = false;
@@ -166,12 +179,14 @@ void sh_chart_line(const struct sh_chart *c, int look, int n, const double *x, c
     fputs("\"/>\n", c->out);
 }
 
+/* A reference line behind the data, such as ideal scaling. */
 void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, double y1)
 {
     fprintf(c->out, "<path class=\"guide\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
             sh_chart_x(c, x1), sh_chart_y(c, y1));
 }
 
+/* Eight shapes of about the same area, so that a chart reads without colours. The note becomes a tooltip. */
 static void shape(FILE *out, int look, double x, double y, const char *note)
 {
     static const char *const shapes[COLOURS] = {
@@ -200,6 +215,7 @@ void sh_legend_begin(FILE *out)
     fputs("<ul class=\"legend\">\n", out);
 }
 
+/* line, mark: which of the two the chart has for this entry. */
 void sh_legend_entry(FILE *out, int look, bool line, bool mark, const char *text)
 {
     fputs("<li><svg width=\"34\" height=\"12\" aria-hidden=\"true\">", out);

@@ -1,3 +1,5 @@
+/* Why a run that never did a step ended: asked of its own record first, then of the job script's, then of the job's
+ * log. Each of them may be absent; none of them is trusted to be small or whole. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -63,6 +65,7 @@ static char *said_by_log(const char *folder)
 
         if (!what || (ours && !by_us))
             continue;
+        /* Launchers add errors of their own after Sherd's; those only count while there is none of Sherd's. */
         ours = by_us;
         free(text);
         text = sh_strdup(what + strlen("error: "));
@@ -72,6 +75,7 @@ static char *said_by_log(const char *folder)
     return text;
 }
 
+/* The caller frees it; NULL: nobody says. Verdict and error together where there are both. */
 char *sh_report_why_ended(const char *folder)
 {
     char *text = said_by_run(folder), *verdict, *error;

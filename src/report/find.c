@@ -1,3 +1,5 @@
+/* Finds the runs below a folder and reads them. The order is by name, with numbers as numbers, so that the same folder
+ * always gives the same page. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -15,6 +17,7 @@ static int by_name(const FTSENT **a, const FTSENT **b)
     return strverscmp((*a)->fts_name, (*b)->fts_name);
 }
 
+/* Whatever it is; who opens it checks. */
 static bool has(const char *folder, const char *name)
 {
     char *path = sh_path_join(folder, name);
@@ -39,6 +42,7 @@ static sh_rc visit(struct sh_report *r, FTS *walk, FTSENT *at)
     return sh_report_add_run(r, at->fts_accpath, name[0] ? name : at->fts_path);
 }
 
+/* fts tells of errors by entries; a folder that cannot be read ends the report, because a run might be in it. */
 static sh_rc visit_all(struct sh_report *r, FTS *walk)
 {
     FTSENT *at;
@@ -52,6 +56,7 @@ static sh_rc visit_all(struct sh_report *r, FTS *walk)
     return errno ? sh_fail(SH_E_DATA, "%s: %s", r->folder, strerror(errno)) : SH_OK;
 }
 
+/* Links are followed only for the folder that was given: a link to a folder above would be walked for ever. */
 static sh_rc find_runs(struct sh_report *r)
 {
     char *roots[] = {r->folder, NULL};
@@ -74,6 +79,7 @@ sh_rc sh_report_open(const char *folder, struct sh_report **out)
     sh_rc rc;
 
     r->folder = sh_strdup(folder);
+    /* "runs/" is "runs": names of runs are cut off by this length. */
     for (size_t n = strlen(folder); n > 1 && r->folder[n - 1] == '/'; n--)
         r->folder[n - 1] = '\0';
     SH_TRY_OUT(find_runs(r));
@@ -85,6 +91,7 @@ out:
     return rc;
 }
 
+/* NULL is fine, and a report that was read in part. */
 void sh_report_close(struct sh_report *r)
 {
     if (!r)

@@ -1,3 +1,5 @@
+/* Text and numbers on the page. All text that comes from files (names of runs, values of keys, reasons) goes through
+ * sh_html_text(): it can neither open a tag nor make the page invalid. */
 #include "src/report/html.h"
 
 #include "src/config/text.h"
@@ -5,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+/* The five characters that HTML gives a meaning; the table has no other entries. */
 static void write_char(FILE *out, char c)
 {
     static const char *const names[] = {
@@ -17,6 +20,7 @@ static void write_char(FILE *out, char c)
         fputc(c, out);
 }
 
+/* Bytes that are no allowed text become question marks, one each. */
 void sh_html_text(FILE *out, const char *text)
 {
     size_t left = strlen(text), good;
@@ -50,6 +54,7 @@ static const char *grouped(double v, char out[SH_HTML_NUMBER])
     return out;
 }
 
+/* Three digits below 1,000, whole numbers with commas from there on, a dash for what is not finite. */
 const char *sh_html_number(double v, char out[SH_HTML_NUMBER])
 {
     if (!isfinite(v))

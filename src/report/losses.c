@@ -1,3 +1,4 @@
+/* The chart of losses. All runs share one pair of axes, whose range is that of the finite values of all of them. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -13,6 +14,7 @@ struct range {
     double first, last, low, high;
 };
 
+/* Values that are not finite have no place on an axis. */
 static void widen(struct range *r, int64_t step, double loss)
 {
     if (!isfinite(loss))
@@ -23,6 +25,7 @@ static void widen(struct range *r, int64_t step, double loss)
     r->high = fmax(r->high, loss);
 }
 
+/* Without any finite loss `last` stays below `first`, which the caller asks for. */
 static struct range find_range(const struct sh_report *r)
 {
     struct range all = {INFINITY, -INFINITY, INFINITY, -INFINITY};
@@ -39,6 +42,7 @@ static struct range find_range(const struct sh_report *r)
 /* A long run is drawn through means of neighbouring steps; a mean over one that is not finite is not finite. */
 static void draw_curve(const struct sh_chart *c, int look, const struct sh_report_run *run)
 {
+    /* Steps that one point stands for. */
     int each = (run->n_steps + MOST_POINTS - 1) / MOST_POINTS, n = 0;
     double *x = sh_calloc(2 * (MOST_POINTS + 1), sizeof *x), *y = x + MOST_POINTS + 1;
 
@@ -54,6 +58,7 @@ static void draw_curve(const struct sh_chart *c, int look, const struct sh_repor
     free(x);
 }
 
+/* Shapes on the curve of their run, in its colour. */
 static void draw_validations(const struct sh_chart *c, int look, const struct sh_report_run *run)
 {
     char note[96];
@@ -67,6 +72,7 @@ static void draw_validations(const struct sh_chart *c, int look, const struct sh
     }
 }
 
+/* Runs without steps have no curve and no entry; colours still count them, as the tables do. */
 static void write_legend(FILE *out, const struct sh_report *r)
 {
     sh_legend_begin(out);
@@ -87,6 +93,7 @@ void sh_report_losses(FILE *out, const struct sh_report *r)
 
     if (!(all.last >= all.first))
         return;
+    /* From here on there is something to draw. */
     fputs("<h2>Loss</h2>\n<p class=\"soft\">Long runs are drawn through the means of neighbouring steps.</p>\n"
           "<figure class=\"wide\">\n",
           out);

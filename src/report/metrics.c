@@ -1,3 +1,6 @@
+/* metrics.jsonl of one run into steps, validations and summary figures. A file holds all starts of a run in turn: steps
+ * that were done again after a resume or a rollback replace those before, so that what remains is the course that led
+ * to the end. */
 #include "src/report/parts.h"
 
 #include "io/file/file.h"
@@ -19,11 +22,13 @@ static double number(const json_t *object, const char *key)
     return json_is_number(json_object_get(object, key)) && (size <= 0 || (size > 1e-30 && size < 1e30)) ? v : NAN;
 }
 
+/* 0 for what is not there. */
 static int64_t whole(const json_t *object, const char *key)
 {
     return json_integer_value(json_object_get(object, key));
 }
 
+/* For durations, where what is missing has taken no time. */
 static double or_zero(double v)
 {
     return isfinite(v) && v > 0 ? v : 0;
@@ -41,6 +46,8 @@ static void give_up_from(struct sh_report_run *run, int64_t step)
         run->from = run->n_steps;
 }
 
+/* What is left of the step after compute, communication and data is "other"; a checkpoint is added when its line comes.
+ * The first step of a start is marked, since it warms up. */
 static void take_step(struct sh_report_run *run, const json_t *line, bool *started)
 {
     const json_t *t = json_object_get(line, "seconds");
@@ -65,6 +72,7 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
     *started = false;
 }
 
+/* Steps only grow, since give_up_from() has cut the list. */
 static void take_validation(struct sh_report_run *run, const json_t *line)
 {
     struct sh_report_point *p;
@@ -81,6 +89,7 @@ static void take_checkpoint(struct sh_report_run *run, const json_t *line)
     int64_t step = whole(line, "step");
     int i = run->n_steps - 1;
 
+    /* From the end: it is most often one of the last steps. */
     while (i >= 0 && run->steps[i].step > step)
         i--;
     if (i >= 0 && run->steps[i].step == step)
@@ -139,6 +148,7 @@ static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes
     return SH_OK;
 }
 
+/* Ascending. */
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -162,6 +172,7 @@ static double median_speed(const struct sh_report_run *run)
     return median;
 }
 
+/* From the last change of the number of ranks on, without first steps: figures of one setting and not of a mixture. */
 static void sum_up(struct sh_report_run *run)
 {
     double total = 0;
@@ -197,6 +208,7 @@ static sh_rc open_file(const char *path, FILE **out)
     return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
 }
 
+/* Line by line: a long run has a file of hundreds of MB, of which one line is in memory at a time. */
 sh_rc sh_report_read_metrics(const char *path, struct sh_report_run *run)
 {
     char *text = NULL;

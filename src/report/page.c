@@ -1,3 +1,5 @@
+/* The page: one file without scripts or outside references, so that it can be mailed and opened years later. What
+ * cannot be trusted or compared is said on top, by the notes. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -7,36 +9,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A condition of a run and the end of a sentence that begins with its name. */
 struct note {
     const char *text;
     bool (*about)(const struct sh_report_run *run);
 };
 
+/* And has not failed: it may still be starting. */
 static bool has_no_steps(const struct sh_report_run *run)
 {
     return !run->n_steps && !run->ended;
 }
 
+/* `ended` is set for runs without a step only. */
 static bool has_failed(const struct sh_report_run *run)
 {
     return run->ended;
 }
 
+/* A start of one step has only the step that warms up. */
 static bool is_too_short(const struct sh_report_run *run)
 {
     return run->n_steps && run->tokens_per_second <= 0;
 }
 
+/* From jobs that were killed in the middle of a write. */
 static bool has_cut_lines(const struct sh_report_run *run)
 {
     return run->unreadable > 0;
 }
 
+/* 0: neither the metrics nor the configuration say it. */
 static bool has_unknown_ranks(const struct sh_report_run *run)
 {
     return !run->ranks;
 }
 
+/* In the order of importance; each names the runs that it is about. */
 static const struct note notes[] = {
     {"has done no step yet", has_no_steps},
     {"failed before its first step; its row says why", has_failed},
@@ -64,6 +73,7 @@ void sh_report_notes(FILE *out, const struct sh_report *r)
     fputs(open ? "</ul></div>\n" : "", out);
 }
 
+/* Results first, details later. Errors of writing show when the stream is closed. */
 static void write_page(FILE *out, const struct sh_report *r)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
@@ -86,6 +96,7 @@ static void write_page(FILE *out, const struct sh_report *r)
     fputs("</body>\n</html>\n", out);
 }
 
+/* Into memory and then into the file in one step: a reader never sees half a page. */
 sh_rc sh_report_write(const struct sh_report *r, const char *path)
 {
     char *text = NULL;

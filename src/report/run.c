@@ -28,6 +28,8 @@ static void split_keys(char *text, struct sh_report_run *run)
     }
 }
 
+/* Loaded and printed again: defaults of keys that are newer than the file are filled in. ranks is 0 where only the
+ * launcher knew; the metrics say it later. */
 static sh_rc read_config(const char *path, struct sh_report_run *run)
 {
     struct sh_config cfg;
@@ -49,6 +51,7 @@ static void settle(struct sh_report_run *run)
         run->global_batch = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
 }
 
+/* Both names are copied. After a failure nothing is added. */
 sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name)
 {
     char *config = sh_path_join(folder, "config.yaml"), *metrics = sh_path_join(folder, "metrics.jsonl");
@@ -58,6 +61,7 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     SH_TRY_OUT(read_config(config, &run));
     SH_TRY_OUT(sh_report_read_metrics(metrics, &run));
     settle(&run);
+    /* Only asked for when there is nothing to show. */
     run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
     r->runs = sh_grow(r->runs, r->n_runs, &r->cap_runs, sizeof *r->runs);
     r->runs[r->n_runs++] = run;
@@ -69,6 +73,7 @@ out:
     return rc;
 }
 
+/* What is inside; the struct itself is part of an array. */
 void sh_report_free_run(struct sh_report_run *run)
 {
     for (int i = 0; i < run->n_keys; i++) {
@@ -82,6 +87,7 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->name);
 }
 
+/* "" when there is no such key. Lent. */
 const char *sh_report_value(const struct sh_report_run *run, const char *name)
 {
     for (int i = 0; i < run->n_keys; i++)
@@ -90,6 +96,7 @@ const char *sh_report_value(const struct sh_report_run *run, const char *name)
     return "";
 }
 
+/* Whether key i is not the same in all runs. */
 bool sh_report_differs(const struct sh_report *r, int i)
 {
     for (int k = 1; k < r->n_runs; k++)

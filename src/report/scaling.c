@@ -1,3 +1,5 @@
+/* Weak and strong scaling: for each kind a chart of speed, a chart of efficiency and a table. Series are found in
+ * series.c; the index of a series is its colour in all charts. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -16,17 +18,20 @@ static const struct {
 /* A point of a chart: what is drawn against the ranks. */
 typedef double measure(const struct sh_report_series *s, const struct sh_report_run *run);
 
+/* As a `measure`, which also takes efficiencies. */
 static double speed(const struct sh_report_series *s, const struct sh_report_run *run)
 {
     (void)s;
     return run->tokens_per_second;
 }
 
+/* The i-th run of a series, in the order of ranks. */
 static const struct sh_report_run *run_of(const struct sh_report *r, const struct sh_report_series *s, int i)
 {
     return &r->runs[s->runs[i]];
 }
 
+/* Ascending. */
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -51,6 +56,7 @@ static double *find_ranks(const struct sh_report *r, enum sh_scaling kind, int *
     return ranks;
 }
 
+/* Widens *low and *high, which the caller has set. */
 static void find_range(const struct sh_report *r, enum sh_scaling kind, measure *of, double *low, double *high)
 {
     for (int k = 0; k < r->n_series; k++)
@@ -62,6 +68,7 @@ static void find_range(const struct sh_report *r, enum sh_scaling kind, measure 
         }
 }
 
+/* x and y share one allocation. Marks lie on the line and carry the figures as tooltips. */
 static void draw_series(const struct sh_chart *c, const struct sh_report *r, int look, measure *of)
 {
     const struct sh_report_series *s = &r->series[look];
@@ -82,6 +89,7 @@ static void draw_series(const struct sh_chart *c, const struct sh_report *r, int
     free(x);
 }
 
+/* Ends the chart, too. */
 static void draw_all(const struct sh_chart *c, const struct sh_report *r, enum sh_scaling kind, measure *of)
 {
     for (int k = 0; k < r->n_series; k++)
@@ -90,6 +98,7 @@ static void draw_all(const struct sh_chart *c, const struct sh_report *r, enum s
     sh_chart_end(c);
 }
 
+/* Logarithmic, since ranks double; a margin of 15 % keeps marks off the frame. */
 static struct sh_axis rank_axis(const double *ranks, int n)
 {
     return (struct sh_axis){.min = ranks[0] / 1.15,
@@ -125,6 +134,7 @@ static void draw_ideal(const struct sh_chart *c, const struct sh_report *r, enum
     }
 }
 
+/* The ideal must be on the chart as well, so the range includes it. */
 static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
     struct sh_chart c = {
@@ -146,6 +156,7 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     fputs("</figure>\n", out);
 }
 
+/* From 0 on, so that small differences do not look large. */
 static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
     struct sh_chart c = {.out = out,
@@ -162,6 +173,7 @@ static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scali
     fputs("</figure>\n", out);
 }
 
+/* A run of a series; efficiency is against the fewest ranks of that series. */
 static void write_row(FILE *out, const struct sh_report_series *s, const struct sh_report_run *run)
 {
     char all[SH_HTML_NUMBER], each[SH_HTML_NUMBER];
@@ -189,6 +201,7 @@ static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling ki
     fputs("</tbody></table></div>\n", out);
 }
 
+/* Nothing at all when no series is of this kind. */
 static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
     double *ranks;

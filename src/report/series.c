@@ -1,3 +1,6 @@
+/* Which runs scale with each other: the same configuration but for the number of ranks and what follows from it. In
+ * weak scaling the batch of a rank is the same, in strong scaling the batch of the job. A run may be in one series of
+ * each kind. */
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
@@ -19,6 +22,7 @@ static const char *const free_keys[] = {
     "debug.",
 };
 
+/* A name that ends in a dot frees its whole section. */
 static bool is_free(const char *name)
 {
     for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++) {
@@ -30,6 +34,7 @@ static bool is_free(const char *name)
     return false;
 }
 
+/* Products and not quotients, so that batches per rank compare exactly: 8 on 2 ranks is 16 on 4, as 8 x 4 = 16 x 2. */
 static bool same_work(const struct sh_report_run *a, const struct sh_report_run *b, enum sh_scaling kind)
 {
     if (kind == SH_SCALING_STRONG ? a->global_batch != b->global_batch
@@ -47,6 +52,7 @@ static bool measured(const struct sh_report_run *run)
     return run->ranks > 0 && run->tokens_per_second > 0;
 }
 
+/* Runs of equal ranks keep their order, by index: qsort_r is not stable. */
 static int by_ranks(const void *a, const void *b, void *runs)
 {
     const struct sh_report_run *x = (struct sh_report_run *)runs + *(const int *)a;
@@ -86,6 +92,7 @@ static void name_series(const struct sh_report *r, struct sh_report_series *s)
     free(plain);
 }
 
+/* Tokens a second of one rank on the fewest ranks, as a mean where several runs have that number. */
 static void find_base(const struct sh_report *r, struct sh_report_series *s)
 {
     int fewest = r->runs[s->runs[0]].ranks, n = 0;
@@ -107,6 +114,7 @@ static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *t
             taken[i] = true;
         }
     qsort_r(s.runs, (size_t)s.n, sizeof *s.runs, by_ranks, r->runs);
+    /* One number of ranks alone does not scale. */
     if (r->runs[s.runs[0]].ranks == r->runs[s.runs[s.n - 1]].ranks) {
         free(s.runs);
         return;
@@ -117,6 +125,7 @@ static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *t
     r->series[r->n_series++] = s;
 }
 
+/* Each kind sorts all runs anew; `taken` keeps a run from being in two series of a kind. */
 void sh_report_find_series(struct sh_report *r)
 {
     for (enum sh_scaling kind = 0; kind < SH_SCALING_N; kind++) {
@@ -129,6 +138,7 @@ void sh_report_find_series(struct sh_report *r)
     }
 }
 
+/* 1: each rank is as fast as on the fewest ranks of the series. */
 double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_run *run)
 {
     return run->tokens_per_second / run->ranks / s->base;

@@ -35,6 +35,7 @@ static const char style[] =
     "*{-webkit-print-color-adjust:exact;print-color-adjust:exact}.scroll{overflow:visible}"
     ".pair{grid-template-columns:1fr 1fr}table{font-size:8pt}th,td{padding:.15rem .35rem}}\n";
 
+/* Inside of the page, so that it needs no second file. */
 void sh_html_style(FILE *out)
 {
     fprintf(out, "<style>\n%s</style>\n", style);

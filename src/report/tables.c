@@ -1,3 +1,5 @@
+/* Tables of results and of configurations. A question mark stands for what is not known, a dash for what there is none
+ * of. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -5,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* class: n numbers, s short text, v values, name the run. */
 static void text_cell(FILE *out, const char *class, const char *text)
 {
     fprintf(out, "<td class=\"%s\">", class);
@@ -12,6 +15,7 @@ static void text_cell(FILE *out, const char *class, const char *text)
     fputs("</td>", out);
 }
 
+/* 0 or less: not known. */
 static void whole_cell(FILE *out, int64_t v)
 {
     if (v > 0)
@@ -20,6 +24,7 @@ static void whole_cell(FILE *out, int64_t v)
         fputs("<td class=\"n\">?</td>", out);
 }
 
+/* Replicas x shards, as everywhere. */
 static void mesh_cell(FILE *out, const struct sh_report_run *run)
 {
     if (run->shard)
@@ -28,6 +33,7 @@ static void mesh_cell(FILE *out, const struct sh_report_run *run)
         fputs("<td class=\"n\">?</td>", out);
 }
 
+/* Four digits: enough to tell two runs apart. */
 static void loss_cell(FILE *out, double loss)
 {
     if (isfinite(loss))
@@ -45,6 +51,7 @@ static bool has_mfu(const struct sh_report *r)
     return false;
 }
 
+/* A dash where the peak of this run is not known. */
 static void mfu_cell(FILE *out, double mfu)
 {
     if (mfu > 0)
@@ -53,6 +60,7 @@ static void mfu_cell(FILE *out, double mfu)
         fputs("<td class=\"n\">–</td>", out);
 }
 
+/* Of the end of the run: the last step and the last validation. */
 static void speed_and_losses(FILE *out, const struct sh_report_run *run, bool mfu)
 {
     char number[SH_HTML_NUMBER];
@@ -65,6 +73,7 @@ static void speed_and_losses(FILE *out, const struct sh_report_run *run, bool mf
     loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
 }
 
+/* A run that failed has its reason in the place of its figures. */
 static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
 {
     fputs("<tr>", out);
@@ -89,6 +98,7 @@ void sh_report_results(FILE *out, const struct sh_report *r)
 {
     static const char *const heads[] = {"ranks",    "replicate × shard", "micro-batch", "sequences a step", "steps",
                                         "tokens/s", "MFU",               "last loss",   "last validation loss"};
+    /* A column of dashes would be noise. */
     bool mfu = has_mfu(r);
 
     fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first after each "
@@ -106,11 +116,13 @@ void sh_report_results(FILE *out, const struct sh_report *r)
 
 /* ---- configurations: what differs as a table, what does not as a list ---- */
 
+/* Not the folder, which always differs. */
 static bool is_shown(const struct sh_report *r, int i)
 {
     return strcmp(r->runs[0].keys[i].name, "job.dump_folder") != 0 && sh_report_differs(r, i);
 }
 
+/* A column for each key that differs; a name may be broken after its section. */
 static void differing_table(FILE *out, const struct sh_report *r)
 {
     fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th>", out);
@@ -130,6 +142,7 @@ static void differing_table(FILE *out, const struct sh_report *r)
     fputs("</tbody></table></div>\n", out);
 }
 
+/* What differs as a table, the rest folded away. */
 void sh_report_configs(FILE *out, const struct sh_report *r)
 {
     const struct sh_report_run *first = &r->runs[0];

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+/* A metrics file that cannot be written (a full disk) does not end the training at once: the first failure is kept,
+ * later lines are dropped, and the end of the run reports it through sh_metrics_result(). */
 struct sh_metrics {
     FILE *file;
     char *path;
@@ -20,6 +22,7 @@ struct sh_metrics {
     sh_rc failed;  /* its class */
 };
 
+/* Appends: a resumed run goes on in the file of the first one. */
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
 {
     FILE *f;
@@ -31,6 +34,7 @@ sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
     return SH_OK;
 }
 
+/* NULL is fine. Lines are flushed already. */
 void sh_metrics_close(struct sh_metrics *m)
 {
     if (!m)
@@ -63,6 +67,7 @@ static json_t *now(void)
     return json_string(text);
 }
 
+/* Seconds a step of the fastest, the middle and the slowest rank, and where the slowest one runs. */
 static json_t *pace(const struct sh_pace_metrics *p)
 {
     return json_pack("{s:o, s:o, s:o, s:i, s:s}", "min", number(p->least), "median", number(p->median), "max",
@@ -77,6 +82,7 @@ static json_t *words(const char *text)
     return s ? s : json_string("(not UTF-8)");
 }
 
+/* Returns the failure as a text that the caller owns, NULL when the line is out. */
 static char *put(struct sh_metrics *m, const char *text)
 {
     m->failed = text ? SH_E_DATA : SH_E_MEMORY;
@@ -103,6 +109,8 @@ static json_t *words_or_null(const char *text)
     return text ? words(text) : json_null();
 }
 
+/* Model FLOPs utilization: achieved over peak FLOP/s of all ranks. 0 where the peak is not known; then it is not
+ * printed. */
 double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops)
 {
     return peak_tflops > 0 && ranks > 0 ? tokens_per_second * flops / (ranks * peak_tflops * 1e12) : 0;
@@ -124,6 +132,8 @@ void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
     write_line(m, line);
 }
 
+/* Fields that do not apply (no peak, no GPU, no masks) are left out
+ * rather than written as 0, which would look like a measurement. */
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 {
     json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
@@ -150,12 +160,15 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
     write_line(m, line);
 }
 
+/* The same step may have a line of its own training loss; readers tell the lines apart by their keys. */
 void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
 {
     write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss), "tokens",
                             (json_int_t)tokens, "seconds", number(seconds)));
 }
 
+/* Two rates: over the whole save, and over the time in which bytes went to the disk. Their ratio says whether the file
+ * system or the rest of the save is the bottleneck. */
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
     write_line(m, json_pack("{s:I, s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", words(c->path),
@@ -171,6 +184,7 @@ void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, cons
                             (json_int_t)step, "failures", failures, "reason", words(reason)));
 }
 
+/* The range of samples that the run will not see again: a reader of the losses finds the gap here. */
 void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r)
 {
     write_line(m, json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,

@@ -19,6 +19,7 @@ struct fields {
     int n;
 };
 
+/* `allowed` false: one line for each log_freq steps even on a terminal. */
 void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_t log_freq, int ranks,
                       double peak_tflops)
 {
@@ -40,11 +41,13 @@ __attribute__((format(printf, 3, 4))) static void add(struct fields *f, int keep
     va_end(ap);
 }
 
+/* Tokens a second since the last line that stayed, not of the last step alone: single steps vary. */
 static double speed(const struct sh_progress *p)
 {
     return p->seconds > 0 ? (double)p->tokens / p->seconds : 0;
 }
 
+/* From recent steps with all that lies between them (checkpoints, validation), so that the estimate includes those. */
 static void add_time_left(const struct sh_progress *p, const struct sh_step_metrics *s, struct fields *f)
 {
     char text[SH_STR_SHORT];
@@ -53,6 +56,8 @@ static void add_time_left(const struct sh_progress *p, const struct sh_step_metr
         add(f, 5, "ETA %s", sh_str_duration(p->recent_sum / (double)p->n_recent * (double)(p->total - s->step), text));
 }
 
+/* The second argument of add() is the rank of a field: on a narrow terminal grad_norm goes first, the reason of a
+ * skipped step last. */
 static void fill(const struct sh_progress *p, const struct sh_step_metrics *s, struct fields *f)
 {
     char rss[SH_STR_SHORT];
@@ -71,6 +76,7 @@ static void fill(const struct sh_progress *p, const struct sh_step_metrics *s, s
         add(f, 7, "skipped: %s", s->skipped);
 }
 
+/* Columns of the whole line, with two spaces between fields. */
 static int width(const struct fields *f)
 {
     int sum = 0;
@@ -95,6 +101,7 @@ static bool drop(struct fields *f)
     return true;
 }
 
+/* columns 0: no limit, as for a log file. A line that is still too long after all droppable fields are gone is cut. */
 void sh_progress_line(const struct sh_progress *p, const struct sh_step_metrics *s, int columns,
                       char line[SH_PROGRESS_LINE])
 {
@@ -139,6 +146,7 @@ static void count(struct sh_progress *p, const struct sh_step_metrics *s)
     p->recent_sum += *slot;
 }
 
+/* On a terminal a line that is not due is overwritten by the next one; a file gets only lines that are due. */
 static void print(struct sh_progress *p, const char *line, bool due)
 {
     if (!p->terminal) {
@@ -150,6 +158,7 @@ static void print(struct sh_progress *p, const char *line, bool due)
     p->open = !due;
 }
 
+/* The first step always has its line: it shows that the run has started, and what the loss is without training. */
 void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s)
 {
     char line[SH_PROGRESS_LINE];
@@ -166,6 +175,7 @@ void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s)
     }
 }
 
+/* Before any other output: without it a warning would continue the line that waits to be overwritten. */
 void sh_progress_break(struct sh_progress *p)
 {
     if (p->open)

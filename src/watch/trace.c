@@ -44,6 +44,7 @@ static void copy_plain(char *to, size_t size, const char *from)
     to[n] = '\0';
 }
 
+/* Local. Each rank keeps its own events in memory; nothing is written while steps are timed. */
 struct sh_trace *sh_trace_create(int rank, const char *host)
 {
     struct sh_trace *t = sh_calloc(1, sizeof *t);
@@ -70,6 +71,7 @@ void sh_trace_row(struct sh_trace *t, int row, const char *name)
     copy_plain(t->rows[t->n_rows++].name, sizeof t->rows->name, name);
 }
 
+/* Strings are copied. Times are sh_now_ns(). */
 void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns)
 {
     struct event *e;
@@ -81,6 +83,7 @@ void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *d
     copy_plain(e->detail, sizeof e->detail, detail);
 }
 
+/* For the event that was added last; flops < 0 marks events without a cost, such as waits. */
 void sh_trace_cost(struct sh_trace *t, double flops, double bytes)
 {
     struct event *e = &t->events[t->n_events - 1];
@@ -91,6 +94,8 @@ void sh_trace_cost(struct sh_trace *t, double flops, double bytes)
 
 static void add(struct sh_trace *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* 512 bytes are more than any line needs: names and hosts have at most 80 characters. So one check before the print is
+ * enough. */
 static void add(struct sh_trace *t, const char *fmt, ...)
 {
     va_list ap;
@@ -104,6 +109,7 @@ static void add(struct sh_trace *t, const char *fmt, ...)
     va_end(ap);
 }
 
+/* pid is the rank and tid the row: viewers group by pid, so each rank gets a block of rows of its own. */
 static void add_event(struct sh_trace *t, const struct event *e, int64_t origin_ns)
 {
     add(t, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"what\":\"%s\"",
@@ -114,6 +120,8 @@ static void add_event(struct sh_trace *t, const struct event *e, int64_t origin_
     add(t, "}},\n");
 }
 
+/* origin_ns is the same moment on every rank, in this rank's clock: what is parallel in the job is parallel in the
+ * viewer. The text belongs to `t` until the next call or its end. */
 const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes)
 {
     t->bytes = 0;
