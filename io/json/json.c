@@ -46,7 +46,7 @@ static sh_rc check_depth(const char *text, size_t bytes, const char *name)
 static void make_plain(char *text)
 {
     for (; *text; text++)
-        if (*text < 0x20 || *text == 0x7f)
+        if ((unsigned char)*text < 0x20 || (unsigned char)*text > 0x7e)
             *text = '?';
 }
 

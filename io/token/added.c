@@ -108,7 +108,7 @@ static size_t skip_back(const unsigned char *text, size_t at, size_t least)
 {
     while (at > least) {
         size_t n, step = sh_utf8_last(text, at);
-        if (!sh_is_space(sh_utf8_get(text + at - step, &n)))
+        if (!sh_char_is_space(sh_utf8_get(text + at - step, &n)))
             break;
         at -= step;
     }
@@ -118,7 +118,7 @@ static size_t skip_back(const unsigned char *text, size_t at, size_t least)
 /* For rstrip: white space after the token. */
 static size_t skip_ahead(const unsigned char *text, size_t bytes, size_t at)
 {
-    for (size_t n; at < bytes && sh_is_space(sh_utf8_get(text + at, &n)); at += n)
+    for (size_t n; at < bytes && sh_char_is_space(sh_utf8_get(text + at, &n)); at += n)
         ;
     return at;
 }

@@ -118,7 +118,7 @@ static sh_rc open_file(struct sh_tokenizer *t)
 
     SH_TRY(sh_read_file(t->path, MOST_BYTES, &text, &bytes));
     t->hash = sh_hash64(text, bytes);
-    sh_rc rc = sh_hf_parse(text, bytes, t->path, &hf);
+    sh_rc rc = sh_token_json_parse(text, bytes, t->path, &hf);
     free(text);
     if (rc != SH_OK)
         return rc;

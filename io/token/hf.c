@@ -14,7 +14,7 @@
 static const char mark[] = "\xe2\x96\x81";
 
 /* Also one that was read in part. */
-void sh_hf_free(struct sh_hf *hf)
+void sh_token_json_free(struct sh_hf *hf)
 {
     if (!hf)
         return;
@@ -88,12 +88,12 @@ static int shown(size_t bytes)
 /* Two words with one id would make decoding ambiguous. text is lent. */
 static sh_rc take_id(struct sh_hf *hf, uint32_t id, const char *text, size_t bytes)
 {
-    const struct sh_hf_word *there = &hf->word[id];
+    const struct sh_token_json_word *there = &hf->word[id];
 
     if (there->text)
         return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" both have the id %u", shown(there->bytes), there->text,
                        shown(bytes), text, (unsigned)id);
-    hf->word[id] = (struct sh_hf_word){text, text, (uint32_t)bytes, (uint32_t)bytes, false};
+    hf->word[id] = (struct sh_token_json_word){text, text, (uint32_t)bytes, (uint32_t)bytes, false};
     return SH_OK;
 }
 
@@ -239,7 +239,7 @@ static sh_rc refuse_model(const json_t *model)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (!is_nothing(json_object_get(model, others[i])))
             return sh_fail(SH_E_DATA, "%s has a value, and is not read", others[i]);
-    return sh_hf_known(model,
+    return sh_token_json_known(model,
                        "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback "
                        "ignore_merges vocab merges");
 }
@@ -266,9 +266,9 @@ static sh_rc read_model(struct sh_hf *hf, const json_t *model, const json_t *add
     SH_TRY(refuse_model(model));
     if (!json_is_object(vocab))
         return sh_fail(SH_E_DATA, "vocab is %s and must be an object", sh_json_is(vocab));
-    SH_TRY(sh_hf_switch(model, "byte_fallback", false, &hf->model.byte_fallback));
-    SH_TRY(sh_hf_switch(model, "fuse_unk", false, &hf->model.fuse_unk));
-    SH_TRY(sh_hf_switch(model, "ignore_merges", false, &hf->model.ignore_merges));
+    SH_TRY(sh_token_json_switch(model, "byte_fallback", false, &hf->model.byte_fallback));
+    SH_TRY(sh_token_json_switch(model, "fuse_unk", false, &hf->model.fuse_unk));
+    SH_TRY(sh_token_json_switch(model, "ignore_merges", false, &hf->model.ignore_merges));
     SH_TRY(make_room(hf, vocab, added));
     SH_TRY(read_words(hf, vocab));
     SH_TRY(read_merges(hf, json_object_get(model, "merges")));
@@ -325,13 +325,13 @@ static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
     const char *text;
     size_t bytes;
 
-    SH_TRY(sh_hf_known(value, "id content single_word lstrip rstrip normalized special"));
-    SH_TRY(sh_hf_string(value, "content", &text, &bytes));
-    SH_TRY(sh_hf_switch(value, "single_word", false, &a->single_word));
-    SH_TRY(sh_hf_switch(value, "lstrip", false, &a->lstrip));
-    SH_TRY(sh_hf_switch(value, "rstrip", false, &a->rstrip));
-    SH_TRY(sh_hf_switch(value, "normalized", true, &a->normalized));
-    SH_TRY(sh_hf_switch(value, "special", false, &a->special));
+    SH_TRY(sh_token_json_known(value, "id content single_word lstrip rstrip normalized special"));
+    SH_TRY(sh_token_json_string(value, "content", &text, &bytes));
+    SH_TRY(sh_token_json_switch(value, "single_word", false, &a->single_word));
+    SH_TRY(sh_token_json_switch(value, "lstrip", false, &a->lstrip));
+    SH_TRY(sh_token_json_switch(value, "rstrip", false, &a->rstrip));
+    SH_TRY(sh_token_json_switch(value, "normalized", true, &a->normalized));
+    SH_TRY(sh_token_json_switch(value, "special", false, &a->special));
     if (bytes == 0)
         return sh_fail(SH_E_DATA, "content is an empty text");
     for (int i = 0; i < hf->n_added && hf->n_added < 4096; i++)
@@ -341,7 +341,7 @@ static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
     a->content = sh_calloc(bytes + 1, 1);
     memcpy(a->content, text, bytes);
     a->bytes = (uint32_t)bytes;
-    /* From here on sh_hf_free() frees what the token has. */
+    /* From here on sh_token_json_free() frees what the token has. */
     hf->n_added++;
     normalize_token(hf, a);
     return place_token(hf, a, next);
@@ -352,7 +352,7 @@ static void show_tokens(struct sh_hf *hf)
 {
     for (int i = 0; i < hf->n_added; i++) {
         const struct sh_added *a = &hf->added[i];
-        struct sh_hf_word *w = &hf->word[a->id];
+        struct sh_token_json_word *w = &hf->word[a->id];
         /* Lent: tokens live as long as the words. */
         w->shown = a->found_as;
         w->shown_bytes = a->found_bytes;
@@ -387,7 +387,7 @@ static bool is_part(const struct sh_hf *hf, const char *part)
     size_t n = strlen(part);
 
     for (int id = 0; id < hf->words; id++) {
-        const struct sh_hf_word *w = &hf->word[id];
+        const struct sh_token_json_word *w = &hf->word[id];
         if (w->text && w->bytes > n && memmem(w->text, w->bytes, part, n))
             return true;
     }
@@ -400,7 +400,7 @@ static bool mark_follows(const struct sh_hf *hf)
     size_t n = sizeof mark - 1;
 
     for (int id = 0; id < hf->words; id++) {
-        const struct sh_hf_word *w = &hf->word[id];
+        const struct sh_token_json_word *w = &hf->word[id];
         for (size_t at = 1; w->text && at + n <= w->bytes; at++)
             if (!memcmp(w->text + at, mark, n) && (at < n || memcmp(w->text + at - n, mark, n) != 0))
                 return true;
@@ -473,9 +473,9 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
 
     if (!json_is_object(top) || !model)
         return sh_fail(SH_E_DATA, "there is no \"model\" in it; is it a tokenizer.json?");
-    SH_TRY(sh_hf_known(
+    SH_TRY(sh_token_json_known(
         top, "version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder model"));
-    SH_TRY(sh_hf_read_parts(hf, top));
+    SH_TRY(sh_token_json_read_parts(hf, top));
     sh_rc rc = read_model(hf, model, added);
     if (rc != SH_OK)
         return sh_fail_prefix(rc, "model: ");
@@ -487,7 +487,7 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
 }
 
 /* Messages begin with the name of the file. The text need not outlive the call. */
-sh_rc sh_hf_parse(const char *text, size_t bytes, const char *name, struct sh_hf **out)
+sh_rc sh_token_json_parse(const char *text, size_t bytes, const char *name, struct sh_hf **out)
 {
     struct sh_hf *hf;
     json_t *top;
@@ -497,7 +497,7 @@ sh_rc sh_hf_parse(const char *text, size_t bytes, const char *name, struct sh_hf
     sh_rc rc = read_all(hf, top);
     json_decref(top);
     if (rc != SH_OK) {
-        sh_hf_free(hf);
+        sh_token_json_free(hf);
         return sh_fail_prefix(rc, "%s: ", name);
     }
     *out = hf;

@@ -16,7 +16,7 @@
 
 enum { SH_HF_STEPS = 16, SH_HF_IDS = 1 << 24 }; /* most steps of a list; most words */
 
-struct sh_hf_word {
+struct sh_token_json_word {
     const char *text;  /* as the file has it; NULL: no word has this id */
     const char *shown; /* what the decoder gets: of an added token the text that it is found as */
     uint32_t bytes, shown_bytes;
@@ -26,7 +26,7 @@ struct sh_hf_word {
 struct sh_hf {
     struct sh_bpe model;
     struct sh_text store;    /* texts of the words: of the file, then as bytes */
-    struct sh_hf_word *word; /* [words] */
+    struct sh_token_json_word *word; /* [words] */
     int words;               /* the largest id and 1 */
     struct sh_words by_text; /* texts of the file to ids, added tokens included */
     struct sh_added *added;
@@ -40,8 +40,8 @@ struct sh_hf {
     struct sh_ids begin, end; /* of the post-processor */
 };
 
-/* Parse a file of this form. name: for messages. *out freed with sh_hf_free(). Errors: SH_E_DATA. */
-sh_rc sh_hf_parse(const char *text, size_t bytes, const char *name, struct sh_hf **out);
-void sh_hf_free(struct sh_hf *hf); /* NULL is fine */
+/* Parse a file of this form. name: for messages. *out freed with sh_token_json_free(). Errors: SH_E_DATA. */
+sh_rc sh_token_json_parse(const char *text, size_t bytes, const char *name, struct sh_hf **out);
+void sh_token_json_free(struct sh_hf *hf); /* NULL is fine */
 
 #endif

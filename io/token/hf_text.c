@@ -137,7 +137,7 @@ static int64_t find(const void *own, const char *word)
 
 static void close_hf(void *own)
 {
-    sh_hf_free(own);
+    sh_token_json_free(own);
 }
 
 const struct sh_token_ops sh_token_hf = {.name = "tokenizer.json",

@@ -23,7 +23,7 @@ struct part {
 };
 
 /* *text is lent from the object; it may hold zero bytes, hence *bytes. */
-sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, size_t *bytes)
+sh_rc sh_token_json_string(const json_t *object, const char *key, const char **text, size_t *bytes)
 {
     const json_t *value = json_object_get(object, key);
 
@@ -35,7 +35,7 @@ sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, siz
 }
 
 /* `none`: the value where the key is absent or null. */
-sh_rc sh_hf_switch(const json_t *object, const char *key, bool none, bool *out)
+sh_rc sh_token_json_switch(const json_t *object, const char *key, bool none, bool *out)
 {
     const json_t *value = json_object_get(object, key);
 
@@ -59,7 +59,7 @@ static bool is_known(const char *known, const char *key)
 }
 
 /* null is as good as absent. */
-sh_rc sh_hf_known(const json_t *object, const char *known)
+sh_rc sh_token_json_known(const json_t *object, const char *known)
 {
     const char *key;
     json_t *value;
@@ -97,7 +97,7 @@ static sh_rc read_pattern(const json_t *part, const char **text, size_t *bytes, 
     *regex = json_object_get(pattern, "Regex") != NULL;
     if (json_object_size(pattern) != 1)
         return sh_fail(SH_E_DATA, "pattern must be {\"String\": ...} or {\"Regex\": ...}");
-    SH_TRY(sh_hf_string(pattern, *regex ? "Regex" : "String", text, bytes));
+    SH_TRY(sh_token_json_string(pattern, *regex ? "Regex" : "String", text, bytes));
     return *bytes ? SH_OK : sh_fail(SH_E_DATA, "pattern is an empty text");
 }
 
@@ -131,7 +131,7 @@ static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
     const char *text;
     size_t bytes;
 
-    SH_TRY(sh_hf_string(part, "prepend", &text, &bytes));
+    SH_TRY(sh_token_json_string(part, "prepend", &text, &bytes));
     SH_TRY(add_normal(hf, SH_NORMAL_PREPEND, &n));
     n->to = copy(text, bytes);
     n->to_bytes = bytes;
@@ -147,7 +147,7 @@ static sh_rc read_replace(struct sh_hf *hf, const json_t *part)
     bool regex;
 
     SH_TRY(read_pattern(part, &from, &from_bytes, &regex));
-    SH_TRY(sh_hf_string(part, "content", &to, &to_bytes));
+    SH_TRY(sh_token_json_string(part, "content", &to, &to_bytes));
     if (regex || !to_bytes)
         return sh_fail(SH_E_DATA, "only a string is replaced, by one that is not empty");
     SH_TRY(add_normal(hf, SH_NORMAL_REPLACE, &n));
@@ -212,8 +212,8 @@ static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
 {
     bool prefix, regex;
 
-    SH_TRY(sh_hf_switch(part, "add_prefix_space", true, &prefix));
-    SH_TRY(sh_hf_switch(part, "use_regex", true, &regex));
+    SH_TRY(sh_token_json_switch(part, "add_prefix_space", true, &prefix));
+    SH_TRY(sh_token_json_switch(part, "use_regex", true, &regex));
     if (prefix)
         SH_TRY(add_split(hf, &(struct sh_split){.kind = SH_SPLIT_PREFIX}));
     if (regex)
@@ -235,7 +235,7 @@ static sh_rc read_how(const json_t *part, enum sh_split_how *how)
     const char *text;
     size_t bytes;
 
-    SH_TRY(sh_hf_string(part, "behavior", &text, &bytes));
+    SH_TRY(sh_token_json_string(part, "behavior", &text, &bytes));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(text, names[i])) {
             *how = (enum sh_split_how)i;
@@ -254,7 +254,7 @@ static sh_rc read_split(struct sh_hf *hf, const json_t *part)
 
     SH_TRY(read_pattern(part, &text, &bytes, &regex));
     SH_TRY(read_how(part, &how));
-    SH_TRY(sh_hf_switch(part, "invert", false, &invert));
+    SH_TRY(sh_token_json_switch(part, "invert", false, &invert));
     return regex ? add_pattern(hf, text, bytes, how, invert)
                  : add_string(hf, SH_SPLIT_STRING, text, bytes, how, invert);
 }
@@ -264,7 +264,7 @@ static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
 {
     bool each;
 
-    SH_TRY(sh_hf_switch(part, "individual_digits", false, &each));
+    SH_TRY(sh_token_json_switch(part, "individual_digits", false, &each));
     return add_split(
         hf, &(struct sh_split){.kind = SH_SPLIT_DIGITS, .how = each ? SH_SPLIT_ISOLATED : SH_SPLIT_CONTIGUOUS});
 }
@@ -274,7 +274,7 @@ static sh_rc read_character(const json_t *part, const char *key, const char **te
 {
     size_t n = 0;
 
-    SH_TRY(sh_hf_string(part, key, text, bytes));
+    SH_TRY(sh_token_json_string(part, key, text, bytes));
     if (*bytes)
         sh_utf8_get((const unsigned char *)*text, &n);
     return n && n == *bytes ? SH_OK : sh_fail(SH_E_DATA, "%s must be one character", key);
@@ -290,8 +290,8 @@ static sh_rc read_scheme(const json_t *part, enum sh_split_prepend *out)
     bool prefix;
 
     if (json_object_get(part, "prepend_scheme"))
-        SH_TRY(sh_hf_string(part, "prepend_scheme", &text, &bytes));
-    SH_TRY(sh_hf_switch(part, "add_prefix_space", true, &prefix));
+        SH_TRY(sh_token_json_string(part, "prepend_scheme", &text, &bytes));
+    SH_TRY(sh_token_json_switch(part, "add_prefix_space", true, &prefix));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(text, names[i])) {
             *out = (enum sh_split_prepend)i;
@@ -311,7 +311,7 @@ static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
 
     SH_TRY(read_character(part, "replacement", &mark, &step.bytes));
     SH_TRY(read_scheme(part, &step.prepend));
-    SH_TRY(sh_hf_switch(part, "split", true, &split));
+    SH_TRY(sh_token_json_switch(part, "split", true, &split));
     step.text = copy(mark, step.bytes);
     sh_rc rc = add_split(hf, &step);
     if (rc != SH_OK)
@@ -339,7 +339,7 @@ static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct 
     size_t bytes, i;
     const json_t *ids, *id;
 
-    SH_TRY(sh_hf_string(piece, "id", &name, &bytes));
+    SH_TRY(sh_token_json_string(piece, "id", &name, &bytes));
     ids = json_object_get(json_object_get(tokens, name), "ids");
     if (!json_is_array(ids))
         return sh_fail(SH_E_DATA, "special_tokens has no ids of \"%s\"", name);
@@ -442,7 +442,7 @@ static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
     bool regex;
 
     SH_TRY(read_pattern(part, &from, &from_bytes, &regex));
-    SH_TRY(sh_hf_string(part, "content", &to, &to_bytes));
+    SH_TRY(sh_token_json_string(part, "content", &to, &to_bytes));
     if (regex)
         return sh_fail(SH_E_DATA, "only a string is replaced");
     SH_TRY(add_decode(hf, SH_DECODE_REPLACE, &d));
@@ -529,13 +529,13 @@ static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *v
 
     if (!json_is_object(value))
         return sh_fail(SH_E_DATA, "it is %s and must be an object", sh_json_is(value));
-    SH_TRY(sh_hf_string(value, "type", &type, &bytes));
+    SH_TRY(sh_token_json_string(value, "type", &type, &bytes));
     if (!strcmp(type, "Sequence"))
         return read_sequence(hf, part, value);
     for (const struct type *t = part->types; t->name; t++) {
         if (strcmp(t->name, type) != 0)
             continue;
-        sh_rc rc = sh_hf_known(value, t->keys);
+        sh_rc rc = sh_token_json_known(value, t->keys);
         if (rc == SH_OK)
             rc = t->read(hf, value);
         return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", type);
@@ -544,7 +544,7 @@ static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *v
 }
 
 /* An absent part has no steps. Without a decoder words are joined by spaces. */
-sh_rc sh_hf_read_parts(struct sh_hf *hf, const json_t *top)
+sh_rc sh_token_json_read_parts(struct sh_hf *hf, const json_t *top)
 {
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const json_t *value = json_object_get(top, parts[i].key);

@@ -6,15 +6,15 @@
 #include "io/token/hf.h"
 
 /* Read one of them by its key into hf. Errors: SH_E_DATA: "pre_tokenizer: pretokenizers[1]: ...". */
-sh_rc sh_hf_read_parts(struct sh_hf *hf, const json_t *top);
+sh_rc sh_token_json_read_parts(struct sh_hf *hf, const json_t *top);
 
 /* A text that must be there; *text stays jansson's. Errors: SH_E_DATA with the key. */
-sh_rc sh_hf_string(const json_t *object, const char *key, const char **text, size_t *bytes);
+sh_rc sh_token_json_string(const json_t *object, const char *key, const char **text, size_t *bytes);
 
 /* A switch that may be absent or null. */
-sh_rc sh_hf_switch(const json_t *object, const char *key, bool none, bool *out);
+sh_rc sh_token_json_switch(const json_t *object, const char *key, bool none, bool *out);
 
 /* Errors: SH_E_DATA: a key that is not one of `known` (separated by blanks) and has a value. */
-sh_rc sh_hf_known(const json_t *object, const char *known);
+sh_rc sh_token_json_known(const json_t *object, const char *known);
 
 #endif

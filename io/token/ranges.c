@@ -142,7 +142,7 @@ bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code)
 }
 
 /* ASCII without a search: it is asked for at many bytes. */
-bool sh_is_space(uint32_t code)
+bool sh_char_is_space(uint32_t code)
 {
     return code < 0x85 ? code == ' ' || (code >= 9 && code <= 13) : sh_range_has(spaces, SPACES, code);
 }

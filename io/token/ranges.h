@@ -25,7 +25,7 @@ bool sh_ranges_add_property(struct sh_ranges *r, const char *name, size_t bytes)
 void sh_ranges_add_space(struct sh_ranges *r);
 
 bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code);
-bool sh_is_space(uint32_t code);
+bool sh_char_is_space(uint32_t code);
 enum sh_category sh_category_of(uint32_t code);
 
 #endif

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(THREADS) sum_squares(double *s, bool add, cons
             mine = add_value(mine, __shfl_sync(~0u, sum, group * LANES), lane);
     }
     add_to_total(mine);
-    if (sh_is_last_block(&turn) && threadIdx.x == 0)
+    if (sh_block_is_last(&turn) && threadIdx.x == 0)
         put_total(s, add);
 }
 

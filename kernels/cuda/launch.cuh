@@ -295,7 +295,7 @@ __device__ __forceinline__ unsigned sh_take_turn(unsigned *turn)
 
 /* For all threads of all blocks: whether this block is the last one to come here, and thus may work on what the others
  * have written. `turn` is 0 before the launch and after it; no two launches at once have the same one. */
-__device__ __forceinline__ bool sh_is_last_block(unsigned *turn)
+__device__ __forceinline__ bool sh_block_is_last(unsigned *turn)
 {
     SH_SHARED(unsigned, mine, 1);
 

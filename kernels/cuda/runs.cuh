@@ -15,7 +15,7 @@ struct sh_runs {
 };
 
 /* The last run that begins at `at` or before it; 0 when all begin later. */
-__device__ __forceinline__ int sh_run_at(const sh_runs &r, int64_t at)
+__device__ __forceinline__ int sh_decay_run_at(const sh_runs &r, int64_t at)
 {
     int low = 0;
     for (int high = r.n; high - low > 1;) {
@@ -39,7 +39,7 @@ template <class UPDATE> struct sh_by_runs {
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
         int64_t from = first + i;
-        int run = sh_run_at(r, from);
+        int run = sh_decay_run_at(r, from);
 
         if (r.begin[run] <= from && from + N <= r.end[run])
             update.template at<N>(from, r.decay[run]);

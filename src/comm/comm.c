@@ -140,7 +140,7 @@ const char *sh_comm_name(const struct sh_comm *c)
 
 const char *sh_comm_group_name(const struct sh_comm *c, sh_group group)
 {
-    int row = sh_group_find(c->opt.groups, c->opt.n_groups, group);
+    int row = sh_program_find_group(c->opt.groups, c->opt.n_groups, group);
     return row == SH_NONE ? "unknown" : c->opt.groups[row].name;
 }
 
@@ -153,7 +153,7 @@ void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
 
 static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
 {
-    int row = sh_group_find(c->opt.groups, c->opt.n_groups, coll->group);
+    int row = sh_program_find_group(c->opt.groups, c->opt.n_groups, coll->group);
     return row != SH_NONE && c->opt.groups[row].streams >> coll->stream & 1;
 }
 

@@ -222,7 +222,7 @@ static bool is_my_turn(const struct sh_mpi *m, struct findings f)
 {
     const struct sh_watch *w = &m->watch;
     /* A rank is in several groups, so that one rank of each may see the same culprit. */
-    int64_t turn = sh_group_find(m->c->opt.groups, m->c->opt.n_groups, w->channel->group);
+    int64_t turn = sh_program_find_group(m->c->opt.groups, m->c->opt.n_groups, w->channel->group);
     int64_t waited = sh_now_ns() - w->begin_ns - turn * TURN_NS;
     /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. So may one
      * that has hardly begun, and is looked into only because another rank asked. */

@@ -100,7 +100,7 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
     return APPEND(p->sections, p->n_sections, p->cap_sections, s);
 }
 
-int sh_group_find(const struct sh_group_use *groups, int n, sh_group group)
+int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group group)
 {
     for (int i = 0; i < n; i++)
         if (groups[i].axes == group)
@@ -111,7 +111,7 @@ int sh_group_find(const struct sh_group_use *groups, int n, sh_group group)
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream)
 {
     struct sh_group_use use = {.axes = group};
-    int row = sh_group_find(p->groups, p->n_groups, group);
+    int row = sh_program_find_group(p->groups, p->n_groups, group);
 
     if (row == SH_NONE) {
         sh_group_name(mesh, group, use.name);

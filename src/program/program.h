@@ -224,7 +224,7 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 
 /* The row of a group; SH_NONE: it is not used. */
-int sh_group_find(const struct sh_group_use *groups, int n, sh_group group);
+int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group group);
 
 /* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
 struct sh_op sh_op_make(enum sh_op_kind kind);

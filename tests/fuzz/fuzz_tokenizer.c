@@ -53,10 +53,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     struct sh_hf *hf = NULL;
     sh_error_clear();
-    sh_rc rc = sh_hf_parse((const char *)bytes, n, "fuzz", &hf);
+    sh_rc rc = sh_token_json_parse((const char *)bytes, n, "fuzz", &hf);
     if (rc == SH_OK) {
         check_texts(hf);
-        sh_hf_free(hf);
+        sh_token_json_free(hf);
     } else if (rc != SH_E_DATA || !sh_error_text()[0]) {
         abort();
     }

@@ -440,7 +440,7 @@ static void the_deepest_tree(void **state)
 
 static void has_group(const struct sh_program *p, const char *name, sh_group axes, unsigned streams)
 {
-    int row = sh_group_find(p->groups, p->n_groups, axes);
+    int row = sh_program_find_group(p->groups, p->n_groups, axes);
 
     assert_int_not_equal(row, SH_NONE);
     assert_string_equal(p->groups[row].name, name);

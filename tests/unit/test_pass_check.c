@@ -242,11 +242,15 @@ static void norm_sum_too_early(struct plant *l)
 static void sum_is_read_meanwhile(struct plant *l)
 {
     int first = find(l, SH_OP_REDUCE_SCATTER, false, 0), next = first + 1;
+    struct sh_op add;
 
     while (sh_op_info(op_at(l, next)->kind)->comm || op_at(l, next)->in[0] == SH_NONE)
         next++;
     assert_true(l->p->tensors[op_at(l, first)->out[0]].persistent && op_at(l, next)->kind != SH_OP_WAIT);
-    op_at(l, next)->in[0] = op_at(l, first)->out[0];
+    add = sh_op_make(SH_OP_ACCUMULATE); /* of a chunk to itself, since another unit's may be of another size */
+    add.phase = op_at(l, next)->phase;
+    add.in[0] = add.out[0] = op_at(l, first)->out[0];
+    *op_at(l, next) = add;
 }
 
 static struct sh_tensor *tensor_of(const struct plant *l, int tensor)

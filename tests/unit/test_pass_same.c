@@ -58,7 +58,7 @@ static uint64_t mix_value(uint64_t h, double v)
 static int number_of(const struct sh_program *p, const struct sh_op *op)
 {
     static const char *const names[] = {"shard", "replicate", "inner", "world"};
-    int row = sh_group_find(p->groups, p->n_groups, op->attr.group), i = 0;
+    int row = sh_program_find_group(p->groups, p->n_groups, op->attr.group), i = 0;
 
     while (row != SH_NONE && i < 4 && strcmp(names[i], p->groups[row].name))
         i++;

@@ -94,7 +94,7 @@ static void ids_are_those_of_tokenizers(void **state)
 
 static sh_rc parse(const char *text, struct sh_hf **hf)
 {
-    return sh_hf_parse(text, strlen(text), "t.json", hf);
+    return sh_token_json_parse(text, strlen(text), "t.json", hf);
 }
 
 #define MODEL "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<unk>\":3},\"merges\":[\"a b\"]}"
@@ -259,7 +259,7 @@ static void long_pieces_merge_as_short_ones(void **state)
     free(ids.id);
     free(text);
     sh_bpe_scratch_free(&s);
-    sh_hf_free(hf);
+    sh_token_json_free(hf);
 }
 
 /* Unknown characters: bytes where all are words, else the unknown word, neighbours as one or each. */
@@ -292,7 +292,7 @@ static void unknown_characters(void **state)
         assert_memory_equal(ids.id, rows[i].ids, ids.n * sizeof *ids.id);
         free(ids.id);
         sh_bpe_scratch_free(&s);
-        sh_hf_free(hf);
+        sh_token_json_free(hf);
     }
 }
 

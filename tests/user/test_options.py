@@ -31,6 +31,7 @@ BASE = {**tiny.MODELS['llama'], 'training.steps': 4, 'lr_scheduler.total_steps':
         'validation.freq': 2, 'validation.sequences': 6, 'mesh.ranks_per_node': 2, 'metrics.log_freq': 2,
         'training.device': 'cpu'}
 ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
+YARN = {**ROPE, 'model.rope_type': 'yarn', 'model.rope_theta': 4}  # so that a head of 4 elements has a ramp
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 TRACE = {'profiling.trace': 'trace.json'}
@@ -68,6 +69,14 @@ ROWS = {
     'model.rope_low_freq_factor': Row(2, 'steps', needs=ROPE),
     'model.rope_high_freq_factor': Row(8, 'steps', needs=ROPE),
     'model.rope_original_max_len': Row(64, 'steps', needs=ROPE),
+    'model.rope_type': Row('yarn', 'steps', needs=ROPE),
+    'model.rope_beta_fast': Row(1.01, 'steps', needs=YARN),
+    'model.rope_beta_slow': Row(0.01, 'steps', needs=YARN),
+    'model.rope_attention_factor': Row(2, 'steps', needs=YARN),
+    'model.rope_truncate': Row('false', 'steps', needs=YARN),
+    'model.attention_bias': Row('true', 'plan'),
+    'model.mlp_bias': Row('true', 'plan'),
+    'model.no_rope_layer_interval': Row(2, 'plan', needs={'model.family': 'smollm3'}),
     'model.tie_word_embeddings': Row('true', 'plan'),
     'model.init_std': Row(0.1, 'steps'),
     'training.dataset_path': Row('other.bin', 'steps'),
@@ -82,6 +91,8 @@ ROWS = {
     'training.device': Row('cuda', 'plan'),
     'training.kernels': Row('ref', 'plan'),
     'training.reproducible': Row('mesh', 'plan', needs={'training.global_batch_size': 32}),
+    'training.deterministic': Row('false', 'refused'),
+    'training.measure_products': Row('true', 'refused'),
     'training.loss_chunk_rows': Row(5, 'plan'),
     'data.token_type': Row('uint32', 'refused', 'data.token_type'),
     'data.target_mask': Row('off', 'steps'),
@@ -102,6 +113,7 @@ ROWS = {
     'mesh.replicate': Row(4, 'plan', needs={**HYBRID, 'mesh.shard': 'all'}),
     'mesh.ranks_per_node': Row(4, 'plan', needs=HYBRID),
     'mesh.ranks': Row(2, 'refused'),
+    'optimizer.name': Row('Lion', 'plan'),
     'optimizer.lr': Row(1e-3, 'steps'),
     'optimizer.beta1': Row(0.8, 'steps'),
     'optimizer.beta2': Row(0.8, 'steps'),
@@ -133,6 +145,13 @@ ROWS = {
     'checkpoint.keep_every_n': Row(2, 'files', needs={**OFTEN, 'checkpoint.keep_latest_k': 1}),
     'checkpoint.initial_load_path': Row('none.h5', 'refused', 'none.h5: No such file'),
     'checkpoint.initial_load_model_only': Row('true', 'refused'),
+    'model.hf_assets_path': Row('none', 'refused', 'is no folder here'),
+    'model.hf': Row('none', 'refused', 'is no folder here'),
+    'model.hf_ignore': Row('a', 'unit/test_hf.c'),
+    'checkpoint.initial_load_in_hf': Row('false', 'hf/test_golden.py'),
+    'checkpoint.last_save_in_hf': Row('true', 'files'),
+    'checkpoint.export_dtype': Row('bfloat16', 'hf/test_golden.py'),
+    'checkpoint.max_shard_size': Row('1KiB', 'files', needs={'checkpoint.last_save_in_hf': True}),
     'checkpoint.trust': Row('any', 'mpi/trust.case'),
     'validation.enable': Row('false', 'steps'),
     'validation.dataset_path': Row('other.bin', 'steps'),
