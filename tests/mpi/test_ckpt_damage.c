@@ -263,7 +263,7 @@ static void replicas_that_read_otherwise(void)
 {
     enum { ELEMS = 10 };
     const struct sh_ckpt_tensor tensor = {"a", 1, {ELEMS}, ELEMS};
-    const struct sh_ckpt_set set = {.tensors = &tensor, .n_tensors = 1};
+    const struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = &tensor, .n_tensors = 1};
     struct sh_ckpt_meta meta = {.step = 7};
     struct sh_ckpt_index x;
 
