@@ -20,6 +20,7 @@ struct text {
     size_t n;
 };
 
+/* Append a line; the text stays NUL-terminated. */
 static void add(struct text *t, const char *line)
 {
     size_t n = strlen(line);
@@ -29,6 +30,7 @@ static void add(struct text *t, const char *line)
     t->n += n;
 }
 
+/* The first two lines name version, GPU and library: an answer is valid only for these. */
 static void add_header(struct text *t, const struct sh_choices *of, const char *gpu)
 {
     char line[256];
@@ -37,6 +39,7 @@ static void add_header(struct text *t, const struct sh_choices *of, const char *
     add(t, line);
 }
 
+/* The last line. It finds a file that was cut or edited. */
 static void sum_line(const char *data, size_t bytes, char line[SUM_BYTES + 1])
 {
     snprintf(line, SUM_BYTES + 1, "sum %016llx\n", (unsigned long long)sh_hash64(data, bytes));
@@ -101,6 +104,7 @@ static int64_t time_answer(const struct sh_device *device, int i, int which, voi
     return least;
 }
 
+/* The answer with the least time; the library's first one wins ties and stays when all attempts fail. */
 static int fastest(const struct sh_device *device, int i, void *queue, void *const event[2])
 {
     int64_t least = INT64_MAX;
@@ -117,6 +121,7 @@ static int fastest(const struct sh_device *device, int i, void *queue, void *con
     return best;
 }
 
+/* Measure every product once, on a queue of its own. Ranks other than 0 wait at the broadcast. */
 static void measure(const struct sh_device *device, const char *gpu, struct text *t)
 {
     const struct sh_choices *of = device->kernels->choices;
@@ -164,6 +169,7 @@ static void read_text(const char *path, const struct sh_choices *of, const char 
     *t = (struct text){0};
 }
 
+/* Rank 0 only: ranks that chose different kernels would round differently, and replicas would drift apart. */
 static sh_rc read_or_measure(const struct sh_device *device, const char *gpu, const char *folder, struct text *t)
 {
     char *path = sh_path_join(folder, "products.txt");
@@ -178,6 +184,8 @@ static sh_rc read_or_measure(const struct sh_device *device, const char *gpu, co
     return rc;
 }
 
+/* Collective. Rank 0 reads or measures, all others take its text. A call without an answer takes the library's first
+ * choice. */
 sh_rc sh_products_choose(const struct sh_device *device, const char *gpu, const char *folder, int rank)
 {
     const struct sh_choices *of = device->kernels->choices;
