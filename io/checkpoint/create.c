@@ -20,6 +20,7 @@ enum { DATA_ALIGN = 4096, COPY_BYTES = 1 << 20 };
 struct layout {
     const char *path; /* of the file that it will be, for words */
     struct sh_ckpt_index *index;
+    /* A file in memory, in which HDF5 lays out the structures. */
     int memory;
     int64_t index_at;
     hid_t fcpl, fapl, gcpl, dcpl, file;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* One of two checkpoints that are compared. */
 struct side {
     const char *path;
     struct sh_ckpt_index index;

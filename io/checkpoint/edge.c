@@ -13,6 +13,7 @@ static int home(const struct sh_ckpt_part *p, int world)
     return (int)(p->block % world);
 }
 
+/* What this rank sends to all others, or gets from them. */
 struct exchange {
     int *count, *place;     /* [world] bytes for each rank, and where they begin */
     char *data;
@@ -63,6 +64,7 @@ static int by_place(const void *a, const void *b)
     return x->begin != y->begin ? x->begin - y->begin : x->end - y->end;
 }
 
+/* The blocks that this rank is the home of. */
 struct judge {
     const struct sh_ckpt_index *index;
     int fd;

@@ -11,6 +11,7 @@
 
 enum { HEAD_BYTES = 192 }; /* of a .npy file: a multiple of 64, as numpy wants it, with room for 4 dims of 19 digits */
 
+/* A tensor on its way into a .npy file. */
 struct extract {
     const char *path;
     struct sh_new_file out;

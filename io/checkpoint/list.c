@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+/* -1: it has gone meanwhile. */
 static int64_t bytes_of(const char *path)
 {
     struct stat st;

@@ -16,6 +16,7 @@
 
 enum { TURN = 8 }; /* blocks that a replica reads before it hands them on */
 
+/* A load by all ranks; the stages below fill it one after the other. */
 struct load {
     const char *path;
     enum sh_cfg_trust trust;

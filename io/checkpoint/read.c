@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* A file that is not trusted yet: every number in it is checked before it is used. */
 struct reader {
     const char *path;
     int fd;

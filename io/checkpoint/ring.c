@@ -68,6 +68,7 @@ void sh_ckpt_ring_destroy(struct sh_ckpt_ring *ring)
 /* All waiters: several producers may wait for one slot. */
 static void wake(_Atomic uint32_t *word)
 {
+    /* The word lies in shared memory, so the futex is not a private one. */
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 

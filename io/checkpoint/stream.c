@@ -21,6 +21,7 @@ struct job {
     int64_t block;
 };
 
+/* A checkpoint that is written from a stream of blocks. */
 struct stream {
     char *path, *temp; /* temp NULL: no file yet */
     struct sh_ckpt_index index, written;

@@ -22,6 +22,7 @@ struct chunk {
     int first;
 };
 
+/* Chunks are made by one of the two functions below, and worked off by the thread pool. */
 struct transfer {
     struct sh_ckpt_spans *spans;
     const struct sh_file_direct *file;
@@ -56,7 +57,7 @@ static void cut_at_multiples(struct transfer *t)
     for (int i = 0, first = 0; i < t->writers->n_ranges; i++) {
         int64_t at = t->writers->range[i].at, end = at + t->writers->range[i].bytes;
         while (at < end) {
-            /* The next multiple of CHUNK_BYTES: with 4 MiB chunks, a range at 1 MiB gets chunks of 3 MiB, then 4 MiB
+            /* The next multiple of CHUNK_BYTES: with 8 MiB chunks, a range at 1 MiB gets chunks of 7 MiB, then 8 MiB
              * each, all ending at aligned places. */
             int64_t next = at - at % CHUNK_BYTES + CHUNK_BYTES, n = (next < end ? next : end) - at;
             while (first < t->spans->n && end_of(&t->spans->span[first]) <= at)

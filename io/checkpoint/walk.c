@@ -82,6 +82,7 @@ struct link {
     char name[SH_CKPT_NAME_MAX + 1];
 };
 
+/* One state's group while its links are read. */
 struct listing {
     const struct reader *r;
     struct sh_ckpt_index *index;

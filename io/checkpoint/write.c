@@ -79,6 +79,7 @@ static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *ind
     return SH_OK;
 }
 
+/* Pieces without elements need no write. */
 static sh_rc write_all(const struct target *f, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index)
 {
     for (int i = 0; i < set->n_pieces; i++)

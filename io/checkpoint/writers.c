@@ -170,6 +170,7 @@ sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_spans *sp
     return rc;
 }
 
+/* Wakes the other ranks of the group, which wait for parts that this one will not give. */
 void sh_ckpt_writers_give_up(struct sh_ckpt_writers *w)
 {
     if (w->ring)
