@@ -26,6 +26,8 @@ struct sh_ckpt_behind {
     char text[TEXT_BYTES];  /* errors are kept by thread */
 };
 
+/* The thread's body: run one stage and leave its result. `done` is stored last, so whoever sees it also sees rc and
+ * text. */
 static void *run_stage(void *arg)
 {
     struct sh_ckpt_behind *b = arg;
@@ -60,6 +62,7 @@ static void join(struct sh_ckpt_behind *b)
     b->running = false;
 }
 
+/* All ranks agree on a stage before the next begins. The thread's text is made this thread's error first. */
 static sh_rc finish_stage(struct sh_ckpt_behind *b)
 {
     join(b);
@@ -67,6 +70,8 @@ static sh_rc finish_stage(struct sh_ckpt_behind *b)
     return sh_agree(b->rc == SH_OK ? SH_OK : sh_fail(b->rc, "%s", b->text));
 }
 
+/* Without `wait` the ranks count those that are busy: none goes on before all can. With it each joins its own thread,
+ * and no count is needed. */
 static sh_rc all_done(struct sh_ckpt_behind *b, bool wait, bool *done)
 {
     if (wait)
@@ -89,6 +94,9 @@ static sh_rc meet(struct sh_ckpt_behind *b, bool wait, bool *done)
     return rc;
 }
 
+/* Stages until one is under way or all are done. Collective ones run here, on the caller's thread, which is the only
+ * one that may call MPI.
+ *  start  true: the next local stage has no thread yet; false: it was started by an earlier call */
 static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
 {
     bool done = true;
@@ -105,6 +113,8 @@ static sh_rc go_on(struct sh_ckpt_behind *b, bool wait, bool start)
     return SH_OK;
 }
 
+/* Before training: the writing thread cannot use MPI-IO, so a file system on which direct writes may be lost is
+ * refused. Collective. */
 sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options)
 {
     enum sh_cfg_io road = SH_IO_AUTO;
@@ -116,12 +126,15 @@ sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *opt
                             "checkpoint.io=direct if you know better", folder));
 }
 
+/* Collective. On failure everything is undone and *out is untouched. The set's data must stay as it is until the end.
+ */
 sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                            const struct sh_ckpt_options *options, struct sh_ckpt_behind **out)
 {
     struct sh_ckpt_behind *b = sh_calloc(1, sizeof *b);
     sh_rc rc = sh_ckpt_saving_open(&b->s, folder, set, meta, options);
     b->s.options.road = SH_IO_DIRECT;
+    /* One thread of its own: more would take cores from the training. */
     b->s.options.threads = 1;
     if (rc == SH_OK)
         rc = go_on(b, false, true);
@@ -132,6 +145,8 @@ sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, co
     return rc;
 }
 
+/* Collective. Between two steps the ranks look whether the stage is over, and begin the next one. With `wait` it
+ * returns when all stages are done. */
 sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64_t *bytes)
 {
     SH_TRY(go_on(b, wait, false));
@@ -140,6 +155,7 @@ sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64
     return SH_OK;
 }
 
+/* Also of a save that failed or was never finished: its temporary file is deleted. */
 void sh_ckpt_behind_end(struct sh_ckpt_behind *b)
 {
     if (!b)

@@ -31,6 +31,8 @@ enum { MORE_BYTES = 1 << 30, CPU_SECONDS = 60 };
 
 /* What the child sends: that it is there, and when it is done one of two things. */
 enum { HERE = 0x53484331, INDEX = 1, REFUSED = 2 };
+/* A greeting of its own tells "the child ran and then died" (a damaged file) from "it never started" (a broken
+ * installation). */
 struct message {
     int64_t kind, bytes;
 };
@@ -40,6 +42,7 @@ struct greeting {
 
 /* ---- the child ---- */
 
+/* All bytes or false; a signal is no failure. */
 static bool send_all(const void *data, size_t bytes)
 {
     const char *from = data;
@@ -55,6 +58,7 @@ static bool send_all(const void *data, size_t bytes)
     return true;
 }
 
+/* Lower a limit, never raise it. Both values are set, so that the child cannot raise it again. */
 static void limit(int what, rlim_t most)
 {
     struct rlimit r;
@@ -96,6 +100,8 @@ static void close_others(void)
         close(fd);
 }
 
+/* A damaged file may make HDF5 allocate, loop or write. The child may use some memory and CPU time, no file but its
+ * own, and dies with its parent. */
 static void confine(void)
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -106,6 +112,7 @@ static void confine(void)
     limit_memory();
 }
 
+/* A file that needs the child is of format 1, so the names of its states are known. */
 static sh_rc walk(const char *path, struct sh_ckpt_index *index)
 {
     struct stat st;
@@ -114,6 +121,8 @@ static sh_rc walk(const char *path, struct sh_ckpt_index *index)
     return sh_ckpt_walk(FILE_FD, path, st.st_size, &sh_ckpt_states_1, index);
 }
 
+/* An index as sh_ckpt_pack() makes it, or the text of the error. The parent checks either as it would a file's bytes.
+ */
 static bool answer(const char *path)
 {
     struct sh_ckpt_index index;
@@ -197,6 +206,7 @@ static int set_files(posix_spawn_file_actions_t *files, int file, int end)
     return error ? error : posix_spawn_file_actions_adddup2(files, end, PIPE_FD);
 }
 
+/* Start the child. Returns an errno value. All strings are copies, since posix_spawn takes them as not const. */
 static int spawn_with(int file, int end, const char *path, pid_t *pid)
 {
     char *argv[] = {sh_strdup(FIRST_WORD), sh_strdup(path), NULL}, **env = make_environment();
@@ -215,11 +225,13 @@ static int spawn_with(int file, int end, const char *path, pid_t *pid)
     return error;
 }
 
+/* Start the child with the file and one end of a pipe. Returns an errno value, 0 when c is set. */
 static int start(int fd, const char *path, struct child *c)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         return errno;
+    /* dup at N_FDS or above: see set_files(). Both close on exec; only the copies that set_files() makes stay. */
     int file = fcntl(fd, F_DUPFD_CLOEXEC, N_FDS), end = fcntl(ends[1], F_DUPFD_CLOEXEC, N_FDS);
     int error = file < 0 || end < 0 ? errno : spawn_with(file, end, path, &c->pid);
     close(ends[1]);
@@ -233,6 +245,7 @@ static int start(int fd, const char *path, struct child *c)
     return error;
 }
 
+/* All bytes, or false when the child has closed its end, as a dead one has. */
 static bool receive(const struct child *c, void *data, int64_t bytes)
 {
     char *to = data;
@@ -273,12 +286,16 @@ static void receive_answer(const struct child *c, int64_t most, struct answer *a
 {
     struct greeting g;
     a->here = receive(c, &g, sizeof g) && g.here == HERE;
+    /* The length is the child's word, hence of a damaged file's; more than an index of such a file can have is not
+     * allocated. */
     if (!a->here || !receive(c, &a->m, sizeof a->m) || a->m.bytes < 0 || a->m.bytes > most)
         return;
+    /* Plain calloc(): no memory for a length that a file asks for is an answer, not the end of the program. */
     a->data = calloc((size_t)a->m.bytes + 1, 1);
     a->whole = a->data && receive(c, a->data, a->m.bytes);
 }
 
+/* Its own words are lost, so the signal is all that is known. */
 static sh_rc say_dead(const char *path, int status)
 {
     char how[40] = "";
@@ -288,6 +305,12 @@ static sh_rc say_dead(const char *path, int status)
                    "checkpoint", path, how);
 }
 
+/* Truth table:
+ *  here  whole  kind      result
+ *  no    -      -         the process did not start
+ *  yes   no     -         it died on the way: the file is damaged
+ *  yes   yes    INDEX     unpacked, with all checks of sh_ckpt_unpack()
+ *  yes   yes    REFUSED   its error, cleaned of control characters */
 static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int status, struct sh_ckpt_index *out)
 {
     if (!a->here)
@@ -303,6 +326,8 @@ static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int 
     return rc;
 }
 
+/* A file without an index of its own is read by HDF5, in a process that may crash. The answer's memory is bounded by
+ * the length of the file. */
 sh_rc sh_ckpt_child_read(int fd, const char *path, int64_t bytes, struct sh_ckpt_index *out)
 {
     struct answer a = {0};

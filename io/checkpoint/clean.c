@@ -6,15 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Names end up in messages and in paths of datasets, so control characters and bad UTF-8 are refused. */
 bool sh_ckpt_name_is_clean(const char *name)
 {
     size_t bytes = strlen(name);
     return bytes > 0 && sh_config_text_bad(name, bytes, false) == bytes;
 }
 
+/* Text of a file for a terminal: what is not clean UTF-8 is shown as \xNN. The caller frees it. */
 char *sh_ckpt_clean(const char *text, bool lines)
 {
     size_t left = strlen(text);
+    /* Each byte becomes four at most. */
     char *out = sh_calloc(4 * left + 1, 1), *to = out;
     while (left > 0) {
         size_t good = sh_config_text_bad(text, left, false);

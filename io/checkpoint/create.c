@@ -20,6 +20,7 @@ enum { DATA_ALIGN = 4096, COPY_BYTES = 1 << 20 };
 struct layout {
     const char *path; /* of the file that it will be, for words */
     struct sh_ckpt_index *index;
+    /* A file in memory, in which HDF5 lays out the structures. */
     int memory;
     int64_t index_at;
     hid_t fcpl, fapl, gcpl, dcpl, file;
@@ -70,6 +71,7 @@ static sh_rc set_metadata_block(struct layout *l)
     return SH_OK;
 }
 
+/* Groups are closed at once: an open handle would keep the file open past its close. */
 static sh_rc make_group(const struct layout *l, const char *name)
 {
     hid_t group = H5Gcreate2(l->file, name, H5P_DEFAULT, l->gcpl, H5P_DEFAULT);
@@ -78,6 +80,9 @@ static sh_rc make_group(const struct layout *l, const char *name)
     return SH_OK;
 }
 
+/* Create a dataset, whose space is allocated at once (ALLOC_TIME_EARLY), so that its offset is final.
+ *  data    in   NULL: the space is left as it is
+ *  offset  out  NULL: not asked for */
 static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, int ndim, const hsize_t *dim,
                           const void *data, int64_t *offset)
 {
@@ -94,6 +99,7 @@ static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, 
     return SH_OK;
 }
 
+/* All attributes are scalars of /meta. */
 static sh_rc set_attribute(const struct layout *l, const char *name, hid_t type, const void *value)
 {
     hid_t space = H5Screate(H5S_SCALAR);
@@ -106,6 +112,8 @@ static sh_rc set_attribute(const struct layout *l, const char *name, hid_t type,
     return SH_OK;
 }
 
+/* A text of fixed length. Variable-length ones lie in a heap of HDF5's own, and a reader would have to trust its
+ * addresses. */
 static hid_t text_type(size_t bytes)
 {
     hid_t type = H5Tcopy(H5T_C_S1);
@@ -128,6 +136,8 @@ static sh_rc make_text(const struct layout *l, const char *name, const char *tex
     return rc;
 }
 
+/* Example: the file has 10000 bytes so far and the configuration 300. 10300 is rounded up to 12288, and the text is
+ * padded to 2288 bytes. */
 /* The padding of the last text before the tensors lets them begin at a page. */
 static sh_rc make_texts(const struct layout *l)
 {
@@ -140,6 +150,7 @@ static sh_rc make_texts(const struct layout *l)
     return make_text(l, "/meta/config", l->index->meta.config, end - (size_t)begin);
 }
 
+/* The attribute by which any HDF5 tool sees whose file this is. */
 static sh_rc set_format(const struct layout *l)
 {
     hid_t type = text_type(strlen(SH_CKPT_FORMAT));
@@ -149,6 +160,7 @@ static sh_rc set_format(const struct layout *l)
     return rc;
 }
 
+/* The digest is written as 0 here and gets its value in sh_ckpt_sign(), when all data is known. */
 static sh_rc write_meta(const struct layout *l)
 {
     const struct sh_ckpt_meta *m = &l->index->meta;
@@ -168,12 +180,14 @@ static sh_rc write_meta(const struct layout *l)
     return set_attribute(l, "digest", H5T_STD_U64LE, &unsigned_yet);
 }
 
+/* The dataset of a state's digests: one 64-bit sum a block. */
 static const char *digest_name(const struct sh_ckpt_index *index, int state, char name[64])
 {
     snprintf(name, 64, "/digest/%s", index->states.name[state]);
     return name;
 }
 
+/* Small, and before the tensors, so that they lie with the structures. */
 static sh_rc make_digests(const struct layout *l)
 {
     static const char *const groups[] = {"/digest", "/digest/optimizer"};
@@ -187,6 +201,8 @@ static sh_rc make_digests(const struct layout *l)
     return SH_OK;
 }
 
+/* One state after the other, and in it the tensors in the order of the set: those of a unit are then one extent in the
+ * file, and a rank's part of it one write. */
 static sh_rc make_tensors(const struct layout *l, int state)
 {
     SH_TRY(make_group(l, l->index->states.name[state]));
@@ -216,6 +232,8 @@ static sh_rc make_file(struct layout *l)
     return SH_OK;
 }
 
+/* The order of the file: structures, digests, texts, tensors, index. It follows from the order of creation, and
+ * check_layout() proves it. */
 static sh_rc make_all(struct layout *l)
 {
     SH_TRY(make_properties(l));
@@ -230,6 +248,7 @@ static sh_rc make_all(struct layout *l)
     return make_index(l);
 }
 
+/* Closes what was opened, also after an error, which is kept. */
 static sh_rc close_all(struct layout *l, sh_rc rc)
 {
     const hid_t lists[] = {l->fcpl, l->fapl, l->gcpl, l->dcpl};
@@ -258,6 +277,8 @@ static sh_rc check_layout(const struct layout *l)
     return SH_OK;
 }
 
+/* In memory only: HDF5 never touches the real file, so it needs no file system that it knows, and no data passes
+ * through it. */
 static sh_rc lay_out(int memory, const char *path, struct sh_ckpt_index *index)
 {
     struct layout l = {
@@ -267,6 +288,8 @@ static sh_rc lay_out(int memory, const char *path, struct sh_ckpt_index *index)
     return check_layout(&l);
 }
 
+/* Rank 0. Space is reserved before anything is written, so that a full disk is found first. The caller closes *memory,
+ * which sh_ckpt_sign() still needs. */
 sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index, int *memory)
 {
     SH_REQUIRE(index->n > 0);
@@ -284,6 +307,7 @@ sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index, int 
     return rc;
 }
 
+/* Digests go into the space that make_digests() has left. */
 static sh_rc put_digest(hid_t file, const char *path, const char *name, const uint64_t *digest)
 {
     hid_t set = H5Dopen2(file, name, H5P_DEFAULT);
@@ -323,6 +347,7 @@ static sh_rc put_digests(hid_t file, const char *path, const struct sh_ckpt_inde
     return put_index_digest(file, path, index->sum);
 }
 
+/* The second and last time that HDF5 writes the structures in memory. */
 static sh_rc put_all(int memory, const char *path, const struct sh_ckpt_index *index)
 {
     char name[SH_CKPT_FD_NAME_BYTES];
@@ -365,6 +390,7 @@ static sh_rc put_structures(const char *path, int fd, int memory, const struct s
     return rc;
 }
 
+/* Over the structures as they lie in memory: what is read back from disk later is compared with this. */
 static sh_rc structures_digest(const char *path, int fd, int64_t bytes, struct sh_hash128 *digest)
 {
     unsigned char *all = sh_calloc((size_t)bytes, 1);
@@ -375,6 +401,8 @@ static sh_rc structures_digest(const char *path, int fd, int64_t bytes, struct s
     return rc;
 }
 
+/* Our own index at the end of the file: a reader that has it never needs HDF5, and knows all digests after two reads.
+ */
 static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *index)
 {
     int64_t bytes = sh_ckpt_packed_bytes(index), at = index->file_bytes - SH_CKPT_FOOTER_BYTES - bytes;
@@ -389,6 +417,8 @@ static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *ind
     return rc;
 }
 
+/* Rank 0, when all data is written and its sums are known. The order is fixed: digests into the structures, then the
+ * digest of the structures into the index, then the index. */
 sh_rc sh_ckpt_sign(const char *path, int fd, int memory, struct sh_ckpt_index *index)
 {
     index->sum = sh_ckpt_index_digest(index);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* One of two checkpoints that are compared. */
 struct side {
     const char *path;
     struct sh_ckpt_index index;
@@ -24,6 +25,7 @@ struct diff {
     int64_t found; /* lines printed: things that differ */
 };
 
+/* Also right to close after a failure. */
 static sh_rc open_side(struct side *s)
 {
     s->buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *s->buffer);
@@ -39,6 +41,7 @@ static void close_side(struct side *s)
     sh_ckpt_index_free(&s->index);
 }
 
+/* Lines as "step: 100 -> 200". */
 static void diff_meta(struct diff *d)
 {
     const struct sh_ckpt_meta *a = &d->a.index.meta, *b = &d->b.index.meta;
@@ -72,6 +75,7 @@ static void diff_config(struct diff *d)
     sh_error_clear();
 }
 
+/* Two distances, since neither says enough alone: 1e-3 is much for a weight of 1e-2 and nothing for one of 100. */
 struct distance {
     double most, relative; /* |a-b|, and that over the larger of |a| and |b| */
     int64_t elems;         /* whose bits differ */
@@ -79,6 +83,7 @@ struct distance {
 
 static void add_distance(const float *a, const float *b, int64_t n, struct distance *d)
 {
+    /* Bits, not values: a NaN equals itself then, and -0 differs from 0. */
     for (int64_t i = 0; i < n; i++) {
         if (memcmp(a + i, b + i, sizeof *a) == 0)
             continue;
@@ -91,6 +96,7 @@ static void add_distance(const float *a, const float *b, int64_t n, struct dista
     }
 }
 
+/* Block by block through two buffers. Nothing is compared with digests; that is `sherd ckpt verify`. */
 static sh_rc measure(struct diff *d, int state, int other, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b,
                      struct distance *far)
 {
@@ -117,6 +123,7 @@ static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a
     return SH_OK;
 }
 
+/* Order of tensors may differ between the files; the hint makes the usual case one comparison. */
 static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t hint)
 {
     char have[100], other[100];
@@ -133,6 +140,7 @@ static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t 
     return SH_OK;
 }
 
+/* States that only one file has. diff_tensors() calls it for both directions. */
 static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const struct sh_ckpt_states *b,
                         const char *path)
 {
@@ -143,6 +151,7 @@ static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const st
         }
 }
 
+/* All of a in b, then what only b has. */
 static sh_rc diff_tensors(struct diff *d)
 {
     diff_states(d, &d->a.index.states, &d->b.index.states, d->a.path);
@@ -160,6 +169,7 @@ static sh_rc diff_tensors(struct diff *d)
     return SH_OK;
 }
 
+/* Returns SH_E_DATA when they differ, so that a script can tell by the exit status. */
 sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out)
 {
     struct diff d = {.a = {.path = a, .fd = -1}, .b = {.path = b, .fd = -1}, .out = out};

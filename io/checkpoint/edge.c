@@ -13,12 +13,14 @@ static int home(const struct sh_ckpt_part *p, int world)
     return (int)(p->block % world);
 }
 
+/* What this rank sends to all others, or gets from them. */
 struct exchange {
     int *count, *place;     /* [world] bytes for each rank, and where they begin */
     char *data;
     int bytes;
 };
 
+/* Places follow from counts. */
 static void make_room(struct exchange *x, int world)
 {
     x->bytes = 0;
@@ -29,6 +31,7 @@ static void make_room(struct exchange *x, int world)
     x->data = sh_calloc((size_t)x->bytes + 1, 1);
 }
 
+/* Sort the parts by the rank that looks after their block. */
 static void fill(struct exchange *x, const struct sh_ckpt_parts *mine, int world)
 {
     for (int i = 0; i < mine->n; i++)
@@ -43,6 +46,7 @@ static void fill(struct exchange *x, const struct sh_ckpt_parts *mine, int world
     free(next);
 }
 
+/* Collective. Counts first, so that each rank knows how much it gets. */
 static sh_rc swap(struct exchange *out, struct exchange *in, int world)
 {
     SH_MPI(MPI_Alltoall(out->count, 1, MPI_INT, in->count, 1, MPI_INT, MPI_COMM_WORLD));
@@ -60,6 +64,7 @@ static int by_place(const void *a, const void *b)
     return x->begin != y->begin ? x->begin - y->begin : x->end - y->end;
 }
 
+/* The blocks that this rank is the home of. */
 struct judge {
     const struct sh_ckpt_index *index;
     int fd;
@@ -67,6 +72,7 @@ struct judge {
     float *buffer;
 };
 
+/* The entry that a block number falls into, by bisection: first_block grows with the entry. */
 static const struct sh_ckpt_entry *entry_of(const struct sh_ckpt_index *index, int64_t block)
 {
     int64_t low = 0, high = index->n - 1;
@@ -80,6 +86,7 @@ static const struct sh_ckpt_entry *entry_of(const struct sh_ckpt_index *index, i
     return &index->entry[low];
 }
 
+/* A part may come twice, from two replicas; both must then have read the same. */
 /* The parts [0, n) of one block, sorted. Returns whether they are the whole block, each element once, and its sum. */
 static bool add_up(const struct sh_ckpt_part *p, int n, int64_t elems, uint64_t *sum, bool *agree)
 {
@@ -98,6 +105,8 @@ static bool add_up(const struct sh_ckpt_part *p, int n, int64_t elems, uint64_t 
     return at == elems;
 }
 
+/* Whole: compare. Contradictory: damaged. Not whole, since nobody asked for the rest of it: read all of the block and
+ * compare that. */
 static sh_rc judge_block(struct judge *j, const struct sh_ckpt_part *p, int n)
 {
     int state = (int)(p->block / j->index->n_blocks);
@@ -116,6 +125,7 @@ static sh_rc judge_block(struct judge *j, const struct sh_ckpt_part *p, int n)
     return sh_ckpt_index_read_block(j->index, j->fd, j->path, state, e, block, j->buffer, &elems);
 }
 
+/* Sorted by block, so the parts of one lie together. */
 static sh_rc judge_all(struct judge *j, const struct sh_ckpt_part *p, int n)
 {
     for (int first = 0, end; first < n; first = end) {
@@ -136,6 +146,8 @@ static sh_rc judge_parts(struct judge *j, struct exchange *in)
     return rc;
 }
 
+/* Blocks at the edges of shards are read in parts by several ranks, and no rank could compare its digest alone. Each
+ * sends the sum of its part to the block's home, which adds up and compares. Collective. */
 sh_rc sh_ckpt_edge_check(const struct sh_ckpt_parts *mine, const struct sh_ckpt_index *index, int fd, const char *path,
                          int world)
 {

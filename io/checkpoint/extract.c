@@ -11,6 +11,7 @@
 
 enum { HEAD_BYTES = 192 }; /* of a .npy file: a multiple of 64, as numpy wants it, with room for 4 dims of 19 digits */
 
+/* A tensor on its way into a .npy file. */
 struct extract {
     const char *path;
     struct sh_new_file out;
@@ -19,6 +20,7 @@ struct extract {
     int state, from;
 };
 
+/* The error lists the names that the file has, without their group, as --state takes them. */
 static sh_rc find_state(struct extract *x, const char *state)
 {
     char all[SH_CKPT_STATES_MAX * SH_CKPT_STATE_NAME] = "";
@@ -33,6 +35,7 @@ static sh_rc find_state(struct extract *x, const char *state)
     return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is none of %s", state, all);
 }
 
+/* The tensor's entry, or an error that names the command which lists them. */
 static sh_rc find_tensor(struct extract *x, const char *name)
 {
     int64_t i = sh_ckpt_index_find(&x->index, name, 0);
@@ -49,6 +52,7 @@ static sh_rc write_head(const struct extract *x)
     unsigned char head[HEAD_BYTES + 1] = "\x93NUMPY\x01";
     char *text = (char *)head + 10;
     int used = snprintf(text, HEAD_BYTES - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    /* Two bytes, little-endian; HEAD_BYTES is below 256, so the second is 0. */
     head[8] = (HEAD_BYTES - 10) % 256;
     for (int d = 0; d < e->ndim; d++)
         used += snprintf(text + used, (size_t)(HEAD_BYTES - 10 - used), "%lld, ", (long long)e->dim[d]);
@@ -58,6 +62,7 @@ static sh_rc write_head(const struct extract *x)
     return sh_file_write(x->out.fd, x->out.temp, head, HEAD_BYTES, 0);
 }
 
+/* Each block is compared with its digest on the way: an extracted array is known to be good. */
 static sh_rc copy_blocks(const struct extract *x, float *buffer)
 {
     const struct sh_ckpt_entry *e = x->entry;
@@ -79,6 +84,7 @@ static sh_rc write_array(const struct extract *x)
     return rc;
 }
 
+/* Under a temporary name: an array that is there is whole. */
 static sh_rc write_file(struct extract *x, const char *out_path)
 {
     SH_TRY(sh_new_file_create(out_path, 0640, &x->out));

@@ -15,6 +15,8 @@
 /* The step in a name like step-00001000.h5, or -1: all else in the folder is none of ours, unfinished files too. */
 static int64_t step_of_name(const char *name)
 {
+    /* strtoll() takes more than it should, such as leading zeros of any number. Printing the step again and comparing
+     * is the exact test. */
     char again[64];
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
         return -1;
@@ -36,12 +38,14 @@ static bool is_unfinished(const char *name)
     return step_of_name(base) >= 0 && strspn(end + 4, "0123456789abcdef") == 16 && strncmp(end + 20, ".tmp", 4) == 0;
 }
 
+/* Unfinished files have step -1 and come last. */
 static int newest_first(const void *a, const void *b)
 {
     const struct sh_ckpt_found *x = a, *y = b;
     return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : strcmp(x->name, y->name);
 }
 
+/* Files of ours only, newest first. The caller frees them with sh_ckpt_folder_free(). */
 sh_rc sh_ckpt_folder_scan(const char *folder, struct sh_ckpt_folder *out)
 {
     DIR *dir = opendir(folder);
@@ -81,6 +85,7 @@ int64_t sh_ckpt_step_of(const char *path)
     return step_of_name(slash ? slash + 1 : path);
 }
 
+/* A folder that is not there yet holds no checkpoint, which is no error: the first job of a chain begins so. */
 sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path)
 {
     struct sh_ckpt_folder f = {0};
@@ -100,6 +105,8 @@ sh_rc sh_ckpt_newest(const char *folder, char **path)
     return sh_ckpt_newest_before(folder, INT64_MAX, path);
 }
 
+/* Renamed before it is deleted: if the process is killed between the two, the rest is an unfinished file, which the
+ * next sweep removes, and never half a checkpoint under its name. */
 sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
 {
     char *path = sh_strfmt("%s/%s", folder, name), *hidden = sh_file_temp_name(path);
@@ -111,6 +118,7 @@ sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
     return rc;
 }
 
+/* Delete what killed jobs left. Only for the holder of the lock. */
 sh_rc sh_ckpt_sweep(const char *folder, int *n)
 {
     struct sh_ckpt_folder f;

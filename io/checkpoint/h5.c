@@ -23,6 +23,7 @@ static bool has_room(void)
  * once more a file whose close has failed, and it crashes (1.10.8). Every file is closed where it was opened. */
 static sh_rc open_library(void)
 {
+    /* The flag is atomic because the writing thread may come here while the main thread reads a checkpoint. */
     static atomic_bool open;
 
     if (!open && !has_room())
@@ -38,6 +39,8 @@ __attribute__((constructor)) static void before_mpi(void)
     sh_mesh_before_start(open_library);
 }
 
+/* Before each use by a thread. Error printing is switched off, as errors are returned; plugins too, since a file must
+ * not choose code to run. */
 sh_rc sh_ckpt_h5_start(void)
 {
     SH_TRY(open_library());
@@ -47,6 +50,7 @@ sh_rc sh_ckpt_h5_start(void)
     return SH_OK;
 }
 
+/* By descriptor: the file may have no name (memory), and another one may have its name by now. */
 const char *sh_ckpt_h5_name(int fd, char name[SH_CKPT_FD_NAME_BYTES])
 {
     snprintf(name, SH_CKPT_FD_NAME_BYTES, "/proc/self/fd/%d", fd);
@@ -61,6 +65,8 @@ static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)
     return 0;
 }
 
+/* The first reason of HDF5's stack, as one line. Out of memory is told apart: an earlier checkpoint would not help
+ * then. */
 sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
 {
     const char *reason = NULL;
@@ -74,6 +80,7 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
                    line);
 }
 
+/* Closing clears HDF5's error stack. It is put back, so that sh_ckpt_h5_fail() can still name the reason. */
 void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)
 {
     hid_t errors = H5Eget_current_stack();
@@ -98,6 +105,7 @@ static herr_t set_cache(hid_t fapl)
     return H5Pset_mdc_config(fapl, &c);
 }
 
+/* What both ways of access share. The caller closes it; H5I_INVALID_HID on failure. */
 static hid_t common_access(void)
 {
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
@@ -124,6 +132,8 @@ hid_t sh_ckpt_h5_serial_access(void)
     return fapl;
 }
 
+/* MPI_COMM_SELF: each rank opens the file for itself, so one that fails does not hang the others in a collective open.
+ */
 hid_t sh_ckpt_h5_mpiio_access(MPI_Info hints)
 {
     hid_t fapl = common_access();

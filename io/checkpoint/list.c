@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+/* -1: it has gone meanwhile. */
 static int64_t bytes_of(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
 
+/* "partial" was never committed; "whole" has a good index, and only "valid" has had all its data compared. */
 static const char *judge(const struct sh_ckpt_found *found, const char *path, bool quick)
 {
     if (found->step < 0)
@@ -22,6 +24,7 @@ static const char *judge(const struct sh_ckpt_found *found, const char *path, bo
     return quick ? "whole" : "valid";
 }
 
+/* One line a file, and a second one with the reason where it is damaged. */
 static void list_one(const char *folder, const struct sh_ckpt_found *found, bool quick, FILE *out)
 {
     char *path = sh_strfmt("%s/%s", folder, found->name);

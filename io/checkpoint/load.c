@@ -16,6 +16,7 @@
 
 enum { TURN = 8 }; /* blocks that a replica reads before it hands them on */
 
+/* A load by all ranks; the stages below fill it one after the other. */
 struct load {
     const char *path;
     enum sh_cfg_trust trust;
@@ -31,11 +32,14 @@ struct load {
     struct sh_move_deadline *deadline;
 };
 
+/* Rank 0 only: owner and mode are the same for all, and 1000 ranks that ask the same metadata server at once are a
+ * load. */
 static sh_rc look_at_owner(struct load *l)
 {
     return l->rank == 0 ? sh_ckpt_trusted(l->path, l->trust) : SH_OK;
 }
 
+/* Rank 0 only; match() sends it to the others. */
 static sh_rc read_index(struct load *l)
 {
     return l->rank == 0 ? sh_ckpt_index_read(l->path, &l->index) : SH_OK;
@@ -56,6 +60,8 @@ static sh_rc match_tensor(struct load *l, int i)
     return SH_OK;
 }
 
+/* The first tensor that the model does not have. At least one exists, since the file has more tensors and all of the
+ * model's were found. */
 static sh_rc name_extra(const struct load *l)
 {
     char *used = sh_calloc((size_t)l->index.n + 1, 1);
@@ -72,6 +78,7 @@ static sh_rc name_extra(const struct load *l)
                    sh_ckpt_shape_text(l->index.entry[i].ndim, l->index.entry[i].dim, have));
 }
 
+/* More states than the run needs are no error: parameters alone can be loaded from any file. */
 static sh_rc match_states(const struct load *l)
 {
     for (int s = 0; s < l->set->states.n; s++)
@@ -81,6 +88,7 @@ static sh_rc match_states(const struct load *l)
     return SH_OK;
 }
 
+/* Collective. From here on every rank has the index and knows where its tensors are. */
 static sh_rc match(struct load *l)
 {
     SH_TRY(sh_ckpt_index_share(&l->index, l->rank));
@@ -96,11 +104,14 @@ static sh_rc open_data(struct load *l)
     return sh_ckpt_index_open_data(&l->index, l->path, &l->file.fd);
 }
 
+/* The list of extents that this rank wants, cut at blocks. */
 static sh_rc plan_reads(struct load *l)
 {
     return sh_ckpt_spans_of_set(&l->wanted, l->set, &l->index, l->place);
 }
 
+/* Ranks that want exactly the same extents are replicas of one shard. The request's hash finds them without knowing the
+ * mesh. Collective. */
 static sh_rc find_replicas(struct load *l)
 {
     uint64_t wish = 0;
@@ -136,6 +147,8 @@ static void read_turn(struct load *l, int first, sh_rc *rc)
         *rc = sh_ckpt_spans_read(&turn, &l->file, &l->index);
 }
 
+/* Each turn is broadcast by the replica that has read it. The others check what they get: the network may damage it
+ * too. */
 static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
 {
     const struct sh_move_replicas *r = &l->replicas;
@@ -149,6 +162,8 @@ static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
     return SH_OK;
 }
 
+/* Rounds in which k replicas read k * TURN blocks, each its own, and pass them on. The file system is then read once
+ * for all replicas: with 8 replicas, an eighth of the bytes. */
 static sh_rc read_together(struct load *l)
 {
     sh_rc own = SH_OK, handed = SH_OK;
@@ -183,6 +198,7 @@ static void add_edges(struct load *l)
     }
 }
 
+/* Collective, even for a rank without edges: it may be the home of others' blocks. */
 static sh_rc check_edges(struct load *l)
 {
     add_edges(l);
@@ -205,6 +221,8 @@ static const struct {
     {"comparing shared blocks", false, check_edges},
 };
 
+/* Every stage ends with an agreement, so that all ranks leave the list at the same place. The deadline watches those
+ * that work; time spent waiting for others is not theirs. */
 static sh_rc run_stage(struct load *l, size_t i)
 {
     sh_move_deadline_enter(l->deadline, stages[i].name);
@@ -223,6 +241,8 @@ static struct sh_move_deadline *start_deadline(const struct load *l, double time
     return d;
 }
 
+/* Collective. On success *meta is the caller's to free. report->damaged tells whether an earlier checkpoint may help:
+ * not when the model does not match or the owner is not trusted. */
 sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {

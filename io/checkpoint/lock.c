@@ -27,6 +27,7 @@ enum { OWNER_MAX = 256 };
 static sh_rc refuse(int fd, const char *path)
 {
     char owner[OWNER_MAX] = "";
+    /* The owner's text comes from a file that anybody in the group may write, so it is cleaned before it is shown. */
     ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     owner[n > 0 ? n : 0] = '\0';
     owner[strcspn(owner, "\n")] = '\0';
@@ -37,6 +38,7 @@ static sh_rc refuse(int fd, const char *path)
     return rc;
 }
 
+/* The batch system's own number of the job, by which a user finds it. */
 static const char *job_id(void)
 {
     static const char *const names[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "FLUX_JOB_ID"};
@@ -46,6 +48,7 @@ static const char *job_id(void)
     return "none";
 }
 
+/* Replace the text by this process; only the holder of the lock writes. */
 static sh_rc sign(int fd, const char *path)
 {
     char host[64] = "", owner[OWNER_MAX];
@@ -56,6 +59,8 @@ static sh_rc sign(int fd, const char *path)
     return sh_file_write(fd, path, owner, n, 0);
 }
 
+/* Three results: held; refused, when another job holds it; and neither, on a file system without locks, where a warning
+ * is all that can be done. */
 static sh_rc take(const char *path, struct sh_ckpt_lock *lock)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -74,6 +79,7 @@ static sh_rc take(const char *path, struct sh_ckpt_lock *lock)
 
 static sh_rc open_and_take(const char *path, struct sh_ckpt_lock *lock)
 {
+    /* O_NOFOLLOW: a link in a shared folder must not make us truncate somebody's file. */
     lock->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
     if (lock->fd < 0)
         return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
@@ -95,6 +101,7 @@ static sh_rc try_to_write(const char *folder)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "checkpoint folder %s cannot be written: ", folder);
 }
 
+/* Rank 0. Free with sh_ckpt_unlock(), which also lets a lock go that is not held. */
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out)
 {
     SH_TRY(sh_file_make_folder(folder));

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A file without an index of its own: only HDF5 knows its step. */
 static sh_rc step_by_child(int fd, const char *path, int64_t bytes, int64_t *step)
 {
     struct sh_ckpt_index index;
@@ -38,6 +39,8 @@ static sh_rc step_of_open(int fd, const char *path, int64_t bytes, int64_t *step
     return sh_ckpt_packed_step(head, step) ? SH_OK : sh_fail(SH_E_DATA, "%s: its index does not begin as one", path);
 }
 
+/* A file whose name says another step than it holds: copied or renamed by hand. Errors mean "not known to be", since
+ * the file is then left alone anyway. */
 bool sh_ckpt_is_misnamed(const char *path, int64_t named, int64_t *step)
 {
     int64_t bytes;
@@ -52,6 +55,8 @@ bool sh_ckpt_is_misnamed(const char *path, int64_t named, int64_t *step)
     return rc == SH_OK && *step != named;
 }
 
+/* A file of another step is in the way of a new one. It is renamed and never overwritten: it may be all that somebody
+ * has. */
 sh_rc sh_ckpt_set_aside(const char *path, int64_t step)
 {
     int64_t inside;

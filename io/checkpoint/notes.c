@@ -16,6 +16,8 @@ static const char *find_note(const char *notes, const char *name)
     return NULL;
 }
 
+/* How much was read back when the file was saved; NULL in files of versions that did not note it. Returns a pointer
+ * into sh_ckpt_verify_name. */
 const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta)
 {
     const char *value = find_note(meta->notes, "checkpoint.verify");

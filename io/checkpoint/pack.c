@@ -37,6 +37,8 @@ enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DI
 enum { PACKED_MOST = 1 << 30 };
 
 enum { FOOTER_ZEROS = 16 };
+/* The footer has a fixed size at the end of the file, so a reader finds the index with one read. Its magic has a byte
+ * above 127 and line ends, which a transfer as text destroys. */
 struct footer {
     int64_t at, bytes;
     struct sh_hash128 digest;
@@ -53,6 +55,7 @@ void sh_ckpt_footer_pack(const struct sh_ckpt_footer *f, unsigned char out[SH_CK
     memcpy(out, &raw, sizeof raw);
 }
 
+/* False: no footer, as in files before minor version 1, or a damaged one. */
 bool sh_ckpt_footer_unpack(const unsigned char bytes[SH_CKPT_FOOTER_BYTES], struct sh_ckpt_footer *out)
 {
     static const unsigned char zeros[FOOTER_ZEROS];
@@ -76,6 +79,7 @@ static int64_t states_bytes(const struct sh_ckpt_states *s)
     return sh_ckpt_major(s) == 1 ? 0 : (int64_t)sizeof(int64_t) + s->n * SH_CKPT_STATE_NAME;
 }
 
+/* Exact: sh_ckpt_pack() allocates this many and fills all. */
 int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -87,6 +91,7 @@ int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
     return bytes + states_bytes(&index->states) + blocks_bytes(index->n_blocks, index->states.n);
 }
 
+/* What an index of a file of this length can have at most. Without the bound a damaged length would be allocated. */
 int64_t sh_ckpt_packed_most(int64_t file_bytes)
 {
     int64_t blocks = file_bytes / (SH_CKPT_BLOCK_ELEMS * 4) + SH_CKPT_TENSORS_MAX;
@@ -95,6 +100,7 @@ int64_t sh_ckpt_packed_most(int64_t file_bytes)
     return most < PACKED_MOST ? most : PACKED_MOST;
 }
 
+/* Append, and move on. */
 static void put(unsigned char **to, const void *data, size_t bytes)
 {
     memcpy(*to, data, bytes);
@@ -120,6 +126,7 @@ static void put_states(unsigned char **to, const struct sh_ckpt_states *s)
         put(to, s->name[i], sizeof s->name[i]);
 }
 
+/* The caller frees it. Order: head, texts, states, tensors, digests. */
 unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -145,6 +152,7 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
     return bytes;
 }
 
+/* Only magic and step, without any check of the rest. */
 bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *step)
 {
     struct head h;
@@ -153,6 +161,7 @@ bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *
     return memcmp(h.magic, index_magic, sizeof h.magic) == 0;
 }
 
+/* By their packed bytes, which is all that a file would have of them. */
 bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_index *b)
 {
     int64_t bytes = sh_ckpt_packed_bytes(a);
@@ -175,6 +184,7 @@ static sh_rc refuse(const struct rest *r, const char *why)
     return sh_fail(SH_E_DATA, "%s: its index is damaged: %s; take an earlier checkpoint", r->path, why);
 }
 
+/* The only way bytes leave the buffer: bounds are checked here, once. */
 static sh_rc take(struct rest *r, void *to, int64_t bytes)
 {
     if (bytes < 0 || bytes > r->bytes)
@@ -185,6 +195,7 @@ static sh_rc take(struct rest *r, void *to, int64_t bytes)
     return SH_OK;
 }
 
+/* Everything that sizes an allocation later is bounded by bytes that are really there. */
 static sh_rc check_head(const struct rest *r, const struct head *h)
 {
     if (memcmp(h->magic, index_magic, sizeof h->magic) != 0)
@@ -205,6 +216,7 @@ static sh_rc check_head(const struct rest *r, const struct head *h)
     return SH_OK;
 }
 
+/* A zero inside would let a text end earlier than its length says. */
 static sh_rc take_text(struct rest *r, int64_t bytes, char **text)
 {
     if (bytes < 0 || bytes > r->bytes || bytes > SH_CKPT_TEXT_MAX || memchr(r->at, '\0', (size_t)bytes))
@@ -225,6 +237,8 @@ static bool is_state(const struct sh_ckpt_states *s, int i)
     return strncmp(name, group, strlen(group)) == 0 && *own && !strchr(own, '/') && sh_ckpt_states_find(s, name) == i;
 }
 
+/* Format 1 has no names in the file. A file of format 2 with the states of format 1 does not exist, so it is refused.
+ */
 static sh_rc take_states(struct rest *r, uint32_t major, struct sh_ckpt_states *s)
 {
     int64_t n;
@@ -244,6 +258,7 @@ static sh_rc take_states(struct rest *r, uint32_t major, struct sh_ckpt_states *
     return sh_ckpt_major(s) == (int)major ? SH_OK : refuse(r, "its states are those of another version");
 }
 
+/* '/' would address another dataset. */
 static sh_rc take_name(struct rest *r, int64_t bytes, char name[SH_CKPT_NAME_MAX + 1])
 {
     if (bytes < 1 || bytes > SH_CKPT_NAME_MAX || bytes > r->bytes || memchr(r->at, '\0', (size_t)bytes))
@@ -253,6 +268,7 @@ static sh_rc take_name(struct rest *r, int64_t bytes, char name[SH_CKPT_NAME_MAX
     return strchr(name, '/') || !sh_ckpt_name_is_clean(name) ? refuse(r, "a tensor has an impossible name") : SH_OK;
 }
 
+/* Products are checked for overflow: four dims of 2^16 are 2^64 elements, which would wrap to 0. */
 static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)
 {
     int64_t bytes;
@@ -269,6 +285,7 @@ static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)
     return SH_OK;
 }
 
+/* A tensor must lie between the structures and the index, completely. */
 static sh_rc take_tensor(struct rest *r, int64_t begin, int states, struct sh_ckpt_entry *e)
 {
     struct tensor_head head;
@@ -288,6 +305,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
+/* Sorted, since comparing each pair of 100,000 names would take minutes. */
 static sh_rc check_names(const struct rest *r, const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_entry **sorted = sh_calloc((size_t)index->n + 1, sizeof(struct sh_ckpt_entry *));
@@ -344,6 +362,7 @@ static void take_numbers(const struct head *h, struct sh_ckpt_index *index)
     index->meta.tokens = h->tokens;
 }
 
+/* In the order of sh_ckpt_pack(). Each step uses only what the steps before have checked. */
 static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
 {
     struct sh_ckpt_meta *m = &index->meta;
@@ -369,6 +388,8 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     return SH_OK;
 }
 
+/* On success *out is the caller's. `end` is where the data ends: the index's own place, or the file's length in files
+ * without one. */
 sh_rc sh_ckpt_unpack(const unsigned char *bytes, int64_t n, const char *path, int64_t file_bytes, int64_t end,
                      struct sh_ckpt_index *out)
 {

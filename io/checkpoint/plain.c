@@ -14,6 +14,7 @@ enum {
 
 enum { WRITING_FLAGS = 5 }; /* opened for writing, or for one writer with many readers, and never closed */
 
+/* Unaligned, hence memcpy. */
 static uint64_t address_at(const unsigned char *superblock, int at)
 {
     uint64_t address;
@@ -21,6 +22,8 @@ static uint64_t address_at(const unsigned char *superblock, int at)
     return address;
 }
 
+/* Before HDF5 sees the file: signature, kind, closed by its writer, and length. These catch cut and half-written files
+ * at once, with a message of their own. */
 sh_rc sh_ckpt_plain_file(int fd, const char *path, int64_t bytes)
 {
     static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -67,6 +70,7 @@ static sh_rc check_links(hid_t file, const char *path, const char *name)
     return SH_OK;
 }
 
+/* The caller closes *group. */
 sh_rc sh_ckpt_plain_group(hid_t file, const char *path, const char *name, hid_t *group)
 {
     SH_TRY(check_links(file, path, name));
@@ -76,6 +80,7 @@ sh_rc sh_ckpt_plain_group(hid_t file, const char *path, const char *name, hid_t 
     return SH_OK;
 }
 
+/* Why a dataset is not stored as plain bytes at one place; NULL: it is. Only such data can be read without HDF5. */
 static const char *storage_fault(hid_t dcpl)
 {
     if (H5Pget_layout(dcpl) != H5D_CONTIGUOUS)
@@ -87,6 +92,7 @@ static const char *storage_fault(hid_t dcpl)
     return NULL;
 }
 
+/* Texts may have any fixed length; numbers must be exactly the type. */
 static bool type_fits(hid_t found, hid_t wanted)
 {
     if (H5Tget_class(wanted) == H5T_STRING)
@@ -94,6 +100,7 @@ static bool type_fits(hid_t found, hid_t wanted)
     return H5Tequal(found, wanted) > 0;
 }
 
+/* Also for scalars, which have no dims and one element. */
 static sh_rc take_shape(hid_t set, const char *path, const char *name, struct sh_ckpt_plain *p)
 {
     hsize_t dim[H5S_MAX_RANK];
@@ -114,6 +121,7 @@ static sh_rc take_shape(hid_t set, const char *path, const char *name, struct sh
     return SH_OK;
 }
 
+/* The data lies at [offset, offset + bytes) and all of it within the file. */
 static sh_rc take_place(hid_t set, size_t elem_bytes, const char *path, const char *name, int64_t file_bytes,
                         struct sh_ckpt_plain *p)
 {
@@ -127,6 +135,7 @@ static sh_rc take_place(hid_t set, size_t elem_bytes, const char *path, const ch
     return SH_OK;
 }
 
+/* Handles are closed before the verdict, so that no path leaks one. */
 static sh_rc take_dataset(hid_t set, const char *path, const char *name, hid_t wanted, int64_t file_bytes,
                           struct sh_ckpt_plain *p)
 {
@@ -146,6 +155,7 @@ static sh_rc take_dataset(hid_t set, const char *path, const char *name, hid_t w
     return take_place(set, elem_bytes, path, name, file_bytes, p);
 }
 
+/* All that a reader needs to take the data with read() alone. */
 sh_rc sh_ckpt_plain_dataset(hid_t file, const char *path, const char *name, hid_t type, int64_t file_bytes,
                             struct sh_ckpt_plain *out)
 {
@@ -160,6 +170,7 @@ sh_rc sh_ckpt_plain_dataset(hid_t file, const char *path, const char *name, hid_
     return rc;
 }
 
+/* A scalar of 64 bits, signed or not. */
 static bool is_number(hid_t attr)
 {
     hid_t type = H5Aget_type(attr), space = H5Aget_space(attr);
@@ -172,6 +183,7 @@ static bool is_number(hid_t attr)
     return fits;
 }
 
+/* `value` has 8 bytes. */
 sh_rc sh_ckpt_plain_number(hid_t file, const char *path, const char *name, void *value)
 {
     hid_t attr = H5Aopen_by_name(file, "/meta", name, H5P_DEFAULT, H5P_DEFAULT);
@@ -200,6 +212,7 @@ static bool is_word(hid_t attr, const char *word)
     return is;
 }
 
+/* An attribute that must be exactly `word`. */
 sh_rc sh_ckpt_plain_word(hid_t file, const char *path, const char *name, const char *word)
 {
     char why[100];

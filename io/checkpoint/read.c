@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* A file that is not trusted yet: every number in it is checked before it is used. */
 struct reader {
     const char *path;
     int fd;
@@ -33,6 +34,7 @@ static sh_rc read_bytes(const struct reader *r, int64_t at, int64_t bytes, unsig
     return rc;
 }
 
+/* *found false: the file is older than footers, or its end is damaged; read_by_child() tells these apart. */
 static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer, bool *found)
 {
     unsigned char bytes[SH_CKPT_FOOTER_BYTES];
@@ -44,6 +46,7 @@ static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer, 
     return SH_OK;
 }
 
+/* The index must fill all between its begin and the footer: one more condition that a damaged number has to meet. */
 static sh_rc check_footer(const struct reader *r, const struct sh_ckpt_footer *f)
 {
     if (f->major < 1 || f->major > SH_CKPT_MAJOR)
@@ -73,6 +76,7 @@ static sh_rc check_structures(const struct reader *r, const struct sh_ckpt_index
     return same ? SH_OK : damaged(r, "HDF5's structures do not match their digest");
 }
 
+/* From cheap to dear: digest of the index, its contents, then the structures that it vouches for. */
 static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, const unsigned char *bytes,
                     struct sh_ckpt_index *out)
 {
@@ -89,6 +93,7 @@ static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, cons
     return rc;
 }
 
+/* The path of all new files: no HDF5, no child. */
 static sh_rc read_own(const struct reader *r, const struct sh_ckpt_footer *f, struct sh_ckpt_index *out)
 {
     unsigned char *bytes;
@@ -109,6 +114,7 @@ static sh_rc read_by_child(const struct reader *r, struct sh_ckpt_index *out)
     return damaged(r, "its index is not at its end");
 }
 
+/* A file under another step's name would make "newest" mean something else. Names that are no step's are free. */
 static sh_rc check_name(const struct reader *r, const struct sh_ckpt_index *index)
 {
     int64_t named = sh_ckpt_step_of(r->path);
@@ -134,6 +140,7 @@ static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
     return rc;
 }
 
+/* The descriptor is closed again: data is read later, by those who need it. */
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out)
 {
     struct reader r = {.path = path};

@@ -14,6 +14,7 @@ bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, 
     return keep->latest == 0 || step >= good || newer < keep->latest || (keep->every > 0 && step % keep->every == 0);
 }
 
+/* `only_say` is a dry run. */
 static sh_rc drop(const char *folder, const char *name, bool only_say, FILE *out)
 {
     if (!only_say)
@@ -50,6 +51,7 @@ static sh_rc apply(const char *folder, const struct sh_ckpt_folder *f, const str
     return SH_OK;
 }
 
+/* Local, after a save: step `good` is the one that was just committed. */
 sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good)
 {
     struct sh_ckpt_folder f;
@@ -77,6 +79,7 @@ static sh_rc find_good(const char *folder, const struct sh_ckpt_folder *f, int64
     return sh_fail(SH_E_DATA, "%s has no valid checkpoint: nothing is deleted", folder);
 }
 
+/* With the lock held, so that no job writes a newer one meanwhile. */
 static sh_rc prune_locked(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out)
 {
     struct sh_ckpt_folder f;
@@ -98,6 +101,7 @@ static sh_rc sweep(const char *folder, FILE *out)
     return SH_OK;
 }
 
+/* For a user, who may point at any folder: all data of the newest is compared before an older one is deleted. */
 sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out)
 {
     struct sh_ckpt_lock *lock = NULL;

@@ -37,6 +37,11 @@ struct sh_ckpt_ring {
     struct head *head;
 };
 
+/* A ring in shared memory by which the ranks of a node pass chunks to the rank that writes. Chunk `job` uses slot job %
+ * SLOTS in round job / SLOTS:
+ *  producers  enter (wait for the round), fill, add
+ *  writer     wait (until all bytes are there), write, leave (next round)
+ * Collective in `group`; *out stays NULL where no memory can be shared. */
 sh_rc sh_ckpt_ring_create(MPI_Comm group, struct sh_ckpt_ring **out)
 {
     int fd;
@@ -60,8 +65,10 @@ void sh_ckpt_ring_destroy(struct sh_ckpt_ring *ring)
     free(ring);
 }
 
+/* All waiters: several producers may wait for one slot. */
 static void wake(_Atomic uint32_t *word)
 {
+    /* The word lies in shared memory, so the futex is not a private one. */
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -77,6 +84,7 @@ static bool wait_until(struct sh_ckpt_ring *ring, _Atomic uint32_t *word, uint32
     return true;
 }
 
+/* NULL: given up by some rank. Several ranks may enter the same job and fill different parts of it. */
 char *sh_ckpt_ring_enter(struct sh_ckpt_ring *ring, int64_t job)
 {
     if (!wait_until(ring, &ring->head->slot[job % SLOTS].round, (uint32_t)(job / SLOTS)))
@@ -90,6 +98,7 @@ void sh_ckpt_ring_add(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
     wake(&ring->head->slot[job % SLOTS].filled);
 }
 
+/* The writer's side: false when a producer has failed. */
 bool sh_ckpt_ring_wait(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
 {
     return wait_until(ring, &ring->head->slot[job % SLOTS].filled, (uint32_t)bytes);
@@ -98,11 +107,13 @@ bool sh_ckpt_ring_wait(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
 void sh_ckpt_ring_leave(struct sh_ckpt_ring *ring, int64_t job)
 {
     struct state *slot = &ring->head->slot[job % SLOTS];
+    /* The order matters: once the round has moved on, a producer may add to `filled`. */
     atomic_store(&slot->filled, 0);
     atomic_fetch_add(&slot->round, 1);
     wake(&slot->round);
 }
 
+/* After a failure of any rank, so that none waits for bytes that never come. */
 void sh_ckpt_ring_give_up(struct sh_ckpt_ring *ring)
 {
     atomic_store(&ring->head->given_up, 1);

@@ -41,6 +41,7 @@ static sh_rc decide(const char *folder, const struct sh_ckpt_options *options, b
     return SH_OK;
 }
 
+/* Collective. Rank 0 decides for all: the ranks of one file must use one I/O method. */
 sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *options, enum sh_cfg_io *road)
 {
     int rank, world, node_rank, node_size, smallest;
@@ -53,6 +54,7 @@ sh_rc sh_ckpt_road_choose(const char *folder, const struct sh_ckpt_options *opti
     return rc;
 }
 
+/* Writes a zero into the text of the hint. */
 static sh_rc add_hint(MPI_Info info, char *hint)
 {
     char *equals = strchr(hint, '=');
@@ -73,6 +75,7 @@ static sh_rc add_hints(MPI_Info info, const char *hints)
     return rc;
 }
 
+/* MPI_INFO_NULL without hints. The caller frees it otherwise. */
 sh_rc sh_ckpt_road_info(const char *hints, MPI_Info *info)
 {
     MPI_Info made;
@@ -107,6 +110,7 @@ static int create_with(const char *path, MPI_Info info)
     return mpi_rc == MPI_SUCCESS ? MPI_File_close(&file) : mpi_rc;
 }
 
+/* Rank 0. With hints the file has to be created by MPI-IO: striping, for one, can only be chosen at creation. */
 sh_rc sh_ckpt_road_create(const char *path, const char *hints, int *fd)
 {
     MPI_Info info;

@@ -16,6 +16,8 @@ static void note_verify(struct sh_ckpt_meta *meta, enum sh_cfg_verify verify)
     free(notes);
 }
 
+/* Collective. Errors are agreed, so that all ranks or none go on to the stages. Close with sh_ckpt_saving_close() in
+ * any case. */
 sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
                           const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options)
 {
@@ -31,6 +33,7 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
     return sh_agree(rc);
 }
 
+/* Without an agreement; time is added to the stage's phase. */
 sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
 {
     int64_t begin = sh_now_ns();
@@ -39,6 +42,7 @@ sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
     return rc;
 }
 
+/* One stage with its agreement. Collective. */
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
 {
     sh_move_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
@@ -49,6 +53,7 @@ sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
     return sh_agree(rc);
 }
 
+/* Collective if it was not committed. The temporary file of a save that failed is deleted by rank 0. */
 void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
 {
     sh_move_deadline_stop(s->deadline);
@@ -69,6 +74,7 @@ void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
     sh_ckpt_index_free(&s->written);
 }
 
+/* Collective, and synchronous: all stages in a row. */
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes)
 {

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+/* Rank 0's text to all. Others allocate it. */
 static sh_rc share_text(char **text, int rank)
 {
     int64_t bytes = rank == 0 ? (int64_t)strlen(*text) : 0;
@@ -14,6 +15,7 @@ static sh_rc share_text(char **text, int rank)
     return sh_mesh_bcast(*text, bytes, 0);
 }
 
+/* In the order of dependence: sizes, texts, entries, then block numbers, which size the digests. */
 static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index *sizes, int rank)
 {
     if (rank != 0) {
@@ -33,6 +35,7 @@ static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index 
     return SH_OK;
 }
 
+/* Collective. Rank 0's index to all; what others had is freed first. */
 sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank)
 {
     struct sh_ckpt_index sizes = {0};

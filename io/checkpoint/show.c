@@ -16,6 +16,7 @@ sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
     return SH_OK;
 }
 
+/* Of one state. */
 static int64_t elements(const struct sh_ckpt_index *index)
 {
     int64_t elems = 0;

@@ -65,6 +65,7 @@ static int64_t first_block(const struct sh_ckpt_entry *e, int64_t at)
     return block < sh_ckpt_blocks(e->elems) ? block : sh_ckpt_blocks(e->elems);
 }
 
+/* The last block may be short, hence the limit. */
 static int64_t block_begin(const struct sh_ckpt_entry *e, int64_t block)
 {
     int64_t begin = block * SH_CKPT_BLOCK_ELEMS;
@@ -136,6 +137,7 @@ int sh_ckpt_spans_ranges(struct sh_ckpt_spans *spans, struct sh_ckpt_range **ran
     return n;
 }
 
+/* The digest of the copy was made before the write, so the change happened in memory. */
 static sh_rc has_changed(const struct sh_ckpt_span *s)
 {
     int64_t first = s->block * SH_CKPT_BLOCK_ELEMS + s->at;

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What the caller promises, checked before anything is created: a piece past its tensor would write over its neighbour.
+ */
 static sh_rc check_pieces(const struct sh_ckpt_set *set)
 {
     for (int i = 0; i < set->n_pieces; i++) {
@@ -28,6 +30,7 @@ static sh_rc check_pieces(const struct sh_ckpt_set *set)
     return SH_OK;
 }
 
+/* Names, HDF5 and the folder. The temporary name needs up to 64 bytes more than the path, which are kept free here. */
 static sh_rc prepare(struct sh_ckpt_saving *s)
 {
     int n = snprintf(s->path, sizeof s->path, "%s/step-%08lld.h5", s->folder, (long long)s->index.meta.step);
@@ -38,11 +41,13 @@ static sh_rc prepare(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_file_make_folder(s->folder) : SH_OK;
 }
 
+/* Collective: see sh_ckpt_road_choose(). */
 static sh_rc choose_road(struct sh_ckpt_saving *s)
 {
     return sh_ckpt_road_choose(s->folder, &s->options, &s->road);
 }
 
+/* The extents that this rank writes, and how many elements of each tensor it covers, for add_digests() to compare. */
 static sh_rc list_spans(struct sh_ckpt_saving *s)
 {
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
@@ -66,6 +71,8 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
         const struct sh_ckpt_span *span = &s->spans.span[i];
         s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
     }
+    /* How many elements all ranks cover together. More or fewer than the tensor has means that two ranks write one
+     * element, or that none does. */
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
     for (int k = 0; k < s->index.states.n; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
@@ -94,6 +101,8 @@ static sh_rc create_file(struct sh_ckpt_saving *s)
     return rc;
 }
 
+/* Rank 0. The file is created in create_file() and laid out here, on the writing thread when the save is asynchronous.
+ */
 static sh_rc lay_out(struct sh_ckpt_saving *s)
 {
     struct sh_ckpt_index *x = &s->index;
@@ -106,6 +115,8 @@ static sh_rc lay_out(struct sh_ckpt_saving *s)
     return rc;
 }
 
+/* Collective. Every rank opens the file by the name that rank 0 made: a folder that is another one on some node is
+ * found here, before data is written. */
 static sh_rc open_file(struct sh_ckpt_saving *s)
 {
     SH_TRY(sh_mesh_bcast(s->temp, sizeof s->temp, 0));
@@ -115,6 +126,7 @@ static sh_rc open_file(struct sh_ckpt_saving *s)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "the checkpoint folder must be the same on all nodes: ");
 }
 
+/* Only for direct writes; MPI-IO chooses its own aggregators. */
 static sh_rc choose_writers(struct sh_ckpt_saving *s)
 {
     if (s->road != SH_IO_DIRECT)
@@ -122,6 +134,7 @@ static sh_rc choose_writers(struct sh_ckpt_saving *s)
     return sh_ckpt_writers_choose(&s->writers, &s->spans, s->options.writers_per_node, s->options.ranks_per_node);
 }
 
+/* Collective in time only: each rank writes its own pieces through its own handle. */
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
     if (s->road != SH_IO_MPIIO)
@@ -135,6 +148,8 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
     struct sh_file_direct file;
     if (s->road != SH_IO_DIRECT)
         return SH_OK;
+    /* Read back from the cache later, so the data has to be in it; else past the page cache, which it would only fill.
+     */
     if (s->options.verify == SH_VERIFY_CACHE)
         sh_file_cached_open(s->temp, s->fd, &file);
     else
@@ -144,6 +159,7 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
     return rc;
 }
 
+/* Rank 0: digests, structures and index are written when all data is. */
 static sh_rc sign(struct sh_ckpt_saving *s)
 {
     return s->rank == 0 ? sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index) : SH_OK;
@@ -169,6 +185,7 @@ static sh_rc read_index(struct sh_ckpt_saving *s)
     return SH_OK;
 }
 
+/* Collective: every rank verifies a part, and needs what the file says, not what memory says. */
 static sh_rc share_index(struct sh_ckpt_saving *s)
 {
     return sh_ckpt_index_share(&s->written, s->rank);
@@ -202,6 +219,9 @@ static sh_rc retain(struct sh_ckpt_saving *s)
     return SH_OK;
 }
 
+/* The stages of a save, in order. Each ends with an agreement of all ranks. A local one uses no MPI, so that a thread
+ * may run it; the others run on the caller's thread. Until "renaming" the file has a temporary name, so a failure at
+ * any stage leaves the older checkpoints as they are. */
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
     {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_road},

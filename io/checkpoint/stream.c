@@ -15,11 +15,13 @@
 
 enum { BLOCK_BYTES = SH_CKPT_BLOCK_ELEMS * 4, THREADS = 4 };
 
+/* A block of a tensor's parameters is one job of the thread pool. */
 struct job {
     int tensor;
     int64_t block;
 };
 
+/* A checkpoint that is written from a stream of blocks. */
 struct stream {
     char *path, *temp; /* temp NULL: no file yet */
     struct sh_ckpt_index index, written;
@@ -31,6 +33,7 @@ struct stream {
     struct sh_ckpt_lock *lock;
 };
 
+/* All blocks of all tensors, in the order of the file. */
 static void list_jobs(struct stream *s)
 {
     int cap = 0, n = 0;
@@ -61,6 +64,7 @@ static sh_rc write_block(void *arg, int64_t i, char *buffer)
     return SH_OK;
 }
 
+/* lstat(): a dangling link is in the way, too. */
 static sh_rc refuse_existing(const struct stream *s)
 {
     struct stat st;
@@ -69,6 +73,7 @@ static sh_rc refuse_existing(const struct stream *s)
     return sh_fail(SH_E_USAGE, "%s exists already; give another folder, or delete it", s->path);
 }
 
+/* As a save of one rank does it: temporary name, space reserved, structures in memory. */
 static sh_rc create(struct stream *s)
 {
     char *temp = sh_file_temp_name(s->path);
@@ -80,6 +85,7 @@ static sh_rc create(struct stream *s)
     return rc == SH_OK ? sh_ckpt_create(s->temp, s->fd, &s->index, &s->memory) : rc;
 }
 
+/* All data is read back from the disk and compared with the digests that were made when it was written. */
 static sh_rc verify(struct stream *s)
 {
     SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
@@ -88,6 +94,7 @@ static sh_rc verify(struct stream *s)
     return sh_ckpt_index_verify(&s->written, s->fd, s->temp, 0, 1, true);
 }
 
+/* The order of a save, by one process: lock, create, write and sum in parallel, sign, sync, verify, publish. */
 static sh_rc write_file(struct stream *s, const char *folder)
 {
     SH_TRY(sh_ckpt_h5_start());
@@ -103,6 +110,7 @@ static sh_rc write_file(struct stream *s, const char *folder)
     return sh_file_publish(s->fd, s->temp, s->path);
 }
 
+/* Also after a failure at any point; a file that is not committed is deleted. */
 static void close_file(struct stream *s, bool committed)
 {
     if (s->memory >= 0)
@@ -118,6 +126,8 @@ static void close_file(struct stream *s, bool committed)
     free(s->temp);
 }
 
+/* A checkpoint whose parameters come from elsewhere, block by block, so that a model larger than memory can be
+ * converted. Local. The caller frees *path. */
 sh_rc sh_ckpt_stream(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                      sh_ckpt_stream_read read, void *arg, char **path)
 {

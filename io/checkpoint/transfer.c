@@ -22,6 +22,7 @@ struct chunk {
     int first;
 };
 
+/* Chunks are made by one of the two functions below, and worked off by the thread pool. */
 struct transfer {
     struct sh_ckpt_spans *spans;
     const struct sh_file_direct *file;
@@ -31,17 +32,20 @@ struct transfer {
     int n, cap;
 };
 
+/* A chunk of 0 bytes, which the caller lengthens. */
 static void begin_chunk(struct transfer *t, int64_t offset, int first)
 {
     t->chunk = sh_grow(t->chunk, t->n, &t->cap, sizeof *t->chunk);
     t->chunk[t->n++] = (struct chunk){.offset = offset, .first = first};
 }
 
+/* Whether `at` is where the newest chunk ends. */
 static bool continues(const struct transfer *t, int64_t at)
 {
     return t->n > 0 && t->chunk[t->n - 1].offset + t->chunk[t->n - 1].bytes == at;
 }
 
+/* In the file. */
 static int64_t end_of(const struct sh_ckpt_span *s)
 {
     return sh_ckpt_span_at(s) + s->elems * 4;
@@ -53,6 +57,8 @@ static void cut_at_multiples(struct transfer *t)
     for (int i = 0, first = 0; i < t->writers->n_ranges; i++) {
         int64_t at = t->writers->range[i].at, end = at + t->writers->range[i].bytes;
         while (at < end) {
+            /* The next multiple of CHUNK_BYTES: with 8 MiB chunks, a range at 1 MiB gets chunks of 7 MiB, then 8 MiB
+             * each, all ending at aligned places. */
             int64_t next = at - at % CHUNK_BYTES + CHUNK_BYTES, n = (next < end ? next : end) - at;
             while (first < t->spans->n && end_of(&t->spans->span[first]) <= at)
                 first++;
@@ -80,6 +86,7 @@ static void cut_at_spans(struct transfer *t)
 static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char *to)
 {
     uint64_t sum = 0;
+    /* In pieces that the cache holds between the copy and the sum. */
     for (int64_t at = skip; at < skip + bytes; at += CACHED_BYTES) {
         int64_t n = skip + bytes - at < CACHED_BYTES ? skip + bytes - at : CACHED_BYTES;
         float *here = (float *)(void *)(to + (at - skip));
@@ -87,6 +94,7 @@ static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char 
         sh_floats_get(from, n / 4, here);
         sum += sh_ckpt_digest_floats(s->seed, s->block, s->early ? given : from, s->at + at / 4, n / 4);
     }
+    /* Several threads may have parts of one span when a chunk ends in it. Addition commutes, so relaxed is enough. */
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
 }
 
@@ -103,6 +111,7 @@ static int64_t give_own(const struct transfer *t, const struct chunk *c, char *b
     return given;
 }
 
+/* A job of the thread pool when the rank writes alone. */
 static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
@@ -111,6 +120,7 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
     return sh_file_direct_write(t->file, buffer, c->offset, c->offset + c->bytes);
 }
 
+/* Whether this rank has data in the chunk. */
 static bool has_part(const struct transfer *t, const struct chunk *c)
 {
     return c->first < t->spans->n && sh_ckpt_span_at(&t->spans->span[c->first]) < c->offset + c->bytes;
@@ -125,6 +135,7 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
     struct sh_ckpt_ring *ring = t->writers->ring;
     char *slot;
     (void)no_buffer;
+    /* Nothing to give and nothing to write: the ring counts bytes, so nobody waits for this rank. */
     if (!t->writers->writes && !has_part(t, c))
         return SH_OK;
     if (!(slot = sh_ckpt_ring_enter(ring, job)))
@@ -140,6 +151,7 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
     return rc;
 }
 
+/* Only a whole block has a digest of its own; parts are compared by check_edges() in load.c. */
 static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *index, const char *path)
 {
     const struct sh_ckpt_entry *e = s->entry;
@@ -149,6 +161,7 @@ static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *i
                : SH_OK;
 }
 
+/* Sum what is in memory, as when another replica has read it. */
 static void sum_data(struct sh_ckpt_span *s)
 {
     s->sum = sh_ckpt_digest_floats(s->seed, s->block, s->data, s->at, s->elems);
@@ -160,6 +173,7 @@ sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const struct sh_ckpt_index *ind
     return compare(s, index, path);
 }
 
+/* From the buffer to its place, and compare. No place: it is only verified. */
 static sh_rc take_span(const struct transfer *t, struct sh_ckpt_span *s, const float *from)
 {
     if (!sh_floats_none(s->data))
@@ -168,6 +182,7 @@ static sh_rc take_span(const struct transfer *t, struct sh_ckpt_span *s, const f
     return compare(s, t->index, t->file->path);
 }
 
+/* A job: one large read past the page cache, then its spans one by one. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
@@ -199,6 +214,7 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_span *s, char *b
     return compare(s, t->index, t->file->path);
 }
 
+/* A job: the spans of a chunk, each by reads of its own. The page cache joins them. */
 static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
@@ -209,6 +225,7 @@ static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
+/* Frees the chunks in any case. */
 static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
     sh_rc rc = sh_move_crew_run(t->n, TRANSFERS, buffer_bytes, work, t);
@@ -216,6 +233,8 @@ static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *a
     return rc;
 }
 
+/* Returns when all of this rank's data is written, as its thread or through its group's writer. Spans have their sums
+ * then. */
 sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_ckpt_writers *writers,
                           const struct sh_file_direct *file)
 {
@@ -224,6 +243,7 @@ sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_ckpt_writ
     return writers->ring ? run(&t, 0, pass_chunk) : run(&t, BUFFER_BYTES, write_chunk);
 }
 
+/* Every span is read, summed and, if it is a whole block, compared. */
 sh_rc sh_ckpt_spans_read(struct sh_ckpt_spans *spans, const struct sh_file_direct *file, const struct sh_ckpt_index *index)
 {
     struct transfer t = {.spans = spans, .file = file, .index = index};
@@ -239,6 +259,7 @@ static sh_rc sum_span(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
+/* Before MPI-IO writes, which has no place to sum on the way. */
 sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads)
 {
     return sh_move_crew_run(spans->n, threads, 0, sum_span, spans);

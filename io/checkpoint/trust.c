@@ -15,6 +15,7 @@
 
 #define CURE "or set checkpoint.trust=any (sherd ckpt: --trust any) where you trust them"
 
+/* Root can change any file anyway. */
 static bool is_trusted_owner(uid_t owner)
 {
     return owner == 0 || owner == geteuid();
@@ -23,6 +24,7 @@ static bool is_trusted_owner(uid_t owner)
 /* The group of one user, as many systems make them, with a umask that lets the group write. */
 static bool is_private_group(gid_t gid, uid_t owner)
 {
+    /* getpwuid() and getgrgid() may ask a directory service, so they are called only when the mode leaves it open. */
     const struct passwd *user = getpwuid(owner);
     const struct group *group = user ? getgrgid(gid) : NULL;
     if (!group || strcmp(group->gr_name, user->pw_name) != 0)
@@ -33,6 +35,7 @@ static bool is_private_group(gid_t gid, uid_t owner)
     return true;
 }
 
+/* The name says whom to ask. */
 static sh_rc refuse_owner(const char *what, const char *path, uid_t owner)
 {
     const struct passwd *user = getpwuid(owner);
@@ -48,6 +51,7 @@ static sh_rc refuse_mode(const char *what, const char *path, const struct stat *
                    all ? "everybody" : "all of the group ", all ? "" : group ? group->gr_name : "that it has", all ? "o" : "g");
 }
 
+/* A group of one user is no other. */
 static bool others_may_write(const struct stat *st)
 {
     return st->st_mode & S_IWOTH || (st->st_mode & S_IWGRP && !is_private_group(st->st_gid, st->st_uid));
@@ -62,6 +66,7 @@ static sh_rc judge(const char *what, const char *path, const struct stat *st)
     return others_may_write(st) && !sticky ? refuse_mode(what, path, st) : SH_OK;
 }
 
+/* Who can write the folder can replace the file in it. */
 static sh_rc judge_folder(const char *folder)
 {
     struct stat st;

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+/* Every rank compares the length with rank 0's: nodes that see different files must not mix them. The caller closes
+ * *fd. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd)
 {
     int64_t bytes;
@@ -21,6 +23,7 @@ sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *pat
     return SH_OK;
 }
 
+/* Always an error; its text is the same wherever damage is found. */
 sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
                             const struct sh_ckpt_entry *e, int64_t block)
 {
@@ -45,6 +48,8 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
     return SH_OK;
 }
 
+/* `part` of `parts` equal shares, so that ranks can divide the work. From the disk, not from the page cache, which
+ * would only prove that memory is good. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
                            bool from_disk)
 {

@@ -17,6 +17,7 @@ struct reader {
     hid_t file;
 };
 
+/* The version first: everything else may be different in another one. */
 static sh_rc check_format(const struct reader *r, int expected)
 {
     int64_t major, block_elems;
@@ -36,6 +37,7 @@ static sh_rc check_format(const struct reader *r, int expected)
     return SH_OK;
 }
 
+/* Into *text, which the caller frees, also after an error. */
 static sh_rc read_text(const struct reader *r, const char *name, char **text)
 {
     struct sh_ckpt_plain p;
@@ -80,6 +82,7 @@ struct link {
     char name[SH_CKPT_NAME_MAX + 1];
 };
 
+/* One state's group while its links are read. */
 struct listing {
     const struct reader *r;
     struct sh_ckpt_index *index;
@@ -89,12 +92,14 @@ struct listing {
     sh_rc rc;
 };
 
+/* One text for all that can be wrong with a name. */
 static sh_rc bad_name(const struct listing *l)
 {
     return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path,
                    l->index->states.name[l->state]);
 }
 
+/* The first state defines the tensors; the others must have the same ones in the same order. */
 static sh_rc take_tensor(struct listing *l, const char *name, struct sh_ckpt_entry *e)
 {
     struct sh_ckpt_plain p;
@@ -115,6 +120,7 @@ static sh_rc take_tensor(struct listing *l, const char *name, struct sh_ckpt_ent
     return SH_OK;
 }
 
+/* Links are collected and sorted afterwards; see take_links(). */
 static sh_rc take_link(struct listing *l, const char *name, const H5L_info_t *info)
 {
     if (l->n >= l->n_links || strlen(name) > SH_CKPT_NAME_MAX || !sh_ckpt_name_is_clean(name))
@@ -124,6 +130,7 @@ static sh_rc take_link(struct listing *l, const char *name, const H5L_info_t *in
     return SH_OK;
 }
 
+/* The error is kept in the listing: HDF5 only passes on that there was one. */
 static herr_t visit(hid_t group, const char *name, const H5L_info_t *info, void *arg)
 {
     struct listing *l = arg;
@@ -153,6 +160,7 @@ static sh_rc take_links(struct listing *l, hid_t group)
     return l->n == l->n_links ? SH_OK : bad_name(l);
 }
 
+/* The number of links is the file's word, so it is bounded before memory is sized by it. */
 static sh_rc list_group(struct listing *l, hid_t group)
 {
     H5G_info_t info;
@@ -172,6 +180,7 @@ static sh_rc list_group(struct listing *l, hid_t group)
     return SH_OK;
 }
 
+/* All tensors of one state. */
 static sh_rc read_state(const struct reader *r, struct sh_ckpt_index *index, int state)
 {
     struct listing l = {.r = r, .index = index, .state = state};
@@ -185,6 +194,7 @@ static sh_rc read_state(const struct reader *r, struct sh_ckpt_index *index, int
     return rc;
 }
 
+/* After the tensors, whose blocks tell how many sums there must be. */
 static sh_rc read_digests(const struct reader *r, struct sh_ckpt_index *index)
 {
     for (int s = 0; s < index->states.n; s++) {
@@ -213,6 +223,8 @@ static sh_rc check_total(const struct reader *r, const struct sh_ckpt_index *ind
     return SH_OK;
 }
 
+/* Everything that can be compared is, except the data itself. index->sum is compared by sh_ckpt_unpack() in the parent.
+ */
 static sh_rc read_all(const struct reader *r, struct sh_ckpt_index *index)
 {
     int64_t minor;
@@ -244,6 +256,7 @@ static sh_rc open_with_hdf5(struct reader *r)
     return SH_OK;
 }
 
+/* Only in the child, or for structures that this program has just made. On success *out is the caller's. */
 sh_rc sh_ckpt_walk(int fd, const char *path, int64_t bytes, const struct sh_ckpt_states *states,
                    struct sh_ckpt_index *out)
 {

@@ -22,6 +22,7 @@ struct target {
     H5FD_t *file;
 };
 
+/* The driver's end of allocation is set to the file's length, since it refuses to write past it. */
 static sh_rc open_file(struct target *f, int64_t bytes, const char *hints)
 {
     MPI_Info info;
@@ -65,6 +66,7 @@ static sh_rc write_interval(const struct target *f, struct sh_floats data, int64
     return SH_OK;
 }
 
+/* A piece is one interval of the file in each state. */
 static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *index, const struct sh_ckpt_piece *piece)
 {
     for (int s = 0; s < index->states.n; s++) {
@@ -77,6 +79,7 @@ static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *ind
     return SH_OK;
 }
 
+/* Pieces without elements need no write. */
 static sh_rc write_all(const struct target *f, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index)
 {
     for (int i = 0; i < set->n_pieces; i++)
@@ -85,6 +88,7 @@ static sh_rc write_all(const struct target *f, const struct sh_ckpt_set *set, co
     return SH_OK;
 }
 
+/* Local, for each rank has a handle of its own; the save agrees on the result. */
 sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
                            const char *hints)
 {

@@ -13,6 +13,7 @@ struct totals {
     long long bytes, ranges;
 };
 
+/* Bytes and ranges of all ranks: their quotient says how long a write is. Collective. */
 static sh_rc add_up(const struct sh_ckpt_range *range, int n, struct totals *out)
 {
     long long sums[2] = {0, n};
@@ -23,6 +24,7 @@ static sh_rc add_up(const struct sh_ckpt_range *range, int n, struct totals *out
     return SH_OK;
 }
 
+/* Ranks that share memory. ranks_per_node lets tests divide one machine into several nodes. */
 static sh_rc split_nodes(int ranks_per_node, MPI_Comm *node)
 {
     int rank, world;
@@ -75,6 +77,7 @@ static sh_rc gather(struct sh_ckpt_writers *w, MPI_Comm group)
     return SH_OK;
 }
 
+/* Ranges that touch become one; an overlap means that two ranks hold the same elements. */
 static sh_rc join(struct sh_ckpt_writers *w)
 {
     int n = sh_ckpt_ranges_join(w->range, w->n_ranges);
@@ -84,6 +87,7 @@ static sh_rc join(struct sh_ckpt_writers *w)
     return SH_OK;
 }
 
+/* A group of one rank needs no ring. */
 static sh_rc open_ring(struct sh_ckpt_writers *w, MPI_Comm group)
 {
     int size;
@@ -91,6 +95,7 @@ static sh_rc open_ring(struct sh_ckpt_writers *w, MPI_Comm group)
     return size == 1 ? SH_OK : sh_ckpt_ring_create(group, &w->ring);
 }
 
+/* Collective. Failures are counted, not agreed: without a ring a save can still go on. */
 static sh_rc any_failed(sh_rc rc, bool *any)
 {
     long long failed = rc != SH_OK;
@@ -99,6 +104,7 @@ static sh_rc any_failed(sh_rc rc, bool *any)
     return SH_OK;
 }
 
+/* The fallback, and where all begin: each rank writes its own. */
 static void go_alone(struct sh_ckpt_writers *w, struct sh_ckpt_spans *spans)
 {
     sh_ckpt_writers_free(w);
@@ -121,6 +127,7 @@ static sh_rc form_group(struct sh_ckpt_writers *w, MPI_Comm group, const struct 
     return SH_OK;
 }
 
+/* A ring that cannot be had is an error only when the user asked for groups. */
 static sh_rc connect_group(struct sh_ckpt_writers *w, MPI_Comm group, bool must, bool *connected)
 {
     bool failed;
@@ -135,6 +142,7 @@ static sh_rc connect_group(struct sh_ckpt_writers *w, MPI_Comm group, bool must,
     return SH_OK;
 }
 
+/* *done stays false where groups gain nothing. */
 static sh_rc group_up(struct sh_ckpt_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *done)
 {
     bool worth = false;
@@ -142,6 +150,9 @@ static sh_rc group_up(struct sh_ckpt_writers *w, MPI_Comm group, const struct to
     return worth ? connect_group(w, group, must, done) : SH_OK;
 }
 
+/* Collective. Small models have small tensors: with 64 ranks each holds a few hundred KB of each, and short writes are
+ * slow. Then the ranks of a node pass their parts to a few writers, whose ranges join. Averages of LONG_RANGE_BYTES or
+ * more are left alone. */
 sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_spans *spans, int per_node, int ranks_per_node)
 {
     struct totals alone;
@@ -159,6 +170,7 @@ sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_spans *sp
     return rc;
 }
 
+/* Wakes the other ranks of the group, which wait for parts that this one will not give. */
 void sh_ckpt_writers_give_up(struct sh_ckpt_writers *w)
 {
     if (w->ring)

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* Reads config.json of a model and gives the keys of our configuration their values. Unknown keys are refused if they
+ * could change the mathematics. */
 struct reader {
     const struct sh_config *so_far;
     const char *place;
@@ -21,6 +23,7 @@ struct reader {
     char value[SH_HF_VALUES][64]; /* as text */
 };
 
+/* Keys of our configuration for the values of SH_HF_VALUES. */
 static const char *const our_key[SH_HF_VALUES] = {
     [SH_HF_LAYERS] = "model.n_layers", [SH_HF_DIM] = "model.dim", [SH_HF_HEADS] = "model.n_heads",
     [SH_HF_KV_HEADS] = "model.n_kv_heads", [SH_HF_HEAD_DIM] = "model.head_dim", [SH_HF_FFN] = "model.ffn_dim",
@@ -51,6 +54,8 @@ static sh_rc text_of(const struct reader *r, const char *key, const json_t *valu
     return SH_OK;
 }
 
+/* Some families have two spellings of a value; the first one wins. Absent values have the default of the family's
+ * class, as transformers would take. */
 static sh_rc read_value(struct reader *r, int v)
 {
     for (int k = 0; k < 2; k++) {
@@ -62,6 +67,7 @@ static sh_rc read_value(struct reader *r, int v)
     return SH_OK;
 }
 
+/* Only for values that were read as numbers; the configuration itself refuses the rest. */
 static long long whole(const struct reader *r, int v)
 {
     return strtoll(r->value[v], NULL, 10);
@@ -78,12 +84,14 @@ static sh_rc derive(struct reader *r)
     if (strcmp(r->value[SH_HF_HEAD_DIM], "=") != 0)
         return SH_OK;
     if (heads < 1 || dim % heads != 0)
+        /* The message has the file's own names of both. */
         return sh_fail(SH_E_USAGE, "%s: %s %lld is not a multiple of %s %lld", r->place, r->f->key[SH_HF_DIM][0], dim,
                        r->f->key[SH_HF_HEADS][0], heads);
     snprintf(r->value[SH_HF_HEAD_DIM], sizeof r->value[0], "%lld", dim / heads);
     return SH_OK;
 }
 
+/* "=" in a default means that it follows from others; see derive(). rope_theta is given later, by give_rope(). */
 static sh_rc give_values(struct reader *r)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -97,6 +105,7 @@ static sh_rc give_values(struct reader *r)
 
 /* ---- rotary positions ---- */
 
+/* transformers names them in rope_parameters; `ours` is our key. */
 static const struct {
     const char *key, *ours;
 } llama3_keys[] = {
@@ -107,6 +116,7 @@ static const struct {
 };
 enum { LLAMA3_KEYS = sizeof llama3_keys / sizeof *llama3_keys };
 
+/* All four values are needed: none has a default in the format. */
 static sh_rc give_llama3(struct reader *r, const char *where, const json_t *rope)
 {
     char text[64];
@@ -131,6 +141,7 @@ static sh_rc give_plain_rope(struct reader *r)
     return r->give(r->to, "model.rope_original_max_len", "0");
 }
 
+/* Keys of rope_parameters that are understood; `factor` and those of the lengths only where frequencies are stretched. */
 static bool is_rope_key(const char *key, bool llama3)
 {
     static const char *const all[] = {"rope_type", "type", "rope_theta", "factor"};
@@ -143,6 +154,7 @@ static bool is_rope_key(const char *key, bool llama3)
     return false;
 }
 
+/* Keys with a neutral value (0, 1, empty, false) cannot change anything, so they pass. */
 static sh_rc check_rope_keys(struct reader *r, const char *where, json_t *rope, const char *type)
 {
     bool llama3 = strcmp(type, "llama3") == 0, dynamic = strcmp(type, "dynamic") == 0;
@@ -160,6 +172,7 @@ static sh_rc check_rope_keys(struct reader *r, const char *where, json_t *rope, 
 /* `dynamic` changes what lies beyond max_position_embeddings, and no training sequence is longer. */
 static sh_rc give_rope_type(struct reader *r, const char *where, json_t *rope)
 {
+    /* Older files say "type" for rope_type. */
     json_t *said = find(rope, "rope_type") ? find(rope, "rope_type") : find(rope, "type");
     const char *type = said ? json_string_value(said) : "default";
     char shown[SH_CONFIG_SHOWN];
@@ -167,6 +180,7 @@ static sh_rc give_rope_type(struct reader *r, const char *where, json_t *rope)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type is no string", r->place, where);
     bool plain = strcmp(type, "default") == 0 || strcmp(type, "dynamic") == 0;
     if (!plain && strcmp(type, "llama3") != 0)
+        /* The types that are computed stand in the message. */
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here; default, llama3 and dynamic are", r->place,
                        where, sh_config_text_shown(type, shown));
     SH_TRY(check_rope_keys(r, where, rope, type));
@@ -182,6 +196,7 @@ static sh_rc give_rope(struct reader *r)
         return SH_OK;
     if (rope && !json_is_object(rope))
         return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, where, sh_json_is(rope));
+    /* The theta among the rotary parameters is newer than the one at the top level, and wins. */
     if (theta)
         SH_TRY(text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
     SH_TRY(r->give(r->to, our_key[SH_HF_THETA], r->value[SH_HF_THETA]));
@@ -190,6 +205,7 @@ static sh_rc give_rope(struct reader *r)
 
 /* ---- what must be as it is here ---- */
 
+/* Words and truth values: "false" in a must stands for the JSON value false. */
 static bool is_word(const json_t *value, const char *word)
 {
     if (json_is_boolean(value))
@@ -197,6 +213,8 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
+/* A key that must have one of some words, where another one would be another model. Absent means the default, which is
+ * the first. */
 static sh_rc check_must(const struct reader *r, const struct sh_hf_must *m)
 {
     json_t *value = find(r->root, m->key);
@@ -215,6 +233,7 @@ static sh_rc check_window(const struct reader *r)
         return SH_OK;
     if (said && !json_is_integer(said))
         return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, where a number is wanted", r->place, sh_json_is(said));
+    /* The class's default counts when the key is absent. */
     window = said ? json_integer_value(said) : strtoll(r->f->window, NULL, 10);
     if (seq == 0) /* its default */
         seq = positions < 2048 ? positions : 2048;
@@ -227,6 +246,7 @@ static sh_rc check_window(const struct reader *r)
 
 /* ---- keys that nobody knows ---- */
 
+/* Each key is in one of four lists: values, musts, plain ones of the family, and rotary positions. */
 static bool is_known(const struct reader *r, const char *key)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -243,6 +263,7 @@ static bool is_known(const struct reader *r, const char *key)
     return (rope && r->f->absent[SH_HF_THETA]) || (r->f->window && strcmp(key, "sliding_window") == 0);
 }
 
+/* All unknown keys in one message, so that a user has to start once only. */
 static sh_rc check_unknown(const struct reader *r)
 {
     const char *ignore = r->so_far->hf.ignore, *key, *dropout = NULL;
@@ -250,6 +271,7 @@ static sh_rc check_unknown(const struct reader *r)
     json_t *value;
     size_t used = 0;
     json_object_foreach(r->root, key, value) {
+        /* Named dropouts are only noted; they have no part in an inference. */
         bool named = sh_hf_is_named(key, ignore);
         if (sh_hf_is_dropout(key) && !sh_hf_plain_value(value))
             dropout = key;
@@ -268,11 +290,13 @@ static sh_rc check_unknown(const struct reader *r)
 
 /* ---- the file ---- */
 
+/* With the nearest known name, since most are typed by hand or are a new version of a known one. */
 static sh_rc unknown_type(const struct reader *r, const char *type)
 {
     const char *names[64], *near;
     char shown[SH_CONFIG_SHOWN];
     int n = 0;
+    /* The table has fewer rows than 64. */
     for (const struct sh_hf_family *f; (f = sh_hf_family_row(n)) && n < 64; n++)
         names[n] = f->type;
     near = sh_str_nearest(type, n, names);
@@ -280,6 +304,7 @@ static sh_rc unknown_type(const struct reader *r, const char *type)
                    near ? "; nearest is " : "", near ? near : "");
 }
 
+/* Code and packed weights first: with these the rest of the file does not say what is computed. */
 static sh_rc choose_family(struct reader *r)
 {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
@@ -297,6 +322,7 @@ static sh_rc choose_family(struct reader *r)
     return SH_OK;
 }
 
+/* Musts and unknown keys before values: they say whether the values mean what they seem to. */
 static sh_rc read_root(struct reader *r)
 {
     if (!json_is_object(r->root))
@@ -327,6 +353,8 @@ static sh_rc read_and_free(struct reader *r)
     return rc;
 }
 
+/* From memory, for tests of damaged and hostile texts. `give` is called with keys of our configuration and values as
+ * text. */
 sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config *so_far, const char *place,
                          sh_config_give_value give, void *to)
 {
@@ -335,6 +363,7 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
     return read_and_free(&r);
 }
 
+/* From the folder of so_far->model.hf_assets_path. `so_far` is what other sources have set already. */
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
     struct reader r = {.so_far = so_far, .place = place, .give = give, .to = to};

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Names as config.json has them in dtype. */
 static const struct {
     int file_type;
     const char *name;
@@ -27,6 +28,7 @@ static const char *const beside[] = {
     "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
 };
 
+/* An entry of the layout, without a place. */
 static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems, enum sh_move_type type)
 {
     struct sh_st_entry e = {.type = types[type].file_type, .ndim = ndim, .elems = elems};
@@ -35,12 +37,14 @@ static struct sh_st_entry describe(const char *name, int ndim, const int64_t *di
     return e;
 }
 
+/* config.json is written from our configuration; what only the source knows is copied. */
 static sh_rc write_beside(const struct sh_st_writing *w, const struct sh_config *cfg, const struct sh_hf_export *o)
 {
     char *source = o->source[0] ? sh_path_join(o->source, "config.json") : NULL, *text;
     sh_rc rc = sh_hf_config_write(cfg, types[o->type].name, source, &text);
     free(source);
     SH_TRY(rc);
+    /* Small files are written last, by rank 0 only. */
     rc = sh_st_writing_note(w, "config.json", text);
     free(text);
     for (size_t i = 0; rc == SH_OK && o->source[0] && i < sizeof beside / sizeof *beside; i++)
@@ -59,6 +63,7 @@ struct export {
     struct sh_st_writing w;
 };
 
+/* Local and equal on all ranks. */
 static sh_rc lay_out(struct export *x)
 {
     const struct sh_ckpt_set *set = x->set;
@@ -66,21 +71,25 @@ static sh_rc lay_out(struct export *x)
     for (int i = 0; i < set->n_tensors; i++)
         e[i] = describe(set->tensors[i].name, set->tensors[i].ndim, set->tensors[i].dim, set->tensors[i].elems,
                         x->options->type);
+    /* Files of at most max_shard_bytes. */
     sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, set->n_tensors, x->options->max_shard_bytes, (int)x->options->verify);
     free(e);
     return rc;
 }
 
+/* Rank 0 makes the folder and the files; the others open them after share_name(). */
 static sh_rc create(struct export *x)
 {
     return x->rank == 0 ? sh_st_writing_create(&x->w) : SH_OK;
 }
 
+/* Collective: the temporary name is random, so rank 0's is everybody's. */
 static sh_rc share_name(struct export *x)
 {
     return sh_mesh_bcast(x->w.temp, sizeof x->w.temp, 0);
 }
 
+/* This rank's pieces of the parameters, converted to the export's type as they are written. */
 static sh_rc put(struct export *x)
 {
     struct sh_move_part *part = sh_calloc((size_t)x->set->n_pieces + 1, sizeof *part);
@@ -96,16 +105,19 @@ static sh_rc put(struct export *x)
     return rc;
 }
 
+/* Each rank what it has written: other nodes cannot sync this one's page cache. */
 static sh_rc sync_files(struct export *x)
 {
     return sh_st_writing_sync(&x->w);
 }
 
+/* Each rank what it has written; nothing with verify=off. */
 static sh_rc compare(struct export *x)
 {
     return sh_st_writing_compare(&x->w);
 }
 
+/* Rank 0, when all ranks have synced and compared. */
 static sh_rc commit(struct export *x)
 {
     if (x->rank != 0)
@@ -123,6 +135,7 @@ static const struct {
     {"giving the folder its name", commit},
 };
 
+/* Collective. Each stage ends with an agreement; a failure at any of them leaves no folder. */
 sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                    const struct sh_hf_export *options)
 {
@@ -132,6 +145,7 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
     int world;
     sh_mesh_own_mpi();
     sh_mesh_world(&x.rank, &world);
+    /* The deadline covers all stages; a rank that waits has some seconds more. */
     struct sh_move_deadline *d = sh_move_deadline_start(what, options->timeout_seconds, x.rank);
     for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++) {
         sh_move_deadline_enter(d, stages[i].name);
@@ -147,6 +161,7 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
 
 /* ---- from a file ---- */
 
+/* A block of a tensor in the checkpoint, and the tensor in the export that it belongs to. */
 struct job {
     const struct sh_ckpt_entry *from;
     const struct sh_st_entry *to;
@@ -164,8 +179,10 @@ struct copy {
     int64_t n;
 };
 
+/* Blocks are read whole, since their digests are of whole blocks. */
 enum { BLOCK_BYTES = SH_CKPT_BLOCK_ELEMS * 4, THREADS = 4 };
 
+/* Where the block goes in the output file, whose elements may have another size. */
 static int64_t place_of(const struct job *j)
 {
     return j->to->at + j->block * SH_CKPT_BLOCK_ELEMS * sh_st_type_bytes(j->to->type);
@@ -182,6 +199,7 @@ static sh_rc copy_block(void *arg, int64_t i, char *buffer)
     int64_t n, bad;
     SH_TRY(sh_ckpt_index_read_block(&c->index, c->fd, c->path, SH_CKPT_MODEL, j->from, j->block, from, &n));
     bad = sh_move_narrow(c->options->type, (struct sh_floats){.whole = from}, n, to);
+    /* float16 has the smallest range of the three, so only there can a number be too large. */
     if (bad < n)
         return sh_fail(SH_E_NUMERIC, "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
                        c->path, (long long)(j->block * SH_CKPT_BLOCK_ELEMS + bad), j->to->name, (double)from[bad]);
@@ -189,6 +207,7 @@ static sh_rc copy_block(void *arg, int64_t i, char *buffer)
     return sh_file_write(f->fd, f->path, to, n * sh_st_type_bytes(j->to->type), place_of(j));
 }
 
+/* Through direct I/O where it is possible, so that the disk is read and not the cache. */
 static sh_rc compare_block(void *arg, int64_t i, char *buffer)
 {
     const struct copy *c = arg;
@@ -201,6 +220,7 @@ static sh_rc compare_block(void *arg, int64_t i, char *buffer)
     return sh_fail(SH_E_DATA, "%s: bytes of %s are not what was written: is the disk sound?", f->path, j->to->name);
 }
 
+/* One job a block: the digests of the checkpoint are by block, so each is verified as it is converted. */
 static sh_rc lay_out_copy(struct copy *c, const char *folder)
 {
     struct sh_st_entry *e = sh_calloc((size_t)c->index.n + 1, sizeof *e);
@@ -220,22 +240,27 @@ static sh_rc lay_out_copy(struct copy *c, const char *folder)
     return SH_OK;
 }
 
+/* In order: read and check the index, create, copy in parallel, sync, compare, describe, publish. */
 static sh_rc copy_all(struct copy *c, const char *folder, const struct sh_config *cfg)
 {
     SH_TRY(sh_ckpt_index_read(c->path, &c->index));
     SH_TRY(sh_ckpt_index_open_data(&c->index, c->path, &c->fd));
     SH_TRY(lay_out_copy(c, folder));
     SH_TRY(sh_st_writing_create(&c->w));
+    /* Opened before the pool starts: sh_st_writing_open() is for one thread. */
     for (int i = 0; i < c->w.layout.index.n_files; i++)
         SH_TRY(sh_st_writing_open(&c->w, i));
     SH_TRY(sh_move_crew_run(c->n, THREADS, 2 * BLOCK_BYTES, copy_block, c));
     SH_TRY(sh_st_writing_sync(&c->w));
+    /* With verify=off what was written is trusted. */
     if (c->options->verify != SH_VERIFY_OFF)
         SH_TRY(sh_move_crew_run(c->n, THREADS, BLOCK_BYTES + 2 * SH_FILE_ALIGN, compare_block, c));
     SH_TRY(write_beside(&c->w, cfg, c->options));
     return sh_st_writing_commit(&c->w);
 }
 
+/* One process, without MPI: converts a checkpoint block by block, so that a model larger than memory can be exported.
+ */
 sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                         const struct sh_hf_export *options)
 {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+/* Where transformers has the values of a Llama-like model. */
 #define LLAMA_KEYS                                                                                                          \
     .key = {[SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"}, \
             [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"}, [SH_HF_FFN] = {"intermediate_size"}, \
@@ -82,11 +83,13 @@ static const struct sh_hf_family rows[] = {
     {.type = "deepseek_v3", .refused = "its feed-forward layers are experts"},
 };
 
+/* NULL behind the last row; for lists and messages. */
 const struct sh_hf_family *sh_hf_family_row(int i)
 {
     return i >= 0 && i < (int)(sizeof rows / sizeof *rows) ? &rows[i] : NULL;
 }
 
+/* Types are few enough for a linear search. */
 const struct sh_hf_family *sh_hf_family_of_type(const char *type)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -95,6 +98,8 @@ const struct sh_hf_family *sh_hf_family_of_type(const char *type)
     return NULL;
 }
 
+/* Of several types with one family the first is written: a model trained as "llama" is exported as llama, not as
+ * mistral. */
 const struct sh_hf_family *sh_hf_family_to_write(const char *family)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A folder of weights on its way into a checkpoint, block by block. */
 struct import {
     const char *from;
     enum sh_cfg_trust trust;
@@ -19,6 +20,7 @@ struct import {
     char **path;
 };
 
+/* All are marked as not open first, so that a failure on the way closes the right ones. */
 static sh_rc open_files(struct import *m)
 {
     int64_t bytes;
@@ -45,6 +47,7 @@ static sh_rc read_floats(const struct import *m, const struct sh_st_entry *e, in
     return SH_OK;
 }
 
+/* What sh_ckpt_stream() calls from several threads: it only reads, and `spare` is the thread's own. */
 static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct import *m = arg;
@@ -59,6 +62,7 @@ static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *
 
 enum { PIECE = 1 << 18 };
 
+/* Bits are compared: an output matrix that is tied must be the embedding, not nearly. */
 static sh_rc compare_pieces(const struct import *m, float *a, float *b, void *spare)
 {
     int64_t bad;
@@ -77,12 +81,14 @@ static sh_rc compare_copy(const struct import *m)
 {
     if (!m->match.copy)
         return SH_OK;
+    /* Three pieces: both matrices as floats, and the bytes as they are in the file. */
     float *memory = sh_calloc(3 * PIECE, sizeof *memory);
     sh_rc rc = compare_pieces(m, memory, memory + PIECE, memory + 2 * PIECE);
     free(memory);
     return rc;
 }
 
+/* Everything is matched before the first byte is written. */
 static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                     const char *folder, char **path)
 {

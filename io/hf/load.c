@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Elements of the output matrix and embedding are compared through this much memory at a time. */
 enum { COMPARE_BYTES = 1 << 20 };
 
 struct load {
@@ -27,6 +28,7 @@ struct load {
     struct sh_move_deadline *deadline;
 };
 
+/* Rank 0 reads all headers: 1000 ranks that open 100 files each would be a load on the metadata server. */
 static sh_rc read_index(struct load *l)
 {
     return l->rank == 0 ? sh_st_index_read(l->folder, &l->index) : SH_OK;
@@ -44,6 +46,7 @@ static sh_rc share_index(struct load *l)
     return SH_OK;
 }
 
+/* On rank 0, by path, before any file is opened for its data. */
 static sh_rc look_at_owners(struct load *l)
 {
     for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
@@ -51,17 +54,20 @@ static sh_rc look_at_owners(struct load *l)
     return SH_OK;
 }
 
+/* Local and equal on all ranks, as all have the same index. */
 static sh_rc match(struct load *l)
 {
     return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
 }
 
+/* This rank's pieces of the parameters, as places in the files. Optimizer state is not there and stays as it is. */
 static sh_rc plan_reads(struct load *l)
 {
     struct sh_move_part *part = sh_calloc((size_t)l->set->n_pieces + 1, sizeof *part);
     int n = 0;
     for (int i = 0; i < l->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &l->set->pieces[i];
+        /* Parts without a place in memory are another rank's. */
         const struct sh_st_entry *e = l->match.entry[p->tensor];
         if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
             part[n++] = (struct sh_move_part){.name = e->name, .type = sh_hf_move_type(e), .file = e->file,
@@ -87,6 +93,7 @@ static sh_rc open_file(struct load *l, int i)
     return SH_OK;
 }
 
+/* Only files in which this rank has a part. */
 static sh_rc open_files(struct load *l)
 {
     for (int i = 0; i < l->parts.n_chunks; i++)
@@ -94,17 +101,20 @@ static sh_rc open_files(struct load *l)
     return SH_OK;
 }
 
+/* As in io/checkpoint/load.c: those who read the same parts share the reading. */
 static sh_rc find_replicas(struct load *l)
 {
     return l->options->share ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas) : SH_OK;
 }
 
+/* Replicas read together; a rank alone reads its chunks in any order. */
 static sh_rc read_data(struct load *l)
 {
     return l->replicas.size > 1 ? sh_move_parts_read_together(&l->parts, l->file, &l->replicas)
                                 : sh_move_parts_read(&l->parts, l->file);
 }
 
+/* Values are widened to compare them: the two matrices may be stored in different types. */
 static sh_rc read_floats(struct load *l, const struct sh_st_entry *e, int64_t first, int64_t n, char *bytes, float *out)
 {
     int size = sh_st_type_bytes(e->type);
@@ -118,6 +128,7 @@ static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
 {
     enum { MOST = COMPARE_BYTES / 4 };
     int64_t elems = l->match.of->elems, end = elems / l->world * (l->rank + 1), n;
+    /* The last rank takes the rest of the division. */
     if (l->rank == l->world - 1)
         end = elems;
     for (int64_t at = elems / l->world * l->rank; at < end; at += n) {
@@ -130,10 +141,12 @@ static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
     return SH_OK;
 }
 
+/* Each rank compares its share of the elements; sh_agree() makes any difference everybody's. */
 static sh_rc compare_copy(struct load *l)
 {
     if (!l->match.copy)
         return SH_OK;
+    /* Both may lie in files that this rank has no other part of. */
     SH_TRY(open_file(l, l->match.copy->file));
     SH_TRY(open_file(l, l->match.of->file));
     char *memory = sh_calloc(3, COMPARE_BYTES);
@@ -159,6 +172,7 @@ static const struct {
     {"reading the weights", true, read_data},
 };
 
+/* As in io/checkpoint/load.c: time is counted while this rank works, with a reserve while it waits. */
 static sh_rc run_stage(struct load *l, size_t i)
 {
     sh_move_deadline_enter(l->deadline, stages[i].name);
@@ -169,6 +183,7 @@ static sh_rc run_stage(struct load *l, size_t i)
     return sh_agree(rc);
 }
 
+/* Also after a failure at any stage. */
 static void clean(struct load *l)
 {
     for (int64_t i = 0; l->file && i < l->index.n_files; i++) {
@@ -184,6 +199,7 @@ static void clean(struct load *l)
     sh_st_index_free(&l->index);
 }
 
+/* Collective. Parameters of a folder into the pieces of `set`. */
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
                  const struct sh_ckpt_load_options *options)
 {

@@ -23,6 +23,7 @@ static bool has_prefix(const char *name, const char *prefix)
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
+/* Base classes save names without the prefix of the class with a head. It is one or the other for a whole folder. */
 static bool is_bare(const struct matcher *m)
 {
     for (int64_t i = 0; i < m->index->n; i++)
@@ -37,17 +38,20 @@ static const char *name_there(const struct matcher *m, const char *name)
     return m->bare && has_prefix(name, m->prefix) ? name + strlen(m->prefix) : name;
 }
 
+/* The number of all that are missing tells another model from a damaged folder. */
 static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
 {
     char shape[100];
     int n = 0;
     for (int i = 0; i < m->set->n_tensors; i++)
+        /* Counted for the message only. */
         n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
                    name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
                    strcmp(t->name, HEAD) == 0 ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
+/* Name, shape and type. *out points into the index. */
 static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out)
 {
     const struct sh_st_entry *e = sh_st_index_find(m->index, name_there(m, t->name));
@@ -76,12 +80,14 @@ static bool is_buffer(const char *name)
     return false;
 }
 
+/* With the nearest name of the model, for most are spelling differences between versions. */
 static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
 {
     const char **names = sh_calloc((size_t)m->set->n_tensors + 1, sizeof *names), *near;
     char shape[100];
     for (int i = 0; i < m->set->n_tensors; i++)
         names[i] = m->set->tensors[i].name;
+    /* A spelling difference is the usual reason. */
     near = sh_str_nearest(e->name, m->set->n_tensors, names);
     sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is no tensor of this model%s%s", m->folder, e->name,
                        sh_st_shape_text(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
@@ -100,6 +106,8 @@ static sh_rc take_head(const struct matcher *m, const struct sh_st_entry *head, 
     return unexpected(m, head);
 }
 
+/* What the model did not ask for: buffers are fine, an output matrix of a tied model is compared later, and the rest is
+ * refused. */
 static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
 {
     for (int64_t i = 0; i < m->index->n; i++) {
@@ -111,6 +119,7 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
     return SH_OK;
 }
 
+/* First what the model needs, then what the folder has more. */
 static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
 {
     for (int i = 0; i < m->set->n_tensors; i++)
@@ -118,6 +127,7 @@ static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
     return match_rest(m, out);
 }
 
+/* On success free with sh_hf_match_free(); its entries point into the index, which must outlive it. */
 sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set, const char *family,
                   struct sh_hf_match *out)
 {
@@ -125,6 +135,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry)};
     struct matcher m = {.folder = folder, .index = index, .set = set, .prefix = f ? f->prefix : "",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
+    /* A folder of a base class has no prefix at all. */
     m.bare = is_bare(&m);
     sh_rc rc = match_all(&m, &match);
     free(m.used);
@@ -135,12 +146,14 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     return rc;
 }
 
+/* The message names both tensors and the key that separates them. */
 sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m)
 {
     return sh_fail(SH_E_DATA, "%s has an output matrix of its own, %s, and the model is tied to %s; say "
                    "model.tie_word_embeddings=false", folder, m->copy->name, m->of->name);
 }
 
+/* Types were checked by match_tensor(), so what is neither F32 nor F16 is BF16. */
 enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e)
 {
     return e->type == SH_ST_F32 ? SH_MOVE_F32 : e->type == SH_ST_F16 ? SH_MOVE_F16 : SH_MOVE_BF16;

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+/* Keys that every configuration may have and that say nothing about the mathematics. */
 static const char *const plain[] = {
     "_attn_implementation", "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id",
     "id2label", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions", "output_hidden_states",
@@ -9,11 +10,13 @@ static const char *const plain[] = {
     "transformers_version", "unk_token_id", "use_cache",
 };
 
+/* Probabilities of dropout, in all spellings. Training has none here. */
 static const char *const dropouts[] = {
     "attention_dropout", "attn_pdrop", "classifier_dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
     "resid_pdrop", "residual_dropout", "summary_first_dropout",
 };
 
+/* Keys that an export copies from its source. */
 static const char *const kept[] = {"bos_token_id", "eos_token_id", "pad_token_id", "tokenizer_class", "use_cache",
                                    "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"};
 
@@ -25,11 +28,13 @@ static bool is_in(const char *const *names, size_t n, const char *key)
     return false;
 }
 
+/* Dropouts are ignored with a line in the log: they change training, not the model. */
 bool sh_hf_is_dropout(const char *key)
 {
     return is_in(dropouts, sizeof dropouts / sizeof *dropouts, key);
 }
 
+/* Keys that may have any value. */
 bool sh_hf_plain_key(const char *key)
 {
     return is_in(plain, sizeof plain / sizeof *plain, key) || sh_hf_is_dropout(key);
@@ -53,6 +58,7 @@ bool sh_hf_plain_value(const json_t *value)
     }
 }
 
+/* Whether a comma-separated list has exactly this word. */
 bool sh_hf_is_named(const char *key, const char *list)
 {
     size_t n = strlen(key);

@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+/* Stacks are small, for memory limits of a job count the whole of them; 64 threads are more than a file system serves
+ * better. */
 enum { MAX_THREADS = 64, TEXT_BYTES = 2048, STACK_BYTES = 512 << 10 };
 
+/* Jobs [0, jobs) are taken one by one from a counter, so a slow job holds up one thread only. The caller's thread works
+ * too: with 4 threads, 3 are created. */
 struct crew {
     int64_t jobs, buffer_bytes;
     sh_rc (*work)(void *arg, int64_t job, char *buffer);
@@ -28,9 +32,11 @@ static void fail(struct crew *c, int64_t job, sh_rc rc)
         snprintf(c->text, sizeof c->text, "%s", sh_error_text());
     }
     pthread_mutex_unlock(&c->lock);
+    /* No thread takes another job; those under way are finished. */
     atomic_store(&c->next, c->jobs);
 }
 
+/* Until no job is left, or one has failed. */
 static void work_off(struct crew *c, char *buffer)
 {
     for (int64_t job; (job = atomic_fetch_add(&c->next, 1)) < c->jobs;) {
@@ -43,6 +49,8 @@ static void work_off(struct crew *c, char *buffer)
     }
 }
 
+/* The body of each thread. Its buffer is mapped, not from the heap: it starts at a page, as direct I/O wants it, and
+ * goes back to the system at once. */
 static void *help(void *arg)
 {
     struct crew *c = arg;
@@ -60,6 +68,8 @@ static void *help(void *arg)
     return NULL;
 }
 
+/* Returns when all jobs are done. Of several failures the lowest job's counts, so that the message does not depend on
+ * which thread was first. If a thread cannot be had, those that exist do all the work. */
 sh_rc sh_move_crew_run(int64_t jobs, int threads, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer),
                        void *arg)
 {

@@ -15,6 +15,8 @@
  * one line. A rank that only waits gives the one that is stuck time to say so. */
 enum { GRACE_SECONDS = 2, GRACE_RANK_SECONDS = 1 };
 
+/* A thread that ends the process when a stage of a save or a load takes too long. It counts only while this rank works,
+ * with some seconds more where it waits for others. */
 struct sh_move_deadline {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -32,6 +34,8 @@ static double rest_of(const struct sh_move_deadline *d, int64_t since_ns, bool w
     return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - since_ns) / 1e9;
 }
 
+/* Seconds until the nearer of two limits: of the stage, and of a meeting of the ranks. While the rank rests its stage
+ * has none. */
 static double left(const struct sh_move_deadline *d)
 {
     double stage = d->rests ? d->seconds : rest_of(d, d->since_ns, d->waits);
@@ -39,12 +43,15 @@ static double left(const struct sh_move_deadline *d)
     return stage < meeting ? stage : meeting;
 }
 
+/* Ends the process: a thread that is stuck inside of MPI or the file system cannot be stopped in another way. */
 static void expire(const struct sh_move_deadline *d)
 {
     sh_stop(sh_fail(SH_E_COMM, "%s: %s, %s takes longer than checkpoint.timeout_seconds=%g", d->what,
                     d->waits || d->rests ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
+/* Sleeps until the limit, or until something changes it. The monotonic clock: a wall clock that jumps would end the
+ * job. */
 static void *watch(void *arg)
 {
     struct sh_move_deadline *d = arg;
@@ -65,6 +72,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
+/* NULL: no limit is asked for, or there is no thread for it. All other functions take NULL. */
 struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
@@ -87,6 +95,7 @@ struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds
     return NULL;
 }
 
+/* With the lock: the watching thread is woken, since its limit has changed. */
 static void set(struct sh_move_deadline *d, const char *stage, bool waits, bool rests)
 {
     if (!d)
@@ -102,11 +111,13 @@ static void set(struct sh_move_deadline *d, const char *stage, bool waits, bool 
     pthread_mutex_unlock(&d->lock);
 }
 
+/* A stage begins: its time counts from here. */
 void sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage)
 {
     set(d, stage, false, false);
 }
 
+/* This rank is done and waits for others. */
 void sh_move_deadline_wait(struct sh_move_deadline *d)
 {
     set(d, NULL, true, false);
@@ -117,6 +128,7 @@ void sh_move_deadline_rest(struct sh_move_deadline *d)
     set(d, NULL, false, true);
 }
 
+/* The ranks meet between two steps of training while a stage runs on a thread: a limit beside that of the stage. */
 void sh_move_deadline_meet(struct sh_move_deadline *d, bool on)
 {
     if (!d)
@@ -128,6 +140,7 @@ void sh_move_deadline_meet(struct sh_move_deadline *d, bool on)
     pthread_mutex_unlock(&d->lock);
 }
 
+/* Wakes the thread and joins it; nothing can expire after this. */
 void sh_move_deadline_stop(struct sh_move_deadline *d)
 {
     if (!d)

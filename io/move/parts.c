@@ -10,6 +10,7 @@
 enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
 enum { TURN = 4 }; /* chunks that a replica reads before it hands them on */
 
+/* By file, then by place: neighbours in the file become one chunk. */
 static int by_place(const void *a, const void *b)
 {
     const struct sh_move_part *x = a, *y = b;
@@ -18,6 +19,7 @@ static int by_place(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
+/* In the file, not in memory. */
 static int64_t bytes_of(const struct sh_move_part *p)
 {
     return p->elems * sh_move_type_bytes(p->type);
@@ -36,11 +38,13 @@ static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *ca
     }
 }
 
+/* Whether a part continues a chunk that still has room for it. */
 static bool joins(const struct sh_move_chunk *c, const struct sh_move_part *p)
 {
     return c->file == p->file && c->at + c->bytes == p->at && c->bytes + bytes_of(p) <= CHUNK_BYTES;
 }
 
+/* Parts [first, first + n) of a chunk lie side by side. Overlaps would be a bug of the caller. */
 static sh_rc join(struct sh_move_parts *out)
 {
     int cap = 0;
@@ -57,6 +61,8 @@ static sh_rc join(struct sh_move_parts *out)
     return SH_OK;
 }
 
+/* Cut, sort and join what a rank has to move: a part is a stretch of one tensor, a chunk one transfer. On success *out
+ * is the caller's. */
 sh_rc sh_move_parts_make(const struct sh_move_part *part, int n, struct sh_move_parts *out)
 {
     struct sh_move_parts p = {0};
@@ -73,6 +79,7 @@ sh_rc sh_move_parts_make(const struct sh_move_part *part, int n, struct sh_move_
     return rc;
 }
 
+/* Also right for parts that were never made. */
 void sh_move_parts_free(struct sh_move_parts *p)
 {
     free(p->part);
@@ -86,11 +93,14 @@ struct transfer {
     int64_t first; /* chunk */
 };
 
+/* `at` counts from the part's first element; the message has the tensor's own number. */
 static sh_rc not_finite(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
 {
     return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", f->path, (long long)(p->first + at), p->name);
 }
 
+/* One read, then its parts are widened from the buffer to where they stay. Weights that are not finite are refused at
+ * once: training would only show it steps later. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
@@ -107,6 +117,7 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
+/* The value in the message tells an outlier from a model that simply has a larger range. */
 static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
 {
     float x;
@@ -115,6 +126,7 @@ static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part
                    f->path, (long long)(p->first + at), p->name, (double)x);
 }
 
+/* Narrow the parts into the buffer, sum what will be on the disk, and write it. */
 static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
@@ -131,6 +143,7 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
     return sh_file_direct_write(f, buffer, c->at, c->at + c->bytes);
 }
 
+/* Read back and compared with the sum of what was written. */
 static sh_rc compare_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
@@ -144,6 +157,7 @@ static sh_rc compare_chunk(void *arg, int64_t job, char *buffer)
                    (long long)c->at, (long long)(c->at + c->bytes - 1), p->name);
 }
 
+/* Chunks [first, first + n), TRANSFERS at a time. */
 static sh_rc run(struct sh_move_parts *p, const struct sh_file_direct *files, int first, int n,
                  sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
@@ -166,6 +180,7 @@ sh_rc sh_move_parts_compare(struct sh_move_parts *p, const struct sh_file_direct
     return run(p, files, 0, p->n_chunks, compare_chunk);
 }
 
+/* Each part of a chunk from its root, which has read it, to all replicas. */
 static sh_rc hand_chunk(const struct sh_move_parts *p, const struct sh_move_chunk *c, const struct sh_move_replicas *r,
                         int root)
 {
@@ -189,6 +204,7 @@ sh_rc sh_move_parts_read_together(struct sh_move_parts *p, const struct sh_file_
     return own;
 }
 
+/* A hash of what this rank reads: ranks with the same one are replicas. */
 uint64_t sh_move_parts_wish(const struct sh_move_parts *p)
 {
     uint64_t wish = 0;

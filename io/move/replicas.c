@@ -18,6 +18,8 @@ static sh_rc split(uint64_t wish, MPI_Comm *comm)
     return SH_OK;
 }
 
+/* Collective over all ranks. Replicas are found by what they read, not by the mesh, so this works for any layout. Free
+ * with sh_move_replicas_free(). */
 sh_rc sh_move_replicas_find(uint64_t wish, struct sh_move_replicas *out)
 {
     struct sh_move_replicas r;
@@ -29,6 +31,7 @@ sh_rc sh_move_replicas_find(uint64_t wish, struct sh_move_replicas *out)
     return SH_OK;
 }
 
+/* Also right for a rank alone. */
 void sh_move_replicas_free(struct sh_move_replicas *r)
 {
     if (r->comm != MPI_COMM_NULL)
@@ -36,6 +39,8 @@ void sh_move_replicas_free(struct sh_move_replicas *r)
     *r = sh_move_replicas_alone();
 }
 
+/* Collective in the group: from `root` to the others, halves as two messages. At most 2^31 bytes, which a chunk is far
+ * below. */
 sh_rc sh_move_replicas_hand(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems)
 {
     int bytes = (int)(elems * sh_floats_elem_bytes(data));
@@ -44,6 +49,7 @@ sh_rc sh_move_replicas_hand(const struct sh_move_replicas *r, int root, struct s
     return SH_OK;
 }
 
+/* Collective in the group. */
 sh_rc sh_move_replicas_any(const struct sh_move_replicas *r, int failed, int *any)
 {
     *any = failed;

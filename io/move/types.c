@@ -10,6 +10,7 @@ int sh_move_type_bytes(enum sh_move_type t)
     return bytes[t];
 }
 
+/* The float with these bits. */
 static float of_bits(uint32_t bits)
 {
     float x;
@@ -46,6 +47,7 @@ static uint16_t narrow_f16(float x)
     return (uint16_t)(sign | (bits >= 143u << 23 ? 0x7c00u : (bits >> 13) - (112u << 10)));
 }
 
+/* Through memcpy: values in a file need not be aligned. */
 static void widen_piece(enum sh_move_type t, const char *from, int64_t n, float *to)
 {
     uint16_t h;
@@ -73,6 +75,7 @@ static bool all_finite(const float *x, int64_t n)
     return !bad;
 }
 
+/* Only when all_finite() has said that there is one. */
 static int64_t first_not_finite(const float *x, int64_t n)
 {
     int64_t i = 0;
@@ -104,6 +107,8 @@ static int64_t widen_to(enum sh_move_type t, const char *from, int64_t n, struct
     return all_finite(floats, n) ? n : first_not_finite(floats, n);
 }
 
+/* From a file's type to floats or halves; returns the first element that is not finite, or n. All n are converted in
+ * any case. */
 int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to)
 {
     int64_t bad = n;
@@ -116,6 +121,7 @@ int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct s
     return bad;
 }
 
+/* The upper half of the split is the float rounded to nearest. */
 static void narrow_bf16(const float *from, int64_t n, char *to)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -151,6 +157,7 @@ static int64_t narrow_piece(enum sh_move_type t, const float *from, int64_t n, c
     return n;
 }
 
+/* To a file's type; returns the first element that has no finite value in it, or n. */
 int64_t sh_move_narrow(enum sh_move_type t, struct sh_floats from, int64_t n, void *to)
 {
     float piece[PIECE];

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The format's types that are known here. Parameters are only ever F32, F16 or BF16; the others may occur as buffers.
+ */
 static const struct {
     const char *name;
     int bytes;
@@ -30,6 +32,7 @@ int sh_st_type_bytes(int type)
     return types[type].bytes;
 }
 
+/* As "[2,3]", which is also how the format writes it. */
 const char *sh_st_shape_text(int ndim, const int64_t *dim, char text[100])
 {
     int used = snprintf(text, 100, "[");
@@ -45,6 +48,7 @@ struct parse {
     struct sh_st_header out;
 };
 
+/* All that can be wrong with a header, with the tensor's name if there is one. */
 static sh_rc refuse(const struct parse *p, const char *name, const char *why)
 {
     return sh_fail(SH_E_DATA, "%s: its header: %s%s%s: the file is damaged, or no safetensors file", p->path, name,
@@ -61,6 +65,7 @@ bool sh_st_name_plain(const char *name)
     return n >= 1 && n <= SH_ST_NAME_MAX;
 }
 
+/* A type that is not known has unknown size, so nothing else could be checked. */
 static sh_rc take_type(const struct parse *p, json_t *value, struct sh_st_entry *e)
 {
     const char *name = json_string_value(value);
@@ -72,6 +77,7 @@ static sh_rc take_type(const struct parse *p, json_t *value, struct sh_st_entry 
     return refuse(p, e->name, "its dtype is none that is known here");
 }
 
+/* A product that overflows becomes INT64_MAX (sh_size_mul), which no file has room for. */
 static sh_rc take_shape(const struct parse *p, json_t *value, struct sh_st_entry *e)
 {
     if (!json_is_array(value) || json_array_size(value) > SH_ST_DIMS_MAX)
@@ -88,6 +94,7 @@ static sh_rc take_shape(const struct parse *p, json_t *value, struct sh_st_entry
     return SH_OK;
 }
 
+/* Offsets count from the end of the header. Bytes, shape and type must agree exactly. */
 static sh_rc take_place(const struct parse *p, json_t *value, struct sh_st_entry *e)
 {
     json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
@@ -102,9 +109,11 @@ static sh_rc take_place(const struct parse *p, json_t *value, struct sh_st_entry
     return SH_OK;
 }
 
+/* Exactly three keys: a fourth one might change what the others mean. */
 static sh_rc take_tensor(struct parse *p, const char *name, json_t *value)
 {
     struct sh_st_entry *e = &p->out.entry[p->out.n];
+    /* The name is checked before it is used in any message. */
     if (!sh_st_name_plain(name))
         return refuse(p, "", "a tensor's name is empty, longer than 255 bytes or has control characters");
     strcpy(e->name, name);
@@ -117,6 +126,7 @@ static sh_rc take_tensor(struct parse *p, const char *name, json_t *value)
     return SH_OK;
 }
 
+/* Only its form is checked; the contents are anybody's. */
 static sh_rc check_metadata(const struct parse *p, json_t *value)
 {
     const char *key;
@@ -143,6 +153,8 @@ static int by_place(const void *a, const void *b)
     return (end_of(x) > end_of(y)) - (end_of(x) < end_of(y));
 }
 
+/* Every byte of the data belongs to exactly one tensor, as the format demands. A hole could hide something; an overlap
+ * makes two tensors one. */
 static sh_rc check_cover(const struct parse *p)
 {
     int64_t at = p->data_at;
@@ -157,6 +169,7 @@ static sh_rc check_cover(const struct parse *p)
     return SH_OK;
 }
 
+/* Names are unique, since the parser of JSON refuses a key that occurs twice. */
 static sh_rc take_all(struct parse *p, json_t *root)
 {
     const char *name;
@@ -173,6 +186,7 @@ static sh_rc take_all(struct parse *p, json_t *root)
     return check_cover(p);
 }
 
+/* `file_bytes` bounds every offset. On success out->entry is the caller's to free. */
 sh_rc sh_st_header_parse(const char *text, int64_t bytes, int64_t data_at, int64_t file_bytes, const char *path,
                          struct sh_st_header *out)
 {
@@ -190,6 +204,7 @@ sh_rc sh_st_header_parse(const char *text, int64_t bytes, int64_t data_at, int64
     return rc;
 }
 
+/* Who clones a model without git-lfs has small text files in the place of the weights; the message says what to do. */
 static sh_rc check_pointer(int fd, const char *path, int64_t bytes)
 {
     static const char first[] = "version https://git-lfs";
@@ -203,6 +218,7 @@ static sh_rc check_pointer(int fd, const char *path, int64_t bytes)
                    path, (long long)bytes);
 }
 
+/* Eight bytes, little-endian. The limit keeps a damaged length from being allocated. */
 static sh_rc read_length(int fd, const char *path, int64_t bytes, int64_t *length)
 {
     unsigned char first[8];
@@ -219,6 +235,7 @@ static sh_rc read_length(int fd, const char *path, int64_t bytes, int64_t *lengt
     return SH_OK;
 }
 
+/* The header's text is freed again; entries have copies of the names. */
 static sh_rc read_open(int fd, const char *path, int64_t bytes, struct sh_st_header *out)
 {
     int64_t n = 0;
@@ -234,6 +251,7 @@ static sh_rc read_open(int fd, const char *path, int64_t bytes, struct sh_st_hea
     return rc;
 }
 
+/* Reads the header only; the data is read later, by those who need it. */
 sh_rc sh_st_header_read(const char *path, struct sh_st_header *out)
 {
     int64_t bytes;

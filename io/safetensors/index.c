@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Whether the folder has an entry of this name. */
 static bool exists(const char *folder, const char *name)
 {
     char *path = sh_path_join(folder, name);
@@ -20,11 +21,13 @@ static bool exists(const char *folder, const char *name)
     return there;
 }
 
+/* Either layout of a model's weights: one file, or several with an index. */
 bool sh_st_has_weights(const char *folder)
 {
     return exists(folder, SH_ST_ALONE) || exists(folder, SH_ST_INDEX);
 }
 
+/* Formats of torch.save(). They are recognized only to name them. */
 static bool is_pickle(const char *name)
 {
     static const char *const ends[] = {".bin", ".pt", ".pth", ".ckpt"};
@@ -35,6 +38,7 @@ static bool is_pickle(const char *name)
     return false;
 }
 
+/* Always an error; the text depends on what the folder has instead. */
 static sh_rc no_weights(const char *folder)
 {
     char pickle[SH_ST_FILE_MAX + 1] = "";
@@ -51,6 +55,7 @@ static sh_rc no_weights(const char *folder)
     return sh_fail(SH_E_DATA, "%s has neither " SH_ST_ALONE " nor " SH_ST_INDEX, folder);
 }
 
+/* Names are known to be short enough (is_file_name()). */
 static void add_file(struct sh_st_index *x, const char *name)
 {
     x->file = sh_realloc(x->file, (size_t)x->n_files + 1, sizeof *x->file);
@@ -58,6 +63,7 @@ static void add_file(struct sh_st_index *x, const char *name)
     snprintf(x->file[x->n_files++].name, sizeof x->file->name, "%s", name);
 }
 
+/* Names are unique within an index, so the order is total. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct sh_st_entry *)a)->name, ((const struct sh_st_entry *)b)->name);
@@ -72,6 +78,7 @@ const struct sh_st_entry *sh_st_index_find(const struct sh_st_index *index, cons
     return bsearch(&key, index->entry, (size_t)index->n, sizeof key, by_name);
 }
 
+/* Entries of one header, each with the number of its file. */
 static void add_tensors(struct sh_st_index *x, const struct sh_st_header *h, int file)
 {
     x->entry = sh_realloc(x->entry, (size_t)(x->n + h->n) + 1, sizeof *x->entry);
@@ -81,6 +88,7 @@ static void add_tensors(struct sh_st_index *x, const struct sh_st_header *h, int
     }
 }
 
+/* The header's own file length is kept, so that a later read can see that the file has changed. */
 static sh_rc read_file(struct sh_st_index *x, const char *folder, int file)
 {
     struct sh_st_header h = {0};
@@ -97,6 +105,7 @@ static sh_rc read_file(struct sh_st_index *x, const char *folder, int file)
     return rc;
 }
 
+/* All headers, then sorted by name, so that sh_st_index_find() can bisect and doubles are neighbours. */
 static sh_rc read_files(struct sh_st_index *x, const char *folder)
 {
     for (int i = 0; i < x->n_files; i++)
@@ -146,6 +155,7 @@ static sh_rc list_files(struct sh_st_index *x, const char *path, json_t *map)
         if (i == 0 || strcmp(names[i - 1], names[i]) != 0)
             add_file(x, names[i]);
     free(names);
+    /* The number of files is bounded before any of them is opened. */
     if (rc == SH_OK && x->n_files > SH_ST_FILES_MAX)
         rc = sh_fail(SH_E_DATA, "%s: more than %d files", path, SH_ST_FILES_MAX);
     return rc;
@@ -179,6 +189,7 @@ static void compare_size(const struct sh_st_index *x, const char *path, json_t *
         sh_log_warn("%s says %lld bytes, its tensors have %lld", path, (long long)json_integer_value(said), sum);
 }
 
+/* The bounds come before any memory is taken by them. */
 static sh_rc take_files(struct sh_st_index *x, const char *path, json_t *root)
 {
     json_t *map = json_object_get(root, "weight_map");
@@ -187,6 +198,7 @@ static sh_rc take_files(struct sh_st_index *x, const char *path, json_t *root)
     return list_files(x, path, map);
 }
 
+/* The names of files in an index, without reading those: for callers that have only its text. */
 sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct sh_st_index *out)
 {
     struct sh_st_index x = {0};
@@ -201,6 +213,7 @@ sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct
     return rc;
 }
 
+/* The index says where tensors are, and the headers must agree with it. */
 static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *path, json_t *root)
 {
     SH_TRY(take_files(x, path, root));
@@ -210,6 +223,7 @@ static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *pat
     return SH_OK;
 }
 
+/* The JSON is freed again; names were copied into the index. */
 static sh_rc read_map(struct sh_st_index *x, const char *folder)
 {
     char *path = sh_path_join(folder, SH_ST_INDEX);
@@ -232,6 +246,7 @@ static sh_rc read_folder(struct sh_st_index *x, const char *folder)
     return read_files(x, folder);
 }
 
+/* On success *out is the caller's; free with sh_st_index_free(). */
 sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out)
 {
     struct sh_st_index x = {0};
@@ -243,6 +258,7 @@ sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out)
     return rc;
 }
 
+/* Also right for an index that was read in part. */
 void sh_st_index_free(struct sh_st_index *index)
 {
     free(index->file);
@@ -259,6 +275,7 @@ static sh_rc send(void *data, int64_t bytes)
     return SH_OK;
 }
 
+/* Collective: rank 0's index to all. Entries have no pointers, so their bytes can be sent. */
 sh_rc sh_st_index_share(struct sh_st_index *index, int rank)
 {
     int64_t n[2] = {index->n_files, index->n};
@@ -267,6 +284,7 @@ sh_rc sh_st_index_share(struct sh_st_index *index, int rank)
         sh_st_index_free(index);
         index->file = sh_calloc((size_t)n[0] + 1, sizeof *index->file);
         index->entry = sh_calloc((size_t)n[1] + 1, sizeof *index->entry);
+        /* Numbers of entries come from rank 0, which has bounded them. */
         index->n_files = n[0];
         index->n = n[1];
     }

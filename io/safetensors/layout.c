@@ -8,11 +8,14 @@
 
 enum { DIGITS_MAX = 99999 };
 
+/* In a file, in its own type. */
 static int64_t bytes_of(const struct sh_st_entry *e)
 {
     return e->elems * sh_st_type_bytes(e->type);
 }
 
+/* Tensors in their order; a file is closed before it would exceed max_bytes. One that is larger by itself has a file of
+ * its own. Example: 3, 4 and 5 GB with at most 8 GB give files of 7 and 5 GB. */
 static void share_out(struct sh_st_layout *l, int64_t max_bytes)
 {
     int64_t used = 0;
@@ -32,6 +35,7 @@ static void share_out(struct sh_st_layout *l, int64_t max_bytes)
     }
 }
 
+/* As save_pretrained() names them; one file alone has no number. */
 static void name_files(struct sh_st_index *x)
 {
     x->file = sh_calloc((size_t)x->n_files, sizeof *x->file);
@@ -42,6 +46,7 @@ static void name_files(struct sh_st_index *x)
             snprintf(x->file[i].name, sizeof x->file[i].name, "model-%05d-of-%05d.safetensors", i + 1, (int)x->n_files);
 }
 
+/* Offsets are those behind the header here: place() adds the header's length later. */
 static void print_tensor(const struct sh_st_entry *e, FILE *f)
 {
     char shape[100];
@@ -67,6 +72,7 @@ static void make_header(struct sh_st_layout *l, int file)
     l->header_bytes[file] = (int64_t)bytes;
 }
 
+/* Names are printed into JSON without escapes, so those that would need one are a bug. */
 static sh_rc check_names(const struct sh_st_entry *tensor, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -74,6 +80,8 @@ static sh_rc check_names(const struct sh_st_entry *tensor, int64_t n)
     return SH_OK;
 }
 
+/* The header's length depends on the offsets' digits, and the places in the file on the header's length: offsets are
+ * relative, so one pass is enough. */
 static void place(struct sh_st_layout *l)
 {
     struct sh_st_index *x = &l->index;
@@ -87,11 +95,13 @@ static void place(struct sh_st_layout *l)
     }
 }
 
+/* On success free with sh_st_layout_free(). */
 sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max_bytes, struct sh_st_layout *out)
 {
     struct sh_st_layout l = {.index.n = n};
     SH_TRY(check_names(tensor, n));
     l.index.entry = sh_calloc((size_t)n + 1, sizeof *l.index.entry);
+    /* Places are filled in below. */
     memcpy(l.index.entry, tensor, (size_t)n * sizeof *tensor);
     share_out(&l, max_bytes);
     if (l.index.n_files > DIGITS_MAX) {
@@ -106,6 +116,7 @@ sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max
     return SH_OK;
 }
 
+/* Also right for a layout that was never made. */
 void sh_st_layout_free(struct sh_st_layout *l)
 {
     for (int64_t i = 0; l->header && i < l->index.n_files; i++)
@@ -116,12 +127,14 @@ void sh_st_layout_free(struct sh_st_layout *l)
     *l = (struct sh_st_layout){0};
 }
 
+/* model.safetensors.index.json; the caller frees it. */
 char *sh_st_layout_index_text(const struct sh_st_layout *l)
 {
     const struct sh_st_index *x = &l->index;
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
+    /* The form that save_pretrained() writes, so that a diff of two exports shows weights only. */
     fprintf(f, "{\n  \"metadata\": {\n    \"total_parameters\": %lld,\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
             (long long)l->total_elems, (long long)l->total_bytes);
     for (int64_t i = 0; i < x->n; i++)

@@ -13,6 +13,7 @@
 
 enum { COPY_MAX = 256 << 20 }; /* of a tokenizer's file */
 
+/* Without slashes at the end, since the temporary name is a neighbour's. 64 bytes are kept for what that name adds. */
 static sh_rc set_folder(struct sh_st_writing *w, const char *folder)
 {
     size_t n = strlen(folder);
@@ -25,11 +26,13 @@ static sh_rc set_folder(struct sh_st_writing *w, const char *folder)
     return SH_OK;
 }
 
+/* Never into a folder that is there: it may be somebody's model, half replaced. */
 static sh_rc refuse_existing(const char *folder)
 {
     return sh_fail(SH_E_USAGE, "%s exists already; a model goes into a new folder", folder);
 }
 
+/* Local, on every rank: all compute the same layout and need not send it. Nothing is created yet. */
 sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const struct sh_st_entry *tensor, int64_t n,
                           int64_t max_bytes, int verify)
 {
@@ -37,6 +40,7 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
     *w = (struct sh_st_writing){.verify = verify};
     SH_TRY(set_folder(w, folder));
     if (lstat(w->folder, &st) == 0)
+        /* lstat(): a link that leads nowhere is in the way as well. */
         return refuse_existing(w->folder);
     SH_TRY(sh_st_layout_make(tensor, n, max_bytes, &w->layout));
     w->file = sh_calloc((size_t)w->layout.index.n_files, sizeof *w->file);
@@ -46,6 +50,8 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
     return SH_OK;
 }
 
+/* Names of files while they have the temporary folder; made when first needed, since only rank 0 knows its name at the
+ * beginning. */
 static const char *path_of(struct sh_st_writing *w, int file)
 {
     if (!w->path[file])
@@ -53,12 +59,14 @@ static const char *path_of(struct sh_st_writing *w, int file)
     return w->path[file];
 }
 
+/* Rank 0: space is reserved and the header written. The other ranks then write only data, each at its places. */
 static sh_rc create_file(struct sh_st_writing *w, int file)
 {
     const struct sh_st_layout *l = &w->layout;
     const char *path = path_of(w, file);
     int fd;
     SH_TRY(sh_file_create(path, &fd));
+    /* Space first: a full disk is found before any weight is written. */
     sh_rc rc = sh_file_reserve(fd, path, l->index.file[file].bytes);
     if (rc == SH_OK && ftruncate(fd, l->index.file[file].bytes) != 0)
         rc = sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
@@ -70,6 +78,7 @@ static sh_rc create_file(struct sh_st_writing *w, int file)
     return rc;
 }
 
+/* The parent is made where it does not exist; the folder itself must not. */
 static sh_rc make_parent(const char *folder)
 {
     const char *slash = strrchr(folder, '/');
@@ -81,6 +90,7 @@ static sh_rc make_parent(const char *folder)
     return rc;
 }
 
+/* Rank 0. Everything goes into a folder with a temporary name, so that a model is there as a whole or not at all. */
 sh_rc sh_st_writing_create(struct sh_st_writing *w)
 {
     SH_TRY(make_parent(w->folder));
@@ -92,12 +102,14 @@ sh_rc sh_st_writing_create(struct sh_st_writing *w)
         w->temp[0] = '\0';
         return rc;
     }
+    /* From here on sh_st_writing_end() deletes the folder. */
     w->created = true;
     for (int i = 0; i < w->layout.index.n_files; i++)
         SH_TRY(create_file(w, i));
     return SH_OK;
 }
 
+/* Each rank opens only the files in which it has parts. */
 sh_rc sh_st_writing_open(struct sh_st_writing *w, int file)
 {
     const char *path = path_of(w, file);
@@ -105,6 +117,7 @@ sh_rc sh_st_writing_open(struct sh_st_writing *w, int file)
     int fd;
     if (w->file[file].fd >= 0)
         return SH_OK;
+    /* The file was created by rank 0; its length is set already. */
     SH_TRY(sh_file_reopen(path, &fd, &bytes));
     if (w->verify == SH_ST_FROM_DISK)
         sh_file_direct_open(path, fd, true, &w->file[file]);
@@ -113,14 +126,17 @@ sh_rc sh_st_writing_open(struct sh_st_writing *w, int file)
     return SH_OK;
 }
 
+/* Write this rank's parts. They stay listed, so that sh_st_writing_compare() can read them back. */
 sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part, int n)
 {
+    /* Files are opened before any is written, so that a missing one is found first. */
     for (int i = 0; i < n; i++)
         SH_TRY(sh_st_writing_open(w, part[i].file));
     SH_TRY(sh_move_parts_make(part, n, &w->parts));
     return sh_move_parts_write(&w->parts, w->file);
 }
 
+/* By every rank, for what it has written. */
 sh_rc sh_st_writing_sync(struct sh_st_writing *w)
 {
     for (int i = 0; i < w->layout.index.n_files; i++) {
@@ -133,11 +149,13 @@ sh_rc sh_st_writing_sync(struct sh_st_writing *w)
     return SH_OK;
 }
 
+/* The chunks that this rank has written, against the sums that were made at the time. */
 sh_rc sh_st_writing_compare(struct sh_st_writing *w)
 {
     return w->verify == SH_ST_UNVERIFIED ? SH_OK : sh_move_parts_compare(&w->parts, w->file);
 }
 
+/* A small file, synced, since the folder's new name will promise it. */
 static sh_rc write_note(const struct sh_st_writing *w, const char *name, const char *text, size_t bytes)
 {
     char *path = sh_path_join(w->temp, name);
@@ -153,17 +171,20 @@ static sh_rc write_note(const struct sh_st_writing *w, const char *name, const c
     return rc;
 }
 
+/* A text file beside the weights. */
 sh_rc sh_st_writing_note(const struct sh_st_writing *w, const char *name, const char *text)
 {
     return write_note(w, name, text, strlen(text));
 }
 
+/* A file that the source does not have is left out: folders differ in what stands beside the weights. */
 sh_rc sh_st_writing_copy(const struct sh_st_writing *w, const char *from, const char *name)
 {
     char *path = sh_path_join(from, name), *text;
     size_t bytes;
     sh_rc rc = SH_OK;
     if (access(path, F_OK) == 0) {
+        /* The size is bounded: a tokenizer's file is read as a whole. */
         rc = sh_read_file(path, COPY_MAX, &text, &bytes);
         if (rc == SH_OK) {
             rc = write_note(w, name, text, bytes);
@@ -174,6 +195,7 @@ sh_rc sh_st_writing_copy(const struct sh_st_writing *w, const char *from, const 
     return rc;
 }
 
+/* The names of the files are the folder's data and need a sync of their own. */
 static sh_rc sync_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -186,6 +208,7 @@ static sh_rc sync_folder(const char *path)
     return rc;
 }
 
+/* Without a slash the parent is the working folder. */
 static sh_rc sync_parent(const char *folder)
 {
     const char *slash = strrchr(folder, '/');
@@ -201,6 +224,7 @@ static sh_rc give_name(const struct sh_st_writing *w)
     struct stat st;
     if (renameat2(AT_FDCWD, w->temp, AT_FDCWD, w->folder, RENAME_NOREPLACE) == 0)
         return SH_OK;
+    /* File systems without RENAME_NOREPLACE: look, then rename, which leaves a moment for another process. */
     if (errno == EEXIST || ((errno == EINVAL || errno == ENOSYS) && lstat(w->folder, &st) == 0))
         return refuse_existing(w->folder);
     if ((errno == EINVAL || errno == ENOSYS) && rename(w->temp, w->folder) == 0)
@@ -208,8 +232,10 @@ static sh_rc give_name(const struct sh_st_writing *w)
     return sh_fail(SH_E_DATA, "rename %s to %s: %s", w->temp, w->folder, strerror(errno));
 }
 
+/* Rank 0, after all ranks have synced and compared. The new name is the moment from which the model exists. */
 sh_rc sh_st_writing_commit(struct sh_st_writing *w)
 {
+    /* One file alone needs no index. */
     if (w->layout.index.n_files > 1) {
         char *text = sh_st_layout_index_text(&w->layout);
         sh_rc rc = sh_st_writing_note(w, SH_ST_INDEX, text);
@@ -227,6 +253,7 @@ static void delete_folder(const char *folder)
 {
     DIR *dir = opendir(folder);
     for (struct dirent *d; dir && (d = readdir(dir));)
+        /* Files only: the folder was made by this process and has no others. */
         if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
             (void)unlinkat(dirfd(dir), d->d_name, 0);
     if (dir)

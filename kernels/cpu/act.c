@@ -36,18 +36,22 @@ SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64
     }
 }
 
+/* y = gelu(x), any shape: [n]. */
 sh_rc sh_cpu_gelu(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->in[0], NULL, gelu, sh_wide_gelu());
     return SH_OK;
 }
 
+/* dx from dy and x, all [n]. */
 sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], gelu_bwd, sh_wide_gelu_bwd());
     return SH_OK;
 }
 
+/* One row of sums [F] for each part of the rows; their number depends on the rows only, so that threads change no bit.
+ */
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads)
 {
     int64_t F = sh_cpu_elems(&call->out[1]);
@@ -66,6 +70,7 @@ static void gelu_bwd_bias_piece(const struct sh_op_call *call, bool done, int64_
     sh_cpu_block_add((struct sh_cpu_block){1, n}, sum, n, sh_cpu_at(dx->data, dx->dtype, at), n, dx->dtype);
 }
 
+/* In pieces that stay in the L1 cache between the two passes over dx. */
 static void gelu_bwd_bias_row(const struct sh_op_call *call, bool done, int64_t row, int64_t F, float *sum)
 {
     for (int64_t p = 0; p < sh_cpu_pieces(F); p++)
@@ -78,6 +83,7 @@ sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
 {
     enum { VECTOR = 64 };
     int64_t F = sh_cpu_elems(&call->out[1]), rows = sh_cpu_elems(&call->in[0]) / F, parts = sh_cpu_folds(rows);
+    /* Whole tensor first, then only the column sums: see above. */
     bool done = F % VECTOR != 0;
     float *sums = call->work;
 
@@ -94,6 +100,7 @@ sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* h = silu(gate) up. All [n]. */
 SH_CLONES static void swiglu(float *h, const float *gate, const float *up, int64_t n)
 {
 #pragma omp simd
@@ -101,6 +108,7 @@ SH_CLONES static void swiglu(float *h, const float *gate, const float *up, int64
         h[i] = gate[i] * sh_sigmoidf(gate[i]) * up[i];
 }
 
+/* From s = sigmoid(gate): d silu / d gate = s (1 + gate (1 - s)). */
 SH_CLONES static void swiglu_bwd(float *dgate, float *dup, const float *dh, const float *gate, const float *up,
                                  int64_t n)
 {
@@ -124,6 +132,7 @@ static void swiglu_piece(const struct sh_op_call *call, int64_t row, int64_t F, 
     sh_cpu_stage_put(h, row * F + f, n, to);
 }
 
+/* gu and dgu [N,2F]: a row is all gates, then all ups. */
 static void swiglu_bwd_piece(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
 {
     const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
@@ -157,6 +166,7 @@ static void swiglu_bwd_wide(const struct sh_op_call *call, int64_t row, int64_t 
 
 typedef void (*row_piece_fn)(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n);
 
+/* Pieces of all rows in one loop: few long rows then still give work to all threads. */
 static void over_rows(const struct sh_op_call *call, const struct sh_operand *h, row_piece_fn f)
 {
     int64_t F = h->dim[h->ndim - 1], pieces = sh_cpu_pieces(F), all = sh_cpu_elems(h) / F * pieces;

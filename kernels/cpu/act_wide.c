@@ -79,6 +79,7 @@ static SH_WIDE void swiglu_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, 
     }
 }
 
+/* The store rounds with an instruction of avx512_bf16; without it the f32 loops are used. */
 static bool usable(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -32,6 +32,7 @@ static void update_params(struct sh_floats p, float *m, float *v, const float *g
     sh_floats_put(p, n, room);
 }
 
+/* Same order of operations as kernels/ref/adamw.c: decay first, then the step. */
 /* Memory is asked for in the loop itself: compilers leave out calls of a function that does nothing else. */
 static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, struct sh_adamw_factors f)
 {
@@ -53,6 +54,7 @@ static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, s
     }
 }
 
+/* Runs differ in decay only. The factors depend on the step, so they are computed once and not for each element. */
 sh_rc sh_cpu_adamw(const struct sh_op_call *call)
 {
     for (int r = 0; r < call->attr->runs.count; r++) {

@@ -48,6 +48,7 @@ struct head {
     int64_t own_bytes;
 };
 
+/* Memory of this thread, for the packed panels that it works on. */
 static void *own_of(const struct head *h)
 {
     return h->own + omp_get_thread_num() * h->own_bytes;
@@ -58,6 +59,7 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Shapes only; lay_out() adds the pointers. */
 static struct head head_of(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
@@ -121,6 +123,7 @@ int64_t sh_amx_head_work_bytes(const struct sh_op_call *call, int threads)
     return lay_out(&h, NULL, threads);
 }
 
+/* SLICE steps of one row panel: where its exponentials, later its gradients, are kept. */
 static sh_bf16 *kept(const struct head *h, int64_t slice, int64_t row_panel)
 {
     return h->kept + (slice * h->row_panels + row_panel) * SLICE * STEP;
@@ -137,10 +140,13 @@ static int64_t words_of(const struct head *h, int64_t slice)
     return sh_amx_least(h->vocab - slice * SLICE * SIDE, SLICE * SIDE);
 }
 
+/* x is packed twice in one pass over the chunk: as columns for the logits, and with rows and columns exchanged for dw.
+ */
 static void pack_x(const struct head *h)
 {
     const sh_bf16 *x = h->x + h->row * h->dim;
 
+/* No barrier: the second packing writes other memory. */
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
         sh_amx_pack_cols(&(struct sh_amx_source){.data = x + i * SIDE * h->dim, .step = h->dim,
@@ -328,6 +334,7 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
             sh_amx_emit(dx, sums + (q * DOWN + p) * STEP, (i + p) * SIDE, (j + q) * SIDE);
 }
 
+/* dx [n,C]: parts are made smaller until each thread has one, so that the last threads do not wait. */
 static void all_dx(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[1];
@@ -335,6 +342,7 @@ static void all_dx(const struct head *h)
                          .c = sh_cpu_at(t->data, t->dtype, h->row * h->dim)};
     int64_t down = DOWN, across = ACROSS;
 
+    /* Halve the larger side until there are parts for all threads, but not below four panels. */
     while (down > 4 && div_up(h->row_panels, down) * div_up(h->dim_panels, across) < omp_get_num_threads())
         *(down > across ? &down : &across) /= 2;
     int64_t parts = div_up(h->row_panels, down) * div_up(h->dim_panels, across);
@@ -346,6 +354,7 @@ static void all_dx(const struct head *h)
     }
 }
 
+/* dw [V,C]: a thread takes a slice of words and makes their gradients itself; the same gradients are left for dx. */
 static void all_dw(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[2];
@@ -378,6 +387,7 @@ static void run_chunk(const struct head *h)
     }
 }
 
+/* *loss is the sum over all rows, added in row order by one thread. */
 sh_rc sh_amx_head_run(const struct sh_op_call *call, double *loss)
 {
     struct head h = head_of(call);
@@ -387,6 +397,7 @@ sh_rc sh_amx_head_run(const struct sh_op_call *call, double *loss)
     *loss = 0;
     for (h.row = 0; h.row < h.rows; h.row += h.n) {
         h.n = sh_amx_least(h.rows - h.row, h.chunk);
+        /* The last chunk may have fewer rows. */
         h.row_panels = sh_amx_least(chunk_panels, sh_amx_panels(h.n));
 #pragma omp parallel
         {

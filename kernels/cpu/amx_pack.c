@@ -28,6 +28,7 @@ static bool system_allows(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
 
+/* Asked once: the permission is the process's, and threads created later inherit it. */
 bool sh_amx_usable(void)
 {
     static int answer; /* 0: not asked yet */
@@ -36,6 +37,7 @@ bool sh_amx_usable(void)
     return answer > 0;
 }
 
+/* Masks of the first n lanes; n may be negative or too large at the edges of a matrix. */
 static SH_AMX __mmask32 first_32(int64_t n)
 {
     return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
@@ -94,6 +96,7 @@ static SH_AMX inline void load_pairs(const struct sh_amx_source *s, int64_t i, i
     }
 }
 
+/* A tile is 16 lines of the cache. */
 static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
 {
     _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++)
@@ -105,6 +108,7 @@ struct place {
     int64_t panel, k;
 };
 
+/* Steps along the stored rows: the next step then begins where the last one has ended. */
 static inline struct place place_of(const struct sh_amx_source *s, int64_t n)
 {
     int64_t panels = sh_amx_panels(s->sides), steps = sh_amx_panels(s->depth);
@@ -140,6 +144,7 @@ static SH_AMX void pack_step(const struct sh_amx_source *s, struct place p, bool
     }
 }
 
+/* All steps in the order of memory, asking for the one after the next. */
 static void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panels, int64_t stride)
 {
     enum { AHEAD = 2 };

@@ -21,11 +21,13 @@ static const struct {
                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
+/* Per thread, since tiles are registers. Between begin and end nothing else may use them. */
 SH_AMX void sh_amx_begin(void)
 {
     _tile_loadconfig(&all_tiles);
 }
 
+/* Streamed stores become visible to other threads only behind a fence. */
 SH_AMX void sh_amx_fence(void)
 {
     _mm_sfence();
@@ -37,6 +39,8 @@ SH_AMX void sh_amx_end(void)
     _tile_release();
 }
 
+/* C [32][32] (+)= rows [32][32 steps] cols. Four tiles of C, two of each side: each loaded tile is used twice, which is
+ * what the eight tiles allow. */
 SH_AMX void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
 {
     enum { BYTES = SIDE * 4 };
@@ -68,6 +72,7 @@ SH_AMX void sh_amx_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sum
     _tile_stored(3, sums + HALF * SIDE + HALF, BYTES);
 }
 
+/* 16 elements to f32. A bf16 is the upper half of a float, so a shift is exact. */
 static SH_AMX inline __m512 widen(const void *p, enum sh_dtype dtype, __mmask16 mask)
 {
     if (dtype == SH_F32)
@@ -99,6 +104,7 @@ static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
            g->n - col >= SIDE;
 }
 
+/* Whole squares only: no masks, and lo and hi of a row are one or two full lines. */
 static SH_AMX void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
     for (int64_t r = row; r < sh_amx_least(g->m, row + SIDE); r++, sums += SIDE) {
@@ -123,6 +129,7 @@ static SH_AMX inline void store(const struct sh_gemm *g, __m512 x, int64_t row, 
         _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+/* Sums of one square to C, with bias and addend, in C's type. At the edges masks leave out what lies past C. */
 SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
     int64_t rows = sh_amx_least(g->m - row, SIDE), cols = sh_amx_least(g->n - col, SIDE);
@@ -133,6 +140,7 @@ SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row,
         return;
     }
     for (int64_t r = row; r < row + rows; r++, sums += SIDE) {
+        /* Two halves of 16, since a vector holds 16 floats. */
         for (int64_t h = 0; h < SIDE; h += HALF) {
             __mmask16 half = (__mmask16)(mask >> h);
             store(g, finish(g, sums + h, r, col + h, half), r, col + h, half);
@@ -140,6 +148,7 @@ SH_AMX void sh_amx_emit(const struct sh_gemm *g, const float *sums, int64_t row,
     }
 }
 
+/* Before the product, so that the addend is there when the sums are. */
 void sh_amx_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
 {
     if (!g->addend || row >= g->m || col >= g->n)

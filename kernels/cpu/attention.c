@@ -19,11 +19,13 @@ struct scratch {
     float *max, *sum;  /* [Q] of the scaled scores; of their exponentials */
 };
 
+/* Floats of one thread's scratch: see struct scratch. */
 static int64_t scratch_elems(int64_t dim)
 {
     return (2 * SH_ATTN_Q + 2 * SH_ATTN_K) * dim + SH_ATTN_Q * SH_ATTN_K + 2 * SH_ATTN_Q;
 }
 
+/* The order of the pieces is that of struct scratch. */
 static struct scratch cut_scratch(float *p, int64_t dim)
 {
     struct scratch w = {.q = p};
@@ -70,6 +72,7 @@ static sh_rc take_tile(const struct sh_attn *a, struct scratch *w, struct sh_att
     return sh_attn_to_rows(a, tile, v, w->o);
 }
 
+/* The block's rows are divided by their sums and rounded once. lse [B,H,T] is kept for the backward. */
 static void put_block(const struct sh_attn *a, const struct scratch *w, const struct sh_op_call *call, int64_t b,
                       int64_t head, int64_t t, int64_t nq)
 {
@@ -83,6 +86,7 @@ static void put_block(const struct sh_attn *a, const struct scratch *w, const st
     sh_cpu_block_store((struct sh_cpu_block){.rows = nq, .cols = a->dim}, o, ld, a->dtype, w->o, a->dim);
 }
 
+/* Queries [t, t + nq) of one head. Keys before the first document's begin and after the last query are not visited. */
 static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call, struct scratch *w, int64_t b,
                           int64_t head, int64_t t)
 {
@@ -101,6 +105,7 @@ static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call
     return SH_OK;
 }
 
+/* Each thread's part starts on a cache line. */
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     return threads * sh_cpu_round64(scratch_elems(call->attr->attn.head_dim) * (int64_t)sizeof(float));

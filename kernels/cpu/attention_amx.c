@@ -41,6 +41,7 @@ static int64_t scratch_bytes(int64_t depth)
     return steps * STEP * (int64_t)sizeof(sh_bf16) + (blocks * BLOCK + 2 * QUERIES * SIDE) * (int64_t)sizeof(float);
 }
 
+/* The order of the pieces is that of struct task; each is a multiple of 64 bytes. */
 static void cut_scratch(struct task *w, void *p)
 {
     w->q = p;
@@ -94,6 +95,7 @@ static SH_AMX void soften(const float *s, int64_t steps, float scale, float *max
         _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
 }
 
+/* block [SIDE][SIDE], by [SIDE]: a column is a query. */
 static SH_AMX void scale_columns(float *restrict block, const float *restrict by)
 {
     for (int i = 0; i < SIDE; i++, block += SIDE)
@@ -122,6 +124,7 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
     }
 }
 
+/* Rows [row, row + rows) of the task's sequence, at a column of the packed qkv [B,T,ld]. */
 static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t rows, int64_t col)
 {
     const struct sh_attn *a = w->a;
@@ -129,6 +132,7 @@ static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t 
                                    .ld = a->ld, .rows = least(rows, a->seq - row), .dim = a->dim};
 }
 
+/* Pack the queries once; they meet all keys. Sums begin at 0 and maxima at the least float. */
 static void open_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -142,6 +146,7 @@ static void open_task(struct task *w)
     }
 }
 
+/* The output lies turned, D by queries; it is divided by the sums and turned back as it is stored. */
 static SH_AMX void close_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -161,6 +166,7 @@ static SH_AMX void close_task(struct task *w)
         }
 }
 
+/* Keys from the first that any query sees up to the last query, KEYS panels at a time. */
 static void attend(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -168,6 +174,7 @@ static void attend(struct task *w)
     w->panels = least(sh_amx_panels(a->seq - w->t), QUERIES);
     open_task(w);
     for (int64_t j = 0; j < w->panels; j++)
+        /* Panels of queries see different first keys where documents begin; the task begins at the least. */
         first = least(w->seen[j].least, first);
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS) {

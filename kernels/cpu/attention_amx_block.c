@@ -14,18 +14,21 @@ bool sh_attn_amx_takes(enum sh_dtype dtype)
     return dtype == SH_BF16 && sh_amx_usable();
 }
 
+/* Rows become panels; D is the inner dimension. */
 void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels)
 {
     pack(&(struct sh_amx_source){.data = m.data, .step = m.ld, .sides = m.rows, .depth = m.dim}, panels,
          sh_amx_panels(m.dim) * SH_AMX_STEP);
 }
 
+/* D becomes the side, rows the inner dimension: for products over the keys. */
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps)
 {
     pack(&(struct sh_amx_source){.data = m.data, .step = m.ld, .inner_rows = true, .sides = m.dim, .depth = m.rows},
          panels, steps * SH_AMX_STEP);
 }
 
+/* What 32 queries see: their first keys, the least and the largest of these. Queries past the end see nothing. */
 struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t)
 {
     struct sh_attn_queries q = {.t = t, .least = INT32_MAX};
@@ -38,6 +41,8 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
     return q;
 }
 
+/* Scores of keys that a query must not see become -Inf. The early return is the usual case: a block below the diagonal
+ * and inside one document. */
 SH_AMX void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
 {
     if (key >= q->most && key + SIDE - 1 <= q->t)
@@ -77,6 +82,7 @@ static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int6
             put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, dst + i * ld + h * HALF, cols - h * HALF);
 }
 
+/* To dst [rows][ld], at most 32 x 32, rounded to bf16. */
 void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
     (turned ? put_turned : put_rows)(block, dst, ld, sh_amx_least(rows, SIDE), sh_amx_least(cols, SIDE));

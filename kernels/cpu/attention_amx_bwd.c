@@ -39,6 +39,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Of one thread; keys panels hold the whole sequence, so this grows with T. */
 static int64_t scratch_bytes(int64_t keys, int64_t depth)
 {
     int64_t steps = 3 * keys * depth + 4 * QUERIES * depth + (2 + KEYS) * QUERIES;
@@ -46,6 +47,7 @@ static int64_t scratch_bytes(int64_t keys, int64_t depth)
     return steps * STEP * (int64_t)sizeof(sh_bf16) + (blocks * BLOCK + 2 * QUERIES * SIDE) * (int64_t)sizeof(float);
 }
 
+/* The order of the pieces is that of struct task. */
 static void cut_scratch(struct task *w, void *p)
 {
     int64_t head = w->keys * w->depth * STEP, chunk = QUERIES * w->depth * STEP;
@@ -122,6 +124,7 @@ static SH_AMX void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
 /* All queries of the chunk that come after panel k of the keys, with dv += p' do and dk += ds' q. */
 static SH_AMX void take_panel(struct task *w, int64_t k, int64_t i)
 {
+    /* Earlier panels of queries see none of these keys. */
     int64_t lo = k > w->t / SIDE ? k - w->t / SIDE : 0;
     for (int64_t j = lo; j < w->panels; j++)
         take_block(w, j, k, i);
@@ -145,6 +148,7 @@ static SH_AMX void take_tile(struct task *w, int64_t k0, int64_t k1)
     }
 }
 
+/* In f32, in one order. */
 static SH_AMX float dot(const sh_bf16 *x, const sh_bf16 *y, int64_t n)
 {
     float sum = 0;
@@ -161,6 +165,8 @@ static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, i
                                    .rows = least(rows, w->a->seq - row), .dim = w->a->dim};
 }
 
+/* The queries of a chunk are packed four ways: q and do, each with D and with the rows as inner dimension. delta is
+ * made in f32, once a row. */
 static void open_chunk(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -184,6 +190,7 @@ static void open_chunk(struct task *w)
     }
 }
 
+/* dqkv has the layout of qkv. */
 static sh_bf16 *gradient_at(const struct task *w, int64_t row, int64_t col)
 {
     return (sh_bf16 *)w->call->out[0].data + (w->b * w->a->seq + row) * w->a->ld + col;
@@ -200,6 +207,7 @@ static void put_chunk(const struct task *w)
         }
 }
 
+/* Keys that the chunk sees, in tiles. */
 static void take_chunk(struct task *w)
 {
     int64_t first = w->a->seq;
@@ -209,6 +217,7 @@ static void take_chunk(struct task *w)
         first = least(w->seen[j].least, first);
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS)
+        /* Keys behind the last query of the chunk are never seen. */
         take_tile(w, k0, least(k0 + KEYS, end));
     put_chunk(w);
 }
@@ -222,6 +231,7 @@ static void put_keys(const struct task *w, const float *sums, int64_t col)
             sh_attn_put(sums, false, gradient_at(w, t, col + d * SIDE), a->ld, a->seq - t, a->dim - d * SIDE);
 }
 
+/* dk and dv are sums over all query heads of the group and all chunks, in this order, whoever runs the task. */
 static void take_kv_head(struct task *w)
 {
     const struct sh_attn *a = w->a;

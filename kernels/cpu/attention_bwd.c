@@ -32,11 +32,13 @@ struct block {
     const float *lse;         /* [nq] */
 };
 
+/* Floats of one thread: whole keys, values and their gradients, and one block of queries. */
 static int64_t scratch_elems(int64_t seq, int64_t dim)
 {
     return 4 * seq * dim + 4 * SH_ATTN_Q * dim + 2 * SH_ATTN_Q * SH_ATTN_K + SH_ATTN_Q;
 }
 
+/* The order of the pieces is that of struct task. */
 static void cut_scratch(struct task *w, float *p, int64_t seq, int64_t dim)
 {
     w->kf = p;
@@ -59,6 +61,7 @@ SH_CLONES static void score_gradient(float *ds, const float *p, int64_t n, float
         ds[j] = p[j] * (ds[j] - delta) * scale;
 }
 
+/* src [rows,D] to a column of dqkv, rounded if that is bf16. */
 static void put(const struct task *w, int64_t row, int64_t rows, int64_t col, const float *src)
 {
     const struct sh_attn *a = w->a;
@@ -91,6 +94,7 @@ static sh_rc gradients(struct task *w, const struct block *q, int64_t k0, int64_
     return sh_attn_to_cols(a, ds, q->q, w->dk + k0 * a->dim);
 }
 
+/* Read q, do and o of the block, and make delta; for f32 these are views and nothing is copied. */
 static struct block open_block(struct task *w, int64_t head, int64_t t)
 {
     const struct sh_attn *a = w->a;
@@ -107,6 +111,7 @@ static struct block open_block(struct task *w, int64_t head, int64_t t)
     return q;
 }
 
+/* dq of one block is complete after its keys; dk and dv go on. */
 static sh_rc block_backward(struct task *w, int64_t head, int64_t t)
 {
     const struct sh_attn *a = w->a;

@@ -19,6 +19,7 @@ static const struct sh_attn_engine *const backward[] = {
     &sh_attn_f32_bwd,
 };
 
+/* The table ends with an engine that takes every type, so the loop ends. */
 static const struct sh_attn_engine *engine_for(const struct sh_attn_engine *const *e, enum sh_dtype dtype)
 {
     while (!(*e)->takes(dtype))

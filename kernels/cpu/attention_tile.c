@@ -22,6 +22,7 @@ struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand
     };
 }
 
+/* A view of f32 data itself; bf16 is converted into scratch. */
 struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, int64_t ld, int64_t row, int64_t rows,
                                  int64_t col, float *scratch)
 {
@@ -37,6 +38,7 @@ int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t)
     return a->docs ? a->docs[b * a->seq + t] : 0;
 }
 
+/* The smallest first key of some queries: documents may begin within the block. */
 int64_t sh_attn_first_key_of(const struct sh_attn *a, int64_t b, int64_t t, int64_t rows)
 {
     int64_t first = t;
@@ -57,6 +59,7 @@ struct sh_attn_span sh_attn_span_of(const struct sh_attn *a, int64_t b, int64_t 
     return (struct sh_attn_span){.lo = clamp(sh_attn_first_key(a, b, t) - k0, nk), .hi = clamp(t + 1 - k0, nk)};
 }
 
+/* s [nq,nk] = x y', one small product. */
 sh_rc sh_attn_scores(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, struct sh_attn_view y)
 {
     struct sh_gemm_tile g = {
@@ -68,6 +71,7 @@ sh_rc sh_attn_scores(const struct sh_attn *a, struct sh_attn_tile t, struct sh_a
     return a->f32->tile(&g, NULL);
 }
 
+/* sums [nq,D] += s y. */
 sh_rc sh_attn_to_rows(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view y, float *sums)
 {
     struct sh_gemm_tile g = {
@@ -79,6 +83,7 @@ sh_rc sh_attn_to_rows(const struct sh_attn *a, struct sh_attn_tile t, struct sh_
     return a->f32->tile(&g, NULL);
 }
 
+/* sums [nk,D] += s' x. */
 sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, float *sums)
 {
     struct sh_gemm_tile g = {
@@ -90,6 +95,7 @@ sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_
     return a->f32->tile(&g, NULL);
 }
 
+/* Outside of the visible range exactly 0. shift is the maximum, so no exponential is above 1. */
 float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift)
 {
     if (in.lo >= in.hi)

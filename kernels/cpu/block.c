@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* Copies of a row into f32 and back; the compiler makes vectors of them for each kind of processor. */
 SH_CLONES static void load_bf16(float *dst, const sh_bf16 *src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -28,6 +29,7 @@ SH_CLONES static void add_bf16(float *dst, const sh_bf16 *src, int64_t n)
         dst[i] += sh_bf16_to_f32(src[i]);
 }
 
+/* The type is asked for once a row, not for each element. */
 static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_t n)
 {
     if (dtype == SH_BF16)

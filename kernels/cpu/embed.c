@@ -9,6 +9,7 @@
 #include <omp.h>
 #include <string.h>
 
+/* Before the threads: an error cannot leave a parallel loop. */
 static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
 {
     for (int64_t n = 0; n < rows; n++)
@@ -65,6 +66,8 @@ static void clear(float *y, int64_t n)
  * token has one order; a cut by rows would need either locks or a sort. */
 enum { COLUMNS = 64 };
 
+/* All tokens of some columns, in their order: a token that occurs twice adds twice, to the same memory, in one thread.
+ */
 static void token_columns(const struct sh_op_call *call, int64_t c, int64_t n_columns)
 {
     const struct sh_operand *dx = &call->in[0];
@@ -85,9 +88,11 @@ static void token_gradients(const struct sh_op_call *call)
         clear(call->out[0].data, sh_cpu_elems(&call->out[0]));
 #pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < C; c += COLUMNS)
+        /* A thread owns its columns of dwte. */
         token_columns(call, c, C - c < COLUMNS ? C - c : COLUMNS);
 }
 
+/* dwpe [T,C]: rows past T are cleared and get nothing. */
 static void position_gradients(const struct sh_op_call *call)
 {
     const struct sh_operand *dx = &call->in[0];

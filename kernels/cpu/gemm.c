@@ -38,6 +38,7 @@ static int64_t even_part(int64_t n, int64_t most)
     return part < n ? part : n;
 }
 
+/* Tiles of equal size: the last row of tiles is not a thin one. */
 static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm *g)
 {
     struct plan p = {.tile_m = even_part(g->m, most_m), .tile_n = even_part(g->n, most_n)};
@@ -54,6 +55,7 @@ static int64_t enough_tiles(const struct sh_gemm *g)
     return wish < (double)c->tiles ? c->tiles : wish > (double)c->most_tiles ? c->most_tiles : (int64_t)wish;
 }
 
+/* The longer side of a tile is halved until there are enough tiles, or they would be too small. */
 static struct plan plan_tiles(const struct sh_gemm *g)
 {
     int64_t most_m = cuts[g->in_dtype].most_m, most_n = cuts[g->in_dtype].most_n, enough = enough_tiles(g);
@@ -84,6 +86,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
         .b = sh_cpu_at(g->b, g->in_dtype, g->trans_b ? col * g->ldb : col), .ldb = g->ldb, .trans_b = g->trans_b,
         .c = direct ? c : work, .ldc = direct ? g->ldc : p.tile_n, .add = in_place,
     };
+    /* In place: the product adds to what C holds. */
     SH_TRY(e->tile(&t, direct ? work : (char *)work + SUMS_BYTES));
     if (g->bias)
         sh_cpu_block_add_row(size, t.c, t.ldc, sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype);
@@ -95,6 +98,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
     return SH_OK;
 }
 
+/* Either the engine takes whole products and has scratch of its own, or the tiles are dealt out here. */
 int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads)
 {
     if (e->product)
@@ -102,6 +106,7 @@ int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_
     return threads * sh_cpu_round64((out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 
+/* Dynamic, since tiles at the edges are smaller, and other processes may take a core. */
 static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work)
 {
     int64_t one_thread = sh_gemm_work_bytes_on(e, g->out_dtype, 1);
@@ -140,6 +145,7 @@ void sh_gemm_serial(void)
     omp_set_num_threads(1);
 }
 
+/* The first failure counts. Errors are kept by thread, so its text is copied for the thread that will return it. */
 void sh_gemm_note(struct sh_gemm_failure *f, sh_rc rc)
 {
     if (rc == SH_OK)

@@ -73,6 +73,7 @@ SH_AMX_ASKS void prefetch_part(const struct sh_amx_source *s, int64_t n, int64_t
         sh_amx_prefetch(s->data + r * s->step, cols * (int64_t)sizeof *s->data);
 }
 
+/* Chunk c of kept panel i. */
 static sh_bf16 *kept_panel(const struct product *p, int64_t c, int64_t i)
 {
     return p->kept + (c * p->count + i) * CHUNK;
@@ -169,6 +170,7 @@ static void multiply_all(struct product p)
 {
     int64_t rows = sh_amx_panels(p.g->m), cols = sh_amx_panels(p.g->n), slice = slice_of(p.keeps_rows ? cols : rows);
     int64_t panels = p.keeps_rows ? rows : cols, others = p.keeps_rows ? cols : rows;
+    /* As many panels as the shared memory for them has room for, at least one. */
     int64_t most = KEPT_ELEMS / (div_up(p.g->k, DEPTH * SIDE) * CHUNK);
 
     most = most < 1 ? 1 : sh_amx_least(most, KEPT);

@@ -13,11 +13,13 @@
 
 #include <string.h>
 
+/* The isa that oneDNN has found, or that ONEDNN_MAX_CPU_ISA allows. */
 static bool has_isa(dnnl_cpu_isa_t isa)
 {
     return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
 }
 
+/* Out of memory is the only failure that a user can do something about. */
 static sh_rc check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success)
@@ -82,6 +84,7 @@ static bool bf16_usable(void)
     return fast && bf16_works();
 }
 
+/* Strides instead of copies: a transposed matrix is the same memory with its strides exchanged. */
 static sh_rc describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, int64_t ld, bool trans, dnnl_data_type_t type)
 {
     dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
@@ -89,6 +92,7 @@ static sh_rc describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, int64_t
     return SH_OK;
 }
 
+/* Whether the implementation keeps no state between calls, so that threads can share it. "ref" is a plain loop. */
 static sh_rc scratch_free(const_dnnl_primitive_desc_t pd, bool *yes)
 {
     const char *name = "";
@@ -98,6 +102,7 @@ static sh_rc scratch_free(const_dnnl_primitive_desc_t pd, bool *yes)
     return SH_OK;
 }
 
+/* The library lists its implementations best first. */
 static sh_rc pick(struct sh_dnnl_matmul *m, dnnl_primitive_t *primitive)
 {
     bool found = false;
@@ -112,6 +117,7 @@ static sh_rc pick(struct sh_dnnl_matmul *m, dnnl_primitive_t *primitive)
     return SH_OK;
 }
 
+/* The attributes are freed in any case; the primitive keeps what it needs. */
 static sh_rc build_primitive(struct known *k, bool add)
 {
     dnnl_primitive_attr_t attr = NULL;
@@ -136,6 +142,7 @@ out:
     return rc;
 }
 
+/* A row of the table is made completely before it is added, so a failure leaves no half row. */
 static sh_rc learn(const struct sh_gemm_tile *t, const int64_t key[KEYS], struct known *out)
 {
     struct known k = {0};
@@ -163,6 +170,7 @@ static sh_rc look_up(const struct sh_gemm_tile *t, struct known *out)
     return learn(t, key, out);
 }
 
+/* Memory objects are cheap handles and belong to this call, so that threads share only the primitive. */
 static sh_rc execute(const struct known *k, const struct sh_gemm_tile *t)
 {
     static const int slot[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
@@ -182,6 +190,7 @@ out:
     return rc;
 }
 
+/* Only the look-up is in the critical section; products run side by side. */
 static sh_rc bf16_tile(const struct sh_gemm_tile *t, void *work)
 {
     (void)work;

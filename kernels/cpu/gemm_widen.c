@@ -21,9 +21,11 @@ static int64_t widen(float *dst, const void *src, int64_t ld, bool inner_rows, i
     return b.cols;
 }
 
+/* Two conversions and one product a piece; the sums stay in C, which is f32. */
 static sh_rc widen_tile(const struct sh_gemm_tile *t, void *work)
 {
     const struct sh_gemm_engine *f32 = sh_gemm_engine_for(SH_F32);
+    /* Scratch holds one piece of A and one of B. */
     float *a = work, *b = a + SH_GEMM_TILE_M * DEPTH;
 
     struct sh_gemm_tile piece = *t;

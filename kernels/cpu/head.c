@@ -42,6 +42,7 @@ static int64_t rows_of(const struct sh_operand *x)
     return rows;
 }
 
+/* The product's scratch lies behind the two pieces. */
 /* Shapes, and the sizes of the two pieces of scratch before the products'. */
 static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
 {
@@ -55,6 +56,7 @@ static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
     return h;
 }
 
+/* The largest of the products that the head runs: logits in f32, dx in the compute type. */
 static int64_t products_bytes(enum sh_dtype dtype, int threads)
 {
     int64_t f32 = sh_gemm_work_bytes(dtype, SH_F32, threads), act = sh_gemm_work_bytes(dtype, dtype, threads);
@@ -82,6 +84,7 @@ int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
     return piece[0] + piece[1] + products_bytes(dtype, threads);
 }
 
+/* Cut the scratch in the order in which it was counted. */
 static sh_rc open_head(const struct sh_op_call *call, struct head *h)
 {
     SH_REQUIRE(call->work_bytes >= sh_cpu_head_work_bytes(call, omp_get_max_threads()));
@@ -136,6 +139,7 @@ static void round_row(float *x, int64_t n)
     }
 }
 
+/* Row i of the chunk. A masked row has no loss, and its gradient is 0: it still takes part in the products. */
 static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 {
     float *x = h->logits + i * h->ld;
@@ -188,6 +192,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     return sh_gemm_run(&g, h->work, h->work_bytes);
 }
 
+/* One chunk after the other; *loss is added in row order. */
 static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *loss)
 {
     struct head h;
@@ -202,6 +207,7 @@ static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *lo
     return SH_OK;
 }
 
+/* The same for both kinds: the call's kind says whether gradients are made. */
 static sh_rc run_head(const struct sh_op_call *call)
 {
     double loss;

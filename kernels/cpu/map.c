@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+/* Convert a piece, compute in f32, round once. */
 static void through_f32(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
                         sh_cpu_map_fn f, int64_t at, int64_t n)
 {

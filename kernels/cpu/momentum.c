@@ -56,6 +56,7 @@ static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, s
     }
 }
 
+/* As in adamw.c. */
 static sh_rc update_runs(const struct sh_op_call *call, rule *by)
 {
     for (int r = 0; r < call->attr->runs.count; r++) {

@@ -20,6 +20,7 @@ static int64_t row_floats(int64_t C)
     return sh_cpu_round64(C * FLOAT) / FLOAT;
 }
 
+/* In float: a row has a few thousand elements, and 16 lanes add at a time. */
 SH_CLONES static float sum(const float *x, int64_t C)
 {
     float s = 0;
@@ -29,6 +30,7 @@ SH_CLONES static float sum(const float *x, int64_t C)
     return s;
 }
 
+/* Squares of differences, not the difference of squares: the latter loses all digits where the mean is large. */
 SH_CLONES static float squares(const float *x, int64_t C, float mean)
 {
     float s = 0;
@@ -51,6 +53,7 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, const floa
     }
 }
 
+/* x is staged, so that statistics and result read it from cache. */
 static void norm_row(const struct sh_op_call *call, int64_t n, int64_t C, const float *w, const float *b, float *room)
 {
     const struct sh_operand *y = &call->out[0], *mean_out = &call->out[2];
@@ -110,6 +113,7 @@ sh_rc sh_cpu_norm(const struct sh_op_call *call)
     return run_norm(call, NULL);
 }
 
+/* The norm inside ADD_NORM: its input is the sum, and its operands come one place later. */
 static struct sh_op_call norm_of(const struct sh_op_call *add)
 {
     struct sh_op_call norm = *add;
@@ -175,6 +179,7 @@ SH_CLONES static void apply(float *dx, const struct row *r, const float *dres)
     }
 }
 
+/* dres is staged where dx will be written: each element is read before it is overwritten. */
 static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r, float *dw, float *db, float *room)
 {
     const struct sh_operand *dres = &call->in[5], *dx = &call->out[0];
@@ -184,6 +189,7 @@ static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r,
     r.dy = sh_cpu_stage_in(&call->in[0], at, r.C, room);
     r.x = sh_cpu_stage_in(&call->in[1], at, r.C, room + step);
     r.rstd = ((const float *)call->in[3].data)[n];
+    /* RMSNorm has no mean, so nothing flows back through it. */
     r.mean = call->in[4].data ? ((const float *)call->in[4].data)[n] : 0;
     reduce(&r, dw, db);
     if (call->attr->norm.rms)
@@ -214,6 +220,7 @@ static struct bwd_work bwd_work_of(const struct sh_op_call *call, int threads)
     return k;
 }
 
+/* In bytes, for one call. */
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads)
 {
     return bwd_work_of(call, threads).end * FLOAT;
@@ -225,6 +232,7 @@ static void add_to_bias(const struct sh_operand *dx, int64_t n, int64_t C, float
     sh_cpu_block_add((struct sh_cpu_block){1, C}, sum, C, sh_cpu_at(dx->data, dx->dtype, n * C), C, dx->dtype);
 }
 
+/* Rows of one part, in order. */
 static void norm_bwd_part(const struct sh_op_call *call, const struct bwd_work *k, int64_t part, const float *w)
 {
     float *work = call->work, *dw = work + k->dw + part * k->step;

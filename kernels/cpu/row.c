@@ -21,6 +21,7 @@ SH_CLONES float sh_cpu_row_max(const float *x, int64_t n)
     return lane[0];
 }
 
+/* The sum is in f32: its terms lie between 0 and 1, since shift is at least the largest. */
 SH_CLONES float sh_cpu_row_exp(float *x, int64_t n, float scale, float shift)
 {
     float sum = 0;

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+/* Kinds without a row need no scratch. */
 static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int threads) = {
     [SH_OP_NORM] = sh_cpu_norm_work_bytes,
     [SH_OP_NORM_BWD] = sh_cpu_norm_bwd_work_bytes,

@@ -68,6 +68,7 @@ sh_rc sh_cpu_copy(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* Ask ahead, then add: the exact sum is fast enough to be bound by memory. */
 static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
 {
     for (int64_t i = 0; i < n; i += SH_CPU_STRIDE) {

@@ -14,6 +14,7 @@ namespace
 constexpr float TWO_ROOT_2_PI = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 constexpr float CUBIC = 0.044715f;
 
+/* f32 takes the exact functions; bf16 the fast ones, whose error is far below its rounding. */
 template <class T> __device__ __forceinline__ float sigmoid(float x);
 
 template <> __device__ __forceinline__ float sigmoid<float>(float x)
@@ -26,11 +27,13 @@ template <> __device__ __forceinline__ float sigmoid<sh_bf16>(float x)
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+/* (1 + tanh(u)) / 2, as a sigmoid. */
 template <class T> __device__ __forceinline__ float gelu_gate(float x)
 {
     return sigmoid<T>(TWO_ROOT_2_PI * (x + CUBIC * x * x * x));
 }
 
+/* For sh_map(): elements [i, i + N), read and written as vectors. */
 template <class T> struct gelu {
     T *y;
     const T *x;
@@ -53,6 +56,7 @@ template <class T> __device__ __forceinline__ float gelu_slope(float x)
     return s + x * s * (1.0f - s) * (TWO_ROOT_2_PI * (1.0f + 3 * CUBIC * z * z));
 }
 
+/* dx from dy and x; dx may be dy. */
 template <class T> struct gelu_bwd {
     T *dx;
     const T *dy, *x;
@@ -102,6 +106,7 @@ template <class T> struct swiglu {
     }
 };
 
+/* As swiglu; both gradients are made from one pass over gate and up. */
 template <class T> struct swiglu_bwd {
     T *dgu;
     const T *dh, *gu;
@@ -147,6 +152,7 @@ extern "C" sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call)
     });
 }
 
+/* dx and its column sums in one pass; the partial sums are added by a second kernel, in a fixed order. */
 extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
 {
     int64_t F = sh_elems(&call->out[1]), rows = sh_elems(&call->in[0]) / F, n_parts = sh_cuda_row_parts(rows);
@@ -163,6 +169,7 @@ extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
     return sh_fold_parts(sh_data<float>(&call->out[1]), sh_op_adds(call, 1), parts, n_parts, F, call->queue);
 }
 
+/* Vectors need F to be a multiple of their length, or gate and up would not be aligned alike. */
 extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype, [&](auto zero) {

@@ -6,6 +6,7 @@
 
 namespace
 {
+/* One element of the shard is one parameter. `keep` is 1 - lr * decay in runs with decay, and 1 elsewhere. */
 struct adamw {
     struct sh_floats p;
     float *m, *v;
@@ -33,6 +34,7 @@ struct adamw {
 };
 } // namespace
 
+/* Both kinds of run in one launch: the run of an element decides which factors it takes. */
 extern "C" sh_rc sh_cuda_adamw(const struct sh_op_call *call)
 {
     const struct sh_operand *out = call->out;

@@ -14,6 +14,7 @@
 #define TRY_CUDNN(call) (void)(call)
 #endif
 
+/* Refused before the first step, and with the limit in the text. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
     if (call->attr->attn.head_dim > SH_ATTENTION_MAX_DIM)
@@ -23,6 +24,8 @@ sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape and type only, so a
+ * step is the same each time. */
 sh_rc sh_cuda_attention(const struct sh_op_call *call)
 {
     TRY_CUDNN(call);
@@ -30,6 +33,7 @@ sh_rc sh_cuda_attention(const struct sh_op_call *call)
     return sh_attention_tensor_takes(&a) ? sh_attention_tensor(&a, call->queue) : sh_attention_any(&a, call->queue);
 }
 
+/* delta = sum over D of do * o is made by a kernel of its own; cuDNN makes it inside its graph. */
 sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
 {
     TRY_CUDNN(call);

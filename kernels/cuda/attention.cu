@@ -27,6 +27,7 @@ using sh_tile::WARPS;
 constexpr int TILE = 64; /* rows of a streamed tile */
 constexpr float LOG2E = 1.4426950408889634f;
 
+/* Tiles lie in shared memory with a pitch that keeps lanes of a warp on different banks (attention_tile.cuh). */
 template <int D> constexpr int TILE_ELEMS = TILE *sh_tile::PITCH<D>;
 
 /* The lane's place in the fragments of sums: row lane / 4 (+ 8), columns 2 (lane % 4) (+ 1). */
@@ -40,12 +41,14 @@ __device__ __forceinline__ int lane_column(int n, int i)
     return n * 8 + threadIdx.x % 4 * 2 + i;
 }
 
+/* Head `head` of sequence b in qkv [B,T,(H+2K)D]: query heads first, then key heads, then value heads. */
 __device__ __forceinline__ rows heads_of_qkv(const sh_attention &a, int64_t b, int head)
 {
     int64_t stride = (a.heads + 2 * a.kv_heads) * (int64_t)a.dim;
     return {static_cast<const sh_bf16 *>(a.qkv) + b * a.seq * stride + head * (int64_t)a.dim, stride, (int)a.seq};
 }
 
+/* The same in a tensor [B,T,H D]. */
 __device__ __forceinline__ rows heads_of_out(const sh_attention &a, const void *x, int64_t b, int head)
 {
     int64_t stride = a.heads * (int64_t)a.dim;
@@ -65,6 +68,7 @@ struct queries {
     int from, first_tile, end; /* end: behind the last key seen */
 };
 
+/* Blocks are numbered so that those with the most keys start first. */
 template <int OWN> __device__ __forceinline__ queries queries_of(const sh_attention &a)
 {
     queries q;
@@ -95,11 +99,13 @@ __device__ __forceinline__ void take_own(uint32_t a[M][D / 16][4], sh_bf16 *shar
     __syncthreads();
 }
 
+/* Base 2, since exp2 is an instruction; one multiplication then does both scalings. */
 /* One row's state: scores are kept as they are, their scaling is part of the exponent, whose base is 2. */
 template <int M> struct running {
     float top[M][2], sum[M][2];
 };
 
+/* Over the four lanes that hold one row of a fragment. */
 __device__ __forceinline__ float over_quad(float x, bool largest)
 {
     SH_UNROLL
@@ -124,6 +130,7 @@ __device__ __forceinline__ void take_scores(running<M> &run, float s[TILE / 16][
             for (int i = 0; i < TILE / 4; i++)
                 top = fmaxf(top, s[i / 4][m][i / 2 % 2][half * 2 + i % 2]);
             top = over_quad(top, true);
+            /* A row that has seen no key yet has -Inf as maximum; base 0 keeps Inf - Inf out. */
             float base = top == -INFINITY ? 0 : top * scale2;
             float shrink = sh_mma::exp2_of(run.top[m][half] * scale2 - base);
             float sum = 0;
@@ -149,6 +156,7 @@ __device__ __forceinline__ bool seen(int s, int t, int first)
     return s <= t && s >= first;
 }
 
+/* Divide by the row's sum, round once, and keep lse for the backward. Rows past the sequence are not written. */
 template <int D, int M>
 __device__ __forceinline__ void put_queries(const sh_attention &a, const queries &q, int own, running<M> &run,
                                             float o[M][D / 8][4])
@@ -168,6 +176,7 @@ __device__ __forceinline__ void put_queries(const sh_attention &a, const queries
         }
 }
 
+/* One block: 16 M rows a warp, all tiles of keys from the first that the block sees. */
 template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
@@ -193,13 +202,16 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
     for (int k0 = q.first_tile; k0 < q.end; k0 += TILE, buffer ^= 1) {
         sh_mma::wait_copies();
         __syncthreads(); /* the tile is there, and nobody uses the other buffer any more */
+        /* The next tile is copied while this one is multiplied. */
         if (k0 + TILE < q.end)
             fetch_pair<D>(shared, buffer ^ 1, keys, values, k0 + TILE);
+        /* The whole tile lies behind this warp's last query. */
         if (k0 > own + 16 * M - 1)
             continue;
         SH_UNROLL
         for (int j = 0; j < TILE / 16; j++)
             sh_tile::dot<D, M>(s[j], query, shared + buffer * TILE_ELEMS<D>, 16 * j);
+        /* Only tiles on the diagonal, or with documents, need the mask. */
         if (a.docs || k0 + TILE - 1 > own) {
             SH_UNROLL
             for (int j = 0; j < TILE / 16; j++)
@@ -276,6 +288,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
     }
 }
 
+/* Copied by asynchronous copies like the tiles, so that no thread waits for them. */
 /* What a tile of queries brings besides q and dout. */
 struct of_queries {
     float lse[2][TILE], delta[2][TILE];
@@ -331,6 +344,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys
             sh_mma::wait_copies();
             __syncthreads();
         }
+        /* Loads of the next tile run while this one is multiplied. */
         if (i + 1 < tiles * group) {
             int head = kv_head * group + (i + 1) / tiles, next = (i + 1) % 2;
             int q0 = (first_tile + (i + 1) % tiles) * TILE;
@@ -374,11 +388,13 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys
     }
 }
 
+/* Blocks of `own` rows each. */
 unsigned blocks(int64_t seq, int own)
 {
     return (unsigned)((seq + own - 1) / own);
 }
 
+/* Two buffers of two tensors. */
 template <int D> constexpr size_t SHARED = 4 * TILE_ELEMS<D> * sizeof(sh_bf16);
 
 template <int D, int M> sh_rc run_forward(const sh_attention &a, void *queue)
@@ -407,6 +423,7 @@ const struct {
     {128, run_forward<128, 1>, run_backward<128, 1, 1>},
 };
 
+/* -1: no kernel for this type or head size. */
 int row_of(const sh_attention *a)
 {
     for (int i = 0; i < (int)(sizeof kernels / sizeof kernels[0]); i++)
@@ -416,6 +433,7 @@ int row_of(const sh_attention *a)
 }
 } // namespace
 
+/* The others go to attention_any.cu. */
 bool sh_attention_tensor_takes(const struct sh_attention *a)
 {
     return row_of(a) >= 0;

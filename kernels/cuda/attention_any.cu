@@ -95,6 +95,7 @@ __device__ __forceinline__ void read(float *to, int pitch, rows src, int64_t fro
     }
 }
 
+/* out [ROWS] = own [ROWS,D] row [D], one after the other over D: the sum has one order. */
 __device__ __forceinline__ void dot(float out[ROWS], const float *own, const float *row, int dim)
 {
     for (int i = 0; i < ROWS; i++)
@@ -109,6 +110,7 @@ template <int C>
 __device__ __forceinline__ void add(float sum[ROWS][C], const float *weights, const float *tile, int dim)
 {
     int lane = threadIdx.x % LANES;
+    /* The 32 rows of the tile in their order, whatever lane has a column. */
     for (int j = 0; j < LANES; j++)
         for (int c = 0; c < C; c++) {
             float x = lane + LANES * c < dim ? tile[j * (dim + 1) + lane + LANES * c] : 0;
@@ -118,6 +120,7 @@ __device__ __forceinline__ void add(float sum[ROWS][C], const float *weights, co
 }
 
 template <int C>
+/* A lane's columns are lane, lane + 32, ...; rows past the sequence are not written. */
 __device__ __forceinline__ void write(rows to, int64_t row, const float sum[C], float factor, int dim)
 {
     int lane = threadIdx.x % LANES;
@@ -126,11 +129,13 @@ __device__ __forceinline__ void write(rows to, int64_t row, const float sum[C], 
             set(to, row * to.stride + lane + LANES * c, sum[c] * factor);
 }
 
+/* 0 without documents: then every query sees from the first position on. */
 __device__ __forceinline__ int64_t first_key(const sh_attention &a, int64_t b, int64_t t)
 {
     return a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0;
 }
 
+/* What a block of queries owns; `own` is the first of this warp's rows. */
 struct queries {
     int64_t b, from, own, first_tile, end;
     int head, kv_head;
@@ -142,6 +147,7 @@ __device__ __forceinline__ queries queries_of(const sh_attention &a)
     q.head = (int)(blockIdx.x % a.heads);
     q.kv_head = q.head / (a.heads / a.kv_heads);
     q.b = blockIdx.x / a.heads;
+    /* The last queries see the most keys, so their blocks start first. */
     q.from = (int64_t)(gridDim.y - 1 - blockIdx.y) * OWN;
     q.own = q.from + threadIdx.x / LANES * ROWS;
     q.first_tile = first_key(a, q.b, q.from) / LANES * LANES;
@@ -161,6 +167,7 @@ template <int C> __device__ __forceinline__ float take_scores(float score, float
     return p;
 }
 
+/* o [ROWS,D] in registers, C columns a lane. */
 template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
 {
     SH_DYNAMIC_SHARED(float, shared);
@@ -175,6 +182,7 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
         first[i] = first_key(a, q.b, q.own + i);
     }
     read(shared + 2 * layout(a.dim).tile, a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
+    /* All warps of the block share the tile of 32 keys and 32 values. */
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
         __syncthreads();
         read(s.tile[0], a.dim + 1, of_qkv(a, q.b, a.heads + q.kv_head), k0, LANES, a.dim);
@@ -269,6 +277,7 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t q0 = from / LANES * LANES; q0 < a.seq; q0 += LANES) {
             int64_t t = q0 + lane, at = (b * a.heads + head) * a.seq + t, first = first_key(a, b, t);
+            /* Documents begin in the order of positions, so all later tiles see none of these keys. */
             if (first_key(a, b, q0) >= from + OWN)
                 break; /* later documents */
             __syncthreads();
@@ -294,6 +303,7 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
     }
 }
 
+/* Blocks of OWN rows of each head. */
 dim3 grid_of(const sh_attention &a, int heads)
 {
     return dim3((unsigned)(a.batch * heads), (unsigned)((a.seq + OWN - 1) / OWN));

@@ -30,6 +30,7 @@ typedef cudnnBackendDescriptor_t desc;
 
 /* Descriptors refer to each other: those of a plan live as long as the plan does. */
 enum { MOST_DESCRIPTORS = 160, CONFIGS = 8 };
+/* A plan, and all descriptors it is made of; they are destroyed together. */
 struct plan {
     struct sh_cudnn_shape shape;
     bool failed; /* there is no plan for this shape */
@@ -41,6 +42,7 @@ struct plan {
 
 /* A layer has two shapes, a model one kind of layer; evaluation may bring two more. */
 enum { PLANS = 16 };
+/* One process, one device: cuDNN's handle and plans are kept until the process ends. */
 static struct {
     bool loaded, gone; /* gone: tried in vain */
     cudnnHandle_t handle;
@@ -48,6 +50,7 @@ static struct {
     int n;
 } state;
 
+/* Every failure of cuDNN has its words in the error; callers may clear it and go on with other kernels. */
 static sh_rc check(cudnnStatus_t status, const char *what)
 {
     char words[512] = "";
@@ -57,6 +60,8 @@ static sh_rc check(cudnnStatus_t status, const char *what)
     return sh_fail(SH_E_BUG, "cuDNN cannot make %s: %s; %s", what, dnn.GetErrorString(status), words);
 }
 
+/* Loaded at run time, so that a sherd built with cuDNN's headers starts without the library. Versions before 9.8 lack
+ * the operations used. */
 sh_rc sh_cudnn_load(void)
 {
     static const char *const files[] = {"libcudnn.so.9", NULL};
@@ -99,6 +104,7 @@ static sh_rc make(struct plan *p, cudnnBackendDescriptorType_t type, const char 
          (int)(sizeof((struct attribute[]){__VA_ARGS__}) / sizeof(struct attribute)), \
          (struct attribute[]){__VA_ARGS__}, out)
 
+/* Descriptors in the reverse order of their creation, for later ones refer to earlier ones. */
 static void forget(struct plan *p)
 {
     while (p->n_made > 0)
@@ -106,6 +112,7 @@ static void forget(struct plan *p)
     p->plan = NULL;
 }
 
+/* T_LAST_NUMBER is the last tensor with an address; those after it exist only inside of the kernel ("virtual"). */
 static sh_rc add_tensor(struct plan *p, const struct sh_cudnn_tensor_row *row)
 {
     int64_t dim[4], stride[4], uid = row->tensor, align = 16;
@@ -118,6 +125,7 @@ static sh_rc add_tensor(struct plan *p, const struct sh_cudnn_tensor_row *row)
                 ATTRIBUTE(TENSOR_IS_BY_VALUE, BOOLEAN, 1, &number));
 }
 
+/* cuDNN describes an operation twice: how it computes (types), and on which tensors. */
 static sh_rc add_matmul(struct plan *p, const struct sh_cudnn_node *n, desc *op)
 {
     cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
@@ -144,6 +152,7 @@ static sh_rc add_pointwise(struct plan *p, const struct sh_cudnn_node *n, desc *
                 ONE_DESC(OPERATION_POINTWISE_YDESC, p->tensor[n->y]));
 }
 
+/* Sums and maxima along the dimension that y has only one element of. */
 static sh_rc add_reduce(struct plan *p, const struct sh_cudnn_node *n, desc *op)
 {
     cudnnReduceTensorOp_t mode = (cudnnReduceTensorOp_t)n->mode;
@@ -155,12 +164,15 @@ static sh_rc add_reduce(struct plan *p, const struct sh_cudnn_node *n, desc *op)
                 ONE_DESC(OPERATION_REDUCTION_YDESC, p->tensor[n->y]), ONE_DESC(OPERATION_REDUCTION_DESC, how));
 }
 
+/* A transposition of the view: no data moves by itself. */
 static sh_rc add_reshape(struct plan *p, const struct sh_cudnn_node *n, desc *op)
 {
     return MAKE(p, OPERATION_RESHAPE, "a transposition", op, ONE_DESC(OPERATION_RESHAPE_XDESC, p->tensor[n->x]),
                 ONE_DESC(OPERATION_RESHAPE_YDESC, p->tensor[n->y]));
 }
 
+/* The graph in cuDNN's descriptors, from the tables of cudnn_graph.c. A node that does not apply to the shape is left
+ * out. */
 static sh_rc build_graph(struct plan *p, desc *graph)
 {
     static sh_rc (*const add[])(struct plan *, const struct sh_cudnn_node *, desc *) = {
@@ -218,6 +230,7 @@ static sh_rc choose(struct plan *p, const desc config[CONFIGS], int64_t n)
     return rc;
 }
 
+/* Everything that a plan needs. `gpu` is a description of a GPU that is not there; NULL: the present one. */
 static sh_rc build_plan(struct plan *p, const char *gpu)
 {
     desc graph, config[CONFIGS];
@@ -227,6 +240,7 @@ static sh_rc build_plan(struct plan *p, const char *gpu)
     return choose(p, config, n);
 }
 
+/* What a plan depends on, without addresses. batch 0: cuDNN does not take this call. */
 static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
@@ -240,6 +254,7 @@ static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
     };
 }
 
+/* For tests without a GPU: whether cuDNN would have a kernel, and with how much scratch. */
 sh_rc sh_cudnn_try_plan(const struct sh_op_call *call, const char *gpu, int64_t *bytes, int64_t *most)
 {
     struct plan p = {.shape = shape_of(call)};
@@ -260,6 +275,7 @@ static sh_rc open_cudnn(void)
     return state.handle ? SH_OK : check(dnn.Create(&state.handle), "a start on this GPU");
 }
 
+/* At most PLANS rows, so a linear search. */
 static struct plan *find(const struct sh_cudnn_shape *shape)
 {
     for (int i = 0; i < state.n; i++)
@@ -283,6 +299,7 @@ sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call)
     if (state.n == PLANS)
         return sh_fail(SH_E_BUG, "cuDNN: more than %d shapes of attention", PLANS);
     struct plan *p = &state.plan[state.n++];
+    /* A failed plan keeps its row, so that it is not tried again at each call. */
     *p = (struct plan){.shape = shape};
     if (build_plan(p, NULL) == SH_OK)
         return SH_OK;
@@ -294,6 +311,7 @@ sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* NULL: other kernels do it. */
 static struct plan *plan_of(const struct sh_op_call *call)
 {
     struct sh_cudnn_shape shape = shape_of(call);
@@ -301,6 +319,7 @@ static struct plan *plan_of(const struct sh_op_call *call)
     return p && !p->failed ? p : NULL;
 }
 
+/* Asked at each call; prepare() has built the plan before the first step. */
 bool sh_attention_cudnn_takes(const struct sh_op_call *call)
 {
     return plan_of(call) != NULL;
@@ -325,6 +344,8 @@ static void bind(const struct sh_op_call *call, const struct sh_cudnn_shape *s, 
     at[T_DQ_SUMS] = s->any_order ? dq_sums : NULL;
 }
 
+/* A list of addresses for the plan's tensors. It is small and made anew for each launch, since addresses change with b
+ * and k. */
 static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *scratch)
 {
     void *address[T_LAST_NUMBER];
@@ -351,12 +372,15 @@ static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *sc
     return check(status, "attention run");
 }
 
+/* Piece by piece where the scratch does not hold the whole backward: w.batch sequences and w.kv_heads heads at a time.
+ */
 sh_rc sh_attention_cudnn(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
     struct plan *p = plan_of(call);
     SH_REQUIRE(p && call->work_bytes >= w.bytes);
     float scale = call->attr->attn.scale, minus_inf = -INFINITY, one = 1;
+    /* Scratch begins at a multiple of 256: row sums first, then dq in f32, then the plan's own. */
     char *sums = (char *)call->work + (-(uintptr_t)call->work & 255), *dq_sums = sums + w.sums;
     int64_t batch = call->in[p->shape.backward ? 1 : 0].dim[0];
 

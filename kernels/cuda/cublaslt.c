@@ -46,6 +46,7 @@ struct shape {
     uint32_t align_a, align_b, align_c, align_addend, align_bias;
 };
 
+/* Answers of the library for one product; more than the first few are never the fastest. */
 enum { ANSWERS = 8 };
 struct choice {
     struct shape shape;
@@ -67,6 +68,7 @@ static struct {
     bool asking;
 } cache;
 
+/* Shapes in the error, since a library's refusal almost always comes from one of them. */
 static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -76,6 +78,7 @@ static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, c
                    sh_dtype_name(p->in_dtype), lt.GetStatusString(status));
 }
 
+/* Starts the library at the first product; later calls only find it started. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call)
 {
     (void)call;
@@ -95,6 +98,7 @@ static uint32_t alignment(const void *p)
     return (uint32_t)(low & -low);
 }
 
+/* Zeroed first: padding bytes are compared too. */
 static struct shape shape_of(const struct sh_cublaslt_product *p)
 {
     struct shape s;
@@ -115,6 +119,7 @@ static cudaDataType_t type_of(int32_t dtype)
     return dtype == SH_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+/* Also right for a row that was only begun. */
 static void forget(struct choice *x)
 {
     if (x->desc)
@@ -156,6 +161,8 @@ static cublasStatus_t describe(struct choice *x, const struct sh_cublaslt_produc
     return status;
 }
 
+/* What a kernel may assume. Alignments follow the exchange of A and B (see describe()). In-place reductions are
+ * forbidden, or the order of sums would not be fixed. */
 static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const struct shape *s)
 {
     uint64_t space = SH_CUBLASLT_SPACE_BYTES;
@@ -180,6 +187,7 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
     return status;
 }
 
+/* The library's answers without those that it marks as unusable. None left: not supported. */
 static cublasStatus_t choose(struct choice *x)
 {
     cublasLtMatmulPreference_t preference;
@@ -202,6 +210,7 @@ static cublasStatus_t choose(struct choice *x)
     return x->n_algos > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
+/* A row of the table, or an error and no row. */
 static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape *s, struct choice **out)
 {
     bool full = cache.n == CHOICES;
@@ -223,6 +232,7 @@ static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape
     return SH_OK;
 }
 
+/* A shape is looked up by its bytes. */
 static sh_rc find_choice(const struct sh_cublaslt_product *p, struct choice **out)
 {
     struct shape s = shape_of(p);
@@ -235,16 +245,19 @@ static sh_rc find_choice(const struct sh_cublaslt_product *p, struct choice **ou
     return make_choice(p, &s, out);
 }
 
+/* Workspaces are given with 256 bytes to spare for this. */
 static void *align256(void *p)
 {
     return (char *)p + (-(uintptr_t)p & 255);
 }
 
+/* The bias pointer is part of the descriptor, so it is set before each run; everything else of it stays. */
 static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work, void *queue)
 {
     if (p->bias)
         SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias), p,
                      "add a bias to"));
+    /* beta 1 adds the addend; the library reads C only then. */
     float one = 1, beta = p->addend ? 1.0f : 0.0f;
     const void *addend = p->addend ? p->addend : p->c;
     return check(lt.Matmul(cache.handle, x->desc, &one, p->b, x->a, p->a, x->b, &beta, addend, x->c, p->c, x->c,
@@ -252,6 +265,7 @@ static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_pro
                  p, "run");
 }
 
+/* While asking, the product is only noted: kernels run their products with real addresses but launch nothing. */
 sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
 {
     SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
@@ -265,6 +279,7 @@ sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t w
     return SH_OK;
 }
 
+/* Collects the products of a call by running its kernel with nothing launched. */
 sh_rc sh_cublaslt_ask(const struct sh_op_call *call, sh_kernel kernel)
 {
     cache.asking = true;
@@ -283,6 +298,7 @@ static int count(void)
     return cache.n;
 }
 
+/* A part of the key of measured answers: another version may have other kernels, or number them otherwise. */
 static const char *library(void)
 {
     static char text[64];
@@ -290,6 +306,7 @@ static const char *library(void)
     return text;
 }
 
+/* Everything that the shape has, so that two products never share a line in the file. */
 static void name(int i, char text[SH_CHOICE_TEXT])
 {
     const struct shape *s = &cache.choice[i].shape;
@@ -305,6 +322,7 @@ static int answers(int i)
     return cache.choice[i].n_algos;
 }
 
+/* A product with the operands of its first call. What it writes is garbage, hence before the first step. */
 static sh_rc attempt(int i, int which, void *queue)
 {
     const struct choice *x = &cache.choice[i];

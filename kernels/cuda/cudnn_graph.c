@@ -32,6 +32,7 @@ static const struct sh_cudnn_tensor_row forward_tensors[] = {
     {T_EXP, F_SCORES, F32},    {T_SUM, F_ROWS, F32},     {T_LOG, F_ROWS, F32},      {T_P, F_SCORES, BF16},
 };
 
+/* Softmax is written out: cuDNN recognizes the pattern and runs it as one kernel without storing scores. */
 static const struct sh_cudnn_node forward_nodes[] = {
     MATMUL(Q, K, SCORES),
     POINT(MUL, SCORES, SCALE, SCALED),
@@ -92,6 +93,7 @@ const struct sh_cudnn_graph sh_cudnn_forward = {forward_tensors, forward_nodes, 
 const struct sh_cudnn_graph sh_cudnn_backward = {backward_tensors, backward_nodes, COUNT(backward_tensors),
                                                  COUNT(backward_nodes)};
 
+/* GROUPED: fewer key heads than query heads, so gradients of keys are summed over a group. */
 bool sh_cudnn_takes_part(const struct sh_cudnn_node *node, const struct sh_cudnn_shape *s)
 {
     switch (node->when) {
@@ -104,6 +106,8 @@ bool sh_cudnn_takes_part(const struct sh_cudnn_node *node, const struct sh_cudnn
     return false;
 }
 
+/* Dims and strides, in elements. All views of qkv [B,T,(H+2K)D]: a head is D columns of a row. D and T exchanged give
+ * the transposed form. */
 void sh_cudnn_form(enum sh_cudnn_form form, const struct sh_cudnn_shape *s, int64_t dim[4], int64_t stride[4])
 {
     int64_t B = s->batch, H = s->heads, K = s->kv_heads, T = s->seq, D = s->dim;

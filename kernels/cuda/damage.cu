@@ -10,8 +10,10 @@ enum { THREADS = 256 };
 constexpr int64_t MOST_BLOCKS = 1024;
 typedef unsigned long long word; /* as atomicAdd has it */
 
+/* One number for each request, in device memory until take() brings all of them. */
 __device__ word slots[SH_DAMAGE_SLOTS];
 
+/* Integers: atomics in any order give the same sum. */
 __device__ __forceinline__ void add_to_slot(int slot, word mine)
 {
     word all[1] = {mine};
@@ -20,6 +22,7 @@ __device__ __forceinline__ void add_to_slot(int slot, word mine)
         atomicAdd(&slots[slot], all[0]);
 }
 
+/* The exponent of all ones: Inf and NaN. */
 template <int N>
 __global__ void __launch_bounds__(THREADS) count_bad(struct sh_floats x, int64_t n, int slot)
 {
@@ -65,6 +68,7 @@ __global__ void __launch_bounds__(THREADS) sum_words(const uint64_t *x, int64_t 
     add_to_slot(slot, sum);
 }
 
+/* Read and clear in one launch, so that the next requests start at 0. */
 __global__ void __launch_bounds__(THREADS) take(uint64_t *out, int n)
 {
     for (int i = (int)threadIdx.x; i < n; i += THREADS) {
@@ -73,6 +77,7 @@ __global__ void __launch_bounds__(THREADS) take(uint64_t *out, int n)
     }
 }
 
+/* Eight elements a thread at least; more blocks than MOST_BLOCKS only compete for the slot. */
 unsigned blocks_for(int64_t elems)
 {
     int64_t wanted = sh_ceil_div(elems, 8 * THREADS);
@@ -80,6 +85,7 @@ unsigned blocks_for(int64_t elems)
 }
 } // namespace
 
+/* Only enqueued; the number is there after sh_cuda_take_slots() and a drain of the queue. */
 sh_rc sh_cuda_count_bad(struct sh_floats x, int64_t n, int slot, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;

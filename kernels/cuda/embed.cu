@@ -14,6 +14,7 @@
 
 namespace
 {
+/* A token outside the vocabulary makes a row of NaN, which the guard finds; reading past wte could crash. */
 template <class T> struct embed {
     T *x;
     const T *wte, *wpe; /* wpe NULL: none */
@@ -68,6 +69,7 @@ struct buckets {
     int32_t *total; /* [scan blocks]: rows of each block of tokens */
 };
 
+/* Counts of the last call are still there. */
 struct clear {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t v) const
@@ -76,6 +78,7 @@ struct clear {
     }
 };
 
+/* The order of atomic additions does not matter for a count. */
 struct count {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t row) const
@@ -86,6 +89,8 @@ struct count {
     }
 };
 
+/* A row takes the next place of its token: which one depends on the order of the threads, and settle() puts that right.
+ */
 struct scatter {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t row) const
@@ -143,6 +148,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) add_counts(buckets b)
         b.total[blockIdx.x] = sum[0];
 }
 
+/* Places before this block come from `total`, those within it from sum_before(). */
 __global__ void __launch_bounds__(SCAN_THREADS) scan(buckets b)
 {
     int64_t v = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
@@ -158,6 +164,8 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan(buckets b)
         b.start[b.V] = at + n;
 }
 
+/* A counting sort in six launches. Afterwards order[start[v]] to order[start[v + 1]] are the rows of token v,
+ * ascending. */
 sh_rc sort_rows(const buckets &b, void *queue)
 {
     SH_TRY(sh_map<1>("clear counts", clear{b}, b.V, false, queue));
@@ -169,6 +177,7 @@ sh_rc sort_rows(const buckets &b, void *queue)
     return sh_map<1>("settle rows", settle{b}, b.rows, false, queue);
 }
 
+/* dwte [V,C] from dx [rows,C]. */
 template <class T> struct gather {
     float *dwte;
     const T *dx;
@@ -190,6 +199,7 @@ __device__ __forceinline__ void add_rows(float (&sum)[N], const gather<T> &g, co
 }
 
 template <class T, int N>
+/* One token's columns: added to what is there, or written. */
 __device__ __forceinline__ void put_sum(const gather<T> &g, int64_t v, int64_t c, float (&sum)[N], bool vectors)
 {
     float *to = g.dwte + v * g.C + c, old[N];
@@ -212,6 +222,8 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
     int64_t c = ((int64_t)blockIdx.y * 32 + lane) * N;
 
     for (int64_t first = (int64_t)blockIdx.x * SUM_WARPS; first < b.V; first += (int64_t)gridDim.x * SUM_WARPS) {
+        /* A token with few rows is summed by one warp, in row order. With `add` tokens without rows are left alone;
+         * without it they become 0. */
         int64_t own = first + warp;
         int32_t n = own < b.V ? b.start[own + 1] - b.start[own] : 0;
         if (own < b.V && n <= MANY && (n || !g.add)) {
@@ -223,6 +235,7 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
             if (b.start[v + 1] - b.start[v] <= MANY)
                 continue;
             float sum[N] = {0};
+            /* Many rows: warp w takes rows w, w + 8, ..., and the eight sums are added in the order of the warps. */
             add_rows(sum, g, b, b.start[v] + (int32_t)warp, b.start[v + 1], SUM_WARPS, c);
             for (int k = 0; k < N; k++)
                 sums[(warp * N + k) * 32 + lane] = sum[k];
@@ -239,6 +252,7 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
     }
 }
 
+/* The call's scratch, cut; see sh_cuda_embed_bwd_ints(). */
 buckets buckets_of(const struct sh_op_call *call)
 {
     buckets b = {};
@@ -266,6 +280,7 @@ template <class T> sh_rc token_gradients(const struct sh_op_call *call)
     return SH_LAUNCH(sum_rows<T>, grid, dim3(SUM_THREADS), 0, call->queue, g, b, sh_aligned<N>(g.dwte, g.C));
 }
 
+/* Each position's sum goes over the batch in order, by one thread. */
 template <class T> sh_rc position_gradients(const struct sh_op_call *call)
 {
     constexpr int N = 4; /* 16 bytes of dwpe */

@@ -163,6 +163,7 @@ extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
                      sh_op_adds(call, 0), sh_data<float>(&call->in[0]), n);
 }
 
+/* A sum of squares that met Inf or NaN has it in the last element, and returns it. */
 extern "C" sh_rc sh_cuda_exact_round(const struct sh_op_call *call)
 {
     return SH_LAUNCH(round_kernel, dim3(1), dim3(32), 0, call->queue, sh_data<double>(&call->out[0]),

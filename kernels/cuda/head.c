@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 
+/* The pieces of the call's scratch; see sh_cuda_head_work(). */
 struct head {
     const struct sh_op_call *call;
     struct sh_cuda_head_work at;
@@ -21,6 +22,7 @@ struct head {
     char *work;
 };
 
+/* Scratch begins at a multiple of 256, for cuBLASLt's sake. */
 static struct head head_of(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
@@ -30,6 +32,7 @@ static struct head head_of(const struct sh_op_call *call)
                          .vocab = w->dim[0], .work = work};
 }
 
+/* Behind the head's own scratch lies cuBLASLt's. */
 static sh_rc run_product(const struct head *h, const struct sh_cublaslt_product *p)
 {
     return sh_cublaslt_run(p, h->work + h->at.product, SH_CUBLASLT_WORK_BYTES, h->call->queue);
@@ -49,6 +52,8 @@ static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
     return run_product(h, &p);
 }
 
+/* rows [n,V]: loss, and with `gradient` the gradients in place of the logits. Nothing is launched while products are
+ * collected. */
 static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient)
 {
     const struct sh_op_call *call = h->call;
@@ -70,6 +75,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     struct sh_cublaslt_product p = {
         .m = n, .n = h->dim, .k = h->vocab,
         .in_dtype = x->dtype, .out_dtype = dx->dtype,
+        /* A row of f32 logits holds bf16 gradients at its start, so its leading dimension is twice as large. */
         .a = h->work + h->at.logits, .lda = x->dtype == SH_BF16 ? 2 * h->at.ld : h->at.ld,
         .b = w->data, .ldb = h->dim,
         .c = sh_cuda_at(dx, r * h->dim), .ldc = h->dim,
@@ -86,6 +92,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     return run_product(h, &p);
 }
 
+/* As many chunks as rows need; scratch is for one. */
 static sh_rc run_chunks(const struct sh_op_call *call, bool gradient)
 {
     SH_REQUIRE(call->work_bytes >= sh_cuda_head_work(call).bytes);

@@ -24,6 +24,7 @@ struct normal {
 };
 } // namespace
 
+/* Element i depends on key and first + i only, so any cut of a parameter makes the same values. */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;

@@ -11,6 +11,7 @@ namespace
 {
 constexpr int THREADS = 256;
 
+/* One block a part, so that the sums of parts do not depend on the grid. */
 template <int N> __global__ void sum_parts(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums)
 {
     int64_t begin = (int64_t)blockIdx.x * SH_MIXSUM_PART, end = begin + SH_MIXSUM_PART < n ? begin + SH_MIXSUM_PART : n;

@@ -7,6 +7,7 @@
 
 namespace
 {
+/* The arithmetic is that of the CPU's kernel (sh_sgd_elem, sh_lion_elem), element by element. */
 template <bool LION> struct momentum {
     struct sh_floats p;
     float *m;
@@ -30,6 +31,7 @@ template <bool LION> struct momentum {
     }
 };
 
+/* Factors of runs with and without decay; the run of an element decides. */
 template <bool LION> sh_rc update(const char *name, const struct sh_op_call *call)
 {
     momentum<LION> f = {sh_momentum_params(call), sh_data<float>(&call->out[1]), sh_data<float>(&call->in[0]),

@@ -24,6 +24,7 @@ template <int N> __device__ __forceinline__ int64_t column(int p)
     return ((int64_t)p * blockDim.x + threadIdx.x) * N;
 }
 
+/* Arguments of one launch; rows [rows,C]. */
 template <class T> struct forward {
     T *y, *sum;                /* sum: of x and more; NULL: the norm of x alone */
     const T *x, *more, *w, *b; /* b NULL: none */
@@ -59,6 +60,7 @@ __device__ __forceinline__ void add_more(float (&v)[N], const forward<T> &f, int
     sh_store_some(f.sum + at, v, left, f.vectors);
 }
 
+/* Each block takes rows blockIdx, + gridDim, ...: one row at a time in registers. */
 template <class T, int E> __global__ void __launch_bounds__(MOST_THREADS) norm_kernel(forward<T> f)
 {
     constexpr int N = SH_WIDTH<T>, P = E / N;

@@ -33,6 +33,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 #ifdef HAVE_CUDA
 #define RUN(function) function
+/* Kinds with products or plans are prepared before the first step; the others have nothing that could be missing. */
 static sh_rc prepare_call(const struct sh_op_call *call)
 {
     switch (call->kind) {
@@ -51,6 +52,7 @@ static sh_rc prepare_call(const struct sh_op_call *call)
 }
 #else
 #define RUN(function) absent
+/* Plans for a GPU can be made with this build; a run is refused with a line that says why. */
 static sh_rc absent(const struct sh_op_call *call)
 {
     return sh_fail(SH_E_BUG, "%s on a GPU: this sherd was built without CUDA", sh_op_info(call->kind)->name);

@@ -8,6 +8,7 @@ static int64_t elems(const struct sh_operand *t)
     return sh_cuda_rows(t) * sh_cuda_last_dim(t);
 }
 
+/* Integers for sorting the tokens: places of one token are added in order. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
 {
     if (call->out[0].ndim == 0)
@@ -15,6 +16,7 @@ int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
     return sh_cuda_embed_bwd_ints(elems(&call->in[1]), call->out[0].dim[0]) * (int64_t)sizeof(int32_t);
 }
 
+/* Partial sums of dw, and of db and the bias where they are wanted. */
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
 {
     int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C;

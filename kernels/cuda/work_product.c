@@ -17,6 +17,7 @@ int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
     return SH_CUBLASLT_WORK_BYTES;
 }
 
+/* Scratch of the head, in order: losses of rows, logits [chunk,ld], then cuBLASLt's. Each begins at 256 bytes. */
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call)
 {
     int64_t rows = sh_cuda_rows(&call->in[0]), vocab = call->in[1].dim[0], wish = call->attr->head.chunk_rows;
@@ -39,11 +40,13 @@ static const struct sh_operand *qkv_of(const struct sh_op_call *call)
     return &call->in[call->kind == SH_OP_ATTENTION ? 0 : 1];
 }
 
+/* Documents are the last input of either direction. */
 static bool has_docs(const struct sh_op_call *call)
 {
     return call->in[call->kind == SH_OP_ATTENTION ? 1 : 4].ndim > 0;
 }
 
+/* Whole tiles, two head sizes, bf16 and no document mask: the graphs of cudnn_graph.c are written for these. */
 static bool cudnn_can(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = qkv_of(call);
@@ -66,6 +69,7 @@ static int64_t dq_sums(const struct sh_op_call *call, int64_t heads)
     return call->attr->attn.any_order ? heads * qkv_of(call)->dim[1] * call->attr->attn.head_dim * (int64_t)sizeof(float) : 0;
 }
 
+/* What the caller and the plan need together for so many heads. */
 static int64_t cudnn_bytes(const struct sh_op_call *call, int64_t heads)
 {
     return cudnn_space(call, heads) + dq_sums(call, heads);
@@ -80,6 +84,8 @@ static int64_t most_at_once(int64_t n, int64_t each)
     return 0;
 }
 
+/* The backward is cut by key-value heads, then by sequences, until its scratch fits CUDNN_MOST. batch 0: cuDNN does not
+ * take it. */
 struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = {0};

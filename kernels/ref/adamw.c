@@ -27,6 +27,7 @@ static void update(const struct sh_op_call *call, int64_t i, bool decay)
     sh_ref_set(v, i, v1);
 }
 
+/* Elements between runs are padding. */
 sh_rc sh_ref_adamw(const struct sh_op_call *call)
 {
     for (int r = 0; r < call->attr->runs.count; r++)

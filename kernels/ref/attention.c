@@ -34,11 +34,13 @@ static int64_t value_at(struct shape z, int64_t b, int64_t t, int64_t h)
     return key_at(z, b, t, h) + z.K * z.D;
 }
 
+/* Without documents every query sees from position 0. */
 static int64_t first_key(const struct sh_operand *docs, struct shape z, int64_t b, int64_t t)
 {
     return docs->data ? (int64_t)sh_ref_get(docs, b * z.T + t) : 0;
 }
 
+/* In double, in ascending order. */
 static double dot(const struct sh_operand *x, int64_t x_at, const struct sh_operand *y, int64_t y_at, int64_t n)
 {
     double sum = 0;
@@ -58,6 +60,7 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
         score[s] = (double)call->attr->attn.scale * dot(qkv, query_at(z, b, t, h), qkv, key_at(z, b, s, h), z.D);
         max = score[s] > max || isnan(score[s]) ? score[s] : max;
     }
+    /* Two passes over the row, after the maximum: no exponential can overflow. */
     for (int64_t s = first; s <= t; s++)
         sum += exp(score[s] - max);
     for (int64_t d = 0; d < z.D; d++) {
@@ -69,11 +72,13 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
     sh_ref_set(&call->out[1], (b * z.H + h) * z.T + t, max + log(sum));
 }
 
+/* Scores of one query. */
 int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call)
 {
     return call->in[0].dim[1] * (int64_t)sizeof(double);
 }
 
+/* Heads and positions one after the other: the reference has no threads. */
 sh_rc sh_ref_attention(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call, &call->in[0]);
@@ -106,6 +111,7 @@ static void attend_bwd(const struct sh_op_call *call, struct shape z, int64_t b,
     }
 }
 
+/* Gradients of one sequence in double. */
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call, &call->in[1]);
@@ -119,6 +125,7 @@ sh_rc sh_ref_attention_bwd(const struct sh_op_call *call)
 
     for (int64_t b = 0; b < z.B; b++) {
         memset(dqkv, 0, (size_t)(z.T * z.row) * sizeof *dqkv);
+        /* Queries in ascending order, so sums over queries have one order too. */
         for (int64_t h = 0; h < z.H; h++)
             for (int64_t t = 0; t < z.T; t++)
                 attend_bwd(call, z, b, h, t, dqkv);

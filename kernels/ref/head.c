@@ -11,12 +11,14 @@ struct shape {
     int64_t N, C, V;
 };
 
+/* Without targets, as in generation, N is 0. */
 static struct shape shape_of(const struct sh_op_call *call)
 {
     const struct sh_operand *w = &call->in[1], *targets = &call->in[2];
     return (struct shape){.N = targets->data ? sh_ref_elems(targets) : 0, .C = w->dim[1], .V = w->dim[0]};
 }
 
+/* One product at a time in double: the reference is slow and exact. */
 static double logit(const struct sh_op_call *call, struct shape z, int64_t row, int64_t v)
 {
     double sum = 0;

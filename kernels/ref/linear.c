@@ -5,11 +5,13 @@ struct shape {
     int64_t N, I, O;
 };
 
+/* Element (o, i) in either storage. */
 static int64_t weight_at(const struct sh_op_call *call, struct shape s, int64_t o, int64_t i)
 {
     return call->attr->linear.w_in_out ? i * s.O + o : o * s.I + i;
 }
 
+/* N from the output, since a gradient's rows are those of y. */
 static struct shape shape_of(const struct sh_operand *with_i, const struct sh_operand *with_o)
 {
     int64_t I = with_i->dim[with_i->ndim - 1], O = with_o->dim[with_o->ndim - 1];

@@ -5,6 +5,7 @@
 
 typedef void rule(const struct sh_op_scalars *s, bool decay, double *p, double *m, double g);
 
+/* torch.optim.SGD: decay is part of the gradient here, unlike AdamW's and Lion's. */
 static void sgd(const struct sh_op_scalars *s, bool decay, double *p, double *m, double g)
 {
     if (decay)
@@ -13,6 +14,7 @@ static void sgd(const struct sh_op_scalars *s, bool decay, double *p, double *m,
     *p -= (double)s->lr * *m;
 }
 
+/* The step has one size for all elements: only the sign of u counts. At u = 0, and NaN, u itself. */
 static void lion(const struct sh_op_scalars *s, bool decay, double *p, double *m, double g)
 {
     double b1 = (double)s->beta1, b2 = (double)s->beta2, u = b1 * *m + (1 - b1) * g;
@@ -24,6 +26,7 @@ static void lion(const struct sh_op_scalars *s, bool decay, double *p, double *m
     *m = b2 * *m + (1 - b2) * g;
 }
 
+/* Through double, and rounded once. */
 static void update(const struct sh_op_call *call, rule *by, int64_t i, bool decay)
 {
     struct sh_floats at = sh_floats_at(sh_momentum_params(call), i);

@@ -32,6 +32,7 @@ struct element {
     double xhat, g; /* g = dy w: the gradient of xhat */
 };
 
+/* Computed again at each use: the reference keeps nothing. */
 static struct element element_at(const struct sh_op_call *call, int64_t n, int64_t c, int64_t C)
 {
     double mean = call->in[4].data ? sh_ref_get(&call->in[4], n) : 0;

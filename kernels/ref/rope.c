@@ -30,6 +30,7 @@ static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, doubl
     return (1 - smooth) * freq + smooth * freq / attr->rope.factor;
 }
 
+/* factor 0: no stretching. ramp_last > 0 only with YaRN. */
 static double stretch(const struct sh_op_attr *attr, int64_t i, double freq)
 {
     if (attr->rope.factor == 0)
@@ -37,6 +38,8 @@ static double stretch(const struct sh_op_attr *attr, int64_t i, double freq)
     return attr->rope.ramp_last > 0 ? stretch_by_element(attr, i, freq) : stretch_by_length(attr, freq);
 }
 
+/* cos in the first half of a row, sin in the second. Angles in double: at position 10^6 a float has lost all but its
+ * first digits. */
 sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 {
     const struct sh_operand *cs = &call->out[0];

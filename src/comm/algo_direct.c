@@ -54,11 +54,14 @@ static struct part part_of(const struct sh_channel *ch, int64_t round, int rank)
     };
 }
 
+/* Slot and phase: messages of one tag are posted in the order of their rounds everywhere. */
 static int tag_of(const struct sh_direct_round *r)
 {
     return (int)(r->index % SH_DIRECT_ROUNDS) * 2 + (r->phase == SH_ROUND_GATHER);
 }
 
+/* Empty parts are not sent, and the receiver knows that they are empty. A part is at most a stage of 256 KiB, so int is
+ * enough. */
 static sh_rc send_to(const struct sh_channel *ch, struct sh_direct_round *r, struct part p, int peer)
 {
     if (p.elems == 0)
@@ -96,6 +99,7 @@ static int ahead(const struct sh_channel *ch, int distance)
     return (ch->rank + distance) % ch->size;
 }
 
+/* Receives are posted before sends, so that a message finds its place and is not buffered by MPI. */
 static sh_rc post_scatter(struct sh_channel *ch, struct sh_direct_round *r)
 {
     r->phase = SH_ROUND_SCATTER;
@@ -108,6 +112,7 @@ static sh_rc post_scatter(struct sh_channel *ch, struct sh_direct_round *r)
     return SH_OK;
 }
 
+/* Parts go straight to their final place; a gather needs no staging. */
 static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
 {
     r->phase = SH_ROUND_GATHER;
@@ -130,6 +135,8 @@ static void place_own(struct sh_channel *ch, int64_t round)
         memcpy(mine.at, from, (size_t)(mine.elems * size));
 }
 
+/* All shares are there. They are added in the tree over ranks, not in the order of arrival, so that the bits are the
+ * same each time. */
 static void sum_part(struct sh_channel *ch, const struct sh_direct_round *r)
 {
     const struct sh_coll *coll = &ch->coll;
@@ -157,6 +164,7 @@ static sh_rc open_next_round(struct sh_channel *ch, struct sh_direct_round *r)
     return post_gather(ch, r);
 }
 
+/* After the scatter of an all_reduce the sum has to go to all; the other collectives are done with the round. */
 static sh_rc end_phase(struct sh_channel *ch, struct sh_direct_round *r)
 {
     if (r->phase == SH_ROUND_SCATTER) {
@@ -167,6 +175,7 @@ static sh_rc end_phase(struct sh_channel *ch, struct sh_direct_round *r)
     return open_next_round(ch, r);
 }
 
+/* The last algorithm of the list takes all that the others do not. */
 static bool direct_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     (void)ch;
@@ -205,6 +214,7 @@ static sh_rc drain(struct sh_direct_round *r, bool *moved)
     return SH_OK;
 }
 
+/* All slots, so that one round's messages travel while another is summed. Done when no slot has a round. */
 static sh_rc direct_step(struct sh_channel *ch, bool *moved, bool *done)
 {
     *done = true;

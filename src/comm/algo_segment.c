@@ -22,6 +22,7 @@ enum { AWAY_BYTES = 1 << 20 };
 
 enum { ENTER, SUM, LEAVE };
 
+/* The phases of a channel; see segment_step(). */
 static bool in_own_part(const struct sh_comm_segment *w, const void *p)
 {
     const char *own = w->peers + w->rank * w->peer_bytes;
@@ -34,6 +35,8 @@ static bool in_group(const struct sh_comm_segment *w, const void *p)
     return (const char *)p >= w->base && (const char *)p < w->peers;
 }
 
+/* All ranks must choose alike, so only what is equal on all of them counts: the same tensor lies at the same place of
+ * every rank's part. */
 static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     if (!ch->segment)
@@ -57,6 +60,7 @@ static sh_rc segment_begin(struct sh_channel *ch)
     return barrier(ch, ENTER);
 }
 
+/* The same place in another rank's part: parts have one size and one order. */
 static char *peer(const struct sh_channel *ch, const void *p, int rank)
 {
     const struct sh_comm_segment *w = ch->segment;
@@ -64,6 +68,7 @@ static char *peer(const struct sh_channel *ch, const void *p, int rank)
     return (char *)(uintptr_t)p + (ch->place[rank] - w->rank) * w->peer_bytes;
 }
 
+/* Slices end at whole lines of the cache, so that no two ranks write to one. */
 static int64_t line_of(const struct sh_coll *coll, int64_t rank, int64_t size)
 {
     int64_t at = (coll->count * rank / size + LINE_ELEMS - 1) / LINE_ELEMS * LINE_ELEMS;
@@ -85,6 +90,8 @@ static void my_part(const struct sh_channel *ch, int64_t *begin, int64_t *end)
     }
 }
 
+/* Elements [at, at + n) from all ranks. For an all_reduce the result is also copied to the others' buffers: this slice
+ * is nobody else's. */
 static void sum(struct sh_channel *ch, int64_t at, int64_t n)
 {
     const struct sh_coll *coll = &ch->coll;
@@ -105,6 +112,7 @@ static void sum(struct sh_channel *ch, int64_t at, int64_t n)
             memcpy(peer(ch, out, r), out, (size_t)(n * size));
 }
 
+/* One piece a call, so that the progress thread can look after other channels in between. */
 static sh_rc sum_some(struct sh_channel *ch)
 {
     int64_t begin, end, n = PIECE_BYTES / sh_dtype_bytes(ch->coll.dtype);
@@ -119,6 +127,7 @@ static sh_rc sum_some(struct sh_channel *ch)
     return SH_OK;
 }
 
+/* Behind a barrier. After LEAVE, or the only barrier of a gather, the collective is complete. */
 static sh_rc pass(struct sh_channel *ch, bool *done)
 {
     atomic_thread_fence(memory_order_seq_cst);

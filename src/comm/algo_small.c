@@ -11,6 +11,7 @@ static int64_t part_bytes(const struct sh_coll *coll)
     return coll->count * sh_dtype_bytes(coll->dtype);
 }
 
+/* Its collective was launched on the GPU; an event says when it is done. */
 static bool device_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     (void)coll;
@@ -37,6 +38,7 @@ const struct sh_algo sh_algo_device = {
     .step = device_step,
 };
 
+/* One rank, or nothing to move: a copy at most. */
 static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     return ch->size == 1 || coll->count == 0;
@@ -62,6 +64,7 @@ const struct sh_algo sh_algo_alone = {
     .step = alone_step,
 };
 
+/* An all_reduce gathers all ranks' values into staging and adds them up itself: one exchange instead of two. */
 static bool small_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     if (coll->kind == SH_OP_REDUCE_SCATTER || part_bytes(coll) > SMALL_PART_BYTES)

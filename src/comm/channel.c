@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+/* Bounds of the scratch for reductions. */
 enum {
     STAGING_MAX_BYTES = 8 << 20, /* of a channel, whatever is reduced on it */
     STAGE_MAX_BYTES = 256 << 10, /* of one source in a round: larger ones leave the second-level cache */
@@ -25,6 +26,7 @@ static void size_staging(struct sh_channel *ch)
     ch->staging = sh_calloc((size_t)ch->staging_bytes, 1);
 }
 
+/* Requests and staging of the slots: 2 * peers requests each, one to send and one to receive for each peer. */
 static void share_out(struct sh_channel *ch)
 {
     int peers = ch->size - 1;
@@ -34,6 +36,8 @@ static void share_out(struct sh_channel *ch)
     }
 }
 
+/* Collective in the group. The communicator is a copy of its own, so that messages of two channels are never confused.
+ */
 sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c)
 {
     const struct sh_mesh *mesh = c->mesh;
@@ -68,6 +72,7 @@ void sh_channel_close(struct sh_channel *ch)
     free(ch->source);
 }
 
+/* Only a channel whose ranks all lie in the segment can use it. place[i] is the i-th rank's number in the segment. */
 void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, const struct sh_comm_segment *w)
 {
     int first = mesh->rank - w->rank;
@@ -82,6 +87,8 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
     ch->segment = inside ? w : NULL;
 }
 
+/* The first algorithm that takes the collective. All ranks take the same one, since fits() asks only for what is equal
+ * everywhere; direct takes all. */
 sh_rc sh_channel_begin(struct sh_channel *ch)
 {
     static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone, &sh_algo_segment, &sh_algo_small,

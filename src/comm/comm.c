@@ -27,6 +27,7 @@ static const struct sh_comm_ops *find(const char *name)
     return NULL;
 }
 
+/* SH_E_USAGE, if it cannot be had: choose_auto() then takes MPI. */
 static sh_rc want_nccl(const struct sh_comm_options *opt, const struct sh_comm_ops *nccl)
 {
     if (!opt->device || !opt->device->gpu)
@@ -91,6 +92,7 @@ static void free_all(struct sh_comm *c)
     free(c);
 }
 
+/* Collective. `opt` must stay as it is in what it points to. On failure nothing is left behind. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out)
 {
     const struct sh_comm_ops *ops;
@@ -115,12 +117,14 @@ sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *o
     return SH_OK;
 }
 
+/* With the lock held, which pthread_cond_wait() gives back while it waits. */
 static void wait_until_complete(struct sh_comm *c, int64_t ticket)
 {
     while (!sh_comm_is_complete(c, ticket))
         pthread_cond_wait(&c->done, &c->lock);
 }
 
+/* Waits for all that was started: buffers of collectives belong to the caller, who frees them next. */
 void sh_comm_destroy(struct sh_comm *c)
 {
     if (c == NULL)
@@ -157,6 +161,7 @@ static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
     return row != SH_NONE && c->opt.groups[row].streams >> coll->stream & 1;
 }
 
+/* What a caller can do wrong: a bug, not a condition of the run. */
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
@@ -169,6 +174,7 @@ static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
     return SH_OK;
 }
 
+/* The lock is free while the GPU's library works, since that may block. */
 static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
 {
     sh_rc rc = SH_OK;
@@ -181,6 +187,8 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     return rc;
 }
 
+/* Asynchronous. The item takes the place of an old ticket, which must be complete; a start may therefore wait, if more
+ * collectives are under way than the ring has places. */
 sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket)
 {
     SH_TRY(check(c, coll));
@@ -197,6 +205,7 @@ sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *tick
     return rc;
 }
 
+/* The queue waits, not the host. On a backend without queues everything is complete by then. */
 sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue)
 {
     SH_REQUIRE(ticket > 0 && ticket <= c->newest && queue);
@@ -212,6 +221,7 @@ sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket)
     return SH_OK;
 }
 
+/* False: the ticket was never given, or its record has been overwritten. */
 bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *out)
 {
     pthread_mutex_lock(&c->lock);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* MPI is used by one thread at a time. The main thread asks for it and waits until the progress thread has parked
+ * itself outside of MPI. */
 static void take_mpi(void *arg)
 {
     struct sh_mpi *m = arg;
@@ -34,6 +36,7 @@ static sh_rc start_thread(struct sh_mpi *m)
     return SH_OK;
 }
 
+/* Wakes the thread, which leaves its loop when nothing is open. */
 static void stop_thread(struct sh_mpi *m)
 {
     if (!m->started)
@@ -45,6 +48,8 @@ static void stop_thread(struct sh_mpi *m)
     pthread_join(m->thread, NULL);
 }
 
+/* A channel for each pair of group and stream that the program uses. All ranks open them in the same order, since
+ * opening is collective. */
 static sh_rc open_channels(struct sh_mpi *m)
 {
     const struct sh_comm_options *opt = &m->c->opt;
@@ -64,6 +69,7 @@ static void free_mpi(struct sh_mpi *m)
     free(m);
 }
 
+/* MPI belongs to the main thread until the first collective: channels are opened by it. */
 static sh_rc create(struct sh_comm *c)
 {
     sh_mesh_own_mpi();
@@ -107,6 +113,8 @@ void sh_progress_lend_mpi(struct sh_mpi *m)
     pthread_mutex_unlock(&m->c->lock);
 }
 
+/* The caller cannot report by itself, as it may be in the middle of a collective: the progress thread tells the others
+ * and ends the job. */
 void sh_progress_fail(struct sh_mpi *m, sh_rc rc)
 {
     pthread_mutex_lock(&m->c->lock);
@@ -127,6 +135,7 @@ static struct sh_channel *find_channel(const struct sh_mpi *m, const struct sh_c
     return &m->channel[i];
 }
 
+/* With the lock held. Collectives of one channel are a list and run one after the other; channels run side by side. */
 static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_mpi *m = c->backend;

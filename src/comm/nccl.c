@@ -52,6 +52,7 @@ static struct {
     int64_t said_ns;          /* the stay that was spoken of */
 } stay = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* For the report: what the caller does in NCCL, and since when. */
 static void begin_stay(const char *what)
 {
     atomic_store(&stay.what, what);
@@ -88,6 +89,7 @@ static void must(const struct sh_comm *c, ncclResult_t rc, const char *what, ncc
         sh_progress_fail(c->backend, nccl_failed(what, rc, comm));
 }
 
+/* `blocking`: a call returns when it is done, so the stay tells how long. */
 static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *config)
 {
     *config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
@@ -116,6 +118,8 @@ static void pose_as_hosts(const struct sh_comm *c)
         setenv(variables[i][0], variables[i][1], 0);
 }
 
+/* Collective. Rank 0's id is sent by MPI; then MPI is lent to the progress thread, which watches while NCCL connects.
+ */
 static sh_rc make_world(struct sh_comm *c)
 {
     static const char *const what = "connecting all ranks";
@@ -138,6 +142,7 @@ static sh_rc make_world(struct sh_comm *c)
     return SH_OK;
 }
 
+/* Groups are compared by size and first members, which tells the groups of a mesh apart as they are used here. */
 static bool same_ranks(const struct sh_mesh_shape *m, sh_group a, sh_group b)
 {
     return sh_group_size(m, a) == sh_group_size(m, b) && sh_group_member(m, a, 0) == sh_group_member(m, b, 0) &&
@@ -153,6 +158,8 @@ static ncclComm_t find_made(const struct sh_comm *c, int stream, sh_group group)
     return NULL;
 }
 
+/* Collective over the world: each rank names the group that it belongs to by that group's first member. The name must
+ * outlive the communicator. */
 static ncclComm_t make_comm(struct sh_comm *c, int stream, const struct sh_group_use *use)
 {
     const struct sh_mesh_shape *m = &c->mesh->shape;
@@ -173,6 +180,7 @@ static ncclComm_t make_comm(struct sh_comm *c, int stream, const struct sh_group
     return made->comm;
 }
 
+/* A group of one rank needs no communicator; its collectives are copies. */
 static void add_use(struct sh_comm *c, int stream, const struct sh_group_use *use)
 {
     struct used u = {.stream = stream, .group = use->axes};
@@ -185,6 +193,7 @@ static void add_use(struct sh_comm *c, int stream, const struct sh_group_use *us
     state.used[state.n_used++] = u;
 }
 
+/* In the same order on all ranks, as splitting is collective. */
 static void make_comms(struct sh_comm *c)
 {
     size_t most = (size_t)(c->opt.n_groups * c->opt.n_streams) + 1;
@@ -235,6 +244,7 @@ static void use_once(struct sh_comm *c, const struct made *made, char *memory)
     end_stay();
 }
 
+/* A buffer of one float for each rank; it is given back at once. */
 static sh_rc use_all_once(struct sh_comm *c)
 {
     int64_t bytes = c->mesh->world * sh_dtype_bytes(SH_F32);
@@ -248,6 +258,7 @@ static sh_rc use_all_once(struct sh_comm *c)
     return SH_OK;
 }
 
+/* Collective. MPI is lent to the progress thread meanwhile, and taken back at the end. */
 static sh_rc connect(struct sh_comm *c)
 {
     int64_t begin = sh_now_ns();
@@ -273,6 +284,7 @@ static void destroy_queues(const struct sh_comm *c)
             c->opt.device->queue_destroy(state.queue[s]);
 }
 
+/* The mpi backend comes first: its thread watches NCCL from the first call on. */
 static sh_rc create(struct sh_comm *c)
 {
     sh_rc rc;
@@ -290,6 +302,7 @@ static sh_rc create(struct sh_comm *c)
     return rc;
 }
 
+/* Finalize lets the peers finish what is under way; only then may the communicator be freed. */
 static void destroy_comm(const struct sh_comm *c, ncclComm_t comm)
 {
     static const char *const what = "closing a communicator";
@@ -305,6 +318,7 @@ static void destroy_comm(const struct sh_comm *c, ncclComm_t comm)
     must(c, rc, what, NULL);
 }
 
+/* The progress thread must stop asking the communicators before they are closed; the count of 0 tells it so. */
 static void destroy(struct sh_comm *c)
 {
     int n = state.n_made;
@@ -322,6 +336,7 @@ static void destroy(struct sh_comm *c)
     free(state.made);
 }
 
+/* Only enqueues. A sum over int types does not occur. */
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue)
 {
     static const ncclDataType_t types[SH_DTYPES] = {[SH_F32] = ncclFloat32,
@@ -342,12 +357,15 @@ static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *q
     }
 }
 
+/* A ticket older than the ring of events is complete, for its events have been given to a newer one since. */
 static void wait_for(struct sh_comm *c, int64_t ticket, void *queue)
 {
     if (ticket > c->newest - SH_COMM_ON_DEVICE) /* else it was complete before its events were given away */
         c->opt.device->queue_after(queue, c->events[ticket % SH_COMM_ON_DEVICE].done);
 }
 
+/* The queue of the stream waits for the operands; the caller's queue goes on. The events let the progress thread see
+ * begin and end without NCCL. */
 static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
 {
     const struct sh_device *device = c->opt.device;
@@ -385,6 +403,7 @@ static void start(struct sh_comm *c, int64_t ticket)
     sh_comm_mpi.start(c, ticket);
 }
 
+/* By the progress thread: the caller is in NCCL for too long, or long enough for a line in the log. */
 static sh_rc look_at_stay(const struct sh_comm *c)
 {
     int64_t since = atomic_load(&stay.since_ns), waited = since ? sh_now_ns() - since : 0;

@@ -34,6 +34,7 @@ static sh_rc find_functions(void)
 }
 #endif
 
+/* As 22605 for 2.26.5. */
 sh_rc sh_nccl_version(int *version)
 {
     ncclResult_t rc = sh_nccl.ncclGetVersion(version);
@@ -56,6 +57,7 @@ static sh_rc check_version(void)
     return SH_OK;
 }
 
+/* The environment is set before the library is loaded, for it reads it once. */
 sh_rc sh_nccl_load(void)
 {
     if (!sh_nccl.ncclGetVersion) {

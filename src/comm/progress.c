@@ -17,6 +17,7 @@ enum {
     IDLE_NS = 20 * 1000 * 1000, /* between looks for questions of others when nothing is in flight */
 };
 
+/* With the lock held; a new collective wakes it early. */
 static void sleep_until_work(struct sh_comm *c, int64_t ns)
 {
     struct timespec at;
@@ -71,6 +72,7 @@ static void take_times(const struct sh_device *device, struct sh_comm_item *item
     item->record.end_ns = item->record.start_ns + device->event_span_ns(item->events->begin, item->events->done);
 }
 
+/* Wakes whoever waits for the ticket. */
 static void finish(struct sh_mpi *m, struct sh_channel *ch)
 {
     pthread_mutex_lock(&m->c->lock);
@@ -81,6 +83,8 @@ static void finish(struct sh_mpi *m, struct sh_channel *ch)
     ch->current = 0;
 }
 
+/* One step of one channel: begin what may begin, or drive what runs. The lock is not held during a step, so that
+ * collectives can be started meanwhile. */
 static sh_rc advance(struct sh_mpi *m, struct sh_channel *ch, bool *moved)
 {
     pthread_mutex_lock(&m->c->lock);
@@ -99,6 +103,7 @@ static sh_rc advance(struct sh_mpi *m, struct sh_channel *ch, bool *moved)
     return SH_OK;
 }
 
+/* All channels in turn, so that a large collective on one does not hold up the others. */
 static sh_rc advance_all(struct sh_mpi *m, bool *moved)
 {
     for (int i = 0; i < m->n_channels; i++)
@@ -117,6 +122,7 @@ struct sh_channel *sh_progress_oldest(struct sh_mpi *m)
     return oldest;
 }
 
+/* Launched by the device's own library: MPI has no part in it. */
 static bool is_on_device(const struct sh_comm_item *item)
 {
     return item->events != NULL && item->stage == NULL;
@@ -153,6 +159,10 @@ static void back_off(struct sh_mpi *m)
     }
 }
 
+/* The thread's body: as long as there is work it turns, then it backs off, and it parks when the main thread wants MPI.
+ */
+/* The thread's body: as long as there is work it turns, then it backs off, and it parks when the main thread wants MPI.
+ */
 void *sh_progress_main(void *arg)
 {
     struct sh_mpi *m = arg;

@@ -12,6 +12,7 @@ struct sh_comm_item *sh_comm_item(struct sh_comm *c, int64_t ticket)
     return &c->ring[ticket % c->capacity];
 }
 
+/* With the lock held. A ticket is the count of collectives so far, so its slot in the ring follows from it. */
 int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll)
 {
     int64_t ticket = ++c->newest;
@@ -33,6 +34,7 @@ bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket)
     return ticket < c->oldest_open || sh_comm_item(c, ticket)->record.end_ns != 0;
 }
 
+/* Collectives of several channels end in any order; oldest_open moves over those that have ended. */
 void sh_comm_set_complete(struct sh_comm *c, int64_t ticket)
 {
     sh_comm_item(c, ticket)->record.end_ns = sh_now_ns();
@@ -64,6 +66,7 @@ static void print_record(const struct sh_comm *c, FILE *f, int64_t now, const st
     fprintf(f, "  %s\n", r->label);
 }
 
+/* With the lock held: the ring must not move while it is printed. */
 static void print_records(struct sh_comm *c, FILE *f)
 {
     int64_t now = sh_now_ns();
@@ -77,6 +80,7 @@ static void print_records(struct sh_comm *c, FILE *f)
         print_record(c, f, now, &sh_comm_item(c, t)->record);
 }
 
+/* A failure to write is passed over: it must not hide the stall that is being reported. */
 void sh_comm_write_flight(struct sh_comm *c)
 {
     if (c->opt.report_dir == NULL)

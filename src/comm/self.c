@@ -26,6 +26,7 @@ static void destroy(struct sh_comm *c)
     (void)c;
 }
 
+/* Everything is complete when it returns, also on a GPU: the copy is in the queue of the operands. */
 static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_comm_item *item = sh_comm_item(c, ticket);

@@ -17,6 +17,7 @@ struct sh_stage {
     int64_t back_bytes;
 };
 
+/* Events for SH_COMM_ON_DEVICE collectives at once, made once; `begin` and `done` can be timed. */
 void sh_comm_device_open(struct sh_comm *c)
 {
     const struct sh_device *device = c->opt.device;
@@ -58,6 +59,7 @@ void sh_comm_device_close(struct sh_comm *c)
     free(c->events);
 }
 
+/* Pinned memory, which only stages of this size or less will use again. */
 static sh_rc make_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
 {
     char *memory;
@@ -107,6 +109,8 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
     }
 }
 
+/* From the device to a stage, in the queue of copies. The collective's operands are then those of the stage, so that
+ * the mpi backend sees host memory only. */
 sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
 {
     const struct sh_device *device = c->opt.device;
@@ -130,6 +134,7 @@ sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
     return SH_OK;
 }
 
+/* Wait for the collective and queue the way back; the stage is free when that is done. */
 sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue)
 {
     struct sh_comm_item *item = sh_comm_item(c, ticket);

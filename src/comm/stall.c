@@ -37,6 +37,7 @@ static int member(const struct sh_mpi *m, const struct sh_channel *ch, int index
     return sh_group_member(&m->c->mesh->shape, ch->group, index);
 }
 
+/* Ask all members how far they are. Until an answer comes, a rank counts as silent. */
 static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
 {
     struct sh_watch *w = &m->watch;
@@ -52,6 +53,8 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
     return SH_OK;
 }
 
+/* A question of another rank. Who has passed that collective has nothing to find out; who waits in another one begins
+ * to ask there. */
 sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
 {
     struct sh_channel *ch = &m->channel[ask->channel];
@@ -67,6 +70,7 @@ sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
     return waits != NULL ? begin(m, waits) : SH_OK;
 }
 
+/* Only the oldest collective is looked at: the others wait behind it, or with it. */
 static sh_rc find_overdue(struct sh_mpi *m)
 {
     struct sh_channel *oldest = sh_progress_oldest(m);
@@ -81,6 +85,11 @@ struct findings {
     bool lower_in_it;   /* a rank before this one is in it, and will speak */
 };
 
+/* Truth table of an answer:
+ *  none                           silent
+ *  waits in another collective    waiting
+ *  has not entered this one       behind: the likely cause
+ *  has entered                    in it, as this rank is */
 static struct findings evaluate(const struct sh_mpi *m)
 {
     const struct sh_watch *w = &m->watch;
@@ -124,6 +133,7 @@ static void print_missing(const struct sh_mpi *m, FILE *out)
         fprintf(out, " and %d more", more);
 }
 
+/* One line: which collective, how long, who is missing, and where the records are. The caller frees it. */
 static char *describe(struct sh_mpi *m, struct findings f)
 {
     const struct sh_watch *w = &m->watch;
@@ -163,6 +173,7 @@ static sh_rc tell_all(struct sh_mpi *m)
     return SH_OK;
 }
 
+/* Go on answering, so that the rank that reports gets its answers; then it ends the job. */
 static sh_rc stay_quiet(struct sh_mpi *m)
 {
     int64_t until = sh_now_ns() + QUIET_NS;
@@ -186,6 +197,7 @@ static sh_rc take_turn(struct sh_mpi *m)
     return m->watch.lower_reports ? stay_quiet(m) : SH_OK;
 }
 
+/* In its turn, say `text`. Always an error. */
 static sh_rc speak(struct sh_mpi *m, sh_rc rc, const char *text)
 {
     sh_rc turn = take_turn(m);
@@ -233,6 +245,7 @@ static bool is_my_turn(const struct sh_mpi *m, struct findings f)
     return waited >= (clear ? 0 : ANSWER_NS) + (other_speaks ? DEFER_NS : 0);
 }
 
+/* Evaluate the answers so far. The collective may end at any time; then all is forgotten. */
 static sh_rc judge(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
@@ -245,6 +258,7 @@ static sh_rc judge(struct sh_mpi *m)
     return !quiet && is_my_turn(m, f) ? report(m, f) : SH_OK;
 }
 
+/* Called at each turn of the progress thread; it looks every 10 ms only. */
 sh_rc sh_stall_look(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;

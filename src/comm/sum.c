@@ -61,6 +61,7 @@ static int block_at(int64_t at, int64_t elems)
         }                                                                                           \
     }
 
+/* Past the caches, for results that nobody reads soon. */
 static void away_f32(float *to, const float *from, int n)
 {
     sh_mem_stream(to, from, (size_t)n * sizeof *to);
@@ -93,6 +94,7 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
         sum_f32(out, src, n_src, elems);
 }
 
+/* Only float32 has a loop that writes past the caches; sums of other types are small. */
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
     if (dtype == SH_F32) {

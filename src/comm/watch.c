@@ -8,6 +8,7 @@
 
 enum { TAG_ASK = 1, TAG_ANSWER = 2 };
 
+/* Collective. Host names are gathered at the start, since a rank that hangs cannot send its own any more. */
 sh_rc sh_watch_open(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
@@ -43,6 +44,7 @@ void sh_watch_close(struct sh_mpi *m)
     free(w->host);
 }
 
+/* At most one question is under way to each rank, so that a dead one does not pile them up. */
 sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank)
 {
     struct sh_watch *w = &m->watch;
@@ -56,6 +58,7 @@ sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank)
     return SH_OK;
 }
 
+/* -1: all answers are still under way. */
 static sh_rc find_slot(struct sh_watch *w, int *slot)
 {
     *slot = -1;
@@ -92,6 +95,7 @@ static sh_rc answer(struct sh_mpi *m, const struct sh_watch_ask *ask, int to, in
     return SH_OK;
 }
 
+/* *taken false: there is no room for the answer now, and the question stays in MPI's queue. */
 static sh_rc take_ask(struct sh_mpi *m, int from, bool *taken)
 {
     int slot;
@@ -121,6 +125,7 @@ static sh_rc take_answer(struct sh_mpi *m, int from)
     return SH_OK;
 }
 
+/* All messages that are there; never waits. */
 sh_rc sh_watch_read(struct sh_mpi *m)
 {
     for (;;) {

@@ -7,6 +7,8 @@
 
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
 
+/* A decoder while it is emitted: the family's row says how, the model how large. Indices are of tensors of the program.
+ */
 struct decoder {
     struct sh_emit e;
     const struct sh_model *m;
@@ -23,6 +25,8 @@ struct block {
     struct weights norm1, qkv, proj, norm2, up, down;
 };
 
+/* The full name, as the family has it: "transformer.h.3.attn.c_proj.weight" inside of block 3, "lm_head.weight"
+ * outside. */
 static int declare(struct decoder *d, const char *name, const char *kind, int ndim, const int64_t *dim,
                    enum sh_init init, float std)
 {
@@ -35,6 +39,7 @@ static int declare(struct decoder *d, const char *name, const char *kind, int nd
     return sh_emit_param(&d->e, full, ndim, dim, init, std);
 }
 
+/* w [C], b [C] or SH_NONE. Norms start as the identity. */
 static struct weights declare_norm(struct decoder *d, const char *name)
 {
     int64_t dim = d->m->dim;
@@ -46,6 +51,7 @@ static struct weights declare_norm(struct decoder *d, const char *name)
     return n;
 }
 
+/* w [O,I], or [I,O] as GPT-2 stores it; b [O] or SH_NONE. */
 static struct weights declare_linear(struct decoder *d, const char *name, int64_t in, int64_t out, bool bias, float std)
 {
     struct weights l = {.b = SH_NONE};
@@ -90,6 +96,7 @@ static struct weights declare_qkv(struct decoder *d)
     return declare_stack(d, 3, (const char *const[]){f->q, f->k, f->v}, DIMS(q, kv, kv), bias);
 }
 
+/* [F,C] for GELU, [2F,C] with the gate first for SwiGLU; as one parameter or as two. */
 static struct weights declare_up(struct decoder *d)
 {
     const struct sh_family *f = d->f;
@@ -122,6 +129,7 @@ static struct block declare_block(struct decoder *d)
     return b;
 }
 
+/* The final norm is in the last unit that the forward gathers, which is the head's. */
 static void declare_final_norm(struct decoder *d)
 {
     struct weights n = declare_norm(d, d->f->final_norm);
@@ -130,6 +138,8 @@ static void declare_final_norm(struct decoder *d)
     d->final_norm_b = n.b;
 }
 
+/* wte [V,C], wpe [max_seq_len,C]. A tied head is the embedding itself, so the final norm joins that unit: both are
+ * needed at the same time. */
 static void declare_embed(struct decoder *d)
 {
     const struct sh_model *m = d->m;
@@ -144,6 +154,7 @@ static void declare_embed(struct decoder *d)
         declare_final_norm(d);
 }
 
+/* head [V,C], a unit of its own when it is not tied. */
 static void declare_head(struct decoder *d)
 {
     if (d->m->tie_word_embeddings)
@@ -163,6 +174,7 @@ static int linear(struct decoder *d, int x, struct weights l)
     return sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out);
 }
 
+/* With no_rope_layer_interval 4 blocks 3, 7, 11, ... have no positions. */
 static bool has_rope(const struct decoder *d)
 {
     int interval = d->m->no_rope_layer_interval;
@@ -186,6 +198,7 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
     return linear(d, sh_emit_pointwise(&d->e, d->f->gelu ? SH_OP_GELU : SH_OP_SWIGLU, up), b->down);
 }
 
+/* One table for all blocks: cos and sin [T,D]. */
 static void emit_rope_table(struct decoder *d)
 {
     struct sh_emit_rope rope = sh_model_rope(d->m);
@@ -204,6 +217,7 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;
+    /* Whole panels of 32 rows, at least 64. */
     most = most < LEAST ? LEAST : most / WHOLE * WHOLE;
     parts = (all + most - 1) / most;
     rows = (all + parts * WHOLE - 1) / (parts * WHOLE) * WHOLE;

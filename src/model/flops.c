@@ -1,5 +1,6 @@
 #include "src/model/model.h"
 
+/* The caller destroys it. float32, for only shapes are counted. */
 static struct sh_program *emit(const struct sh_model *m, int seq)
 {
     struct sh_program *p = sh_program_create(SH_F32);
@@ -26,6 +27,7 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
     return (struct sh_model_flops){.matmul = 6.0 * weights, .attention_causal = square / 2, .attention_full = square};
 }
 
+/* Padding of units is not counted: this is the number that a user knows a model by. */
 int64_t sh_model_params(const struct sh_model *m)
 {
     struct sh_program *p = emit(m, 1);

@@ -12,6 +12,8 @@ static double element_of(const struct sh_model *m, double turns)
     return m->head_dim * log(m->rope_original_max_len / (turns * 2 * M_PI)) / (2 * log(m->rope_theta));
 }
 
+/* The elements between which YaRN goes from untouched to stretched frequencies. The limits are numbers of turns within
+ * the original length. */
 static void ramp_of(const struct sh_model *m, struct sh_emit_rope *r)
 {
     double first = element_of(m, m->rope_beta_fast), last = element_of(m, m->rope_beta_slow);
@@ -32,6 +34,7 @@ static double yarn_scale(const struct sh_model *m)
     return m->rope_attention_factor > 0 ? m->rope_attention_factor : 0.1 * log(m->rope_factor) + 1;
 }
 
+/* factor 0 means that nothing is stretched. */
 struct sh_emit_rope sh_model_rope(const struct sh_model *m)
 {
     struct sh_emit_rope r = {.theta = m->rope_theta, .factor = m->rope_factor};

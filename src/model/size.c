@@ -22,6 +22,7 @@ static int64_t heads_width(const struct sh_model *m)
     return (int64_t)m->n_heads * m->head_dim;
 }
 
+/* Kernels index a token's row with int. */
 static sh_rc check_heads(const struct sh_model *m)
 {
     if (qkv_width(m) <= INT_MAX)
@@ -32,6 +33,7 @@ static sh_rc check_heads(const struct sh_model *m)
                    m->n_heads, m->n_kv_heads, m->head_dim, INT_MAX);
 }
 
+/* Widths of a block's matrices are summed generously: each is a multiple of dim. */
 static sh_rc check_params(const struct sh_model *m)
 {
     int64_t widths = qkv_width(m) + heads_width(m) + 3 * (int64_t)m->ffn_dim + 8;
@@ -46,6 +48,7 @@ static sh_rc check_params(const struct sh_model *m)
                    m->dim, m->n_layers, m->ffn_dim, m->vocab_size, m->max_seq_len, (long long)heads_width(m), MOST_PARAMS);
 }
 
+/* Some 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
 static sh_rc check_activations(const struct sh_model *m, const struct sh_model_batch *b)
 {
     int64_t widths = 16 * (int64_t)m->dim + 8 * qkv_width(m) + 4 * heads_width(m) + 8 * (int64_t)m->ffn_dim;
@@ -59,6 +62,7 @@ static sh_rc check_activations(const struct sh_model *m, const struct sh_model_b
                    b->batch, b->seq, m->n_layers, m->dim, m->ffn_dim, (long long)heads_width(m), MOST_ACTIVATIONS);
 }
 
+/* Kernels count pairs of positions in 64 bits. */
 static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch *b)
 {
     int64_t heads = (int64_t)b->batch * m->n_heads;
@@ -71,6 +75,7 @@ static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch 
                    b->batch, m->n_heads, b->seq, MOST_SCORES);
 }
 
+/* Local, and in the order from what depends on the model only to what depends on the batch. */
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
 {
     SH_TRY(check_heads(m));

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* A row of the list of passes. `training`: it is left out of micro-steps that are only evaluated. */
 struct row {
     const char *name;
     sh_pass *run;
@@ -31,6 +32,7 @@ static sh_rc run(const struct sh_build *b, int first, int last, bool training, s
     return SH_OK;
 }
 
+/* The first pass: the model's forward on logical tensors, which know no ranks. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
@@ -40,12 +42,15 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     return SH_OK;
 }
 
+/* The passes before shard, on a program of its own. shard calls this twice: for the forward, which is evaluated, and
+ * for the training step. */
 sh_rc sh_pass_micro_step(const struct sh_build *b, bool training, struct sh_program **out)
 {
     *out = sh_program_create(b->act);
     return run(b, 0, find("shard") - 1, training, *out);
 }
 
+/* Kinds of memory that take 1 % of the arena or more: smaller ones would not help a user who has to save. */
 static const char *what_takes_it(const struct sh_program *p, char *text, size_t size)
 {
     int64_t bytes[SH_MEM_KINDS];
@@ -61,6 +66,8 @@ static const char *what_takes_it(const struct sh_program *p, char *text, size_t 
     return text;
 }
 
+/* Only a whole plan knows its arena, so the limit is compared at the end. The error names what takes the memory, and
+ * what would help. */
 static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
 {
     char text[768], cures[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
@@ -75,6 +82,8 @@ static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
                    sh_pass_cures(b, p->arena_bytes, cures));
 }
 
+/* For `sherd plan --after PASS`. Passes before shard work on the micro-step alone, so their result is shown as such;
+ * later ones need all before. */
 sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh_program **out)
 {
     int last = find(after), shard = find("shard");

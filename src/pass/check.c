@@ -17,6 +17,7 @@ sh_rc sh_check_broken(const struct sh_check *c, int i, const char *what)
                    sh_op_info(sh_check_op(c, i)->kind)->name, what);
 }
 
+/* Indices come from passes, and a bad one would be read past the end of the table. */
 static bool names_tensor(const struct sh_check *c, int t)
 {
     return t >= 0 && t < c->p->n_tensors;
@@ -100,6 +101,8 @@ static sh_rc check_partners(const struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* One section. What was written or gathered in the section before does not count: sections run in any number and order.
+ */
 static sh_rc check_section(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {
@@ -117,6 +120,8 @@ static sh_rc check_section(struct sh_check *c)
     return sh_check_overlap(c);
 }
 
+/* The last pass, and the only one that changes nothing. A bug of any pass becomes an error with the operation's number
+ * instead of wrong numbers in a run. */
 sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_check c = {.p = p};

@@ -2,6 +2,7 @@
  * under way nothing touches what it writes, nor changes what it reads. */
 #include "src/pass/check.h"
 
+/* Persistent tensors keep theirs from section to section. */
 static bool has_value(const struct sh_check *c, int t)
 {
     int root = sh_tensor_root(c->p, t);
@@ -9,6 +10,8 @@ static bool has_value(const struct sh_check *c, int t)
     return c->p->tensors[root].persistent || c->written[root];
 }
 
+/* An operation that adds to its output reads it. One that follows a collective (`after`) gets its value from that,
+ * which is still under way. */
 static sh_rc check_reads(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -23,6 +26,7 @@ static sh_rc check_reads(const struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* Kept in memory by nobody else: it has a value only from its gather to its release. */
 static bool is_gathered_unit(const struct sh_check *c, int root)
 {
     return c->p->tensors[root].mem == SH_MEM_GATHERED && !c->p->tensors[root].persistent;
@@ -85,6 +89,7 @@ static sh_rc check_under_way(struct sh_check *c, int i)
     return broken ? sh_check_broken(c, i, "meets a collective that is under way") : SH_OK;
 }
 
+/* False: it was not under way. */
 static bool end_collective(struct sh_check *c, int collective)
 {
     if (!c->under_way[collective])
@@ -94,6 +99,7 @@ static bool end_collective(struct sh_check *c, int collective)
     return true;
 }
 
+/* By storage: a write to a view gives the whole tensor a value. */
 static void mark_written(struct sh_check *c, const struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
@@ -126,6 +132,8 @@ static sh_rc take_effect(struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* Walks the section once, in the order of the program. The state that it keeps is what a rank's memory holds at that
+ * operation. */
 sh_rc sh_check_order(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+/* Bytes, since a view may have another shape than its base but lies within it. */
 sh_rc sh_check_views(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_tensors; i++) {
@@ -94,6 +95,7 @@ static void find_moments(struct sweep *s, int *at)
     }
 }
 
+/* The first offset in the sorted list that is not less; binary search. */
 static int place_in(const struct sweep *s, int64_t offset)
 {
     int low = 0, high = s->n_offsets;
@@ -109,6 +111,8 @@ static int place_in(const struct sweep *s, int64_t offset)
     return low;
 }
 
+/* Add `by` at an offset. A Fenwick tree: node i holds the sum of the i & -i entries up to i, so both this and
+ * sum_below() take log n steps. */
 static void change(const struct sweep *s, int *tree, int64_t offset, int by)
 {
     for (int i = place_in(s, offset) + 1; i <= s->n_offsets; i += i & -i)
@@ -125,12 +129,15 @@ static int sum_below(const struct sweep *s, const int *tree, int64_t offset)
     return sum;
 }
 
+/* Storage i begins to live, or ends. */
 static void change_alive(struct sweep *s, int i, int by)
 {
     change(s, s->begins, begin_of(s, i), by);
     change(s, s->ends, end_of(s, i), by);
 }
 
+/* Whether anything alive meets [begin, end) of storage i: begins before its end, less ends at or before its begin. i
+ * itself is not in the trees yet. */
 static bool is_taken(const struct sweep *s, int i)
 {
     return sum_below(s, s->begins, end_of(s, i)) > sum_below(s, s->ends, begin_of(s, i) + 1);
@@ -148,6 +155,7 @@ static sh_rc overlap(const struct sweep *s, int i)
     return sh_fail(SH_E_BUG, "program check: %s shares memory", s->c->p->tensors[s->list[i]].name);
 }
 
+/* Before the sweep, whose trees know only offsets that are in the list. */
 static sh_rc check_inside(const struct sweep *s)
 {
     for (int i = 0; i < s->n; i++)
@@ -156,6 +164,7 @@ static sh_rc check_inside(const struct sweep *s)
     return SH_OK;
 }
 
+/* head[m] is the first in moment m, next[i] the one after i: linked lists in two arrays. */
 /* Lists of what begins or ends in each moment. */
 static int *by_moment(const struct sweep *s, bool first, int *next)
 {
@@ -172,6 +181,7 @@ static int *by_moment(const struct sweep *s, bool first, int *next)
     return head;
 }
 
+/* At each moment first what ended before it leaves, then what begins is compared with all that is left and enters. */
 static sh_rc go_through(struct sweep *s)
 {
     int *next = sh_calloc(2 * (size_t)s->n + 1, sizeof *next), *next_end = next + s->n;
@@ -192,6 +202,7 @@ static sh_rc go_through(struct sweep *s)
     return rc;
 }
 
+/* O(n log n) in the number of tensors; comparing all pairs took seconds for large models. */
 sh_rc sh_check_overlap(const struct sh_check *c)
 {
     size_t n = (size_t)c->p->n_tensors + 1;

@@ -12,6 +12,7 @@ static bool less_kept(struct sh_build *b)
     return b->options.training && !b->fit;
 }
 
+/* The same step in more micro-steps: at least two, since only then must gradients be kept. */
 static bool one_sequence(struct sh_build *b)
 {
     bool applies = b->batch.batch > 1 && !b->logits && !b->options.reproducible;
@@ -31,6 +32,7 @@ static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int r
     (void)rc;
 }
 
+/* Everything sharded over all ranks; a segment is given up, since it needs whole groups in a node. */
 static bool all_sharded(struct sh_build *b)
 {
     struct sh_mesh_shape *mesh = &b->options.mesh;
@@ -64,6 +66,7 @@ static const struct {
     {twice_the_ranks, "twice the ranks"},
 };
 
+/* A trial has no limit, or it would look for cures itself. */
 static int64_t arena_of(struct sh_build *trial)
 {
     struct sh_program *p = NULL;
@@ -77,6 +80,7 @@ static int64_t arena_of(struct sh_build *trial)
     return bytes;
 }
 
+/* Plans each cure that applies and keeps those with a smaller arena. */
 const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char text[SH_CURES_TEXT])
 {
     char bytes[SH_STR_SHORT];

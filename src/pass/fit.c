@@ -20,11 +20,13 @@ static struct sh_recompute of_level(int blocks, int level)
     return (struct sh_recompute){.full = level - blocks, .selective = blocks};
 }
 
+/* A plan of a large model takes a noticeable time, so each level is planned once at most. */
 struct ladder {
     const struct sh_build *b;
     int64_t *bytes; /* [levels] the arena of each, 0: not planned yet */
 };
 
+/* The arena of a level, planned with everything else as it is. */
 static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
 {
     struct sh_build trial = *l->b;
@@ -101,6 +103,8 @@ static sh_rc find_best(struct ladder *l, int from, int *best, int64_t *least)
     return SH_OK;
 }
 
+/* From the present level upwards: enough, the top, or the least level above that fits. *level is left alone when `from`
+ * does. */
 static sh_rc climb(struct ladder *l, int from, int *level)
 {
     int64_t bytes;
@@ -112,6 +116,7 @@ static sh_rc climb(struct ladder *l, int from, int *level)
     return bytes <= l->b->limit_bytes ? edge_of(l, from, *level, l->b->limit_bytes, level) : SH_OK;
 }
 
+/* Local; *level is in/out, so that ranks can raise each other's (run.c fit()). Without b->fit nothing happens. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level)
 {
     struct ladder l = {.b = b};

@@ -58,6 +58,8 @@ static const struct pair *pair_of(const struct sh_program *p, const struct sh_op
     return NULL;
 }
 
+/* The attributes are the chief's. Bits of `accumulate` move with their outputs: those of the second begin after n_out
+ * of the first. */
 static struct sh_op join(const struct pair *pair, const struct sh_op *op)
 {
     const struct sh_op_info *first = sh_op_info(pair->first), *second = sh_op_info(pair->second);
@@ -74,6 +76,7 @@ static struct sh_op join(const struct pair *pair, const struct sh_op *op)
     return fused;
 }
 
+/* In place: the list only gets shorter, so n never passes i. */
 sh_rc sh_pass_fuse(const struct sh_build *b, struct sh_program *micro)
 {
     int n = 0;

@@ -15,6 +15,7 @@ struct grad {
     int fwd_index;
 };
 
+/* Where the gradient of t's storage is kept. Views share their root's. */
 static int *slot(struct grad *g, int t)
 {
     return &g->of[sh_tensor_root(g->p, t)];
@@ -35,6 +36,7 @@ static int shaped(struct grad *g, int grad, int t)
     return sh_program_add_tensor(g->p, &view);
 }
 
+/* A gradient of an activation, in the compute type, named after what it belongs to. */
 static int fresh(struct grad *g, int t)
 {
     const struct sh_tensor *of = &g->p->tensors[t];
@@ -43,6 +45,7 @@ static int fresh(struct grad *g, int t)
     return sh_program_add_tensor(g->p, &d);
 }
 
+/* Attributes are copied only where both kinds use the same ones. */
 static struct sh_op backward_op(const struct grad *g, enum sh_op_kind kind)
 {
     struct sh_op op = sh_op_make(kind);
@@ -71,6 +74,8 @@ static int take(struct grad *g, int t)
     return d == SH_NONE ? SH_NONE : shaped(g, d, t);
 }
 
+/* Contribute d. A second contribution is added by an operation of its own: rules that can add themselves have called
+ * take() before. */
 static void give(struct grad *g, int t, int d)
 {
     int earlier = take(g, t);
@@ -121,6 +126,7 @@ static void embed_rule(struct grad *g)
     }
 }
 
+/* Takes the earlier gradient of x with it: a norm's input is also the residual, so there nearly always is one. */
 static void norm_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_NORM_BWD);
@@ -164,6 +170,7 @@ static void linear_rule(struct grad *g)
     give(g, g->fwd.in[0], x.out[0]);
 }
 
+/* The rotation's inverse is its transpose: the same kernel with the other sign. */
 static void rope_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ROPE);
@@ -176,6 +183,7 @@ static void rope_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and computes it again. */
 static void attention_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ATTENTION_BWD);
@@ -202,6 +210,7 @@ static void pointwise_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* Both get the same tensor. It is never written in place while the other still reads it, for lifetimes cover both. */
 static void add_rule(struct grad *g)
 {
     int dy = upstream(g, 0);
@@ -227,6 +236,7 @@ static void head_rule(struct grad *g)
     give(g, x, with_grad.out[1]);
 }
 
+/* A kind without a row here and without `backward` in the operations' table cannot be trained. */
 typedef void rule(struct grad *g);
 
 static rule *const rules[SH_OP_KINDS] = {
@@ -244,11 +254,14 @@ static rule *rule_of(enum sh_op_kind kind)
     return sh_op_info(kind)->backward ? pointwise_rule : rules[kind];
 }
 
+/* For the test that every kind which a model emits has a rule. */
 bool sh_pass_grad_knows(enum sh_op_kind kind)
 {
     return rule_of(kind) != NULL;
 }
 
+/* Appends the backward to the forward's operations. Rules add operations, so the forward is walked by its old length.
+ */
 sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
 {
     struct grad g = {.p = micro};
@@ -261,6 +274,7 @@ sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
     for (int i = n_forward - 1; i >= 0; i--) {
         g.fwd = micro->ops[i];
         g.fwd_index = i;
+        /* A constant of positions: no parameter depends on it. */
         if (g.fwd.kind == SH_OP_ROPE_TABLE)
             continue;
         if (!rule_of(g.fwd.kind)) {

@@ -1,11 +1,14 @@
 #include "src/base/hash.h"
 #include "src/pass/pass.h"
 
+/* Order matters: h is part of what is mixed. */
 static uint64_t mix(uint64_t h, int64_t v)
 {
     return sh_mix64(h ^ (uint64_t)v);
 }
 
+/* Only collectives: ranks may differ in what they compute (threads, scratch), but must start the same collectives in
+ * the same order with the same sizes, or they hang. */
 uint64_t sh_pass_hash(const struct sh_program *p)
 {
     uint64_t h = 1;

@@ -11,6 +11,7 @@ int64_t sh_lifetime_bytes(const struct sh_tensor *t)
     return (sh_tensor_bytes(t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* This rank's share of the bytes: what a group holds together is counted once. */
 int64_t sh_lifetime_share(const struct sh_program *p, const struct sh_tensor *t)
 {
     int64_t bytes = sh_lifetime_bytes(t);
@@ -18,6 +19,7 @@ int64_t sh_lifetime_share(const struct sh_program *p, const struct sh_tensor *t)
     return t->space == SH_SPACE_GROUP ? (bytes + p->segment.group_ranks - 1) / p->segment.group_ranks : bytes;
 }
 
+/* Extend the life of t's storage to operation `op`. */
 static void touch(const struct sh_program *p, int t, int op, struct sh_life *life)
 {
     int root;
@@ -33,6 +35,7 @@ static void touch(const struct sh_program *p, int t, int op, struct sh_life *lif
         life[root].last = op;
 }
 
+/* Inputs, outputs and scratch. */
 static void touch_all(const struct sh_program *p, const struct sh_op *op, int at, struct sh_life *life)
 {
     for (int k = 0; k < SH_OP_MAX_IN; k++)
@@ -50,11 +53,13 @@ void sh_lifetime_of_section(const struct sh_program *p, const struct sh_section 
         life[t] = (struct sh_life){SH_NONE, SH_NONE};
     for (int i = 0; i < section->n_ops; i++) {
         touch_all(p, &ops[i], i, life);
+        /* A collective's operands are in use until the wait for it, not only at its start. */
         if (ops[i].kind == SH_OP_WAIT)
             touch_all(p, &ops[ops[i].attr.waits_for], i, life);
     }
 }
 
+/* An input that is read twice may not be overwritten by the first read's output. */
 static int operand_uses(const struct sh_program *p, const struct sh_op *op, int root)
 {
     int n = 0;
@@ -64,6 +69,8 @@ static int operand_uses(const struct sh_program *p, const struct sh_op *op, int 
     return n;
 }
 
+/* An output may take the storage of an input when all of these hold: the kind allows it, the input dies here, the
+ * output begins here, both are of one space and size, and the input is read once. */
 bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *section, const struct sh_life *life,
                          int index, int *in_root, int *out_root)
 {

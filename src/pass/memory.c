@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* At one operation, by kind of memory. */
 static void live_at(const struct sh_program *p, const struct sh_life *life, int op, int64_t bytes[SH_MEM_KINDS])
 {
     memset(bytes, 0, SH_MEM_KINDS * sizeof *bytes);
@@ -47,6 +48,7 @@ static void without_inplace(const struct sh_program *p, const struct sh_section 
     }
 }
 
+/* What is alive at the peak of the section that needs most, and what is persistent: the rows of `sherd plan`. */
 void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS])
 {
     struct sh_life *life = sh_calloc((size_t)p->n_tensors + 1, sizeof *life);

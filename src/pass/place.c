@@ -16,6 +16,7 @@
 
 struct block {
     int root;
+    /* A storage to place; offset counts from the end of the space's persistent part. */
     int64_t bytes, offset;
     struct sh_life life;
 };
@@ -31,6 +32,8 @@ struct place {
     int n_blocks;
 };
 
+/* Scratch depends on device and threads, so it is added here and not by an earlier pass. It is a tensor like others and
+ * shares memory with them. */
 static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kernels, int threads)
 {
     for (int i = 0; i < p->n_ops && kernels->work_bytes; i++) {
@@ -49,6 +52,8 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
     }
 }
 
+/* In the order of the program, so that state of neighbours lies together. Other tiers have no sections, and only this.
+ */
 static void place_persistent(struct place *pl)
 {
     for (int i = 0; i < pl->p->n_tiers; i++)
@@ -66,6 +71,7 @@ static void place_persistent(struct place *pl)
     pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
 }
 
+/* Sharing is transitive: c may overwrite b, which has overwritten a. */
 static int storage(const struct place *pl, int root)
 {
     while (pl->shares[root] != SH_NONE)
@@ -83,6 +89,7 @@ static void share_storage(struct place *pl, const struct sh_section *section)
     }
 }
 
+/* One block for each storage, alive until the last of those that share it dies. */
 static void collect_blocks(struct place *pl, enum sh_space space)
 {
     int *at = sh_calloc((size_t)pl->p->n_tensors + 1, sizeof *at);
@@ -103,6 +110,7 @@ static void collect_blocks(struct place *pl, enum sh_space space)
     free(at);
 }
 
+/* The index decides between equal sizes, so that all ranks and runs get the same offsets. */
 static int larger_first(const void *a, const void *b)
 {
     const struct block *x = a, *y = b;
@@ -112,6 +120,7 @@ static int larger_first(const void *a, const void *b)
     return x->root - y->root;
 }
 
+/* Largest first: small ones then fill the holes that large ones leave. Returns the bytes used. */
 static int64_t assign_offsets(struct place *pl, int n_ops)
 {
     struct sh_room *room = sh_room_create(n_ops);
@@ -143,6 +152,7 @@ static int64_t place_in_space(struct place *pl, enum sh_space space, int n_ops)
     return peak;
 }
 
+/* Sections run one after the other, so each may use the same memory; the largest one decides. */
 static void place_section(struct place *pl, struct sh_section *section)
 {
     struct sh_program *p = pl->p;
@@ -159,6 +169,7 @@ static void place_section(struct place *pl, struct sh_section *section)
             p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
 }
 
+/* Parts of a segment are mapped, and a mapping has whole pages. */
 static int64_t whole_pages(int64_t bytes)
 {
     return (bytes + PAGE - 1) / PAGE * PAGE;
@@ -206,6 +217,7 @@ static sh_rc place_spaces(struct place *pl)
     return SH_OK;
 }
 
+/* A view of a view adds up. */
 static void place_views(struct sh_program *p)
 {
     for (int i = 0; i < p->n_tensors; i++) {
@@ -218,6 +230,7 @@ static void place_views(struct sh_program *p)
     }
 }
 
+/* After this pass every tensor has its address, as an offset into its tier. */
 sh_rc sh_pass_place(const struct sh_build *b, struct sh_program *p)
 {
     struct place pl = {.p = p};

@@ -23,6 +23,7 @@ static bool is_forward(const struct sh_op *op)
     return op->phase == SH_PHASE_FORWARD;
 }
 
+/* By storage, since a view is written through its root. */
 static void find_producers(struct recompute *r)
 {
     for (int i = 0; i < r->n_old; i++)
@@ -31,6 +32,8 @@ static void find_producers(struct recompute *r)
                 r->producer[sh_tensor_root(r->p, r->old[i].out[k])] = i;
 }
 
+/* What the forward of another block reads must stay: it is the border between blocks. So must what reads outside of
+ * blocks ask for, such as the head. */
 static void find_crossings(struct recompute *r)
 {
     for (int i = 0; i < r->n_old; i++) {
@@ -47,6 +50,7 @@ static void find_crossings(struct recompute *r)
 
 enum keep { KEEP_ALL, KEEP_COSTLY, KEEP_BORDERS };
 
+/* What a block keeps. With every_k = 2, full recomputation is done in blocks 0, 2, 4, ... */
 static enum keep keep_of(const struct sh_recompute *wish, int block)
 {
     if (block < wish->full && (wish->every_k <= 1 || block % wish->every_k == 0))
@@ -54,6 +58,7 @@ static enum keep keep_of(const struct sh_recompute *wish, int block)
     return block < wish->selective ? KEEP_COSTLY : KEEP_ALL;
 }
 
+/* Tensors made by this pass (index from n_tensors on) are copies themselves and never dropped. */
 static bool dropped(const struct recompute *r, int root)
 {
     const struct sh_op *op;
@@ -71,6 +76,7 @@ static bool dropped(const struct recompute *r, int root)
     return false;
 }
 
+/* A view is copied with a copy of its base, so that it shows the second computation. */
 static int copy_tensor(struct recompute *r, int t)
 {
     struct sh_tensor c = r->p->tensors[t];
@@ -90,6 +96,7 @@ static int available(struct recompute *r, int t)
 
     if (!dropped(r, root))
         return t;
+    /* Inputs first, by recursion: they may have been dropped too. Depth is bounded by the operations of one block. */
     if (r->copy[root] == SH_NONE) {
         again = r->old[r->producer[root]];
         again.phase = SH_PHASE_RECOMPUTE;
@@ -104,6 +111,7 @@ static int available(struct recompute *r, int t)
     return copy_tensor(r, t);
 }
 
+/* Forward operations stay where they are; each backward operation is preceded by what it needs again. */
 static void rewrite(struct recompute *r)
 {
     r->p->n_ops = 0;
@@ -143,6 +151,7 @@ sh_rc sh_pass_recompute(const struct sh_build *b, struct sh_program *micro)
     return SH_OK;
 }
 
+/* "full in 3, selective in 5 of 8 blocks", or one word when all blocks are alike. */
 const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT])
 {
     static const char *const names[] = {[KEEP_ALL] = "none", [KEEP_COSTLY] = "selective", [KEEP_BORDERS] = "full"};

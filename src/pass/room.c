@@ -73,6 +73,7 @@ static int first_from(const struct set *s, int64_t at)
     return low;
 }
 
+/* Ranges that touch the new one are joined with it, so that the set stays sorted and small. */
 static void add(struct set *s, struct range add)
 {
     int first = first_from(s, add.begin), end = first;
@@ -96,6 +97,7 @@ static int64_t clear_of(const struct set *s, int64_t at, int64_t bytes)
     return at;
 }
 
+/* Empty sets need no search. */
 static void look(struct sh_room *r, const struct set *s)
 {
     if (s->n)
@@ -121,6 +123,8 @@ static void find_sets(struct sh_room *r, struct sh_life life)
     }
 }
 
+/* Each set moves `at` up to where it leaves room. When all agree in a row it is the lowest such offset: `at` only
+ * grows, and no set would allow less. */
 int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes)
 {
     int64_t at = 0;
@@ -136,12 +140,14 @@ int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes)
     return at;
 }
 
+/* The node is a part of the cut: taken in all of its operations, hence also in some. */
 static void take_node(struct sh_room *r, int node, struct range range)
 {
     add(&r->nodes[node].some, range);
     add(&r->nodes[node].all, range);
 }
 
+/* The inverse walk of find_sets(): nodes above get it as `some`, the cut's own nodes as both. */
 void sh_room_take(struct sh_room *r, struct sh_life life, int64_t offset, int64_t bytes)
 {
     int left = r->leaves + life.first, right = r->leaves + life.last + 1;

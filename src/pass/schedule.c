@@ -37,6 +37,7 @@ struct delayed {
     bool *made; /* [tensors] */
 };
 
+/* Lists have room for all operations of the section. */
 static void push(struct list *l, int op)
 {
     l->op[l->n++] = op;
@@ -60,6 +61,7 @@ static enum sh_op_kind waited_kind(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_WAIT ? s->old[s->old[i].attr.waits_for].kind : SH_OP_KINDS;
 }
 
+/* The sum of a unit's shard over replicas; the loss and the norm have no unit. */
 static bool is_grad_sum(const struct schedule *s, int i)
 {
     return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
@@ -80,6 +82,7 @@ static void put_off(const struct schedule *s, struct delayed *d, int i)
         d->made[made_by(s, i)] = true;
 }
 
+/* Into `out`, in the order in which they were put off; what they make is there then. */
 static void take_up(const struct schedule *s, struct delayed *d, struct list *out)
 {
     for (int k = 0; k < d->list.n; k++)
@@ -152,6 +155,7 @@ static void put(struct prefetch *f, int op)
     f->done[op] = true;
 }
 
+/* How many gathers may be ahead, by phase. */
 static int distance(const struct prefetch *f, int gather)
 {
     const struct sh_pass_options *opt = f->s->opt;
@@ -159,6 +163,7 @@ static int distance(const struct prefetch *f, int gather)
     return f->s->old[gather].phase == SH_PHASE_FORWARD ? opt->forward_prefetch : opt->backward_prefetch;
 }
 
+/* Gathers are started in their order only, so that all ranks start the same ones. */
 static void start_next(struct prefetch *f)
 {
     put(f, f->gathers.op[f->started++]);
@@ -173,6 +178,7 @@ static bool has_source(const struct prefetch *f, int gather)
     return copy == SH_NONE || f->done[copy];
 }
 
+/* Backwards, so that the first copy into a tensor is the one that stays. */
 static int *copies_of(const struct schedule *s)
 {
     int *copy = sh_calloc((size_t)s->n_tensors + 1, sizeof *copy);
@@ -185,6 +191,7 @@ static int *copies_of(const struct schedule *s)
     return copy;
 }
 
+/* keep_after_forward releases nothing before the backward, so a limit of live units would end all prefetch. */
 static bool may_start(const struct prefetch *f, int gather)
 {
     int limit = f->s->opt->strategy.keep_after_forward ? 0 : f->s->opt->gathers_alive;
@@ -214,6 +221,7 @@ static void take_over(struct prefetch *f, int i)
         start_ahead(f);
 }
 
+/* The second walk, over the result of delay_waits(). */
 static void advance_gathers(const struct schedule *s, const struct list *in, struct list *out)
 {
     struct prefetch f = {.s = s,
@@ -249,6 +257,7 @@ static void apply(struct sh_op *ops, const struct sh_op *old, const struct list 
     free(place);
 }
 
+/* Others have no gathers to move: their units are gathered for good. */
 static bool is_micro_step(enum sh_section_kind k)
 {
     return k != SH_SECTION_INIT && k != SH_SECTION_LOSS && k != SH_SECTION_NORM && k != SH_SECTION_UPDATE;

@@ -1,3 +1,5 @@
+/* Only micro-steps of a tree differ by their place; without it the ones between first and last are one section that
+ * repeats. */
 /* The program of a rank from the micro-steps on logical tensors: state, sections in their order. */
 #include "src/pass/build.h"
 #include "src/pass/shard.h"
@@ -18,6 +20,11 @@ static void add_tree(const struct sh_build *b, const struct sh_program *micro, s
     }
 }
 
+/* Truth table of sections by micro-steps n:
+ *  n = 1             ONLY
+ *  n = 2             FIRST, LAST
+ *  n > 2             FIRST, MIDDLE x (n - 2), LAST
+ *  tree of sums      FIRST, MIDDLE by place in the tree, LAST */
 static void add_micro_steps(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
 {
     int n = b->options.micro_steps;
@@ -34,6 +41,8 @@ static void add_micro_steps(const struct sh_build *b, const struct sh_program *m
     }
 }
 
+/* The training step after the state: micro-steps, then norm, then update. `micro` is always freed, also when a pass
+ * fails. */
 static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_program *micro;

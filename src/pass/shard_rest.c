@@ -2,12 +2,15 @@
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
+/* Append to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op)
 {
     sh_program_add_op(p, &op);
     p->sections[p->n_sections - 1].n_ops++;
 }
 
+/* A collective and the wait for it, in a row; the schedule pass moves them apart. Returns the collective's index in the
+ * section. */
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                         int in, int out, int after, enum sh_phase phase)
 {
@@ -37,6 +40,7 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
                             phase);
 }
 
+/* Tables that depend on nothing, such as those of rotary positions, are computed once. */
 static void copy_constants(const struct sh_program *micro, struct sh_program *p)
 {
     for (int i = 0; i < micro->n_ops; i++) {
@@ -49,6 +53,7 @@ static void copy_constants(const struct sh_program *micro, struct sh_program *p)
     }
 }
 
+/* After parameters have their values, from random numbers or a file: what is derived from them. */
 void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
@@ -57,6 +62,7 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
         gather_resident(opt, out, i, SH_PHASE_INIT);
 }
 
+/* Nothing to sum over one rank. */
 static void sum_over(struct sh_program *p, int scalar, sh_group group, const struct sh_pass_options *opt)
 {
     if (sh_group_size(&opt->mesh, group) > 1)
@@ -71,6 +77,7 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
     sum_over(out, out->loss, opt->mesh.data, opt);
 }
 
+/* Without padding. Returns their number; *owned is the range in the unit. */
 static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
 {
     *owned = sh_layout_owned(u->elems, sh_shard_chunks(opt, u), sh_shard_index(opt, u));
@@ -135,6 +142,8 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
+/* One operation a unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
+ * finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);

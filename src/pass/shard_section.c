@@ -58,6 +58,7 @@ static int replicas(const struct shard *s, int unit)
     return sh_shard_replicas(s->opt, &s->out->units[unit]);
 }
 
+/* Parameters are often read through views, so all questions go to the root. */
 static int micro_root(const struct shard *s, int t)
 {
     return sh_tensor_root(s->micro, t);
@@ -71,6 +72,8 @@ static int unit_of(const struct shard *s, int t)
     return param == SH_NONE ? SH_NONE : s->micro->params[param].unit;
 }
 
+/* Extend the unit's newest interval, or begin another one. It is extended while no other unit was used since, or for
+ * the whole micro-step when units are kept. */
 static void use(struct shard *s, int unit, int op)
 {
     struct interval *open = s->newest[unit] == SH_NONE ? NULL : &s->intervals[s->newest[unit]];
@@ -85,10 +88,13 @@ static void use(struct shard *s, int unit, int op)
     s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
     s->intervals[s->n_intervals] = (struct interval){
         .unit = unit, .first = op, .last = op, .again = s->newest[unit] != SH_NONE,
+        /* The first gather of a micro-step is over the shard axis. Later ones go over the inner axis, if there is one:
+         * its ranks hold what the forward left. */
         .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->out->units[unit].shard};
     s->newest[unit] = s->n_intervals++;
 }
 
+/* Units with a resident full copy have no intervals: nothing is gathered for them. */
 static void find_intervals(struct shard *s)
 {
     for (int i = 0; i < s->micro->n_ops; i++) {
@@ -101,6 +107,7 @@ static void find_intervals(struct shard *s)
     }
 }
 
+/* A unit is reduced after this operation, for then its gradient is complete. */
 static void find_last_grads(struct shard *s)
 {
     for (int i = 0; i < s->micro->n_ops; i++)
@@ -112,6 +119,7 @@ static void find_last_grads(struct shard *s)
         }
 }
 
+/* A flat tensor of this section, alive only in it. */
 static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, int unit, const char *what)
 {
     struct sh_tensor t = sh_tensor_make(mem, dtype, 1, &elems, "%.40s.%s", s->out->units[unit].name, what);
@@ -119,11 +127,13 @@ static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t e
     return sh_program_add_tensor(s->out, &t);
 }
 
+/* Elements of a unit that each rank of the inner axis keeps. */
 static int64_t inner_chunk(const struct shard *s, int unit)
 {
     return sh_layout_chunk(s->out->units[unit].elems, inner_size(s));
 }
 
+/* Room for both axes' chunks, since both may pad the end: 10 elements over 4 ranks are 4 chunks of 3 = 12. */
 static void open_interval(struct shard *s, const struct interval *v)
 {
     const struct sh_unit *u = &s->out->units[v->unit];
@@ -153,6 +163,8 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     sh_shard_op(s->out, copy);
 }
 
+/* The release ends the storage's life. A unit that will be gathered again over the inner axis leaves its part behind
+ * first. */
 static void close_interval(struct shard *s, const struct interval *v)
 {
     struct sh_op release = sh_op_make(SH_OP_RELEASE);
@@ -190,6 +202,7 @@ static int level_grad(struct shard *s, int unit, int level)
     return kept;
 }
 
+/* The flat gradient is chosen when the first of the unit's gradients is made. */
 static int unit_grad(struct shard *s, int unit)
 {
     if (s->grad[unit] == SH_NONE)
@@ -197,6 +210,10 @@ static int unit_grad(struct shard *s, int unit)
     return s->grad[unit];
 }
 
+/* The section's tensor for one of the micro-step:
+ *  parameter   a view of the gathered or resident unit, which changes with each interval
+ *  gradient    a view of the unit's flat gradient
+ *  others      a copy, made once */
 static int translate(struct shard *s, int t)
 {
     const struct sh_tensor *m;
@@ -233,6 +250,7 @@ static void accumulate(const struct shard *s, const struct sh_op *micro_op, stru
     }
 }
 
+/* One operation from one flat tensor to another. */
 static void put_into(struct shard *s, enum sh_op_kind kind, int unit, int from, int to, enum sh_phase phase)
 {
     struct sh_op op = sh_op_make(kind);
@@ -319,12 +337,24 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         cast_into(s, unit, chunk, shard, phase);
 }
 
+/* A unit over one rank has nothing to scatter. With sync_last_only only the last micro-step does it. */
 static bool reduces_now(const struct shard *s, int unit)
 {
     return chunks(s, unit) > 1 && (s->last || !s->opt->strategy.sync_last_only);
 }
 
-/* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too. */
+/* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too.
+ *
+ *   reduces  direct  sum   with float32 reductions            with bfloat16 (`sent` is cast before it goes)
+ *   no       -       no    nothing                            nothing
+ *   no       -       yes   sum the shard                      cast shard, sum, cast back
+ *   yes      yes     no    scatter into the shard             scatter into a chunk, cast into the shard
+ *   yes      yes     yes   scatter into the shard, sum it     scatter into a chunk, sum that, cast into the shard
+ *   yes      no      no    scatter into a chunk, add it       scatter into a chunk, widen, add
+ *   yes      no      yes   the same, then sum the shard       the same, then cast shard, sum, cast back
+ *
+ * "scatter" is the reduce_scatter over the shard axis, "sum" the all_reduce over the replicas. Where both are direct, the
+ * sum starts as soon as the scatter is complete (`after`), and no kernel runs in between. */
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
     bool direct = s->first || s->opt->strategy.sync_last_only;

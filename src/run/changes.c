@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The learning rate's schedule as the configuration has it. Without lr_scheduler.total_steps it ends with the training,
+ * so that a longer training.steps also stretches the decay. */
 struct sh_lr sh_changes_lr(const struct sh_config *cfg)
 {
     return (struct sh_lr){.peak = cfg->optimizer.lr,
@@ -20,6 +22,9 @@ static bool same_shape(const struct sh_lr *a, const struct sh_lr *b)
            (a->decay != SH_DECAY_WSD || a->decay_ratio == b->decay_ratio);
 }
 
+/* Why the learning rate jumps at a resume. A constant rate has no end that could move, so another total then says
+ * nothing. "keeps it" is offered only where the end is all that differs: no single key would restore a changed shape.
+ */
 const char *sh_changes_schedule(const struct sh_config *before, const struct sh_config *now, int64_t step,
                                 char out[SH_CHANGES_TEXT])
 {
@@ -38,6 +43,8 @@ const char *sh_changes_schedule(const struct sh_config *before, const struct sh_
     return out;
 }
 
+/* The sample order is a function of the number of samples done, not of the file. After a change the run therefore
+ * continues at the same number: sample 1030 of a set of 1000 is sequence 30 of epoch 2. */
 const char *sh_changes_data(const struct sh_config *before, const struct sh_config *now, int64_t samples,
                             int64_t windows, char out[SH_CHANGES_TEXT])
 {

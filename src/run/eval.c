@@ -11,6 +11,8 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
     *counted = 0;
     if (real)
         SH_TRY(sh_data_read(f->data, first, real, f->tokens, f->targets, f->docs, counted));
+    /* The shapes are fixed in the program, so the rows past the end still run. A target of -1 adds neither loss nor
+     * tokens. */
     for (row = real * seq_len; row < n * seq_len; row++) {
         f->tokens[row] = 0;
         f->targets[row] = -1;
@@ -39,6 +41,8 @@ static bool counts(const struct sh_mesh_shape *m)
     return sh_group_index(m, sh_group_others(m, m->data)) == 0;
 }
 
+/* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take
+ * neighbouring batches: with 4 ranks of 2 sequences, rank 1 reads 2 and 3, then 10 and 11. */
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
@@ -50,14 +54,18 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
 
     if (!sequences || sequences > all)
         sequences = all;
+    /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
+     * collectives. */
     for (int64_t first = 0; first < sequences; first += pass) {
         sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &counted);
 
+        /* The others already wait in those collectives, so an error here cannot be agreed on; it ends the job. */
         if (rc != SH_OK)
             sh_stop(rc);
         tokens += counts(m) ? counted : 0;
         sh_tree_add(&losses, run_batch(r, f));
     }
+    /* A sum over all ranks is right because counts() lets only one of those with the same sequences add. */
     SH_TRY(sh_mesh_sum_i64(&tokens, 1));
     if (!tokens)
         return sh_fail(SH_E_DATA, "none of the %lld sequences has a target that counts; take more of them, or check the masks",

@@ -26,6 +26,7 @@ struct sh_exec {
     bool sync; /* wait after each operation */
 };
 
+/* Made once, since the labels are shown in every report of a stall and noted before each operation. */
 static void make_label(const struct sh_program *p, const struct sh_op *op, char label[SH_EXEC_LABEL])
 {
     const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
@@ -38,6 +39,8 @@ static void make_label(const struct sh_program *p, const struct sh_op *op, char 
         snprintf(label, SH_EXEC_LABEL, "%s %s", phase, kind);
 }
 
+/* Two queues, so that a snapshot travels to the host beside the operations. Two events order them: copies begin when
+ * the state is complete (before_copies), and the update waits until they are done (copied). */
 static void make_queues(struct sh_exec *e)
 {
     e->queue = e->device->queue_create(false);
@@ -47,6 +50,8 @@ static void make_queues(struct sh_exec *e)
     e->spans = sh_spans_create(e->device, e->queue);
 }
 
+/* Addresses do not change after the tiers are open, so each operation's arguments are resolved here and not in each
+ * step. */
 static void make_calls(struct sh_exec *e)
 {
     const struct sh_program *p = e->p;
@@ -76,6 +81,8 @@ static sh_rc prepare_calls(const struct sh_exec *e)
     return SH_OK;
 }
 
+/* The segment lies at the end of the device tier: the rank's own bytes first, then those that all ranks of the node
+ * see. */
 static void share_segment(const struct sh_exec *e)
 {
     const struct sh_segment *w = &e->p->segment;
@@ -89,6 +96,7 @@ static void share_segment(const struct sh_exec *e)
     sh_comm_set_segment(e->comm, &segment);
 }
 
+/* Memory of one tier. Only the device tier holds the shared segment; an empty host tier gets no memory. */
 static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd)
 {
     const struct sh_tier *tier = &e->p->tiers[i];
@@ -110,6 +118,8 @@ static void close_tiers(struct sh_exec *e)
     }
 }
 
+/* Local. On failure everything that was opened is closed again and *out is untouched. The caller keeps the program, the
+ * device and the communicator, which must outlive the executor. */
 sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
                      struct sh_exec **out)
 {
@@ -120,6 +130,7 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
     for (int i = 0; i < p->n_tiers && rc == SH_OK; i++)
         rc = open_tier(e, i, segment_fd);
     if (rc != SH_OK) {
+        /* Nothing but tiers exists here yet, so sh_exec_destroy(), which drains queues, would be wrong. */
         close_tiers(e);
         free(e);
         return rc;
@@ -137,6 +148,7 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
     return SH_OK;
 }
 
+/* Queues are drained first: an operation under way still reads the memory that is freed below. */
 void sh_exec_destroy(struct sh_exec *e)
 {
     if (!e)
@@ -166,6 +178,7 @@ static int64_t part_elems(const struct sh_exec *e, const struct sh_op *op)
     return sh_tensor_elems(&e->p->tensors[t]);
 }
 
+/* Start collective i and keep its ticket, by which later operations of the section wait for it. */
 static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
 {
     const struct sh_op *op = &e->p->ops[i];
@@ -180,11 +193,14 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .queue = e->queue,
                            .label = e->labels[i]};
 
+    /* Positions in `after` and `waits_for` count from the section's first operation, tickets from the program's. */
     if (op->attr.after != SH_NONE)
         coll.after = e->tickets[s->first_op + op->attr.after];
     return sh_comm_start(e->comm, &coll, &e->tickets[i]);
 }
 
+/* Two ways to wait. A GPU's queue is made to wait for the collective, and the host goes on; without a queue the host
+ * waits. Only this time counts as exposed communication. */
 static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
 {
     int64_t ticket = e->tickets[s->first_op + e->p->ops[i].attr.waits_for];
@@ -195,6 +211,7 @@ static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
     return SH_OK;
 }
 
+/* Noted before it starts: when a rank hangs, the report names the operation that it is in. */
 static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
 {
     const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
@@ -217,6 +234,8 @@ static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
     return rc == SH_OK || !e->sync ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[i]);
 }
 
+/* The trace reads its events once a section is over, where it may drain the queue without hiding overlap that it
+ * measures. */
 static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
@@ -227,11 +246,14 @@ static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
     return sh_exec_trace_section(e->trace, s, e->tickets);
 }
 
+/* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not
+ * join. */
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
 {
     int64_t span = sh_spans_begin(e->spans, SH_SPAN_SECTION);
     sh_rc rc;
 
+    /* These two overwrite the state that a snapshot may still be read from. All other sections only read it. */
     if (s->kind == SH_SECTION_UPDATE || s->kind == SH_SECTION_INIT)
         e->device->queue_after(e->queue, e->copied);
     rc = run_ops(e, s);
@@ -267,11 +289,13 @@ void sh_exec_put(struct sh_exec *e, int tensor, const void *host)
     sh_exec_put_at(e, sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
 }
 
+/* Waits for the queue, so what is returned is the result of every operation before. */
 void sh_exec_get(struct sh_exec *e, int tensor, void *host)
 {
     sh_exec_get_at(e, host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
 }
 
+/* The bytes of `host` may be reused on return. */
 void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes)
 {
     e->device->put(e->queue, device, host, bytes);
@@ -285,6 +309,7 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
 /* Halves are split and joined in pieces that stay in the cache, and are worth a GPU's way to the host. */
 enum { PIECE = 32768 };
 
+/* Halves of at most PIECE elements. The caller frees them with free_room(). */
 static struct sh_floats room_for(int64_t n)
 {
     size_t elems = (size_t)(n < PIECE ? n : PIECE);
@@ -298,6 +323,8 @@ static void free_room(struct sh_floats room)
     free(room.low);
 }
 
+/* A float32 in two halves is a bfloat16 and the 16 bits that it leaves (sh_floats_put()). The state of a unit with a
+ * remainder lies so, and everybody outside sees floats. */
 void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n)
 {
     struct sh_floats halves;
@@ -317,6 +344,7 @@ void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float 
     free_room(halves);
 }
 
+/* The inverse of sh_exec_put_floats(). */
 void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n)
 {
     struct sh_floats halves;
@@ -336,6 +364,8 @@ void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device,
     free_room(halves);
 }
 
+/* Element i of a parameter has the same value on any mesh: it depends on key and index only, so `first` is the index of
+ * the first element here. */
 void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std)
 {
     sh_rc rc = e->device->kernels->fill_normal(key, first, n, std, device, e->queue);
@@ -344,6 +374,8 @@ void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t ke
         sh_stop(rc);
 }
 
+/* From here to sh_exec_copies_end() copies and sums go to the second queue. It starts when the operations given so far
+ * are done; later operations run beside it. */
 void sh_exec_copies_begin(struct sh_exec *e)
 {
     e->device->event_mark(e->before_copies, e->queue);
@@ -355,6 +387,7 @@ void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t byt
     e->device->copy(e->copies, host, device, bytes);
 }
 
+/* On the queue of copies: it reads the same state as they do and must end before the update. */
 void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint64_t place, uint64_t *sums)
 {
     sh_rc rc = e->device->kernels->mixsum(device, n, place, sums, e->copies);
@@ -363,6 +396,8 @@ void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint6
         sh_stop(rc);
 }
 
+/* Pinned memory of at least so many bytes, owned by the executor and valid until a larger request. Asked for while no
+ * copy is under way, so the old one can be freed at once. */
 void *sh_exec_host(struct sh_exec *e, int64_t bytes)
 {
     sh_rc rc = SH_OK;
@@ -383,6 +418,7 @@ void sh_exec_copies_end(struct sh_exec *e)
     e->device->event_mark(e->copied, e->copies);
 }
 
+/* The host waits. The device's operations wait at the next update or init section instead. */
 void sh_exec_copies_wait(struct sh_exec *e)
 {
     e->device->event_wait(e->copied);
@@ -393,6 +429,8 @@ void sh_exec_set_step(struct sh_exec *e, int64_t step)
     e->step = step;
 }
 
+/* Only a device that can report at an operation has something to synchronize; on a CPU each operation is done when it
+ * returns. */
 void sh_exec_set_sync(struct sh_exec *e, bool sync)
 {
     e->sync = sync && e->device->queue_check;
@@ -404,6 +442,7 @@ void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
     e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, e->labels, t) : NULL;
 }
 
+/* Time since the last call, of what is over by now; spans still under way count at the next call. */
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
 {
     double seconds[SH_SPANS];

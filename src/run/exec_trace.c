@@ -24,6 +24,8 @@ static void name_rows(const struct sh_program *p, struct sh_trace *t)
     sh_trace_row(t, p->n_streams, "exposed communication");
 }
 
+/* Two events an operation, made up front, so that tracing adds no allocation to the steps that it measures. NULL in all
+ * other functions here means that nothing is traced. */
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
                                            struct sh_comm *comm, const struct sh_op_call *calls,
                                            char (*labels)[SH_EXEC_LABEL], struct sh_trace *out)
@@ -43,6 +45,8 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
         t->begin[i] = device->event_create(true);
         t->end[i] = device->event_create(true);
     }
+    /* The first traced step starts with an idle queue. Else its first operation would include the work of the step
+     * before. */
     device->queue_drain(queue);
     name_rows(p, out);
     return t;
@@ -73,11 +77,14 @@ void sh_exec_trace_end(struct sh_exec_trace *t, int i)
         t->device->event_mark(t->end[i], t->queue);
 }
 
+/* A collective's time is that of the communicator's thread, not of the queue: it starts later than it was issued. */
 static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
 {
     struct sh_coll_record r;
     char detail[SH_EXEC_LABEL];
 
+    /* The record is complete only after the collective; one that was pushed out of the ring since is left out of the
+     * trace. */
     SH_TRY(sh_comm_wait(t->comm, ticket));
     if (!sh_comm_record(t->comm, ticket, &r))
         return SH_OK;
@@ -96,6 +103,7 @@ static const char *name_result(const struct sh_program *p, const struct sh_op *o
     return "";
 }
 
+/* Cost is computed from the call's shapes, so that a viewer can show achieved rates beside the time. */
 static void write_kernel(struct sh_exec_trace *t, int i, int64_t begin, int64_t end)
 {
     struct sh_op_cost cost = sh_op_cost(&t->calls[i]);
@@ -108,17 +116,21 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
 {
     const struct sh_op *op = &t->p->ops[i];
     const struct sh_op_info *info = sh_op_info(op->kind);
+    /* The end is the begin plus a device-side interval: two absolute readings would each carry an error of the clocks'
+     * match. */
     int64_t begin = t->device->event_ns(t->begin[i]), end = begin + t->device->event_span_ns(t->begin[i], t->end[i]);
 
     if (info->comm)
         return write_collective(t, i, tickets[i]);
     if (op->kind == SH_OP_WAIT)
+        /* On a row of its own, below the streams: a wait says how much of a collective the computation did not hide. */
         sh_trace_event(t->out, t->p->n_streams, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
     else if (!info->marker)
         write_kernel(t, i, begin, end);
     return SH_OK;
 }
 
+/* NULL: not traced. The queue is drained, so a traced step is slower than others between its sections. */
 sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, const int64_t *tickets)
 {
     if (!t)

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+/* One place that turns keys into options, shared by training, validation and `sherd plan`. */
 struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle)
 {
     return (struct sh_data_options){.path = path,
@@ -17,6 +18,8 @@ struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *
                                     .document_separator = cfg->data.document_separator};
 }
 
+/* A file of bytes read by a model with a large vocabulary trains, but most rows of its embedding never move. Told once,
+ * and never refused: such a set is legal. */
 void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size)
 {
     enum { BYTES = 256, MUCH_LARGER = 4 * BYTES };
@@ -31,6 +34,7 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
                     "--model.vocab_size=256", path, BYTES, vocab_size);
 }
 
+/* Buffers hold one micro-step: tokens, targets and, with a document mask, documents, all [sequences][seq_len]. */
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f)
 {
     struct sh_data_options opt = sh_feed_options(&r->cfg, path, shuffle);
@@ -46,6 +50,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     return SH_OK;
 }
 
+/* Also right for a feed that was never opened, or opened in part. */
 void sh_feed_close(struct sh_feed *f)
 {
     if (f->data)

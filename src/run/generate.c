@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* In (0, 1), from a counter: sample i has the same value for the same key, however long the text before it took. Adding
+ * 0.5 keeps 0 out, which would choose a word of no weight. */
 static double uniform(uint64_t key, int64_t i)
 {
     uint32_t bits[4];
@@ -17,6 +19,7 @@ static double uniform(uint64_t key, int64_t i)
     return ((double)bits[0] + 0.5) / 4294967296.0;
 }
 
+/* The first of equal ones, so that temperature 0 is deterministic. */
 static int likeliest(const float *logits, int n)
 {
     int best = 0;
@@ -46,6 +49,8 @@ static float top_k_limit(const float *logits, int n, int k)
     return limit;
 }
 
+/* One word by its weight exp(logit / temperature). The largest logit is subtracted first, or exp() would overflow.
+ * `last` is what is left when rounding lets u stay at 0 or above after all words. */
 static int sample(const float *logits, int n, const struct sh_generate *g, double u)
 {
     float limit = g->top_k > 0 && g->top_k < n ? top_k_limit(logits, n, g->top_k) : -INFINITY;
@@ -76,6 +81,8 @@ static int64_t fill_window(struct sh_run *r, const uint32_t *ids, size_t n, int3
     return (int64_t)(n - from) - 1;
 }
 
+/* Rank 0's choice is everybody's: the others may round a logit differently, and a text that differs between ranks would
+ * send them into different forwards. */
 static sh_rc next_token(struct sh_run *r, const struct sh_generate *g, const uint32_t *ids, size_t n, float *logits,
                         int32_t *window, uint32_t *next)
 {
@@ -184,6 +191,7 @@ out:
     return rc;
 }
 
+/* Collective: each token is a forward over the whole window, since no keys and values are kept between tokens. */
 sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g)
 {
     struct sh_ids ids = {0};

@@ -14,6 +14,7 @@ struct sh_look {
     int n, cap;
 };
 
+/* A device that cannot even count is lost, and the others wait in a collective: end the job. */
 static void must(sh_rc rc)
 {
     if (rc != SH_OK)
@@ -43,6 +44,7 @@ void sh_look_close(struct sh_look *look)
     free(look);
 }
 
+/* Kernels put their counts into slots on the device. Reading drains the queue, so it is done once for many slots. */
 static void read_slots(struct sh_look *look)
 {
     must(look->r->device->kernels->take_slots(look->slots, look->n_slots, look->queue));
@@ -54,6 +56,7 @@ static void read_slots(struct sh_look *look)
     look->n_slots = 0;
 }
 
+/* A full set of slots is read first; the order of the numbers is that of the requests. */
 static int next_slot(struct sh_look *look)
 {
     if (look->n_slots == SH_DAMAGE_SLOTS)
@@ -61,6 +64,7 @@ static int next_slot(struct sh_look *look)
     return look->n_slots++;
 }
 
+/* Count of numbers in x that are not finite; the count appears in sh_look_read() at this request's position. */
 void sh_look_bad(struct sh_look *look, struct sh_floats x, int64_t n)
 {
     must(look->r->device->kernels->count_bad(x, n, next_slot(look), look->queue));

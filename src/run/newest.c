@@ -17,6 +17,8 @@ static bool is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+/* Accepts what users have at hand: the folder of checkpoints, or the dump folder around it. Checkpoints in the given
+ * folder itself win. */
 sh_rc sh_newest_folder(const char *given, char **folder)
 {
     char *newest = NULL, *inner = sh_path_join(given, "checkpoint");
@@ -30,6 +32,8 @@ sh_rc sh_newest_folder(const char *given, char **folder)
     return rc;
 }
 
+/* The newest that passes its check. Damaged ones cost a line in the log, not the run; *path is NULL when none is left.
+ */
 sh_rc sh_newest_whole(const char *folder, char **path)
 {
     SH_TRY(sh_ckpt_newest(folder, path));
@@ -39,6 +43,7 @@ sh_rc sh_newest_whole(const char *folder, char **path)
 
         sh_log_warn("checkpoint passed over: %s", sh_error_text());
         sh_error_clear();
+        /* A failure to look is different from damage and ends the search. */
         rc = sh_ckpt_newest_before(folder, sh_ckpt_step_of(damaged), path);
         free(damaged);
         SH_TRY(rc);
@@ -46,6 +51,7 @@ sh_rc sh_newest_whole(const char *folder, char **path)
     return SH_OK;
 }
 
+/* `given` is a file, a folder of checkpoints or a dump folder. The caller frees *path. */
 sh_rc sh_newest_find(const char *given, char **path)
 {
     char *folder = NULL;
@@ -64,6 +70,8 @@ sh_rc sh_newest_find(const char *given, char **path)
     return rc;
 }
 
+/* Only rank 0 looks. On a shared file system the others might see a folder as it was seconds ago and take another file.
+ * Collective. */
 sh_rc sh_newest_agree(const char *given, char **path)
 {
     char buffer[SH_CONFIG_PATH_MAX * 2] = "", *found = NULL;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The elements of a unit that this rank holds. The shard axis splits them; all replicas hold the same. */
 struct sh_range sh_pieces_owned(const struct sh_run *r, const struct sh_unit *u)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
@@ -27,11 +28,13 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
     return sh_layout_split(sh_pieces_owned(r, u), sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
 }
 
+/* Parameters lie as compute copy and remainder when the compute type is bfloat16; optimizer state is always whole. */
 static bool in_halves(const struct sh_unit *u, int k)
 {
     return k == SH_CKPT_MODEL && u->remainder != SH_NONE;
 }
 
+/* State 0 is the parameters; the optimizer's follow. */
 int sh_pieces_states(const struct sh_run *r)
 {
     return 1 + r->p->n_states;
@@ -67,6 +70,8 @@ static int64_t elems_before(const struct sh_run *r, const struct sh_unit *u)
     return n;
 }
 
+/* Place in the host buffer of a load. Units follow one another, and in a unit its states: with two units of 10 and 6
+ * elements and 3 states, state 1 of unit 1 begins at 3 * 10 + 6. */
 static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit *u, int k, const struct sh_pieces *p)
 {
     int64_t n = owned_elems(r, u);
@@ -74,6 +79,7 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
     return sh_floats_in(p->loaded + sh_pieces_states(r) * elems_before(r, u) + k * n, n, in_halves(u, k));
 }
 
+/* Place in the snapshot. Each state has n elements, which is only the part that this replica writes. */
 static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
 {
     return sh_floats_in((float *)sh_exec_data(r->exec, u->snapshot) + k * n, n, in_halves(u, k));
@@ -91,6 +97,8 @@ static struct sh_floats find_state(const struct sh_run *r, const struct sh_unit 
     return p && p->loaded ? find_loaded(r, u, k, p) : sh_pieces_state(r, u, k);
 }
 
+/* What this rank reads or writes of one parameter, as one piece; none when it owns no element of it. A parameter's
+ * elements are contiguous in its unit, so one piece is always enough. */
 static void add_piece(const struct sh_run *r, enum sh_pieces_way way, int param_index, struct sh_pieces *out)
 {
     const struct sh_param *param = &r->p->params[param_index];
@@ -130,6 +138,7 @@ static void add_sums(struct sh_pieces *p)
 
 _Static_assert(1 + SH_STATES_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
 
+/* Names of the optimizer's states, in the order of the program; the file finds them by name. */
 static struct sh_ckpt_states states_of(const struct sh_program *p)
 {
     const char *name[SH_STATES_MAX];
@@ -139,11 +148,15 @@ static struct sh_ckpt_states states_of(const struct sh_program *p)
     return sh_ckpt_states_of(name, p->n_states);
 }
 
+/* Describe all parameters, and what this rank holds of each, for one of three purposes. A load covers all that a rank
+ * owns. A save covers its replica's part only, so that replicas share the work and write each element once. */
 void sh_pieces_make(const struct sh_run *r, enum sh_pieces_way way, struct sh_pieces *out)
 {
     size_t n = (size_t)r->p->n_params;
 
     *out = (struct sh_pieces){0};
+    /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_pieces_put().
+     */
     if (way == SH_PIECES_LOAD && r->device->gpu)
         out->loaded = sh_calloc((size_t)(sh_pieces_states(r) * elems_before(r, r->p->units + r->p->n_units)) + 1,
                                 sizeof *out->loaded);
@@ -181,6 +194,7 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
         copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), n * sh_floats_elem_bytes(from));
 }
 
+/* After a load: buffer to device. Nothing to do on a CPU, where the file was read in place. */
 void sh_pieces_put(const struct sh_run *r, const struct sh_pieces *p)
 {
     for (int i = 0; p->loaded && i < r->p->n_units; i++)
@@ -279,6 +293,8 @@ static uint64_t *sum_state(const struct sh_run *r, const struct sh_ckpt_piece *p
     return parts;
 }
 
+/* The same walk twice: once to start the sums on the device (add false), and once, when they are there, to add the
+ * parts to their blocks. Both must cut alike, so that both use sum_state(). */
 static void sum_states(const struct sh_run *r, const struct sh_pieces *p, bool add)
 {
     uint64_t *parts = p->parts;
@@ -305,10 +321,13 @@ static void copy_by_queue(const struct sh_run *r)
             copy_unit(r, &r->p->units[i], k);
 }
 
+/* Begin a snapshot. On a CPU it is complete on return. On a GPU sums and copies are queued beside the operations, and
+ * sh_pieces_wait() completes them. */
 void sh_pieces_copy(const struct sh_run *r, struct sh_pieces *p)
 {
     sh_exec_copies_begin(r->exec);
     if (r->device->gpu) {
+        /* One more than needed: a rank that writes nothing still asks for memory that exists. */
         p->parts = sh_exec_host(r->exec, (count_parts(p) + 1) * (int64_t)sizeof *p->parts);
         sum_states(r, p, false);
         copy_by_queue(r);
@@ -325,6 +344,8 @@ void sh_pieces_wait(const struct sh_run *r, const struct sh_pieces *p)
         sum_states(r, p, true);
 }
 
+/* Once, before the first save: without it the first snapshot would pay for the page faults and place all pages by its
+ * own thread. */
 void sh_pieces_touch(const struct sh_run *r)
 {
     touch_by_all_threads(r);

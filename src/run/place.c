@@ -6,6 +6,8 @@
 /* Beside the arena on a GPU: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers of six communicators. */
 static const int64_t room_of_libraries = 1LL << 30, room_of_nccl = 3LL << 29;
 
+/* Collective. All ranks get the same answers to what must be equal: ranks a node, whether ranks are in blocks, and
+ * whether the device is a GPU. A single rank without a GPU keeps all of them on CPUs. */
 sh_rc sh_place_find(const struct sh_config *cfg, bool gpu, struct sh_place *at)
 {
     enum { SCATTERED, WITHOUT_GPU, N };
@@ -15,6 +17,8 @@ sh_rc sh_place_find(const struct sh_config *cfg, bool gpu, struct sh_place *at)
     sh_mesh_world(&at->rank, &at->world);
     SH_TRY(sh_mesh_nodes(&at->node_rank, &at->node_size, &smallest));
     at->ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
+    /* In blocks: ranks 0 to n-1 are one node, n to 2n-1 the next. Groups "within a node" are built from rank numbers
+     * and hold only then. */
     any[SCATTERED] =
         at->node_size % at->ranks_per_node || at->rank % at->ranks_per_node != at->node_rank % at->ranks_per_node;
     any[WITHOUT_GPU] = !gpu;
@@ -24,6 +28,8 @@ sh_rc sh_place_find(const struct sh_config *cfg, bool gpu, struct sh_place *at)
     return SH_OK;
 }
 
+/* Collective. `sharing` counts the ranks of this node on the same GPU. Sharing is nearly always a mistake in the launch
+ * command, so it must be asked for. */
 sh_rc sh_place_open_gpu(const struct sh_config *cfg, const struct sh_device *device, const struct sh_place *at,
                         struct sh_place_gpu *gpu)
 {
@@ -37,11 +43,14 @@ sh_rc sh_place_open_gpu(const struct sh_config *cfg, const struct sh_device *dev
     return sh_agree(SH_OK);
 }
 
+/* A mesh-independent sum needs one fixed order of additions, which NCCL does not promise. */
 static bool sums_by_mpi(const struct sh_config *cfg)
 {
     return cfg->comm.backend == SH_COMM_MPI || cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
 }
 
+/* What a plan may take of the GPU. Free memory is split by the ranks that share it; the libraries' part is taken off
+ * first, since they allocate after the plan is made. */
 sh_rc sh_place_gpu_room(const struct sh_config *cfg, const struct sh_place *at, const struct sh_place_gpu *gpu,
                         int64_t *bytes)
 {

@@ -21,6 +21,7 @@ struct text {
     size_t n;
 };
 
+/* Append a line; the text stays NUL-terminated. */
 static void add(struct text *t, const char *line)
 {
     size_t n = strlen(line);
@@ -30,6 +31,7 @@ static void add(struct text *t, const char *line)
     t->n += n;
 }
 
+/* The first two lines name version, GPU and library: an answer is valid only for these. */
 static void add_header(struct text *t, const struct sh_choices *of, const char *gpu)
 {
     char line[256];
@@ -38,6 +40,7 @@ static void add_header(struct text *t, const struct sh_choices *of, const char *
     add(t, line);
 }
 
+/* The last line. It finds a file that was cut or edited. */
 static void sum_line(const char *data, size_t bytes, char line[SUM_BYTES + 1])
 {
     snprintf(line, SUM_BYTES + 1, "sum %016llx\n", (unsigned long long)sh_hash64(data, bytes));
@@ -121,6 +124,7 @@ static struct best fastest(const struct sh_device *device, int i, void *queue, v
     return best;
 }
 
+/* Measure every product once, on a queue of its own. Ranks other than 0 wait at the broadcast. */
 static void measure(const struct sh_device *device, const char *gpu, struct text *t)
 {
     const struct sh_choices *of = device->kernels->choices;
@@ -169,6 +173,7 @@ static void read_text(const char *path, const struct sh_choices *of, const char 
     *t = (struct text){0};
 }
 
+/* Rank 0 only: ranks that chose different kernels would round differently, and replicas would drift apart. */
 static sh_rc read_or_measure(const struct sh_device *device, const char *gpu, const char *folder, struct text *t)
 {
     char *path = sh_path_join(folder, "products.txt");
@@ -183,6 +188,8 @@ static sh_rc read_or_measure(const struct sh_device *device, const char *gpu, co
     return rc;
 }
 
+/* Collective. Rank 0 reads or measures, all others take its text. A call without an answer takes the library's first
+ * choice. */
 sh_rc sh_products_choose(const struct sh_device *device, const char *gpu, const char *folder, int rank)
 {
     const struct sh_choices *of = device->kernels->choices;

@@ -17,6 +17,7 @@ static int n_states(const struct sh_run *r)
     return sh_pieces_states(r) + 1;
 }
 
+/* Name of a state in a report; must name what find_state() reads. */
 static const char *state_name(const struct sh_run *r, int state)
 {
     return state + 1 == n_states(r) ? "remainder" : sh_pieces_state_name(r, state);
@@ -52,6 +53,7 @@ static int n_hashes(const struct sh_run *r)
     return r->p->n_units * n_states(r);
 }
 
+/* One hash for each state of each unit, in the order [unit][state]. */
 static void hash_here(const struct sh_run *r, uint64_t *hash)
 {
     int64_t bytes;
@@ -63,6 +65,8 @@ static void hash_here(const struct sh_run *r, uint64_t *hash)
     }
 }
 
+/* On the device: the words are summed there, and only 8 bytes a state travel. The two kinds of hash differ, so replicas
+ * must all use the same; they do, since all ranks have the same kind of device. */
 static void hash_there(const struct sh_run *r, uint64_t *hash)
 {
     struct sh_look *look = sh_look_open(r);
@@ -77,6 +81,7 @@ static void hash_there(const struct sh_run *r, uint64_t *hash)
     sh_look_close(look);
 }
 
+/* The hash of all hashes. It depends on their order; two swapped states give another one. */
 static uint64_t hash_all(const struct sh_run *r, uint64_t *hash)
 {
     uint64_t all = 0;
@@ -97,6 +102,7 @@ static int own_replica(const struct sh_run *r)
     return sh_group_index(&r->mesh->shape, r->mesh->shape.replicate);
 }
 
+/* Collective on the replicate stream, which is idle between steps, and waited for at once. */
 static sh_rc collect(struct sh_run *r, struct sh_coll coll)
 {
     int64_t ticket;
@@ -124,8 +130,10 @@ static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *di
     double different = 0;
 
     SH_TRY(gather(r, &mine, 1, all));
+    /* Count of replicas of this shard that differ from this rank. It is 0 on all of them or on none. */
     for (int i = 0; i < n_replicas(r); i++)
         different += all[i] != mine;
+    /* Over all shards, so that every rank takes the same branch after it and none waits in a collective alone. */
     SH_TRY(collect(r, (struct sh_coll){.kind = SH_OP_ALL_REDUCE,
                                        .group = m->shard | m->replicate,
                                        .dtype = SH_F64,
@@ -147,6 +155,7 @@ static const uint64_t *of_replica(const struct details *d, int i)
     return d->all + (int64_t)i * d->words;
 }
 
+/* Hashes and host name of each replica, to each. It happens only after a difference, so its size does not matter. */
 static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct details *d)
 {
     uint64_t *mine = sh_calloc((size_t)d->words, sizeof *mine);
@@ -177,6 +186,7 @@ static void print_differences(const struct sh_run *r, const struct details *d, i
         fprintf(out, " and %d more", n - SHOWN);
 }
 
+/* At most four ranks by name, so that the line stays a line on a thousand ranks. */
 static void print_ranks(const struct sh_run *r, const struct details *d, FILE *out)
 {
     enum { SHOWN = 4 };
@@ -191,6 +201,8 @@ static void print_ranks(const struct sh_run *r, const struct details *d, FILE *o
         fprintf(out, " and %d more", n - SHOWN);
 }
 
+/* Compose the error of a replica that differs: who, from how many, in what, and what to do. open_memstream, since its
+ * length is not known before. */
 static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
 {
     char *text = NULL;
@@ -225,6 +237,8 @@ static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details
     return d->odd[own_replica(r)] ? accuse(r, d, n_odd) : SH_OK;
 }
 
+/* Collective, in the replicate group and then over all ranks (sh_agree). All ranks of a shard with equal replicas pass
+ * through it with no rank to accuse. */
 static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)
 {
     struct details d = {.n_replicas = n_replicas(r),
@@ -242,6 +256,8 @@ static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *wh
     return rc;
 }
 
+/* Collective. One word a rank in the normal case, and a second round with all hashes only when a difference is known.
+ */
 sh_rc sh_replicas_compare(struct sh_run *r)
 {
     int n = n_replicas(r);

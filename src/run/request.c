@@ -19,6 +19,7 @@ static const struct strategy strategies[] = {
     [SH_HYBRID_SHARD_ZERO2] = {.name = "hybrid_shard_zero2", .hybrid = true, .keeps = {.keep_after_forward = true}},
 };
 
+/* Row of the strategy that is chosen. */
 static const struct strategy *strategy(const struct sh_config *cfg)
 {
     return &strategies[cfg->parallelism.sharding_strategy];
@@ -38,6 +39,8 @@ static int ranks_of_copy(const struct sh_config *cfg, const struct sh_place *at)
     return can_share(cfg, at) && cfg->mesh.replicate == SH_MESH_AUTO ? at->ranks_per_node : 1;
 }
 
+/* What to ask of the mesh. An explicit mesh.shard wins; else the strategy decides: a node's ranks, all ranks, or one.
+ */
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_place *at)
 {
     const struct strategy *s = strategy(cfg);
@@ -51,6 +54,8 @@ struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct
     return r;
 }
 
+/* The shape, and whether it is one that the strategy's name promises: a user who asks for full_shard and gets replicas
+ * would run with another memory use than planned. Local. */
 sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_place *at, struct sh_mesh_shape *shape)
 {
     const struct strategy *s = strategy(cfg);
@@ -73,6 +78,7 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_place *at, st
     return SH_OK;
 }
 
+/* The name, or a text when a node holds its copy once. `text` is used only then. */
 const char *sh_request_strategy_text(const struct sh_config *cfg, const struct sh_mesh_shape *mesh,
                                      char text[SH_STRATEGY_TEXT])
 {
@@ -93,6 +99,14 @@ static bool sees_gpu(char why[256])
     return cuda && cuda->count(why) > 0;
 }
 
+/* Which device, truth table:
+ *  device=  kernels=  GPU seen  only_plan   result
+ *  auto     not ref   yes       any         GPU
+ *  auto     not ref   no        any         CPU, why says what is missing
+ *  auto     ref       any       any         CPU
+ *  cuda     any       any       yes         GPU, so that a laptop plans for a cluster
+ *  cuda     any       no        no          error
+ *  cpu      any       any       any         CPU */
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256])
 {
     bool any = cfg->training.device == SH_DEVICE_AUTO && cfg->training.kernels != SH_KERNELS_REF;
@@ -105,6 +119,7 @@ sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, cha
     *gpu = sees_gpu(why);
     if (!*gpu && must)
         return sh_fail(SH_E_USAGE, "training.device=cuda: %s", why);
+    /* A build without CUDA is no surprise to its user: the CPU is then not "for want of" anything. */
     if (!sh_device_find("cuda"))
         why[0] = '\0';
     return SH_OK;
@@ -120,6 +135,7 @@ static const struct sh_kernel_table *kernels(const struct sh_config *cfg, bool g
     return gpu ? &sh_kernels_cuda : sh_request_device(cfg, false)->kernels;
 }
 
+/* Sequences of a step; by default one micro-step a rank. */
 int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
 {
     if (cfg->training.global_batch_size > 0)
@@ -127,6 +143,8 @@ int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
     return (int64_t)cfg->training.local_batch_size * parts;
 }
 
+/* Micro-steps that each rank runs. A remainder is refused, not rounded: another batch size is another training run.
+ * Example: 100 sequences by 8 ranks of 4 do not divide; 96 is offered. */
 static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micro_steps)
 {
     int64_t global = sh_request_global_batch(cfg, world), each = (int64_t)cfg->training.local_batch_size * world;
@@ -136,6 +154,7 @@ static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micr
                        "training.global_batch_size=%lld does not divide into micro-steps of local_batch_size %d x %d "
                        "ranks = %lld sequences; nearest that does: %lld",
                        (long long)global, cfg->training.local_batch_size, world, (long long)each,
+                       /* At least one micro-step each, when the batch is smaller than half of one. */
                        (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
     *micro_steps = (int)(global / each);
     return SH_OK;
@@ -146,11 +165,13 @@ static bool reproducible(const struct sh_config *cfg)
     return cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
 }
 
+/* n > 0. */
 static bool is_power_of_two(int64_t n)
 {
     return (n & (n - 1)) == 0;
 }
 
+/* The largest power of two up to n. */
 static int64_t power_below(int64_t n)
 {
     int64_t power = 1;
@@ -176,6 +197,7 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
                        "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",
                        (long long)global, cfg->training.local_batch_size, (long long)leaves, (long long)below,
                        (long long)below * 2);
+    /* Each level of the tree keeps a gradient until its partner is there, and SH_GRAD_LEVELS of them are planned. */
     if (micro_steps > 1 << SH_GRAD_LEVELS)
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh takes at most %d micro-steps on a rank, not %d; use more ranks or a "
@@ -201,6 +223,7 @@ static enum sh_dtype dtype_of(int precision)
     return precision == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32;
 }
 
+/* What activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises it. */
 static struct sh_recompute recompute(const struct sh_config *cfg)
 {
     const struct sh_recompute wishes[] = {
@@ -213,6 +236,8 @@ static struct sh_recompute recompute(const struct sh_config *cfg)
     return wishes[cfg->activation_checkpoint.mode];
 }
 
+/* The strategy's row, changed by keys. A reproducible sum needs all micro-steps on the rank before it meets others, so
+ * it overrides gradient_sync. */
 static struct sh_strategy keeps(const struct sh_config *cfg)
 {
     struct sh_strategy s = strategy(cfg)->keeps;
@@ -238,10 +263,13 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
+/* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
+ * limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_place *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out)
 {
     bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
+    /* `parts`: ranks with data of their own. They, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
     if (purpose == SH_TO_TRAIN)

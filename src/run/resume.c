@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+/* `never` still loads what initial_load_path names; it only ignores the run's own folder. */
 static bool resumes(const struct sh_run *r)
 {
     return r->cfg.checkpoint.resume != SH_RESUME_NEVER;
@@ -100,6 +101,8 @@ static void say_skipped(void)
     sh_error_clear();
 }
 
+/* Load *path, or the newest one before it that is whole. *path becomes the one that was loaded. Collective: `damaged`
+ * and what find() returns are the same on all ranks. */
 static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
 {
     bool damaged;
@@ -108,6 +111,7 @@ static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
     while ((rc = sh_run_load(r, *path, &damaged)) == SH_E_DATA && damaged) {
         char *earlier;
 
+        /* No earlier one: the error of the damaged one stands. */
         if (find(r, folder, sh_ckpt_step_of(*path), &earlier) != SH_OK || !earlier)
             return rc;
         say_skipped();
@@ -139,6 +143,7 @@ out:
     return rc;
 }
 
+/* Both keys are needed: assets may be given for the tokenizer only. */
 static bool begins_in_hf(const struct sh_run *r)
 {
     return r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
@@ -155,6 +160,7 @@ static sh_rc load_hf(struct sh_run *r)
     return SH_OK;
 }
 
+/* In this order: a checkpoint that is named, weights of a Hugging Face model, random values. */
 static sh_rc begin_anew(struct sh_run *r)
 {
     if (r->cfg.checkpoint.initial_load_path[0])
@@ -162,6 +168,7 @@ static sh_rc begin_anew(struct sh_run *r)
     return begins_in_hf(r) ? load_hf(r) : sh_run_init_state(r);
 }
 
+/* The path that is noted is the one that load_or_earlier() ended with. */
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
     SH_TRY(load_or_earlier(r, folder, path));
@@ -170,6 +177,7 @@ static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
     return SH_OK;
 }
 
+/* With `own`, a checkpoint of the run's own folder comes first: a job that is started again must not begin anew. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own)
 {
     char *folder = sh_run_checkpoint_folder(r), *path = NULL;
@@ -186,6 +194,8 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own)
     return rc;
 }
 
+/* Collective. First the refusals, then the lock, then the sweep of unfinished files, then the load: nothing is deleted
+ * before it is known that the folder belongs to this run. */
 sh_rc sh_run_start_state(struct sh_run *r)
 {
     char *folder = sh_run_checkpoint_folder(r);

@@ -6,6 +6,7 @@
 
 enum { PIECE_BYTES = 1 << 16 };
 
+/* Through a small buffer: a tensor may be larger than the memory that is left on the host. */
 static void zero(struct sh_run *r, int tensor)
 {
     char *zeros = sh_calloc(PIECE_BYTES, 1), *data = sh_exec_data(r->exec, tensor);
@@ -27,6 +28,8 @@ static void forget(struct sh_run *r)
     r->guard = NULL;
 }
 
+/* Go back to the newest checkpoint, but not to its data: samples continue after those of the bad step, so that the same
+ * sequences do not cause the same spike again. *first is the first sample that is left out. */
 sh_rc sh_rollback(struct sh_run *r, int64_t *first)
 {
     int64_t next = r->samples;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* A key for job scripts: a job that got fewer ranks than it asked for stops instead of training with another batch. */
 static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
 {
     if (cfg->mesh.ranks && cfg->mesh.ranks != sh_mesh_ranks(shape))
@@ -27,6 +28,7 @@ static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_
 
     if (!limit && r->device->gpu)
         SH_TRY(sh_place_gpu_room(&r->cfg, at, &r->gpu, &limit));
+    /* A GPU's limit is what it has free; a CPU's is its share of the node's memory. */
     else if (!limit)
         limit = sh_device_node_memory() / at->node_size;
     SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
@@ -144,6 +146,7 @@ static const char *describe_device(const struct sh_run *r, char text[128])
     return text;
 }
 
+/* "2 x 4 ranks (replicate x shard)". */
 static const char *describe_ranks(const struct sh_run *r, char text[64])
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
@@ -154,6 +157,7 @@ static const char *describe_ranks(const struct sh_run *r, char text[64])
     return text;
 }
 
+/* The line that a user compares with the plan. Types are named twice only if computation and reduction differ. */
 static void announce(const struct sh_run *r)
 {
     char ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
@@ -172,6 +176,9 @@ static void announce(const struct sh_run *r)
                 mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }
 
+/* Collective. Each phase is agreed before the next begins, so that a rank that cannot go on stops all of them at the
+ * same place, and the error comes from it. Order: device, threads, request, plan, network, memory. Only the last two
+ * cost time. */
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
@@ -184,6 +191,7 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     SH_TRY_OUT(sh_agree(r->device->gpu ? SH_OK : not_for_a_gpu(cfg)));
     if (r->device->gpu)
         SH_TRY_OUT(sh_place_open_gpu(cfg, r->device, &at, &r->gpu));
+    /* Ranks with the same set of cores share them, so each takes its part for threads. */
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
@@ -205,6 +213,7 @@ out:
     return rc;
 }
 
+/* Also for a run that was opened in part. The save is abandoned first, for its child or thread reads the snapshot. */
 void sh_run_close(struct sh_run *r)
 {
     if (!r)

@@ -22,6 +22,8 @@ static sh_rc disk_seconds(const struct sh_ckpt_times *times, double *seconds)
     return sh_mesh_max(seconds, 1);
 }
 
+/* Only an asynchronous save can be impossible on a file system, and it is found before the first step. The snapshot's
+ * pages are touched here for the same reason. Collective. */
 static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_times *times)
 {
     return (struct sh_ckpt_options){
@@ -57,6 +59,7 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
+/* The caller frees meta->config. meta->guard stays the caller's text, so it must not be freed with the rest. */
 static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
@@ -67,6 +70,7 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
     return sh_agree(sh_stored_config(&r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data), &meta->config));
 }
 
+/* The file is complete on return and training has waited for all of it, so stall equals seconds. */
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)
 {
     struct sh_ckpt_times times;
@@ -120,6 +124,7 @@ static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
     return SH_OK;
 }
 
+/* One save at a time: the plan has room for one snapshot. */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
 {
     struct sh_ckpt_meta meta;
@@ -138,6 +143,8 @@ bool sh_run_is_saving(const struct sh_run *r)
     return r->behind != NULL;
 }
 
+/* Collective. Also begins to write a snapshot that has left the GPU meanwhile. With `wait` it returns only when the
+ * file is committed; what it returns in *out is empty until then. */
 sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
 {
     struct sh_run_behind *b = r->behind;
@@ -163,6 +170,7 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
     return SH_OK;
 }
 
+/* Joins the thread first, for it reads the pieces that are freed here. A file that is not committed is deleted. */
 void sh_run_save_abandon(struct sh_run *r)
 {
     struct sh_run_behind *b = r->behind;

@@ -23,6 +23,8 @@ static bool wanted(const struct sh_run *r)
     return r->cfg.checkpoint.enable && r->cfg.checkpoint.last_save_in_hf;
 }
 
+/* Before the first step, since the export is done after the last one: a name that is taken would else cost the whole
+ * run. */
 sh_rc sh_run_can_save_hf(const struct sh_run *r)
 {
     char *folder = folder_of(r, r->cfg.training.steps);
@@ -35,6 +37,7 @@ sh_rc sh_run_can_save_hf(const struct sh_run *r)
     return rc;
 }
 
+/* From host memory, as save_now() does, and from a snapshot that is planned anyway. */
 static sh_rc export(struct sh_run *r, const char *folder)
 {
     const struct sh_hf_export options = {.type = (enum sh_move_type)r->cfg.checkpoint.export_dtype,
@@ -62,6 +65,7 @@ static sh_rc is_there(const struct sh_run *r, const char *folder, bool *there)
     return sh_mesh_bcast(there, sizeof *there, 0);
 }
 
+/* Collective. Only at the last step, and only once: the folder is there when a finished job is started again. */
 sh_rc sh_run_save_hf(struct sh_run *r)
 {
     char *folder = folder_of(r, r->step);

@@ -45,6 +45,8 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
     sh_error_clear();
 }
 
+/* Start a save of the present step. The guard's state belongs to the file, so it is taken at the same moment as the
+ * parameters. */
 static sh_rc begin(struct sh_saving *s)
 {
     struct sh_run_saved saved;
@@ -58,6 +60,7 @@ static sh_rc begin(struct sh_saving *s)
     return SH_OK;
 }
 
+/* Let a save under way proceed; with `wait` until it is committed. Nothing to do without one. */
 static sh_rc go_on(struct sh_saving *s, bool wait)
 {
     struct sh_run_saved saved;
@@ -72,6 +75,8 @@ static sh_rc go_on(struct sh_saving *s, bool wait)
 /* One rank has the text of an agreed failure, and only the ranks together know which. Afterwards none has it. */
 static sh_rc share_reason(const struct sh_run *r, char reason[REASON_BYTES])
 {
+    /* Ranks without a text count as 0, so rank 0 sends its own if it alone has one. Of several the largest rank's text
+     * is taken. */
     double who = sh_error_text()[0] ? r->mesh->rank : 0;
 
     snprintf(reason, REASON_BYTES, "%s", sh_error_text());
@@ -85,6 +90,7 @@ static sh_rc give_up(const struct sh_saving *s, sh_rc rc, const char *reason)
 {
     if (s->r->mesh->rank != 0)
         return rc;
+    /* The second try was made already, so the message counts tries, not failures in a row. */
     if (s->must && s->again)
         return sh_fail(rc, "step %lld must be saved and was not, at the second try either: %s", (long long)s->step,
                        reason);
@@ -92,6 +98,7 @@ static sh_rc give_up(const struct sh_saving *s, sh_rc rc, const char *reason)
                    (long long)s->step, reason, s->failures, s->r->cfg.checkpoint.max_failures);
 }
 
+/* The terminal's progress line is broken off first, or the warning would be appended to it. */
 static void warn(const struct sh_saving *s, const char *reason)
 {
     if (s->r->mesh->rank != 0)
@@ -130,9 +137,11 @@ static sh_rc settle(struct sh_saving *s, sh_rc rc)
         return SH_OK;
     s->again = true;
     rc = begin(s);
+    /* The recursion ends: after one second try is_last_straw() is true for a state that must be saved. */
     return settle(s, rc == SH_OK ? go_on(s, true) : rc);
 }
 
+/* Time spent here is reported as checkpoint time of the step, not as its own. */
 sh_rc sh_saving_poll(struct sh_saving *s, bool wait)
 {
     int64_t begun = sh_now_ns();
@@ -153,6 +162,7 @@ static bool skips(const struct sh_saving *s, bool must)
     return true;
 }
 
+/* The save before is finished first; its failure counts against max_failures as if it had ended earlier. */
 static sh_rc save(struct sh_saving *s, bool must)
 {
     SH_TRY(settle(s, go_on(s, true)));
@@ -172,6 +182,7 @@ sh_rc sh_saving_save(struct sh_saving *s, bool must)
     sh_mesh_patience(0);
     rc = save(s, must);
     sh_mesh_patience(s->r->cfg.comm.train_timeout_seconds);
+    /* On the device: all counts are queued, then read at once. */
     s->seconds += seconds_since(begun);
     return rc;
 }

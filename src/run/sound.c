@@ -16,6 +16,8 @@ static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
 
 #pragma omp parallel reduction(+ : bad)
     {
+        /* bad
+         * = of a private copy; the reduction adds what the threads found. */
         float *buffer = sh_calloc(BLOCK, sizeof *buffer);
 
 #pragma omp for schedule(static)
@@ -46,6 +48,7 @@ static int places(const struct sh_run *r)
     return r->p->n_units * sh_pieces_states(r);
 }
 
+/* Host version: stops at the first bad state, which is the one that the error names. */
 /* The first place with a number that is not finite; places(r): none. */
 static int find_bad(const struct sh_run *r)
 {
@@ -80,6 +83,7 @@ static int find_bad_there(const struct sh_run *r)
     return place;
 }
 
+/* Only this rank's part is looked at; sh_agree() makes a bad number on any rank a refusal on all. */
 static sh_rc check_units(const struct sh_run *r)
 {
     int place = sh_look_can(r) ? find_bad_there(r) : find_bad(r);

@@ -18,6 +18,7 @@ struct sh_spans {
     double seconds[SH_SPANS];
 };
 
+/* Room for the ring is doubled when all are in use, so that no event is created once a run is in its rhythm. */
 struct sh_spans *sh_spans_create(const struct sh_device *device, void *queue)
 {
     struct sh_spans *s = sh_calloc(1, sizeof *s);
@@ -78,6 +79,7 @@ int64_t sh_spans_begin(struct sh_spans *s, enum sh_span kind)
     return s->newest++;
 }
 
+/* `span` is what sh_spans_begin() returned. It stays valid while the ring grows. */
 void sh_spans_end(struct sh_spans *s, int64_t span)
 {
     s->device->event_mark(at(s, span)->end, s->queue);

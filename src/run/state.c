@@ -15,6 +15,7 @@
 
 enum { PIECE = 1 << 16 }; /* elements copied at a time */
 
+/* In pieces, as a parameter may be larger than what the host has left. `buffer` has PIECE elements. */
 static void put_constant(struct sh_run *r, float value, struct sh_floats out, int64_t n, float *buffer)
 {
     for (int64_t i = 0; i < PIECE; i++)
@@ -37,6 +38,8 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
         put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
 }
 
+/* Initial values are a function of seed, name and index, so that no rank has to send them. The INIT section then
+ * derives what else the program keeps, such as compute copies. */
 sh_rc sh_run_init_state(struct sh_run *r)
 {
     float *buffer = sh_calloc(PIECE, sizeof *buffer);
@@ -81,6 +84,7 @@ static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
         sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
 }
 
+/* Read into the pieces of a load. With model_only only the first state is asked for, and the optimizer's stay zero. */
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
     const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
@@ -145,6 +149,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     return SH_OK;
 }
 
+/* Parameters of a folder of Hugging Face's layout. Counters stay at 0: it is a new run. */
 sh_rc sh_run_load_hf(struct sh_run *r)
 {
     const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
@@ -166,6 +171,7 @@ sh_rc sh_run_load_hf(struct sh_run *r)
     return rc;
 }
 
+/* As sh_run_load(), but only parameters: fine-tuning begins at step 0 with fresh optimizer state. */
 sh_rc sh_run_load_model(struct sh_run *r, const char *path)
 {
     struct sh_ckpt_meta meta = {0};

@@ -33,6 +33,8 @@ static double guess_save(const struct sh_run *r)
     return 5 + fmax(bytes / sh_mesh_ranks(&r->mesh->shape) / 50e6, bytes / 10e9);
 }
 
+/* What an earlier process of the same run has left is read first: how long its saves took, and how often it was started
+ * since the last one. Rank 0 only. */
 static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
 {
     bool found;
@@ -43,6 +45,7 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     s->record.steps = r->cfg.training.steps;
     s->record.first_step = s->record.step = r->step;
     s->record.saved_step = newest_saved(r);
+    /* Starts without a save in between: a job script ends a chain of jobs that get nowhere by it. */
     s->record.starts++;
     s->record.status = -1;
     if (s->record.save_seconds >= 0)
@@ -50,6 +53,7 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     return sh_fault_record_write(s->path, &s->record);
 }
 
+/* Only rank 0 knows the end of the job and keeps the record; the others learn of both through the sums of each step. */
 sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r)
 {
     double spare = r->cfg.job.stop_before_limit_seconds;
@@ -74,8 +78,11 @@ static void measure_step(struct sh_stopping *s)
     s->stall = 0;
 }
 
+/* What this rank wants, as numbers that are summed over all ranks with those that each step sums anyway: a stop costs
+ * no message of its own. */
 void sh_stopping_wish(struct sh_stopping *s, const struct sh_run *r, double wishes[SH_STOPPING_WISHES])
 {
+    /* A save under way must be finished, and one more be made: time for two. */
     int saves = sh_run_is_saving(r) ? 2 : 1;
 
     measure_step(s);
@@ -84,6 +91,7 @@ void sh_stopping_wish(struct sh_stopping *s, const struct sh_run *r, double wish
     wishes[LIMIT] = sh_fault_limit_near(&s->limit, (double)time(NULL), saves);
 }
 
+/* Signals come before the limit: who sent one wants to see it named. */
 static void name_reason(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES])
 {
     for (int i = 0; i < SH_FAULT_SIGNALS; i++)
@@ -95,6 +103,7 @@ static void name_reason(struct sh_stopping *s, const struct sh_run *r, const dou
     snprintf(s->why, sizeof s->why, "the job ends in %.0f s", s->limit.end - (double)time(NULL));
 }
 
+/* The sums are the same on all ranks, so all stop after the same step. */
 void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES])
 {
     for (int i = 0; i < SH_STOPPING_WISHES; i++)
@@ -103,6 +112,7 @@ void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const dou
         name_reason(s, r, sums);
 }
 
+/* Every rank notes the step; rank 0 also writes the record, with how long the save took. */
 sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved)
 {
     s->saved = saved->step;
@@ -116,6 +126,8 @@ sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved)
     return sh_fault_record_write(s->path, &s->record);
 }
 
+/* After the loop. SH_REQUEUE tells the job script to start the same command again. Without checkpoints that would
+ * repeat the work, so it is an error. */
 sh_rc sh_stopping_status(const struct sh_stopping *s, const struct sh_run *r)
 {
     if (!s->asked)
@@ -140,6 +152,7 @@ static const char *reason_of(const struct sh_stopping *s, sh_rc rc)
     return sh_error_text()[0] ? sh_error_text() : "another rank failed; see its line in the log";
 }
 
+/* The error text is kept aside: writing the record may fail and replace it. */
 void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc)
 {
     char error[sizeof s->record.reason];

@@ -11,6 +11,8 @@ static int global_batch(const struct sh_config *cfg, int world)
     return n <= LARGEST ? (int)n : -1;
 }
 
+/* The largest batch of a micro-step, up to `most`, that divides the step's sequences. A stored configuration is
+ * evaluated on any machine, where the run's own micro-step may not fit. */
 static int local_batch(int global, int most)
 {
     int n = most;
@@ -20,6 +22,8 @@ static int local_batch(int global, int most)
     return n;
 }
 
+/* The configuration as a checkpoint stores it: without what belongs to the machine, so that the bytes of a file do not
+ * depend on the mesh. The caller frees *text. */
 sh_rc sh_stored_config(const struct sh_config *cfg, int world, char **text)
 {
     static const char *const model[] = {"model.name=debug"}; /* any: only the other sections are taken */
@@ -33,6 +37,8 @@ sh_rc sh_stored_config(const struct sh_config *cfg, int world, char **text)
     return sh_config_print(&stored, text);
 }
 
+/* Prints each key whose value differs, but none that belongs to the machine. Both sides first get the same form of
+ * global_batch_size. */
 void sh_stored_diff(const struct sh_config *stored, const struct sh_config *cfg, int world)
 {
     struct sh_config then = *stored, now = *cfg;

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+/* Host names are gathered once, so that a report needs no message. Only rank 0 has arrays. Collective. */
 sh_rc sh_stragglers_open(struct sh_stragglers *s, const struct sh_run *r)
 {
     size_t world = r->mesh->rank == 0 ? (size_t)sh_mesh_ranks(&r->mesh->shape) : 0;
@@ -29,6 +30,8 @@ void sh_stragglers_add(struct sh_stragglers *s, double seconds)
     s->steps++;
 }
 
+/* `least`, `median` and `most` are seconds a step. A rank is named only after it was slow for long (sh_fault_pace_add).
+ */
 static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
 {
     struct sh_fault_pace *p = &s->pace;
@@ -43,6 +46,7 @@ static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pac
             p->slowest, out->node, p->most, (long long)p->slow_steps, p->most / p->median);
 }
 
+/* Collective, at log steps: one double a rank. The mean covers the steps since the last time. */
 sh_rc sh_stragglers_gather(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
 {
     double mean = s->steps ? s->sum / (double)s->steps : 0;

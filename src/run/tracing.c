@@ -26,6 +26,7 @@ void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r)
     sh_exec_set_trace(r->exec, t->trace);
 }
 
+/* The file is created and dropped again: a path that cannot be written is found before the steps, not after. */
 sh_rc sh_tracing_check(const struct sh_run *r)
 {
     struct sh_new_file file;
@@ -40,6 +41,7 @@ sh_rc sh_tracing_check(const struct sh_run *r)
     return SH_OK;
 }
 
+/* Each rank appends its own events; rank 0 opens the JSON and the last one closes it. */
 static sh_rc append(struct sh_tracing *t, const struct sh_run *r, const char *path, int last)
 {
     int64_t bytes;
@@ -65,6 +67,8 @@ static sh_rc share_name(const struct sh_run *r, const struct sh_new_file *file, 
     return sh_mesh_bcast(path, bytes, 0);
 }
 
+/* One rank after the other, with an agreement each: the file is plain JSON, and a rank that fails ends the turn for
+ * all. */
 static sh_rc append_all(struct sh_tracing *t, struct sh_run *r, const struct sh_new_file *file, int ranks)
 {
     char path[SH_CONFIG_PATH_MAX + TEMP_BYTES];
@@ -75,6 +79,7 @@ static sh_rc append_all(struct sh_tracing *t, struct sh_run *r, const struct sh_
     return SH_OK;
 }
 
+/* Collective. Under a temporary name until it is whole; a failure leaves no half trace behind. */
 static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
 {
     const char *name = r->cfg.profiling.trace;
@@ -103,6 +108,7 @@ static sh_rc write_and_close(struct sh_tracing *t, struct sh_run *r)
     return rc;
 }
 
+/* Written when its steps are over, or at the last step of the run if that comes first. */
 sh_rc sh_tracing_after_step(struct sh_tracing *t, struct sh_run *r)
 {
     return t->trace && (r->step >= t->until || r->step >= r->cfg.training.steps) ? write_and_close(t, r) : SH_OK;

@@ -17,6 +17,8 @@ static sh_rc load_guard(struct sh_train *t)
     return sh_agree(sh_guard_load(&t->guard, t->r->guard));
 }
 
+/* Collective. The executor's time is taken and dropped, so that validation does not count as compute of the next step.
+ */
 static sh_rc validate(struct sh_train *t)
 {
     struct sh_eval_result v;
@@ -75,6 +77,7 @@ static sh_rc check(struct sh_train *t, bool *sound)
     return SH_OK;
 }
 
+/* With bad numbers in the state nothing is saved, and the newest good checkpoint stays the newest. */
 static sh_rc save(struct sh_train *t, bool must)
 {
     bool sound;
@@ -93,6 +96,8 @@ static void report_rollback(struct sh_train *t, const struct sh_rollback_metrics
     sh_metrics_rollback(t->metrics, m);
 }
 
+/* Back to the last checkpoint. A save under way is finished first: it may be the one to go back to. No limit of a step
+ * holds here, since a load may be long. */
 static sh_rc go_back(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -165,6 +170,8 @@ static void say_beginning(const struct sh_train *t)
     }
 }
 
+/* Order at the end: saves, trace, metrics, status. A run whose metrics could not be written fails, but only after its
+ * state is safe. */
 static sh_rc loop(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -197,6 +204,8 @@ static void say_done(const struct sh_run *r)
                 sh_str_plural(r->step, "step", steps), sh_str_plural(r->tokens, "token", tokens), r->folder, r->folder);
 }
 
+/* Each opening is agreed, so that a rank whose data is missing stops all before the first step. Outputs are closed in
+ * any case; the record of how the run ended is written first, while the error text is there. */
 sh_rc sh_run_train(struct sh_run *r)
 {
     struct sh_train t = {.r = r,

@@ -36,6 +36,8 @@ static void report_start(const struct sh_train *t)
     sh_metrics_start(t->metrics, &m);
 }
 
+/* The configuration as the run has it, with all defaults: what `sherd train` was given may have come from several
+ * places. */
 static sh_rc save_config(const struct sh_run *r)
 {
     char *text, *path;
@@ -56,6 +58,7 @@ static sh_rc open_feed(struct sh_train *t, const char *key, const char *path, bo
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", key);
 }
 
+/* Every rank opens the data, for each reads its own sequences. Local. */
 sh_rc sh_train_open_data(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -68,6 +71,7 @@ sh_rc sh_train_open_data(struct sh_train *t)
     return SH_OK;
 }
 
+/* Rank 0 only writes; the others open nothing but their part of the stopping record. Local. */
 sh_rc sh_train_open_outputs(struct sh_train *t)
 {
     if (t->r->mesh->rank == 0) {

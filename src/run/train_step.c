@@ -102,6 +102,7 @@ static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
+/* Past prepare() no rank may leave alone: the sections have collectives. A read that fails here ends the job. */
 static void run_micro_step(struct sh_train *t, int m)
 {
     const struct sh_program *p = t->r->p;
@@ -135,6 +136,8 @@ static void micro_steps(struct sh_train *t)
     sh_exec_put(r->exec, r->p->loss, &loss);
 }
 
+/* The gradients are sums over targets; loss_scale, which is 1 over the targets of all ranks, makes them means. loss and
+ * sumsq are already summed over all ranks when they are read. */
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
@@ -149,6 +152,7 @@ static void forward_backward(struct sh_train *t, double *loss, double *norm)
     *norm = sqrt(*norm);
 }
 
+/* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */
 static void update(struct sh_train *t, double lr, double norm)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -161,6 +165,7 @@ static void update(struct sh_train *t, double lr, double norm)
     sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
 }
 
+/* Collective. The largest over the ranks, since the largest is what runs out of memory. */
 static sh_rc measure_memory(struct sh_train *t)
 {
     const struct sh_device *device = t->r->device;
@@ -208,6 +213,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
     return SH_OK;
 }
 
+/* One step. Collective. Counters move even when the update is skipped: the same batch would only be skipped again. */
 sh_rc sh_train_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -229,6 +235,7 @@ sh_rc sh_train_step(struct sh_train *t)
     r->samples += t->global_batch;
     r->tokens += step_tokens(t);
     sh_stragglers_add(&t->stragglers, spent.compute + t->data_seconds);
+    /* What needs a message of its own is done at log steps only. */
     if (sh_train_due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
         SH_TRY(measure_memory(t));
         SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
