@@ -117,13 +117,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_EXACT_ROUND] = {.shape = "s [22] f64 -> y [1] f64", .flops = "66", APART},
     [SH_OP_ADAMW] =
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, v [n] f32 inout, r [n] i16 inout opt:bf16",
-         .flops = "15n", .attrs = run_attrs, APART},
+         .flops = "15n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_SGD] =
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
-         .flops = "7n", .attrs = run_attrs, APART},
+         .flops = "7n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_LION] =
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
-         .flops = "11n", .attrs = run_attrs, APART},
+         .flops = "11n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .comm = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .comm = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .comm = true, APART},

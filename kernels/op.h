@@ -227,6 +227,7 @@ struct sh_op_info {
     int inplace_in, inplace_out; /* the output may take the storage of the input when that dies here; -1: no */
     bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE: goes on beside others until its WAIT */
     bool marker;              /* WAIT, RELEASE */
+    bool runs;                /* an update: reads runs of the table of weight decay (attr->runs) */
     bool fused;               /* two kinds in one, with the same bits; a device may do without (src/pass/fuse.c) */
     const struct sh_attr_field *attrs; /* of its row of the union in struct sh_op_attr; NULL: it has none */
 

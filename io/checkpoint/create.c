@@ -137,8 +137,7 @@ static sh_rc make_text(const struct layout *l, const char *name, const char *tex
 }
 
 /* Example: the file has 10000 bytes so far and the configuration 300. 10300 is rounded up to 12288, and the text is
- * padded to 2288 bytes. */
-/* The padding of the last text before the tensors lets them begin at a page. */
+ * padded to 2288 bytes. The padding of the last text lets the tensors after it begin at a page. */
 static sh_rc make_texts(const struct layout *l)
 {
     hsize_t begin;

@@ -92,10 +92,9 @@ static char *print_llama3(const struct sh_config *cfg)
                                           {"low_freq_factor", "model.rope_low_freq_factor"},
                                           {"high_freq_factor", "model.rope_high_freq_factor"},
                                           {"original_max_position_embeddings", "model.rope_original_max_len"}};
-    /* Three of the four are real numbers; the length is not. */
     char *text = NULL;
     size_t bytes;
-    FILE *f = open_memstream(&text, &bytes);
+    FILE *f = sh_memstream(&text, &bytes);
     /* The length is a whole number; the three factors are real. */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *value = text_of(cfg, rows[i][1], i < 3);
@@ -171,7 +170,7 @@ sh_rc sh_hf_config_write(const struct sh_config *cfg, const char *dtype, const c
     /* A folder without the source's config.json is exported all the same. */
     if (source && access(source, F_OK) == 0)
         SH_TRY(sh_json_load(source, SH_HF_CONFIG_MAX, &w.source));
-    w.out = open_memstream(text, &bytes);
+    w.out = sh_memstream(text, &bytes);
     put_all(&w, dtype);
     fclose(w.out);
     json_decref(w.source);

@@ -58,7 +58,7 @@ static void print_tensor(const struct sh_st_entry *e, FILE *f)
 static void make_header(struct sh_st_layout *l, int file)
 {
     size_t bytes = 0;
-    FILE *f = open_memstream(&l->header[file], &bytes);
+    FILE *f = sh_memstream(&l->header[file], &bytes);
     fprintf(f, "12345678{\"__metadata__\":{\"format\":\"pt\"}");
     for (int64_t i = 0; i < l->index.n; i++)
         if (l->index.entry[i].file == file)
@@ -133,7 +133,7 @@ char *sh_st_layout_index_text(const struct sh_st_layout *l)
     const struct sh_st_index *x = &l->index;
     char *text = NULL;
     size_t bytes;
-    FILE *f = open_memstream(&text, &bytes);
+    FILE *f = sh_memstream(&text, &bytes);
     /* The form that save_pretrained() writes, so that a diff of two exports shows weights only. */
     fprintf(f, "{\n  \"metadata\": {\n    \"total_parameters\": %lld,\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
             (long long)l->total_elems, (long long)l->total_bytes);

@@ -32,8 +32,8 @@ static void update_params(struct sh_floats p, float *m, float *v, const float *g
     sh_floats_put(p, n, room);
 }
 
-/* Same order of operations as kernels/ref/adamw.c: decay first, then the step. */
-/* Memory is asked for in the loop itself: compilers leave out calls of a function that does nothing else. */
+/* Same order of operations as kernels/ref/adamw.c: decay first, then the step. Memory is asked for in the
+ * loop itself: compilers leave out calls of a function that does nothing else. */
 static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, struct sh_adamw_factors f)
 {
     enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float) };

@@ -42,7 +42,6 @@ static int64_t rows_of(const struct sh_operand *x)
     return rows;
 }
 
-/* The product's scratch lies behind the two pieces. */
 /* Shapes, and the sizes of the two pieces of scratch before the products'. */
 static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
 {

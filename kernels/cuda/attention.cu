@@ -288,8 +288,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
     }
 }
 
-/* Copied by asynchronous copies like the tiles, so that no thread waits for them. */
-/* What a tile of queries brings besides q and dout. */
+/* What a tile of queries brings besides q and dout, by asynchronous copies like those. */
 struct of_queries {
     float lse[2][TILE], delta[2][TILE];
     int32_t first[2][TILE];

@@ -222,8 +222,10 @@ static sh_rc choose(struct plan *p, const desc config[CONFIGS], int64_t n)
         SH_TRY(check(dnn.BackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                                              &count, &p->bytes),
                      "a plan"));
-        if (p->bytes <= p->shape.most_bytes)
+        if (p->bytes <= p->shape.most_bytes) {
+            sh_error_clear(); /* those of the configurations before, and of none */
             return SH_OK;
+        }
         rc = sh_fail(SH_E_BUG, "cuDNN wants %lld bytes of scratch for attention, and %lld are there",
                      (long long)p->bytes, (long long)p->shape.most_bytes);
     }

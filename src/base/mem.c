@@ -41,6 +41,15 @@ void *sh_realloc(void *old, size_t n, size_t size)
 }
 
 /* As strdup(), but never NULL. */
+FILE *sh_memstream(char **text, size_t *bytes)
+{
+    FILE *f = open_memstream(text, bytes);
+
+    if (f == NULL)
+        sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for a text"));
+    return f;
+}
+
 char *sh_strdup(const char *s)
 {
     size_t bytes = strlen(s) + 1;

@@ -5,9 +5,11 @@
 #define SH_BASE_MEM_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 void *sh_calloc(size_t n, size_t size);             /* zeroed; freed with free() */
 void *sh_realloc(void *old, size_t n, size_t size); /* checked n * size */
+FILE *sh_memstream(char **text, size_t *bytes);     /* open_memstream(); *text freed with free() */
 char *sh_strdup(const char *s);
 char *sh_strfmt(const char *fmt, ...) __attribute__((format(printf, 1, 2), nonnull(1))); /* freed with free() */
 

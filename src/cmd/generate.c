@@ -13,6 +13,8 @@ static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     g->prompt = sh_cmd_option(cmd, args, "--prompt");
     if (!g->prompt)
         g->prompt = "\n";
+    if (!g->prompt[0])
+        return sh_fail(SH_E_USAGE, "sherd generate: --prompt is empty; a model continues at least one token");
     g->tokenizer = sh_cmd_option(cmd, args, "--tokenizer");
     SH_TRY(sh_cmd_whole(cmd, args, "--tokens", 1, 1000000, 256, &tokens));
     SH_TRY(sh_cmd_number(cmd, args, "--temperature", 0, 100, 0.8, &g->temperature));

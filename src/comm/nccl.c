@@ -142,11 +142,16 @@ static sh_rc make_world(struct sh_comm *c)
     return SH_OK;
 }
 
-/* Groups are compared by size and first members, which tells the groups of a mesh apart as they are used here. */
+/* Groups of different axes have the same ranks where what they differ in has size 1. */
 static bool same_ranks(const struct sh_mesh_shape *m, sh_group a, sh_group b)
 {
-    return sh_group_size(m, a) == sh_group_size(m, b) && sh_group_member(m, a, 0) == sh_group_member(m, b, 0) &&
-           sh_group_member(m, a, 1) == sh_group_member(m, b, 1);
+    int size = sh_group_size(m, a), same = 0;
+
+    if (sh_group_size(m, b) != size)
+        return false;
+    while (same < size && sh_group_member(m, a, same) == sh_group_member(m, b, same))
+        same++;
+    return same == size;
 }
 
 /* On one stream, groups of the same ranks share a communicator. */

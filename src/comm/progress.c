@@ -159,10 +159,7 @@ static void back_off(struct sh_mpi *m)
     }
 }
 
-/* The thread's body: as long as there is work it turns, then it backs off, and it parks when the main thread wants MPI.
- */
-/* The thread's body: as long as there is work it turns, then it backs off, and it parks when the main thread wants MPI.
- */
+/* The thread's body: it works while there is work, then backs off, and parks when the main thread wants MPI. */
 void *sh_progress_main(void *arg)
 {
     struct sh_mpi *m = arg;

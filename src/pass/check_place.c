@@ -164,8 +164,8 @@ static sh_rc check_inside(const struct sweep *s)
     return SH_OK;
 }
 
-/* head[m] is the first in moment m, next[i] the one after i: linked lists in two arrays. */
-/* Lists of what begins or ends in each moment. */
+/* head[m] is the first in moment m, next[i] the one after i: linked lists of what begins or
+ * ends in each moment. */
 static int *by_moment(const struct sweep *s, bool first, int *next)
 {
     int moments = 2 * s->c->section->n_ops + 1, *head = sh_calloc((size_t)moments, sizeof *head);

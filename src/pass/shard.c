@@ -1,6 +1,5 @@
-/* Only micro-steps of a tree differ by their place; without it the ones between first and last are one section that
- * repeats. */
-/* The program of a rank from the micro-steps on logical tensors: state, sections in their order. */
+/* The program of a rank from the micro-steps on logical tensors: state, sections in their order. Only micro-steps of a
+ * tree differ by their place; without it the ones between first and last are one section that repeats. */
 #include "src/pass/build.h"
 #include "src/pass/shard.h"
 

@@ -238,7 +238,7 @@ void sh_program_call(const struct sh_program *p, const struct sh_op *op, const s
                      struct sh_op_call *call)
 {
     *call = (struct sh_op_call){.kind = op->kind, .attr = &op->attr};
-    if (op->kind == SH_OP_ADAMW)
+    if (sh_op_info(op->kind)->runs)
         call->runs = p->runs + op->attr.runs.first;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         operand(p, op->in[i], b, &call->in[i]);

@@ -48,8 +48,7 @@ static int places(const struct sh_run *r)
     return r->p->n_units * sh_pieces_states(r);
 }
 
-/* Host version: stops at the first bad state, which is the one that the error names. */
-/* The first place with a number that is not finite; places(r): none. */
+/* The first place with a number that is not finite, which is the one that the error names; places(r): none. */
 static int find_bad(const struct sh_run *r)
 {
     int place = 0;

@@ -7,7 +7,6 @@ import h5py
 import numpy
 
 MODEL, EXP_AVG, EXP_AVG_SQ = 'model', 'optimizer/exp_avg', 'optimizer/exp_avg_sq'
-STATES = (MODEL, EXP_AVG, EXP_AVG_SQ)
 GOLDEN = numpy.uint64(0x9e3779b97f4a7c15)
 
 
@@ -41,10 +40,10 @@ def block_digest(seed, block, values):
         return mix(bits ^ place).sum(dtype=numpy.uint64)
 
 
-def tensor_digests(step, state, name, values, block_elems):
-    """One 64-bit sum a block of the flattened tensor."""
+def tensor_digests(step, number, name, values, block_elems):
+    """One 64-bit sum a block of the flattened tensor; number: of the state."""
     with numpy.errstate(over='ignore'):
-        seed = mix(mix(hash64(name.encode()) ^ numpy.uint64(step)) + numpy.uint64(STATES.index(state)))
+        seed = mix(mix(hash64(name.encode()) ^ numpy.uint64(step)) + numpy.uint64(number))
     flat = numpy.ascontiguousarray(values, dtype='<f4').reshape(-1)
     return [block_digest(seed, i, flat[i * block_elems:(i + 1) * block_elems])
             for i in range(-(-len(flat) // block_elems))]
@@ -57,10 +56,15 @@ def names(group):
     return found
 
 
+def states(file):
+    """The model, then what the optimizer keeps, in the order of writing."""
+    return [MODEL, *(f'optimizer/{name}' for name in names(file['optimizer']))]
+
+
 def state_digests(file, state):
     step, block_elems = int(file['meta'].attrs['step']), int(file['meta'].attrs['block_elems'])
     digests = [digest for name in names(file[state])
-               for digest in tensor_digests(step, state, name, file[state][name][()], block_elems)]
+               for digest in tensor_digests(step, states(file).index(state), name, file[state][name][()], block_elems)]
     return numpy.array(digests, dtype='<u8')
 
 
@@ -72,7 +76,7 @@ def file_digest(file):
     parts = [numpy.array(numbers, dtype='<i8').tobytes(), *(meta[key][()].rstrip(b'\0') for key in ('config', 'guard'))]
     for name in names(model):
         parts += [name.encode(), numpy.array(model[name].shape, dtype='<i8').tobytes()]
-    parts += [file[f'digest/{state}'][()].astype('<u8').tobytes() for state in STATES]
+    parts += [file[f'digest/{state}'][()].astype('<u8').tobytes() for state in states(file)]
     digest = numpy.uint64(0)
     for part in parts:
         digest = mix(digest ^ hash64(part))
@@ -87,7 +91,7 @@ def read(path, state=MODEL):
 def verify(path):
     """Complaints about digests that are not what they should be."""
     with h5py.File(path, 'r') as file:
-        wrong = [state for state in STATES if (state_digests(file, state) != file[f'digest/{state}'][()]).any()]
+        wrong = [state for state in states(file) if (state_digests(file, state) != file[f'digest/{state}'][()]).any()]
         wrong += ['meta'] if file_digest(file) != numpy.uint64(file['meta'].attrs['digest']) else []
     return [f'{path}: digest of {state} is not what numpy finds' for state in wrong]
 
