@@ -190,13 +190,13 @@ struct sh_kernel_table {
      * Errors: those of run that shapes and libraries alone tell. NULL: nothing to do. */
     sh_kernel prepare;
     /* Initial values, beside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits on
-     * every device.   out  out  [n], on the device; written behind what is in the queue */
+     * every device.   out  out  [n], on the device; written after what is in the queue */
     sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
     /* Beside the program: the sums (mixsum.h) of parts of SH_MIXSUM_PART of n floats, the last one shorter.
-     *   sums  out  [parts], in memory of the device or pinned; written behind what is in the queue
+     *   sums  out  [parts], in memory of the device or pinned; written after what is in the queue
      * NULL: the data is in host memory, and has sh_mixsum(). */
     sh_rc (*mixsum)(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
-    /* A look for damage, beside the program, behind what is in the queue. The device keeps SH_DAMAGE_SLOTS numbers, zeros at
+    /* A look for damage, beside the program, after what is in the queue. The device keeps SH_DAMAGE_SLOTS numbers, zeros at
      * first, that count_bad (how many of [n] are not finite) and sum_words (of all words of the memory, each mixed with its
      * place; 8-byte aligned) add to; take_slots hands the first n out to pinned memory and sets them to zero. NULL where the
      * host can look itself. */

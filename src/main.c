@@ -2,7 +2,7 @@
 #include "src/base/library.h"
 #include "src/base/log.h"
 #include "src/cmd/cmd.h"
-#include "src/fault/fault.h"
+#include "src/job/job.h"
 #include "src/mesh/mesh.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
             return SH_OK;
         }
     if (cmd->stops) {
-        sh_rc rc = sh_fault_listen();
+        sh_rc rc = sh_job_listen();
 
         if (rc != SH_OK)
             return report(rc);

@@ -94,12 +94,12 @@ struct sh_ckpt_keep {
     int64_t every;
 };
 
-/* Where the time of a save goes. Behind the training, a phase's seconds are those of its thread alone, without what
+/* Where the time of a save goes. Of an asynchronous save, a phase's seconds are those of its thread alone, without what
  * lies between the end of a stage and the step after which the ranks learn of it. */
 enum sh_ckpt_phase {
     SH_CKPT_LAYOUT,         /* of the file by rank 0 */
     SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
-    SH_CKPT_WRITE,          /* the data, and its way to the disk; by the direct road also the sums of what is written */
+    SH_CKPT_WRITE,          /* the data, and its way to the disk; with direct I/O also the sums of what is written */
     SH_CKPT_SYNC,           /* fsync: what was still under way */
     SH_CKPT_VERIFY,         /* index and data read back */
     SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */
@@ -111,11 +111,11 @@ struct sh_ckpt_times {
 
 /* How a save is done. */
 struct sh_ckpt_options {
-    enum sh_cfg_io road;    /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
+    enum sh_cfg_io io_method;    /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
     const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
-    int writers_per_node;   /* by the direct road, which the others pass their parts to through memory; AUTO: each rank
+    int writers_per_node;   /* with direct I/O, which the others pass their parts to through memory; AUTO: each rank
                                writes where its ranges in the file are long, else 2 a node; at least a node's ranks: each
                                writes */
     int ranks_per_node;     /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
@@ -123,29 +123,29 @@ struct sh_ckpt_options {
                                its name. From the disk: written and read past the page cache. From the cache: through it,
                                so that ranks of one node see what the kernel holds. Of any: the index is read back */
     double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
-    int threads;            /* that may sum blocks while training waits; behind it, one does */
+    int threads;            /* that may sum blocks while training waits; an asynchronous save uses one */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */
     struct sh_ckpt_times *times; /* (optional) set when the save succeeds; lent until then */
 };
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes);
 
-/* The same behind the training: begin, then poll between steps until it is done, then end; end also after a failure or to
- * give up. The set with its memory and `folder` are lent until the end, and the memory must not change. By the direct road
+/* The same asynchronously: begin, then poll between steps until it is done, then end; end also after a failure or to
+ * give up. The set with its memory and `folder` are lent until the end, and the memory must not change. With direct I/O
  * only. All collective, begin and poll agreed with the errors of sh_ckpt_save.
  *   wait   in   come back only when done
  *   *done  out  committed: the file is there, *bytes is its size; 0 before
  * Cost between steps: one sum of an int while a stage runs; in between, once a save each, the sums of the blocks are added
  * up and the index is sent to all. A thread of rank 0 uses HDF5: until the end nobody else may. */
-struct sh_ckpt_behind;
-sh_rc sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                           const struct sh_ckpt_options *options, struct sh_ckpt_behind **out);
-sh_rc sh_ckpt_behind_poll(struct sh_ckpt_behind *b, bool wait, bool *done, int64_t *bytes);
-void sh_ckpt_behind_end(struct sh_ckpt_behind *b); /* NULL: nothing */
+struct sh_ckpt_async;
+sh_rc sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                           const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
+sh_rc sh_ckpt_async_poll(struct sh_ckpt_async *b, bool wait, bool *done, int64_t *bytes);
+void sh_ckpt_async_end(struct sh_ckpt_async *b); /* NULL: nothing */
 
 /* Whether that is possible in an existing folder, to be asked before a run begins. Collective, agreed. Errors:
  * SH_E_USAGE: a file system that needs MPI-IO. */
-sh_rc sh_ckpt_behind_check(const char *folder, const struct sh_ckpt_options *options);
+sh_rc sh_ckpt_async_check(const char *folder, const struct sh_ckpt_options *options);
 
 /* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing,
  * extra, of other shape: SH_E_DATA naming them with both shapes; a state of the set that the file lacks: SH_E_DATA naming
@@ -214,7 +214,7 @@ sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out);
 sh_rc sh_ckpt_extract(const char *path, const char *name, const char *state, const char *out_path);
 
 /* Whether the rule keeps the checkpoint of `step`: `good` is the step of the newest one known to be valid, `newer` how
- * many there are from it down to this one. The good one and those behind it always stay. Local, no state. */
+ * many there are from it down to this one. The good one and older ones always stay. Local, no state. */
 bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer);
 
 /* Delete what the rule does not keep, after the checkpoint of step `good` was committed. A file that holds another step

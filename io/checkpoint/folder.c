@@ -27,7 +27,7 @@ static int64_t step_of_name(const char *name)
 }
 
 /* ".step-00001000.h5.<16 hex digits>.tmp", as sh_file_temp_name() makes them, and what MPI-IO puts beside such a file
- * and leaves there when it is killed: Open MPI ".data.<rank>" and ".metadata.<rank>" behind the whole name. */
+ * and leaves there when it is killed: Open MPI ".data.<rank>" and ".metadata.<rank>" after the whole name. */
 static bool is_unfinished(const char *name)
 {
     char base[64];

@@ -8,8 +8,8 @@
 #include <hdf5.h>
 #include <mpi.h>
 
-/* Before other calls, in each thread; again without effect: HDF5 prints nothing itself and loads no plug-ins, whatever
- * the environment or a file asks for. */
+/* Call first in every thread; idempotent. Silences HDF5's error stack and disables plug-ins, whatever the environment
+ * or a file asks for. */
 sh_rc sh_ckpt_h5_start(void);
 
 /* A name by which HDF5 can open a file that is open as fd; returns it. */

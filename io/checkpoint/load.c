@@ -2,7 +2,7 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/edge.h"
-#include "io/checkpoint/spans.h"
+#include "io/checkpoint/extents.h"
 #include "io/move/deadline.h"
 #include "io/move/replicas.h"
 #include "src/base/hash.h"
@@ -25,7 +25,7 @@ struct load {
     struct sh_file_direct file;
     int64_t *place; /* [set->n_tensors]: of each tensor in the index */
     struct sh_ckpt_index index;
-    struct sh_ckpt_spans wanted;
+    struct sh_ckpt_extents wanted;
     bool share; /* ranks that want the same read it together */
     struct sh_move_replicas replicas;
     struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
@@ -107,20 +107,20 @@ static sh_rc open_data(struct load *l)
 /* The list of extents that this rank wants, cut at blocks. */
 static sh_rc plan_reads(struct load *l)
 {
-    return sh_ckpt_spans_of_set(&l->wanted, l->set, &l->index, l->place);
+    return sh_ckpt_extents_of_set(&l->wanted, l->set, &l->index, l->place);
 }
 
 /* Ranks that want exactly the same extents are replicas of one shard. The request's hash finds them without knowing the
  * mesh. Collective. */
 static sh_rc find_replicas(struct load *l)
 {
-    uint64_t wish = 0;
+    uint64_t wanted = 0;
     for (int i = 0; i < l->wanted.n; i++) {
-        const struct sh_ckpt_span *s = &l->wanted.span[i];
+        const struct sh_ckpt_extent *s = &l->wanted.extent[i];
         int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems, sh_floats_elem_bytes(s->data)};
-        wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
+        wanted = sh_mix64(wanted ^ sh_hash64(what, sizeof what));
     }
-    return l->share ? sh_move_replicas_find(wish, &l->replicas) : SH_OK;
+    return l->share ? sh_move_replicas_find(wanted, &l->replicas) : SH_OK;
 }
 
 /* Past the page cache, except when ranks read the same bytes: those of one node then share what is in it. */
@@ -128,7 +128,7 @@ static sh_rc choose_way(struct load *l)
 {
     long long elems[2] = {0};
     for (int i = 0; i < l->wanted.n; i++)
-        elems[0] += l->wanted.span[i].elems;
+        elems[0] += l->wanted.extent[i].elems;
     elems[0] /= l->replicas.size;
     for (int64_t i = 0; i < l->index.n; i++)
         elems[1] += l->rank == 0 ? l->index.entry[i].elems * l->index.states.n : 0;
@@ -142,22 +142,22 @@ static sh_rc choose_way(struct load *l)
 static void read_turn(struct load *l, int first, sh_rc *rc)
 {
     int begin = first + l->replicas.rank * TURN, left = l->wanted.n - begin;
-    struct sh_ckpt_spans turn = {.span = l->wanted.span + begin, .n = left < TURN ? left : TURN};
+    struct sh_ckpt_extents turn = {.extent = l->wanted.extent + begin, .n = left < TURN ? left : TURN};
     if (left > 0 && *rc == SH_OK)
-        *rc = sh_ckpt_spans_read(&turn, &l->file, &l->index);
+        *rc = sh_ckpt_extents_read(&turn, &l->file, &l->index);
 }
 
 /* Each turn is broadcast by the replica that has read it. The others check what they get: the network may damage it
  * too. */
-static sh_rc hand_round(struct load *l, int first, sh_rc *rc)
+static sh_rc broadcast_round(struct load *l, int first, sh_rc *rc)
 {
     const struct sh_move_replicas *r = &l->replicas;
     for (int i = first; i < first + r->size * TURN && i < l->wanted.n; i++) {
-        struct sh_ckpt_span *s = &l->wanted.span[i];
+        struct sh_ckpt_extent *s = &l->wanted.extent[i];
         int root = (i - first) / TURN;
-        SH_TRY(sh_move_replicas_hand(r, root, s->data, s->elems));
+        SH_TRY(sh_move_replicas_broadcast(r, root, s->data, s->elems));
         if (root != r->rank && *rc == SH_OK)
-            *rc = sh_ckpt_span_check(s, &l->index, l->path);
+            *rc = sh_ckpt_extent_check(s, &l->index, l->path);
     }
     return SH_OK;
 }
@@ -170,7 +170,7 @@ static sh_rc read_together(struct load *l)
     int any;
     for (int first = 0; first < l->wanted.n; first += l->replicas.size * TURN) {
         read_turn(l, first, &own);
-        SH_TRY(hand_round(l, first, &handed));
+        SH_TRY(broadcast_round(l, first, &handed));
     }
     SH_TRY(sh_move_replicas_any(&l->replicas, own != SH_OK, &any));
     /* What a replica that failed has handed on is no reason of its own. */
@@ -179,14 +179,14 @@ static sh_rc read_together(struct load *l)
 
 static sh_rc read_data(struct load *l)
 {
-    return l->replicas.size > 1 ? read_together(l) : sh_ckpt_spans_read(&l->wanted, &l->file, &l->index);
+    return l->replicas.size > 1 ? read_together(l) : sh_ckpt_extents_read(&l->wanted, &l->file, &l->index);
 }
 
 /* Whole blocks have been compared already. */
 static void add_edges(struct load *l)
 {
     for (int i = 0; i < l->wanted.n; i++) {
-        const struct sh_ckpt_span *s = &l->wanted.span[i];
+        const struct sh_ckpt_extent *s = &l->wanted.extent[i];
         if (s->elems == sh_ckpt_block_elems(s->entry->elems, s->block))
             continue;
         l->parts.part = sh_grow(l->parts.part, l->parts.n, &l->parts.cap, sizeof *l->parts.part);
@@ -265,7 +265,7 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
     if (l.file.fd >= 0)
         close(l.file.fd);
     sh_move_replicas_free(&l.replicas);
-    sh_ckpt_spans_free(&l.wanted);
+    sh_ckpt_extents_free(&l.wanted);
     free(l.place);
     free(l.parts.part);
     sh_ckpt_index_free(&l.index);

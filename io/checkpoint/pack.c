@@ -2,7 +2,7 @@
 
 #include "io/checkpoint/clean.h"
 #include "io/checkpoint/digest.h"
-#include "io/checkpoint/spans.h"
+#include "io/checkpoint/extents.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -381,7 +381,7 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     SH_TRY(check_places(r, index));
     SH_TRY(take_digests(r, h.blocks, index));
     if (r->bytes > 0 && index->minor <= SH_CKPT_MINOR) /* a later version may add to it */
-        return refuse(r, "it goes on behind its end");
+        return refuse(r, "it continues past its end");
     if (index->sum != sh_ckpt_index_digest(index))
         return sh_fail(SH_E_DATA, "%s: its meta data does not match its digest: the file is damaged; take an earlier "
                        "checkpoint", r->path);

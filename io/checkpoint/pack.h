@@ -34,7 +34,7 @@ bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *
 bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_index *b);
 
 /* Believes nothing: every length is compared with what is left and every place with file_bytes, tensors overlap neither
- * each other nor what is before and behind them, texts have no zero bytes, names can be printed and are different, the
+ * each other nor what is before and after them, texts have no zero bytes, names can be printed and are different, the
  * numbers are in range, and meta data, names, shapes and sums match the digest over them.
  * An index with structure_bytes must have all bytes between them and `end` for its tensors.
  *   end   in   where data ends: of the index at the end of a file its place, else file_bytes

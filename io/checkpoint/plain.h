@@ -1,5 +1,5 @@
 /* Looking at one object of a file that may be damaged or made to harm. Only what a checkpoint needs is let through:
- * data that lies in this file, in one piece, unfiltered, behind hard links. Local. */
+ * data that lies in this file, in one piece, unfiltered, reached by hard links. Local. */
 #ifndef IO_CHECKPOINT_PLAIN_H
 #define IO_CHECKPOINT_PLAIN_H
 
@@ -15,7 +15,7 @@ struct sh_ckpt_plain {
 };
 
 /* Before HDF5 sees the file: a finished HDF5 file of the 1.10 format whose length is the one that it says.
- * Errors: SH_E_DATA: something else, unfinished, cut, or with bytes behind its end. */
+ * Errors: SH_E_DATA: something else, unfinished, cut, or with bytes past its end. */
 sh_rc sh_ckpt_plain_file(int fd, const char *path, int64_t bytes);
 
 /* A data set of `type`; a type of H5T_STRING class means any fixed-length text. Every part of `name` is checked to be a
@@ -29,7 +29,7 @@ sh_rc sh_ckpt_plain_number(hid_t file, const char *path, const char *name, void 
 /* A scalar attribute of /meta: a text of fixed length that must be `word`. */
 sh_rc sh_ckpt_plain_word(hid_t file, const char *path, const char *name, const char *word);
 
-/* A group behind hard links. Closed with H5Gclose. */
+/* A group reached by hard links. Closed with H5Gclose. */
 sh_rc sh_ckpt_plain_group(hid_t file, const char *path, const char *name, hid_t *group);
 
 #endif

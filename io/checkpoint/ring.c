@@ -31,7 +31,7 @@ struct head {
     struct state slot[SLOTS];
 };
 enum { HEAD_BYTES = 4096, RING_BYTES = HEAD_BYTES + SLOTS * SLOT_BYTES };
-_Static_assert(sizeof(struct head) <= HEAD_BYTES, "the slots begin behind the head, at a page");
+_Static_assert(sizeof(struct head) <= HEAD_BYTES, "the slots begin after the head, at a page");
 
 struct sh_ckpt_ring {
     struct head *head;

@@ -1,5 +1,5 @@
-/* A ring of slots in memory that neighbouring ranks of a node share: they put their parts of a row of chunks of the
- * file into it, and one of them, the writer, takes the chunks out when they are full. Chunk `job` goes through slot
+/* A ring of slots in memory that neighbouring ranks of a node share: they copy their parts of a row of chunks of
+ * the file into it, and one of them, the writer, writes a chunk once it is complete. Chunk `job` goes through slot
  * job % SH_CKPT_RING_SLOTS.
  *
  * Each thread: enter, copy, add; the writer then: wait, write, leave. All but create local, by any thread, without MPI.

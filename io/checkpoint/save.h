@@ -1,9 +1,9 @@
-/* A save while it goes on: its stages in one table, so that the same ones run one after the other in front of the
- * training or, those that are local, behind it in a thread. */
+/* A save while it goes on: its stages in one table, so that the same ones run one after the other,
+ * synchronously or, those that are local, in a thread beside the training. */
 #ifndef IO_CHECKPOINT_SAVE_H
 #define IO_CHECKPOINT_SAVE_H
 
-#include "io/checkpoint/spans.h"
+#include "io/checkpoint/extents.h"
 #include "io/checkpoint/writers.h"
 #include "io/move/deadline.h"
 
@@ -14,15 +14,15 @@ struct sh_ckpt_saving {
     struct sh_ckpt_set set;          /* its arrays and memory lent */
     struct sh_ckpt_options options;
     int rank, world;
-    enum sh_cfg_io road;             /* SH_IO_MPIIO or SH_IO_DIRECT, the same on all ranks */
+    enum sh_cfg_io io_method;             /* SH_IO_MPIIO or SH_IO_DIRECT, the same on all ranks */
     char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": nothing created yet */
     int fd;                          /* of temp, open from before the first write: see the sync stage */
     int memory;                      /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */
     long long *covered;              /* [tensors] elements that the ranks hold together */
     struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written;    /* as found in the file */
-    struct sh_ckpt_spans spans;      /* of the set, in `index` */
-    struct sh_ckpt_writers writers;  /* by the direct road */
+    struct sh_ckpt_extents extents;      /* of the set, in `index` */
+    struct sh_ckpt_writers writers;  /* with direct I/O */
     int64_t bytes;
     struct sh_ckpt_times times;
     struct sh_move_deadline *deadline;

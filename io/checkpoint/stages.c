@@ -4,7 +4,7 @@
 #include "io/checkpoint/h5.h"
 #include "io/checkpoint/misnamed.h"
 #include "io/checkpoint/pack.h"
-#include "io/checkpoint/road.h"
+#include "io/checkpoint/io_method.h"
 #include "io/checkpoint/write.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
@@ -41,10 +41,10 @@ static sh_rc prepare(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_file_make_folder(s->folder) : SH_OK;
 }
 
-/* Collective: see sh_ckpt_road_choose(). */
-static sh_rc choose_road(struct sh_ckpt_saving *s)
+/* Collective: see sh_ckpt_io_method_choose(). */
+static sh_rc choose_io_method(struct sh_ckpt_saving *s)
 {
-    return sh_ckpt_road_choose(s->folder, &s->options, &s->road);
+    return sh_ckpt_io_method_choose(s->folder, &s->options, &s->io_method);
 }
 
 /* The extents that this rank writes, and how many elements of each tensor it covers, for add_digests() to compare. */
@@ -53,23 +53,23 @@ static sh_rc list_spans(struct sh_ckpt_saving *s)
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
     for (int i = 0; i < s->set.n_pieces; i++)
         s->covered[s->set.pieces[i].tensor] += s->set.pieces[i].elems;
-    return sh_ckpt_spans_of_set(&s->spans, &s->set, &s->index, NULL);
+    return sh_ckpt_extents_of_set(&s->extents, &s->set, &s->index, NULL);
 }
 
-/* Sums are made from memory, on this road before the data is given away: what is compared at the end covers the whole
+/* Sums are made from memory, with this method before the data is given away: what is compared at the end covers the whole
  * way to the disk. */
 static sh_rc sum_blocks(struct sh_ckpt_saving *s)
 {
-    return s->road == SH_IO_MPIIO ? sh_ckpt_spans_sum(&s->spans, s->options.threads) : SH_OK;
+    return s->io_method == SH_IO_MPIIO ? sh_ckpt_extents_sum(&s->extents, s->options.threads) : SH_OK;
 }
 
 /* When all ranks have written all that they hold, and so have all their sums. */
 static sh_rc add_digests(struct sh_ckpt_saving *s)
 {
-    sh_rc changed = sh_ckpt_spans_compare(&s->spans);
-    for (int i = 0; i < s->spans.n; i++) {
-        const struct sh_ckpt_span *span = &s->spans.span[i];
-        s->index.digest[span->state][span->entry->first_block + span->block] += span->sum;
+    sh_rc changed = sh_ckpt_extents_compare(&s->extents);
+    for (int i = 0; i < s->extents.n; i++) {
+        const struct sh_ckpt_extent *extent = &s->extents.extent[i];
+        s->index.digest[extent->state][extent->entry->first_block + extent->block] += extent->sum;
     }
     /* How many elements all ranks cover together. More or fewer than the tensor has means that two ranks write one
      * element, or that none does. */
@@ -92,7 +92,7 @@ static sh_rc create_file(struct sh_ckpt_saving *s)
     if (s->rank != 0)
         return SH_OK;
     char *temp = sh_file_temp_name(s->path);
-    sh_rc rc = sh_ckpt_road_create(temp, s->options.hints, &fd);
+    sh_rc rc = sh_ckpt_io_method_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
         strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
     free(temp);
@@ -129,15 +129,15 @@ static sh_rc open_file(struct sh_ckpt_saving *s)
 /* Only for direct writes; MPI-IO chooses its own aggregators. */
 static sh_rc choose_writers(struct sh_ckpt_saving *s)
 {
-    if (s->road != SH_IO_DIRECT)
+    if (s->io_method != SH_IO_DIRECT)
         return SH_OK;
-    return sh_ckpt_writers_choose(&s->writers, &s->spans, s->options.writers_per_node, s->options.ranks_per_node);
+    return sh_ckpt_writers_choose(&s->writers, &s->extents, s->options.writers_per_node, s->options.ranks_per_node);
 }
 
 /* Collective in time only: each rank writes its own pieces through its own handle. */
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
-    if (s->road != SH_IO_MPIIO)
+    if (s->io_method != SH_IO_MPIIO)
         return SH_OK;
     return sh_ckpt_write_pieces(s->temp, &s->set, &s->index, s->options.hints);
 }
@@ -146,7 +146,7 @@ static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 static sh_rc write_direct(struct sh_ckpt_saving *s)
 {
     struct sh_file_direct file;
-    if (s->road != SH_IO_DIRECT)
+    if (s->io_method != SH_IO_DIRECT)
         return SH_OK;
     /* Read back from the cache later, so the data has to be in it; else past the page cache, which it would only fill.
      */
@@ -154,7 +154,7 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
         sh_file_cached_open(s->temp, s->fd, &file);
     else
         sh_file_direct_open(s->temp, s->fd, true, &file);
-    sh_rc rc = sh_ckpt_spans_write(&s->spans, &s->writers, &file);
+    sh_rc rc = sh_ckpt_extents_write(&s->extents, &s->writers, &file);
     sh_file_direct_close(&file);
     return rc;
 }
@@ -224,7 +224,7 @@ static sh_rc retain(struct sh_ckpt_saving *s)
  * any stage leaves the older checkpoints as they are. */
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
-    {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_road},
+    {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_io_method},
     {.name = "listing what to write", .phase = SH_CKPT_LAYOUT, .local = true, .run = list_spans},
     {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .run = create_file},
     {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},

@@ -5,7 +5,7 @@
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/pack.h"
 #include "io/file/file.h"
-#include "io/move/crew.h"
+#include "io/move/pool.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static sh_rc write_file(struct stream *s, const char *folder)
     SH_TRY(refuse_existing(s));
     SH_TRY(create(s));
     list_jobs(s);
-    SH_TRY(sh_move_crew_run(s->n, THREADS, 2 * BLOCK_BYTES, write_block, s));
+    SH_TRY(sh_move_pool_run(s->n, THREADS, 2 * BLOCK_BYTES, write_block, s));
     SH_TRY(sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index));
     SH_TRY(sh_file_sync(s->fd, s->temp));
     SH_TRY(verify(s));

@@ -1,12 +1,12 @@
 /* Spans between memory and file. They are small where tensors are small, and begin anywhere; the file is moved in large
  * pieces, past the page cache, several at a time. Each piece goes through a buffer of its thread, which stays in the
  * cache: the copy costs a tenth of what pages of the page cache would (measured: see doc/performance.md). */
-#include "io/checkpoint/spans.h"
+#include "io/checkpoint/extents.h"
 
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/writers.h"
 #include "io/file/file.h"
-#include "io/move/crew.h"
+#include "io/move/pool.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 enum { CHUNK_BYTES = SH_CKPT_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
 enum { CACHED_BYTES = 128 << 10 };
 
-/* A contiguous range of the file; `first` is the span in which it begins. Written for several ranks: the first span of
- * this one that ends behind its begin. */
+/* A contiguous range of the file; `first` is the extent in which it begins. Written for several ranks: the first extent of
+ * this one that ends after its begin. */
 struct chunk {
     int64_t offset, bytes;
     int first;
@@ -24,7 +24,7 @@ struct chunk {
 
 /* Chunks are made by one of the two functions below, and worked off by the thread pool. */
 struct transfer {
-    struct sh_ckpt_spans *spans;
+    struct sh_ckpt_extents *extents;
     const struct sh_file_direct *file;
     const struct sh_ckpt_index *index;     /* reading */
     const struct sh_ckpt_writers *writers; /* writing */
@@ -46,12 +46,12 @@ static bool continues(const struct transfer *t, int64_t at)
 }
 
 /* In the file. */
-static int64_t end_of(const struct sh_ckpt_span *s)
+static int64_t end_of(const struct sh_ckpt_extent *s)
 {
-    return sh_ckpt_span_at(s) + s->elems * 4;
+    return sh_ckpt_extent_at(s) + s->elems * 4;
 }
 
-/* Writes: cut where the file is aligned, wherever in a span that is. */
+/* Writes: cut where the file is aligned, wherever in an extent that is. */
 static void cut_at_multiples(struct transfer *t)
 {
     for (int i = 0, first = 0; i < t->writers->n_ranges; i++) {
@@ -60,7 +60,7 @@ static void cut_at_multiples(struct transfer *t)
             /* The next multiple of CHUNK_BYTES: with 8 MiB chunks, a range at 1 MiB gets chunks of 7 MiB, then 8 MiB
              * each, all ending at aligned places. */
             int64_t next = at - at % CHUNK_BYTES + CHUNK_BYTES, n = (next < end ? next : end) - at;
-            while (first < t->spans->n && end_of(&t->spans->span[first]) <= at)
+            while (first < t->extents->n && end_of(&t->extents->extent[first]) <= at)
                 first++;
             begin_chunk(t, at, first);
             t->chunk[t->n - 1].bytes = n;
@@ -69,21 +69,21 @@ static void cut_at_multiples(struct transfer *t)
     }
 }
 
-/* Reads: whole spans, so that each is summed by one thread. */
+/* Reads: whole extents, so that each is summed by one thread. */
 static void cut_at_spans(struct transfer *t)
 {
-    for (int i = 0; i < t->spans->n; i++) {
-        int64_t at = sh_ckpt_span_at(&t->spans->span[i]), n = t->spans->span[i].elems * 4;
+    for (int i = 0; i < t->extents->n; i++) {
+        int64_t at = sh_ckpt_extent_at(&t->extents->extent[i]), n = t->extents->extent[i].elems * 4;
         if (!continues(t, at) || t->chunk[t->n - 1].bytes + n > CHUNK_BYTES)
             begin_chunk(t, at, i);
         t->chunk[t->n - 1].bytes += n;
     }
 }
 
-/* Part of a span into the buffer, summed as it comes into the cache. Its other parts may be another thread's. The sum is
+/* Part of an extent into the buffer, summed as it comes into the cache. Its other parts may be another thread's. The sum is
  * of the state itself, so that a buffer that changes is found when the file is read back; where early sums are of the
  * state, it is of the buffer, the last place before the disk. */
-static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char *to)
+static void give_part(struct sh_ckpt_extent *s, int64_t skip, int64_t bytes, char *to)
 {
     uint64_t sum = 0;
     /* In pieces that the cache holds between the copy and the sum. */
@@ -94,7 +94,7 @@ static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char 
         sh_floats_get(from, n / 4, here);
         sum += sh_ckpt_digest_floats(s->seed, s->block, s->early ? given : from, s->at + at / 4, n / 4);
     }
-    /* Several threads may have parts of one span when a chunk ends in it. Addition commutes, so relaxed is enough. */
+    /* Several threads may have parts of one extent when a chunk ends in it. Addition commutes, so relaxed is enough. */
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
 }
 
@@ -102,9 +102,9 @@ static void give_part(struct sh_ckpt_span *s, int64_t skip, int64_t bytes, char 
 static int64_t give_own(const struct transfer *t, const struct chunk *c, char *buffer)
 {
     int64_t given = 0, end = c->offset + c->bytes, origin = sh_file_align_down(c->offset);
-    for (int i = c->first; i < t->spans->n && sh_ckpt_span_at(&t->spans->span[i]) < end; i++) {
-        struct sh_ckpt_span *s = &t->spans->span[i];
-        int64_t at = sh_ckpt_span_at(s), from = at > c->offset ? at : c->offset, to = end_of(s) < end ? end_of(s) : end;
+    for (int i = c->first; i < t->extents->n && sh_ckpt_extent_at(&t->extents->extent[i]) < end; i++) {
+        struct sh_ckpt_extent *s = &t->extents->extent[i];
+        int64_t at = sh_ckpt_extent_at(s), from = at > c->offset ? at : c->offset, to = end_of(s) < end ? end_of(s) : end;
         give_part(s, from - at, to - from, buffer + (from - origin));
         given += to - from;
     }
@@ -123,7 +123,7 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 /* Whether this rank has data in the chunk. */
 static bool has_part(const struct transfer *t, const struct chunk *c)
 {
-    return c->first < t->spans->n && sh_ckpt_span_at(&t->spans->span[c->first]) < c->offset + c->bytes;
+    return c->first < t->extents->n && sh_ckpt_extent_at(&t->extents->extent[c->first]) < c->offset + c->bytes;
 }
 
 /* All ranks of the group work off the same chunks in the same order, so the oldest that is not written always has its
@@ -152,7 +152,7 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
 }
 
 /* Only a whole block has a digest of its own; parts are compared by check_edges() in load.c. */
-static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *index, const char *path)
+static sh_rc compare(const struct sh_ckpt_extent *s, const struct sh_ckpt_index *index, const char *path)
 {
     const struct sh_ckpt_entry *e = s->entry;
     bool whole = s->elems == sh_ckpt_block_elems(e->elems, s->block);
@@ -162,19 +162,19 @@ static sh_rc compare(const struct sh_ckpt_span *s, const struct sh_ckpt_index *i
 }
 
 /* Sum what is in memory, as when another replica has read it. */
-static void sum_data(struct sh_ckpt_span *s)
+static void sum_data(struct sh_ckpt_extent *s)
 {
     s->sum = sh_ckpt_digest_floats(s->seed, s->block, s->data, s->at, s->elems);
 }
 
-sh_rc sh_ckpt_span_check(struct sh_ckpt_span *s, const struct sh_ckpt_index *index, const char *path)
+sh_rc sh_ckpt_extent_check(struct sh_ckpt_extent *s, const struct sh_ckpt_index *index, const char *path)
 {
     sum_data(s);
     return compare(s, index, path);
 }
 
 /* From the buffer to its place, and compare. No place: it is only verified. */
-static sh_rc take_span(const struct transfer *t, struct sh_ckpt_span *s, const float *from)
+static sh_rc take_span(const struct transfer *t, struct sh_ckpt_extent *s, const float *from)
 {
     if (!sh_floats_none(s->data))
         sh_floats_put(s->data, s->elems, from);
@@ -182,7 +182,7 @@ static sh_rc take_span(const struct transfer *t, struct sh_ckpt_span *s, const f
     return compare(s, t->index, t->file->path);
 }
 
-/* A job: one large read past the page cache, then its spans one by one. */
+/* A job: one large read past the page cache, then its extents one by one. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
@@ -191,14 +191,14 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
     SH_TRY(sh_file_direct_read(t->file, buffer, c->offset, c->offset + c->bytes));
     if (c->offset % 4 != 0) /* other writers of HDF5 may put floats anywhere */
         from = memmove(buffer, from, (size_t)c->bytes);
-    struct sh_ckpt_span *s = &t->spans->span[c->first];
+    struct sh_ckpt_extent *s = &t->extents->extent[c->first];
     for (int64_t done = 0; done < c->bytes; done += s->elems * 4, s++)
         SH_TRY(take_span(t, s, (const float *)(const void *)(from + done)));
     return SH_OK;
 }
 
 /* Through the page cache, in pieces that are still in this core's cache when they are summed. */
-static sh_rc read_span(const struct transfer *t, struct sh_ckpt_span *s, char *buffer)
+static sh_rc read_span(const struct transfer *t, struct sh_ckpt_extent *s, char *buffer)
 {
     int64_t n;
     s->sum = 0;
@@ -206,7 +206,7 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_span *s, char *b
         n = s->elems * 4 - at < CACHED_BYTES ? s->elems * 4 - at : CACHED_BYTES;
         struct sh_floats data = sh_floats_at(s->data, at / 4);
         float *to = data.whole ? data.whole : (float *)(void *)buffer;
-        SH_TRY(sh_file_read(t->file->fd, t->file->path, to, n, sh_ckpt_span_at(s) + at));
+        SH_TRY(sh_file_read(t->file->fd, t->file->path, to, n, sh_ckpt_extent_at(s) + at));
         if (data.high)
             sh_floats_put(data, n / 4, to);
         s->sum += sh_ckpt_digest_part(s->seed, s->block, to, s->at + at / 4, n / 4);
@@ -214,12 +214,12 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_span *s, char *b
     return compare(s, t->index, t->file->path);
 }
 
-/* A job: the spans of a chunk, each by reads of its own. The page cache joins them. */
+/* A job: the extents of a chunk, each by reads of its own. The page cache joins them. */
 static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
-    struct sh_ckpt_span *s = &t->spans->span[c->first];
+    struct sh_ckpt_extent *s = &t->extents->extent[c->first];
     for (int64_t done = 0; done < c->bytes; done += s->elems * 4, s++)
         SH_TRY(read_span(t, s, buffer));
     return SH_OK;
@@ -228,39 +228,39 @@ static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
 /* Frees the chunks in any case. */
 static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
-    sh_rc rc = sh_move_crew_run(t->n, TRANSFERS, buffer_bytes, work, t);
+    sh_rc rc = sh_move_pool_run(t->n, TRANSFERS, buffer_bytes, work, t);
     free(t->chunk);
     return rc;
 }
 
 /* Returns when all of this rank's data is written, as its thread or through its group's writer. Spans have their sums
  * then. */
-sh_rc sh_ckpt_spans_write(struct sh_ckpt_spans *spans, const struct sh_ckpt_writers *writers,
+sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_ckpt_writers *writers,
                           const struct sh_file_direct *file)
 {
-    struct transfer t = {.spans = spans, .file = file, .writers = writers};
+    struct transfer t = {.extents = extents, .file = file, .writers = writers};
     cut_at_multiples(&t);
     return writers->ring ? run(&t, 0, pass_chunk) : run(&t, BUFFER_BYTES, write_chunk);
 }
 
-/* Every span is read, summed and, if it is a whole block, compared. */
-sh_rc sh_ckpt_spans_read(struct sh_ckpt_spans *spans, const struct sh_file_direct *file, const struct sh_ckpt_index *index)
+/* Every extent is read, summed and, if it is a whole block, compared. */
+sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file, const struct sh_ckpt_index *index)
 {
-    struct transfer t = {.spans = spans, .file = file, .index = index};
+    struct transfer t = {.extents = extents, .file = file, .index = index};
     cut_at_spans(&t);
     return file->direct < 0 ? run(&t, CACHED_BYTES, read_cached_chunk) : run(&t, BUFFER_BYTES, read_chunk);
 }
 
-static sh_rc sum_span(void *arg, int64_t job, char *buffer)
+static sh_rc sum_extent(void *arg, int64_t job, char *buffer)
 {
-    struct sh_ckpt_span *s = &((struct sh_ckpt_spans *)arg)->span[job];
+    struct sh_ckpt_extent *s = &((struct sh_ckpt_extents *)arg)->extent[job];
     (void)buffer;
     sum_data(s);
     return SH_OK;
 }
 
 /* Before MPI-IO writes, which has no place to sum on the way. */
-sh_rc sh_ckpt_spans_sum(struct sh_ckpt_spans *spans, int threads)
+sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, int threads)
 {
-    return sh_move_crew_run(spans->n, threads, 0, sum_span, spans);
+    return sh_move_pool_run(extents->n, threads, 0, sum_extent, extents);
 }

@@ -1,7 +1,7 @@
 #include "io/checkpoint/index.h"
 
 #include "io/checkpoint/digest.h"
-#include "io/checkpoint/spans.h"
+#include "io/checkpoint/extents.h"
 #include "io/file/file.h"
 
 #include <fcntl.h>
@@ -53,7 +53,7 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
                            bool from_disk)
 {
-    struct sh_ckpt_spans spans = {0};
+    struct sh_ckpt_extents extents = {0};
     struct sh_file_direct file;
     if (from_disk)
         sh_file_direct_open(path, fd, false, &file);
@@ -61,9 +61,9 @@ sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char
         sh_file_cached_open(path, fd, &file);
     if (from_disk && file.direct < 0)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* from the disk if the kernel can */
-    sh_ckpt_spans_of_share(&spans, index, part, parts);
-    sh_rc rc = sh_ckpt_spans_read(&spans, &file, index);
-    sh_ckpt_spans_free(&spans);
+    sh_ckpt_extents_of_share(&extents, index, part, parts);
+    sh_rc rc = sh_ckpt_extents_read(&extents, &file, index);
+    sh_ckpt_extents_free(&extents);
     sh_file_direct_close(&file);
     return rc;
 }

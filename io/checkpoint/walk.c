@@ -49,7 +49,7 @@ static sh_rc read_text(const struct reader *r, const char *name, char **text)
     /* The digest covers the text; what pads it is zero, or was damaged. */
     for (int64_t i = (int64_t)strlen(*text); i < p.bytes; i++)
         if ((*text)[i] != '\0')
-            return sh_fail(SH_E_DATA, "%s: %s goes on behind its end: the file is damaged; take an earlier checkpoint",
+            return sh_fail(SH_E_DATA, "%s: %s continues past its end: the file is damaged; take an earlier checkpoint",
                            r->path, name);
     return SH_OK;
 }

@@ -5,7 +5,7 @@
 #include "io/checkpoint/write.h"
 
 #include "io/checkpoint/h5.h"
-#include "io/checkpoint/road.h"
+#include "io/checkpoint/io_method.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -28,7 +28,7 @@ static sh_rc open_file(struct target *f, int64_t bytes, const char *hints)
     MPI_Info info;
     sh_mesh_own_mpi();
     SH_TRY(sh_ckpt_h5_start());
-    SH_TRY(sh_ckpt_road_info(hints, &info));
+    SH_TRY(sh_ckpt_io_method_info(hints, &info));
     hid_t fapl = sh_ckpt_h5_mpiio_access(info);
     if (info != MPI_INFO_NULL)
         MPI_Info_free(&info);

@@ -1,5 +1,5 @@
-/* The tensors' data into a file that sh_ckpt_create has laid out, by parallel HDF5's MPI-IO driver; the other road is
- * sh_ckpt_spans_write(). */
+/* The tensors' data into a file that sh_ckpt_create has laid out, by parallel HDF5's MPI-IO driver; the other method is
+ * sh_ckpt_extents_write(). */
 #ifndef IO_CHECKPOINT_WRITE_H
 #define IO_CHECKPOINT_WRITE_H
 

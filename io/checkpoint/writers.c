@@ -105,10 +105,10 @@ static sh_rc any_failed(sh_rc rc, bool *any)
 }
 
 /* The fallback, and where all begin: each rank writes its own. */
-static void go_alone(struct sh_ckpt_writers *w, struct sh_ckpt_spans *spans)
+static void go_alone(struct sh_ckpt_writers *w, struct sh_ckpt_extents *extents)
 {
     sh_ckpt_writers_free(w);
-    w->n_ranges = sh_ckpt_spans_ranges(spans, &w->range);
+    w->n_ranges = sh_ckpt_extents_ranges(extents, &w->range);
     w->writes = true;
 }
 
@@ -153,12 +153,12 @@ static sh_rc group_up(struct sh_ckpt_writers *w, MPI_Comm group, const struct to
 /* Collective. Small models have small tensors: with 64 ranks each holds a few hundred KB of each, and short writes are
  * slow. Then the ranks of a node pass their parts to a few writers, whose ranges join. Averages of LONG_RANGE_BYTES or
  * more are left alone. */
-sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_spans *spans, int per_node, int ranks_per_node)
+sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_extents *extents, int per_node, int ranks_per_node)
 {
     struct totals alone;
     MPI_Comm group;
     bool grouped = false;
-    go_alone(w, spans);
+    go_alone(w, extents);
     SH_TRY(add_up(w->range, w->n_ranges, &alone));
     if (per_node == 0 && alone.bytes >= alone.ranges * LONG_RANGE_BYTES)
         return SH_OK;
@@ -166,7 +166,7 @@ sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_spans *sp
     sh_rc rc = group_up(w, group, &alone, per_node != 0, &grouped);
     MPI_Comm_free(&group);
     if (rc == SH_OK && !grouped)
-        go_alone(w, spans);
+        go_alone(w, extents);
     return rc;
 }
 

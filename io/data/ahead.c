@@ -24,7 +24,7 @@ struct sh_data_ahead {
     enum state state;            /* under lock; the rest belongs to the thread while ASKED, else to the asker */
     int64_t first, n, room;      /* room: samples that fit in each array */
     bool docs;
-    int64_t to_count, counted;   /* samples from the first on; targets of them */
+    int64_t to_count, unmasked;   /* samples from the first on; targets of them */
     int32_t *rows[3];            /* tokens, targets, docs [room,T] */
 };
 
@@ -54,7 +54,7 @@ static void *work(void *arg)
     while (wait_state(a, false) != STOPPED) {
         sh_rc rc = a->fill(a->source, a->first, a->n, a->rows[0], a->rows[1], a->docs ? a->rows[2] : NULL);
         if (rc == SH_OK && a->to_count)
-            rc = a->count(a->source, a->first, a->to_count, &a->counted);
+            rc = a->count(a->source, a->first, a->to_count, &a->unmasked);
         set_state(a, rc == SH_OK ? FULL : EMPTY);
     }
     return NULL;
@@ -148,11 +148,11 @@ bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32
     return true;
 }
 
-bool sh_data_ahead_counted(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *counted)
+bool sh_data_ahead_targets(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *unmasked)
 {
     /* The count may be over more samples than were read: all micro-steps of this rank, not only one. */
     if (wait_state(a, true) != FULL || a->first != first || a->to_count != n)
         return false;
-    *counted = a->counted;
+    *unmasked = a->unmasked;
     return true;
 }

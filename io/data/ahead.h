@@ -12,7 +12,7 @@ typedef sh_rc (*sh_data_fill)(const void *source, int64_t first, int64_t n, int3
                               int32_t *docs);
 
 /* Targets that count in samples [first, first + n). Called in the thread. */
-typedef sh_rc (*sh_data_counter)(const void *source, int64_t first, int64_t n, int64_t *counted);
+typedef sh_rc (*sh_data_counter)(const void *source, int64_t first, int64_t n, int64_t *unmasked);
 
 struct sh_data_ahead;
 
@@ -28,7 +28,7 @@ void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool d
 bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
                         int32_t *docs);
 
-/* The same for what was counted. */
-bool sh_data_ahead_counted(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *counted);
+/* The same for the targets. */
+bool sh_data_ahead_targets(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *unmasked);
 
 #endif

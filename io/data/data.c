@@ -77,17 +77,17 @@ out:
 }
 
 /* sh_data_counter: in either thread, as fill(). */
-static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *counted)
+static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *unmasked)
 {
     const struct sh_data *d = source;
     unsigned char *mask = sh_calloc((size_t)d->files.seq_len, 1);
     sh_rc rc = SH_OK;
 
-    *counted = 0;
+    *unmasked = 0;
     for (int64_t i = first; i < first + n; i++) {
         SH_TRY_OUT(sh_data_files_mask(&d->files, window_of_sample(d, i), mask));
         for (int t = 0; t < d->files.seq_len; t++)
-            *counted += mask[t];
+            *unmasked += mask[t];
     }
     rc = SH_OK;
 out:
@@ -96,22 +96,22 @@ out:
 }
 
 /* Without masks every token counts, and nothing is read. Else the count that was made ahead is used where it fits. */
-sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *counted)
+sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *unmasked)
 {
-    *counted = n * d->files.seq_len;
-    if (!d->files.masked || sh_data_ahead_counted(d->ahead, first, n, counted))
+    *unmasked = n * d->files.seq_len;
+    if (!d->files.masked || sh_data_ahead_targets(d->ahead, first, n, unmasked))
         return SH_OK;
-    return count_masks(d, first, n, counted);
+    return count_masks(d, first, n, unmasked);
 }
 
 /* Now rather than after an epoch that taught nothing. */
 static sh_rc check_masks(const struct sh_data *d, const char *path)
 {
-    int64_t counted = 0;
+    int64_t unmasked = 0;
 
-    for (int64_t i = 0; i < d->files.windows && !counted; i++)
-        SH_TRY(sh_data_count(d, i, 1, &counted));
-    return counted ? SH_OK : sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
+    for (int64_t i = 0; i < d->files.windows && !unmasked; i++)
+        SH_TRY(sh_data_count(d, i, 1, &unmasked));
+    return unmasked ? SH_OK : sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
 }
 
 sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out)
@@ -183,15 +183,15 @@ out:
 /* Targets of -1 do not count; the loss of the step is divided by the number of the others. */
 static int64_t count_targets(const struct sh_data *d, int64_t n, const int32_t *targets)
 {
-    int64_t counted = 0, all = n * d->files.seq_len;
+    int64_t unmasked = 0, all = n * d->files.seq_len;
 
     for (int64_t i = 0; d->files.masked && i < all; i++)
-        counted += targets[i] >= 0;
-    return d->files.masked ? counted : all;
+        unmasked += targets[i] >= 0;
+    return d->files.masked ? unmasked : all;
 }
 
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
-                   int64_t *counted)
+                   int64_t *unmasked)
 {
     SH_REQUIRE(first >= 0 && n >= 0);
     if (docs && d->document_separator < 0)
@@ -199,7 +199,7 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
     /* Read here after all; an error that the other thread met comes up again. */
     if (!sh_data_ahead_take(d->ahead, first, n, tokens, targets, docs))
         SH_TRY(fill(d, first, n, tokens, targets, docs));
-    *counted = count_targets(d, n, targets);
+    *unmasked = count_targets(d, n, targets);
     return SH_OK;
 }
 

@@ -40,7 +40,7 @@ int64_t sh_data_tokens(const struct sh_data *d);
 bool sh_data_masked(const struct sh_data *d); /* whether the files have masks */
 
 /* Targets that count in samples [first, first + n). Reads masks only, where there are any. Errors: SH_E_DATA. */
-sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *counted);
+sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *unmasked);
 
 /* The largest id in some windows, from the first to the last of the set. Errors: SH_E_DATA, as of sh_data_read(). */
 sh_rc sh_data_largest(const struct sh_data *d, int *id);
@@ -49,11 +49,11 @@ sh_rc sh_data_largest(const struct sh_data *d, int *id);
  *   tokens, targets out [n,T] i32; targets are the next tokens, -1 where one does not count
  *   docs            out [n,T] i32, or NULL: first position of the token's document in the row (a separator belongs to the
  *                   document it ends)
- *   counted         out: targets that count, as sh_data_count() says
+ *   unmasked         out: targets that count, as sh_data_count() says
  * Errors: SH_E_DATA: an id past the vocabulary, with file and position; a file that shrank, or cannot be read any more.
  *         SH_E_USAGE: docs without a separator. */
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
-                   int64_t *counted);
+                   int64_t *unmasked);
 
 /* Say what will be read next, and of how many samples from the same one on the targets will be counted (0: of none): a
  * thread does both ahead. The same read then costs a copy, the same count nothing. At most one range. */

@@ -25,7 +25,7 @@ void sh_file_cached_open(const char *path, int fd, struct sh_file_direct *out);
 void sh_file_direct_close(struct sh_file_direct *f);
 
 /* The bytes [at, end) of the file. `data` is aligned memory that begins with byte `at` rounded down to SH_FILE_ALIGN,
- * and has room up to `end` rounded up. What is before `at` and behind `end` in it is not written; reading may change
+ * and has room up to `end` rounded up. What is before `at` and past `end` in it is not written; reading may change
  * it. Writing through the page cache also makes the kernel begin to write back at once, so that little is left for
  * fsync. Errors: SH_E_DATA: as sh_file_read and sh_file_write. */
 sh_rc sh_file_direct_write(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end);

@@ -4,7 +4,7 @@
 #include "io/checkpoint/index.h"
 #include "io/file/file.h"
 #include "io/hf/config.h"
-#include "io/move/crew.h"
+#include "io/move/pool.h"
 #include "io/move/deadline.h"
 #include "io/safetensors/write.h"
 #include "src/base/hash.h"
@@ -250,11 +250,11 @@ static sh_rc copy_all(struct copy *c, const char *folder, const struct sh_config
     /* Opened before the pool starts: sh_st_writing_open() is for one thread. */
     for (int i = 0; i < c->w.layout.index.n_files; i++)
         SH_TRY(sh_st_writing_open(&c->w, i));
-    SH_TRY(sh_move_crew_run(c->n, THREADS, 2 * BLOCK_BYTES, copy_block, c));
+    SH_TRY(sh_move_pool_run(c->n, THREADS, 2 * BLOCK_BYTES, copy_block, c));
     SH_TRY(sh_st_writing_sync(&c->w));
     /* With verify=off what was written is trusted. */
     if (c->options->verify != SH_VERIFY_OFF)
-        SH_TRY(sh_move_crew_run(c->n, THREADS, BLOCK_BYTES + 2 * SH_FILE_ALIGN, compare_block, c));
+        SH_TRY(sh_move_pool_run(c->n, THREADS, BLOCK_BYTES + 2 * SH_FILE_ALIGN, compare_block, c));
     SH_TRY(write_beside(&c->w, cfg, c->options));
     return sh_st_writing_commit(&c->w);
 }

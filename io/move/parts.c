@@ -1,6 +1,6 @@
 #include "io/move/parts.h"
 
-#include "io/move/crew.h"
+#include "io/move/pool.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 
@@ -162,7 +162,7 @@ static sh_rc run(struct sh_move_parts *p, const struct sh_file_direct *files, in
                  sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
     struct transfer t = {.parts = p, .files = files, .first = first};
-    return sh_move_crew_run(n, TRANSFERS, BUFFER_BYTES, work, &t);
+    return sh_move_pool_run(n, TRANSFERS, BUFFER_BYTES, work, &t);
 }
 
 sh_rc sh_move_parts_read(struct sh_move_parts *p, const struct sh_file_direct *files)
@@ -185,7 +185,7 @@ static sh_rc hand_chunk(const struct sh_move_parts *p, const struct sh_move_chun
                         int root)
 {
     for (int i = c->first; i < c->first + c->n; i++)
-        SH_TRY(sh_move_replicas_hand(r, root, p->part[i].data, p->part[i].elems));
+        SH_TRY(sh_move_replicas_broadcast(r, root, p->part[i].data, p->part[i].elems));
     return SH_OK;
 }
 
@@ -207,11 +207,11 @@ sh_rc sh_move_parts_read_together(struct sh_move_parts *p, const struct sh_file_
 /* A hash of what this rank reads: ranks with the same one are replicas. */
 uint64_t sh_move_parts_wish(const struct sh_move_parts *p)
 {
-    uint64_t wish = 0;
+    uint64_t wanted = 0;
     for (int i = 0; i < p->n; i++) {
         const struct sh_move_part *s = &p->part[i];
         int64_t what[] = {s->file, s->at, s->elems, s->type, sh_floats_elem_bytes(s->data)};
-        wish = sh_mix64(wish ^ sh_hash64(what, sizeof what));
+        wanted = sh_mix64(wanted ^ sh_hash64(what, sizeof what));
     }
-    return wish;
+    return wanted;
 }

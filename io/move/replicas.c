@@ -7,12 +7,12 @@ struct sh_move_replicas sh_move_replicas_alone(void)
     return (struct sh_move_replicas){.comm = MPI_COMM_NULL, .size = 1};
 }
 
-/* A colour has 31 bits: two of them tell wishes apart with all but one chance in 2^62. */
-static sh_rc split(uint64_t wish, MPI_Comm *comm)
+/* A colour has 31 bits: two of them tell requests apart with all but one chance in 2^62. */
+static sh_rc split(uint64_t wanted, MPI_Comm *comm)
 {
     MPI_Comm half;
-    SH_MPI(MPI_Comm_split(MPI_COMM_WORLD, (int)(wish & INT32_MAX), 0, &half));
-    int mpi_rc = MPI_Comm_split(half, (int)(wish >> 31 & INT32_MAX), 0, comm);
+    SH_MPI(MPI_Comm_split(MPI_COMM_WORLD, (int)(wanted & INT32_MAX), 0, &half));
+    int mpi_rc = MPI_Comm_split(half, (int)(wanted >> 31 & INT32_MAX), 0, comm);
     MPI_Comm_free(&half);
     SH_MPI(mpi_rc);
     return SH_OK;
@@ -20,11 +20,11 @@ static sh_rc split(uint64_t wish, MPI_Comm *comm)
 
 /* Collective over all ranks. Replicas are found by what they read, not by the mesh, so this works for any layout. Free
  * with sh_move_replicas_free(). */
-sh_rc sh_move_replicas_find(uint64_t wish, struct sh_move_replicas *out)
+sh_rc sh_move_replicas_find(uint64_t wanted, struct sh_move_replicas *out)
 {
     struct sh_move_replicas r;
     sh_mesh_own_mpi();
-    SH_TRY(split(wish, &r.comm));
+    SH_TRY(split(wanted, &r.comm));
     MPI_Comm_rank(r.comm, &r.rank);
     MPI_Comm_size(r.comm, &r.size);
     *out = r;
@@ -41,7 +41,7 @@ void sh_move_replicas_free(struct sh_move_replicas *r)
 
 /* Collective in the group: from `root` to the others, halves as two messages. At most 2^31 bytes, which a chunk is far
  * below. */
-sh_rc sh_move_replicas_hand(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems)
+sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems)
 {
     int bytes = (int)(elems * sh_floats_elem_bytes(data));
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(data, i); i++)

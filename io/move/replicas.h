@@ -17,13 +17,13 @@ struct sh_move_replicas {
 /* A rank that reads for itself. Local. */
 struct sh_move_replicas sh_move_replicas_alone(void);
 
-/* The ranks that gave the same `wish`, a hash of what they want in order. Collective over the job. Errors: SH_E_COMM. */
-sh_rc sh_move_replicas_find(uint64_t wish, struct sh_move_replicas *out);
+/* The ranks that gave the same `wanted`, a hash of what they want in order. Collective over the job. Errors: SH_E_COMM. */
+sh_rc sh_move_replicas_find(uint64_t wanted, struct sh_move_replicas *out);
 void sh_move_replicas_free(struct sh_move_replicas *r); /* collective over them */
 
 /* `elems` floats, at most a block, from replica `root` to all, who hold them in the same form. Collective over them.
  * Errors: SH_E_COMM. */
-sh_rc sh_move_replicas_hand(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems);
+sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems);
 
 /* Whether one of them has failed. Collective over them. Errors: SH_E_COMM. */
 sh_rc sh_move_replicas_any(const struct sh_move_replicas *r, int failed, int *any);

@@ -28,7 +28,7 @@ static void share_out(struct sh_st_layout *l, int64_t max_bytes)
             used = 0;
         }
         e->file = (int32_t)x->n_files - 1;
-        e->at = used; /* behind the header */
+        e->at = used; /* after the header */
         used += bytes_of(e);
         l->total_bytes += bytes_of(e);
         l->total_elems += e->elems;

@@ -5,8 +5,8 @@
  *   sh_crew_give    it is filled
  *   sh_crew_take    the oldest that was given: waits until it is encoded
  *   sh_crew_stop */
-#ifndef IO_TOKEN_CREW_H
-#define IO_TOKEN_CREW_H
+#ifndef IO_TOKEN_POOL_H
+#define IO_TOKEN_POOL_H
 
 #include "io/token/ids.h"
 #include "io/token/text.h"

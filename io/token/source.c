@@ -82,7 +82,7 @@ static sh_rc open_gz(struct sh_source *s)
     return inflateInit2(z, 15 + 16) == Z_OK ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zlib");
 }
 
-/* A file may have several streams, one behind the other; each is gzip's. */
+/* A file may have several streams, one after the other; each is gzip's. */
 static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     z_stream *z = s->packer;

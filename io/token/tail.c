@@ -21,7 +21,7 @@ struct tokens {
     const char *path;
     int fd;
     int32_t magic;
-    int64_t bytes; /* behind the header */
+    int64_t bytes; /* after the header */
 };
 
 /* The caller closes t->fd on success. */

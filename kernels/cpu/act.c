@@ -77,7 +77,7 @@ static void gelu_bwd_bias_row(const struct sh_op_call *call, bool done, int64_t 
         gelu_bwd_bias_piece(call, done, row * F + p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p), sum + p * SH_CPU_PIECE);
 }
 
-/* GELU_BWD goes through dx as one vector, and what is left over behind whole vectors of the processor may be rounded
+/* GELU_BWD goes through dx as one vector, and what is left over after whole vectors of the processor may be rounded
  * otherwise than those. So rows that are no whole vectors are not taken one by one. */
 sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
 {

@@ -70,7 +70,7 @@ SH_AMX_ASKS void sh_amx_prefetch(const void *p, int64_t bytes)
 void sh_amx_begin(void);
 void sh_amx_end(void);
 
-/* What this thread has written past the caches is there for all who meet it behind this, as at a barrier. */
+/* What this thread has written past the caches is there for all who meet it after this, as at a barrier. */
 void sh_amx_fence(void);
 
 /* sums [32,32] = panel of rows x panel of columns, or += when add; `steps` steps deep, taken in ascending order. */

@@ -27,7 +27,7 @@ typedef void (*sh_attn_pack)(const struct sh_amx_source *s, sh_bf16 *panels, int
 void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels);
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps);
 
-/* Up to 32 queries from t on, and the keys that they see: query t+j those of [first[j], t+j]. A query behind the end
+/* Up to 32 queries from t on, and the keys that they see: query t+j those of [first[j], t+j]. A query past the end
  * sees none. */
 struct sh_attn_queries {
     int64_t t;

@@ -19,7 +19,7 @@ static const struct cut {
     [SH_F32] = {.most_m = 2048, .most_n = 1536, .tiles = 16, .most_tiles = 128, .tile_flops = 1200e6},
     [SH_BF16] = {.most_m = SH_GEMM_TILE_M, .most_n = SH_GEMM_TILE_N, .tiles = 16, .most_tiles = 16, .tile_flops = 1},
 };
-/* f32 sums of a tile that goes to a bf16 C: the first part of a thread's scratch; the engine's is behind. */
+/* f32 sums of a tile that goes to a bf16 C: the first part of a thread's scratch; the engine's follows. */
 enum { SUMS_BYTES = SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int)sizeof(float) };
 
 struct plan {
@@ -51,8 +51,8 @@ static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm 
 static int64_t enough_tiles(const struct sh_gemm *g)
 {
     const struct cut *c = &cuts[g->in_dtype];
-    double wish = 2.0 * (double)g->m * (double)g->n * (double)g->k / c->tile_flops;
-    return wish < (double)c->tiles ? c->tiles : wish > (double)c->most_tiles ? c->most_tiles : (int64_t)wish;
+    double wanted = 2.0 * (double)g->m * (double)g->n * (double)g->k / c->tile_flops;
+    return wanted < (double)c->tiles ? c->tiles : wanted > (double)c->most_tiles ? c->most_tiles : (int64_t)wanted;
 }
 
 /* The longer side of a tile is halved until there are enough tiles, or they would be too small. */

@@ -114,7 +114,7 @@ static struct place place_of(const struct product *p, int64_t first, int64_t cou
     return p->keeps_rows ? (struct place){kept, own} : (struct place){own, kept};
 }
 
-/* The source of chunk c of the inner dimension of a slice; empty behind the last one. */
+/* The source of chunk c of the inner dimension of a slice; empty past the last one. */
 static struct sh_amx_source chunk_of(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
     return source_of(p->g, !p->keeps_rows, first, count, c * DEPTH * SIDE, DEPTH);

@@ -38,7 +38,7 @@ extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen;
 extern const struct sh_gemm_engine sh_gemm_engine_amx; /* with HAVE_AMX, on x86-64 */
 
-/* Engine i of the table, NULL behind the last; the one that sh_gemm_run() takes for a type, always the same. The first
+/* Engine i of the table, NULL past the last; the one that sh_gemm_run() takes for a type, always the same. The first
  * call for a type is outside of parallel regions. */
 const struct sh_gemm_engine *sh_gemm_engine_at(int i);
 const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);

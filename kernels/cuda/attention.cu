@@ -65,7 +65,7 @@ __device__ __forceinline__ int first_key(const sh_attention &a, int64_t b, int t
 struct queries {
     int64_t b;
     int head, kv_head;
-    int from, first_tile, end; /* end: behind the last key seen */
+    int from, first_tile, end; /* end: past the last key seen */
 };
 
 /* Blocks are numbered so that those with the most keys start first. */
@@ -307,7 +307,7 @@ __device__ __forceinline__ void fetch_of_queries(const sh_attention &a, of_queri
         sh_mma::copy<4>(&to->first[buffer][i], &a.docs[b * a.seq + t], there);
 }
 
-/* Behind the last tile of queries that see keys up to `last`: documents begin in the order of their positions. */
+/* Past the last tile of queries that see keys up to `last`: documents begin in the order of their positions. */
 __device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t b, int first_tile, int last)
 {
     int low = first_tile, high = (int)((a.seq + TILE - 1) / TILE);

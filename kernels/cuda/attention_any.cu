@@ -86,7 +86,7 @@ __device__ __forceinline__ space cut(float *shared, int dim)
     return s;
 }
 
-/* Rows [from, from + n) in f32, `pitch` apart; zeros behind the last. The whole block calls. */
+/* Rows [from, from + n) in f32, `pitch` apart; zeros after the last. The whole block calls. */
 __device__ __forceinline__ void read(float *to, int pitch, rows src, int64_t from, int n, int dim)
 {
     for (int i = threadIdx.x; i < n * dim; i += THREADS) {

@@ -23,7 +23,7 @@ template <int D> static __device__ __forceinline__ sh_bf16 *at(sh_bf16 *tile, in
 struct rows {
     const sh_bf16 *first; /* of row 0 */
     int64_t stride;       /* elements */
-    int count;            /* rows behind the last are zeros */
+    int count;            /* rows past the last are zeros */
 };
 
 /* Begin to copy rows [from, from + ROWS). */

@@ -24,7 +24,7 @@ __device__ __forceinline__ void sh_add_rows(float (&sum)[N], const F &f, int64_t
 
 /* out [parts,C] = sums over the rows of what f makes of them, cut in parts: a warp has 32 N columns of one part and
  * takes its rows one after the other. f.row<N>(v, i, left): elements [i, i + N) of a matrix [rows,C], of which the first
- * `left` are in the row, zeros behind them. */
+ * `left` are in the row, zeros after them. */
 template <int N, class F>
 static __global__ void __launch_bounds__(SH_FOLD_THREADS)
     sh_row_sums_kernel(F f, float *out, int64_t rows, int64_t C, int64_t parts, bool vectors)

@@ -17,7 +17,7 @@ extern "C" {
 struct sh_cuda_softmax {
     int64_t rows, vocab;
     int64_t ld;              /* elements from one row of logits to the next, at least vocab, a multiple of 64 */
-    float *logits;           /* [rows,ld] f32, 256-byte aligned; what stands behind column vocab is never read */
+    float *logits;           /* [rows,ld] f32, 256-byte aligned; what stands past column vocab is never read */
     const int32_t *targets;  /* [rows]: class, or negative: masked */
     double *row_loss;        /* [rows] scratch */
     double *loss;            /* [1] = or += sum of the rows' losses, in an order that depends on their number only */

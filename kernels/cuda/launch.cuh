@@ -118,7 +118,7 @@ static inline unsigned sh_blocks(int64_t wanted)
 /* Elements in 16 bytes of T. */
 template <class T> constexpr int SH_WIDTH = 16 / (int)sizeof(T);
 
-/* Whether vectors of N elements begin where a GPU can load them: at `p` and every row of `row` elements behind it. An
+/* Whether vectors of N elements begin where a GPU can load them: at `p` and every row of `row` elements after it. An
  * absent operand (NULL) is no obstacle. */
 template <int N, class T> static inline bool sh_aligned(const T *p, int64_t row)
 {
@@ -205,7 +205,7 @@ template <class T, int N> __device__ __forceinline__ void sh_store(T *p, const f
     sh_store_raw(p, raw);
 }
 
-/* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros behind them, in one
+/* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros after them, in one
  * piece where `vectors` says that p has the alignment. */
 template <class T, int N>
 __device__ __forceinline__ void sh_load_some(float (&v)[N], const T *p, int64_t left, bool vectors)

@@ -24,7 +24,7 @@ __device__ __forceinline__ void include(soft &s, const float (&x)[N])
     s.max = max;
 }
 
-/* Elements from `at` on, -Inf behind the end: they add nothing. */
+/* Elements from `at` on, -Inf past the end: they add nothing. */
 __device__ __forceinline__ void load_logits(float (&x)[N], const float *row, int64_t at, int64_t vocab)
 {
     if (at + N <= vocab)
@@ -50,7 +50,7 @@ __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
     return {max[0], sum[0]};
 }
 
-/* The row becomes (softmax - onehot) * scale, 0 where factor and scale are. A gradient never lies behind the logit
+/* The row becomes (softmax - onehot) * scale, 0 where factor and scale are. A gradient never lies after the logit
  * that it is made of, so that a tile of the row may be written when all of it was read. */
 template <class T>
 __device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_t target, float max, float factor,

@@ -16,7 +16,7 @@ struct sh_bench_options {
     const char *compare; /* (optional) results of an earlier run, to be set against these */
 };
 
-/* Checkpoints: the state of the configured model, with any numbers, is saved from all ranks by each road, loaded with a
+/* Checkpoints: the state of the configured model, with any numbers, is saved from all ranks by each I/O method, loaded with a
  * cold page cache, and copied; in turn with plain programs that move the same bytes. Prints a table on rank 0.
  * Collective, agreed. Needs about three times the file's size in the folder, and of memory what `sherd plan` says for
  * checkpoint.async_mode=async and once more the rank's share of the file. */

@@ -190,12 +190,12 @@ static void judge(struct bench *b)
     for (int i = 0; i < b->list.n; i++)
         all += (double)b->shapes[i].calls * sh_bench_median(b->list.times[i].seconds, rounds);
     for (int i = 0; i < b->list.n; i++) {
-        struct sh_bench_times *t = &b->list.times[i], *yard = &b->list.times[b->square[b->shapes[i].dtype]];
-        double best = yard->seconds[0];
+        struct sh_bench_times *t = &b->list.times[i], *baseline = &b->list.times[b->square[b->shapes[i].dtype]];
+        double best = baseline->seconds[0];
 
         for (int k = 1; k < rounds; k++)
-            best = yard->seconds[k] < best ? yard->seconds[k] : best;
-        t->floor_seconds = t->flops / yard->flops * best;
+            best = baseline->seconds[k] < best ? baseline->seconds[k] : best;
+        t->floor_seconds = t->flops / baseline->flops * best;
         t->share = (double)b->shapes[i].calls * sh_bench_median(t->seconds, rounds) / all;
     }
 }

@@ -9,8 +9,8 @@
 #include "src/bench/empty.h"
 #include "src/bench/folder.h"
 #include "src/bench/rows.h"
-#include "src/bench/yard.h"
-#include "src/run/pieces.h"
+#include "src/bench/baseline.h"
+#include "src/run/shards.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 /* The order of the table. The phases of the direct save come last, one row each. */
 enum row {
-    WRITE, WRITE_MPIIO, WRITE_BEST, SAVE_DIRECT, SAVE_DIRECT_VERIFIED, SAVE_CACHED, SAVE_CACHED_VERIFIED, SAVE_MPIIO, SAVE_MPIIO_VERIFIED, SAVE_BEHIND,
+    WRITE, WRITE_MPIIO, WRITE_BEST, SAVE_DIRECT, SAVE_DIRECT_VERIFIED, SAVE_CACHED, SAVE_CACHED_VERIFIED, SAVE_MPIIO, SAVE_MPIIO_VERIFIED, SAVE_ASYNC,
     READ, LOAD, COPY, SNAPSHOT, STALL, EMPTY, PHASE, ROWS = PHASE + SH_CKPT_PHASES
 };
 
@@ -35,12 +35,12 @@ static const struct sh_bench_row rows[ROWS] = {
     [SAVE_CACHED_VERIFIED] = {.name = "save so, verified there", .against = "save through the page cache"},
     [SAVE_MPIIO] = {.name = "save mpiio", .against = "the better of both"},
     [SAVE_MPIIO_VERIFIED] = {.name = "save mpiio, verified", .against = "save mpiio"},
-    [SAVE_BEHIND] = {.name = "save behind, verified", .against = "save direct"},
+    [SAVE_ASYNC] = {.name = "asynchronous save, verified", .against = "save direct"},
     [READ] = {.name = "read cold, one rank"},
     [LOAD] = {.name = "load cold", .against = "read cold, one rank"},
     [COPY] = {.name = "memcpy of the state"},
     [SNAPSHOT] = {.name = "snapshot of the state", .against = "memcpy of the state"},
-    [STALL] = {.name = "stall of a save behind", .against = "memcpy of the state"},
+    [STALL] = {.name = "stall of an asynchronous save", .against = "memcpy of the state"},
     [EMPTY] = {.name = "lay out and index 405B's tensors"},
     [PHASE + SH_CKPT_SUMS] = {.name = "of save direct: sums into the file"},
     [PHASE + SH_CKPT_LAYOUT] = {.name = "of save direct: layout"},
@@ -54,7 +54,7 @@ struct bench {
     struct sh_run *r;
     const struct sh_bench_options *options;
     char *plain, *saved;      /* files */
-    struct sh_pieces state;   /* what this rank saves */
+    struct sh_shards state;   /* what this rank saves */
     int64_t bytes, own_bytes; /* of all ranks, of this rank */
     int round;
     struct sh_bench_times times[ROWS];
@@ -77,9 +77,9 @@ static sh_rc plain_writes(struct bench *b)
 {
     double alone, together;
 
-    SH_TRY(sh_yard_mpiio(b->plain, b->bytes, &together));
+    SH_TRY(sh_baseline_mpiio(b->plain, b->bytes, &together));
     sh_bench_folder_drop(b->plain);
-    SH_TRY(sh_yard_write(b->plain, b->bytes, &alone));
+    SH_TRY(sh_baseline_write(b->plain, b->bytes, &alone));
     put(b, WRITE, alone);
     put(b, WRITE_MPIIO, together);
     put(b, WRITE_BEST, alone < together ? alone : together);
@@ -87,10 +87,10 @@ static sh_rc plain_writes(struct bench *b)
 }
 
 /* The same save is counted twice: as it is, and without the phase that reads back. */
-static sh_rc save(struct bench *b, enum sh_cfg_io road, enum sh_cfg_verify verify, enum row without, enum row with)
+static sh_rc save(struct bench *b, enum sh_cfg_io io_method, enum sh_cfg_verify verify, enum row without, enum row with)
 {
     struct sh_ckpt_times times;
-    struct sh_ckpt_options options = {.road = road, .verify = verify, .hints = "", .threads = b->r->threads, .times = &times};
+    struct sh_ckpt_options options = {.io_method = io_method, .verify = verify, .hints = "", .threads = b->r->threads, .times = &times};
     struct sh_ckpt_meta meta = {.step = b->r->step};
     char *folder = sh_run_checkpoint_folder(b->r);
     int64_t bytes, begin;
@@ -112,7 +112,7 @@ static sh_rc save(struct bench *b, enum sh_cfg_io road, enum sh_cfg_verify verif
 }
 
 /* As training does it, with a pause for its steps between two looks. */
-static sh_rc save_behind(struct bench *b)
+static sh_rc save_async(struct bench *b)
 {
     const struct timespec step = {.tv_nsec = 20 * 1000 * 1000};
     struct sh_run_saved saved;
@@ -122,7 +122,7 @@ static sh_rc save_behind(struct bench *b)
         nanosleep(&step, NULL);
         SH_TRY(sh_run_save_poll(b->r, false, &saved));
     }
-    put(b, SAVE_BEHIND, saved.seconds);
+    put(b, SAVE_ASYNC, saved.seconds);
     put(b, STALL, saved.stall);
     free(saved.path);
     return SH_OK;
@@ -132,18 +132,18 @@ static sh_rc save_behind(struct bench *b)
 static sh_rc load(struct bench *b)
 {
     struct sh_ckpt_meta meta = {0};
-    struct sh_pieces p;
+    struct sh_shards p;
     int64_t begin;
     sh_rc rc;
 
-    sh_pieces_make(b->r, SH_PIECES_LOAD, &p);
-    sh_yard_drop(b->saved);
+    sh_shards_make(b->r, SH_SHARDS_LOAD, &p);
+    sh_baseline_drop(b->saved);
     sh_mesh_own_mpi();
     sh_mesh_barrier();
     begin = sh_now_ns();
     rc = sh_ckpt_load(b->saved, &p.set, &meta);
     put(b, LOAD, since(begin));
-    sh_pieces_free(&p);
+    sh_shards_free(&p);
     sh_ckpt_meta_free(&meta);
     return rc;
 }
@@ -151,20 +151,20 @@ static sh_rc load(struct bench *b)
 /* Collective. Copies first by memcpy, then as the run copies its state before an asynchronous save. */
 static sh_rc memory(struct bench *b)
 {
-    struct sh_pieces copy;
+    struct sh_shards copy;
     double seconds;
     int64_t begin;
 
-    SH_TRY(sh_yard_copy(b->own_bytes, &seconds));
+    SH_TRY(sh_baseline_copy(b->own_bytes, &seconds));
     put(b, COPY, seconds);
-    sh_pieces_make(b->r, SH_PIECES_SNAPSHOT, &copy);
+    sh_shards_make(b->r, SH_SHARDS_SNAPSHOT, &copy);
     sh_mesh_barrier();
     begin = sh_now_ns();
-    sh_pieces_copy(b->r, &copy);
-    sh_pieces_wait(b->r, &copy);
+    sh_shards_copy(b->r, &copy);
+    sh_shards_wait(b->r, &copy);
     sh_mesh_barrier();
     put(b, SNAPSHOT, since(begin));
-    sh_pieces_free(&copy);
+    sh_shards_free(&copy);
     return SH_OK;
 }
 
@@ -185,7 +185,7 @@ static sh_rc round_of_all(struct bench *b)
     double seconds;
 
     SH_TRY(plain_writes(b));
-    SH_TRY(sh_yard_read(b->plain, &seconds));
+    SH_TRY(sh_baseline_read(b->plain, &seconds));
     put(b, READ, seconds);
     sh_bench_folder_drop(b->plain);
     SH_TRY(save(b, SH_IO_DIRECT, SH_VERIFY_CACHE, SAVE_CACHED, SAVE_CACHED_VERIFIED));
@@ -196,7 +196,7 @@ static sh_rc round_of_all(struct bench *b)
     SH_TRY(save(b, SH_IO_MPIIO, SH_VERIFY_DISK, SAVE_MPIIO, SAVE_MPIIO_VERIFIED));
     sh_bench_folder_drop(b->saved);
     SH_TRY(memory(b));
-    SH_TRY(save_behind(b));
+    SH_TRY(save_async(b));
     sh_bench_folder_drop(b->saved);
     return empty(b);
 }
@@ -220,7 +220,7 @@ static sh_rc measure(struct bench *b)
 {
     long long all;
 
-    sh_pieces_make(b->r, SH_PIECES_SAVE, &b->state);
+    sh_shards_make(b->r, SH_SHARDS_SAVE, &b->state);
     fill(b);
     for (int i = 0; i < b->state.set.n_pieces; i++)
         b->own_bytes += b->state.pieces[i].elems * b->state.set.states.n * (int64_t)sizeof(float);
@@ -308,7 +308,7 @@ sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *
         rc = sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
     delete_folder(b, &cfg);
 out:
-    sh_pieces_free(&b->state);
+    sh_shards_free(&b->state);
     free(b->plain);
     free(b->saved);
     sh_run_close(b->r);

@@ -177,10 +177,10 @@ static int width_of(const struct sh_bench_row *rows, int n)
 static double ratio_of(const struct report *r, int row, const char *against)
 {
     double ratios[SH_BENCH_ROUNDS];
-    int yard = find_row(r, against);
+    int baseline = find_row(r, against);
 
     for (int i = 0; i < r->rounds; i++)
-        ratios[i] = r->times[row].seconds[i] / r->times[yard].seconds[i];
+        ratios[i] = r->times[row].seconds[i] / r->times[baseline].seconds[i];
     return spread_of(ratios, r->rounds).median;
 }
 
@@ -222,7 +222,7 @@ static void print_row(const struct report *r, int row)
 {
     struct spread s = spread_of(r->times[row].seconds, r->rounds);
     double before = earlier_value(r, r->rows[row].name, "median_seconds");
-    const char *yards[] = {r->rows[row].against, r->rows[row].also};
+    const char *baselines[] = {r->rows[row].against, r->rows[row].also};
 
     printf("%-*s %9.4g %9.4g %9.4g", r->width, r->rows[row].name, s.median, s.least, s.most);
     for (int i = 0; i < COLUMNS; i++)
@@ -230,8 +230,8 @@ static void print_row(const struct report *r, int row)
     if (before > 0)
         printf("  %6.2f x earlier", s.median / before);
     for (int i = 0; i < 2; i++)
-        if (yards[i])
-            printf("  %6.2f x %s", ratio_of(r, row, yards[i]), yards[i]);
+        if (baselines[i])
+            printf("  %6.2f x %s", ratio_of(r, row, baselines[i]), baselines[i]);
     putchar('\n');
 }
 

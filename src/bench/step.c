@@ -191,7 +191,7 @@ static sh_rc report(struct bench *b, const struct sh_config *cfg)
     return rc;
 }
 
-/* The best of many tries, some before the training and some behind it: what disturbs them only makes them slower. */
+/* The best of many tries, some before the training and some after it: what disturbs them only makes them slower. */
 static sh_rc find_peaks(struct bench *b)
 {
     struct sh_rate rate;

@@ -4,7 +4,7 @@
 #include "io/hf/export.h"
 #include "io/hf/import.h"
 #include "src/base/mem.h"
-#include "src/run/request.h"
+#include "src/plan/request.h"
 #include "src/run/stored.h"
 
 #include <stdio.h>

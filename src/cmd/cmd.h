@@ -28,7 +28,7 @@ struct sh_cmd {
     const struct sh_cmd_option *options; /* ends with a NULL name */
     bool config;                         /* takes CONFIG.yaml and --section.key=value */
     bool mpi;                            /* runs as a job: MPI is up when `run` is called, and the rc is agreed */
-    bool stops;                          /* SIGUSR1, SIGTERM and SIGINT ask it to stop: sh_fault_heard() tells */
+    bool stops;                          /* SIGUSR1, SIGTERM and SIGINT ask it to stop: sh_job_heard() tells */
     /* Where `mpi` is set, `run` is collective and must return the same class on all ranks. */
     sh_rc (*run)(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 };

@@ -7,7 +7,7 @@
 #include "src/base/str.h"
 #include "src/config/family.h"
 #include "src/pass/build.h"
-#include "src/run/request.h"
+#include "src/plan/request.h"
 #include "src/run/run.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 /* `p` is NULL until the plan is built. */
 struct plan {
     struct sh_config cfg;
-    struct sh_place at;
+    struct sh_topology at;
     struct sh_mesh_shape mesh;
     struct sh_build build;
     struct sh_program *p;
@@ -224,7 +224,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
     ranks = l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1;
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
-    l->at = (struct sh_place){.rank = (int)rank,
+    l->at = (struct sh_topology){.rank = (int)rank,
                               .world = (int)ranks,
                               .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
                               .in_blocks = true};

@@ -25,7 +25,7 @@ static const struct sh_cmd_option train[] = {
 static const struct sh_cmd_option plan[] = {
     {.name = "--ranks", .value = "N", .help = "plan for a job of N ranks (the same as --mesh.ranks=N)", .key = "mesh.ranks"},
     {.name = "--rank", .value = "R", .help = "plan rank R of them; default 0"},
-    {.name = "--threads", .value = "N", .help = "threads of a rank, which scratch memory depends on (the same as --training.threads=N)",
+    {.name = "--threads", .value = "N", .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS", .help = "with --show: the program as it is after this pass; they are, in their order:"
@@ -43,7 +43,7 @@ static const struct sh_cmd_option none[] = {
 static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
-    {.name = "--val-fraction", .value = "F", .help = "share of the text for --val; default 0.1"},
+    {.name = "--val-fraction", .value = "F", .help = "fraction of the text for --val; default 0.1"},
     {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
     {.name = "--format", .value = "FORMAT", .help = "text: a file is a document; jsonl: a line is; default by the name's end, before "
      ".gz or .zst"},
@@ -63,9 +63,9 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
     {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default byte"},
     {.name = "--tokens", .value = "N", .help = "tokens to add; default 256"},
-    {.name = "--temperature", .value = "X", .help = "0: the likeliest token each time; default 0.8"},
-    {.name = "--top-k", .value = "K", .help = "choose among the K likeliest; 0: all; default 40"},
-    {.name = "--seed", .value = "S", .help = "of the sampling; default 1"},
+    {.name = "--temperature", .value = "X", .help = "0: always the most likely token; default 0.8"},
+    {.name = "--top-k", .value = "K", .help = "sample among the K most likely tokens; 0: all; default 40"},
+    {.name = "--seed", .value = "S", .help = "seed of the sampling; default 1"},
     {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
      "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
@@ -83,7 +83,7 @@ static const struct sh_cmd_option eval[] = {
 
 /* Of all verbs together; src/cmd/ckpt.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
-    {.name = "--quick", .help = "ls: look at structure and meta data only, not at all the data"},
+    {.name = "--quick", .help = "ls: check structure and metadata only, not the data"},
     {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of "
      "checkpoints to write into"},
     {.name = "--dtype", .value = "TYPE", .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
@@ -92,11 +92,11 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},
     {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
-    {.name = "--keep-latest", .value = "K", .help = "prune: the newest K stay"},
-    {.name = "--keep-every", .value = "N", .help = "prune: and those whose step is a multiple of N; default none"},
+    {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K"},
+    {.name = "--keep-every", .value = "N", .help = "prune: also keep those whose step is a multiple of N; default none"},
     {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract, export, import: owner: read only checkpoints that no other user may "
      "have written; any: all; default owner"},
-    {.name = "--dry-run", .help = "prune: say what would be deleted, and delete nothing"},
+    {.name = "--dry-run", .help = "prune: print what would be deleted, delete nothing"},
     {0},
 };
 
@@ -109,11 +109,11 @@ static const struct sh_cmd_option report[] = {
 /* For all kinds but --max-bytes. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
-    {.name = "--repeat", .value = "N", .help = "rounds, in each of which everything is measured once; default 3"},
+    {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
     {.name = "--max-bytes", .value = "N", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
     {.name = "--json", .value = "FILE", .help = "write the results into this file"},
     {.name = "--compare", .value = "FILE", .help =
-     "set the results against those of an earlier --json, and name the rows that are slower beyond the spread of both"},
+     "compare the results with those of an earlier --json; name the rows that are slower beyond the spread of both"},
     {0},
 };
 
@@ -136,7 +136,7 @@ const struct sh_cmd sh_commands[] = {
      "quotes; or the names of the keys that the file and the arguments set, a line each",
      none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "CONFIG",
-     "look at the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
+     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...", "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed (.gz, .zst)",
      tokenize, .run = sh_cmd_tokenize},
@@ -155,8 +155,8 @@ const struct sh_cmd sh_commands[] = {
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
     {"bench", "gemm|step|comm|io [CONFIG]",
-     "measure this machine: the matrix products of a model beside the best rate of a large one; a training step and each of "
-     "its operations beside what that rate and the memory allow; collectives beside MPI's own; checkpoint save and load speed, "
+     "measure this machine: the matrix products of a model against the best rate of a large one; a training step and each of "
+     "its operations against what that rate and the memory allow; collectives against MPI's own; checkpoint save and load speed, "
      "next to plain programs that write and read the same amount; start it with mpirun or srun",
      bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "[COMMAND]", "this text, or that of one command; the keys of the configuration with --config", help,

@@ -82,7 +82,7 @@ static sh_rc receive_from(const struct sh_channel *ch, struct sh_direct_round *r
     return SH_OK;
 }
 
-/* Where the share of the peer `distance` places behind lies. */
+/* Where the share of the peer `distance` places before this one lies. */
 static char *stage(const struct sh_channel *ch, const struct sh_direct_round *r, int distance)
 {
     return r->staging + (distance - 1) * ch->stage_bytes;

@@ -13,7 +13,7 @@ enum { SH_COMM_ON_DEVICE = 512 }; /* collectives with a queue that may be open a
 struct sh_comm_events {
     void *ready; /* in the caller's queue: the operands are there */
     void *begin; /* before the collective itself; the progress thread looks at it from then on */
-    void *done;  /* behind it (nccl only) */
+    void *done;  /* after it (nccl only) */
 };
 
 struct sh_stage;
@@ -22,7 +22,7 @@ struct sh_stage;
 struct sh_comm_item {
     struct sh_coll coll;
     struct sh_coll_record record;
-    int64_t next; /* the ticket behind it in the same channel; 0: none yet */
+    int64_t next; /* the next ticket of the same channel; 0: none yet */
     struct sh_comm_events *events; /* NULL: operands in host memory */
     struct sh_stage *stage;        /* of mpi: where the operands are meanwhile; NULL: where they were */
 };

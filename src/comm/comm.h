@@ -7,7 +7,7 @@
  * Order: create, { start, wait or join } ..., destroy. These are called by one thread.
  *
  * Operands in host memory, and those on a GPU: the latter come with the queue that they are made in. The collective runs
- * behind what is in it at the start, and sh_comm_join() lets what follows in the queue wait for the result; the host goes
+ * after what is in it at the start, and sh_comm_join() lets what follows in the queue wait for the result; the host goes
  * on. nccl sends from GPU to GPU, and leaves operands in host memory to mpi; mpi takes what is on a GPU through pinned host
  * memory, for which the host waits in the join.
  *
@@ -42,7 +42,7 @@ struct sh_comm_options {
     int n_streams;
     const char *backend;    /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
     bool share_gpu;         /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
-    int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: as NCCL thinks */
+    int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };
 
 /* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of

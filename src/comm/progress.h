@@ -13,7 +13,7 @@ enum { SH_DOING_MAX = 96, SH_WATCH_HOST_MAX = 32, SH_WATCH_ANSWERS = 16 };
 /* Same program on all ranks, so these travel as bytes. */
 struct sh_watch_ask {
     int32_t channel;
-    int64_t sequence;         /* the collective: the how manieth of its channel */
+    int64_t sequence;         /* the collective: its sequence number on its channel */
     int64_t told;             /* the sender is about to report and to stop the job */
 };
 

@@ -228,7 +228,7 @@ static sh_rc check_idle(struct sh_config_state *state)
     /* Only arguments are judged: their author has just written them. */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)
-            return sh_config_refuse(state, keys[i].name, "means nothing without %s", keys[i].needs);
+            return sh_config_refuse(state, keys[i].name, "has no effect without %s", keys[i].needs);
     return SH_OK;
 }
 

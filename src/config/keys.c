@@ -70,7 +70,7 @@ static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_R
 static words token_words = {
     {"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, {NULL, 0}};
 static words mask_words = {{"auto", SH_MASK_AUTO}, {"off", SH_MASK_OFF}, {"must", SH_MASK_MUST}, {NULL, 0}};
-/* Names of PyTorch; what each strategy keeps is in src/run/request.c. */
+/* Names of PyTorch; what each strategy keeps is in src/plan/request.c. */
 static words strategy_words = {
     {"no_shard", SH_NO_SHARD},
     {"shard_optim", SH_SHARD_OPTIM},
@@ -128,8 +128,9 @@ static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
 /* Keys of a section must stand together, since help and printing begin a section where the name changes. Their order is
  * that of the documentation. */
 const struct sh_config_key sh_config_keys[] = {
-    {KEY(job, dump_folder), .def = "./outputs", .help = "Folder of everything a run writes."},
-    {KEY_OF(SH_OF_NOTE, job, description), .def = "", .help = "A line about this run, kept in its checkpoints."},
+    {KEY(job, dump_folder), .def = "./outputs", .help = "Folder for everything a run writes."},
+    {KEY_OF(SH_OF_NOTE, job, description), .def = "",
+     .help = "One-line description of the run, stored in its checkpoints."},
     {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
      .help = "If the job's end time is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), save and exit "
              "with status 75 this many seconds early, plus the measured time of one step and one save. "
@@ -152,29 +153,30 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads; that too where the preset has as many of both",
      .help = "Key and value heads; fewer than n_heads is grouped-query attention."},
     {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
-     .help = "Elements of one head."},
+     .help = "Width of one head."},
     {KEY(model, ffn_dim), .min = 1, .max = MANY_ELEMS,
      .derived = "the preset's, else 4 * model.dim with GELU, 8/3 of it rounded up to a multiple of 64 with SwiGLU",
      .help = "Inner width of the feed-forward layers."},
     {KEY(model, vocab_size), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
-     .help = "Number of different tokens."},
+     .help = "Number of tokens in the vocabulary."},
     {KEY(model, max_seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens", .derived = FROM_PRESET,
-     .help = "Longest sequence the model is made for; gpt2 has a learned vector for each position."},
+     .help = "Longest sequence the model supports; gpt2 has a learned vector for each position."},
     {KEY(model, norm_eps), .min = 1e-12, .max = 1, .def = "1e-5",
      .help = "Added to the variance (mean square) in norms."},
     {KEY(model, rope_theta), .min = 1, .max = 1e12, .def = "10000", .help = "Base of the rotary frequencies (llama)."},
     {KEY(model, rope_factor), .min = 0, .max = 65536, .def = "0",
-     .help = "Stretching of rotary frequencies for long contexts, as rope_type says; 0: none."},
+     .help = "Factor by which low rotary frequencies are divided for long contexts, as in Llama 3.1; 0: none."},
     {KEY(model, rope_type), WORDS(rope_words), .def = "llama3",
      .help = "Which frequencies rope_factor divides. llama3: the low ones, by how often they turn over "
              "rope_original_max_len, as in Llama 3.1; linear: all; yarn: the low ones, by a ramp over their number, with "
              "cos and sin multiplied by rope_attention_factor."},
     {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
-     .help = "For llama3: frequencies that turn fewer times than this over rope_original_max_len are divided by rope_factor."},
+     .help = "Frequencies that complete fewer turns than this over rope_original_max_len are divided by "
+             "rope_factor."},
     {KEY(model, rope_high_freq_factor), .min = 1e-6, .max = 1e6, .def = "4",
-     .help = "For llama3: frequencies that turn more often than this are left alone; those between are blended."},
+     .help = "Frequencies that complete more turns than this are unchanged; those in between are interpolated."},
     {KEY(model, rope_original_max_len), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
-     .help = "Context length before stretching; needed by llama3 and yarn."},
+     .help = "Context length before scaling; required with rope_factor."},
     {KEY(model, rope_beta_fast), .min = 1e-6, .max = 1e6, .unit = "turns", .def = "32",
      .help = "For yarn: frequencies that turn more often than this over rope_original_max_len are left alone."},
     {KEY(model, rope_beta_slow), .min = 1e-6, .max = 1e6, .unit = "turns", .def = "1",
@@ -193,9 +195,9 @@ const struct sh_config_key sh_config_keys[] = {
      .derived = "4 for smollm3, else 0",
      .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
     {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
-     .help = "Standard deviation of initial weights; of the projections back into the residual stream this over "
-             "sqrt(2 n_layers). Each is a sum of eight uniform numbers: nearly normal, with an excess kurtosis of -0.15 "
-             "and nothing beyond 4.9 deviations."},
+     .help = "Standard deviation of the initial weights; projections back into the residual stream use this "
+             "divided by sqrt(2 n_layers). Each value is a sum of eight uniform numbers: nearly normal, with an "
+             "excess kurtosis of -0.15 and nothing beyond 4.9 deviations."},
     {.name = "model.hf_assets_path", FIELD(cfg.hf.assets_path), .of = SH_OF_MACHINE, .def = "",
      .help = "Folder that transformers saved: its config.json sets this section, and its safetensors files are the parameters "
              "that a new run begins with (checkpoint.initial_load_in_hf). A plan needs config.json alone. Empty: none."},
@@ -204,37 +206,39 @@ const struct sh_config_key sh_config_keys[] = {
              "here is refused, since it may change the mathematics."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
-    {KEY(training, dataset_path), .def = "", .help = "Token file, or a glob pattern of several. Needed by train."},
+    {KEY(training, dataset_path), .def = "",
+     .help = "Token file, or a glob pattern that matches several. Required by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
      .derived = "2048, or model.max_seq_len where that is less", .help = "Length of training sequences."},
     {KEY_OF(SH_OF_MACHINE, training, local_batch_size), .min = 1, .max = 65536, .unit = "sequences", .def = "8",
-     .help = "Sequences one rank works on at a time. Belongs to the machine: a checkpoint does not keep it, and eval takes "
-             "this default, or less where the global batch wants it."},
+     .help = "Sequences that one rank processes at a time. A property of the machine: a checkpoint does not keep "
+             "it, and eval uses this default, or less where the global batch requires it."},
     {KEY(training, global_batch_size), .min = -1, .max = MANY_ELEMS, .unit = "sequences", .def = "-1",
-     .help = "Sequences of one optimizer step over all ranks; more than local_batch_size * ranks is reached by "
-             "accumulation. -1: local_batch_size * ranks."},
+     .help = "Sequences in one optimizer step over all ranks. More than local_batch_size * ranks accumulates "
+             "gradients. -1: local_batch_size * ranks."},
     {KEY(training, steps), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "1000",
      .help = "Optimizer steps of the run."},
     {KEY(training, max_norm), .min = 0, .max = 1e30, .def = "1",
-     .help = "Gradients of a larger global norm are scaled down to it; 0: no clipping."},
+     .help = "Clip gradients to this global norm; 0: no clipping."},
     {KEY(training, mixed_precision_param), WORDS(precision_words), .def = "bfloat16",
-     .help =
-         "Type of gathered parameters and of activations. Master weights, gradient sums and optimizer are float32."},
+     .help = "Type of gathered parameters and activations. Master weights, gradient sums and optimizer state are "
+             "float32."},
     {KEY(training, mixed_precision_reduce), WORDS(precision_words), .def = "float32",
-     .help = "Type in which gradients are sent. bfloat16 halves the traffic. Each rank rounds its gradient once; sums are "
-             "accumulated in float32 and rounded once (NCCL accumulates in bfloat16). Micro-steps are added in float32."},
+     .help = "Type in which gradients are communicated. bfloat16 halves the traffic. Each rank rounds its gradient "
+             "once; sums are accumulated in float32 and rounded once (NCCL accumulates in bfloat16). Micro-steps "
+             "are added in float32."},
     {KEY_OF(SH_OF_MACHINE, training, threads), .min = 0, .max = 4096, .def = "0",
-     .help = "Threads of one rank; 0: cores of the node divided by its ranks."},
+     .help = "Threads per rank; 0: cores of the node divided by its ranks."},
     {KEY_OF(SH_OF_MACHINE, training, device), WORDS(device_words), .def = "auto",
-     .help = "cuda: one GPU a rank; cpu: the cores of the node. auto: cuda where this program was built with it and every "
+     .help = "cuda: one GPU per rank; cpu: the node's cores. auto: cuda if the program was built with it and every "
              "rank sees a GPU, else cpu."},
     {KEY_OF(SH_OF_MACHINE, training, kernels), WORDS(kernels_words), .def = "cpu",
      .help = "CPU kernels. cpu: optimised; ref: reference loops, slow."},
     {KEY(training, reproducible), WORDS(reproducible_words), .def = "none",
-     .help = "none: the same bits on the same mesh. mesh: losses, of validation too, and parameters have the same bits on "
-             "every mesh of a power of two of ranks, by summing in one binary tree over the global batch, of which "
-             "local_batch_size sequences are a leaf; global_batch_size / local_batch_size must be a power of two. Takes "
-             "memory for log2(micro-steps of a rank) full gradients on each rank."},
+     .help = "none: the same bits on the same mesh. mesh: the same bits of losses, validation losses and "
+             "parameters on every mesh whose number of ranks is a power of two. Sums follow one binary tree over "
+             "the global batch, whose leaves are local_batch_size sequences; global_batch_size / local_batch_size "
+             "must be a power of two. Needs memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY_OF(SH_OF_MACHINE, training, deterministic), BOOL, .def = "true",
      .help = "true: the same mesh gives the same bits. false, on GPUs only: the backward of attention takes cuDNN's usual "
              "kernel, which adds in the order in which blocks come, and moves less memory. Attention that cuDNN does not "
@@ -250,34 +254,35 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
     {KEY(data, target_mask), WORDS(mask_words), .def = "auto",
-     .help = "Targets that do not count in the loss (padding, prompts): FILE.mask beside a token file FILE, a byte for each "
-             "token, 1 where it counts as a target. auto: used where it is there; off: not used; must: a set without is "
-             "refused."},
+     .help = "Mask of the targets that count in the loss (not padding or prompts): FILE.mask beside a token file "
+             "FILE, one byte per token, 1 where the token counts as a target. auto: use it where it exists; off: "
+             "ignore it; must: refuse a file without one."},
     {KEY(data, shuffle), BOOL, .def = "true",
-     .help = "Shuffle sequences, seeded by debug.seed; false: in file order."},
+     .help = "Shuffle sequences, seeded by debug.seed; false: file order."},
     {KEY(data, document_mask), BOOL, .def = "false",
-     .help = "Attention does not cross the borders of documents; needs document_separator."},
+     .help = "Attention does not cross document boundaries; requires document_separator."},
     {KEY(data, document_separator), .min = -1, .max = MANY_ELEMS, .unit = "token id", .def = "-1",
      .help = "Token that ends a document; -1: none."},
 
     {KEY(parallelism, sharding_strategy), WORDS(strategy_words), .def = "full_shard",
-     .help = "What is kept in parts: no_shard nothing (DDP), shard_optim optimizer state (ZeRO-1), shard_grad_op also "
-             "gradients (ZeRO-2), full_shard also parameters (ZeRO-3, FSDP); hybrid_shard and hybrid_shard_zero2 do so "
-             "inside groups of ranks that are replicas of each other (HSDP). With comm.shared_memory=auto a node's ranks "
-             "hold what no_shard keeps once, unless mesh.shard or mesh.replicate is given."},
+     .help = "What is sharded. no_shard: nothing (DDP); shard_optim: optimizer state (ZeRO-1); shard_grad_op: also "
+             "gradients (ZeRO-2); full_shard: also parameters (ZeRO-3, FSDP). hybrid_shard and hybrid_shard_zero2 "
+             "shard within groups of ranks that are replicas of each other (HSDP). With comm.shared_memory=auto "
+             "the ranks of a node hold one copy of what no_shard keeps, unless mesh.shard or mesh.replicate is "
+             "given."},
     {KEY(parallelism, reshard_after_forward), .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "1",
-     .help = "1: as the strategy says; N: after the forward parameters stay spread over N neighbouring ranks only "
-             "(full_shard, hybrid_shard)."},
+     .help = "1: as the strategy says. N: after the forward, parameters stay sharded over only N neighbouring "
+             "ranks (full_shard, hybrid_shard)."},
     {KEY(parallelism, gradient_sync), WORDS(grad_sync_words), .def = "auto",
-     .help = "When micro-steps accumulate: reduce gradients in each of them, or once after the last. "
-             "auto: each where the strategy shards gradients, else the last."},
+     .help = "With gradient accumulation: reduce gradients in every micro-step, or once after the last. auto: in "
+             "every one if the strategy shards gradients, else after the last."},
     {KEY(parallelism, forward_prefetch), .min = 0, .max = 64, .unit = "units", .def = "1",
      .help = "Units gathered ahead of their use in the forward; 0: none."},
     {KEY(parallelism, backward_prefetch), .min = 0, .max = 64, .unit = "units", .def = "1",
-     .help = "The same in the backward."},
+     .help = "Units gathered ahead of their use in the backward; 0: none."},
     {KEY(parallelism, limit_all_gathers), .min = 0, .max = 1024, .unit = "units", .def = "0",
-     .help = "Most gathered units alive at once, the one in use included; 0: no limit but the prefetch. Units that "
-             "shard_grad_op and hybrid_shard_zero2 keep for the backward do not count."},
+     .help = "Maximum number of gathered units in memory, the one in use included; 0: limited by the prefetch "
+             "alone. Units that shard_grad_op and hybrid_shard_zero2 keep for the backward do not count."},
     {.name = "parallelism.zero_stage",
      ALIAS("parallelism.sharding_strategy", zero_stage),
      .min = 0,
@@ -296,8 +301,8 @@ const struct sh_config_key sh_config_keys[] = {
      .max = MANY_RANKS,
      .unit = "replicas",
      .derived = "not set",
-     .help = "Also chooses hybrid_shard when it is above 1 and no strategy is given, and all remaining ranks as the "
-             "shard axis when that is not given."},
+     .help = "Above 1, it also selects hybrid_shard if no strategy is given, and all remaining ranks as the shard "
+             "axis if that is not given."},
     {.name = "parallelism.data_parallel_shard_degree",
      ALIAS("mesh.shard", shard_degree),
      .words = rest_words,
@@ -308,12 +313,12 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "-1: all ranks that replication leaves."},
 
     {KEY(mesh, shard), .words = shard_words, .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "auto",
-     .help =
-         "Ranks of a shard group. all: all that mesh.replicate leaves; node: those of a node; auto: by the strategy."},
+     .help = "Ranks in a shard group. all: all that mesh.replicate leaves; node: the ranks of a node; auto: chosen "
+             "by the strategy."},
     {KEY(mesh, replicate), .words = replicate_words, .min = 1, .max = MANY_RANKS, .unit = "replicas", .def = "auto",
-     .help = "Number of shard groups that hold the same. auto: what mesh.shard leaves."},
+     .help = "Number of shard groups that are replicas of each other. auto: what mesh.shard leaves."},
     {KEY(mesh, ranks_per_node), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
-     .help = "0: found through MPI; N: taken as given, for tests and plans."},
+     .help = "Ranks per node. 0: asked of MPI; N: taken as given, for tests and plans."},
     {KEY(mesh, ranks), .min = 0, .max = MANY_RANKS, .unit = "ranks", .def = "0",
      .help = "Number of ranks for plan; a job of another size is refused. 0: any."},
 
@@ -321,7 +326,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "adamw: Adam with decoupled weight decay; sgd: gradient descent with momentum; lion: steps of one size, by the "
              "sign of a mean of gradients. A checkpoint holds the states of its optimizer, so another one cannot resume it."},
     {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4",
-     .help = "Highest learning rate. Lion wants about a tenth of AdamW's, SGD far more."},
+     .help = "Peak learning rate."},
     {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9",
      .help = "Decay of the mean of gradients; for sgd its momentum."},
     {KEY(optimizer, beta2), .min = 0, .max = 0.999999999, .def = "0.95",
@@ -335,26 +340,26 @@ const struct sh_config_key sh_config_keys[] = {
              "embeddings, as nanoGPT does."},
 
     {KEY(lr_scheduler, warmup_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
-     .help = "Steps in which the rate rises linearly to optimizer.lr: step s, from 0 on, has (s + 1) / warmup_steps of it "
-             "(torchtitan: (s + 1) / (warmup_steps + 1))."},
+     .help = "Steps over which the learning rate rises linearly to optimizer.lr: step s, counted from 0, uses (s + "
+             "1) / warmup_steps of it (torchtitan: (s + 1) / (warmup_steps + 1))."},
     {KEY(lr_scheduler, decay_type), WORDS(decay_words), .def = "cosine",
-     .help = "How the rate falls: linear and cosine from the end of the warm-up to total_steps; wsd: constant, then "
-             "linear over the last decay_ratio of total_steps; constant: not at all."},
+     .help = "How the learning rate decays. linear, cosine: from the end of the warm-up to total_steps; wsd: "
+             "constant, then linear over the last decay_ratio of total_steps; constant: never."},
     {KEY(lr_scheduler, decay_ratio), .min = 0, .max = 1, .unit = "share of the steps", .def = "0.2",
-     .help = "For wsd only: the last part of total_steps, in which the rate falls. (In torchtitan it holds for every "
-             "decay_type.)"},
+     .help = "wsd only: the last fraction of total_steps, over which the rate decays. (In torchtitan it applies to "
+             "every decay_type.)"},
     {KEY(lr_scheduler, min_lr_factor), .min = 0, .max = 1, .def = "0.1",
-     .help = "The rate approaches optimizer.lr times this, which is reached at total_steps."},
+     .help = "The learning rate decays to optimizer.lr times this at total_steps."},
     {KEY(lr_scheduler, total_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
-     .help = "Steps after which the rate has fallen; 0: training.steps."},
+     .help = "Step at which the decay ends; 0: training.steps."},
 
     {KEY(activation_checkpoint, mode), WORDS(recompute_words), .def = "none",
-     .help = "Which activations are computed again in the backward instead of being kept: none, full (all but the "
-             "inputs of blocks), every_k (full in each k-th block), selective (all but matrix products and attention), "
-             "memory_budget (selective in as many blocks as memory.limit_bytes makes necessary, then full in as many; "
-             "`sherd plan` says in which)."},
+     .help = "Which activations the backward recomputes instead of keeping: none, full (all but the inputs of "
+             "blocks), every_k (full in every k-th block), selective (all but matrix products and attention), "
+             "memory_budget (selective in as many blocks as memory.limit_bytes requires, then full in as many; "
+             "`sherd plan` shows which)."},
     {KEY(activation_checkpoint, every_k), .min = 1, .max = 10000, .unit = "blocks", .def = "2",
-     .help = "For every_k: 1 recomputes each block, 2 every other one."},
+     .help = "every_k only: 1 recomputes each block, 2 every other one."},
     {.name = "activation_checkpoint.selective_ac_option",
      ALIAS("activation_checkpoint.mode", selective_option),
      .words = op_words,
@@ -362,51 +367,53 @@ const struct sh_config_key sh_config_keys[] = {
      .max = 10000,
      .unit = "blocks",
      .derived = "not set",
-     .help = "Beside mode: selective. op: selective; k: every_k with that k."},
+     .help = "With mode: selective. op: selective; k: every_k with that k."},
 
-    {KEY(checkpoint, enable), BOOL, .def = "true", .help = "Save the state of the run, the last step always."},
-    {KEY(checkpoint, folder), .def = "checkpoint", .help = "Where; below job.dump_folder unless absolute."},
+    {KEY(checkpoint, enable), BOOL, .def = "true", .help = "Save checkpoints; the last step is always saved."},
+    {KEY(checkpoint, folder), .def = "checkpoint",
+     .help = "Folder of the checkpoints, relative to job.dump_folder unless absolute."},
     {KEY(checkpoint, interval), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "500",
-     .help = "Steps from one checkpoint to the next."},
-    {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false", .help = "Also save the initial values, as step 0."},
+     .help = "Steps between checkpoints."},
+    {KEY(checkpoint, create_seed_checkpoint), BOOL, .def = "false", .help = "Also save the initial values, as step "
+                                                                            "0."},
     {KEY(checkpoint, resume), WORDS(resume_words), .def = "auto",
-     .help = "auto: go on from the newest checkpoint if there is one; never: start anew; must: refuse to start anew."},
+     .help = "auto: resume from the newest checkpoint if there is one; never: start from scratch; must: refuse to "
+             "start from scratch."},
     {KEY(checkpoint, io), WORDS(io_words), .def = "auto",
-     .help = "How data gets into the file, whose bytes are the same. mpiio: parallel HDF5's MPI-IO driver; direct: "
-             "plain writes of each rank; both at the places that HDF5 laid out; auto: direct on one node, on Lustre, GPFS and "
-             "CephFS, else mpiio."},
+     .help = "I/O method; the file has the same bytes either way. mpiio: parallel HDF5's MPI-IO driver; direct: "
+             "each rank writes its own ranges; auto: direct on one node, on Lustre, GPFS and CephFS, else mpiio."},
     {KEY(checkpoint, writers_per_node), .words = writers_words, .min = 1, .max = MANY_RANKS, .unit = "ranks",
      .def = "auto",
-     .help = "For direct: ranks of a node that write; the others pass their parts to them through shared memory. auto: "
-             "all where a rank's ranges in the file have 4 MiB or more on average, else 2 where that makes them at least "
-             "twice as long. The ranks of a node or more: all."},
+     .help = "direct only: writers per node; the other ranks pass their parts to them through shared memory. auto: "
+             "all ranks if a rank's ranges in the file average 4 MiB or more, else 2 if that makes the ranges at "
+             "least twice as long. The number of ranks of a node, or more: all."},
     {KEY(checkpoint, async_mode), WORDS(async_words), .def = "disabled",
-     .help = "async: copy what is saved, and write the copy while the training goes on; `sherd plan` counts the copy."},
+     .help = "async: copy the state, and write the copy while training continues; `sherd plan` includes the copy."},
     {KEY_OF(SH_OF_NOTE, checkpoint, verify), WORDS(verify_words), .def = "disk",
-     .help = "What is read back and compared with the sums from memory before a checkpoint gets its name. disk: what the disk "
-             "has, which takes as long as writing it where reading and writing share one bandwidth; cache: what the kernel "
-             "holds of it after fsync, a fraction of that; off: its index only. The file says which. Each load compares in any case."},
+     .help = "What a save reads back and compares with the sums made in memory before it renames the file. disk: "
+             "the data on the disk, which takes about as long as writing it; cache: what the page cache holds "
+             "after fsync, much faster; off: the index only. The file records which. Every load compares in any "
+             "case."},
     {KEY(checkpoint, async_busy), WORDS(busy_words), .def = "wait",
-     .help = "For async, when a checkpoint is due and the last one is still being written: wait for that one, or skip this "
-             "one. The last step is never skipped."},
+     .help = "async only: if a checkpoint is due while the last one is still being written, wait for it or skip "
+             "the new one. The last step is never skipped."},
     {KEY(checkpoint, hints), .pairs = true, .def = "",
      .help = "Hints for MPI-IO, such as striping_factor=16,striping_unit=16777216; with io: auto they choose mpiio. "
              "doc/checkpoint-format.md has a table of them."},
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
-     .help = "A stage of a save or a load that takes longer (a dead disk, a lost rank) stops the job and is named."},
+     .help = "If a stage of a save or a load takes longer (dead disk, lost rank), the job names it and stops."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
      .help = "Consecutive failed saves to tolerate (disk full, I/O errors); each is a warning, one more ends the job. The "
              "final save is retried once."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
-     .help = "Ephemeral checkpoints: so many of the newest stay, older ones are deleted once a new one is safe. "
-             "0: all stay."},
+     .help = "Number of newest checkpoints to keep; older ones are deleted once a new one is safe. 0: keep all."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
-     .help = "Permanent checkpoints: those whose step is a multiple of this are never deleted. 0: none is permanent."},
+     .help = "Checkpoints whose step is a multiple of this are never deleted. 0: none is permanent."},
     {KEY(checkpoint, initial_load_path), .def = "",
-     .help = "Start from this file, or from the newest checkpoint of this folder, when the run's own folder has none yet "
-             "(with resume: never, whatever it has); empty: none."},
+     .help = "File, or folder whose newest checkpoint, the run starts from if its own folder has no checkpoint "
+             "(with resume: never, in any case); empty: none."},
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
-     .help = "Take only the parameters of initial_load_path: a new run from step 0, with a new optimizer."},
+     .help = "Load only the parameters of initial_load_path: a new run from step 0 with a fresh optimizer."},
     {KEY(checkpoint, initial_load_in_hf), BOOL, .def = "true",
      .help = "Begin a new run with the weights of model.hf_assets_path; false: with initial values, of its architecture. A "
              "checkpoint, of this run or by initial_load_path, goes before."},
@@ -419,81 +426,83 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, max_shard_size), .sizes = true, .min = 1, .max = 1e14, .unit = "bytes", .def = "5GB",
      .help = "Most bytes of tensors in one file of that folder; a larger tensor is alone in one."},
     {KEY(checkpoint, trust), WORDS(trust_words), .def = "owner",
-     .help = "Which checkpoints are loaded. owner: only those that belong to you or root, in a folder that does, and that "
-             "no other user may write: whoever can write a checkpoint decides what you train on. any: all, as those of a "
-             "colleague."},
+     .help = "Which checkpoints may be loaded. owner: only files that you or root own, in a folder that you or "
+             "root own, and that no other user may write: whoever can write a checkpoint decides what you train "
+             "on. any: all, such as a colleague's."},
 
-    {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on other data from time to time."},
-    {KEY(validation, dataset_path), .def = "", .help = "Token file of that data, or a glob pattern of several."},
+    {KEY(validation, enable), BOOL, .def = "false", .help = "Measure the loss on validation data during training."},
+    {KEY(validation, dataset_path), .def = "",
+     .help = "Validation token file, or a glob pattern that matches several."},
     {KEY(validation, freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "100",
-     .help = "Steps from one validation to the next."},
+     .help = "Steps between validations."},
     {KEY(validation, sequences), .min = 0, .max = 2147483647, .unit = "sequences", .def = "128",
-     .help = "Size of the validation set, always the same sequences; 0: the whole file."},
+     .help = "Sequences in the validation set, the same every time; 0: the whole file."},
 
     {KEY(metrics, log_freq), .min = 1, .max = MANY_STEPS, .unit = "steps", .def = "10",
-     .help = "Steps between lines of progress that stay; metrics.jsonl has every step."},
+     .help = "Steps between permanent progress lines; metrics.jsonl has every step."},
     {KEY(metrics, progress), BOOL, .def = "true",
-     .help = "Where standard error is a terminal, show each step in one moving line between those that stay. Under mpirun "
-             "it is a pipe, and there is no moving line."},
+     .help = "If standard error is a terminal, show every step in one line that is overwritten. Under mpirun it is "
+             "a pipe, so there is no such line."},
     {KEY(metrics, peak_tflops), .min = 0, .max = 1e6, .unit = "TFLOP/s", .def = "0",
-     .help = "What one rank could compute at best: a GPU's peak in the precision of training.mixed_precision_param, or for a "
-             "CPU the rate of the square product that `sherd bench gemm` measures with the same number of ranks and "
-             "threads. With it the model FLOPs utilization (MFU) is printed and recorded. 0: not known, no MFU."},
+     .help = "Peak rate of one rank: a GPU's peak in the precision of training.mixed_precision_param; for a CPU, "
+             "the rate of the square product that `sherd bench gemm` measures with the same ranks and threads. "
+             "With it, model FLOPs utilization (MFU) is printed and recorded. 0: unknown, no MFU."},
 
     {KEY(profiling, trace), .def = "",
-     .help = "Write the time of each operation to this file, for Chrome's tracing page or Perfetto; empty: none."},
+     .help = "File for a trace of every operation, for Perfetto or Chrome's tracing page; empty: none."},
     {KEY(profiling, trace_first_step), .min = 1, .max = MANY_STEPS, .unit = "step", .def = "2",
      .help = "First step in the trace, counted from the start of this process."},
     {KEY(profiling, trace_steps), .min = 1, .max = 10000, .unit = "steps", .def = "3",
      .help = "Number of steps in the trace."},
 
     {KEY(guard, action), WORDS(guard_words), .def = "skip",
-     .help = "What to do with a bad step, one whose loss or gradient norm is NaN or infinite or, with z_score, whose norm "
-             "is an outlier. skip: leave its update out; rollback: load the newest checkpoint and leave out all data "
-             "since then; stop: end the run with the exit status of numbers."},
+     .help = "What to do with a bad step, one whose loss or gradient norm is NaN or infinite or, with z_score, "
+             "whose norm is an outlier. skip: skip its update; rollback: load the newest checkpoint and skip all "
+             "data since then; stop: end the run with exit status 6."},
     {KEY(guard, z_score), .min = 0, .max = 1000, .unit = "standard deviations", .def = "0",
-     .help = "A step is an outlier when its gradient norm is this far above the running mean; 0: off, else at least "
-             "2."},
-    {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128", .help = "Steps of that running mean."},
+     .help = "A step is an outlier if its gradient norm is this many standard deviations above the running mean; "
+             "0: off, otherwise at least 2."},
+    {KEY(guard, window), .min = 8, .max = 100000, .unit = "steps", .def = "128", .help = "Steps in the running "
+                                                                                         "mean."},
     {KEY(guard, max_skips), .min = 0, .max = 1000000, .unit = "steps", .def = "10",
-     .help = "For skip: stop when more steps than this in a row are left out."},
+     .help = "skip only: stop after more than this many skipped steps in a row."},
     {KEY(guard, max_rollbacks), .min = 1, .max = 1000, .def = "3",
      .help = "For rollback: stop after this many rollbacks to the same checkpoint."},
 
     {KEY(fault, replica_check_every), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "100",
-     .help = "Compare parameters and optimizer state between the ranks that hold the same (hybrid_shard; no_shard, "
-             "but where a node holds it once) each so many steps, and before each checkpoint: memory that was damaged "
-             "without a sign ends the job, naming the rank. 0: never."},
+     .help = "Compare parameters and optimizer state between replicas (hybrid_shard; no_shard unless a node holds "
+             "one copy) every this many steps and before each checkpoint. Silent memory damage ends the job and "
+             "names the rank. 0: never."},
 
     {KEY(comm, train_timeout_seconds), .min = 0.1, .max = 604800, .unit = "seconds", .def = "300",
      .help = "A collective that takes longer is a stall: the job reports who is missing and stops."},
     {KEY(comm, trace_buf_size), .min = 16, .max = 1000000, .unit = "collectives", .def = "1024",
-     .help = "Newest collectives kept for that report."},
+     .help = "Recent collectives kept for that report."},
     {KEY(comm, backend), WORDS(comm_words), .def = "auto",
-     .help = "How ranks talk. nccl: from GPU to GPU; mpi: through host memory, on GPUs too. auto: nccl between GPUs where "
-             "the library is found, else mpi; and mpi for training.reproducible=mesh, whose sums it makes."},
+     .help = "Communication backend. nccl: between GPUs; mpi: through host memory, also for GPUs. auto: nccl "
+             "between GPUs if the library is found, else mpi; mpi for training.reproducible=mesh, whose sums it "
+             "makes."},
     {KEY(comm, share_gpu), BOOL, .def = "false",
      .help = "Let several ranks use one GPU. Slow, for tests; without it such a job is refused."},
     {KEY(comm, nccl_max_ctas), .min = 0, .max = 64, .unit = "blocks", .def = "0",
-     .help = "Blocks of a GPU that one collective of NCCL may take from the computation; 0: NCCL's default."},
+     .help = "Thread blocks (CTAs) that one NCCL collective may use; 0: NCCL's default."},
     {KEY(comm, shared_memory), WORDS(shared_words), .def = "auto",
-     .help = "auto: where a shard group lies within a node, gathered parameters exist once for all of its ranks, so that a "
-             "gather moves nothing (nor is there anything to prefetch or to limit), and reductions read the other ranks' "
-             "gradients in place; not with reshard_after_forward: N. no_shard holds parameters and optimizer state once "
-             "for the ranks of a node, and gradients but while it accumulates. off: each rank for itself, with messages. "
-             "The results have the same bits, but where no_shard sums first inside of nodes: over several of them, and with "
-             "accumulation and gradient_sync=every_micro_step."},
+     .help = "auto: if a shard group lies within a node, its ranks share one copy of the gathered parameters. A "
+             "gather then moves nothing, so prefetch and limit have no effect, and reductions read the other "
+             "ranks' gradients in place. Not with reshard_after_forward: N. With no_shard the ranks of a node "
+             "share parameters and optimizer state, and gradients unless they accumulate. off: every rank has its "
+             "own copy and sends messages. The bits are the same, except that no_shard sums within nodes first: "
+             "over several nodes, and with accumulation and gradient_sync=every_micro_step."},
 
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
-     .help =
-         "Memory that the plan of one rank, its arena, may take; a run that needs more is refused before it starts. "
-         "activation_checkpoint.mode=memory_budget recomputes to fit it. 0: memory of the node divided by its ranks, on a "
-         "GPU what is free less 1 GiB for CUDA's libraries, with NCCL 2.5 GiB."},
+     .help = "Limit on the arena, the memory of one rank; a run that needs more is refused before it starts. "
+             "activation_checkpoint.mode=memory_budget recomputes to fit it. 0: the node's memory divided by its "
+             "ranks; on a GPU, the free memory less 1 GiB for CUDA's libraries, 2.5 GiB with NCCL."},
 
     {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
     {KEY_OF(SH_OF_MACHINE, debug, sync_ops), BOOL, .def = "false",
-     .help = "On a GPU: wait after each operation and ask for errors, so that a fault is reported with the name of its "
-             "operation. Slow; for finding faults."},
+     .help = "On a GPU: wait for each operation and check for errors, so that a fault is reported with the name of "
+             "its operation. Slow; for debugging."},
 };
 
 const int sh_config_n_keys = sizeof sh_config_keys / sizeof sh_config_keys[0];

@@ -196,7 +196,7 @@ static sh_rc set_string(const struct sh_config_key *key, const char *text, struc
     if (len >= key->size)
         return sh_fail(SH_E_USAGE, "%s: %zu bytes, more than the %zu that fit", key->name, len, key->size - 1);
     if (sh_config_text_bad(text, len, false) != len)
-        return sh_fail(SH_E_USAGE, "%s: holds control characters or is not UTF-8", key->name);
+        return sh_fail(SH_E_USAGE, "%s: contains control characters or is not UTF-8", key->name);
     if (key->pairs)
         SH_TRY(sh_config_pairs_check(key, text));
     memset(field, 0, key->size); /* equal configurations are equal in all their bytes */

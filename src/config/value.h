@@ -4,7 +4,7 @@
 
 #include "src/config/keys.h"
 
-/* How the text was written: bare in YAML (where `~` and `null` mean nothing at all), in quotes, or behind "key=". */
+/* How the text was written: bare in YAML (where `~` and `null` mean nothing at all), in quotes, or after "key=". */
 enum sh_config_style { SH_TEXT_PLAIN, SH_TEXT_QUOTED, SH_TEXT_ARGUMENT };
 
 /* Check `text` against the row's type, words and range, and store it in its field of *state.

@@ -114,7 +114,7 @@ static sh_rc check_value(const struct reader *r, const char *name)
     if (r->event.type == YAML_MAPPING_START_EVENT)
         return fail_here(r, "%s: wants one value, got a mapping", shown);
     if (strlen(scalar_text(r)) != r->event.data.scalar.length)
-        return fail_here(r, "%s: holds a zero character", shown);
+        return fail_here(r, "%s: contains a NUL character", shown);
     return SH_OK;
 }
 
@@ -132,7 +132,7 @@ static sh_rc skip_value(struct reader *r)
     }
 }
 
-/* Take an error down and go on behind the value that it is about. */
+/* Take an error down and go on after the value that it is about. */
 static sh_rc note_and_skip(struct reader *r, sh_rc rc)
 {
     SH_TRY(sh_config_note(r->state, rc));
@@ -262,7 +262,7 @@ static sh_rc read_stream(struct reader *r)
     SH_TRY(read_event(r)); /* document end */
     SH_TRY(read_event(r));
     if (r->event.type != YAML_STREAM_END_EVENT)
-        return fail_here(r, "a second document; one file is one configuration");
+        return fail_here(r, "a second YAML document; a file holds one configuration");
     return SH_OK;
 }
 

@@ -57,9 +57,9 @@ struct sh_device {
     sh_rc (*run)(const struct sh_op_call *call, const char *label);
     /* Put a copy into the queue: device or pinned memory on both sides, which may overlap on the CPU only. */
     void (*copy)(void *queue, void *to, const void *from, int64_t bytes);
-    /* Host to device, behind what is in the queue; `host` is any memory and free again on return. */
+    /* Host to device, after what is in the queue; `host` is any memory and free again on return. */
     void (*put)(void *queue, void *device, const void *host, int64_t bytes);
-    /* Device to any host memory, behind what is in the queue, and there on return. */
+    /* Device to any host memory, after what is in the queue, and there on return. */
     void (*get)(void *queue, void *host, const void *device, int64_t bytes);
 
     /* An event is marked in a queue and happens when all before the mark is done. Marking it again forgets the last

@@ -23,7 +23,7 @@ struct test {
     int size, index;
     int64_t count; /* elements of a rank's part */
     float *whole, *part; /* in host memory */
-    char *memory;        /* on a GPU: both of them, one behind the other */
+    char *memory;        /* on a GPU: both of them, one after the other */
     int64_t memory_bytes;
     void *queue;
 };
@@ -246,7 +246,7 @@ sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row
     const struct sh_group_use groups[] = {
         {"shard", d->mesh->shape.shard, 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE},
         {"replicate", d->mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
-    struct sh_comm_options opt = sh_place_comm(d->cfg, d->device, d->gpu.sharing);
+    struct sh_comm_options opt = sh_topology_comm(d->cfg, d->device, d->gpu.sharing);
     struct test t = {.d = d};
     struct sh_comm *comm = NULL;
     double *all = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *all);

@@ -2,7 +2,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/run/request.h"
+#include "src/plan/request.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -73,12 +73,12 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
 
     if (sh_request_gpu(cfg, false, &gpu, why) != SH_OK)
         sh_error_clear(); /* for the check of memory to say */
-    SH_TRY(sh_place_find(cfg, gpu, &d->at));
+    SH_TRY(sh_topology_find(cfg, gpu, &d->at));
     /* Opened as in training, so that a GPU that cannot be used is found here. */
     if (d->at.gpu) {
         const struct sh_device *device = sh_request_device(cfg, true);
 
-        SH_TRY(sh_place_open_gpu(cfg, device, &d->at, &d->gpu));
+        SH_TRY(sh_topology_open_gpu(cfg, device, &d->at, &d->gpu));
         d->device = device;
     }
     SH_TRY(sh_agree(sh_request_mesh(cfg, &d->at, &shape)));

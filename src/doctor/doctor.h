@@ -1,4 +1,4 @@
-/* A look at the nodes of a job before it trains: seconds now instead of a hang or a slow week later.
+/* A check the nodes of a job before it trains: seconds now instead of a hang or a slow week later.
  *
  * Checks are rows of one table (doctor.c), each in a file of its own. They run in order on all ranks; what a rank or a node
  * has found is shared as arrays (share.c), and every rank comes to the same result from the same arrays, so that nothing else
@@ -8,7 +8,7 @@
 
 #include "src/config/config.h"
 #include "src/mesh/mesh.h"
-#include "src/run/place.h"
+#include "src/plan/topology.h"
 
 #include <stdint.h>
 
@@ -26,9 +26,9 @@ struct sh_doctor_place {
 
 struct sh_doctor {
     const struct sh_config *cfg;
-    struct sh_place at;
+    struct sh_topology at;
     const struct sh_device *device; /* open, where the job computes on GPUs; else NULL */
-    struct sh_place_gpu gpu;
+    struct sh_topology_gpu gpu;
     struct sh_mesh *mesh;
     struct sh_doctor_place *place; /* [world] */
     int *leader;                   /* [n_nodes] the first rank of each node */

@@ -5,7 +5,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/run/request.h"
+#include "src/plan/request.h"
 
 #include <errno.h>
 #include <stdlib.h>

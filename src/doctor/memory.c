@@ -4,7 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/run/request.h"
+#include "src/plan/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static double room_for_rank(const struct sh_doctor *d)
 
     if (!d->device)
         return free_memory() / d->mesh->node_size;
-    if (sh_place_gpu_room(d->cfg, &d->at, &d->gpu, &bytes) == SH_OK)
+    if (sh_topology_gpu_room(d->cfg, &d->at, &d->gpu, &bytes) == SH_OK)
         return (double)bytes;
     sh_error_clear();
     return 0;

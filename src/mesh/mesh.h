@@ -87,7 +87,7 @@ int sh_mesh_report(sh_rc rc);
 
 /* How long the functions from here on wait for other ranks before they name the missing ones and stop the job with
  * SH_E_COMM; 0 (at the start): for ever. Set around what must not take long: a training step, not a save. Local. */
-void sh_mesh_patience(double seconds);
+void sh_mesh_timeout(double seconds);
 
 /* Wait for a request of a collective over all ranks, as patiently as that. */
 sh_rc sh_mesh_wait(MPI_Request *request);

@@ -8,9 +8,9 @@
 #include <stdio.h>
 
 /* The largest shard size that divides the job and is not above the one wished for: always a mesh that works. */
-static int nearest_divisor(int world, int wish)
+static int nearest_divisor(int world, int wanted)
 {
-    int d = wish < world ? wish : world;
+    int d = wanted < world ? wanted : world;
     while (d > 1 && world % d != 0)
         d--;
     return d > 1 ? d : 1;

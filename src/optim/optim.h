@@ -71,7 +71,7 @@ sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm,
 void sh_guard_save(const struct sh_guard *g, char *text, int size);
 sh_rc sh_guard_load(struct sh_guard *g, const char *text);
 
-void sh_guard_saved(struct sh_guard *g);  /* a checkpoint was taken: the run has come on */
+void sh_guard_saved(struct sh_guard *g);  /* a checkpoint was saved: the rollback count starts again */
 void sh_guard_forget(struct sh_guard *g); /* back to the start of a run; the rollbacks stay counted */
 
 #endif

@@ -7,7 +7,7 @@
 
 struct sh_build {
     struct sh_model model;
-    struct sh_model_batch batch;  /* out is set by the wish below */
+    struct sh_model_batch batch;  /* out is set by the request below */
     enum sh_dtype act;            /* compute type */
     struct sh_pass_options options;
     struct sh_recompute recompute;

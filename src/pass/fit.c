@@ -1,4 +1,4 @@
-/* The least recomputation that fits: a ladder of wishes, and the real plan of each to choose by.
+/* The least recomputation that fits: a ladder of requests, and the real plan of each to choose by.
  *
  * Level 0 keeps all; level k is selective in the first k of L blocks; level L + k is full in the first k and selective in
  * the others. First blocks first: all that is kept is alive at the end of the forward, whatever its block; but what the

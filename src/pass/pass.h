@@ -54,9 +54,9 @@ struct sh_recompute {
 };
 enum { SH_ALL_BLOCKS = INT_MAX };
 
-/* The wish in words: "selective", "selective in 9, full in 3 of 12 blocks". */
+/* The request in words: "selective", "selective in 9, full in 3 of 12 blocks". */
 enum { SH_RECOMPUTE_TEXT = 80 };
-const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT]);
+const char *sh_recompute_text(const struct sh_recompute *request, int blocks, char text[SH_RECOMPUTE_TEXT]);
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {

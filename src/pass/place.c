@@ -1,7 +1,7 @@
 /* Lifetimes to offsets: one arena, known before the first byte is allocated.
  *
  * Each space (own memory, this rank's part of the segment, its group's part) is laid out for itself. Persistent tensors
- * lie at its front, in order. Behind them each section has the rest to itself: its tensors are placed largest first at the
+ * lie at its front, in order. After them each section has the rest to itself: its tensors are placed largest first at the
  * lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same space
  * shares its storage. At the end the spaces get their places in the arena. Snapshots
  * lie in an arena of host memory where the program says so. */
@@ -138,7 +138,7 @@ static int64_t assign_offsets(struct place *pl, int n_ops)
     return end;
 }
 
-/* Bytes of the space that the section needs behind the persistent tensors. */
+/* Bytes of the space that the section needs after the persistent tensors. */
 static int64_t place_in_space(struct place *pl, enum sh_space space, int n_ops)
 {
     int64_t front = pl->persistent[space], peak;

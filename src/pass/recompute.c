@@ -9,7 +9,7 @@
 
 struct recompute {
     struct sh_program *p;
-    const struct sh_recompute *wish;
+    const struct sh_recompute *request;
     struct sh_op *old;   /* the operations as they were */
     int n_old;
     int n_tensors;       /* before any copy was made */
@@ -51,11 +51,11 @@ static void find_crossings(struct recompute *r)
 enum keep { KEEP_ALL, KEEP_COSTLY, KEEP_BORDERS };
 
 /* What a block keeps. With every_k = 2, full recomputation is done in blocks 0, 2, 4, ... */
-static enum keep keep_of(const struct sh_recompute *wish, int block)
+static enum keep keep_of(const struct sh_recompute *request, int block)
 {
-    if (block < wish->full && (wish->every_k <= 1 || block % wish->every_k == 0))
+    if (block < request->full && (request->every_k <= 1 || block % request->every_k == 0))
         return KEEP_BORDERS;
-    return block < wish->selective ? KEEP_COSTLY : KEEP_ALL;
+    return block < request->selective ? KEEP_COSTLY : KEEP_ALL;
 }
 
 /* Tensors made by this pass (index from n_tensors on) are copies themselves and never dropped. */
@@ -68,7 +68,7 @@ static bool dropped(const struct recompute *r, int root)
     op = &r->old[r->producer[root]];
     if (op->block == SH_NONE)
         return false;
-    switch (keep_of(r->wish, op->block)) {
+    switch (keep_of(r->request, op->block)) {
     case KEEP_ALL: return false;
     case KEEP_COSTLY: return !sh_op_info(op->kind)->costly;
     case KEEP_BORDERS: return true;
@@ -127,12 +127,12 @@ static void rewrite(struct recompute *r)
 
 sh_rc sh_pass_recompute(const struct sh_build *b, struct sh_program *micro)
 {
-    const struct sh_recompute *wish = &b->recompute;
+    const struct sh_recompute *request = &b->recompute;
     size_t n = (size_t)micro->n_tensors;
     struct recompute r = {
-        .p = micro, .wish = wish, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
+        .p = micro, .request = request, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
 
-    if (wish->full <= 0 && wish->selective <= 0)
+    if (request->full <= 0 && request->selective <= 0)
         return SH_OK;
     r.old = sh_calloc((size_t)micro->n_ops, sizeof *r.old);
     memcpy(r.old, micro->ops, (size_t)micro->n_ops * sizeof *r.old);
@@ -152,13 +152,13 @@ sh_rc sh_pass_recompute(const struct sh_build *b, struct sh_program *micro)
 }
 
 /* "full in 3, selective in 5 of 8 blocks", or one word when all blocks are alike. */
-const char *sh_recompute_text(const struct sh_recompute *wish, int blocks, char text[SH_RECOMPUTE_TEXT])
+const char *sh_recompute_text(const struct sh_recompute *request, int blocks, char text[SH_RECOMPUTE_TEXT])
 {
     static const char *const names[] = {[KEEP_ALL] = "none", [KEEP_COSTLY] = "selective", [KEEP_BORDERS] = "full"};
     int n[] = {[KEEP_ALL] = 0, [KEEP_COSTLY] = 0, [KEEP_BORDERS] = 0}, at = 0;
 
     for (int b = 0; b < blocks; b++)
-        n[keep_of(wish, b)]++;
+        n[keep_of(request, b)]++;
     for (enum keep k = KEEP_ALL; k <= KEEP_BORDERS; k++)
         if (n[k] == blocks)
             return names[k];

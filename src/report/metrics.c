@@ -5,7 +5,7 @@
 
 #include "io/file/file.h"
 #include "src/base/mem.h"
-#include "src/watch/watch.h"
+#include "src/metrics/metrics.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -129,7 +129,7 @@ static void take(struct sh_report_run *run, const json_t *line, bool *started)
         take_checkpoint(run, line);
 }
 
-/* A job that is killed leaves the beginning of a line; the next start writes on behind it. Text that does not even
+/* A job that is killed leaves the beginning of a line; the next start continues after it. Text that does not even
  * begin as an object is no such line. */
 static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes, const char *path, int number,
                        bool *started)

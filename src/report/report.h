@@ -48,7 +48,7 @@ struct sh_report_run {
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
     double tokens_per_second;        /* median; 0: no step was measured */
     double flops, peak_tflops;       /* per token, and of a rank; 0: not known */
-    double mfu;                      /* at the median speed, see src/watch/watch.h; 0: not known */
+    double mfu;                      /* at the median speed, see src/metrics/metrics.h; 0: not known */
     double seconds;                  /* wall time of a step, mean, with its share of checkpoints */
     double share[SH_SPENT_N];        /* of that time; sums to 1 */
 };

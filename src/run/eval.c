@@ -4,13 +4,13 @@
 #include "src/run/tree.h"
 
 /* Sequences [first, first + n) of the set; those past its end are masked. */
-static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end, int seq_len, int64_t *counted)
+static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end, int seq_len, int64_t *unmasked)
 {
     int64_t real = first >= end ? 0 : end - first < n ? end - first : n, row;
 
-    *counted = 0;
+    *unmasked = 0;
     if (real)
-        SH_TRY(sh_data_read(f->data, first, real, f->tokens, f->targets, f->docs, counted));
+        SH_TRY(sh_data_read(f->data, first, real, f->tokens, f->targets, f->docs, unmasked));
     /* The shapes are fixed in the program, so the rows past the end still run. A target of -1 adds neither loss nor
      * tokens. */
     for (row = real * seq_len; row < n * seq_len; row++) {
@@ -48,7 +48,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     const struct sh_mesh_shape *m = &r->mesh->shape;
     int64_t each = r->cfg.training.local_batch_size, pass = each * sh_group_size(m, m->data);
     int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
-    int64_t begin = sh_now_ns(), counted;
+    int64_t begin = sh_now_ns(), unmasked;
     long long tokens = 0;
     struct sh_tree losses = {0};
 
@@ -57,12 +57,12 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
      * collectives. */
     for (int64_t first = 0; first < sequences; first += pass) {
-        sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &counted);
+        sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &unmasked);
 
         /* The others already wait in those collectives, so an error here cannot be agreed on; it ends the job. */
         if (rc != SH_OK)
             sh_stop(rc);
-        tokens += counts(m) ? counted : 0;
+        tokens += counts(m) ? unmasked : 0;
         sh_tree_add(&losses, run_batch(r, f));
     }
     /* A sum over all ranks is right because counts() lets only one of those with the same sequences add. */

@@ -2,9 +2,9 @@
 
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/fault/fault.h"
-#include "src/run/look.h"
-#include "src/run/pieces.h"
+#include "src/job/job.h"
+#include "src/run/scan.h"
+#include "src/run/shards.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +14,13 @@ enum { BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
 /* Of a unit: what is saved, and as the last what bfloat16 leaves of the parameters. */
 static int n_states(const struct sh_run *r)
 {
-    return sh_pieces_states(r) + 1;
+    return sh_shards_states(r) + 1;
 }
 
 /* Name of a state in a report; must name what find_state() reads. */
 static const char *state_name(const struct sh_run *r, int state)
 {
-    return state + 1 == n_states(r) ? "remainder" : sh_pieces_state_name(r, state);
+    return state + 1 == n_states(r) ? "remainder" : sh_shards_state_name(r, state);
 }
 
 /* The sum does not depend on which thread takes which block; the number of the block is mixed in. */
@@ -41,7 +41,7 @@ static uint64_t hash_data(const char *data, int64_t bytes)
 /* Without padding, which nobody reads. Of a state that is not there: no bytes. */
 static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
 {
-    struct sh_range own = sh_pieces_owned(r, u);
+    struct sh_range own = sh_shards_owned(r, u);
     int t = state == 0 ? u->compute : state + 1 == n_states(r) ? u->remainder : u->state[state - 1];
 
     *bytes = t == SH_NONE ? 0 : (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype);
@@ -69,16 +69,16 @@ static void hash_here(const struct sh_run *r, uint64_t *hash)
  * must all use the same; they do, since all ranks have the same kind of device. */
 static void hash_there(const struct sh_run *r, uint64_t *hash)
 {
-    struct sh_look *look = sh_look_open(r);
+    struct sh_scan *scan = sh_scan_open(r);
     int64_t bytes;
 
     for (int i = 0; i < n_hashes(r); i++) {
         const char *data = find_state(r, &r->p->units[i / n_states(r)], i % n_states(r), &bytes);
 
-        sh_look_sum(look, data, bytes);
+        sh_scan_sum(scan, data, bytes);
     }
-    memcpy(hash, sh_look_read(look), (size_t)n_hashes(r) * sizeof *hash);
-    sh_look_close(look);
+    memcpy(hash, sh_scan_read(scan), (size_t)n_hashes(r) * sizeof *hash);
+    sh_scan_close(scan);
 }
 
 /* The hash of all hashes. It depends on their order; two swapped states give another one. */
@@ -86,7 +86,7 @@ static uint64_t hash_all(const struct sh_run *r, uint64_t *hash)
 {
     uint64_t all = 0;
 
-    (sh_look_can(r) ? hash_there : hash_here)(r, hash);
+    (sh_scan_can(r) ? hash_there : hash_here)(r, hash);
     for (int i = 0; i < n_hashes(r); i++)
         all = sh_mix64(all ^ hash[i]) + 1;
     return all;
@@ -147,7 +147,7 @@ static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *di
 struct details {
     int n_replicas, n_hashes, words;
     uint64_t *all; /* [n_replicas][words] */
-    bool *odd;     /* [n_replicas] */
+    bool *outlier;     /* [n_replicas] */
 };
 
 static const uint64_t *of_replica(const struct details *d, int i)
@@ -168,18 +168,18 @@ static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct detai
     return rc;
 }
 
-/* "layers.1 remainder, layers.2 parameters and 7 more": what of the odd replica differs from the first that is not odd,
+/* "layers.1 remainder, layers.2 parameters and 7 more": what of the outlier differs from the first replica that is none,
  * or from the first other one when all are. */
-static void print_differences(const struct sh_run *r, const struct details *d, int odd, FILE *out)
+static void print_differences(const struct sh_run *r, const struct details *d, int outlier, FILE *out)
 {
     enum { SHOWN = 2 };
-    int other = odd == 0, n = 0;
+    int other = outlier == 0, n = 0;
 
     for (int i = d->n_replicas - 1; i >= 0; i--)
-        if (!d->odd[i])
+        if (!d->outlier[i])
             other = i;
     for (int i = 0; i < d->n_hashes; i++)
-        if (of_replica(d, odd)[i] != of_replica(d, other)[i] && n++ < SHOWN)
+        if (of_replica(d, outlier)[i] != of_replica(d, other)[i] && n++ < SHOWN)
             fprintf(out, "%s%s %s", n > 1 ? ", " : "", r->p->units[i / n_states(r)].name,
                     state_name(r, i % n_states(r)));
     if (n > SHOWN)
@@ -193,7 +193,7 @@ static void print_ranks(const struct sh_run *r, const struct details *d, FILE *o
     int n = 0;
 
     for (int i = 0; i < d->n_replicas; i++)
-        if (d->odd[i] && n++ < SHOWN)
+        if (d->outlier[i] && n++ < SHOWN)
             fprintf(out, "%srank %d on %s", n > 1 ? ", " : "",
                     sh_group_member(&r->mesh->shape, r->mesh->shape.replicate, i),
                     (const char *)(of_replica(d, i) + d->n_hashes));
@@ -203,7 +203,7 @@ static void print_ranks(const struct sh_run *r, const struct details *d, FILE *o
 
 /* Compose the error of a replica that differs: who, from how many, in what, and what to do. open_memstream, since its
  * length is not known before. */
-static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
+static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_outliers)
 {
     char *text = NULL;
     size_t bytes;
@@ -214,27 +214,27 @@ static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_odd)
         return sh_fail(SH_E_REPLICA, "step %lld: replicas differ; no memory to say more", (long long)r->step);
     fprintf(out, "step %lld: ", (long long)r->step);
     print_ranks(r, d, out);
-    if (n_odd < d->n_replicas)
+    if (n_outliers < d->n_replicas)
         fprintf(out,
-                n_odd == 1 ? " is not the replica that %d others are: " : " are not the replicas that %d others are: ",
-                d->n_replicas - n_odd);
+                n_outliers == 1 ? " is not the replica that %d others are: " : " are not the replicas that %d others are: ",
+                d->n_replicas - n_outliers);
     else
         fprintf(out, " should be replicas and differ: ");
     print_differences(r, d, own_replica(r), out);
-    fprintf(out, "; memory or a processor has failed without a sign: leave %s out and go on from the newest checkpoint",
-            n_odd == 1 ? "that node" : "those nodes");
+    fprintf(out, "; memory or a processor has failed silently: leave %s out and go on from the newest checkpoint",
+            n_outliers == 1 ? "that node" : "those nodes");
     fclose(out);
     rc = sh_fail(SH_E_REPLICA, "%s", text);
     free(text);
     return rc;
 }
 
-/* The odd ones fail, so that the line comes from one of them. */
+/* The outliers fail, so that the line comes from one of them. */
 static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details *d)
 {
-    int n_odd = sh_fault_odd(d->n_replicas, whole, d->odd);
+    int n_outliers = sh_job_outliers(d->n_replicas, whole, d->outlier);
 
-    return d->odd[own_replica(r)] ? accuse(r, d, n_odd) : SH_OK;
+    return d->outlier[own_replica(r)] ? accuse(r, d, n_outliers) : SH_OK;
 }
 
 /* Collective, in the replicate group and then over all ranks (sh_agree). All ranks of a shard with equal replicas pass
@@ -247,12 +247,12 @@ static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *wh
     sh_rc rc;
 
     d.all = sh_calloc((size_t)d.n_replicas * (size_t)d.words, sizeof *d.all);
-    d.odd = sh_calloc((size_t)d.n_replicas, sizeof *d.odd);
+    d.outlier = sh_calloc((size_t)d.n_replicas, sizeof *d.outlier);
     rc = gather_details(r, hash, &d);
     if (rc == SH_OK)
         rc = sh_agree(judge(r, whole, &d));
     free(d.all);
-    free(d.odd);
+    free(d.outlier);
     return rc;
 }
 

@@ -21,13 +21,13 @@ static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape
 }
 
 /* Everything that can be refused without touching memory or peers. Local. */
-static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_place *at)
+static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_topology *at)
 {
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
 
     if (!limit && r->device->gpu)
-        SH_TRY(sh_place_gpu_room(&r->cfg, at, &r->gpu, &limit));
+        SH_TRY(sh_topology_gpu_room(&r->cfg, at, &r->gpu, &limit));
     /* A GPU's limit is what it has free; a CPU's is its share of the node's memory. */
     else if (!limit)
         limit = sh_device_node_memory() / at->node_size;
@@ -70,10 +70,10 @@ static sh_rc widen(struct sh_run *r)
     return SH_OK;
 }
 
-static sh_rc connect(struct sh_run *r, const struct sh_place *at)
+static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
 {
     struct sh_mesh_request req = sh_request_axes(&r->cfg, at);
-    struct sh_comm_options opt = sh_place_comm(&r->cfg, r->device, r->gpu.sharing);
+    struct sh_comm_options opt = sh_topology_comm(&r->cfg, r->device, r->gpu.sharing);
 
     opt.report_dir = r->folder;
     opt.groups = r->p->groups;
@@ -122,15 +122,15 @@ static sh_rc not_for_a_gpu(const struct sh_config *cfg)
 }
 
 /* All ranks take the same kind of device. Collective. */
-static sh_rc find_place(struct sh_run *r, struct sh_place *at)
+static sh_rc find_place(struct sh_run *r, struct sh_topology *at)
 {
     char why[256];
     bool gpu;
 
     SH_TRY(sh_agree(sh_request_gpu(&r->cfg, false, &gpu, why)));
-    SH_TRY(sh_place_find(&r->cfg, gpu, at));
+    SH_TRY(sh_topology_find(&r->cfg, gpu, at));
     if (!at->gpu && why[0])
-        sh_log_info("the CPU computes, for want of GPUs: %s", why);
+        sh_log_info("no usable GPU, training on the CPU: %s", why);
     r->device = sh_request_device(&r->cfg, at->gpu);
     return SH_OK;
 }
@@ -182,7 +182,7 @@ static void announce(const struct sh_run *r)
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
-    struct sh_place at;
+    struct sh_topology at;
     int sharing;
     sh_rc rc;
 
@@ -190,7 +190,7 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     SH_TRY_OUT(find_place(r, &at));
     SH_TRY_OUT(sh_agree(r->device->gpu ? SH_OK : not_for_a_gpu(cfg)));
     if (r->device->gpu)
-        SH_TRY_OUT(sh_place_open_gpu(cfg, r->device, &at, &r->gpu));
+        SH_TRY_OUT(sh_topology_open_gpu(cfg, r->device, &at, &r->gpu));
     /* Ranks with the same set of cores share them, so each takes its part for threads. */
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);

@@ -7,8 +7,8 @@
 #include "src/comm/comm.h"
 #include "src/config/config.h"
 #include "src/mesh/mesh.h"
-#include "src/run/exec.h"
-#include "src/run/request.h"
+#include "src/exec/exec.h"
+#include "src/plan/request.h"
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/data/data.h"
@@ -18,7 +18,7 @@ struct sh_run {
     struct sh_build build;
     struct sh_program *p;
     const struct sh_device *device;
-    struct sh_place_gpu gpu; /* when it is one */
+    struct sh_topology_gpu gpu; /* when it is one */
     struct sh_mesh *mesh;
     struct sh_comm *comm;
     struct sh_exec *exec;
@@ -30,7 +30,7 @@ struct sh_run {
     char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
     struct sh_config *before;     /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
     char *guard;                  /* state of the guard from the checkpoint, NULL */
-    struct sh_run_behind *behind; /* a checkpoint that is being written, NULL */
+    struct sh_run_async *async; /* a checkpoint that is being written, NULL */
     struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
 
@@ -47,7 +47,7 @@ sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only:
 sh_rc sh_run_load_hf(struct sh_run *r); /* those of model.hf_assets_path, in the same way */
 char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed with free() */
 
-/* save.c: checkpoints of training, in front of it or behind it as checkpoint.async_mode says. */
+/* save.c: checkpoints of training, synchronous or asynchronous as checkpoint.async_mode says. */
 struct sh_run_saved {
     char *path; /* of what was committed, freed with free(); NULL: nothing was */
     int64_t step, bytes;

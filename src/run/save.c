@@ -1,14 +1,14 @@
-/* Checkpoints of training: in front of it, or behind it from a copy that the plan has room for. */
+/* Checkpoints of training: synchronous, or asynchronous from a copy that the plan has room for. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/run/pieces.h"
+#include "src/run/shards.h"
 #include "src/run/stored.h"
 
 #include <stdlib.h>
 
-struct sh_run_behind {
-    struct sh_ckpt_behind *save; /* NULL while the copy is under way */
-    struct sh_pieces pieces;
+struct sh_run_async {
+    struct sh_ckpt_async *save; /* NULL while the copy is under way */
+    struct sh_shards pieces;
     struct sh_ckpt_meta meta;    /* of its own */
     char *folder;
     struct sh_ckpt_times times;
@@ -27,7 +27,7 @@ static sh_rc disk_seconds(const struct sh_ckpt_times *times, double *seconds)
 static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_times *times)
 {
     return (struct sh_ckpt_options){
-        .road = r->cfg.checkpoint.io,
+        .io_method = r->cfg.checkpoint.io,
         .hints = r->cfg.checkpoint.hints,
         .writers_per_node = r->cfg.checkpoint.writers_per_node,
         .ranks_per_node = r->cfg.mesh.ranks_per_node,
@@ -52,10 +52,10 @@ sh_rc sh_run_can_save(struct sh_run *r)
     if (!r->cfg.checkpoint.enable || !is_async(r))
         return SH_OK;
     folder = sh_run_checkpoint_folder(r);
-    rc = sh_ckpt_behind_check(folder, &options);
+    rc = sh_ckpt_async_check(folder, &options);
     free(folder);
     if (rc == SH_OK)
-        sh_pieces_touch(r);
+        sh_shards_touch(r);
     return rc;
 }
 
@@ -77,20 +77,20 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     struct sh_ckpt_options options = options_of(r, &times);
     char *folder = sh_run_checkpoint_folder(r);
     int64_t begin = sh_now_ns();
-    struct sh_pieces p;
+    struct sh_shards p;
     sh_rc rc;
 
-    sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
+    sh_shards_make(r, r->device->gpu ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
     if (r->device->gpu) { /* a file is written from host memory */
-        sh_pieces_copy(r, &p);
-        sh_pieces_wait(r, &p);
+        sh_shards_copy(r, &p);
+        sh_shards_wait(r, &p);
     }
     rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
     out->step = r->step;
     out->seconds = out->stall = (double)(sh_now_ns() - begin) / 1e9;
-    sh_pieces_free(&p);
+    sh_shards_free(&p);
     free(folder);
     return rc == SH_OK ? disk_seconds(&times, &out->disk_seconds) : rc;
 }
@@ -98,26 +98,26 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
 /* When the copy is there. */
 static sh_rc begin_writing(struct sh_run *r)
 {
-    struct sh_run_behind *b = r->behind;
+    struct sh_run_async *b = r->async;
     struct sh_ckpt_options options = options_of(r, &b->times);
 
-    sh_pieces_wait(r, &b->pieces);
-    return sh_ckpt_behind_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
+    sh_shards_wait(r, &b->pieces);
+    return sh_ckpt_async_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
 /* From a GPU the copy travels beside the next step, up to its update; the first poll begins to write it. */
-static sh_rc begin_behind(struct sh_run *r, const struct sh_ckpt_meta *meta)
+static sh_rc begin_async(struct sh_run *r, const struct sh_ckpt_meta *meta)
 {
-    struct sh_run_behind *b = r->behind = sh_calloc(1, sizeof *b);
+    struct sh_run_async *b = r->async = sh_calloc(1, sizeof *b);
 
     b->begin_ns = sh_now_ns();
     b->step = r->step;
     b->folder = sh_run_checkpoint_folder(r);
-    sh_pieces_make(r, SH_PIECES_SNAPSHOT, &b->pieces);
+    sh_shards_make(r, SH_SHARDS_SNAPSHOT, &b->pieces);
     b->meta = *meta;
     b->meta.config = sh_strdup(meta->config);
     b->meta.guard = sh_strdup(meta->guard);
-    sh_pieces_copy(r, &b->pieces);
+    sh_shards_copy(r, &b->pieces);
     if (!r->device->gpu)
         SH_TRY(begin_writing(r));
     b->stall_ns = sh_now_ns() - b->begin_ns;
@@ -131,35 +131,35 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
     sh_rc rc;
 
     *out = (struct sh_run_saved){0};
-    SH_REQUIRE(!r->behind);
+    SH_REQUIRE(!r->async);
     SH_TRY(describe_run(r, guard, &meta));
-    rc = is_async(r) ? begin_behind(r, &meta) : save_now(r, &meta, out);
+    rc = is_async(r) ? begin_async(r, &meta) : save_now(r, &meta, out);
     free(meta.config);
     return rc;
 }
 
 bool sh_run_is_saving(const struct sh_run *r)
 {
-    return r->behind != NULL;
+    return r->async != NULL;
 }
 
 /* Collective. Also begins to write a snapshot that has left the GPU meanwhile. With `wait` it returns only when the
  * file is committed; what it returns in *out is empty until then. */
 sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
 {
-    struct sh_run_behind *b = r->behind;
+    struct sh_run_async *b = r->async;
     int64_t begin = sh_now_ns(), now;
     bool done;
 
     *out = (struct sh_run_saved){0};
     if (!b->save)
         SH_TRY(begin_writing(r));
-    SH_TRY(sh_ckpt_behind_poll(b->save, wait, &done, &out->bytes));
+    SH_TRY(sh_ckpt_async_poll(b->save, wait, &done, &out->bytes));
     now = sh_now_ns();
     b->stall_ns += now - begin;
     if (!done)
         return SH_OK;
-    sh_ckpt_behind_end(b->save); /* the times are there now */
+    sh_ckpt_async_end(b->save); /* the times are there now */
     b->save = NULL;
     SH_TRY(disk_seconds(&b->times, &out->disk_seconds));
     out->path = sh_strfmt("%s/step-%08lld.h5", b->folder, (long long)b->step);
@@ -173,14 +173,14 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
 /* Joins the thread first, for it reads the pieces that are freed here. A file that is not committed is deleted. */
 void sh_run_save_abandon(struct sh_run *r)
 {
-    struct sh_run_behind *b = r->behind;
+    struct sh_run_async *b = r->async;
 
     if (!b)
         return;
-    sh_ckpt_behind_end(b->save);
-    sh_pieces_free(&b->pieces);
+    sh_ckpt_async_end(b->save);
+    sh_shards_free(&b->pieces);
     sh_ckpt_meta_free(&b->meta);
     free(b->folder);
     free(b);
-    r->behind = NULL;
+    r->async = NULL;
 }

@@ -1,5 +1,5 @@
 /* The last state of a run as a folder that transformers opens. */
-#include "src/run/pieces.h"
+#include "src/run/shards.h"
 
 #include "io/hf/export.h"
 #include "src/base/file.h"
@@ -45,16 +45,16 @@ static sh_rc export(struct sh_run *r, const char *folder)
                                          .verify = r->cfg.checkpoint.verify,
                                          .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
                                          .source = r->cfg.hf.assets_path};
-    struct sh_pieces p;
+    struct sh_shards p;
     sh_rc rc;
 
-    sh_pieces_make(r, r->device->gpu ? SH_PIECES_SNAPSHOT : SH_PIECES_SAVE, &p);
+    sh_shards_make(r, r->device->gpu ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
     if (r->device->gpu) { /* a file is written from host memory */
-        sh_pieces_copy(r, &p);
-        sh_pieces_wait(r, &p);
+        sh_shards_copy(r, &p);
+        sh_shards_wait(r, &p);
     }
     rc = sh_hf_export(folder, &r->cfg, &p.set, &options);
-    sh_pieces_free(&p);
+    sh_shards_free(&p);
     return rc;
 }
 

@@ -179,9 +179,9 @@ sh_rc sh_saving_save(struct sh_saving *s, bool must)
 
     if (skips(s, must))
         return SH_OK;
-    sh_mesh_patience(0);
+    sh_mesh_timeout(0);
     rc = save(s, must);
-    sh_mesh_patience(s->r->cfg.comm.train_timeout_seconds);
+    sh_mesh_timeout(s->r->cfg.comm.train_timeout_seconds);
     /* On the device: all counts are queued, then read at once. */
     s->seconds += seconds_since(begun);
     return rc;

@@ -1,4 +1,4 @@
-/* Checkpoints while training goes on: when one is due it is saved, in front of the training or behind it, and told of.
+/* Checkpoints while training goes on: when one is due it is saved, synchronously or in the background, and reported.
  * A save that storage makes fail is named in a warning and a line of the metrics, and training goes on: the checkpoints
  * before are untouched, and the next one that is due is another try. More than checkpoint.max_failures in a row end the
  * job, and so does a state that must be saved and cannot be, at the second try either.
@@ -10,7 +10,7 @@
 #include "src/optim/optim.h"
 #include "src/run/run.h"
 #include "src/run/stopping.h"
-#include "src/watch/watch.h"
+#include "src/metrics/metrics.h"
 
 struct sh_saving {
     struct sh_run *r;

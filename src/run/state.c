@@ -1,5 +1,5 @@
 /* Parameters and optimizer state: initial values, or those of a checkpoint. */
-#include "src/run/pieces.h"
+#include "src/run/shards.h"
 #include "src/optim/optim.h"
 #include "src/run/stored.h"
 
@@ -28,8 +28,8 @@ static void put_constant(struct sh_run *r, float value, struct sh_floats out, in
 static void init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
 {
     const struct sh_unit *u = &r->p->units[param->unit];
-    struct sh_range own = sh_pieces_owned(r, u), mine = sh_layout_intersect(own, sh_pieces_range(param));
-    struct sh_floats out = sh_floats_at(sh_pieces_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin);
+    struct sh_range own = sh_shards_owned(r, u), mine = sh_layout_intersect(own, sh_shards_range(param));
+    struct sh_floats out = sh_floats_at(sh_shards_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin);
 
     if (param->init == SH_INIT_NORMAL)
         sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
@@ -91,19 +91,19 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
                                                  .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
                                                  .share = r->mesh->n_nodes > 1};
     struct sh_ckpt_load_report report;
-    struct sh_pieces s;
+    struct sh_shards s;
     sh_rc rc;
 
-    sh_pieces_make(r, SH_PIECES_LOAD, &s);
+    sh_shards_make(r, SH_SHARDS_LOAD, &s);
     if (model_only)
         s.set.states.n = 1;
     sh_mesh_own_mpi();
     rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
     if (rc == SH_OK) {
-        sh_pieces_put(r, &s);
+        sh_shards_put(r, &s);
         say_unverified(path, meta);
     }
-    sh_pieces_free(&s);
+    sh_shards_free(&s);
     if (damaged)
         *damaged = report.damaged;
     return rc;
@@ -155,16 +155,16 @@ sh_rc sh_run_load_hf(struct sh_run *r)
     const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
                                                  .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
                                                  .share = r->mesh->n_nodes > 1};
-    struct sh_pieces s;
+    struct sh_shards s;
     char *family;
     sh_rc rc;
 
     SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
-    sh_pieces_make(r, SH_PIECES_LOAD, &s);
+    sh_shards_make(r, SH_SHARDS_LOAD, &s);
     rc = sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
     if (rc == SH_OK)
-        sh_pieces_put(r, &s);
-    sh_pieces_free(&s);
+        sh_shards_put(r, &s);
+    sh_shards_free(&s);
     free(family);
     if (rc == SH_OK)
         sh_exec_run(r->exec, SH_SECTION_INIT);

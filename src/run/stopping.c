@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIMIT = SH_FAULT_SIGNALS }; /* the wish after those of the signals */
+enum { LIMIT = SH_JOB_SIGNALS }; /* the request after those of the signals */
 
 /* Newer ones than where this run stands were passed over. */
 static int64_t newest_saved(const struct sh_run *r)
@@ -40,8 +40,8 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     bool found;
 
     s->path = sh_path_join(r->folder, "progress.json");
-    s->record = (struct sh_fault_record){.save_seconds = -1};
-    sh_fault_record_read(s->path, &s->record, &found);
+    s->record = (struct sh_job_record){.save_seconds = -1};
+    sh_job_record_read(s->path, &s->record, &found);
     s->record.steps = r->cfg.training.steps;
     s->record.first_step = s->record.step = r->step;
     s->record.saved_step = newest_saved(r);
@@ -49,8 +49,8 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     s->record.starts++;
     s->record.status = -1;
     if (s->record.save_seconds >= 0)
-        sh_fault_limit_save(&s->limit, s->record.save_seconds);
-    return sh_fault_record_write(s->path, &s->record);
+        sh_job_limit_save(&s->limit, s->record.save_seconds);
+    return sh_job_record_write(s->path, &s->record);
 }
 
 /* Only rank 0 knows the end of the job and keeps the record; the others learn of both through the sums of each step. */
@@ -61,7 +61,7 @@ sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r)
     *s = (struct sh_stopping){.saved = -1};
     if (r->mesh->rank != 0)
         return SH_OK;
-    SH_TRY(sh_fault_limit_read(spare, guess_save(r), &s->limit));
+    SH_TRY(sh_job_limit_read(spare, guess_save(r), &s->limit));
     if (spare < 0 || !r->cfg.checkpoint.enable) /* stopping early would save nothing */
         s->limit.end = 0;
     return open_record(s, r);
@@ -73,30 +73,30 @@ static void measure_step(struct sh_stopping *s)
     int64_t now = sh_now_ns();
 
     if (s->step_ns)
-        sh_fault_limit_step(&s->limit, (double)(now - s->step_ns) / 1e9 - s->stall);
+        sh_job_limit_step(&s->limit, (double)(now - s->step_ns) / 1e9 - s->stall);
     s->step_ns = now;
     s->stall = 0;
 }
 
 /* What this rank wants, as numbers that are summed over all ranks with those that each step sums anyway: a stop costs
  * no message of its own. */
-void sh_stopping_wish(struct sh_stopping *s, const struct sh_run *r, double wishes[SH_STOPPING_WISHES])
+void sh_stopping_requests(struct sh_stopping *s, const struct sh_run *r, double requests[SH_STOPPING_REQUESTS])
 {
     /* A save under way must be finished, and one more be made: time for two. */
     int saves = sh_run_is_saving(r) ? 2 : 1;
 
     measure_step(s);
-    for (int i = 0; i < SH_FAULT_SIGNALS; i++)
-        wishes[i] = sh_fault_heard((enum sh_fault_signal)i);
-    wishes[LIMIT] = sh_fault_limit_near(&s->limit, (double)time(NULL), saves);
+    for (int i = 0; i < SH_JOB_SIGNALS; i++)
+        requests[i] = sh_job_heard((enum sh_job_signal)i);
+    requests[LIMIT] = sh_job_limit_near(&s->limit, (double)time(NULL), saves);
 }
 
 /* Signals come before the limit: who sent one wants to see it named. */
-static void name_reason(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES])
+static void name_reason(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_REQUESTS])
 {
-    for (int i = 0; i < SH_FAULT_SIGNALS; i++)
+    for (int i = 0; i < SH_JOB_SIGNALS; i++)
         if (sums[i] > 0) {
-            snprintf(s->why, sizeof s->why, "%s to %d of %d ranks", sh_fault_signal_name((enum sh_fault_signal)i),
+            snprintf(s->why, sizeof s->why, "%s to %d of %d ranks", sh_job_signal_name((enum sh_job_signal)i),
                      (int)sums[i], sh_mesh_ranks(&r->mesh->shape));
             return;
         }
@@ -104,9 +104,9 @@ static void name_reason(struct sh_stopping *s, const struct sh_run *r, const dou
 }
 
 /* The sums are the same on all ranks, so all stop after the same step. */
-void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES])
+void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_REQUESTS])
 {
-    for (int i = 0; i < SH_STOPPING_WISHES; i++)
+    for (int i = 0; i < SH_STOPPING_REQUESTS; i++)
         s->asked = s->asked || sums[i] > 0;
     if (s->asked)
         name_reason(s, r, sums);
@@ -119,11 +119,11 @@ sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved)
     s->stall += saved->stall;
     if (!s->path)
         return SH_OK;
-    sh_fault_limit_save(&s->limit, saved->seconds);
+    sh_job_limit_save(&s->limit, saved->seconds);
     s->record.saved_step = saved->step;
     s->record.save_seconds = s->limit.save;
     s->record.starts = 0;
-    return sh_fault_record_write(s->path, &s->record);
+    return sh_job_record_write(s->path, &s->record);
 }
 
 /* After the loop. SH_REQUEUE tells the job script to start the same command again. Without checkpoints that would
@@ -163,7 +163,7 @@ void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc)
     s->record.step = r->step;
     s->record.status = (int)rc;
     snprintf(s->record.reason, sizeof s->record.reason, "%s", reason_of(s, rc));
-    if (sh_fault_record_write(s->path, &s->record) != SH_OK) {
+    if (sh_job_record_write(s->path, &s->record) != SH_OK) {
         sh_log_warn("how the run has ended is not on record: %s", sh_error_text());
         if (error[0])
             rc = sh_fail(rc, "%s", error); /* which is what main has to tell */

@@ -1,18 +1,18 @@
 /* Ending a run before its last step without losing anything: on a signal, or before the end of the job's time. Each
  * rank says what it has heard in a sum that every step has anyway, so that a signal to one rank is enough and all stop
- * after the same step. Keeps progress.json, which tells a job script what to do next. Order: open, { wish, decide ...
+ * after the same step. Keeps progress.json, which tells a job script what to do next. Order: open, { requests, decide ...
  * saved }, status, close. doc/faults.md is the user's view. */
 #ifndef SH_RUN_STOPPING_H
 #define SH_RUN_STOPPING_H
 
-#include "src/fault/fault.h"
+#include "src/job/job.h"
 #include "src/run/run.h"
 
-enum { SH_STOPPING_WISHES = SH_FAULT_SIGNALS + 1 };
+enum { SH_STOPPING_REQUESTS = SH_JOB_SIGNALS + 1 };
 
 struct sh_stopping {
-    struct sh_fault_limit limit;   /* rank 0 decides by it */
-    struct sh_fault_record record; /* rank 0 */
+    struct sh_job_limit limit;   /* rank 0 decides by it */
+    struct sh_job_record record; /* rank 0 */
     char *path;                    /* of progress.json; rank 0, else NULL */
     int64_t saved;                 /* step of the newest checkpoint that this process knows; -1: none */
     int64_t step_ns;               /* when the last step began; 0: none has */
@@ -26,8 +26,8 @@ struct sh_stopping {
 sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r);
 
 /* Before each step: what this rank has heard, 0 or 1 each, to be summed over all ranks; then the sums decide. Local. */
-void sh_stopping_wish(struct sh_stopping *s, const struct sh_run *r, double wishes[SH_STOPPING_WISHES]);
-void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_WISHES]);
+void sh_stopping_requests(struct sh_stopping *s, const struct sh_run *r, double requests[SH_STOPPING_REQUESTS]);
+void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_REQUESTS]);
 
 /* A checkpoint is committed, as all ranks must hear. Local. Errors: SH_E_DATA: progress.json cannot be written. */
 sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved);

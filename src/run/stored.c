@@ -1,6 +1,6 @@
 #include "src/run/stored.h"
 
-#include "src/run/request.h"
+#include "src/plan/request.h"
 
 /* Sequences of a step; -1, which follows the ranks, only where the number is larger than the key may be. */
 static int global_batch(const struct sh_config *cfg, int world)

@@ -1,5 +1,5 @@
 /* What of a configuration belongs to the state of a run and is stored in its checkpoints, and what belongs to the machine
- * that it runs on: equal state makes equal files, whatever mesh, folder, road and memory it came from. Local. */
+ * that it runs on: equal state makes equal files, whatever mesh, folder, I/O method and memory it came from. Local. */
 #ifndef SH_RUN_STORED_H
 #define SH_RUN_STORED_H
 

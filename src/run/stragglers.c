@@ -30,16 +30,16 @@ void sh_stragglers_add(struct sh_stragglers *s, double seconds)
     s->steps++;
 }
 
-/* `least`, `median` and `most` are seconds a step. A rank is named only after it was slow for long (sh_fault_pace_add).
+/* `least`, `median` and `most` are seconds a step. A rank is named only after it was slow for long (sh_job_pace_add).
  */
 static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
 {
-    struct sh_fault_pace *p = &s->pace;
+    struct sh_job_pace *p = &s->pace;
 
-    sh_fault_pace_add(p, s->steps, sh_mesh_ranks(&r->mesh->shape), s->seconds);
+    sh_job_pace_add(p, s->steps, sh_mesh_ranks(&r->mesh->shape), s->seconds);
     *out = (struct sh_pace_metrics){
         .least = p->least, .median = p->median, .most = p->most, .slowest = p->slowest, .node = s->host[p->slowest]};
-    if (p->tell)
+    if (p->report)
         sh_log_warn(
             "straggler: rank %d on %s has worked %.3g s a step for %lld steps, %.1f times the median of all ranks; "
             "the others wait for it",

@@ -5,12 +5,12 @@
 #ifndef SH_RUN_STRAGGLERS_H
 #define SH_RUN_STRAGGLERS_H
 
-#include "src/fault/fault.h"
+#include "src/job/job.h"
 #include "src/run/run.h"
-#include "src/watch/watch.h"
+#include "src/metrics/metrics.h"
 
 struct sh_stragglers {
-    struct sh_fault_pace pace; /* rank 0, as the next two */
+    struct sh_job_pace pace; /* rank 0, as the next two */
     char (*host)[64];          /* [world] */
     double *seconds;           /* [world] */
     double sum;                /* of this rank since they were gathered */

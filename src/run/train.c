@@ -6,7 +6,7 @@
 #include "src/base/time.h"
 #include "src/run/changes.h"
 #include "src/run/replicas.h"
-#include "src/run/sound.h"
+#include "src/run/finite.h"
 
 /* As the state that was loaded has it. */
 static sh_rc load_guard(struct sh_train *t)
@@ -36,11 +36,11 @@ static sh_rc validate(struct sh_train *t)
 }
 
 /* Where the guard may go back, the loss of the next step makes it do so. */
-static sh_rc check_state(struct sh_train *t, bool *sound)
+static sh_rc check_state(struct sh_train *t, bool *finite)
 {
-    sh_rc rc = sh_run_is_sound(t->r);
+    sh_rc rc = sh_run_check_finite(t->r);
 
-    *sound = rc == SH_OK;
+    *finite = rc == SH_OK;
     if (rc != SH_E_NUMERIC || t->guard.action != SH_GUARD_ROLLBACK || t->r->step == t->r->cfg.training.steps)
         return rc;
     sh_progress_break(&t->progress);
@@ -64,14 +64,14 @@ static sh_rc compare_replicas(struct sh_train *t)
 }
 
 /* Damage is not written as good. */
-static sh_rc check(struct sh_train *t, bool *sound)
+static sh_rc check(struct sh_train *t, bool *finite)
 {
     int64_t begun = sh_now_ns();
 
     SH_TRY(compare_replicas(t));
     t->saving.look_seconds = (double)(sh_now_ns() - begun) / 1e9;
     begun = sh_now_ns();
-    SH_TRY(check_state(t, sound));
+    SH_TRY(check_state(t, finite));
     t->saving.look_seconds += (double)(sh_now_ns() - begun) / 1e9;
     t->check_seconds += (double)(sh_now_ns() - begun) / 1e9;
     return SH_OK;
@@ -80,10 +80,10 @@ static sh_rc check(struct sh_train *t, bool *sound)
 /* With bad numbers in the state nothing is saved, and the newest good checkpoint stays the newest. */
 static sh_rc save(struct sh_train *t, bool must)
 {
-    bool sound;
+    bool finite;
 
-    SH_TRY(check(t, &sound));
-    if (sound)
+    SH_TRY(check(t, &finite));
+    if (finite)
         SH_TRY(sh_saving_save(&t->saving, must));
     return SH_OK;
 }
@@ -103,11 +103,11 @@ static sh_rc go_back(struct sh_train *t)
     struct sh_run *r = t->r;
     struct sh_rollback_metrics m = {.from = r->step, .last = r->samples - 1};
 
-    sh_mesh_patience(0);
+    sh_mesh_timeout(0);
     SH_TRY(sh_saving_poll(&t->saving, true));
     SH_TRY(sh_rollback(r, &m.first));
     SH_TRY(load_guard(t));
-    sh_mesh_patience(r->cfg.comm.train_timeout_seconds);
+    sh_mesh_timeout(r->cfg.comm.train_timeout_seconds);
     t->stopping.saved = m.to = r->step;
     t->compared = -1;
     t->undo = false;
@@ -136,7 +136,7 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
 {
     const struct sh_run *r = t->r;
 
-    sh_mesh_patience(0);
+    sh_mesh_timeout(0);
     SH_TRY(sh_saving_poll(&t->saving, true));
     if (!t->stopping.asked)
         return t->stopping.saved == r->step ? sh_run_save_hf(t->r) : SH_OK;
@@ -145,7 +145,7 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     sh_progress_break(&t->progress);
     sh_log_info("stopping (%s); saving at step %lld", t->stopping.why, (long long)r->step);
     SH_TRY(save(t, true));
-    sh_mesh_patience(0);
+    sh_mesh_timeout(0);
     return sh_saving_poll(&t->saving, true);
 }
 
@@ -181,7 +181,7 @@ static sh_rc loop(struct sh_train *t)
     say_beginning(t);
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
         SH_TRY(sh_saving_save(&t->saving, false));
-    sh_mesh_patience(cfg->comm.train_timeout_seconds);
+    sh_mesh_timeout(cfg->comm.train_timeout_seconds);
     while (r->step < cfg->training.steps) {
         sh_tracing_before_step(&t->tracing, r);
         SH_TRY(sh_train_step(t));

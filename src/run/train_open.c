@@ -17,7 +17,7 @@ static sh_rc open_metrics(struct sh_train *t)
     return rc;
 }
 
-/* A line between what an earlier process did and what this one does: steps behind `step` may be there twice. */
+/* A line between what an earlier process did and what this one does: steps after `step` may be there twice. */
 static void report_start(const struct sh_train *t)
 {
     const struct sh_mesh *mesh = t->r->mesh;

@@ -26,12 +26,12 @@ static int64_t own_sequences(const struct sh_train *t, int64_t *first)
 static sh_rc read_micro_step(struct sh_train *t, int m)
 {
     struct sh_feed *f = &t->feed;
-    int64_t first, share = own_sequences(t, &first), at = m * f->sequences, counted, begin = sh_now_ns();
+    int64_t first, share = own_sequences(t, &first), at = m * f->sequences, unmasked, begin = sh_now_ns();
     bool last = at + f->sequences == share;
 
     first += at;
-    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &counted));
-    t->read_targets += counted;
+    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &unmasked));
+    t->read_targets += unmasked;
     sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs,
                      last ? share : 0);
     sh_feed_put(t->r, f);
@@ -77,8 +77,8 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
  * whether to stop here. */
 static sh_rc prepare(struct sh_train *t)
 {
-    enum { FAILED, TARGETS, WISHES };
-    double sums[WISHES + SH_STOPPING_WISHES];
+    enum { FAILED, TARGETS, REQUESTS };
+    double sums[REQUESTS + SH_STOPPING_REQUESTS];
     sh_rc rc = sh_metrics_result(t->metrics);
 
     if (rc == SH_OK)
@@ -87,9 +87,9 @@ static sh_rc prepare(struct sh_train *t)
         rc = read_micro_step(t, 0);
     sums[FAILED] = rc != SH_OK;
     sums[TARGETS] = rc == SH_OK ? (double)t->own_targets : 0;
-    sh_stopping_wish(&t->stopping, t->r, sums + WISHES);
-    SH_TRY(sum_over_ranks(t->r, sums, WISHES + SH_STOPPING_WISHES));
-    sh_stopping_decide(&t->stopping, t->r, sums + WISHES);
+    sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
+    SH_TRY(sum_over_ranks(t->r, sums, REQUESTS + SH_STOPPING_REQUESTS));
+    sh_stopping_decide(&t->stopping, t->r, sums + REQUESTS);
     t->targets = (int64_t)sums[TARGETS];
     return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
 }

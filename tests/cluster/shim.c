@@ -147,7 +147,7 @@ herr_t H5Dwrite(hid_t set, hid_t type, hid_t memory, hid_t file, hid_t how, cons
     return NEXT(H5Dwrite)(set, type, memory, file, how, data);
 }
 
-/* The other road to a checkpoint. */
+/* The other way to a checkpoint. */
 ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
 {
     pass("checkpoint");

@@ -30,7 +30,7 @@ struct job {
     const char *name;
     sh_rc (*run)(void);
     bool commits;       /* a success leaves a new file */
-    enum sh_cfg_io road;
+    enum sh_cfg_io io_method;
     enum fault_end end; /* faults of this end and above it must not be seen */
     int writers;        /* per node; 0: auto */
 };
@@ -71,7 +71,7 @@ static sh_rc save(int64_t step)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(step);
-    struct sh_ckpt_options options = {.road = job->road, .hints = "", .timeout_seconds = seconds,
+    struct sh_ckpt_options options = {.io_method = job->io_method, .hints = "", .timeout_seconds = seconds,
                                       .writers_per_node = job->writers};
     int64_t bytes;
     sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &bytes);
@@ -79,19 +79,19 @@ static sh_rc save(int64_t step)
     return rc;
 }
 
-static sh_rc save_behind(void)
+static sh_rc save_async(void)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(NEW);
-    struct sh_ckpt_options options = {.road = SH_IO_DIRECT, .hints = "", .timeout_seconds = seconds,
+    struct sh_ckpt_options options = {.io_method = SH_IO_DIRECT, .hints = "", .timeout_seconds = seconds,
                                       .writers_per_node = job->writers};
-    struct sh_ckpt_behind *behind = NULL;
+    struct sh_ckpt_async *behind = NULL;
     int64_t bytes;
     bool done;
-    sh_rc rc = sh_ckpt_behind_begin(folder, &set, &meta, &options, &behind);
+    sh_rc rc = sh_ckpt_async_begin(folder, &set, &meta, &options, &behind);
     if (rc == SH_OK)
-        rc = sh_ckpt_behind_poll(behind, true, &done, &bytes);
-    sh_ckpt_behind_end(behind);
+        rc = sh_ckpt_async_poll(behind, true, &done, &bytes);
+    sh_ckpt_async_end(behind);
     free_set(&set);
     return rc;
 }
@@ -259,9 +259,9 @@ static void make_references(void)
 static const struct job jobs[] = {
     {"save-mpiio", save_new, true, SH_IO_MPIIO, MUST_PASS, 0},
     {"save-direct", save_new, true, SH_IO_DIRECT, OWN_MUST_PASS, EVERY_RANK},
-    {"save-behind", save_behind, true, SH_IO_DIRECT, OWN_MUST_PASS, EVERY_RANK},
+    {"save-async", save_async, true, SH_IO_DIRECT, OWN_MUST_PASS, EVERY_RANK},
     {"save-passed", save_new, true, SH_IO_DIRECT, OWN_MUST_PASS, 1}, /* to one writer */
-    {"behind-passed", save_behind, true, SH_IO_DIRECT, OWN_MUST_PASS, 1},
+    {"async-passed", save_async, true, SH_IO_DIRECT, OWN_MUST_PASS, 1},
     {"load", load_before, false, SH_IO_AUTO, OWN_MUST_PASS, EVERY_RANK},
     {"load-shared", load_shared, false, SH_IO_AUTO, OWN_MUST_PASS, EVERY_RANK},
 };

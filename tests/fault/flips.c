@@ -6,10 +6,10 @@
 
 #include <stdlib.h>
 
-sh_rc __real_sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                                  const struct sh_ckpt_options *options, struct sh_ckpt_behind **out);
-sh_rc __wrap_sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                                  const struct sh_ckpt_options *options, struct sh_ckpt_behind **out);
+sh_rc __real_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                                  const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
+sh_rc __wrap_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                                  const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
 
 static void flip(const struct sh_ckpt_set *set)
 {
@@ -20,11 +20,11 @@ static void flip(const struct sh_ckpt_set *set)
         }
 }
 
-sh_rc __wrap_sh_ckpt_behind_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                                  const struct sh_ckpt_options *options, struct sh_ckpt_behind **out)
+sh_rc __wrap_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                                  const struct sh_ckpt_options *options, struct sh_ckpt_async **out)
 {
     const char *step = getenv("FLIPS_STEP");
     if (step && meta->step == atoi(step) && shim_rank() == atoi(getenv("FLIPS_RANK")))
         flip(set);
-    return __real_sh_ckpt_behind_begin(folder, set, meta, options, out);
+    return __real_sh_ckpt_async_begin(folder, set, meta, options, out);
 }

@@ -4,7 +4,7 @@
 A failed save is one warning and one line of the metrics; training goes on to the same bits, the checkpoints before are
 whole, and the next ones are saved. Too many failures in a row end the job with the status for data, and so does a last
 step that cannot be saved at the second try. In front of the training and behind it. SHERD_LONG=1: all faults on 1 to 4
-ranks, by both roads.
+ranks, by both I/O methods.
 """
 import errno
 import functools

@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 LONG = bool(os.environ.get('SHERD_LONG'))
-WORKS = ('save-direct', 'save-behind', 'save-mpiio', 'load', 'load-shared', 'save-passed', 'behind-passed')
+WORKS = ('save-direct', 'save-async', 'save-mpiio', 'load', 'load-shared', 'save-passed', 'async-passed')
 # Ranks: how many faults during each of them.
 BUDGET = {1: (40, 30, 20, 20, 0), 2: (30, 25, 15, 20, 10), 3: (15, 15, 5, 10, 10, 15, 15), 4: (10, 5, 0, 0, 0),
           6: (5, 0, 0, 0, 0)}
@@ -28,7 +28,7 @@ if LONG:
     BUDGET = {1: (1000, 1000, 1000, 1000), 2: (800, 800, 200, 400), 3: (300, 200, 50, 100, 0, 200, 200), 4: (100, 50, 20, 50),
               6: (50, 20, 10, 20)}
 # All that rank 0 writes, HDF5's structures and the index too: lost, bent, short or failed.
-WRITES = [('save-direct', 1), ('save-behind', 1)] + [('save-direct', 2), ('save-behind', 2), ('save-mpiio', 2)] * LONG
+WRITES = [('save-direct', 1), ('save-async', 1)] + [('save-direct', 2), ('save-async', 2), ('save-mpiio', 2)] * LONG
 STAGE_SECONDS = job.stretch(4)
 END_SECONDS = 4  # what a launcher needs, behind rank 0's deadline and that of the others
 STATUS_COMM = 5

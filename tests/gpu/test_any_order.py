@@ -41,7 +41,7 @@ def main():
         ('on 2 GPUs', in_any_order, '1x2', range(100 if LONG else 3), {}),
         ('on 2 x 2 GPUs', in_any_order, '2x2', range(20 if LONG else 2), {}),
         ('through host memory', in_any_order, '1x2', range(15 if LONG else 2), {'comm.backend': 'mpi'}),
-        ('with checkpoints behind the training', in_any_order, '1x2', range(15 if LONG else 2), behind)])
+        ('with checkpoints in the background', in_any_order, '1x2', range(15 if LONG else 2), behind)])
 
 
 if __name__ == '__main__':

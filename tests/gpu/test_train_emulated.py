@@ -220,7 +220,7 @@ def main():
         ('a copy to the host that waits for nothing is found', forgotten, 7, 'mpi', "'copy' reads memory"),
         ('sums in a tree are not for NCCL', tree_by_nccl),
         ('memory as planned, on one GPU', planned, '1x1'),
-        ('memory as planned, with checkpoints behind the training', functools.partial(
+        ('memory as planned, with checkpoints in the background', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('room is kept for libraries and NCCL', margin),
         ('the doctor on GPUs, by NCCL', doctor, 'nccl'),

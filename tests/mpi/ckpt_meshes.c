@@ -20,22 +20,22 @@ enum { STEP = 7 };
 static const char *folder;
 static char reference[256];
 
-static sh_rc save_behind(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
+static sh_rc save_async(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
 {
     struct sh_ckpt_options options = {.hints = "", .timeout_seconds = 200};
-    struct sh_ckpt_behind *b = NULL;
+    struct sh_ckpt_async *b = NULL;
     int64_t bytes;
     bool done = false;
-    sh_rc rc = sh_ckpt_behind_begin(folder, set, meta, &options, &b);
+    sh_rc rc = sh_ckpt_async_begin(folder, set, meta, &options, &b);
     while (rc == SH_OK && !done)
-        rc = sh_ckpt_behind_poll(b, false, &done, &bytes);
-    sh_ckpt_behind_end(b);
+        rc = sh_ckpt_async_poll(b, false, &done, &bytes);
+    sh_ckpt_async_end(b);
     return rc;
 }
 
-static sh_rc save_by(enum sh_cfg_io road, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
+static sh_rc save_by(enum sh_cfg_io io_method, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
 {
-    struct sh_ckpt_options options = {.road = road, .hints = "", .timeout_seconds = 200};
+    struct sh_ckpt_options options = {.io_method = io_method, .hints = "", .timeout_seconds = 200};
     int64_t bytes;
     return sh_ckpt_save_as(folder, set, meta, &options, &bytes);
 }
@@ -53,7 +53,7 @@ static sh_rc save_direct(const struct sh_ckpt_set *set, const struct sh_ckpt_met
 static const struct way {
     const char *name;
     sh_rc (*save)(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta);
-} ways[] = {{"mpiio", save_mpiio}, {"direct", save_direct}, {"behind", save_behind}};
+} ways[] = {{"mpiio", save_mpiio}, {"direct", save_direct}, {"async", save_async}};
 
 static void save(int replicas, const struct way *way)
 {

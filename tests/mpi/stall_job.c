@@ -95,7 +95,7 @@ static sh_rc run(const char *report_dir)
     for (int i = 0; i < opt.n_groups; i++)
         SH_TRY(sh_mesh_open(mesh, groups[i].axes));
     SH_TRY(sh_comm_create(mesh, &opt, &comm));
-    sh_mesh_patience(seconds);
+    sh_mesh_timeout(seconds);
     float *x = sh_calloc(ELEMS, sizeof *x);
     for (int step = 0; step < STEPS; step++) {
         sh_comm_note(comm, step, "forward layers.1 attention");

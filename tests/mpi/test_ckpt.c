@@ -1,4 +1,4 @@
-/* Saved on any ranks in any cut by either road, the file has the same bytes; loaded on any ranks in any cut, the same
+/* Saved on any ranks in any cut by either I/O method, the file has the same bytes; loaded on any ranks in any cut, the same
  * values.
  * test_ckpt REFERENCE: also compare with the file that an earlier run, on other ranks or another MPI, left as REFERENCE
  * (written when it is missing). Under tests/mpi/run the runs on 1, 2, 3, ... ranks are compared in this way. */
@@ -37,7 +37,7 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cf
     struct sh_ckpt_meta meta = test_meta(7);
     int64_t bytes = 0;
     long found;
-    struct sh_ckpt_options options = {.road = (int)cut % 2 ? SH_IO_DIRECT : SH_IO_MPIIO, .timeout_seconds = 200,
+    struct sh_ckpt_options options = {.io_method = (int)cut % 2 ? SH_IO_DIRECT : SH_IO_MPIIO, .timeout_seconds = 200,
                                       .verify = verify,
                                       .hints = (int)cut % 4 ? "" : "cb_nodes=1,romio_cb_write=disable"};
     CHECK(sh_ckpt_save_as(folder, &set, &meta, &options, &bytes) == SH_OK);
@@ -51,20 +51,20 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cf
 }
 
 /* The same behind some other work. */
-static void save_behind(const char *folder, bool wait, unsigned long long expected)
+static void save_async(const char *folder, bool wait, unsigned long long expected)
 {
     struct sh_ckpt_set set = make_set(CUT_CRUMBS, true);
     struct sh_ckpt_meta meta = test_meta(7);
     struct sh_ckpt_options options = {.hints = "", .timeout_seconds = 200};
-    struct sh_ckpt_behind *b;
+    struct sh_ckpt_async *b;
     int64_t bytes = 0;
     bool done = false;
     long found;
-    CHECK(sh_ckpt_behind_check(folder, &options) == SH_OK);
-    CHECK(sh_ckpt_behind_begin(folder, &set, &meta, &options, &b) == SH_OK);
+    CHECK(sh_ckpt_async_check(folder, &options) == SH_OK);
+    CHECK(sh_ckpt_async_begin(folder, &set, &meta, &options, &b) == SH_OK);
     while (!done)
-        CHECK(sh_ckpt_behind_poll(b, wait, &done, &bytes) == SH_OK);
-    sh_ckpt_behind_end(b);
+        CHECK(sh_ckpt_async_poll(b, wait, &done, &bytes) == SH_OK);
+    sh_ckpt_async_end(b);
     free_set(&set);
     sh_mesh_barrier();
     CHECK(file_hash(path, &found) == expected && found == bytes && files_in_folder() == 1);
@@ -77,13 +77,13 @@ static void abandon(const char *folder, unsigned long long expected)
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(8);
     struct sh_ckpt_options options = {.hints = ""};
-    struct sh_ckpt_behind *b;
+    struct sh_ckpt_async *b;
     int64_t bytes;
     bool done;
     long found;
-    CHECK(sh_ckpt_behind_begin(folder, &set, &meta, &options, &b) == SH_OK);
-    CHECK(sh_ckpt_behind_poll(b, false, &done, &bytes) == SH_OK);
-    sh_ckpt_behind_end(b);
+    CHECK(sh_ckpt_async_begin(folder, &set, &meta, &options, &b) == SH_OK);
+    CHECK(sh_ckpt_async_poll(b, false, &done, &bytes) == SH_OK);
+    sh_ckpt_async_end(b);
     free_set(&set);
     if (test_rank == 0 && done)
         CHECK(unlink(strcat(strcpy(path_of_eight, folder), "/step-00000008.h5")) == 0);
@@ -112,8 +112,8 @@ static void every_cut(const char *folder)
         CHECK(save(folder, (enum ckpt_cut)cut, (enum sh_cfg_verify)(cut / 2 % 3)) == expected[cut / 2 % 3]);
         load_cuts((enum ckpt_cut)cut);
     }
-    save_behind(folder, false, first);
-    save_behind(folder, true, first);
+    save_async(folder, false, first);
+    save_async(folder, true, first);
     abandon(folder, first);
 }
 

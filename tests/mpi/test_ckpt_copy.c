@@ -1,5 +1,5 @@
 /* What changes behind the back of a save: a bit of the copy of the state, whose sums were made of the state while it was
- * copied; the file itself, swapped for a link after it was read back. By every road the save fails and nothing is
+ * copied; the file itself, swapped for a link after it was read back. By every I/O method the save fails and nothing is
  * committed. */
 #include "io/file/file.h"
 #include "src/mesh/mesh.h"
@@ -13,19 +13,19 @@
 
 enum { STEP = 7, SLICES = 3 };
 
-static const struct road {
+static const struct io_method {
     const char *name;
-    bool behind;
+    bool async;
     struct sh_ckpt_options options;
-} roads[] = {
-    {"direct", false, {.hints = "", .threads = 1, .road = SH_IO_DIRECT, .writers_per_node = EVERY_RANK}},
+} methods[] = {
+    {"direct", false, {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = EVERY_RANK}},
     {"direct, never read back", false,
-     {.hints = "", .threads = 1, .road = SH_IO_DIRECT, .writers_per_node = EVERY_RANK, .verify = SH_VERIFY_OFF}},
-    {"direct, passed to one writer", false, {.hints = "", .threads = 1, .road = SH_IO_DIRECT, .writers_per_node = 1}},
-    {"MPI-IO", false, {.hints = "", .threads = 1, .road = SH_IO_MPIIO}},
-    {"behind", true, {.hints = "", .threads = 1, .road = SH_IO_DIRECT}},
+     {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = EVERY_RANK, .verify = SH_VERIFY_OFF}},
+    {"direct, passed to one writer", false, {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = 1}},
+    {"MPI-IO", false, {.hints = "", .threads = 1, .io_method = SH_IO_MPIIO}},
+    {"async", true, {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT}},
 };
-enum { ROADS = sizeof roads / sizeof *roads };
+enum { METHODS = sizeof methods / sizeof *methods };
 
 /* In slices that end anywhere, as threads take them. */
 static void copy_piece(const struct sh_ckpt_piece *from, const struct sh_ckpt_piece *to, int s)
@@ -70,20 +70,20 @@ static void flip(const struct sh_ckpt_set *copy)
         }
 }
 
-static sh_rc save(const char *folder, const struct road *road, const struct sh_ckpt_set *set)
+static sh_rc save(const char *folder, const struct io_method *io_method, const struct sh_ckpt_set *set)
 {
     struct sh_ckpt_meta meta = test_meta(STEP);
-    struct sh_ckpt_behind *b;
+    struct sh_ckpt_async *b;
     int64_t bytes;
     bool done = false;
-    if (!road->behind)
-        return sh_ckpt_save_as(folder, set, &meta, &road->options, &bytes);
-    sh_rc rc = sh_ckpt_behind_begin(folder, set, &meta, &road->options, &b);
+    if (!io_method->async)
+        return sh_ckpt_save_as(folder, set, &meta, &io_method->options, &bytes);
+    sh_rc rc = sh_ckpt_async_begin(folder, set, &meta, &io_method->options, &b);
     if (rc != SH_OK)
         return rc;
     while (rc == SH_OK && !done)
-        rc = sh_ckpt_behind_poll(b, true, &done, &bytes);
-    sh_ckpt_behind_end(b);
+        rc = sh_ckpt_async_poll(b, true, &done, &bytes);
+    sh_ckpt_async_end(b);
     return rc;
 }
 
@@ -109,19 +109,19 @@ static unsigned long long hash_and_delete(const char *path)
     return hash;
 }
 
-static void by_road(const char *folder, const char *path, const struct road *road, const struct sh_ckpt_set *state)
+static void by_method(const char *folder, const char *path, const struct io_method *io_method, const struct sh_ckpt_set *state)
 {
     struct sh_ckpt_set copy = copy_set(state);
     CHECK(wrong_elements(&copy) == 0);
-    CHECK(save(folder, road, state) == SH_OK);
+    CHECK(save(folder, io_method, state) == SH_OK);
     unsigned long long expected = hash_and_delete(path);
-    CHECK(save(folder, road, &copy) == SH_OK && hash_and_delete(path) == expected);
+    CHECK(save(folder, io_method, &copy) == SH_OK && hash_and_delete(path) == expected);
     swaps = true;
-    check_fails(save(folder, road, &copy), SH_E_DATA, "is no longer the file that was written");
+    check_fails(save(folder, io_method, &copy), SH_E_DATA, "is no longer the file that was written");
     swaps = false;
     if (test_rank == test_world / 2)
         flip(&copy);
-    check_fails(save(folder, road, &copy), SH_E_DATA, "changed between the copy of the state and the file");
+    check_fails(save(folder, io_method, &copy), SH_E_DATA, "changed between the copy of the state and the file");
     sh_mesh_barrier();
     CHECK(files_in_folder() == 0);
     sh_mesh_barrier();
@@ -139,8 +139,8 @@ int main(int argc, char **argv)
     const char *folder = make_folder();
     snprintf(path, sizeof path, "%s/step-%08d.h5", folder, STEP);
     struct sh_ckpt_set state = make_set(CUT_FLAT, true);
-    for (int i = 0; i < ROADS; i++)
-        by_road(folder, path, &roads[i], &state);
+    for (int i = 0; i < METHODS; i++)
+        by_method(folder, path, &methods[i], &state);
     free_set(&state);
     remove_folder();
     if (test_rank == 0)

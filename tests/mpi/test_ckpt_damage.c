@@ -26,29 +26,29 @@ static long random_below(long n)
     return (long)((random_state >> 20) % (uint64_t)n);
 }
 
-static enum sh_cfg_io road = SH_IO_MPIIO;
+static enum sh_cfg_io io_method = SH_IO_MPIIO;
 static bool behind;
 
-static sh_rc save_behind(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+static sh_rc save_async(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                          const struct sh_ckpt_options *options)
 {
-    struct sh_ckpt_behind *b = NULL;
+    struct sh_ckpt_async *b = NULL;
     int64_t written;
     bool done = false;
-    sh_rc rc = sh_ckpt_behind_begin(folder, set, meta, options, &b);
+    sh_rc rc = sh_ckpt_async_begin(folder, set, meta, options, &b);
     while (rc == SH_OK && !done)
-        rc = sh_ckpt_behind_poll(b, false, &done, &written);
-    sh_ckpt_behind_end(b);
+        rc = sh_ckpt_async_poll(b, false, &done, &written);
+    sh_ckpt_async_end(b);
     return rc;
 }
 
 static sh_rc save_step(const char *folder, int64_t step)
 {
-    struct sh_ckpt_options options = {.road = road, .hints = "", .writers_per_node = EVERY_RANK};
+    struct sh_ckpt_options options = {.io_method = io_method, .hints = "", .writers_per_node = EVERY_RANK};
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(step);
     int64_t written;
-    sh_rc rc = behind ? save_behind(folder, &set, &meta, &options)
+    sh_rc rc = behind ? save_async(folder, &set, &meta, &options)
                       : sh_ckpt_save_as(folder, &set, &meta, &options, &written);
     free_set(&set);
     return rc;
@@ -293,7 +293,7 @@ int main(int argc, char **argv)
     good_hash = file_hash(path, &bytes);
     no_checkpoint(folder);
     no_space(folder);
-    road = SH_IO_DIRECT;
+    io_method = SH_IO_DIRECT;
     no_space(folder);
     behind = true;
     no_space(folder);

@@ -35,24 +35,24 @@ static long long bytes_written(void)
     return n;
 }
 
-static sh_rc save_behind(const struct sh_ckpt_set *set, const struct sh_ckpt_options *options, int64_t *bytes)
+static sh_rc save_async(const struct sh_ckpt_set *set, const struct sh_ckpt_options *options, int64_t *bytes)
 {
     struct sh_ckpt_meta meta = test_meta(7);
-    struct sh_ckpt_behind *b = NULL;
+    struct sh_ckpt_async *b = NULL;
     bool done = false;
-    sh_rc rc = sh_ckpt_behind_begin(folder, set, &meta, options, &b);
+    sh_rc rc = sh_ckpt_async_begin(folder, set, &meta, options, &b);
     while (rc == SH_OK && !done)
-        rc = sh_ckpt_behind_poll(b, false, &done, bytes);
-    sh_ckpt_behind_end(b);
+        rc = sh_ckpt_async_poll(b, false, &done, bytes);
+    sh_ckpt_async_end(b);
     return rc;
 }
 
 static sh_rc save(const struct sh_ckpt_set *set, struct want want, bool behind, int64_t *bytes)
 {
     struct sh_ckpt_meta meta = test_meta(7);
-    struct sh_ckpt_options options = {.road = SH_IO_DIRECT, .hints = "", .threads = 1, .timeout_seconds = 200,
+    struct sh_ckpt_options options = {.io_method = SH_IO_DIRECT, .hints = "", .threads = 1, .timeout_seconds = 200,
                                       .writers_per_node = want.per_node, .ranks_per_node = want.ranks_per_node};
-    return behind ? save_behind(set, &options, bytes) : sh_ckpt_save_as(folder, set, &meta, &options, bytes);
+    return behind ? save_async(set, &options, bytes) : sh_ckpt_save_as(folder, set, &meta, &options, bytes);
 }
 
 /* Whether this rank wrote more than the structure of the file, which rank 0 does. */

@@ -1,8 +1,8 @@
 /* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN
  * gets into the optimizer's state. Nothing of it gets into a checkpoint. */
-#include "src/run/pieces.h"
+#include "src/run/shards.h"
 #include "src/run/replicas.h"
-#include "src/run/sound.h"
+#include "src/run/finite.h"
 #include "tests/mpi/mpitest.h"
 
 #include <math.h>
@@ -143,7 +143,7 @@ static void spoil(struct sh_run *r, int tensor)
 static void put_first(struct sh_run *r, const struct sh_unit *u, int state, float value)
 {
     if (test_rank() == 0)
-        sh_exec_put_floats(r->exec, sh_pieces_state(r, u, state), &value, 1);
+        sh_exec_put_floats(r->exec, sh_shards_state(r, u, state), &value, 1);
 }
 
 /* Each state of the unit, on the first rank. */
@@ -153,10 +153,10 @@ static void test_sound(const char *precision)
     const struct sh_unit *u = &r->p->units[1];
 
     CHECK_OK(sh_run_init_state(r));
-    for (int i = 0; i < sh_pieces_states(r); i++) {
-        CHECK_OK(sh_run_is_sound(r));
+    for (int i = 0; i < sh_shards_states(r); i++) {
+        CHECK_OK(sh_run_check_finite(r));
         put_first(r, u, i, NAN);
-        CHECK(sh_run_is_sound(r) == SH_E_NUMERIC);
+        CHECK(sh_run_check_finite(r) == SH_E_NUMERIC);
         CHECK(test_rank() != 0 || strstr(sh_error_text(), u->name));
         put_first(r, u, i, 0);
     }

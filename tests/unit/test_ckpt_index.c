@@ -186,7 +186,7 @@ static const struct row {
     const char *says; /* NULL: it is taken */
 } rows[] = {
     {spoil_nothing, 0, true, NULL},
-    {spoil_nothing, 1, true, "it goes on behind its end"},
+    {spoil_nothing, 1, true, "it continues past its end"},
     {spoil_nothing, -1, true, "its number of blocks is impossible"},
     {later_version, 0, true, NULL},
     {later_version, 100, true, NULL},

@@ -69,8 +69,8 @@ static const struct refusal texts[] = {
     {"debug:\n  seed: -1\n", "c.yaml:2: debug.seed: -1 is out of range 0 .. 18446744073709551615"},
     {"debug:\n  seed: 18446744073709551616\n",
      "c.yaml:2: debug.seed: 18446744073709551616 is out of range 0 .. 18446744073709551615"},
-    {"job:\n  description: \"a\\tb\"\n", "c.yaml:2: job.description: holds control characters or is not UTF-8"},
-    {"job:\n  description: \"a\\0b\"\n", "c.yaml:2: job.description: holds a zero character"},
+    {"job:\n  description: \"a\\tb\"\n", "c.yaml:2: job.description: contains control characters or is not UTF-8"},
+    {"job:\n  description: \"a\\0b\"\n", "c.yaml:2: job.description: contains a NUL character"},
     /* pairs, as text and as a mapping */
     {"checkpoint:\n  hints: a\n", "c.yaml:2: checkpoint.hints: 'a' is not name=value"},
     {"checkpoint:\n  hints: a=1,\n", "c.yaml:2: checkpoint.hints: '' is not name=value"},
@@ -108,7 +108,7 @@ static const struct refusal texts[] = {
     {"training:\n  steps: !!int 5\n", "c.yaml:2: tags are not allowed; leave out the !"},
     {"training: !x\n  steps: 5\n", "c.yaml:1: tags are not allowed; leave out the !"},
     {"training:\n  steps: 5\n---\ntraining:\n  steps: 5\n",
-     "c.yaml:3: a second document; one file is one configuration"},
+     "c.yaml:3: a second YAML document; a file holds one configuration"},
     {"training:\n  steps: 5\n bad: [\n", "c.yaml:3:2: while parsing a block mapping, did not find expected key"},
     {"training:\n\tsteps: 5\n",
      "c.yaml:2:1: while scanning for the next token, found character that cannot start any token"},
@@ -228,8 +228,8 @@ static const struct refusal arguments[] = {
     {"=5", "--: no such key"},
     {"", "--: has no value; write --section.key=value"},
     {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
-    {"job.description=a\nb", "--job.description: holds control characters or is not UTF-8"},
-    {"job.description=\xff", "--job.description: holds control characters or is not UTF-8"},
+    {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
+    {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
@@ -273,7 +273,7 @@ static void test_idle_argument(void **state)
     (void)state;
     assert_int_equal(sh_config_load(NULL, 2, idle, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
-                        "--activation_checkpoint.every_k: means nothing without activation_checkpoint.mode=every_k");
+                        "--activation_checkpoint.every_k: has no effect without activation_checkpoint.mode=every_k");
     assert_int_equal(sh_config_load(NULL, 3, used, &cfg), SH_OK);
 }
 
@@ -283,9 +283,9 @@ static void test_idle_optimizer_keys(void **state)
         const char *optimizer, *key, *wrong;
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
-         "--optimizer.beta2: means nothing without optimizer.name=adamw or lion"},
-        {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: means nothing without optimizer.name=adamw"},
-        {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: means nothing without optimizer.name=adamw"},
+         "--optimizer.beta2: has no effect without optimizer.name=adamw or lion"},
+        {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
+        {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},
         {"optimizer.name=AdamW", "optimizer.eps=1e-6", NULL},
     };

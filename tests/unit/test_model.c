@@ -126,7 +126,7 @@ static void no_other_parameters(void **state)
     sh_program_destroy(tied);
 }
 
-/* Units lie one behind the other, and parameters without gaps in them. */
+/* Units lie one after the other, and parameters without gaps in them. */
 static void parameters_lie_end_to_end(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* The mesh that a configuration asks for at a place, what is said of it, and who holds one copy together. */
-#include "src/run/request.h"
+#include "src/plan/request.h"
 
 #include "src/pass/build.h"
 
@@ -19,7 +19,7 @@
 
 /* segment: ranks that share memory. */
 static const struct {
-    struct sh_place at;
+    struct sh_topology at;
     const char *set;
     int replicate, shard, segment;
     const char *text;
@@ -83,7 +83,7 @@ static void axes_are_those_of_the_plan(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int rank = 0; rank < table[i].at.world && rank < 16; rank++) {
-            struct sh_place at = table[i].at;
+            struct sh_topology at = table[i].at;
             struct sh_config cfg;
             struct sh_mesh_shape planned, connected;
             struct sh_mesh_request axes;
@@ -99,7 +99,7 @@ static void axes_are_those_of_the_plan(void **state)
 
 static void refused(void **state)
 {
-    static const struct sh_place at = NODES(4, 4);
+    static const struct sh_topology at = NODES(4, 4);
     static const struct {
         const char *set, *text;
     } rows[] = {
@@ -137,7 +137,7 @@ static int count(const struct sh_program *p, enum sh_op_kind kind)
 
 static struct sh_program *plan_of(const char *set)
 {
-    static const struct sh_place at = NODES(4, 2);
+    static const struct sh_topology at = NODES(4, 2);
     struct sh_config cfg;
     struct sh_mesh_shape mesh;
     struct sh_build build;

@@ -4,7 +4,7 @@
 #include "src/base/hash.h"
 #include "src/config/config.h"
 #include "src/pass/build.h"
-#include "src/run/request.h"
+#include "src/plan/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,7 +115,7 @@ static struct wish *make(uint64_t number, struct wish *w)
 /* As `sherd plan` does it. */
 static sh_rc plan(const struct wish *w, struct sh_build *b, struct sh_program **p)
 {
-    struct sh_place at = {.rank = w->rank, .world = w->ranks, .ranks_per_node = w->ranks_per_node, .in_blocks = true};
+    struct sh_topology at = {.rank = w->rank, .world = w->ranks, .ranks_per_node = w->ranks_per_node, .in_blocks = true};
     struct sh_mesh_shape mesh;
     struct sh_config cfg;
     int level = 0;

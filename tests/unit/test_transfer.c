@@ -8,7 +8,7 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/file/direct.h"
-#include "io/move/crew.h"
+#include "io/move/pool.h"
 #include "src/base/hash.h"
 
 #include <fcntl.h>
@@ -109,7 +109,7 @@ static void each_job_is_done_once(void **state)
     for (int threads = 0; threads < 6; threads++) {
         struct work w = {.fails = JOBS};
 
-        assert_int_equal(sh_move_crew_run(JOBS, threads, 100, do_job, &w), SH_OK);
+        assert_int_equal(sh_move_pool_run(JOBS, threads, 100, do_job, &w), SH_OK);
         for (int i = 0; i < JOBS; i++)
             assert_int_equal(w.done[i], 1);
     }
@@ -122,7 +122,7 @@ static void the_lowest_failure_is_told(void **state)
     for (int threads = 1; threads < 6; threads++) {
         struct work w = {.fails = 50};
 
-        assert_int_equal(sh_move_crew_run(JOBS, threads, 100, do_job, &w), SH_E_DATA);
+        assert_int_equal(sh_move_pool_run(JOBS, threads, 100, do_job, &w), SH_E_DATA);
         assert_string_equal(sh_error_text(), "job 50");
         for (int i = 0; i <= 50; i++)
             assert_int_equal(w.done[i], 1);

@@ -1,0 +1,162 @@
+#include "io/checkpoint/extents.h"
+
+#include "io/checkpoint/digest.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
+static void add(struct sh_ckpt_extents *extents, struct sh_ckpt_extent extent)
+{
+    extents->extent = sh_grow(extents->extent, extents->n, &extents->cap, sizeof *extents->extent);
+    extents->extent[extents->n++] = extent;
+}
+
+/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks.
+ *   early  in  [blocks that they lie in] sums made before; NULL: none */
+static void add_range(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const struct sh_ckpt_entry *e,
+                      int state, int64_t begin, int64_t elems, struct sh_floats data, const uint64_t *early)
+{
+    uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
+    for (int64_t done = 0, n; done < elems; done += n) {
+        int64_t block = (begin + done) / SH_CKPT_BLOCK_ELEMS, at = (begin + done) % SH_CKPT_BLOCK_ELEMS;
+        int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
+        n = elems - done < rest ? elems - done : rest;
+        add(extents, (struct sh_ckpt_extent){.entry = e, .group = index->states.name[state], .state = state, .block = block,
+                                         .at = at, .elems = n, .seed = seed, .data = sh_floats_at(data, done),
+                                         .early = early ? early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
+    }
+}
+
+static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const int64_t *place, int state,
+                       const struct sh_ckpt_piece *p, struct sh_floats data, uint64_t *early)
+{
+    const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
+    SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
+    if (!sh_floats_none(data))
+        add_range(extents, index, e, state, p->begin, p->elems, data, early);
+    return SH_OK;
+}
+
+sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
+                           const int64_t *place)
+{
+    for (int s = 0; s < set->states.n; s++) {
+        int state = sh_ckpt_states_find(&index->states, set->states.name[s]);
+        SH_REQUIRE(state >= 0);
+        for (int i = 0; i < set->n_pieces; i++) {
+            const struct sh_ckpt_piece *p = &set->pieces[i];
+            SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
+            SH_TRY(add_piece(extents, index, place, state, p, p->data[s], p->early[s]));
+        }
+    }
+    return SH_OK;
+}
+
+/* Place `part` of `parts` equal cuts of `total`, without overflow. */
+static int64_t cut(int64_t total, int part, int parts)
+{
+    return total / parts * part + total % parts * part / parts;
+}
+
+/* The first block of a tensor that begins at or after element `at` of it. */
+static int64_t first_block(const struct sh_ckpt_entry *e, int64_t at)
+{
+    int64_t block = at <= 0 ? 0 : sh_ckpt_blocks(at);
+    return block < sh_ckpt_blocks(e->elems) ? block : sh_ckpt_blocks(e->elems);
+}
+
+/* The last block may be short, hence the limit. */
+static int64_t block_begin(const struct sh_ckpt_entry *e, int64_t block)
+{
+    int64_t begin = block * SH_CKPT_BLOCK_ELEMS;
+    return begin < e->elems ? begin : e->elems;
+}
+
+void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, int part, int parts)
+{
+    int64_t total = 0, at = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        total += index->entry[i].elems * index->states.n;
+    int64_t begin = cut(total, part, parts), end = cut(total, part + 1, parts);
+    for (int s = 0; s < index->states.n; s++)
+        for (int64_t i = 0; i < index->n; i++) {
+            const struct sh_ckpt_entry *e = &index->entry[i];
+            int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
+            add_range(extents, index, e, s, from, to - from, (struct sh_floats){0}, NULL);
+            at += e->elems;
+        }
+}
+
+int64_t sh_ckpt_extent_at(const struct sh_ckpt_extent *s)
+{
+    return s->entry->offset[s->state] + (s->block * SH_CKPT_BLOCK_ELEMS + s->at) * 4;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    int64_t x = sh_ckpt_extent_at(a), y = sh_ckpt_extent_at(b);
+    return (x > y) - (x < y);
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct sh_ckpt_range *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+int sh_ckpt_ranges_join(struct sh_ckpt_range *ranges, int n)
+{
+    int last = -1;
+    qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
+    for (int i = 0; i < n; i++) {
+        int64_t end = last < 0 ? -1 : ranges[last].at + ranges[last].bytes;
+        if (ranges[i].at < end)
+            return -1;
+        if (ranges[i].at == end)
+            ranges[last].bytes += ranges[i].bytes;
+        else
+            ranges[++last] = ranges[i];
+    }
+    return last + 1;
+}
+
+int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_ckpt_range **ranges)
+{
+    struct sh_ckpt_range *r = sh_calloc((size_t)extents->n + 1, sizeof *r);
+    int n = 0;
+    if (extents->n > 0) /* else there is no array */
+        qsort(extents->extent, (size_t)extents->n, sizeof *extents->extent, by_place);
+    for (int i = 0; i < extents->n; i++) {
+        int64_t at = sh_ckpt_extent_at(&extents->extent[i]), bytes = extents->extent[i].elems * 4;
+        if (n > 0 && r[n - 1].at + r[n - 1].bytes == at)
+            r[n - 1].bytes += bytes;
+        else
+            r[n++] = (struct sh_ckpt_range){.at = at, .bytes = bytes};
+    }
+    *ranges = r;
+    return n;
+}
+
+/* The digest of the copy was made before the write, so the change happened in memory. */
+static sh_rc has_changed(const struct sh_ckpt_extent *s)
+{
+    int64_t first = s->block * SH_CKPT_BLOCK_ELEMS + s->at;
+    return sh_fail(SH_E_DATA,
+                   "checkpoint: elements %lld to %lld of %s/%s changed between the copy of the state and the file: is the "
+                   "memory of this node sound?",
+                   (long long)first, (long long)(first + s->elems - 1), s->group, s->entry->name);
+}
+
+sh_rc sh_ckpt_extents_compare(const struct sh_ckpt_extents *extents)
+{
+    for (int i = 0; i < extents->n; i++)
+        if (extents->extent[i].early && *extents->extent[i].early != extents->extent[i].sum)
+            return has_changed(&extents->extent[i]);
+    return SH_OK;
+}
+
+void sh_ckpt_extents_free(struct sh_ckpt_extents *extents)
+{
+    free(extents->extent);
+    *extents = (struct sh_ckpt_extents){0};
+}

@@ -1,0 +1,453 @@
+#include "src/exec/exec.h"
+
+#include "src/base/mem.h"
+#include "src/exec/exec_trace.h"
+#include "src/exec/timings.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct sh_exec {
+    const struct sh_program *p;
+    const struct sh_device *device;
+    struct sh_comm *comm;
+    struct sh_bases at;                       /* the tiers */
+    char *extra;                              /* pinned memory that sh_exec_host() lends */
+    int64_t extra_bytes;
+    void *queue, *copies;                     /* queues of the operations, and of copies beside them */
+    void *before_copies, *copied;             /* events */
+    struct sh_op_call *calls;                 /* [ops] */
+    int64_t *tickets;                         /* [ops] of collectives under way or done */
+    char (*labels)[SH_EXEC_LABEL];            /* [ops] "backward layers.3 linear_bwd_x" */
+    struct sh_op_scalars scalars;
+    int64_t step;
+    struct sh_timings *spans;
+    struct sh_exec_trace *trace;
+    bool sync; /* wait after each operation */
+};
+
+/* Made once, since the labels are shown in every report of a stall and noted before each operation. */
+static void make_label(const struct sh_program *p, const struct sh_op *op, char label[SH_EXEC_LABEL])
+{
+    const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
+
+    if (op->unit != SH_NONE)
+        snprintf(label, SH_EXEC_LABEL, "%s %.30s %s", phase, p->units[op->unit].name, kind);
+    else if (op->block != SH_NONE)
+        snprintf(label, SH_EXEC_LABEL, "%s layers.%d %s", phase, op->block, kind);
+    else
+        snprintf(label, SH_EXEC_LABEL, "%s %s", phase, kind);
+}
+
+/* Two queues, so that a snapshot travels to the host beside the operations. Two events order them: copies begin when
+ * the state is complete (before_copies), and the update waits until they are done (copied). */
+static void make_queues(struct sh_exec *e)
+{
+    e->queue = e->device->queue_create(false);
+    e->copies = e->device->queue_create(false);
+    e->before_copies = e->device->event_create(false);
+    e->copied = e->device->event_create(false);
+    e->spans = sh_timings_create(e->device, e->queue);
+}
+
+/* Addresses do not change after the tiers are open, so each operation's arguments are resolved here and not in each
+ * step. */
+static void make_calls(struct sh_exec *e)
+{
+    const struct sh_program *p = e->p;
+
+    e->calls = sh_calloc((size_t)p->n_ops, sizeof *e->calls);
+    e->tickets = sh_calloc((size_t)p->n_ops, sizeof *e->tickets);
+    e->labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels);
+    for (int i = 0; i < p->n_ops; i++) {
+        sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
+        e->calls[i].scalars = &e->scalars;
+        e->calls[i].queue = e->queue;
+        make_label(p, &p->ops[i], e->labels[i]);
+    }
+}
+
+/* Before the first step, so that it is as fast as the others, and what cannot run is said before anything does. */
+static sh_rc prepare_calls(const struct sh_exec *e)
+{
+    const struct sh_kernel_table *kernels = e->device->kernels;
+
+    for (int i = 0; i < e->p->n_ops && kernels->prepare; i++) {
+        sh_rc rc = kernels->run[e->calls[i].kind] ? kernels->prepare(&e->calls[i]) : SH_OK;
+
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s: ", e->labels[i]);
+    }
+    return SH_OK;
+}
+
+/* The segment lies at the end of the device tier: the rank's own bytes first, then those that all ranks of the node
+ * see. */
+static void share_segment(const struct sh_exec *e)
+{
+    const struct sh_segment *w = &e->p->segment;
+    char *base = e->at.tier[0] + e->p->own_bytes;
+    struct sh_comm_segment segment = {.base = base,
+                                    .peers = base + sh_segment_peer_at(w, 0),
+                                    .peer_bytes = w->peer_bytes,
+                                    .ranks = w->ranks,
+                                    .rank = w->rank};
+
+    sh_comm_set_segment(e->comm, &segment);
+}
+
+/* Memory of one tier. Only the device tier holds the shared segment; an empty host tier gets no memory. */
+static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd)
+{
+    const struct sh_tier *tier = &e->p->tiers[i];
+
+    if (tier->kind == SH_TIER_DEVICE)
+        return e->device->arena_create(tier->bytes, sh_segment_bytes(&e->p->segment), segment_fd, &e->at.tier[i]);
+    return tier->bytes ? e->device->host_create(tier->bytes, &e->at.tier[i]) : SH_OK;
+}
+
+static void close_tiers(struct sh_exec *e)
+{
+    for (int i = 0; i < e->p->n_tiers; i++) {
+        const struct sh_tier *tier = &e->p->tiers[i];
+
+        if (e->at.tier[i] && tier->kind == SH_TIER_DEVICE)
+            e->device->arena_destroy(e->at.tier[i], tier->bytes + sh_segment_bytes(&e->p->segment));
+        else if (e->at.tier[i])
+            e->device->host_destroy(e->at.tier[i], tier->bytes);
+    }
+}
+
+/* Local. On failure everything that was opened is closed again and *out is untouched. The caller keeps the program, the
+ * device and the communicator, which must outlive the executor. */
+sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
+                     struct sh_exec **out)
+{
+    struct sh_exec *e = sh_calloc(1, sizeof *e);
+    sh_rc rc = SH_OK;
+
+    *e = (struct sh_exec){.p = p, .device = device, .comm = comm};
+    for (int i = 0; i < p->n_tiers && rc == SH_OK; i++)
+        rc = open_tier(e, i, segment_fd);
+    if (rc != SH_OK) {
+        /* Nothing but tiers exists here yet, so sh_exec_destroy(), which drains queues, would be wrong. */
+        close_tiers(e);
+        free(e);
+        return rc;
+    }
+    make_queues(e);
+    make_calls(e);
+    rc = prepare_calls(e);
+    if (rc != SH_OK) {
+        sh_exec_destroy(e);
+        return rc;
+    }
+    if (p->segment.ranks)
+        share_segment(e);
+    *out = e;
+    return SH_OK;
+}
+
+/* Queues are drained first: an operation under way still reads the memory that is freed below. */
+void sh_exec_destroy(struct sh_exec *e)
+{
+    if (!e)
+        return;
+    e->device->queue_drain(e->queue);
+    e->device->queue_drain(e->copies);
+    sh_exec_trace_destroy(e->trace);
+    sh_timings_destroy(e->spans);
+    e->device->event_destroy(e->before_copies);
+    e->device->event_destroy(e->copied);
+    e->device->queue_destroy(e->queue);
+    e->device->queue_destroy(e->copies);
+    close_tiers(e);
+    if (e->extra)
+        e->device->host_destroy(e->extra, e->extra_bytes);
+    free(e->calls);
+    free(e->tickets);
+    free(e->labels);
+    free(e);
+}
+
+/* Elements of one rank's part: what it gives to a gather, or gets from a scatter. */
+static int64_t part_elems(const struct sh_exec *e, const struct sh_op *op)
+{
+    int t = op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0];
+
+    return sh_tensor_elems(&e->p->tensors[t]);
+}
+
+/* Start collective i and keep its ticket, by which later operations of the section wait for it. */
+static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
+{
+    const struct sh_op *op = &e->p->ops[i];
+    const struct sh_op_call *call = &e->calls[i];
+    struct sh_coll coll = {.kind = op->kind,
+                           .stream = op->stream,
+                           .group = op->attr.group,
+                           .dtype = call->out[0].dtype,
+                           .send = call->in[0].data,
+                           .recv = call->out[0].data,
+                           .count = part_elems(e, op),
+                           .queue = e->queue,
+                           .label = e->labels[i]};
+
+    /* Positions in `after` and `waits_for` count from the section's first operation, tickets from the program's. */
+    if (op->attr.after != SH_NONE)
+        coll.after = e->tickets[s->first_op + op->attr.after];
+    return sh_comm_start(e->comm, &coll, &e->tickets[i]);
+}
+
+/* Two ways to wait. A GPU's queue is made to wait for the collective, and the host goes on; without a queue the host
+ * waits. Only this time counts as exposed communication. */
+static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
+{
+    int64_t ticket = e->tickets[s->first_op + e->p->ops[i].attr.waits_for];
+    int64_t timing = sh_timings_begin(e->spans, SH_TIMING_WAIT);
+
+    SH_TRY(e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket));
+    sh_timings_end(e->spans, timing);
+    return SH_OK;
+}
+
+/* Noted before it starts: when a rank hangs, the report names the operation that it is in. */
+static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
+{
+    const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
+
+    sh_comm_note(e->comm, e->step, e->labels[i]);
+    if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
+        return start(e, s, i);
+    if (e->p->ops[i].kind == SH_OP_WAIT)
+        return wait(e, s, i);
+    return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
+}
+
+/* What fails on a device shows at some later call, unless it is waited for. */
+static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
+{
+    sh_rc rc = run_op(e, s, i);
+
+    if (rc == SH_OK && e->sync)
+        rc = e->device->queue_check(e->queue);
+    return rc == SH_OK || !e->sync ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[i]);
+}
+
+/* The trace reads its events once a section is over, where it may drain the queue without hiding overlap that it
+ * measures. */
+static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
+{
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        sh_exec_trace_begin(e->trace, i);
+        SH_TRY(run_and_check(e, s, i));
+        sh_exec_trace_end(e->trace, i);
+    }
+    return sh_exec_trace_section(e->trace, s, e->tickets);
+}
+
+/* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not
+ * join. */
+void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
+{
+    int64_t timing = sh_timings_begin(e->spans, SH_TIMING_SECTION);
+    sh_rc rc;
+
+    /* These two overwrite the state that a snapshot may still be read from. All other sections only read it. */
+    if (s->kind == SH_SECTION_UPDATE || s->kind == SH_SECTION_INIT)
+        e->device->queue_after(e->queue, e->copied);
+    rc = run_ops(e, s);
+    if (rc != SH_OK)
+        sh_stop(rc);
+    sh_timings_end(e->spans, timing);
+}
+
+void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
+{
+    sh_exec_run_section(e, sh_program_section(e->p, kind));
+}
+
+void *sh_exec_queue(struct sh_exec *e)
+{
+    return e->queue;
+}
+
+struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e)
+{
+    return &e->scalars;
+}
+
+void *sh_exec_data(struct sh_exec *e, int tensor)
+{
+    const struct sh_tensor *t = &e->p->tensors[tensor];
+
+    return e->at.tier[t->tier] + t->offset_bytes;
+}
+
+void sh_exec_put(struct sh_exec *e, int tensor, const void *host)
+{
+    sh_exec_put_at(e, sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
+}
+
+/* Waits for the queue, so what is returned is the result of every operation before. */
+void sh_exec_get(struct sh_exec *e, int tensor, void *host)
+{
+    sh_exec_get_at(e, host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
+}
+
+/* The bytes of `host` may be reused on return. */
+void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes)
+{
+    e->device->put(e->queue, device, host, bytes);
+}
+
+void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes)
+{
+    e->device->get(e->queue, host, device, bytes);
+}
+
+/* Halves are split and joined in pieces that stay in the cache, and are worth a GPU's way to the host. */
+enum { PIECE = 32768 };
+
+/* Halves of at most PIECE elements. The caller frees them with free_room(). */
+static struct sh_floats room_for(int64_t n)
+{
+    size_t elems = (size_t)(n < PIECE ? n : PIECE);
+
+    return (struct sh_floats){.high = sh_calloc(elems, sizeof(sh_bf16)), .low = sh_calloc(elems, sizeof(int16_t))};
+}
+
+static void free_room(struct sh_floats room)
+{
+    free(room.high);
+    free(room.low);
+}
+
+/* A float32 in two halves is a bfloat16 and the 16 bits that it leaves (sh_floats_put()). The state of a unit with a
+ * remainder lies so, and everybody outside sees floats. */
+void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n)
+{
+    struct sh_floats halves;
+
+    if (device.whole) {
+        sh_exec_put_at(e, device.whole, host, n * (int64_t)sizeof *host);
+        return;
+    }
+    halves = room_for(n);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_floats_put(halves, here, host + at);
+        sh_exec_put_at(e, device.high + at, halves.high, here * (int64_t)sizeof *halves.high);
+        sh_exec_put_at(e, device.low + at, halves.low, here * (int64_t)sizeof *halves.low);
+    }
+    free_room(halves);
+}
+
+/* The inverse of sh_exec_put_floats(). */
+void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n)
+{
+    struct sh_floats halves;
+
+    if (device.whole) {
+        sh_exec_get_at(e, host, device.whole, n * (int64_t)sizeof *host);
+        return;
+    }
+    halves = room_for(n);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_exec_get_at(e, halves.high, device.high + at, here * (int64_t)sizeof *halves.high);
+        sh_exec_get_at(e, halves.low, device.low + at, here * (int64_t)sizeof *halves.low);
+        sh_floats_get(halves, here, host + at);
+    }
+    free_room(halves);
+}
+
+/* Element i of a parameter has the same value on any mesh: it depends on key and index only, so `first` is the index of
+ * the first element here. */
+void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std)
+{
+    sh_rc rc = e->device->kernels->fill_normal(key, first, n, std, device, e->queue);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+/* From here to sh_exec_copies_end() copies and sums go to the second queue. It starts when the operations given so far
+ * are done; later operations run beside it. */
+void sh_exec_copies_begin(struct sh_exec *e)
+{
+    e->device->event_mark(e->before_copies, e->queue);
+    e->device->queue_after(e->copies, e->before_copies);
+}
+
+void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes)
+{
+    e->device->copy(e->copies, host, device, bytes);
+}
+
+/* On the queue of copies: it reads the same state as they do and must end before the update. */
+void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint64_t place, uint64_t *sums)
+{
+    sh_rc rc = e->device->kernels->mixsum(device, n, place, sums, e->copies);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+/* Pinned memory of at least so many bytes, owned by the executor and valid until a larger request. Asked for while no
+ * copy is under way, so the old one can be freed at once. */
+void *sh_exec_host(struct sh_exec *e, int64_t bytes)
+{
+    sh_rc rc = SH_OK;
+
+    if (bytes <= e->extra_bytes)
+        return e->extra;
+    if (e->extra)
+        e->device->host_destroy(e->extra, e->extra_bytes);
+    e->extra_bytes = bytes;
+    rc = e->device->host_create(bytes, &e->extra);
+    if (rc != SH_OK)
+        sh_stop(rc);
+    return e->extra;
+}
+
+void sh_exec_copies_end(struct sh_exec *e)
+{
+    e->device->event_mark(e->copied, e->copies);
+}
+
+/* The host waits. The device's operations wait at the next update or init section instead. */
+void sh_exec_copies_wait(struct sh_exec *e)
+{
+    e->device->event_wait(e->copied);
+}
+
+void sh_exec_set_step(struct sh_exec *e, int64_t step)
+{
+    e->step = step;
+}
+
+/* Only a device that can report at an operation has something to synchronize; on a CPU each operation is done when it
+ * returns. */
+void sh_exec_set_sync(struct sh_exec *e, bool sync)
+{
+    e->sync = sync && e->device->queue_check;
+}
+
+void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
+{
+    sh_exec_trace_destroy(e->trace);
+    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, e->labels, t) : NULL;
+}
+
+/* Time since the last call, of what is over by now; spans still under way count at the next call. */
+struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
+{
+    double seconds[SH_TIMINGS];
+
+    sh_timings_take(e->spans, seconds);
+    return (struct sh_exec_time){.compute = seconds[SH_TIMING_SECTION] - seconds[SH_TIMING_WAIT],
+                                 .exposed_comm = seconds[SH_TIMING_WAIT]};
+}

@@ -1,0 +1,27 @@
+/* Inside of the executor: a trace of every operation, by events around it. What they tell is read at the end of each
+ * section, for which the host then waits; without a trace nothing of this is there. Local. NULL: no trace, nothing
+ * done. */
+#ifndef SH_EXEC_EXEC_TRACE_H
+#define SH_EXEC_EXEC_TRACE_H
+
+#include "src/comm/comm.h"
+#include "src/metrics/metrics.h"
+
+enum { SH_EXEC_LABEL = 64 };
+
+struct sh_exec_trace;
+
+/* Everything is lent. calls, labels: [ops]. */
+struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
+                                           struct sh_comm *comm, const struct sh_op_call *calls,
+                                           char (*labels)[SH_EXEC_LABEL], struct sh_trace *out);
+void sh_exec_trace_destroy(struct sh_exec_trace *t);
+
+/* Around operation i of the program. */
+void sh_exec_trace_begin(struct sh_exec_trace *t, int i);
+void sh_exec_trace_end(struct sh_exec_trace *t, int i);
+
+/* After a section: write its rows. tickets: [ops] of its collectives. */
+sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, const int64_t *tickets);
+
+#endif

@@ -1,0 +1,159 @@
+/* A limit on waiting for other ranks in the agreements between sections of a step. Collectives on channels have their own
+ * watch (src/comm); here the main thread waits, so it asks by itself: when the limit is over, every rank that waits says so
+ * to the first few ranks, and the lowest of those that wait names the ones it has not heard of.
+ *
+ * All ranks wait equally often, so the count of the waits says which one a message is about: one about a wait that resolved
+ * itself may be read in a later one, where its sender may be the very rank that is missing. */
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/mesh/mesh.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SPEAKERS = 8,
+    NAMED = 8,
+    TAG = 77,
+    SPIN_NS = 200 * 1000,
+    NAP_NS = 100 * 1000,
+    ROLL_CALL_MS = 2000,
+    GRACE_SECONDS = 3
+};
+
+static double limit_seconds;
+static int current; /* sequence number of the wait */
+
+/* What was told each speaker last; its buffer is MPI's until it has left. */
+static struct {
+    MPI_Request request; /* valid when `sent` */
+    bool sent;
+    int wait;
+} told[SPEAKERS];
+
+void sh_mesh_timeout(double seconds)
+{
+    limit_seconds = seconds;
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+/* Test until done or `until_ns` (0: for ever); spins first, since most waits are short. */
+static sh_rc test_until(MPI_Request *request, int64_t until_ns, int *done)
+{
+    int64_t begin = sh_now_ns(), now = begin;
+
+    for (*done = 0; !*done && (!until_ns || now < until_ns); now = sh_now_ns()) {
+        SH_MPI(MPI_Test(request, done, MPI_STATUS_IGNORE));
+        if (!*done && now - begin > SPIN_NS)
+            nap();
+    }
+    return SH_OK;
+}
+
+/* At most one message to each speaker is under way: a rank that does not read must not make this one queue up sends
+ * without end. A rank that has not taken the last one would not read this one either. */
+static sh_rc tell(int to)
+{
+    int left = 1;
+
+    if (told[to].sent)
+        SH_MPI(MPI_Test(&told[to].request, &left, MPI_STATUS_IGNORE));
+    if (!left) /* it has not even taken the last one */
+        return SH_OK;
+    told[to].wait = current;
+    SH_MPI(MPI_Isend(&told[to].wait, 1, MPI_INT, to, TAG, MPI_COMM_WORLD, &told[to].request));
+    told[to].sent = true;
+    return SH_OK;
+}
+
+/* Only the first SPEAKERS ranks are told, so that a stall of 1000 ranks is 8000 messages and not a million. */
+static sh_rc say_waiting(int rank, int world)
+{
+    for (int to = 0; to < world && to < SPEAKERS; to++)
+        if (to != rank)
+            SH_TRY(tell(to));
+    return SH_OK;
+}
+
+/* Read all that has come. waits == NULL: the wait is over. */
+static sh_rc hear(bool *waits)
+{
+    MPI_Status from;
+    int there, wait;
+
+    for (;;) {
+        SH_MPI(MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &from));
+        if (!there)
+            return SH_OK;
+        SH_MPI(MPI_Recv(&wait, 1, MPI_INT, from.MPI_SOURCE, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        if (waits != NULL && wait == current)
+            waits[from.MPI_SOURCE] = true;
+    }
+}
+
+/* The first NAMED ranks by number and a count for the rest. */
+static void name_missing(const bool *waits, int world, char *text, size_t size)
+{
+    int missing = 0;
+    size_t n = 0;
+
+    for (int rank = 0; rank < world; rank++) {
+        if (waits[rank])
+            continue;
+        if (missing++ < NAMED && n < size)
+            n += (size_t)snprintf(text + n, size - n, "%s%d", n ? ", " : "", rank);
+    }
+    if (missing > NAMED && n < size)
+        snprintf(text + n, size - n, " and %d more", missing - NAMED);
+}
+
+/* One line for one stall: where a lower speaker waits, too, this rank gives it time to stop the job first. */
+static bool lower_speaks(const bool *waits, int rank)
+{
+    for (int lower = 0; lower < rank && lower < SPEAKERS; lower++)
+        if (waits[lower])
+            return true;
+    return false;
+}
+
+/* Returns when the request is done after all; else stops the job. */
+static sh_rc roll_call(MPI_Request *request, int rank, int world, int *done)
+{
+    bool *waits = sh_calloc((size_t)world, sizeof *waits);
+    char missing[128] = "";
+
+    waits[rank] = true;
+    SH_TRY(say_waiting(rank, world));
+    SH_TRY(test_until(request, sh_now_ns() + ROLL_CALL_MS * 1000000ll, done));
+    SH_TRY(hear(waits));
+    if (!*done) {
+        if (lower_speaks(waits, rank))
+            sleep(GRACE_SECONDS);
+        name_missing(waits, world, missing, sizeof missing);
+        sh_stop(sh_fail(SH_E_COMM,
+                        "stall: rank %s did not come to the end of the step within %g s "
+                        "(comm.train_timeout_seconds); the others wait for it",
+                        missing, limit_seconds));
+    }
+    free(waits);
+    return SH_OK;
+}
+
+/* Collective in effect: every rank must come here equally often, or `current` tells waits apart wrongly. */
+sh_rc sh_mesh_wait(MPI_Request *request)
+{
+    int rank, world, done;
+
+    sh_mesh_world(&rank, &world);
+    current++;
+    SH_TRY(test_until(request, limit_seconds > 0 ? sh_now_ns() + (int64_t)(limit_seconds * 1e9) : 0, &done));
+    while (!done)
+        SH_TRY(roll_call(request, rank, world, &done));
+    return limit_seconds > 0 ? hear(NULL) : SH_OK;
+}

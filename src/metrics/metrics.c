@@ -1,0 +1,192 @@
+#include "src/metrics/metrics.h"
+
+#include "sherd_config.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A metrics file that cannot be written (a full disk) does not end the training at once: the first failure is kept,
+ * later lines are dropped, and the end of the run reports it through sh_metrics_result(). */
+struct sh_metrics {
+    FILE *file;
+    char *path;
+    char *failure; /* of the first line that could not be written; NULL */
+    sh_rc failed;  /* its class */
+};
+
+/* Appends: a resumed run goes on in the file of the first one. */
+sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
+{
+    FILE *f;
+
+    SH_TRY(sh_open_output(path, "a", &f));
+    *out = sh_calloc(1, sizeof **out);
+    (*out)->file = f;
+    (*out)->path = sh_strdup(path);
+    return SH_OK;
+}
+
+/* NULL is fine. Lines are flushed already. */
+void sh_metrics_close(struct sh_metrics *m)
+{
+    if (!m)
+        return;
+    fclose(m->file);
+    free(m->path);
+    free(m->failure);
+    free(m);
+}
+
+sh_rc sh_metrics_result(const struct sh_metrics *m)
+{
+    return m && m->failure ? sh_fail(m->failed, "%s", m->failure) : SH_OK;
+}
+
+/* JSON has no NaN or Inf: such a number is written as null. */
+static json_t *number(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+/* UTC, as in ISO 8601: events are looked up in logs of other programs, on other hosts. */
+static json_t *now(void)
+{
+    char text[32];
+    time_t seconds = time(NULL);
+    struct tm utc;
+
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return json_string(text);
+}
+
+/* Seconds a step of the fastest, the middle and the slowest rank, and where the slowest one runs. */
+static json_t *pace(const struct sh_pace_metrics *p)
+{
+    return json_pack("{s:o, s:o, s:o, s:i, s:s}", "min", number(p->least), "median", number(p->median), "max",
+                     number(p->most), "slowest_rank", p->slowest, "slowest_node", p->node);
+}
+
+/* Reasons may hold names of files, and these any bytes. */
+static json_t *words(const char *text)
+{
+    json_t *s = json_string(text);
+
+    return s ? s : json_string("(not UTF-8)");
+}
+
+/* Returns the failure as a text that the caller owns, NULL when the line is out. */
+static char *put(struct sh_metrics *m, const char *text)
+{
+    m->failed = text ? SH_E_DATA : SH_E_MEMORY;
+    if (!text)
+        return sh_strfmt("out of memory: no room for a line of %s", m->path);
+    if (fprintf(m->file, "%s\n", text) < 0 || fflush(m->file) != 0)
+        return sh_strfmt("write %s: %s", m->path, strerror(errno));
+    return NULL;
+}
+
+/* Flushed line by line: what is in the file is what has happened. Nothing follows a line that is lost. */
+static void write_line(struct sh_metrics *m, json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+
+    if (m && !m->failure)
+        m->failure = put(m, text);
+    free(text);
+    json_decref(line);
+}
+
+static json_t *words_or_null(const char *text)
+{
+    return text ? words(text) : json_null();
+}
+
+/* Model FLOPs utilization: achieved over peak FLOP/s of all ranks. 0 where the peak is not known; then it is not
+ * printed. */
+double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops)
+{
+    return peak_tflops > 0 && ranks > 0 ? tokens_per_second * flops / (ranks * peak_tflops * 1e12) : 0;
+}
+
+/* What does not change from step to step stands here once. */
+void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
+{
+    json_t *line = json_pack(
+        "{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:s, s:s}", "event", "start", "time", now(),
+        "step", (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from), "parameters_from",
+        words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate, "shard", s->shard,
+        "nodes", s->nodes, "threads", s->threads, "device", words_or_null(s->device), "parameters",
+        (json_int_t)s->parameters, "version", PACKAGE_VERSION, "flops_formula",
+        "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)");
+
+    if (line && s->peak_tflops > 0)
+        json_object_set_new(line, "peak_tflops", number(s->peak_tflops));
+    write_line(m, line);
+}
+
+/* Fields that do not apply (no peak, no GPU, no masks) are left out
+ * rather than written as 0, which would look like a measurement. */
+void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
+{
+    json_t *time = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "step", number(s->time.step), "compute",
+                             number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
+                             number(s->time.data), "checkpoint", number(s->time.checkpoint), "checks",
+                             number(s->time.checks));
+    json_t *line = json_pack(
+        "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
+        number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens", (json_int_t)s->tokens,
+        "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second", number(s->tokens_per_second),
+        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full),
+        "seconds", time, "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
+
+    if (line && s->mfu > 0)
+        json_object_set_new(line, "mfu", number(s->mfu));
+    if (line && s->gpu_used_bytes)
+        json_object_set_new(line, "gpu_used_bytes", json_integer((json_int_t)s->gpu_used_bytes));
+    if (line && s->masked)
+        json_object_set_new(line, "targets", json_integer((json_int_t)s->targets));
+    if (line && s->skipped)
+        json_object_set_new(line, "skipped", json_string(s->skipped));
+    if (line && s->pace.node)
+        json_object_set_new(line, "rank_seconds", pace(&s->pace));
+    write_line(m, line);
+}
+
+/* The same step may have a line of its own training loss; readers tell the lines apart by their keys. */
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
+{
+    write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss), "tokens",
+                            (json_int_t)tokens, "seconds", number(seconds)));
+}
+
+/* Two rates: over the whole save, and over the time in which bytes went to the disk. Their ratio says whether the file
+ * system or the rest of the save is the bottleneck. */
+void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
+{
+    write_line(m, json_pack("{s:I, s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", words(c->path),
+                            "bytes", (json_int_t)c->bytes, "verify", c->verify, "seconds", number(c->seconds), "stall_seconds",
+                            number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9),
+                            "disk_gb_per_second", number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",
+                            number(c->disk_seconds / c->seconds)));
+}
+
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason)
+{
+    write_line(m, json_pack("{s:s, s:o, s:I, s:i, s:o}", "event", "checkpoint_failed", "time", now(), "step",
+                            (json_int_t)step, "failures", failures, "reason", words(reason)));
+}
+
+/* The range of samples that the run will not see again: a reader of the losses finds the gap here. */
+void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r)
+{
+    write_line(m, json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,
+                            "first_sample_left_out", (json_int_t)r->first, "last_sample_left_out", (json_int_t)r->last));
+}

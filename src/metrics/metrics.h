@@ -1,0 +1,132 @@
+/* Seeing a run: metrics for machines, a line for people, a trace for a viewer. Each is written by one rank unless said;
+ * all functions are local, and a file that cannot be written is an error of the run (SH_E_DATA), not a silent loss. */
+#ifndef SH_METRICS_METRICS_H
+#define SH_METRICS_METRICS_H
+
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where the time of a step went, in seconds; what is left of `step` is host work between the sections. */
+struct sh_step_time {
+    double step, compute, exposed_comm, data, checkpoint, checks;
+};
+
+/* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */
+struct sh_pace_metrics {
+    double least, median, most;
+    int slowest;             /* rank */
+    const char *node;        /* that it is on; NULL: nothing was gathered */
+};
+
+struct sh_step_metrics {
+    int64_t step;            /* steps done, this one included */
+    double loss, grad_norm, lr;
+    const char *skipped;     /* NULL, or why the update was skipped */
+    int64_t tokens;          /* of this step over all ranks */
+    bool masked;             /* whether the data have masks */
+    int64_t targets;         /* of these tokens, that count in the loss */
+    int64_t tokens_seen;     /* since the start of training */
+    double tokens_per_second;
+    double flops_causal, flops_full; /* per token, forward and backward; attention counted as half or whole square */
+    double mfu;              /* sh_mfu() of this step; 0: the peak is not known */
+    struct sh_step_time time;
+    double since_last;       /* seconds since the step before ended: this step, and saves and validations before it */
+    int64_t arena_bytes;     /* planned and allocated, of one rank */
+    int64_t peak_rss_bytes;  /* largest over the ranks */
+    int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
+    struct sh_pace_metrics pace;
+};
+
+struct sh_rollback_metrics {
+    int64_t from, to;        /* steps */
+    int64_t first, last;     /* samples of the run that are left out for good */
+};
+
+struct sh_checkpoint_metrics {
+    int64_t step;            /* that it holds */
+    const char *path;
+    int64_t bytes;
+    const char *verify;      /* what was read back: checkpoint.verify */
+    double seconds;          /* from the snapshot to the commit */
+    double stall;            /* of them, those in which training stood still */
+    double disk_seconds;     /* of them, those of writing the data and of fsync */
+};
+
+/* With what a process begins. */
+struct sh_start_metrics {
+    int64_t step;                /* done before it */
+    const char *resumed_from;    /* a checkpoint, NULL */
+    const char *parameters_from; /* one of which only the parameters were taken, NULL; both NULL: initial values */
+    int ranks, replicate, shard;
+    int nodes, threads;          /* threads: per rank */
+    const char *device;          /* "cpu", or the GPU's name */
+    int64_t parameters;          /* of the model */
+    double peak_tflops;          /* per rank; 0: not known */
+};
+
+/* Model FLOPs utilization: the arithmetic that the model needs for these tokens, over what the ranks could do.
+ *   flops        per token, forward and backward, with causal attention; recomputation does not count
+ *   peak_tflops  per rank, in 10^12 operations per second; 0: not known, and so is the result */
+double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops);
+
+/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. A line that
+ * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that
+ * do not write: nothing. */
+struct sh_metrics;
+sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
+void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s);
+void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
+void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
+void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r);
+/* failures: in a row, this one included */
+void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason);
+sh_rc sh_metrics_result(const struct sh_metrics *m);
+void sh_metrics_close(struct sh_metrics *m);
+
+/* One line a step on standard error. On a terminal it is written over by the next one, but for those that are due, which
+ * stay: every log_freq-th, the first, the last, and skipped steps. Elsewhere only the lines that are due are printed.
+ * Tokens per second and MFU are means since the last line that stayed; the time left follows from the last
+ * SH_PROGRESS_RECENT steps, with the saves and validations between them. */
+enum { SH_PROGRESS_RECENT = 256, SH_PROGRESS_LINE = 512 };
+struct sh_progress {
+    bool terminal;           /* write over the last line */
+    bool open;               /* such a line is on the screen */
+    int64_t total, log_freq;
+    int ranks;
+    double peak_tflops;      /* per rank; 0: no MFU */
+    /* state */
+    int64_t tokens;          /* since the last line that stayed */
+    double seconds;          /* the same */
+    double recent[SH_PROGRESS_RECENT]; /* since_last of the newest steps, a ring */
+    double recent_sum;
+    int64_t n_recent, steps; /* in the ring; of this process */
+};
+void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_t log_freq, int ranks,
+                      double peak_tflops);
+void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s);
+void sh_progress_break(struct sh_progress *p); /* before any other line is printed */
+
+/* The line of a step as it would be printed now, in at most `columns` columns (0: as many as it takes). What does not
+ * fit is left out, the least important first: the gradient norm, then memory, rate, MFU, time left and speed. */
+void sh_progress_line(const struct sh_progress *p, const struct sh_step_metrics *s, int columns,
+                      char line[SH_PROGRESS_LINE]);
+
+/* Chrome trace event file: opens in Perfetto and chrome://tracing. A process a rank, a row a stream. Each rank collects
+ * its events; sh_trace_text() gives them as text, and the caller joins the ranks' texts between head and foot. */
+struct sh_trace;
+struct sh_trace *sh_trace_create(int rank, const char *host);
+void sh_trace_destroy(struct sh_trace *t);
+/* name (63 characters) and detail (79) are copied, cut where longer, with '?' for what JSON would have to escape.
+ * row: 0, 1, ... with its name given once by sh_trace_row. */
+void sh_trace_row(struct sh_trace *t, int row, const char *name);
+void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns,
+                    int64_t end_ns);
+/* What the newest event had to do at least: arithmetic operations and bytes of memory, for its "args". */
+void sh_trace_cost(struct sh_trace *t, double flops, double bytes);
+const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes);
+extern const char sh_trace_head[], sh_trace_foot[];
+
+#endif

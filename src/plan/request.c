@@ -1,0 +1,313 @@
+#include "src/plan/request.h"
+
+#include <stdio.h>
+
+/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes. `whole`: all of it everywhere, on each rank
+ * or once for the ranks that share memory. Else the shard axis is all ranks. */
+struct strategy {
+    const char *name;
+    bool hybrid, whole;
+    struct sh_strategy keeps;
+};
+
+static const struct strategy strategies[] = {
+    [SH_NO_SHARD] = {.name = "no_shard", .whole = true, .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
+    [SH_FULL_SHARD] = {.name = "full_shard"},
+    [SH_HYBRID_SHARD] = {.name = "hybrid_shard", .hybrid = true},
+    [SH_HYBRID_SHARD_ZERO2] = {.name = "hybrid_shard_zero2", .hybrid = true, .keeps = {.keep_after_forward = true}},
+};
+
+/* Row of the strategy that is chosen. */
+static const struct strategy *strategy(const struct sh_config *cfg)
+{
+    return &strategies[cfg->parallelism.sharding_strategy];
+}
+
+/* Whether the ranks of a node can hold memory together: full nodes of neighbours that compute on CPUs. */
+static bool can_share(const struct sh_config *cfg, const struct sh_topology *at)
+{
+    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && !at->gpu && at->in_blocks && at->ranks_per_node > 0 &&
+           at->world % at->ranks_per_node == 0;
+}
+
+/* Ranks that hold one copy of everything together: those of a node (doc/decisions/0032), unless replicas are asked for.
+ */
+static int ranks_of_copy(const struct sh_config *cfg, const struct sh_topology *at)
+{
+    return can_share(cfg, at) && cfg->mesh.replicate == SH_MESH_AUTO ? at->ranks_per_node : 1;
+}
+
+/* What to ask of the mesh. An explicit mesh.shard wins; else the strategy decides: a node's ranks, all ranks, or one.
+ */
+struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_topology *at)
+{
+    const struct strategy *s = strategy(cfg);
+    struct sh_mesh_request r = {.shard = cfg->mesh.shard,
+                                .replicate = cfg->mesh.replicate,
+                                .inner = cfg->parallelism.reshard_after_forward,
+                                .ranks_per_node = at->ranks_per_node};
+
+    if (r.shard == SH_CONFIG_UNSET)
+        r.shard = s->whole ? ranks_of_copy(cfg, at) : s->hybrid ? SH_MESH_NODE : SH_MESH_ALL;
+    return r;
+}
+
+/* The shape, and whether it is one that the strategy's name promises: a user who asks for full_shard and gets replicas
+ * would run with another memory use than planned. Local. */
+sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at, struct sh_mesh_shape *shape)
+{
+    const struct strategy *s = strategy(cfg);
+    struct sh_mesh_request r = sh_request_axes(cfg, at);
+    int shard, replicas;
+
+    SH_TRY(sh_mesh_shape_make(&r, at->world, at->rank, shape));
+    shard = sh_group_size(shape, shape->shard);
+    replicas = sh_group_size(shape, shape->replicate);
+    if (s->whole && cfg->mesh.shard != SH_CONFIG_UNSET && shard != 1)
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.sharding_strategy=%s takes no mesh.shard but 1, and it is %d; leave mesh.shard "
+                       "unset or choose a strategy that shards",
+                       s->name, shard);
+    if (!s->hybrid && !s->whole && replicas != 1)
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
+                       "choose hybrid_shard or hybrid_shard_zero2 for replicas",
+                       s->name, at->world, replicas);
+    return SH_OK;
+}
+
+/* The name, or a text when a node holds its copy once. `text` is used only then. */
+const char *sh_request_strategy_text(const struct sh_config *cfg, const struct sh_mesh_shape *mesh,
+                                     char text[SH_STRATEGY_TEXT])
+{
+    const struct strategy *s = strategy(cfg);
+    int shard = sh_group_size(mesh, mesh->shard);
+
+    if (!s->whole || shard == 1)
+        return s->name;
+    snprintf(text, SH_STRATEGY_TEXT, "%s (the %d of a node hold it once in shared memory)", s->name, shard);
+    return text;
+}
+
+static bool sees_gpu(char why[256])
+{
+    const struct sh_device *cuda = sh_device_find("cuda");
+
+    snprintf(why, 256, "this sherd was built without CUDA");
+    return cuda && cuda->count(why) > 0;
+}
+
+/* Which device, truth table:
+ *  device=  kernels=  GPU seen  only_plan   result
+ *  auto     not ref   yes       any         GPU
+ *  auto     not ref   no        any         CPU, why says what is missing
+ *  auto     ref       any       any         CPU
+ *  cuda     any       any       yes         GPU, so that a laptop plans for a cluster
+ *  cuda     any       no        no          error
+ *  cpu      any       any       any         CPU */
+sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256])
+{
+    bool any = cfg->training.device == SH_DEVICE_AUTO && cfg->training.kernels != SH_KERNELS_REF;
+    bool must = cfg->training.device == SH_DEVICE_CUDA;
+
+    why[0] = '\0';
+    *gpu = must && only_plan;
+    if (*gpu || (!any && !must))
+        return SH_OK;
+    *gpu = sees_gpu(why);
+    if (!*gpu && must)
+        return sh_fail(SH_E_USAGE, "training.device=cuda: %s", why);
+    /* A build without CUDA is no surprise to its user: the CPU is then not "for want of" anything. */
+    if (!sh_device_find("cuda"))
+        why[0] = '\0';
+    return SH_OK;
+}
+
+const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu)
+{
+    return sh_device_find(gpu ? "cuda" : cfg->training.kernels == SH_KERNELS_REF ? "ref" : "cpu");
+}
+
+static const struct sh_kernel_table *kernels(const struct sh_config *cfg, bool gpu)
+{
+    return gpu ? &sh_kernels_cuda : sh_request_device(cfg, false)->kernels;
+}
+
+/* Sequences of a step; by default one micro-step a rank. */
+int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
+{
+    if (cfg->training.global_batch_size > 0)
+        return cfg->training.global_batch_size;
+    return (int64_t)cfg->training.local_batch_size * parts;
+}
+
+/* Micro-steps that each rank runs. A remainder is refused, not rounded: another batch size is another training run.
+ * Example: 100 sequences by 8 ranks of 4 do not divide; 96 is offered. */
+static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micro_steps)
+{
+    int64_t global = sh_request_global_batch(cfg, world), each = (int64_t)cfg->training.local_batch_size * world;
+
+    if (global % each)
+        return sh_fail(SH_E_USAGE,
+                       "training.global_batch_size=%lld does not divide into micro-steps of local_batch_size %d x %d "
+                       "ranks = %lld sequences; nearest that does: %lld",
+                       (long long)global, cfg->training.local_batch_size, world, (long long)each,
+                       /* At least one micro-step each, when the batch is smaller than half of one. */
+                       (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
+    *micro_steps = (int)(global / each);
+    return SH_OK;
+}
+
+static bool reproducible(const struct sh_config *cfg)
+{
+    return cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
+}
+
+/* n > 0. */
+static bool is_power_of_two(int64_t n)
+{
+    return (n & (n - 1)) == 0;
+}
+
+/* The largest power of two up to n. */
+static int64_t power_below(int64_t n)
+{
+    int64_t power = 1;
+
+    while (power * 2 <= n)
+        power *= 2;
+    return power;
+}
+
+/* What the tree over the global batch needs, so that each rank has a whole branch of it. */
+static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
+{
+    int64_t global = sh_request_global_batch(cfg, world), leaves = global / cfg->training.local_batch_size;
+    int64_t below = power_below(leaves) * cfg->training.local_batch_size;
+
+    if (!is_power_of_two(world))
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh needs a power of two of ranks, not %d; nearest: %lld or %lld", world,
+                       (long long)power_below(world), (long long)power_below(world) * 2);
+    if (!is_power_of_two(leaves))
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh needs a power of two of micro-steps over all ranks, but "
+                       "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",
+                       (long long)global, cfg->training.local_batch_size, (long long)leaves, (long long)below,
+                       (long long)below * 2);
+    /* Each level of the tree keeps a gradient until its partner is there, and SH_GRAD_LEVELS of them are planned. */
+    if (micro_steps > 1 << SH_GRAD_LEVELS)
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh takes at most %d micro-steps on a rank, not %d; use more ranks or a "
+                       "larger training.local_batch_size",
+                       1 << SH_GRAD_LEVELS, micro_steps);
+    return SH_OK;
+}
+
+/* Ranks of a node that share a segment: all where shard groups lie within nodes and it gains something; else 0. */
+static int segment_ranks(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh)
+{
+    int shard = sh_group_size(mesh, mesh->shard);
+    bool fits = can_share(cfg, at) && at->ranks_per_node % shard == 0;
+    bool gains = shard > 1 || (at->world > 1 && at->world == at->ranks_per_node);
+    /* It asks for gathers over some of the ranks, so there must be gathers. */
+    bool resharded = sh_group_size(mesh, mesh->inner) > 1;
+
+    return fits && gains && !resharded ? at->ranks_per_node : 0;
+}
+
+static enum sh_dtype dtype_of(int precision)
+{
+    return precision == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32;
+}
+
+/* What activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises it. */
+static struct sh_recompute recompute(const struct sh_config *cfg)
+{
+    const struct sh_recompute requests[] = {
+        [SH_RECOMPUTE_NONE] = {0},
+        [SH_RECOMPUTE_MEMORY_BUDGET] = {0},
+        [SH_RECOMPUTE_FULL] = {.full = SH_ALL_BLOCKS},
+        [SH_RECOMPUTE_EVERY_K] = {.full = SH_ALL_BLOCKS, .every_k = cfg->activation_checkpoint.every_k},
+        [SH_RECOMPUTE_SELECTIVE] = {.selective = SH_ALL_BLOCKS}};
+
+    return requests[cfg->activation_checkpoint.mode];
+}
+
+/* The strategy's row, changed by keys. A reproducible sum needs all micro-steps on the rank before it meets others, so
+ * it overrides gradient_sync. */
+static struct sh_strategy keeps(const struct sh_config *cfg)
+{
+    struct sh_strategy s = strategy(cfg)->keeps;
+
+    if (cfg->parallelism.gradient_sync != SH_GRAD_SYNC_AUTO)
+        s.sync_last_only = cfg->parallelism.gradient_sync == SH_GRAD_SYNC_LAST;
+    if (reproducible(cfg))
+        s.sync_last_only = true;
+    return s;
+}
+
+/* For the model to choose from on the CPU, where logits should stay near the processor. Not on a GPU: each chunk reads
+ * and writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row, which 200 operations a byte
+ * hide behind 800 rows and more; with memory.limit_bytes sh_pass_widen() may choose more. Not by the memory that is free:
+ * with the number of rows change the bits, and what is free is not the same at each start. */
+static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
+{
+    enum { GPU_ROWS = 2048 };
+    int64_t all = (int64_t)cfg->training.local_batch_size * cfg->training.seq_len;
+
+    if (cfg->training.loss_chunk_rows || !gpu)
+        return cfg->training.loss_chunk_rows;
+    return all < GPU_ROWS ? all : GPU_ROWS;
+}
+
+/* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
+ * limit_bytes. */
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
+                       enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out)
+{
+    bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
+    /* `parts`: ranks with data of their own. They, not all ranks, divide the batch. */
+    int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
+
+    if (purpose == SH_TO_TRAIN)
+        SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
+    if (purpose == SH_TO_TRAIN && reproducible(cfg))
+        SH_TRY(check_tree(cfg, parts, micro_steps));
+    *out = (struct sh_build){
+        .model = cfg->model,
+        .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
+                  .seq = cfg->training.seq_len,
+                  .docs = cfg->data.document_mask && !generate,
+                  .any_order = gpu && !cfg->training.deterministic,
+                  .chunk_rows = chunk_rows(cfg, gpu)},
+        .act = dtype_of(cfg->training.mixed_precision_param),
+        .options = {.strategy = keeps(cfg),
+                    .mesh = *mesh,
+                    .segment_ranks = segment,
+                    .segment_rank = segment ? at->rank % segment : 0,
+                    .micro_steps = micro_steps,
+                    .training = purpose == SH_TO_TRAIN,
+                    .optim = sh_optim_of(cfg->optimizer.name),
+                    .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
+                                (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
+                    .reproducible = reproducible(cfg),
+                    .reduce = dtype_of(cfg->training.mixed_precision_reduce),
+                    .decay_all = cfg->optimizer.decay_all,
+                    .forward_prefetch = cfg->parallelism.forward_prefetch,
+                    .backward_prefetch = cfg->parallelism.backward_prefetch,
+                    .gathers_alive = cfg->parallelism.limit_all_gathers},
+        .recompute = recompute(cfg),
+        .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
+        .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
+        .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
+        .logits = generate,
+        .kernels = kernels(cfg, gpu),
+        .snapshot_on_host = gpu,
+        .threads = threads,
+        .limit_bytes = limit_bytes,
+    };
+    return sh_model_check(&out->model, &out->batch);
+}

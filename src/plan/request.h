@@ -1,0 +1,38 @@
+/* From the configuration to what the passes are asked for. Local, pure. */
+#ifndef SH_PLAN_REQUEST_H
+#define SH_PLAN_REQUEST_H
+
+#include "src/config/config.h"
+#include "src/device/device.h"
+#include "src/pass/build.h"
+#include "src/plan/topology.h"
+
+enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE };
+
+/* The mesh that configuration and strategy ask for. no_shard: nodes as replicas where the ranks of each share memory,
+ * and hold everything once, in shards; else, and where mesh.shard or mesh.replicate is given, each rank has all of it.
+ * Errors: SH_E_USAGE where they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard = 4).
+ */
+sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at, struct sh_mesh_shape *shape);
+struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_topology *at);
+
+/* The strategy, and what the mesh makes of it: "no_shard (the 4 of a node hold it once in shared memory)". */
+enum { SH_STRATEGY_TEXT = 96 };
+const char *sh_request_strategy_text(const struct sh_config *cfg, const struct sh_mesh_shape *mesh,
+                                     char text[SH_STRATEGY_TEXT]);
+
+/* mesh: of sh_request_mesh() at the same place.
+ * Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, when sizes are beyond what can be
+ * counted, and the like. */
+sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
+                       enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
+
+/* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no
+ * news. Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */
+sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);
+const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu);
+
+/* Sequences of one training step over all ranks, whose data group has `parts` of them. */
+int64_t sh_request_global_batch(const struct sh_config *cfg, int parts);
+
+#endif

@@ -1,0 +1,80 @@
+#include "src/plan/topology.h"
+
+#include "src/base/str.h"
+#include "src/mesh/mesh.h"
+
+/* Beside the arena on a GPU: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers of six communicators. */
+static const int64_t room_of_libraries = 1LL << 30, room_of_nccl = 3LL << 29;
+
+/* Collective. All ranks get the same answers to what must be equal: ranks a node, whether ranks are in blocks, and
+ * whether the device is a GPU. A single rank without a GPU keeps all of them on CPUs. */
+sh_rc sh_topology_find(const struct sh_config *cfg, bool gpu, struct sh_topology *at)
+{
+    enum { SCATTERED, WITHOUT_GPU, N };
+    double any[N];
+    int smallest;
+
+    sh_mesh_world(&at->rank, &at->world);
+    SH_TRY(sh_mesh_nodes(&at->node_rank, &at->node_size, &smallest));
+    at->ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
+    /* In blocks: ranks 0 to n-1 are one node, n to 2n-1 the next. Groups "within a node" are built from rank numbers
+     * and hold only then. */
+    any[SCATTERED] =
+        at->node_size % at->ranks_per_node || at->rank % at->ranks_per_node != at->node_rank % at->ranks_per_node;
+    any[WITHOUT_GPU] = !gpu;
+    SH_TRY(sh_mesh_max(any, N));
+    at->in_blocks = !any[SCATTERED];
+    at->gpu = !any[WITHOUT_GPU];
+    return SH_OK;
+}
+
+/* Collective. `sharing` counts the ranks of this node on the same GPU. Sharing is nearly always a mistake in the launch
+ * command, so it must be asked for. */
+sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *device, const struct sh_topology *at,
+                        struct sh_topology_gpu *gpu)
+{
+    SH_TRY(sh_agree(device->open(at->node_rank, &gpu->info)));
+    SH_TRY(sh_mesh_alike_on_node(gpu->info.id, &gpu->sharing));
+    if (gpu->sharing > 1 && !cfg->comm.share_gpu)
+        return sh_agree(sh_fail(SH_E_USAGE,
+                                "%d ranks of this node would use GPU %d (%s); start one rank a GPU and let each see all "
+                                "GPUs of its node (srun --gpus-per-node), or give --share-gpu to share",
+                                gpu->sharing, gpu->info.index, gpu->info.name));
+    return sh_agree(SH_OK);
+}
+
+/* A mesh-independent sum needs one fixed order of additions, which NCCL does not promise. */
+static bool sums_by_mpi(const struct sh_config *cfg)
+{
+    return cfg->comm.backend == SH_COMM_MPI || cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
+}
+
+/* What a plan may take of the GPU. Free memory is split by the ranks that share it; the libraries' part is taken off
+ * first, since they allocate after the plan is made. */
+sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
+                        int64_t *bytes)
+{
+    int64_t share = gpu->info.free_bytes / gpu->sharing;
+    int64_t kept = room_of_libraries + (at->world > 1 && !sums_by_mpi(cfg) ? room_of_nccl : 0);
+    char have[SH_STR_SHORT], keep[SH_STR_SHORT];
+
+    if (share <= kept)
+        return sh_fail(SH_E_MEMORY,
+                       "GPU %d (%s) has %s free for each rank, and %s are kept for CUDA's libraries and NCCL; free more, or "
+                       "say with memory.limit_bytes what the plan may take",
+                       gpu->info.index, gpu->info.name, sh_str_bytes(share, have), sh_str_bytes(kept, keep));
+    *bytes = share - kept;
+    return SH_OK;
+}
+
+struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_device *device, int sharing)
+{
+    static const char *const backends[] = {[SH_COMM_AUTO] = "auto", [SH_COMM_MPI] = "mpi", [SH_COMM_NCCL] = "nccl"};
+
+    return (struct sh_comm_options){.timeout_seconds = cfg->comm.train_timeout_seconds,
+                                    .history = cfg->comm.trace_buf_size,
+                                    .device = device,
+                                    .backend = sums_by_mpi(cfg) ? "mpi" : backends[cfg->comm.backend],
+                                    .share_gpu = sharing > 1,
+                                    .nccl_max_ctas = cfg->comm.nccl_max_ctas};
+}

@@ -1,0 +1,352 @@
+#include "src/run/shards.h"
+
+#include "src/base/mixsum.h"
+#include "src/base/mem.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The elements of a unit that this rank holds. The shard axis splits them; all replicas hold the same. */
+struct sh_range sh_shards_owned(const struct sh_run *r, const struct sh_unit *u)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+
+    return sh_layout_owned(u->elems, sh_group_size(m, u->shard), sh_group_index(m, u->shard));
+}
+
+struct sh_range sh_shards_range(const struct sh_param *param)
+{
+    return (struct sh_range){param->unit_elems, param->unit_elems + param->elems};
+}
+
+/* The part of a unit that this replica of the shard writes. */
+static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+
+    return sh_layout_split(sh_shards_owned(r, u), sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
+}
+
+/* Parameters lie as compute copy and remainder when the compute type is bfloat16; optimizer state is always whole. */
+static bool in_halves(const struct sh_unit *u, int k)
+{
+    return k == SH_CKPT_MODEL && u->remainder != SH_NONE;
+}
+
+/* State 0 is the parameters; the optimizer's follow. */
+int sh_shards_states(const struct sh_run *r)
+{
+    return 1 + r->p->n_states;
+}
+
+const char *sh_shards_state_name(const struct sh_run *r, int k)
+{
+    return k == SH_CKPT_MODEL ? "parameters" : r->p->state[k - 1].name;
+}
+
+struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
+{
+    if (in_halves(u, k))
+        return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
+                                  .low = sh_exec_data(r->exec, u->remainder)};
+    return (struct sh_floats){.whole = sh_exec_data(r->exec, k == SH_CKPT_MODEL ? u->compute : u->state[k - 1])};
+}
+
+static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
+{
+    struct sh_range own = sh_shards_owned(r, u);
+
+    return own.end - own.begin;
+}
+
+/* Elements of all units before this one. */
+static int64_t elems_before(const struct sh_run *r, const struct sh_unit *u)
+{
+    int64_t n = 0;
+
+    for (const struct sh_unit *v = r->p->units; v < u; v++)
+        n += owned_elems(r, v);
+    return n;
+}
+
+/* Place in the host buffer of a load. Units follow one another, and in a unit its states: with two units of 10 and 6
+ * elements and 3 states, state 1 of unit 1 begins at 3 * 10 + 6. */
+static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit *u, int k, const struct sh_shards *p)
+{
+    int64_t n = owned_elems(r, u);
+
+    return sh_floats_in(p->loaded + sh_shards_states(r) * elems_before(r, u) + k * n, n, in_halves(u, k));
+}
+
+/* Place in the snapshot. Each state has n elements, which is only the part that this replica writes. */
+static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
+{
+    return sh_floats_in((float *)sh_exec_data(r->exec, u->snapshot) + k * n, n, in_halves(u, k));
+}
+
+/* State k of a unit and where it begins: element `from` of the unit lies at the returned place. */
+static struct sh_floats find_state(const struct sh_run *r, const struct sh_unit *u, enum sh_shards_way way, int k,
+                                   const struct sh_shards *p, int64_t *from)
+{
+    struct sh_range part = written(r, u);
+
+    *from = way == SH_SHARDS_SNAPSHOT ? part.begin : sh_shards_owned(r, u).begin;
+    if (way == SH_SHARDS_SNAPSHOT)
+        return find_copy(r, u, k, part.end - part.begin);
+    return p && p->loaded ? find_loaded(r, u, k, p) : sh_shards_state(r, u, k);
+}
+
+/* What this rank reads or writes of one parameter, as one piece; none when it owns no element of it. A parameter's
+ * elements are contiguous in its unit, so one piece is always enough. */
+static void add_piece(const struct sh_run *r, enum sh_shards_way way, int param_index, struct sh_shards *out)
+{
+    const struct sh_param *param = &r->p->params[param_index];
+    const struct sh_unit *u = &r->p->units[param->unit];
+    struct sh_range part = way == SH_SHARDS_LOAD ? sh_shards_owned(r, u) : written(r, u);
+    struct sh_range mine = sh_layout_intersect(part, sh_shards_range(param));
+    struct sh_ckpt_piece *piece = &out->pieces[out->set.n_pieces];
+
+    if (mine.begin == mine.end)
+        return;
+    *piece = (struct sh_ckpt_piece){
+        .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
+    for (int k = 0; k < sh_shards_states(r); k++) {
+        int64_t from;
+        struct sh_floats state = find_state(r, u, way, k, out, &from);
+
+        piece->data[k] = sh_floats_at(state, mine.begin - from);
+    }
+    out->set.n_pieces++;
+}
+
+/* Room for the early sums of a copy. */
+static void add_sums(struct sh_shards *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        n += p->set.states.n * sh_ckpt_piece_blocks(&p->pieces[i]);
+    p->sums = sh_calloc((size_t)n + 1, sizeof *p->sums);
+    n = 0;
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < p->set.states.n; k++) {
+            p->pieces[i].early[k] = p->sums + n;
+            n += sh_ckpt_piece_blocks(&p->pieces[i]);
+        }
+}
+
+_Static_assert(1 + SH_STATES_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
+
+/* Names of the optimizer's states, in the order of the program; the file finds them by name. */
+static struct sh_ckpt_states states_of(const struct sh_program *p)
+{
+    const char *name[SH_STATES_MAX];
+
+    for (int i = 0; i < p->n_states; i++)
+        name[i] = p->state[i].name;
+    return sh_ckpt_states_of(name, p->n_states);
+}
+
+/* Describe all parameters, and what this rank holds of each, for one of three purposes. A load covers all that a rank
+ * owns. A save covers its replica's part only, so that replicas share the work and write each element once. */
+void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out)
+{
+    size_t n = (size_t)r->p->n_params;
+
+    *out = (struct sh_shards){0};
+    /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put().
+     */
+    if (way == SH_SHARDS_LOAD && r->device->gpu)
+        out->loaded = sh_calloc((size_t)(sh_shards_states(r) * elems_before(r, r->p->units + r->p->n_units)) + 1,
+                                sizeof *out->loaded);
+    out->tensors = sh_calloc(n, sizeof *out->tensors);
+    out->pieces = sh_calloc(n, sizeof *out->pieces);
+    out->set = (struct sh_ckpt_set){.states = states_of(r->p),
+                                    .tensors = out->tensors,
+                                    .n_tensors = r->p->n_params,
+                                    .pieces = out->pieces};
+    for (int i = 0; i < r->p->n_params; i++) {
+        const struct sh_param *param = &r->p->params[i];
+
+        out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems};
+        for (int k = 0; k < param->ndim; k++)
+            out->tensors[i].dim[k] = param->dim[k];
+        add_piece(r, way, i, out);
+    }
+    if (way == SH_SHARDS_SNAPSHOT)
+        add_sums(out);
+}
+
+void sh_shards_free(struct sh_shards *p)
+{
+    free(p->tensors);
+    free(p->pieces);
+    free(p->loaded);
+    free(p->sums);
+}
+
+/* The arrays of n floats to those of others, laid out alike. */
+static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_floats from, int64_t n,
+                        void (*copy)(struct sh_exec *e, void *to, const void *from, int64_t bytes))
+{
+    for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(from, i); i++)
+        copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), n * sh_floats_elem_bytes(from));
+}
+
+/* After a load: buffer to device. Nothing to do on a CPU, where the file was read in place. */
+void sh_shards_put(const struct sh_run *r, const struct sh_shards *p)
+{
+    for (int i = 0; p->loaded && i < r->p->n_units; i++)
+        for (int k = 0; k < sh_shards_states(r); k++) {
+            const struct sh_unit *u = &r->p->units[i];
+            struct sh_floats state = sh_shards_state(r, u, k);
+
+            copy_floats(r, state, find_loaded(r, u, k, p), owned_elems(r, u), sh_exec_put_at);
+        }
+}
+
+static int64_t parts_of(int64_t elems)
+{
+    return (elems + SH_MIXSUM_PART - 1) / SH_MIXSUM_PART;
+}
+
+/* Where a piece lies in its unit. */
+static struct sh_range range_of(const struct sh_run *r, const struct sh_ckpt_piece *piece)
+{
+    int64_t begin = r->p->params[piece->tensor].unit_elems + piece->begin;
+
+    return (struct sh_range){begin, begin + piece->elems};
+}
+
+/* What of a piece lies in slice t of n of its unit. */
+static void copy_slice(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, int t, int n)
+{
+    const struct sh_param *param = &r->p->params[piece->tensor];
+    const struct sh_unit *u = &r->p->units[param->unit];
+    struct sh_range all = range_of(r, piece), mine = sh_layout_intersect(sh_layout_split(written(r, u), n, t), all);
+    int64_t from;
+    struct sh_floats state = find_state(r, u, SH_SHARDS_SAVE, k, NULL, &from);
+
+    if (mine.begin < mine.end)
+        sh_ckpt_piece_copy(piece, param->name, r->step, k, mine.begin - all.begin, mine.end - mine.begin,
+                           sh_floats_at(state, all.begin - from));
+}
+
+/* The slices of units are those of touch_by_all_threads(): a thread finds its part of the copy near. */
+static void copy_by_all_threads(const struct sh_run *r, const struct sh_shards *p)
+{
+#pragma omp parallel
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < sh_shards_states(r); k++)
+            copy_slice(r, &p->pieces[i], k, omp_get_thread_num(), omp_get_num_threads());
+}
+
+static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
+{
+    struct sh_range slice = sh_layout_split(written(r, u), n, t);
+    int64_t begin;
+    struct sh_floats copy = find_state(r, u, SH_SHARDS_SNAPSHOT, k, NULL, &begin);
+
+    copy = sh_floats_at(copy, slice.begin - begin);
+    for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(copy, i); i++)
+        memset(sh_floats_array(copy, i), 0, (size_t)((slice.end - slice.begin) * sh_floats_elem_bytes(copy)));
+}
+
+/* Each thread its slice of everything: memory then lies near the thread that touched it first. */
+static void touch_by_all_threads(const struct sh_run *r)
+{
+#pragma omp parallel
+    for (int i = 0; i < r->p->n_units; i++)
+        for (int k = 0; k < sh_shards_states(r); k++)
+            touch_slice(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
+}
+
+/* What this replica writes of one state of a unit to its place in the snapshot. */
+static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
+{
+    struct sh_range part = written(r, u);
+    int64_t begin, copy_begin;
+    struct sh_floats state = find_state(r, u, SH_SHARDS_SAVE, k, NULL, &begin);
+    struct sh_floats snapshot = find_state(r, u, SH_SHARDS_SNAPSHOT, k, NULL, &copy_begin);
+
+    copy_floats(r, snapshot, sh_floats_at(state, part.begin - begin), part.end - part.begin, sh_exec_copy);
+}
+
+/* Sum state k of a piece on the device, part by part of its blocks, or add up what the device has made of it (`add`).
+ *   parts  in/out  the sums of this state's parts; returns where the next state's begin */
+static uint64_t *sum_state(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, uint64_t *parts, bool add)
+{
+    const struct sh_param *param = &r->p->params[piece->tensor];
+    int64_t from, block, n;
+    struct sh_floats state = find_state(r, &r->p->units[param->unit], SH_SHARDS_SAVE, k, NULL, &from);
+    uint64_t place;
+
+    state = sh_floats_at(state, range_of(r, piece).begin - from);
+    for (int64_t at = 0; at < piece->elems; at += n, parts += parts_of(n)) {
+        n = sh_ckpt_piece_cut(piece, param->name, r->step, k, at, piece->elems - at, &block, &place);
+        if (!add)
+            sh_exec_mixsum(r->exec, sh_floats_at(state, at), n, place, parts);
+        for (int64_t i = 0; add && i < parts_of(n); i++)
+            piece->early[k][block] += parts[i];
+    }
+    return parts;
+}
+
+/* The same walk twice: once to start the sums on the device (add false), and once, when they are there, to add the
+ * parts to their blocks. Both must cut alike, so that both use sum_state(). */
+static void sum_states(const struct sh_run *r, const struct sh_shards *p, bool add)
+{
+    uint64_t *parts = p->parts;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < sh_shards_states(r); k++)
+            parts = sum_state(r, &p->pieces[i], k, parts, add);
+}
+
+/* A part more for each block that is cut. */
+static int64_t count_parts(const struct sh_shards *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        n += p->set.states.n * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]));
+    return n;
+}
+
+static void copy_by_queue(const struct sh_run *r)
+{
+    for (int i = 0; i < r->p->n_units; i++)
+        for (int k = 0; k < sh_shards_states(r); k++)
+            copy_unit(r, &r->p->units[i], k);
+}
+
+/* Begin a snapshot. On a CPU it is complete on return. On a GPU sums and copies are queued beside the operations, and
+ * sh_shards_wait() completes them. */
+void sh_shards_copy(const struct sh_run *r, struct sh_shards *p)
+{
+    sh_exec_copies_begin(r->exec);
+    if (r->device->gpu) {
+        /* One more than needed: a rank that writes nothing still asks for memory that exists. */
+        p->parts = sh_exec_host(r->exec, (count_parts(p) + 1) * (int64_t)sizeof *p->parts);
+        sum_states(r, p, false);
+        copy_by_queue(r);
+    } else {
+        copy_by_all_threads(r, p);
+    }
+    sh_exec_copies_end(r->exec);
+}
+
+void sh_shards_wait(const struct sh_run *r, const struct sh_shards *p)
+{
+    sh_exec_copies_wait(r->exec);
+    if (r->device->gpu)
+        sum_states(r, p, true);
+}
+
+/* Once, before the first save: without it the first snapshot would pay for the page faults and place all pages by its
+ * own thread. */
+void sh_shards_touch(const struct sh_run *r)
+{
+    touch_by_all_threads(r);
+}

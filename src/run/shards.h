@@ -1,0 +1,50 @@
+/* What of the parameters and optimizer state this rank holds, in the words of io/checkpoint: the same description for
+ * all directions. Local. */
+#ifndef SH_RUN_SHARDS_H
+#define SH_RUN_SHARDS_H
+
+#include "src/layout/layout.h"
+#include "src/run/run.h"
+
+enum sh_shards_way {
+    SH_SHARDS_LOAD,      /* all that the rank holds */
+    SH_SHARDS_SAVE,      /* replicas, who all hold the same, share the writing; of a GPU for sh_shards_copy() only */
+    SH_SHARDS_SNAPSHOT,  /* the same as SAVE, of the copy in the units' snapshots */
+};
+
+struct sh_shards {
+    struct sh_ckpt_set set;
+    struct sh_ckpt_tensor *tensors;
+    struct sh_ckpt_piece *pieces;
+    float *loaded;  /* on a GPU, LOAD: what was read, before it goes to the device; else NULL */
+    uint64_t *sums; /* SNAPSHOT: the early sums of the pieces */
+    uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
+};
+
+void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
+void sh_shards_free(struct sh_shards *p);
+
+/* Copy what SAVE describes to where `p`, new pieces of SNAPSHOT, finds it, and sum it on the way for its early sums: on
+ * CPUs by all threads of the rank in one pass; from a GPU beside the training, which sums its own memory before that
+ * travels, so that the sums cover the way too. sh_shards_wait() waits for it. */
+void sh_shards_copy(const struct sh_run *r, struct sh_shards *p);
+void sh_shards_wait(const struct sh_run *r, const struct sh_shards *p);
+
+/* After a file was read into the pieces of LOAD: bring them to the device, where that is not their place already. */
+void sh_shards_put(const struct sh_run *r, const struct sh_shards *p);
+
+/* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
+void sh_shards_touch(const struct sh_run *r);
+
+/* What is saved of each unit: state 0 is its parameters, then come those of the optimizer. */
+int sh_shards_states(const struct sh_run *r);
+const char *sh_shards_state_name(const struct sh_run *r, int k);
+
+/* State k of this rank's chunk of a unit, at device addresses. */
+struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k);
+
+/* Elements of a unit: those of this rank, and those of a parameter. */
+struct sh_range sh_shards_owned(const struct sh_run *r, const struct sh_unit *u);
+struct sh_range sh_shards_range(const struct sh_param *param);
+
+#endif

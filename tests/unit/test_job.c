@@ -1,0 +1,272 @@
+/* Judgements about what comes from outside: the end of the job, odd hashes, slow ranks; notes of signals; the
+ * record. */
+#include "src/job/job.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void the_end_is_read_from_the_environment(void **state)
+{
+    static const struct {
+        const char *slurm, *own;
+        sh_rc rc;
+        double end;
+    } table[] = {
+        {NULL, NULL, SH_OK, 0},
+        {"1700000000", NULL, SH_OK, 1700000000},
+        {NULL, "1700000000", SH_OK, 1700000000},
+        {"", "", SH_OK, 0},
+        {"1700000000", "1600000000", SH_OK, 1600000000},
+        {"0", NULL, SH_OK, 0},
+        {"soon", NULL, SH_E_USAGE, -7},
+        {NULL, "1e999", SH_E_USAGE, -7},
+        {NULL, "-5", SH_E_USAGE, -7},
+        {NULL, "12 h", SH_E_USAGE, -7},
+        {NULL, "nan", SH_E_USAGE, -7},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct sh_job_limit l = {.end = -7};
+
+        table[i].slurm ? setenv("SLURM_JOB_END_TIME", table[i].slurm, 1) : unsetenv("SLURM_JOB_END_TIME");
+        table[i].own ? setenv("SHERD_END_TIME", table[i].own, 1) : unsetenv("SHERD_END_TIME");
+        if (sh_job_limit_read(30, 5, &l) != table[i].rc || l.end != table[i].end)
+            fail_msg("row %d: end %g", (int)i, l.end);
+    }
+}
+
+static void the_margin_covers_a_step_and_a_save(void **state)
+{
+    struct sh_job_limit l = {.end = 1000, .spare = 30, .save = 10, .last_save = -1};
+
+    (void)state;
+    assert_true(sh_job_limit_margin(&l, 1) == 45); /* the guess */
+    sh_job_limit_save(&l, 4);
+    assert_true(sh_job_limit_margin(&l, 1) == 36);
+    sh_job_limit_save(&l, 8);
+    sh_job_limit_save(&l, 2);
+    assert_true(sh_job_limit_margin(&l, 1) == 42); /* the longer of the last two */
+    assert_true(sh_job_limit_margin(&l, 2) == 54);
+    sh_job_limit_step(&l, 6);
+    assert_true(sh_job_limit_margin(&l, 1) == 51);
+    assert_false(sh_job_limit_near(&l, 948, 1));
+    assert_true(sh_job_limit_near(&l, 949, 1));
+    l.end = 0;
+    assert_false(sh_job_limit_near(&l, 1e10, 1));
+}
+
+/* However many short steps ran before it. */
+static void a_long_step_counts_for_a_while(void **state)
+{
+    (void)state;
+    for (int before = 0; before < SH_JOB_STEPS_SEEN; before++) {
+        struct sh_job_limit l = {.end = 1000};
+        int seen = 0;
+
+        for (int i = 0; i < before; i++)
+            sh_job_limit_step(&l, 2);
+        sh_job_limit_step(&l, 100);
+        for (; sh_job_limit_margin(&l, 1) == 150; seen++)
+            sh_job_limit_step(&l, 2);
+        assert_in_range(seen, SH_JOB_STEPS_SEEN, 2 * SH_JOB_STEPS_SEEN);
+        assert_true(sh_job_limit_margin(&l, 1) == 3);
+    }
+}
+
+static void the_odd_ones_are_found(void **state)
+{
+    static const struct {
+        int n;
+        uint64_t hash[7];
+        const char *odd;
+    } table[] = {
+        {1, {5}, "."},
+        {2, {5, 5}, ".."},
+        {2, {5, 6}, "xx"},
+        {3, {5, 5, 6}, "..x"},
+        {3, {6, 5, 5}, "x.."},
+        {3, {5, 6, 5}, ".x."},
+        {3, {1, 2, 3}, "xxx"},
+        {4, {1, 1, 2, 2}, "xxxx"},
+        {4, {1, 2, 1, 1}, ".x.."},
+        {5, {9, 1, 9, 2, 9}, ".x.x."},
+        {6, {0, 0, 0, 1, 1, 1}, "xxxxxx"},
+        {7, {1, 2, 3, 9, 9, 9, 9}, "xxx...."},
+        {4, {0, 7, 7, 7}, "x..."},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        bool odd[7];
+        int n = sh_job_outliers(table[i].n, table[i].hash, odd), expected = 0;
+
+        for (int k = 0; k < table[i].n; k++) {
+            expected += table[i].odd[k] == 'x';
+            if (odd[k] != (table[i].odd[k] == 'x'))
+                fail_msg("row %d, replica %d", (int)i, k);
+        }
+        assert_int_equal(n, expected);
+    }
+}
+
+static void a_straggler_is_told_once_when_it_lasts(void **state)
+{
+    static const double even[] = {1, 1.1, 0.9, 1.2}, late[] = {1, 1.1, 1.9, 1.2}, other[] = {2.1, 1.1, 1, 1.2};
+    struct sh_job_pace p = {0};
+
+    (void)state;
+    sh_job_pace_add(&p, 100, 4, even);
+    assert_true(p.least == 0.9 && p.median == 1 && p.most == 1.2 && p.slowest == 3 && !p.report);
+    for (int i = 0; i < 2; i++) {
+        sh_job_pace_add(&p, 10, 4, late);
+        assert_true(p.slowest == 2 && !p.report);
+    }
+    sh_job_pace_add(&p, 10, 4, late);
+    assert_true(p.report && p.slow_steps == 30);
+    sh_job_pace_add(&p, 10, 4, late);
+    assert_false(p.report);
+    sh_job_pace_add(&p, 30, 4, other); /* another one: news */
+    assert_true(p.report && p.slowest == 0);
+    sh_job_pace_add(&p, 30, 4, even);
+    sh_job_pace_add(&p, 30, 4, other); /* again */
+    assert_true(p.report);
+}
+
+static void what_costs_nothing_is_not_told(void **state)
+{
+    static const double seconds[] = {0.001, 0.001, 0.003};
+    struct sh_job_pace p = {0};
+    int n = 0;
+
+    (void)state;
+    for (; !p.report; n++)
+        sh_job_pace_add(&p, 10, 3, seconds);
+    assert_in_range(n, 50, 51); /* 2 ms a step */
+}
+
+static void the_slower_of_two_can_be_a_straggler(void **state)
+{
+    static const double seconds[] = {1, 1.6};
+    struct sh_job_pace p = {0};
+
+    (void)state;
+    sh_job_pace_add(&p, 30, 2, seconds);
+    assert_true(p.report && p.slowest == 1 && p.median == 1);
+}
+
+static bool hears(enum sh_job_signal s)
+{
+    for (int i = 0; i < 10000 && !sh_job_heard(s); i++)
+        usleep(1000);
+    return sh_job_heard(s);
+}
+
+/* Threads that compute must not run a handler: it would overwrite what dnnl_sgemm keeps below its stack pointer. */
+static void signals_leave_a_note_and_the_caller_alone(void **state)
+{
+    static const int number[] = {SIGUSR1, SIGTERM, SIGINT};
+    sigset_t blocked;
+
+    (void)state;
+    signal(SIGINT, SIG_DFL); /* a test in the background is born with it ignored */
+    assert_int_equal(sh_job_listen(), SH_OK);
+    assert_int_equal(pthread_sigmask(SIG_BLOCK, NULL, &blocked), 0);
+    for (int i = 0; i < SH_JOB_SIGNALS; i++) {
+        assert_true(sigismember(&blocked, number[i]));
+        assert_false(sh_job_heard((enum sh_job_signal)i));
+        kill(getpid(), number[i]);
+        assert_true(hears((enum sh_job_signal)i));
+    }
+    kill(getpid(), SIGUSR1);
+    kill(getpid(), SIGTERM);
+    assert_string_equal(sh_job_signal_name(SH_JOB_TERM), "SIGTERM");
+}
+
+static int status_of_child(bool ignored)
+{
+    int status;
+    pid_t child = fork();
+
+    if (child == 0) {
+        signal(SIGINT, ignored ? SIG_IGN : SIG_DFL);
+        if (sh_job_listen() == SH_OK)
+            for (int i = 0; i < 100; i++) { /* two that come at once count as one */
+                kill(getpid(), SIGINT);
+                usleep(10000);
+            }
+        _exit(3);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void a_second_interrupt_ends_the_process(void **state)
+{
+    int status = status_of_child(false);
+
+    (void)state;
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+    status = status_of_child(true);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+static void the_record_comes_back(void **state)
+{
+    char folder[] = "/tmp/test_fault.XXXXXX", path[64];
+    struct sh_job_record r = {.steps = 9,
+                                .first_step = 2,
+                                .step = 5,
+                                .saved_step = -1,
+                                .starts = 3,
+                                .save_seconds = 1.5,
+                                .status = -1,
+                                .reason = "a \"file\" \xff\xfe"},
+                           back = {0};
+    bool found;
+    FILE *f;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/progress.json", folder);
+    sh_job_record_read(path, &back, &found);
+    assert_true(!found && back.starts == 0);
+    assert_int_equal(sh_job_record_write(path, &r), SH_OK);
+    sh_job_record_read(path, &back, &found);
+    assert_true(found && back.starts == 3 && back.save_seconds == 1.5);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{\"starts_without_checkpoint\": \"many\"}", f);
+    fclose(f);
+    sh_job_record_read(path, &back, &found);
+    assert_true(!found && back.starts == 3);
+    unlink(path);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_end_is_read_from_the_environment),
+        cmocka_unit_test(the_margin_covers_a_step_and_a_save),
+        cmocka_unit_test(a_long_step_counts_for_a_while),
+        cmocka_unit_test(the_odd_ones_are_found),
+        cmocka_unit_test(a_straggler_is_told_once_when_it_lasts),
+        cmocka_unit_test(what_costs_nothing_is_not_told),
+        cmocka_unit_test(the_slower_of_two_can_be_a_straggler),
+        cmocka_unit_test(a_second_interrupt_ends_the_process),
+        cmocka_unit_test(signals_leave_a_note_and_the_caller_alone),
+        cmocka_unit_test(the_record_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

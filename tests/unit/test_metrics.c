@@ -1,0 +1,496 @@
+/* What machines read parses, with every field; what people read comes as often as asked. */
+#include "src/metrics/metrics.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[] = "/tmp/test_metrics.XXXXXX";
+
+static int make_file(void **state)
+{
+    int fd = mkstemp(path);
+
+    (void)state;
+    return fd < 0 || close(fd);
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static const struct sh_step_metrics step = {
+    .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
+    .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9, .mfu = 0.375, .since_last = 2,
+    .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0, .checks = 0.0625},
+    .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
+    .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
+
+/* Line `number` of the file as an object. */
+static json_t *line(int number)
+{
+    char text[4096];
+    json_t *object = NULL;
+    FILE *f = fopen(path, "r");
+
+    assert_non_null(f);
+    for (int i = 0; i <= number; i++)
+        assert_non_null(fgets(text, sizeof text, f));
+    fclose(f);
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    object = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_object(object));
+    return object;
+}
+
+static void assert_number(const json_t *object, const char *key, double value)
+{
+    const json_t *v = json_object_get(object, key);
+
+    if (!json_is_number(v) || json_number_value(v) != value)
+        fail_msg("%s is not %g", key, value);
+}
+
+static void write_lines(void)
+{
+    static const struct sh_rollback_metrics back = {.from = 9, .to = 5, .first = 100, .last = 199};
+    struct sh_step_metrics bad = step;
+    struct sh_metrics *m;
+
+    bad.step = 4;
+    struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40, .verify = "off",
+                                          .seconds = 2.5, .stall = 0.5, .disk_seconds = 2};
+
+    bad.loss = NAN;
+    bad.grad_norm = INFINITY;
+    bad.pace.node = NULL;
+    bad.mfu = 0;
+    bad.skipped = "loss or gradient norm is not finite";
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    sh_metrics_step(m, &step);
+    sh_metrics_step(m, &bad);
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_close(m);
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
+    sh_metrics_validation(m, 4, -NAN, 64, 1.5);
+    sh_metrics_checkpoint(m, &saved);
+    sh_metrics_rollback(m, &back);
+    sh_metrics_close(m);
+}
+
+static void a_step_has_every_field(void **state)
+{
+    json_t *o, *time, *pace;
+
+    (void)state;
+    write_lines();
+    o = line(0);
+    time = json_object_get(o, "seconds");
+    assert_number(o, "step", 3);
+    assert_number(o, "loss", 2.5);
+    assert_number(o, "grad_norm", 0.1);
+    assert_number(o, "lr", 3e-4);
+    assert_number(o, "tokens", 1000);
+    assert_number(o, "tokens_seen", 3000);
+    assert_number(o, "tokens_per_second", 12345.678);
+    assert_number(o, "flops_per_token_causal", 1e9);
+    assert_number(o, "flops_per_token_full", 2e9);
+    assert_number(o, "arena_bytes", (double)(INT64_C(5) << 32));
+    assert_number(o, "peak_rss_bytes", (double)(INT64_C(6) << 32));
+    assert_number(o, "mfu", 0.375);
+    assert_number(time, "step", 1);
+    assert_number(time, "compute", 0.5);
+    assert_number(time, "exposed_comm", 0.25);
+    assert_number(time, "checks", 0.0625);
+    assert_number(time, "data", 0.125);
+    assert_number(time, "checkpoint", 0);
+    assert_null(json_object_get(o, "skipped"));
+    pace = json_object_get(o, "rank_seconds");
+    assert_number(pace, "min", 0.5);
+    assert_number(pace, "median", 0.75);
+    assert_number(pace, "max", 1.5);
+    assert_number(pace, "slowest_rank", 4);
+    assert_string_equal(json_string_value(json_object_get(pace, "slowest_node")), "n7");
+    json_decref(o);
+}
+
+static void what_is_not_finite_is_null(void **state)
+{
+    json_t *o = line(1);
+
+    (void)state;
+    assert_true(json_is_null(json_object_get(o, "loss")));
+    assert_true(json_is_null(json_object_get(o, "grad_norm")));
+    assert_null(json_object_get(o, "rank_seconds"));
+    assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
+    json_decref(o);
+    o = line(2);
+    assert_true(json_is_null(json_object_get(o, "validation_loss")));
+    assert_number(o, "tokens", 64);
+    assert_number(o, "seconds", 1.5);
+    json_decref(o);
+}
+
+static void a_checkpoint_is_a_line(void **state)
+{
+    json_t *o = line(3);
+
+    (void)state;
+    assert_string_equal(json_string_value(json_object_get(o, "checkpoint")), "a \"quoted\"/\xc3\xa9.h5");
+    assert_number(o, "bytes", (double)(INT64_C(1) << 40));
+    assert_string_equal(json_string_value(json_object_get(o, "verify")), "off");
+    assert_number(o, "disk_share", 0.8);
+    assert_number(o, "disk_gb_per_second", (double)(INT64_C(1) << 40) / 2 / 1e9);
+    json_decref(o);
+}
+
+static void events_are_lines(void **state)
+{
+    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3, .nodes = 2, .threads = 4, .device = "cpu",
+                                     .parameters = 1234, .peak_tflops = 0.5},
+                            resumed = fresh;
+    struct sh_metrics *m;
+    json_t *o;
+
+    (void)state;
+    resumed.step = 7;
+    resumed.peak_tflops = 0;
+    resumed.resumed_from = "a/step-00000007.h5";
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    sh_metrics_start(m, &fresh);
+    sh_metrics_start(m, &resumed);
+    sh_metrics_not_saved(m, 8, 2, "fsync \xff: Input/output error");
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_close(m);
+    o = line(5);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "start");
+    assert_number(o, "ranks", 6);
+    assert_number(json_object_get(o, "mesh"), "replicate", 2);
+    assert_number(json_object_get(o, "mesh"), "shard", 3);
+    assert_true(json_is_null(json_object_get(o, "resumed_from")));
+    assert_true(json_is_null(json_object_get(o, "parameters_from")));
+    assert_number(o, "nodes", 2);
+    assert_number(o, "threads", 4);
+    assert_number(o, "parameters", 1234);
+    assert_number(o, "peak_tflops", 0.5);
+    assert_string_equal(json_string_value(json_object_get(o, "device")), "cpu");
+    assert_true(json_is_string(json_object_get(o, "flops_formula")) && json_is_string(json_object_get(o, "version")));
+    json_decref(o);
+    o = line(6);
+    assert_number(o, "step", 7);
+    assert_null(json_object_get(o, "peak_tflops"));
+    assert_string_equal(json_string_value(json_object_get(o, "resumed_from")), "a/step-00000007.h5");
+    assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), strlen("2000-01-01T00:00:00Z"));
+    json_decref(o);
+    o = line(7);
+    assert_string_equal(json_string_value(json_object_get(o, "event")), "checkpoint_failed");
+    assert_string_equal(json_string_value(json_object_get(o, "reason")), "(not UTF-8)");
+    assert_number(o, "step", 8);
+    assert_number(o, "failures", 2);
+    json_decref(o);
+}
+
+static void a_rollback_is_a_line(void **state)
+{
+    json_t *o = line(4);
+
+    (void)state;
+    assert_number(o, "step", 5);
+    assert_number(o, "rollback_from", 9);
+    assert_number(o, "first_sample_left_out", 100);
+    assert_number(o, "last_sample_left_out", 199);
+    json_decref(o);
+}
+
+static void a_file_that_cannot_be_written_is_an_error(void **state)
+{
+    const struct rlimit none = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY},
+                        all = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+    struct sh_metrics *m = NULL;
+
+    (void)state;
+    assert_int_equal(sh_metrics_open("/nowhere/at/all/metrics.jsonl", &m), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "/nowhere/at/all"));
+    assert_null(m);
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    assert_int_equal(sh_metrics_result(m), SH_OK);
+    sh_metrics_step(m, &step);
+    sh_metrics_validation(m, 4, 1, 64, 1.5);
+    for (int again = 0; again < 2; again++) {
+        sh_error_clear();
+        assert_int_equal(sh_metrics_result(m), SH_E_DATA);
+        assert_non_null(strstr(sh_error_text(), "write /tmp/test_metrics."));
+        assert_non_null(strstr(sh_error_text(), ": File too large"));
+    }
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+    assert_int_equal(sh_metrics_result(NULL), SH_OK);
+    sh_metrics_close(m);
+}
+
+/* Head, the texts of two ranks, foot. */
+static json_t *joined_trace(struct sh_trace *const t[2])
+{
+    char *all = calloc(1, 1 << 22);
+    json_t *root;
+    int64_t bytes;
+
+    strcat(all, sh_trace_head);
+    for (int i = 0; i < 2; i++) {
+        const char *text = sh_trace_text(t[i], 1000000, &bytes);
+
+        assert_int_equal(bytes, (int64_t)strlen(text));
+        strcat(all, text);
+    }
+    strcat(all, sh_trace_foot);
+    root = json_loads(all, 0, NULL);
+    free(all);
+    assert_non_null(root);
+    return root;
+}
+
+/* Every second event was told what it had to do. */
+static void check_cost(const json_t *args, int k)
+{
+    if (k % 2 == 0)
+        assert_null(json_object_get(args, "flops"));
+    else
+        assert_true(json_number_value(json_object_get(args, "flops")) == 2e9 * k &&
+                    json_number_value(json_object_get(args, "bytes")) == 16);
+}
+
+static void a_trace_is_json(void **state)
+{
+    enum { EVENTS = 1000 };
+    struct sh_trace *t[2] = {sh_trace_create(0, "node0"), sh_trace_create(1, "node1")};
+    json_t *root, *events, *e;
+    int spans = 0;
+    size_t i;
+
+    (void)state;
+    for (int r = 0; r < 2; r++) {
+        sh_trace_row(t[r], 0, "compute");
+        for (int k = 0; k < EVENTS; k++) {
+            sh_trace_event(t[r], 0, "backward layers.3 linear", "16 bytes", 1000000 + k * 2000, 1001000 + k * 2000);
+            if (k % 2)
+                sh_trace_cost(t[r], 2e9 * k, 16);
+        }
+    }
+    root = joined_trace(t);
+    events = json_object_get(root, "traceEvents");
+    json_array_foreach(events, i, e) {
+        const char *phase = json_string_value(json_object_get(e, "ph"));
+
+        assert_non_null(phase);
+        assert_true(json_is_string(json_object_get(e, "name")) && json_is_integer(json_object_get(e, "pid")));
+        if (strcmp(phase, "X"))
+            continue;
+        assert_true(json_number_value(json_object_get(e, "ts")) == 2.0 * (spans % EVENTS));
+        assert_true(json_number_value(json_object_get(e, "dur")) == 1.0);
+        check_cost(json_object_get(e, "args"), spans % EVENTS);
+        spans++;
+    }
+    assert_int_equal(spans, 2 * EVENTS);
+    json_decref(root);
+    sh_trace_destroy(t[0]);
+    sh_trace_destroy(t[1]);
+}
+
+/* Words from elsewhere (a host's name, a tensor's) cannot break the file; what is too long is cut. */
+static void a_trace_survives_any_name(void **state)
+{
+    char longest[400];
+    struct sh_trace *t[2];
+    json_t *root;
+
+    (void)state;
+    memset(longest, '"', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    t[0] = sh_trace_create(0, longest);
+    t[1] = sh_trace_create(1, "a\"b\\c\nd");
+    for (int i = 0; i < 2; i++) {
+        sh_trace_row(t[i], 0, longest);
+        sh_trace_event(t[i], 0, "q\"\\\t", longest, 0, 1);
+    }
+    root = joined_trace(t);
+    json_decref(root);
+    sh_trace_destroy(t[0]);
+    sh_trace_destroy(t[1]);
+}
+
+/* What a function writes to standard error, in `text`. */
+static void capture(void (*run)(void), char *text, size_t size)
+{
+    int saved = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_TRUNC);
+    ssize_t n;
+
+    assert_true(saved >= 0 && fd >= 0);
+    fflush(stderr);
+    dup2(fd, STDERR_FILENO);
+    run();
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    n = pread(fd, text, size - 1, 0);
+    close(fd);
+    assert_true(n >= 0);
+    text[n] = '\0';
+}
+
+static void run_progress(void)
+{
+    struct sh_progress p;
+    struct sh_step_metrics s = step;
+
+    sh_progress_init(&p, true, 25, 10, 1, 0);
+    for (s.step = 1; s.step <= 25; s.step++) {
+        s.skipped = s.step == 13 ? "because" : NULL;
+        sh_progress_step(&p, &s);
+    }
+    sh_progress_break(&p);
+}
+
+static void progress_off_a_terminal(void **state)
+{
+    static const int due[] = {1, 10, 13, 20, 25};
+    char text[4096], *at = text;
+
+    (void)state;
+    capture(run_progress, text, sizeof text);
+    for (size_t i = 0; i < sizeof due / sizeof *due; i++) {
+        char *end = strchr(at, '\n');
+        int number = 0;
+
+        assert_non_null(end);
+        *end = '\0';
+        assert_int_equal(sscanf(at, "step %d/25", &number), 1);
+        assert_int_equal(number, due[i]);
+        assert_true((strstr(at, "skipped: because") != NULL) == (number == 13));
+        at = end + 1;
+    }
+    assert_int_equal(*at, '\0');
+}
+
+/* 4 ranks of half a TFLOP/s each, 10^9 operations per token: 1500 tokens/s are three quarters. */
+static void mfu_is_what_the_page_says(void **state)
+{
+    (void)state;
+    assert_true(fabs(sh_mfu(1500, 1e9, 4, 0.5) - 0.75) < 1e-12);
+    assert_true(sh_mfu(1500, 1e9, 4, 0) == 0);
+}
+
+/* After step 3 of 5000: 3000 tokens in 2 s since the last line, and 2 s per step with what lay between the steps. */
+static struct sh_progress three_steps(void)
+{
+    return (struct sh_progress){.total = 5000, .log_freq = 10, .ranks = 4, .peak_tflops = 0.5,
+                                .tokens = 3000, .seconds = 2, .steps = 3, .n_recent = 2, .recent_sum = 4};
+}
+
+/* What does not fit is left out, the least important first; no line is ever wider than it may be. */
+static void a_line_fits_the_window(void **state)
+{
+    static const struct {
+        int columns;
+        const char *line;
+    } golden[] = {
+        {0, "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {108, "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {107, "step    3/5000  loss 2.5000  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {79, "step    3/5000  loss 2.5000  1500 tokens/s  MFU 75.0 %  ETA 2 h 46 m"},
+        {60, "step    3/5000  loss 2.5000  1500 tokens/s  ETA 2 h 46 m"},
+        {45, "step    3/5000  loss 2.5000  1500 tokens/s"},
+        {39, "step    3/5000  loss 2.5000"},
+        {12, "step    3/50"},
+    };
+    struct sh_progress p = three_steps();
+    char text[SH_PROGRESS_LINE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
+        sh_progress_line(&p, &step, golden[i].columns, text);
+        assert_string_equal(text, golden[i].line);
+    }
+    for (int columns = 1; columns < 150; columns++) {
+        sh_progress_line(&p, &step, columns, text);
+        assert_true(strlen(text) <= (size_t)columns);
+    }
+}
+
+static void run_uneven(void)
+{
+    struct sh_progress p;
+    struct sh_step_metrics s = step;
+
+    sh_progress_init(&p, true, 1000, 10, 1, 0);
+    for (s.step = 1; s.step <= 20; s.step++) {
+        s.time.step = s.step % 2 ? 0.5 : 1.5; /* one second on average */
+        s.since_last = s.step == 1 ? 100 : s.time.step + 1;
+        sh_progress_step(&p, &s);
+    }
+}
+
+/* Lines of steps 1, 10 and 20. The first step counts for the speed, not for the time left. */
+static void speed_is_a_mean_and_the_rest_is_foreseen(void **state)
+{
+    static const char *const ends[] = {"  2000 tokens/s  24.0 GiB\n", "  947 tokens/s  24.0 GiB  ETA 33 m 55 s\n",
+                                       "  1000 tokens/s  24.0 GiB  ETA 33 m 6 s\n"};
+    char text[4096], *at = text;
+
+    (void)state;
+    capture(run_uneven, text, sizeof text);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char *end = strchr(at, '\n');
+
+        assert_non_null(end);
+        if (strncmp(end + 1 - strlen(ends[i]), ends[i], strlen(ends[i])))
+            fail_msg("%.*s does not end in %s", (int)(end - at), at, ends[i]);
+        at = end + 1;
+    }
+}
+
+/* The reason why a step was skipped stays longest. */
+static void a_skipped_step_says_why(void **state)
+{
+    struct sh_progress p = three_steps();
+    struct sh_step_metrics s = step;
+    char text[SH_PROGRESS_LINE];
+
+    (void)state;
+    s.skipped = "gradient norm is an outlier";
+    sh_progress_line(&p, &s, 79, text);
+    assert_string_equal(text, "step    3/5000  loss 2.5000  skipped: gradient norm is an outlier");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_has_every_field),
+        cmocka_unit_test(what_is_not_finite_is_null),
+        cmocka_unit_test(a_checkpoint_is_a_line),
+        cmocka_unit_test(a_rollback_is_a_line),
+        cmocka_unit_test(events_are_lines),
+        cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
+        cmocka_unit_test(a_trace_is_json),
+        cmocka_unit_test(a_trace_survives_any_name),
+        cmocka_unit_test(progress_off_a_terminal),
+        cmocka_unit_test(mfu_is_what_the_page_says),
+        cmocka_unit_test(a_line_fits_the_window),
+        cmocka_unit_test(a_skipped_step_says_why),
+        cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}
