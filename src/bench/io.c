@@ -6,10 +6,11 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/bench/baseline.h"
 #include "src/bench/empty.h"
 #include "src/bench/folder.h"
 #include "src/bench/rows.h"
-#include "src/bench/baseline.h"
+#include "src/run/run.h"
 #include "src/run/shards.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 #include "src/cmd/cmd.h"
 
+#include "src/run/feed.h"
 #include "src/run/run.h"
 
 #include <math.h>

@@ -8,6 +8,7 @@
 #include "src/config/family.h"
 #include "src/pass/build.h"
 #include "src/plan/request.h"
+#include "src/run/feed.h"
 #include "src/run/run.h"
 
 #include <stdio.h>

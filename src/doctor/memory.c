@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/plan/request.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>

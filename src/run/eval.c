@@ -1,6 +1,6 @@
-#include "src/run/run.h"
-
 #include "src/base/time.h"
+#include "src/run/feed.h"
+#include "src/run/run.h"
 #include "src/run/tree.h"
 
 /* Sequences [first, first + n) of the set; those past its end are masked. */

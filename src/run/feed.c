@@ -1,7 +1,7 @@
-#include "src/run/run.h"
-
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/run/feed.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 #include "src/run/finite.h"
 
 #include "src/base/mem.h"
+#include "src/run/run.h"
 #include "src/run/scan.h"
 #include "src/run/shards.h"
 

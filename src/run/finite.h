@@ -3,7 +3,9 @@
 #ifndef SH_RUN_FINITE_H
 #define SH_RUN_FINITE_H
 
-#include "src/run/run.h"
+#include "src/base/err.h"
+
+struct sh_run;
 
 /* Look for NaN and infinity in parameters and optimizer state. Collective, agreed. Errors: SH_E_NUMERIC naming unit and
  * state. Cost: what is saved is read once more, at the speed of memory. */

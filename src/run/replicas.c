@@ -3,6 +3,7 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/job/job.h"
+#include "src/run/run.h"
 #include "src/run/scan.h"
 #include "src/run/shards.h"
 

@@ -3,7 +3,9 @@
 #ifndef SH_RUN_REPLICAS_H
 #define SH_RUN_REPLICAS_H
 
-#include "src/run/run.h"
+#include "src/base/err.h"
+
+struct sh_run;
 
 /* Compare parameters, in bfloat16 with what that leaves of them, and optimizer state over the replicate axis, after
  * r->step steps. Nothing to do where there is one replica. Collective, agreed.

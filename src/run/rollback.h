@@ -2,7 +2,10 @@
 #ifndef SH_RUN_ROLLBACK_H
 #define SH_RUN_ROLLBACK_H
 
-#include "src/run/run.h"
+#include "src/base/err.h"
+#include <stdint.h>
+
+struct sh_run;
 
 /* Load what a new start of this job would load: the newest checkpoint that is valid, without one what the run began
  * from. Step, tokens and updates are those of that moment again; r->samples stays, so that all samples from *first on

@@ -11,7 +11,8 @@
 #include "src/plan/request.h"
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/data/data.h"
+
+struct sh_feed; /* feed.h */
 
 struct sh_run {
     struct sh_config cfg;
@@ -72,23 +73,6 @@ sh_rc sh_run_start_state(struct sh_run *r);
 /* The same without a look at the folder's lock and at unfinished files; own: whether the folder's own checkpoints
  * count. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own);
-
-/* feed.c: the sequences of one micro-step of this rank, so that memory does not grow with the global batch. */
-struct sh_feed {
-    struct sh_data *data;
-    int32_t *tokens, *targets, *docs; /* [sequences, T] */
-    int64_t sequences;                /* local_batch_size */
-    bool with_docs;
-};
-sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f);
-void sh_feed_close(struct sh_feed *f);
-/* How the data set of a path is opened. */
-struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle);
-/* A note on standard error where a large vocabulary meets ids that are all bytes: tokens of another tokenizer than the
- * model's, most likely. Looks at a few windows. Local. */
-void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size);
-/* Copy what was read into the program's tensors. Local. */
-void sh_feed_put(struct sh_run *r, const struct sh_feed *f);
 
 /* eval.c: mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of batches, of
  * local_batch_size sequences, and their losses are summed in one binary tree: on 2^k ranks the same parameters give the

@@ -1,6 +1,8 @@
 /* Checkpoints of training: synchronous, or asynchronous from a copy that the plan has room for. */
 #include "src/base/mem.h"
+
 #include "src/base/time.h"
+#include "src/run/run.h"
 #include "src/run/shards.h"
 #include "src/run/stored.h"
 

@@ -6,6 +6,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -2,6 +2,7 @@
 
 #include "src/base/log.h"
 #include "src/base/time.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 

@@ -8,9 +8,13 @@
 #define SH_RUN_SAVING_H
 
 #include "src/optim/optim.h"
-#include "src/run/run.h"
+#include "src/base/err.h"
+#include <stdbool.h>
+#include <stdint.h>
 #include "src/run/stopping.h"
 #include "src/metrics/metrics.h"
+
+struct sh_run;
 
 struct sh_saving {
     struct sh_run *r;

@@ -1,6 +1,7 @@
 #include "src/run/scan.h"
 
 #include "src/base/mem.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>

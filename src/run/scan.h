@@ -10,7 +10,11 @@
 #ifndef SH_RUN_SCAN_H
 #define SH_RUN_SCAN_H
 
-#include "src/run/run.h"
+#include "src/base/floats.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sh_run;
 
 struct sh_scan;
 

@@ -1,7 +1,8 @@
 #include "src/run/shards.h"
 
-#include "src/base/mixsum.h"
 #include "src/base/mem.h"
+#include "src/base/mixsum.h"
+#include "src/run/run.h"
 
 #include <omp.h>
 #include <stdlib.h>

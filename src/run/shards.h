@@ -4,7 +4,13 @@
 #define SH_RUN_SHARDS_H
 
 #include "src/layout/layout.h"
-#include "src/run/run.h"
+#include "io/checkpoint/checkpoint.h"
+#include "src/base/floats.h"
+#include <stdint.h>
+
+struct sh_run;
+struct sh_unit;
+struct sh_param;
 
 enum sh_shards_way {
     SH_SHARDS_LOAD,      /* all that the rank holds */

@@ -1,6 +1,8 @@
 /* Parameters and optimizer state: initial values, or those of a checkpoint. */
 #include "src/run/shards.h"
+
 #include "src/optim/optim.h"
+#include "src/run/run.h"
 #include "src/run/stored.h"
 
 #include "io/hf/load.h"

@@ -3,6 +3,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/time.h"
+#include "src/run/run.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,12 @@
 #define SH_RUN_STOPPING_H
 
 #include "src/job/job.h"
-#include "src/run/run.h"
+#include "src/base/err.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sh_run;
+struct sh_run_saved;
 
 enum { SH_STOPPING_REQUESTS = SH_JOB_SIGNALS + 1 };
 

@@ -2,6 +2,7 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 

@@ -6,8 +6,11 @@
 #define SH_RUN_STRAGGLERS_H
 
 #include "src/job/job.h"
-#include "src/run/run.h"
+#include "src/base/err.h"
+#include <stdint.h>
 #include "src/metrics/metrics.h"
+
+struct sh_run;
 
 struct sh_stragglers {
     struct sh_job_pace pace; /* rank 0, as the next two */

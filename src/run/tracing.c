@@ -4,6 +4,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/run/run.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,7 +4,10 @@
 #ifndef SH_RUN_TRACING_H
 #define SH_RUN_TRACING_H
 
-#include "src/run/run.h"
+#include "src/base/err.h"
+#include <stdint.h>
+
+struct sh_run;
 
 enum { SH_TRACED_RANKS = 16 };
 

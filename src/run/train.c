@@ -5,8 +5,10 @@
 #include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/run/changes.h"
-#include "src/run/replicas.h"
+#include "src/run/feed.h"
 #include "src/run/finite.h"
+#include "src/run/replicas.h"
+#include "src/run/run.h"
 
 /* As the state that was loaded has it. */
 static sh_rc load_guard(struct sh_train *t)

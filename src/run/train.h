@@ -2,6 +2,8 @@
 #ifndef SH_RUN_TRAIN_H
 #define SH_RUN_TRAIN_H
 
+#include "src/model/model.h"
+#include "src/run/feed.h"
 #include "src/run/rollback.h"
 #include "src/run/saving.h"
 #include "src/run/stopping.h"

@@ -4,6 +4,8 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/run/changes.h"
+#include "src/run/feed.h"
+#include "src/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>

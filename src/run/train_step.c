@@ -3,6 +3,8 @@
 
 #include "src/base/time.h"
 #include "src/optim/optim.h"
+#include "src/run/feed.h"
+#include "src/run/run.h"
 #include "src/run/tree.h"
 
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "src/run/replicas.h"
 #include "src/run/finite.h"
 #include "tests/mpi/mpitest.h"
+#include "src/run/run.h"
 
 #include <math.h>
 #include <pthread.h>
