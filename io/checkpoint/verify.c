@@ -23,18 +23,6 @@ sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *pat
     return SH_OK;
 }
 
-/* Always an error; its text is the same wherever damage is found. */
-sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
-                            const struct sh_ckpt_entry *e, int64_t block)
-{
-    int64_t begin = block * SH_CKPT_BLOCK_ELEMS, elems = sh_ckpt_block_elems(e->elems, block);
-    return sh_fail(SH_E_DATA,
-                   "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is damaged; take an "
-                   "earlier checkpoint",
-                   path, index->states.name[state], e->name, (long long)block, (long long)begin,
-                   (long long)(begin + elems - 1));
-}
-
 sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const char *path, int state,
                                const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems)
 {

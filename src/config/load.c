@@ -1,13 +1,12 @@
 /* A configuration from its sources: defaults, a YAML file, the command line, the folder of a model, a preset. For each
  * key the place of its value is kept, so that messages can point to it and a higher source can win. Problems are
  * collected up to the point where further checks would only follow from them. */
-#include "src/config/load.h"
+#include "src/config/give.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/config/alias.h"
 #include "src/config/check.h"
-#include "src/config/foreign.h"
 #include "src/config/place.h"
 #include "src/config/preset.h"
 #include "src/config/problems.h"
@@ -17,44 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-/* Advice for a key of another program goes before a similar name. */
-sh_rc sh_config_no_such_key(const char *name)
-{
-    char shown[SH_CONFIG_SHOWN];
-    const char *advice = sh_config_foreign(name), *nearest = sh_config_key_nearest(name);
-    if (advice != NULL)
-        return sh_fail(SH_E_USAGE, "%s: no such key; %s", sh_config_text_shown(name, shown), advice);
-    return sh_fail(SH_E_USAGE, "%s: no such key%s%s", sh_config_text_shown(name, shown),
-                   nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
-}
-
-/* One value for one key. Sources are given in rising order, so a second value from the same source is a mistake. */
-static sh_rc give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
-                  enum sh_config_style style)
-{
-    char first[SH_CONFIG_PATH_MAX];
-    const struct sh_config_key *key = sh_config_key_find(name);
-    if (key == NULL)
-        return sh_config_no_such_key(name);
-    struct sh_config_place *given = &state->given[key - sh_config_keys];
-    if (given->source == place.source)
-        return sh_fail(SH_E_USAGE, "%s: given twice, first %s", name, sh_config_place_text(given, first));
-    SH_TRY(sh_config_value_set(key, text, style, state));
-    *given = place;
-    return SH_OK;
-}
-
-/* As give(), with the place in front of whatever is wrong. */
-sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
-                     enum sh_config_style style)
-{
-    char prefix[SH_CONFIG_PATH_MAX];
-    sh_rc rc = give(state, place, name, text, style);
-    if (rc != SH_OK)
-        return sh_fail_prefix(rc, "%s", sh_config_place_prefix(&place, prefix));
-    return SH_OK;
-}
 
 /* Places stay SH_SOURCE_DEFAULT, which is 0, so a default never counts as given. */
 static sh_rc give_defaults(struct sh_config_state *state)

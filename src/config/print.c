@@ -1,5 +1,5 @@
 #include "src/config/keys.h"
-#include "src/config/load.h"
+#include "src/config/give.h"
 #include "src/config/value.h"
 
 #include "src/base/mem.h"

@@ -6,7 +6,7 @@
 
 #include "src/base/mem.h"
 #include "src/config/foreign.h"
-#include "src/config/load.h"
+#include "src/config/give.h"
 #include "src/config/pairs.h"
 #include "src/config/problems.h"
 #include "src/config/text.h"

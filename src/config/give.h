@@ -1,6 +1,6 @@
 /* How values reach a configuration, whatever they come from. Inside src/config; local. */
-#ifndef SH_CONFIG_LOAD_H
-#define SH_CONFIG_LOAD_H
+#ifndef SH_CONFIG_GIVE_H
+#define SH_CONFIG_GIVE_H
 
 #include "src/config/keys.h"
 #include "src/config/value.h"
