@@ -82,7 +82,7 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
         u->full = u->compute;
 }
 
-/* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
+/* The last tier of host memory; the device's where there is none, as on CPUs. */
 static int host_tier(const struct sh_program *p)
 {
     int tier = p->n_tiers - 1;
@@ -92,7 +92,7 @@ static int host_tier(const struct sh_program *p)
     return tier;
 }
 
-/* In memory of the host where the device's is another one. */
+/* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int saved = 1 + p->n_states; /* the masters too */
