@@ -3,7 +3,7 @@
 
 A failed save is one warning and one line of the metrics; training goes on to the same bits, the checkpoints before are
 whole, and the next ones are saved. Too many failures in a row end the job with the status for data, and so does a last
-step that cannot be saved at the second try. In front of the training and behind it. SHERD_LONG=1: all faults on 1 to 4
+step that cannot be saved at the second try. Synchronous and asynchronous. SHERD_LONG=1: all faults on 1 to 4
 ranks, by both I/O methods.
 """
 import errno
@@ -26,12 +26,12 @@ EVERY = 2
 SAVED = list(range(EVERY, tiny.STEPS + 1, EVERY))
 MET = SAVED[1]  # the save that meets the fault
 STATUS_DATA = 3
-MODES = {'front': {}, 'behind': {'checkpoint.async_mode': 'async'}, 'mpiio': {'checkpoint.io': 'mpiio'}}
+MODES = {'sync': {}, 'async': {'checkpoint.async_mode': 'async'}, 'mpiio': {'checkpoint.io': 'mpiio'}}
 # Which call of the save, on the first or the last rank.
 FAULTS = [('reserve', 'ENOSPC', 0), ('write', 'EIO', -1), ('write', 'EDQUOT', 0), ('sync', 'EIO', -1),
           ('rename', 'EACCES', 0), ('rename', 'EROFS', 0), ('open', 'EMFILE', -1)]
-SHORT = [('front', 3, FAULTS[0]), ('front', 3, FAULTS[1]), ('front', 3, FAULTS[3]), ('front', 1, FAULTS[4]),
-         ('behind', 2, FAULTS[1]), ('behind', 3, FAULTS[3]), ('mpiio', 2, FAULTS[1])]
+SHORT = [('sync', 3, FAULTS[0]), ('sync', 3, FAULTS[1]), ('sync', 3, FAULTS[3]), ('sync', 1, FAULTS[4]),
+         ('async', 2, FAULTS[1]), ('async', 3, FAULTS[3]), ('mpiio', 2, FAULTS[1])]
 folders = itertools.count()
 
 
@@ -98,7 +98,7 @@ class Run:
 
 @functools.lru_cache(None)
 def unbroken():
-    run = Run(config('front'), 1)
+    run = Run(config('sync'), 1)
     if run.status != 0:
         raise job.Failed(run.stderr)
     return job.losses(job.metrics(run.folder))
@@ -132,7 +132,7 @@ def too_many(mode, most):
         wrong.append(run.stderr)
     done = len(job.metrics(run.folder))
     # Behind the training, steps are done before the failure is met.
-    most_done = tiny.STEPS if mode == 'behind' else SAVED[most]
+    most_done = tiny.STEPS if mode == 'async' else SAVED[most]
     return wrong + ([] if SAVED[most] <= done <= most_done else [f'{done} steps'])
 
 
@@ -149,7 +149,7 @@ def last_lost(mode):
 
 def at_start(error):
     """A folder in which no file can be made is no surprise for the first save."""
-    run = Run(config('front'), 2, None, ('open', error, 0), lasting=True)
+    run = Run(config('sync'), 2, None, ('open', error, 0), lasting=True)
     says = 'checkpoint folder out/checkpoint cannot be written: create out/checkpoint/.step-'
     wrong = [] if run.status == STATUS_DATA else [f'exit {run.status}']
     if len(run.said('error')) != 1 or says not in run.stderr or os.strerror(getattr(errno, error)) not in run.stderr:
@@ -161,10 +161,10 @@ def make_cases():
     some = [(mode, ranks, fault) for mode in MODES for ranks in (1, 2, 3, 4) for fault in FAULTS] if LONG else SHORT
     cases = [(f'{mode}, {ranks} ranks, {" ".join(map(str, fault))}', goes_on, mode, ranks, fault)
              for mode, ranks, fault in some]
-    many = [('front', 0), ('behind', 1)] + [('front', 2), ('behind', 3), ('mpiio', 1)] * LONG
+    many = [('sync', 0), ('async', 1)] + [('sync', 2), ('async', 3), ('mpiio', 1)] * LONG
     cases += [(f'{mode}, more than {most} failures', too_many, mode, most) for mode, most in many]
     cases += [(f'{mode}, the last step, saved at the second try', last_again, mode) for mode in MODES
-              if LONG or mode == 'behind']
+              if LONG or mode == 'async']
     cases += [(f'{mode}, the last step, lost', last_lost, mode) for mode in MODES if LONG or mode != 'mpiio']
     return cases + [(f'start in a folder with {error}', at_start, error) for error in ['EROFS'] + ['EACCES'] * LONG]
 

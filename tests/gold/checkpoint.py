@@ -7,6 +7,7 @@ import h5py
 import numpy
 
 MODEL, EXP_AVG, EXP_AVG_SQ = 'model', 'optimizer/exp_avg', 'optimizer/exp_avg_sq'
+STATES = (MODEL, EXP_AVG, EXP_AVG_SQ)  # with AdamW
 GOLDEN = numpy.uint64(0x9e3779b97f4a7c15)
 
 

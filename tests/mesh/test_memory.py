@@ -42,7 +42,7 @@ RUNS = {
                                                       'parallelism.sharding_strategy': 'shard_optim'}),
     'hybrid_shard 2 x 2, documents': (4, 'llama', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
                                                    'data.document_mask': True, 'data.document_separator': 3}),
-    'hybrid_shard 2 x 2, saved behind': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+    'hybrid_shard 2 x 2, saved asynchronously': (4, 'gpt2', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
                                                      'checkpoint.async_mode': 'async'}),
 }
 BUDGETS = {

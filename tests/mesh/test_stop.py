@@ -179,12 +179,12 @@ def case_finished():
     return [] if told['finished'] and told['exit_status'] == 0 and told['first_step'] == 3 else [str(told)]
 
 
-BEHIND = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 4}
+ASYNC = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 4}
 CASES = [
     ('SIGUSR1 to all', case, functools.partial(signal_once, signal.SIGUSR1, range(RANKS)), 'SIGUSR1 to ', {}),
     ('SIGTERM to one rank', case, functools.partial(signal_once, signal.SIGTERM, [2]), 'SIGTERM to 1 of 3 ranks', {}),
     ('signals to the end', case, signal_always, 'SIGUSR1 to ', {}),
-    ('signals to the end, saved behind', case, signal_always, 'SIGUSR1 to ', BEHIND),
+    ('signals to the end, saved asynchronously', case, signal_always, 'SIGUSR1 to ', ASYNC),
     ('a signal before the first step', case_early),
     ('Ctrl-C on one process', case_alone),
     ('nothing can be saved', case_nothing_to_save),

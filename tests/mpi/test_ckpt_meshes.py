@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 RANKS = (1, 2, 3, 4, 5, 6, 8, 12, 16) if os.environ.get('SHERD_LONG') else (1, 6)
-WAYS = ('mpiio', 'direct', 'behind')
+WAYS = ('mpiio', 'direct', 'async')
 PROGRAM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/mpi/ckpt_meshes'
 reference = pathlib.Path('reference.h5').resolve()
 
