@@ -139,13 +139,13 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(model, name), .def = "",
      .help =
          "Preset that sets all of this section: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b. "
-         "Keys given beside it win. Empty or custom: no preset, every dimension is given."},
+         "Keys given explicitly win. Empty or custom: no preset; give every dimension."},
     {KEY(model, family), WORDS(family_words), .def = "llama",
      .help =
          "Architecture, as Hugging Face names it. llama: RMSNorm, rotary positions, SwiGLU; mistral: the same; qwen2: with "
          "biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions in each fourth block; "
-         "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions. Attention windows "
-         "(mistral, qwen2) are not implemented."},
+         "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions. Attention sees "
+         "the whole sequence: a mistral or qwen2 with a window is right for sequences up to that window."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
