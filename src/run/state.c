@@ -134,7 +134,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     sh_rc rc;
 
     SH_TRY(read_file(r, path, false, &meta, damaged));
-    rc = check_optimizer(r, path, &meta);
+    rc = sh_agree(check_optimizer(r, path, &meta));
     if (rc != SH_OK) {
         sh_ckpt_meta_free(&meta);
         return rc;
