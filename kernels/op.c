@@ -14,6 +14,7 @@
 #define APART .inplace_in = -1, .inplace_out = -1
 
 #define FIELD(row, field) LETTER(row, field, 0)
+/* clang-format off */
 #define LETTER(row, field, sign)                                                                             \
     {.name = #field, .letter = sign,                                                                         \
      .type = _Generic(((struct sh_op_attr *)0)->row.field, bool: SH_ATTR_BOOL, int: SH_ATTR_INT,             \
@@ -130,6 +131,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };
+/* clang-format on */
 _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say");
 
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,

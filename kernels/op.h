@@ -26,6 +26,7 @@ extern "C" {
 
 /* All kinds, with the names that they have in printed programs. KERNEL: every device has a kernel sh_DEVICE_NAME; FUSED:
  * two kinds in one, which a device may do without (src/pass/fuse.c); OTHER: collectives and markers, not a device's. */
+/* clang-format off */
 #define SH_OP_LIST(KERNEL, FUSED, OTHER)                                                                              \
     KERNEL(EMBED, embed)                    /* rows of wte by token, plus rows of wpe by position */                  \
     KERNEL(EMBED_BWD, embed_bwd)            /* one table or both */                                                   \
@@ -63,6 +64,7 @@ extern "C" {
     OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
     KERNEL(SGD, sgd)                        /* with momentum; in place, p as ADAMW's */                            \
     KERNEL(LION, lion)                      /* the same operands */
+/* clang-format on */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -82,6 +84,7 @@ struct sh_decay_run {
 
 /* What an operation knows besides its operands. Passes set the first four on any operation; what kernels read is a row of
  * the union, that of the kind: `attrs` of struct sh_op_info says which, and which fields it has. */
+/* clang-format off */
 struct sh_op_attr {
     unsigned accumulate;                           /* of outputs marked +=: bit i: out[i] is added to */
     unsigned group;                                /* collectives: over these axes (sh_group of src/mesh/shape.h) */
@@ -115,6 +118,7 @@ struct sh_op_attr {
         } runs;                                    /* ADAMW, SGD, LION */
     };
 };
+/* clang-format on */
 
 /* A field of a row of that union: for printing, and for comparing programs. */
 struct sh_attr_field {
@@ -217,6 +221,7 @@ struct sh_op_cost {
     double bytes; /* read + written once each: the floor of memory traffic */
 };
 
+/* clang-format off */
 struct sh_op_info {
     const char *name;
     const char *shape;        /* operands with their shapes and types, as shape.h reads them */
@@ -237,6 +242,7 @@ struct sh_op_info {
     unsigned add_out;         /* bit i: output i is marked += */
     unsigned rw_out;          /* bit i: the earlier value of output i counts, whatever attr->accumulate says */
 };
+/* clang-format on */
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind);
 

@@ -33,6 +33,7 @@ struct sh_formula {
 
 enum sh_type_rule { SH_TYPE_FIXED, SH_TYPE_ACT, SH_TYPE_SUM, SH_TYPE_ANY, SH_TYPE_FLOAT, SH_TYPE_RULES };
 
+/* clang-format off */
 struct sh_operand_row {
     char name[SH_OPERAND_NAME];
     const char *text;              /* the operand in the text of its row, text_len characters */
@@ -47,6 +48,7 @@ struct sh_operand_row {
     bool adds, inout, turns;
     struct sh_formula touched;
 };
+/* clang-format on */
 
 struct sh_op_shape {
     int n_in, n_out;

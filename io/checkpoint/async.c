@@ -15,6 +15,7 @@
 
 enum { TEXT_BYTES = 2048 };
 
+/* clang-format off */
 struct sh_ckpt_async {
     struct sh_ckpt_saving s;
     int stage;              /* the next one, or the one that the thread runs */
@@ -25,6 +26,7 @@ struct sh_ckpt_async {
     sh_rc rc;
     char text[TEXT_BYTES];  /* errors are kept by thread */
 };
+/* clang-format on */
 
 /* The thread's body: run one stage and leave its result. `done` is stored last, so whoever sees it also sees rc and
  * text. */

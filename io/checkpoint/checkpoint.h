@@ -51,7 +51,7 @@ struct sh_ckpt_piece {
     int tensor;
     int64_t begin, elems;
     struct sh_floats data[SH_CKPT_STATES_MAX]; /* of the set's states */
-    uint64_t *early[SH_CKPT_STATES_MAX]; /* [sh_ckpt_piece_blocks()] of each block of the tensor, the sum of what lies in it */
+    uint64_t *early[SH_CKPT_STATES_MAX]; /* [sh_ckpt_piece_blocks()], the sum of what lies in each block of the tensor */
 };
 
 struct sh_ckpt_meta {

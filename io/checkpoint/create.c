@@ -163,6 +163,7 @@ static sh_rc set_format(const struct layout *l)
 static sh_rc write_meta(const struct layout *l)
 {
     const struct sh_ckpt_meta *m = &l->index->meta;
+    /* clang-format off */
     const struct {
         const char *name;
         int64_t value;
@@ -171,6 +172,7 @@ static sh_rc write_meta(const struct layout *l)
         {"updates", m->updates},
         {"samples", m->samples}, {"tokens", m->tokens}, {"block_elems", SH_CKPT_BLOCK_ELEMS},
     };
+    /* clang-format on */
     uint64_t unsigned_yet = 0;
     SH_TRY(make_group(l, "/meta"));
     SH_TRY(set_format(l));

@@ -132,12 +132,14 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
     const struct sh_ckpt_meta *m = &index->meta;
     const char *const texts[] = {m->config, m->guard, m->notes};
     unsigned char *bytes = sh_calloc((size_t)sh_ckpt_packed_bytes(index), 1), *to = bytes;
+    /* clang-format off */
     struct head head = {.major = (uint32_t)sh_ckpt_major(&index->states), .minor = (uint32_t)index->minor,
                         .file_bytes = index->file_bytes,
                         .structure_bytes = index->structure_bytes, .structure = index->structure, .step = m->step,
                         .updates = m->updates, .samples = m->samples, .tokens = m->tokens,
                         .block_elems = SH_CKPT_BLOCK_ELEMS, .sum = index->sum, .tensors = index->n,
                         .blocks = index->n_blocks};
+    /* clang-format on */
     memcpy(head.magic, index_magic, sizeof head.magic);
     for (int i = 0; i < 3; i++)
         head.text_bytes[i] = (int64_t)strlen(texts[i]);

@@ -7,10 +7,12 @@
 
 /* The first bytes of a file with superblock version 2 or 3, as HDF5's file format specification has them: signature,
  * version, bytes of an address, bytes of a length, flags, then addresses: base, extension, end of file. */
+/* clang-format off */
 enum {
     VERSION_AT = 8, ADDRESS_BYTES_AT = 9, LENGTH_BYTES_AT = 10, FLAGS_AT = 11, BASE_AT = 12, END_AT = 28,
     SUPERBLOCK_BYTES = 36
 };
+/* clang-format on */
 
 enum { WRITING_FLAGS = 5 }; /* opened for writing, or for one writer with many readers, and never closed */
 

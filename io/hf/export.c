@@ -23,10 +23,12 @@ static const struct {
     [SH_MOVE_F32] = {SH_ST_F32, "float32"}, [SH_MOVE_F16] = {SH_ST_F16, "float16"}, [SH_MOVE_BF16] = {SH_ST_BF16, "bfloat16"}};
 
 /* What stands beside the weights and does not follow from them. */
+/* clang-format off */
 static const char *const beside[] = {
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
 };
+/* clang-format on */
 
 /* An entry of the layout, without a place. */
 static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems, enum sh_move_type type)

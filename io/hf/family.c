@@ -3,6 +3,7 @@
 #include <string.h>
 
 /* Where transformers has the values of a Llama-like model. */
+/* clang-format off */
 #define LLAMA_KEYS                                                                                                          \
     .key = {[SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"}, \
             [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"}, [SH_HF_FFN] = {"intermediate_size"}, \
@@ -82,6 +83,7 @@ static const struct sh_hf_family rows[] = {
     {.type = "qwen3_moe", .refused = "its feed-forward layers are experts"},
     {.type = "deepseek_v3", .refused = "its feed-forward layers are experts"},
 };
+/* clang-format on */
 
 /* NULL behind the last row; for lists and messages. */
 const struct sh_hf_family *sh_hf_family_row(int i)

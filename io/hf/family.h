@@ -7,10 +7,12 @@
 #include <stddef.h>
 
 /* A value of `model` and the keys that say it, first found wins; a class's default as text, NULL: the key must be there. */
+/* clang-format off */
 enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
     SH_HF_INIT, SH_HF_TIED, SH_HF_THETA, SH_HF_VALUES
 };
+/* clang-format on */
 
 /* A key that must be one of these words (or true, false), or absent where the class's default is the first of them. */
 struct sh_hf_must {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 /* Keys that every configuration may have and that say nothing about the mathematics. */
+/* clang-format off */
 static const char *const plain[] = {
     "_attn_implementation", "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id",
     "id2label", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions", "output_hidden_states",
@@ -15,6 +16,7 @@ static const char *const dropouts[] = {
     "attention_dropout", "attn_pdrop", "classifier_dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
     "resid_pdrop", "residual_dropout", "summary_first_dropout",
 };
+/* clang-format on */
 
 /* Keys that an export copies from its source. */
 static const char *const kept[] = {"bos_token_id", "eos_token_id", "pad_token_id", "tokenizer_class", "use_cache",

@@ -58,12 +58,14 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
     free(text);
 }
 
+/* clang-format off */
 static const char *const our_key[] = {
     [SH_HF_LAYERS] = "model.n_layers", [SH_HF_DIM] = "model.dim", [SH_HF_HEADS] = "model.n_heads",
     [SH_HF_KV_HEADS] = "model.n_kv_heads", [SH_HF_HEAD_DIM] = "model.head_dim", [SH_HF_FFN] = "model.ffn_dim",
     [SH_HF_VOCAB] = "model.vocab_size", [SH_HF_POSITIONS] = "model.max_seq_len", [SH_HF_EPS] = "model.norm_eps",
     [SH_HF_INIT] = "model.init_std", [SH_HF_TIED] = "model.tie_word_embeddings", [SH_HF_THETA] = "model.rope_theta",
 };
+/* clang-format on */
 
 /* The keys that the family has, under their first spelling. Values of type real are printed with a fraction. */
 static void put_values(struct writer *w)

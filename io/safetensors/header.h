@@ -19,10 +19,12 @@
 enum { SH_ST_HEADER_MAX = 100000000, SH_ST_NAME_MAX = 255, SH_ST_DIMS_MAX = 4, SH_ST_TENSORS_MAX = 1000000 };
 
 /* The types that a header may name. What is not F32, F16 or BF16 is no parameter, but may be a buffer. */
+/* clang-format off */
 enum sh_st_type {
     SH_ST_F32, SH_ST_F16, SH_ST_BF16, SH_ST_F64, SH_ST_BOOL, SH_ST_U8, SH_ST_I8, SH_ST_F8_E4M3, SH_ST_F8_E5M2, SH_ST_U16,
     SH_ST_I16, SH_ST_U32, SH_ST_I32, SH_ST_U64, SH_ST_I64, SH_ST_TYPES
 };
+/* clang-format on */
 const char *sh_st_type_name(int type); /* "BF16" */
 int sh_st_type_bytes(int type);
 

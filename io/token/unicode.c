@@ -1,4 +1,5 @@
 /* Made by tests/gold/unicode.py from tokenizers 0.23.3; do not edit. */
+/* clang-format off */
 #include "io/token/unicode.h"
 
 const uint32_t sh_unicode_category[] = {

@@ -62,36 +62,42 @@ struct sh_attn_span sh_attn_span_of(const struct sh_attn *a, int64_t b, int64_t 
 /* s [nq,nk] = x y', one small product. */
 sh_rc sh_attn_scores(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, struct sh_attn_view y)
 {
+    /* clang-format off */
     struct sh_gemm_tile g = {
         .m = t.nq, .n = t.nk, .k = a->dim,
         .a = x.data, .lda = x.ld,
         .b = y.data, .ldb = y.ld, .trans_b = true,
         .c = t.s, .ldc = SH_ATTN_K,
     };
+    /* clang-format on */
     return a->f32->tile(&g, NULL);
 }
 
 /* sums [nq,D] += s y. */
 sh_rc sh_attn_to_rows(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view y, float *sums)
 {
+    /* clang-format off */
     struct sh_gemm_tile g = {
         .m = t.nq, .n = a->dim, .k = t.nk,
         .a = t.s, .lda = SH_ATTN_K,
         .b = y.data, .ldb = y.ld,
         .c = sums, .ldc = a->dim, .add = true,
     };
+    /* clang-format on */
     return a->f32->tile(&g, NULL);
 }
 
 /* sums [nk,D] += s' x. */
 sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, float *sums)
 {
+    /* clang-format off */
     struct sh_gemm_tile g = {
         .m = t.nk, .n = a->dim, .k = t.nq,
         .a = t.s, .lda = SH_ATTN_K, .trans_a = true,
         .b = x.data, .ldb = x.ld,
         .c = sums, .ldc = a->dim, .add = true,
     };
+    /* clang-format on */
     return a->f32->tile(&g, NULL);
 }
 

@@ -80,12 +80,14 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
     bool direct = g->out_dtype == SH_F32;
     void *c = sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
     bool in_place = direct && g->addend == g->c;
+    /* clang-format off */
     struct sh_gemm_tile t = {
         .m = size.rows, .n = size.cols, .k = g->k,
         .a = sh_cpu_at(g->a, g->in_dtype, g->trans_a ? row : row * g->lda), .lda = g->lda, .trans_a = g->trans_a,
         .b = sh_cpu_at(g->b, g->in_dtype, g->trans_b ? col * g->ldb : col), .ldb = g->ldb, .trans_b = g->trans_b,
         .c = direct ? c : work, .ldc = direct ? g->ldc : p.tile_n, .add = in_place,
     };
+    /* clang-format on */
     /* In place: the product adds to what C holds. */
     SH_TRY(e->tile(&t, direct ? work : (char *)work + SUMS_BYTES));
     if (g->bias)

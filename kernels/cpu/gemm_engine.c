@@ -13,6 +13,7 @@
  *   oneDNN 2.6 sgemm     190-240               180-200
  *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
  *   bf16 widened to f32  nearly the f32 engine's */
+/* clang-format off */
 static const struct sh_gemm_engine *const engines[] = {
 #ifdef SH_AMX
     &sh_gemm_engine_amx,
@@ -24,6 +25,7 @@ static const struct sh_gemm_engine *const engines[] = {
     &sh_gemm_engine_widen,
     &sh_gemm_engine_cblas,
 };
+/* clang-format on */
 
 const struct sh_gemm_engine *sh_gemm_engine_at(int i)
 {

@@ -100,6 +100,7 @@ static sh_rc open_head(const struct sh_op_call *call, struct head *h)
 /* logits [n,V] = x [n,C] w' for rows [r, r+n) */
 static sh_rc logits_of(const struct head *h, int64_t r, int64_t n)
 {
+    /* clang-format off */
     struct sh_gemm g = {
         .m = n, .n = h->vocab, .k = h->dim,
         .in_dtype = h->dtype, .out_dtype = SH_F32,
@@ -107,6 +108,7 @@ static sh_rc logits_of(const struct head *h, int64_t r, int64_t n)
         .b = h->w, .ldb = h->dim, .trans_b = true,
         .c = h->logits, .ldc = h->ld,
     };
+    /* clang-format on */
     return sh_gemm_run(&g, h->work, h->work_bytes);
 }
 
@@ -171,6 +173,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
 static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *dx = &h->call->out[1], *dw = &h->call->out[2];
+    /* clang-format off */
     struct sh_gemm g = {
         .m = n, .n = h->dim, .k = h->vocab,
         .in_dtype = h->dtype, .out_dtype = dx->dtype,
@@ -178,6 +181,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
         .b = h->w, .ldb = h->dim,
         .c = sh_cpu_at(dx->data, dx->dtype, r * h->dim), .ldc = h->dim,
     };
+    /* clang-format on */
     SH_TRY(sh_gemm_run(&g, h->work, h->work_bytes));
 
     bool add = r > 0 || sh_op_adds(h->call, 2);
@@ -237,6 +241,7 @@ sh_rc sh_cpu_logits(const struct sh_op_call *call)
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
     int64_t seq = x->dim[1], dim = x->dim[2];
 
+    /* clang-format off */
     struct sh_gemm g = {
         .m = x->dim[0], .n = w->dim[0], .k = dim,
         .in_dtype = x->dtype, .out_dtype = y->dtype,
@@ -244,5 +249,6 @@ sh_rc sh_cpu_logits(const struct sh_op_call *call)
         .b = w->data, .ldb = dim, .trans_b = true,
         .c = y->data, .ldc = w->dim[0],
     };
+    /* clang-format on */
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }

@@ -24,6 +24,7 @@ sh_rc sh_cpu_linear(const struct sh_op_call *call)
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
     bool w_in_out = call->attr->linear.w_in_out;
 
+    /* clang-format off */
     struct sh_gemm g = {
         .m = rows_of(x), .n = last_dim(y), .k = last_dim(x),
         .in_dtype = x->dtype, .out_dtype = y->dtype,
@@ -32,6 +33,7 @@ sh_rc sh_cpu_linear(const struct sh_op_call *call)
         .c = y->data, .ldc = last_dim(y),
         .bias = b->data,
     };
+    /* clang-format on */
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 
@@ -41,6 +43,7 @@ sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
     const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
     bool w_in_out = call->attr->linear.w_in_out;
 
+    /* clang-format off */
     struct sh_gemm g = {
         .m = rows_of(dy), .n = last_dim(dx), .k = last_dim(dy),
         .in_dtype = dy->dtype, .out_dtype = dx->dtype,
@@ -49,6 +52,7 @@ sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
         .c = dx->data, .ldc = last_dim(dx),
         .addend = dres->data,
     };
+    /* clang-format on */
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 
@@ -58,6 +62,7 @@ sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
     const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
     const struct sh_operand *a = call->attr->linear.w_in_out ? x : dy, *b = call->attr->linear.w_in_out ? dy : x;
 
+    /* clang-format off */
     struct sh_gemm g = {
         .m = last_dim(a), .n = last_dim(b), .k = rows_of(dy),
         .in_dtype = dy->dtype, .out_dtype = dw->dtype,
@@ -66,6 +71,7 @@ sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
         .c = dw->data, .ldc = last_dim(b),
         .addend = sh_op_adds(call, 0) ? dw->data : NULL,
     };
+    /* clang-format on */
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 

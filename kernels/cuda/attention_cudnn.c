@@ -16,10 +16,12 @@
 #include <stddef.h>
 #include <string.h>
 
+/* clang-format off */
 #define CALLS(X)                                                                          \
     X(GetVersion) X(GetErrorString) X(GetLastErrorString) X(Create) X(SetStream)          \
     X(BackendCreateDescriptor) X(BackendDestroyDescriptor) X(BackendSetAttribute)         \
     X(BackendGetAttribute) X(BackendFinalize) X(BackendExecute)
+/* clang-format on */
 #define MEMBER(name) __typeof__(&cudnn##name) name;
 #define SYMBOL(name) {"cudnn" #name, &dnn.name},
 static struct {
@@ -248,12 +250,14 @@ static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
     const struct sh_operand *qkv = &call->in[call->kind == SH_OP_ATTENTION ? 0 : 1];
     int64_t heads = call->attr->attn.heads, kv_heads = call->attr->attn.kv_heads;
+    /* clang-format off */
     return (struct sh_cudnn_shape){
         .batch = w.batch, .heads = w.kv_heads * (heads / kv_heads), .kv_heads = w.kv_heads,
         .seq = qkv->dim[1], .dim = call->attr->attn.head_dim, .all_heads = heads, .all_kv_heads = kv_heads,
         .most_bytes = w.plan, .backward = call->kind == SH_OP_ATTENTION_BWD,
         .any_order = call->kind == SH_OP_ATTENTION_BWD && call->attr->attn.any_order,
     };
+    /* clang-format on */
 }
 
 /* For tests without a GPU: whether cuDNN would have a kernel, and with how much scratch. */

@@ -10,12 +10,14 @@
 #include <string.h>
 
 /* The functions used. In the emulated build they are linked (tests/gpu/emulated/cublaslt.c), else loaded. */
+/* clang-format off */
 #define CALLS(X)                                                       \
     X(Create) X(GetStatusString) X(GetVersion) X(Matmul)               \
     X(MatmulAlgoGetHeuristic)                                          \
     X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
     X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                       \
     X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
+/* clang-format on */
 
 #define MEMBER(name) __typeof__(&cublasLt##name) name;
 static struct {

@@ -8,6 +8,7 @@
 #define BOOL CUDNN_DATA_BOOLEAN
 #define COUNT(table) (int)(sizeof(table) / sizeof((table)[0]))
 
+/* clang-format off */
 #define MATMUL(x_, b_, y_) {.kind = N_MATMUL, .x = T_##x_, .b = T_##b_, .y = T_##y_}
 #define POINT(mode_, x_, b_, y_)                                                                    \
     {                                                                                               \
@@ -58,6 +59,7 @@ static const struct sh_cudnn_tensor_row backward_tensors[] = {
     {T_DV_HEADS, F_HEADS, BF16}, {T_DP, F_SCORES, F32},   {T_DP_DELTA, F_SCORES, F32}, {T_DS, F_SCORES, F32},
     {T_DS_SCALED, F_SCORES, F32}, {T_DS_T, F_SCORES_T, BF16}, {T_DK_HEADS, F_HEADS, BF16}, {T_K_ROWS, F_KV, F32},
 };
+/* clang-format on */
 
 /* In one order, dq is one product more, for which the kernel keeps a [T,T] in scratch. In any order, blocks add to dq in
  * f32 as they come: less memory is moved, and it is what others do. */

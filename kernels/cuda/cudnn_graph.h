@@ -11,6 +11,7 @@
 
 /* Tensors of both graphs. Up to LAST_REAL they are memory that a call binds; then numbers; then what is never
  * stored. */
+/* clang-format off */
 enum sh_cudnn_tensor {
     T_NONE,
     T_Q, T_K, T_V, T_O, T_STATS, T_DO, T_DQ, T_DK, T_DV, T_SUMS, T_DQ_SUMS,
@@ -22,6 +23,7 @@ enum sh_cudnn_tensor {
     T_K_ROWS,                                              /* backward */
     T_COUNT
 };
+/* clang-format on */
 
 /* How a tensor lies: H query heads, K key-value heads. */
 enum sh_cudnn_form {

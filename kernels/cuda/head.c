@@ -42,6 +42,7 @@ static sh_rc run_product(const struct head *h, const struct sh_cublaslt_product 
 static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1];
+    /* clang-format off */
     struct sh_cublaslt_product p = {
         .m = n, .n = h->vocab, .k = h->dim,
         .in_dtype = x->dtype, .out_dtype = SH_F32,
@@ -49,6 +50,7 @@ static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
         .b = w->data, .ldb = h->dim, .trans_b = true,
         .c = h->work + h->at.logits, .ldc = h->at.ld,
     };
+    /* clang-format on */
     return run_product(h, &p);
 }
 
@@ -72,6 +74,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
 static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1], *dx = &h->call->out[1], *dw = &h->call->out[2];
+    /* clang-format off */
     struct sh_cublaslt_product p = {
         .m = n, .n = h->dim, .k = h->vocab,
         .in_dtype = x->dtype, .out_dtype = dx->dtype,
@@ -80,6 +83,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
         .b = w->data, .ldb = h->dim,
         .c = sh_cuda_at(dx, r * h->dim), .ldc = h->dim,
     };
+    /* clang-format on */
     SH_TRY(run_product(h, &p));
 
     p.m = h->vocab;
@@ -122,6 +126,7 @@ sh_rc sh_cuda_logits(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
     int64_t seq = x->dim[1], dim = x->dim[2];
+    /* clang-format off */
     struct sh_cublaslt_product p = {
         .m = x->dim[0], .n = w->dim[0], .k = dim,
         .in_dtype = x->dtype, .out_dtype = y->dtype,
@@ -129,5 +134,6 @@ sh_rc sh_cuda_logits(const struct sh_op_call *call)
         .b = w->data, .ldb = dim, .trans_b = true,
         .c = y->data, .ldc = w->dim[0],
     };
+    /* clang-format on */
     return sh_cublaslt_run(&p, call->work, call->work_bytes, call->queue);
 }

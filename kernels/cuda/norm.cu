@@ -189,9 +189,11 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
     constexpr int N = SH_WIDTH<T>;
     bool adds = call->kind == SH_OP_ADD_NORM;
     const struct sh_operand *in = call->in + adds, *out = call->out + adds; /* from more and y on, of a sum */
+    /* clang-format off */
     forward<T> f = {sh_data<T>(&out[0]), adds ? sh_data<T>(&call->out[0]) : NULL, sh_data<T>(&call->in[0]),
                     sh_data<T>(&in[0]), sh_data<T>(&in[1]), sh_data<T>(&in[2]), sh_data<float>(&out[1]),
                     sh_data<float>(&out[2]), 0, sh_elems(&in[1]), call->attr->norm.eps, call->attr->norm.rms, false};
+    /* clang-format on */
     f.rows = sh_elems(&call->in[0]) / f.C;
     f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.sum, f.C) && sh_aligned<N>(f.x, f.C) &&
                 sh_aligned<N>(f.more, f.C) && sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.b, f.C);
@@ -206,10 +208,12 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
 template <class T> backward<T> backward_of(const struct sh_op_call *call)
 {
     constexpr int N = SH_WIDTH<T>;
+    /* clang-format off */
     backward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
                      sh_data<T>(&call->in[2]), sh_data<T>(&call->in[5]), sh_data<float>(&call->in[3]),
                      sh_data<float>(&call->in[4]), static_cast<float *>(call->work), NULL, NULL,
                      0, sh_elems(&call->in[2]), call->attr->norm.rms, false};
+    /* clang-format on */
     f.rows = sh_elems(&call->in[1]) / f.C;
     int64_t sum = sh_cuda_row_parts(f.rows) * f.C;
     f.db = call->out[2].data ? f.dw + sum : NULL;

@@ -98,9 +98,11 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
 {
     const struct sh_op_attr *attr = call->attr;
     int64_t T = call->out[0].dim[0], D = call->out[0].dim[1];
+    /* clang-format off */
     rope_table f = {sh_data<float>(&call->out[0]), D, attr->rope.theta, attr->rope.factor, attr->rope.low_freq,
                     attr->rope.high_freq, attr->rope.original_len, attr->rope.ramp_first, attr->rope.ramp_last,
                     attr->rope.scale == 0 ? 1 : attr->rope.scale};
+    /* clang-format on */
 
     return sh_map<1>("rope_table", f, T * (D / 2), false, call->queue);
 }

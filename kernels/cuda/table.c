@@ -9,6 +9,7 @@
 
 typedef int64_t work_bytes_function(const struct sh_op_call *call);
 
+/* clang-format off */
 static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_EMBED_BWD] = sh_cuda_embed_bwd_work_bytes,
     [SH_OP_NORM_BWD] = sh_cuda_norm_bwd_work_bytes,
@@ -24,6 +25,7 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_work_bytes,
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
 };
+/* clang-format on */
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {

@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-#define SH_MIXSUM_STEP UINT64_C(0x9e3779b97f4a7c15) /* 2^64 / golden ratio: neighbouring multiples differ in many bits */
+/* 2^64 / golden ratio: neighbouring multiples differ in many bits */
+#define SH_MIXSUM_STEP UINT64_C(0x9e3779b97f4a7c15)
 
 enum { SH_MIXSUM_PART = 1 << 16 }; /* elements that a device sums in one piece */
 

@@ -20,10 +20,12 @@
 #include <unistd.h>
 
 /* The order of the table. The phases of the direct save come last, one row each. */
+/* clang-format off */
 enum row {
     WRITE, WRITE_MPIIO, WRITE_BEST, SAVE_DIRECT, SAVE_DIRECT_VERIFIED, SAVE_CACHED, SAVE_CACHED_VERIFIED, SAVE_MPIIO, SAVE_MPIIO_VERIFIED, SAVE_ASYNC,
     READ, LOAD, COPY, SNAPSHOT, STALL, EMPTY, PHASE, ROWS = PHASE + SH_CKPT_PHASES
 };
+/* clang-format on */
 
 /* `against` names another row of this table. */
 static const struct sh_bench_row rows[ROWS] = {

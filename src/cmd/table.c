@@ -8,14 +8,17 @@
 
 #define PASS_NAME(name, training) " " #name
 
+/* clang-format off */
 static const struct sh_cmd_option train[] = {
-    {.name = "--trace", .value = "FILE", .help = "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)",
+    {.name = "--trace", .value = "FILE",
+     .help = "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)",
      .key = "profiling.trace"},
     {.name = "--init-from", .value = "FILE", .help =
      "start a new run at step 0 from a checkpoint's parameters, with a fresh optimizer (the same as "
      "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)",
      .key = "checkpoint.initial_load_path", .also = "checkpoint.initial_load_model_only=true"},
-    {.name = "--share-gpu", .help = "let several ranks use one GPU: slow, for tests (the same as --comm.share_gpu=true)",
+    {.name = "--share-gpu",
+     .help = "let several ranks use one GPU: slow, for tests (the same as --comm.share_gpu=true)",
      .also = "comm.share_gpu=true"},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
@@ -23,13 +26,16 @@ static const struct sh_cmd_option train[] = {
 
 /* --rank is no key: it chooses what is printed and is no part of a run. */
 static const struct sh_cmd_option plan[] = {
-    {.name = "--ranks", .value = "N", .help = "plan for a job of N ranks (the same as --mesh.ranks=N)", .key = "mesh.ranks"},
+    {.name = "--ranks", .value = "N",
+     .help = "plan for a job of N ranks (the same as --mesh.ranks=N)", .key = "mesh.ranks"},
     {.name = "--rank", .value = "R", .help = "plan rank R of them; default 0"},
-    {.name = "--threads", .value = "N", .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
+    {.name = "--threads", .value = "N",
+     .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
-    {.name = "--after", .value = "PASS", .help = "with --show: the program as it is after this pass; they are, in their order:"
-     SH_PASS_LIST(PASS_NAME)},
+    {.name = "--after", .value = "PASS",
+     .help = "with --show: the program as it is after this pass; they are, in their order:"
+             SH_PASS_LIST(PASS_NAME)},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
@@ -44,15 +50,18 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
     {.name = "--val-fraction", .value = "F", .help = "fraction of the text for --val; default 0.1"},
-    {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
-    {.name = "--format", .value = "FORMAT", .help = "text: a file is a document; jsonl: a line is; default by the name's end, before "
-     ".gz or .zst"},
+    {.name = "--tokenizer", .value = "NAME",
+     .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
+    {.name = "--format", .value = "FORMAT",
+     .help = "text: a file is a document; jsonl: a line is; default by the name's end, before .gz or .zst"},
     {.name = "--field", .value = "KEY", .help = "jsonl: what has the text; default text"},
     {.name = "--separator", .value = "LINE", .help = "text: a line that is just this ends a document"},
-    {.name = "--eos", .value = "WORD", .help = "ends each document; default the eos_token_id of the tokenizer's folder"},
+    {.name = "--eos", .value = "WORD",
+     .help = "ends each document; default the eos_token_id of the tokenizer's folder"},
     {.name = "--no-bos", .help = "leave out what the tokenizer puts in front of each document"},
     {.name = "--no-eos", .help = "end documents with nothing"},
-    {.name = "--invalid", .value = "HOW", .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
+    {.name = "--invalid", .value = "HOW",
+     .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
     {.name = "--threads", .value = "N", .help = "threads that encode; default as many as there are cores"},
     {0},
 };
@@ -61,41 +70,52 @@ static const struct sh_cmd_option tokenize[] = {
 static const struct sh_cmd_option generate[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
-    {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default byte"},
+    {.name = "--tokenizer", .value = "NAME",
+     .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default byte"},
     {.name = "--tokens", .value = "N", .help = "tokens to add; default 256"},
     {.name = "--temperature", .value = "X", .help = "0: always the most likely token; default 0.8"},
     {.name = "--top-k", .value = "K", .help = "sample among the K most likely tokens; 0: all; default 40"},
     {.name = "--seed", .value = "S", .help = "seed of the sampling; default 1"},
-    {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
-     "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
+    {.name = "--trust", .value = "WHOM",
+     .help = "owner: only checkpoints that no other user may have written; any: all; default owner (the same as "
+             "--checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
 /* --data is validation.dataset_path, which a checkpoint's configuration may have already. */
 static const struct sh_cmd_option eval[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate; a folder: its newest checkpoint"},
-    {.name = "--data", .value = "FILE", .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
+    {.name = "--data", .value = "FILE",
+     .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
     {.name = "--sequences", .value = "N", .help = "evaluate its first N sequences; default all"},
-    {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
-     "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
+    {.name = "--trust", .value = "WHOM",
+     .help = "owner: only checkpoints that no other user may have written; any: all; default owner (the same as "
+             "--checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
 /* Of all verbs together; src/cmd/ckpt.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
     {.name = "--quick", .help = "ls: check structure and metadata only, not the data"},
-    {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of "
-     "checkpoints to write into"},
-    {.name = "--dtype", .value = "TYPE", .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
+    {.name = "-o", .value = "FILE",
+     .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of checkpoints "
+             "to write into"},
+    {.name = "--dtype", .value = "TYPE",
+     .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
     {.name = "--max-shard-size", .value = "BYTES", .help = "export: most bytes of tensors in a file; default 5GB"},
-    {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
-    {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},
-    {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
+    {.name = "--hf", .value = "DIR",
+     .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
+    {.name = "--verify", .value = "HOW",
+     .help = "export: read back from the disk, the cache, or not (off); default disk"},
+    {.name = "--ignore", .value = "KEYS",
+     .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
     {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K"},
-    {.name = "--keep-every", .value = "N", .help = "prune: also keep those whose step is a multiple of N; default none"},
-    {.name = "--trust", .value = "WHOM", .help = "info, verify, diff, extract, export, import: owner: read only checkpoints that no other user may "
-     "have written; any: all; default owner"},
+    {.name = "--keep-every", .value = "N",
+     .help = "prune: also keep those whose step is a multiple of N; default none"},
+    {.name = "--trust", .value = "WHOM",
+     .help = "info, verify, diff, extract, export, import: owner: read only checkpoints that no other user may have "
+             "written; any: all; default owner"},
     {.name = "--dry-run", .help = "prune: print what would be deleted, delete nothing"},
     {0},
 };
@@ -108,9 +128,11 @@ static const struct sh_cmd_option report[] = {
 
 /* For all kinds but --max-bytes. */
 static const struct sh_cmd_option bench[] = {
-    {.name = "--folder", .value = "DIR", .help = "write there, into a new folder that is deleted at the end; default ."},
+    {.name = "--folder", .value = "DIR",
+     .help = "write there, into a new folder that is deleted at the end; default ."},
     {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
-    {.name = "--max-bytes", .value = "N", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
+    {.name = "--max-bytes", .value = "N",
+     .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
     {.name = "--json", .value = "FILE", .help = "write the results into this file"},
     {.name = "--compare", .value = "FILE", .help =
      "compare the results with those of an earlier --json; name the rows that are slower beyond the spread of both"},
@@ -127,9 +149,10 @@ static const struct sh_cmd_option help[] = {
 /* mpi: the command starts MPI. stops: signals make it save and stop instead of ending it. config: words with a dot set
  * keys. The order is that of the help. */
 const struct sh_cmd sh_commands[] = {
-    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
-     .mpi = true, .stops = true, .run = sh_cmd_train},
-    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
+    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train,
+     .config = true, .mpi = true, .stops = true, .run = sh_cmd_train},
+    {"plan", "CONFIG | --model.hf=DIR",
+     "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... CONFIG | given CONFIG",
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
@@ -138,7 +161,9 @@ const struct sh_cmd sh_commands[] = {
     {"doctor", "CONFIG",
      "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
-    {"tokenize", "INPUT...", "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed (.gz, .zst)",
+    {"tokenize", "INPUT...",
+     "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed "
+     "(.gz, .zst)",
      tokenize, .run = sh_cmd_tokenize},
     {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
@@ -147,17 +172,17 @@ const struct sh_cmd sh_commands[] = {
     {"ckpt", "info|verify|ls|latest|diff|extract|prune|export|import ARGUMENT...",
      "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; "
      "for scripts, the step of the newest one in a FOLDER that is whole, -1 when there is none; compare two FILEs "
-     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER; write a folder that transformers opens; make a "
-     "checkpoint of step 0 from such a folder. A folder given as "
-     "FILE stands for its newest checkpoint, and that of a run for its checkpoints",
+     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER; write a "
+     "folder that transformers opens; make a checkpoint of step 0 from such a folder. A folder given as FILE stands "
+     "for its newest checkpoint, and that of a run for its checkpoints",
      ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
     {"bench", "gemm|step|comm|io [CONFIG]",
-     "measure this machine: the matrix products of a model against the best rate of a large one; a training step and each of "
-     "its operations against what that rate and the memory allow; collectives against MPI's own; checkpoint save and load speed, "
-     "next to plain programs that write and read the same amount; start it with mpirun or srun",
+     "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
+     "each of its operations against what that rate and the memory allow; collectives against MPI's own; checkpoint "
+     "save and load speed, next to plain programs that write and read the same amount; start it with mpirun or srun",
      bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "[COMMAND]", "this text, or that of one command; the keys of the configuration with --config", help,
      .run = sh_cmd_help_run},
@@ -165,6 +190,7 @@ const struct sh_cmd sh_commands[] = {
      .run = sh_cmd_version_run},
     {0},
 };
+/* clang-format on */
 
 /* NULL: no such command. */
 const struct sh_cmd *sh_cmd_find(const char *name)

@@ -22,6 +22,7 @@ struct sh_direct {
     struct sh_direct_round round[SH_DIRECT_ROUNDS];
 };
 
+/* clang-format off */
 struct sh_channel {
     int stream;
     sh_group group;
@@ -49,6 +50,7 @@ struct sh_channel {
     int segment_phase;
     int64_t segment_done;    /* elements of this rank's part that are summed */
 };
+/* clang-format on */
 
 /* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */
 struct sh_algo {

@@ -53,6 +53,7 @@ struct sh_comm_segment {
     int ranks, rank;    /* neighbours in the job; this one's place among them */
 };
 
+/* clang-format off */
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
                                REDUCE_SCATTER: send [size*count] -> recv [count]; sum in a binary tree
@@ -69,6 +70,7 @@ struct sh_coll {
     void *queue;            /* of the device, where send and recv lie; NULL: they are in host memory */
     const char *label;      /* for reports and traces; must outlive the job */
 };
+/* clang-format on */
 
 struct sh_coll_record {     /* what happened, for traces and the flight recorder */
     int64_t ticket;

@@ -25,6 +25,7 @@
 
 #define SAY_AFTER_NS ((int64_t)10e9)
 
+/* clang-format off */
 struct nccl {
     ncclComm_t world;
     struct used {
@@ -41,6 +42,7 @@ struct nccl {
     int n_used, n_made;
     void *queue[SH_STREAMS_MAX];
 };
+/* clang-format on */
 
 static struct nccl state; /* one job, one mesh */
 

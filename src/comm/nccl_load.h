@@ -6,10 +6,12 @@
 
 #include <nccl.h>
 
+/* clang-format off */
 #define SH_NCCL_FUNCTIONS(X)                                                                           \
     X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommFinalize) \
     X(ncclCommDestroy) X(ncclCommGetAsyncError) X(ncclGetErrorString) X(ncclGetLastError)             \
     X(ncclAllGather) X(ncclReduceScatter) X(ncclAllReduce)
+/* clang-format on */
 
 struct sh_nccl_functions {
 #define X(function) __typeof__(function) *function;

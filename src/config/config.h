@@ -19,6 +19,7 @@
 
 enum { SH_CONFIG_PATH_MAX = 1024 };
 
+/* clang-format off */
 struct sh_config {
     struct {
         char dump_folder[SH_CONFIG_PATH_MAX]; /* everything a run writes; default ./outputs */
@@ -152,6 +153,7 @@ struct sh_config {
         bool sync_ops;           /* wait for the GPU after each operation */
     } debug;
 };
+/* clang-format on */
 
 /* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases.
  * All bytes of *cfg are defined, padding included, so that memcmp compares two of them.

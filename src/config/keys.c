@@ -28,8 +28,8 @@
 #define MANY_RANKS 1048576
 
 /* Whose the keys of a section are; rows of KEY_OF are another's. Kernels and sizes of chunks and micro-batches change
- * roundings, as another machine does; what is rounded to (mixed_precision_...) and how sums are ordered (reproducible) is
- * asked of every machine. */
+ * roundings, as another machine does; what is rounded to (mixed_precision_...) and how sums are ordered (reproducible)
+ * is asked of every machine. */
 enum {
     OF_job = SH_OF_MACHINE,
     OF_model = SH_OF_MODEL,
@@ -127,30 +127,32 @@ static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
 
 /* Keys of a section must stand together, since help and printing begin a section where the name changes. Their order is
  * that of the documentation. */
+/* clang-format off */
 const struct sh_config_key sh_config_keys[] = {
     {KEY(job, dump_folder), .def = "./outputs", .help = "Folder for everything a run writes."},
     {KEY_OF(SH_OF_NOTE, job, description), .def = "",
      .help = "One-line description of the run, stored in its checkpoints."},
     {KEY(job, stop_before_limit_seconds), .min = -1, .max = 1e6, .unit = "seconds", .def = "30",
-     .help = "If the job's end time is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), save and exit "
-             "with status 75 this many seconds early, plus the measured time of one step and one save. "
-             "-1: never stop early; let the scheduler end the job."},
+     .help = "If the job's end time is known (SHERD_END_TIME or SLURM_JOB_END_TIME, in seconds since 1970), save and "
+             "exit with status 75 this many seconds early, plus the measured time of one step and one save. -1: never "
+             "stop early; let the scheduler end the job."},
 
     {KEY(model, name), .def = "",
      .help =
          "Preset that sets all of this section: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b. "
          "Keys given explicitly win. Empty or custom: no preset; give every dimension."},
     {KEY(model, family), WORDS(family_words), .def = "llama",
-     .help =
-         "Architecture, as Hugging Face names it. llama: RMSNorm, rotary positions, SwiGLU; mistral: the same; qwen2: with "
-         "biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions in each fourth block; "
-         "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions. Attention sees "
-         "the whole sequence: a mistral or qwen2 with a window is right for sequences up to that window."},
+     .help = "Architecture, as Hugging Face names it. llama: RMSNorm, rotary positions, SwiGLU; mistral: the same; "
+             "qwen2: with biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions "
+             "in each fourth block; gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary "
+             "positions. Attention sees the whole sequence: a mistral or qwen2 with a window is right for sequences up "
+             "to that window."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
     {KEY(model, n_heads), .min = 1, .max = 65536, .derived = FROM_PRESET, .help = "Query heads of attention."},
-    {KEY(model, n_kv_heads), .min = 1, .max = 65536, .derived = "the preset's, else model.n_heads; that too where the preset has as many of both",
+    {KEY(model, n_kv_heads), .min = 1, .max = 65536,
+     .derived = "the preset's, else model.n_heads; that too where the preset has as many of both",
      .help = "Key and value heads; fewer than n_heads is grouped-query attention."},
     {KEY(model, head_dim), .min = 1, .max = 65536, .derived = "the preset's, else model.dim / model.n_heads",
      .help = "Width of one head."},
@@ -168,8 +170,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Factor by which low rotary frequencies are divided for long contexts, as in Llama 3.1; 0: none."},
     {KEY(model, rope_type), WORDS(rope_words), .def = "llama3",
      .help = "Which frequencies rope_factor divides. llama3: the low ones, by how often they turn over "
-             "rope_original_max_len, as in Llama 3.1; linear: all; yarn: the low ones, by a ramp over their number, with "
-             "cos and sin multiplied by rope_attention_factor."},
+             "rope_original_max_len, as in Llama 3.1; linear: all; yarn: the low ones, by a ramp over their number, "
+             "with cos and sin multiplied by rope_attention_factor."},
     {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
      .help = "Frequencies that complete fewer turns than this over rope_original_max_len are divided by "
              "rope_factor."},
@@ -180,7 +182,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(model, rope_beta_fast), .min = 1e-6, .max = 1e6, .unit = "turns", .def = "32",
      .help = "For yarn: frequencies that turn more often than this over rope_original_max_len are left alone."},
     {KEY(model, rope_beta_slow), .min = 1e-6, .max = 1e6, .unit = "turns", .def = "1",
-     .help = "For yarn: frequencies that turn fewer times than this are divided by rope_factor; those between are blended."},
+     .help = "For yarn: frequencies that turn fewer times than this are divided by rope_factor; those between are "
+             "blended."},
     {KEY(model, rope_attention_factor), .min = 0, .max = 1e6, .def = "0",
      .help = "For yarn: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1."},
     {KEY(model, rope_truncate), BOOL, .def = "true",
@@ -193,17 +196,19 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For llama and smollm3: the three products of the feed-forward layers have biases."},
     {KEY(model, no_rope_layer_interval), .min = 0, .max = 10000, .unit = "blocks",
      .derived = "4 for smollm3, else 0",
-     .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
+     .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have "
+             "them."},
     {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
      .help = "Standard deviation of the initial weights; projections back into the residual stream use this "
              "divided by sqrt(2 n_layers). Each value is a sum of eight uniform numbers: nearly normal, with an "
              "excess kurtosis of -0.15 and nothing beyond 4.9 deviations."},
     {.name = "model.hf_assets_path", FIELD(cfg.hf.assets_path), .of = SH_OF_MACHINE, .def = "",
-     .help = "Folder that transformers saved: its config.json sets this section, and its safetensors files are the parameters "
-             "that a new run begins with (checkpoint.initial_load_in_hf). A plan needs config.json alone. Empty: none."},
+     .help = "Folder that transformers saved: its config.json sets this section, and its safetensors files are the "
+             "parameters that a new run begins with (checkpoint.initial_load_in_hf). A plan needs config.json alone. "
+             "Empty: none."},
     {.name = "model.hf_ignore", FIELD(cfg.hf.ignore), .of = SH_OF_MACHINE, .def = "",
-     .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not known "
-             "here is refused, since it may change the mathematics."},
+     .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not "
+             "known here is refused, since it may change the mathematics."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
     {KEY(training, dataset_path), .def = "",
@@ -240,16 +245,18 @@ const struct sh_config_key sh_config_keys[] = {
              "the global batch, whose leaves are local_batch_size sequences; global_batch_size / local_batch_size "
              "must be a power of two. Needs memory for log2(micro-steps of a rank) full gradients on each rank."},
     {KEY_OF(SH_OF_MACHINE, training, deterministic), BOOL, .def = "true",
-     .help = "true: the same mesh gives the same bits. false, on GPUs only: the backward of attention takes cuDNN's usual "
-             "kernel, which adds in the order in which blocks come, and moves less memory. Attention that cuDNN does not "
-             "do, and all else, is deterministic in any case."},
+     .help = "true: the same mesh gives the same bits. false, on GPUs only: the backward of attention takes cuDNN's "
+             "usual kernel, which adds in the order in which blocks come, and moves less memory. Attention that cuDNN "
+             "does not do, and all else, is deterministic in any case."},
     {KEY_OF(SH_OF_MACHINE, training, measure_products), BOOL, .def = "false",
-     .help = "true, on GPUs only: rank 0 times the kernels that cuBLASLt names for each product of matrices, at the first "
-             "start, and all ranks take the fastest. What was found is kept in products.txt in job.dump_folder, so that a "
-             "job that goes on there has the same bits; elsewhere it may choose otherwise. false: cuBLASLt's first answer."},
+     .help = "true, on GPUs only: rank 0 times the kernels that cuBLASLt names for each product of matrices, at the "
+             "first start, and all ranks take the fastest. What was found is kept in products.txt in job.dump_folder, "
+             "so that a job that goes on there has the same bits; elsewhere it may choose otherwise. false: cuBLASLt's "
+             "first answer."},
     {KEY_OF(SH_OF_MACHINE, training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
-     .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
-             "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048, or 4096 or 8192 where memory.limit_bytes allows it."},
+     .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type "
+             "(of bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048, or 4096 or 8192 where "
+             "memory.limit_bytes allows it."},
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
@@ -323,21 +330,24 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Number of ranks for plan; a job of another size is refused. 0: any."},
 
     {KEY(optimizer, name), WORDS(optimizer_words), .def = "adamw",
-     .help = "adamw: Adam with decoupled weight decay; sgd: gradient descent with momentum; lion: steps of one size, by the "
-             "sign of a mean of gradients. A checkpoint holds the states of its optimizer, so another one cannot resume it."},
+     .help = "adamw: Adam with decoupled weight decay; sgd: gradient descent with momentum; lion: steps of one size, "
+             "by the sign of a mean of gradients. A checkpoint holds the states of its optimizer, so another one "
+             "cannot resume it."},
     {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4",
      .help = "Peak learning rate."},
     {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9",
      .help = "Decay of the mean of gradients; for sgd its momentum."},
     {KEY(optimizer, beta2), .min = 0, .max = 0.999999999, .def = "0.95",
-     .help = "For adamw: decay of the mean of squared gradients. For lion: decay of the mean of gradients that is kept; beta1 "
-             "is that of the mean that decides the sign."},
-    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8", .help = "For adamw: added to the root of the mean square."},
+     .help = "For adamw: decay of the mean of squared gradients. For lion: decay of the mean of gradients that is "
+             "kept; beta1 is that of the mean that decides the sign."},
+    {KEY(optimizer, eps), .min = 1e-30, .max = 1, .def = "1e-8",
+     .help = "For adamw: added to the root of the mean square."},
     {KEY(optimizer, weight_decay), .min = 0, .max = 100, .def = "0.1",
-     .help = "Weight decay, times the learning rate, apart from the gradient (sgd: added to it, as in PyTorch); of matrices and embeddings only, unless decay_all."},
+     .help = "Weight decay, times the learning rate, apart from the gradient (sgd: added to it, as in PyTorch); of "
+             "matrices and embeddings only, unless decay_all."},
     {KEY(optimizer, decay_all), BOOL, .def = "false",
-     .help = "true: decay biases and norms too, as torchtitan does; false: only parameters of two dimensions, matrices and "
-             "embeddings, as nanoGPT does."},
+     .help = "true: decay biases and norms too, as torchtitan does; false: only parameters of two dimensions, matrices "
+             "and embeddings, as nanoGPT does."},
 
     {KEY(lr_scheduler, warmup_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Steps over which the learning rate rises linearly to optimizer.lr: step s, counted from 0, uses (s + "
@@ -403,8 +413,8 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, timeout_seconds), .min = 1, .max = 1e6, .unit = "seconds", .def = "1800",
      .help = "If a stage of a save or a load takes longer (dead disk, lost rank), the job names it and stops."},
     {KEY(checkpoint, max_failures), .min = 0, .max = 1000000, .unit = "saves", .def = "3",
-     .help = "Consecutive failed saves to tolerate (disk full, I/O errors); each is a warning, one more ends the job. The "
-             "final save is retried once."},
+     .help = "Consecutive failed saves to tolerate (disk full, I/O errors); each is a warning, one more ends the job. "
+             "The final save is retried once."},
     {KEY(checkpoint, keep_latest_k), .min = 0, .max = 1000000, .def = "10",
      .help = "Number of newest checkpoints to keep; older ones are deleted once a new one is safe. 0: keep all."},
     {KEY(checkpoint, keep_every_n), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
@@ -415,14 +425,14 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(checkpoint, initial_load_model_only), BOOL, .def = "false",
      .help = "Load only the parameters of initial_load_path: a new run from step 0 with a fresh optimizer."},
     {KEY(checkpoint, initial_load_in_hf), BOOL, .def = "true",
-     .help = "Begin a new run with the weights of model.hf_assets_path; false: with initial values, of its architecture. A "
-             "checkpoint, of this run or by initial_load_path, goes before."},
+     .help = "Begin a new run with the weights of model.hf_assets_path; false: with initial values, of its "
+             "architecture. A checkpoint, of this run or by initial_load_path, goes before."},
     {KEY(checkpoint, last_save_in_hf), BOOL, .def = "false",
-     .help = "After the last checkpoint also write a folder that transformers opens, hf-00001000 with the step in its name, "
-             "into checkpoint.folder."},
+     .help = "After the last checkpoint also write a folder that transformers opens, hf-00001000 with the step in its "
+             "name, into checkpoint.folder."},
     {KEY(checkpoint, export_dtype), WORDS(export_words), .def = "float32",
-     .help = "Type of the weights in that folder. float32: exact; bfloat16: what is computed with in bfloat16, bit for bit; "
-             "float16: refused where a value is beyond 65504."},
+     .help = "Type of the weights in that folder. float32: exact; bfloat16: what is computed with in bfloat16, bit for "
+             "bit; float16: refused where a value is beyond 65504."},
     {KEY(checkpoint, max_shard_size), .sizes = true, .min = 1, .max = 1e14, .unit = "bytes", .def = "5GB",
      .help = "Most bytes of tensors in one file of that folder; a larger tensor is alone in one."},
     {KEY(checkpoint, trust), WORDS(trust_words), .def = "owner",
@@ -504,6 +514,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "On a GPU: wait for each operation and check for errors, so that a fault is reported with the name of "
              "its operation. Slow; for debugging."},
 };
+/* clang-format on */
 
 const int sh_config_n_keys = sizeof sh_config_keys / sizeof sh_config_keys[0];
 _Static_assert(sizeof sh_config_keys / sizeof sh_config_keys[0] <= SH_CONFIG_KEYS_MAX,

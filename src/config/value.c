@@ -128,6 +128,7 @@ static bool is_whole(const char *text, size_t len)
 /* The factor of a size's unit; 0 when there is no such unit. */
 static int64_t unit_factor(const char *unit)
 {
+    /* clang-format off */
     static const struct {
         const char *name;
         int64_t factor;
@@ -136,6 +137,7 @@ static int64_t unit_factor(const char *unit)
         {"KB", 1000}, {"MB", 1000000}, {"GB", 1000000000}, {"TB", 1000000000000},
         {"K", 1000},  {"M", 1000000},  {"G", 1000000000},  {"T", 1000000000000},
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (strcmp(units[i].name, unit) == 0)
             return units[i].factor;

@@ -9,12 +9,16 @@
 enum { SH_MESH_ALL = 0, SH_MESH_NODE = -1, SH_MESH_AUTO = -2 };
 enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
 
+/* clang-format off */
 enum sh_cfg_strategy {
     SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
 };
+/* clang-format on */
 enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
+/* clang-format off */
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };
+/* clang-format on */
 enum sh_cfg_optimizer { SH_OPTIM_ADAMW, SH_OPTIM_SGD, SH_OPTIM_LION };
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };

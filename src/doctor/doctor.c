@@ -14,6 +14,7 @@
 enum { CHECK_SECONDS = 60 };
 
 /* What the later ones need stands before them: ranks that do not all see one folder cannot measure it together. */
+/* clang-format off */
 static const struct {
     const char *name;
     sh_doctor_check *run;
@@ -23,6 +24,7 @@ static const struct {
     {"space", sh_doctor_space},     {"writing", sh_doctor_writing}, {"memory", sh_doctor_memory},
     {"links", sh_doctor_links},     {"collectives", sh_doctor_collectives},
 };
+/* clang-format on */
 enum { CHECKS = sizeof checks / sizeof checks[0] };
 
 /* A check that waits for a node that is gone would wait for ever. Ranks stand in different checks then: the one that

@@ -45,6 +45,7 @@ void sh_mesh_own_mpi(void);
 /* For src/comm: how MPI is taken back; NULL when there is nobody to take it from. */
 void sh_mesh_own_mpi_hook(void (*take)(void *arg), void *arg);
 
+/* clang-format off */
 struct sh_mesh {
     struct sh_mesh_shape shape;
     int rank, world;
@@ -57,6 +58,7 @@ struct sh_mesh {
     } *groups;                    /* those that are open */
     int n_groups, cap_groups;
 };
+/* clang-format on */
 
 /* This rank and the number of ranks of the job. Local. */
 void sh_mesh_world(int *rank, int *world);

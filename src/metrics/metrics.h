@@ -20,6 +20,7 @@ struct sh_pace_metrics {
     const char *node;        /* that it is on; NULL: nothing was gathered */
 };
 
+/* clang-format off */
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
@@ -38,6 +39,7 @@ struct sh_step_metrics {
     int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
     struct sh_pace_metrics pace;
 };
+/* clang-format on */
 
 struct sh_rollback_metrics {
     int64_t from, to;        /* steps */
@@ -91,6 +93,7 @@ void sh_metrics_close(struct sh_metrics *m);
  * Tokens per second and MFU are means since the last line that stayed; the time left follows from the last
  * SH_PROGRESS_RECENT steps, with the saves and validations between them. */
 enum { SH_PROGRESS_RECENT = 256, SH_PROGRESS_LINE = 512 };
+/* clang-format off */
 struct sh_progress {
     bool terminal;           /* write over the last line */
     bool open;               /* such a line is on the screen */
@@ -104,6 +107,7 @@ struct sh_progress {
     double recent_sum;
     int64_t n_recent, steps; /* in the ring; of this process */
 };
+/* clang-format on */
 void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_t log_freq, int ranks,
                       double peak_tflops);
 void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s);

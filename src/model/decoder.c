@@ -5,7 +5,9 @@
 
 #include <math.h>
 
+/* clang-format off */
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
+/* clang-format on */
 
 /* A decoder while it is emitted: the family's row says how, the model how large. Indices are of tensors of the program.
  */

@@ -16,6 +16,7 @@
  *   in   g [n] f32
  *   out  p [n], state[0] [n], ... state[n_states - 1] [n], r [n] i16 (opt: p is bf16, and r the rest of the masters)
  * where n is a rank's chunk of a unit. */
+/* clang-format off */
 struct sh_optim {
     const char *name;           /* as torch.optim spells it */
     enum sh_op_kind op;
@@ -27,6 +28,7 @@ struct sh_optim {
     /* The operation's numbers in update 1, 2, ...: all but lr and grad_scale, which every optimizer has. */
     void (*scalars)(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s);
 };
+/* clang-format on */
 
 /* The row of a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);

@@ -5,6 +5,7 @@
 #include "src/model/model.h"
 #include "src/pass/pass.h"
 
+/* clang-format off */
 struct sh_build {
     struct sh_model model;
     struct sh_model_batch batch;  /* out is set by the request below */
@@ -20,6 +21,7 @@ struct sh_build {
     int threads;                  /* kernels will run with; their scratch depends on it */
     int64_t limit_bytes;          /* of the arena; 0: none */
 };
+/* clang-format on */
 
 /* Where b->fit: set b->recompute to the least recomputation whose arena is at most limit_bytes; where there is none, to the
  * one with the smallest arena, which sh_pass_build() then refuses. By a ladder (fit.c).

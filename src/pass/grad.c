@@ -239,6 +239,7 @@ static void head_rule(struct grad *g)
 /* A kind without a row here and without `backward` in the operations' table cannot be trained. */
 typedef void rule(struct grad *g);
 
+/* clang-format off */
 static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_EMBED] = embed_rule,
     [SH_OP_NORM] = norm_rule,
@@ -248,6 +249,7 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_ADD] = add_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
 };
+/* clang-format on */
 
 static rule *rule_of(enum sh_op_kind kind)
 {

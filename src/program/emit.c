@@ -8,7 +8,9 @@
 
 #include <math.h>
 
+/* clang-format off */
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
+/* clang-format on */
 
 static const struct sh_tensor *tensor(const struct sh_emit *e, int t)
 {

@@ -88,6 +88,7 @@ struct sh_group_use {
 enum sh_phase { SH_PHASE_INIT, SH_PHASE_FORWARD, SH_PHASE_RECOMPUTE, SH_PHASE_BACKWARD, SH_PHASE_UPDATE };
 const char *sh_phase_name(enum sh_phase p);
 
+/* clang-format off */
 struct sh_op {
     enum sh_op_kind kind;
     struct sh_op_attr attr;
@@ -199,6 +200,7 @@ struct sh_program {
     } segment;
     int64_t arena_bytes;      /* what this rank takes: its own part, its part of the segment, its share of its group's */
 };
+/* clang-format on */
 
 /* Where a part of the segment begins, from the start of the segment; and its whole length. */
 int64_t sh_segment_group_at(const struct sh_segment *w, int rank);

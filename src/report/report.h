@@ -33,6 +33,7 @@ struct sh_report_key {
 
 /* One run: its configuration, its steps as the run went (those that were given up by going back are left out), and the
  * figures of its measured steps: the ones since the number of ranks last changed, without the first of a start. */
+/* clang-format off */
 struct sh_report_run {
     char *name;                      /* its folder below the report's, or the report's own */
     struct sh_report_key *keys;
@@ -52,6 +53,7 @@ struct sh_report_run {
     double seconds;                  /* wall time of a step, mean, with its share of checkpoints */
     double share[SH_SPENT_N];        /* of that time; sums to 1 */
 };
+/* clang-format on */
 
 /* Runs that differ in their number of ranks alone, and in what follows from it. Weak: each rank keeps its work, so that
  * the global batch grows with the ranks. Strong: the global batch stays. */

@@ -16,6 +16,7 @@
 
 struct sh_run;
 
+/* clang-format off */
 struct sh_saving {
     struct sh_run *r;
     struct sh_guard *guard;        /* its state goes into checkpoints, and it hears of them */
@@ -29,6 +30,7 @@ struct sh_saving {
     int64_t step;
     bool must, again;              /* it must be saved; this is its second try */
 };
+/* clang-format on */
 
 /* Save where the run stands, after the checkpoint that is being written if there is one.
  *   must  in  no later checkpoint can stand in for this one, as at the end of a run: it is not left out when the one

@@ -19,11 +19,13 @@
 
 enum { FILES = 1024, PATH_BYTES = 4096, DELAY_NS = 200000000 };
 
+/* clang-format off */
 const char *const shim_call_name[SHIM_CALLS + 1] = {
     [SHIM_OPEN] = "open", [SHIM_MKDIR] = "mkdir", [SHIM_WRITE] = "write", [SHIM_READ] = "read", [SHIM_SYNC] = "sync",
     [SHIM_RESIZE] = "resize", [SHIM_RESERVE] = "reserve", [SHIM_RENAME] = "rename", [SHIM_UNLINK] = "unlink",
     [SHIM_CLOSE] = "close", [SHIM_ANY] = "any",
 };
+/* clang-format on */
 
 static struct {
     atomic_bool on, begun, met;

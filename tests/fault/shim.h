@@ -7,12 +7,14 @@
 
 #include <stdbool.h>
 
+/* clang-format off */
 enum shim_call {
     SHIM_OPEN, SHIM_MKDIR, SHIM_WRITE, SHIM_READ, SHIM_SYNC, SHIM_RESIZE, SHIM_RESERVE, SHIM_RENAME, SHIM_UNLINK,
     SHIM_CLOSE,
     SHIM_CALLS,
     SHIM_ANY = SHIM_CALLS /* in a plan: the n-th of all calls together */
 };
+/* clang-format on */
 
 enum shim_fault {
     SHIM_NOTHING,

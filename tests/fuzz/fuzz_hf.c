@@ -132,6 +132,7 @@ static const char *const seeds[] = {
     "{\"model_type\":\"mistral\",\"sliding_window\":4096,\"max_position_embeddings\":512,\"tie_word_embeddings\":true}",
 };
 
+/* clang-format off */
 static const char *const pieces[] = {
     "{", "}", "[", "]", ",", ":", "\"", "\\", "\\u0000", "\\u001b", "\\ud800", "null", "true", "false", "0", "-1", "1e999", "1.5",
     "9223372036854775807", "9223372036854775808", "4611686018427387904", "64", "63", "65", "\"F32\"", "\"BF16\"", "\"U8\"",
@@ -139,6 +140,7 @@ static const char *const pieces[] = {
     "\"hidden_size\":", "\"rope_type\":", "\"linear\"", "\"num_key_value_heads\":3,", "\"auto_map\":{},", "\xff", "\xc2\x85", " ",
     "\n", "\"x\":1,", "\"vocab_size\":0,", "[0,0]", "[[[[", "\"a\":",
 };
+/* clang-format on */
 
 static uint64_t state;
 

@@ -116,8 +116,10 @@ static bool one_in(uint64_t n)
 
 static int64_t odd_number(void)
 {
+    /* clang-format off */
     static const int64_t odd[] = {0, 1, -1, INT64_MAX, INT64_MIN, 1 << 20, (1 << 20) + 1, INT64_MAX / 4, INT64_MAX / 12,
                                   (int64_t)1 << 62, (int64_t)1 << 32, SH_CKPT_TENSORS_MAX, SH_CKPT_TENSORS_MAX + 1, PAGE};
+    /* clang-format on */
     return (int64_t)((uint64_t)odd[random_below(sizeof odd / sizeof odd[0])] + (one_in(4) ? random_below(5) - 2 : 0));
 }
 

@@ -114,7 +114,7 @@ def print_array(out, kind, name, values, each):
 
 def main():
     out = sys.stdout
-    out.write(f'/* Made by tests/gold/unicode.py from tokenizers {tokenizers.__version__}; do not edit. */\n')
+    out.write(f'/* Made by tests/gold/unicode.py from tokenizers {tokenizers.__version__}; do not edit. */\n/* clang-format off */\n')
     out.write('#include "io/token/unicode.h"\n')
     print_array(out, 'uint32_t', 'sh_unicode_category', category_table(), lambda v: f'{v:#x}')
 

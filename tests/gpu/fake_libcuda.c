@@ -7,12 +7,14 @@ enum { NO_DEVICE = 100, NOT_FOUND = 500, VERSION = 13000 };
 
 static char something[4096]; /* what handles point at */
 
+/* clang-format off */
 #define FUNCTION(name) int name(void); int name(void) { return 0; }
 FUNCTION(cuCtxGetCurrent) FUNCTION(cuCtxGetLimit) FUNCTION(cuCtxPopCurrent) FUNCTION(cuCtxPushCurrent)
 FUNCTION(cuDeviceGet) FUNCTION(cuKernelGetAttribute) FUNCTION(cuKernelSetAttribute) FUNCTION(cuLaunchCooperativeKernel)
 FUNCTION(cuLaunchKernel) FUNCTION(cuLaunchKernelEx) FUNCTION(cuLibraryLoadFromFile) FUNCTION(cuLibraryUnload)
 FUNCTION(cuLinkAddData) FUNCTION(cuLinkComplete) FUNCTION(cuLinkCreate) FUNCTION(cuLinkDestroy)
 FUNCTION(cuOccupancyMaxPotentialClusterSize) FUNCTION(cuStreamGetCtx)
+/* clang-format on */
 
 int cuInit(unsigned flags);
 int cuInit(unsigned flags)

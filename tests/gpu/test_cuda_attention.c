@@ -32,6 +32,7 @@ static const struct attention_shape any_shapes[] = {
     {1, 70, 2, 1, 80, true},  {1, 40, 6, 2, 40, false}, {1, 35, 2, 1, 256, false},
 };
 
+/* clang-format off */
 static const struct attention_shape tensor_shapes[] = {
     {1, 1, 1, 1, 32, false},  {2, 63, 2, 1, 32, true},   {1, 65, 3, 3, 32, false}, {1, 200, 2, 1, 64, true},
     {1, 129, 4, 2, 64, false}, {2, 64, 2, 2, 128, false}, {1, 131, 2, 1, 128, true}, {1, 90, 1, 1, 96, false},
@@ -40,6 +41,7 @@ static const struct attention_shape tensor_shapes[] = {
     {2, 512, 8, 2, 128, false}, {1, 1024, 4, 4, 64, false}, {1, 1024, 4, 1, 128, true},
 #endif
 };
+/* clang-format on */
 
 /* With SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */
 static size_t n_any = sizeof any_shapes / sizeof any_shapes[0], n_tensor = sizeof tensor_shapes / sizeof tensor_shapes[0];

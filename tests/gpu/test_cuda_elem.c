@@ -32,6 +32,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     }
 }
 
+/* clang-format off */
 static const struct sh_kernel_table table = {
     .name = "cuda",
     .run = {
@@ -61,6 +62,7 @@ static const struct sh_kernel_table table = {
     },
     .work_bytes = work_bytes,
 };
+/* clang-format on */
 
 /* Lengths around vectors, blocks and grids; matrices around warps, blocks, and what a thread has of a row. With
  * SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */

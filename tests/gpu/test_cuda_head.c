@@ -18,6 +18,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     return sh_cuda_head_work_bytes(call);
 }
 
+/* clang-format off */
 static const struct sh_kernel_table table = {
     .name = "cuda",
     .run = {
@@ -28,6 +29,7 @@ static const struct sh_kernel_table table = {
     .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
 };
+/* clang-format on */
 
 static const struct head_shape shapes[] = {
     {1, 1, 8, 5, 1, false, false},    {2, 17, 24, 65, 5, true, false},  {1, 40, 32, 300, 64, false, true},

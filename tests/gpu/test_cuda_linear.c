@@ -18,6 +18,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     return sh_cuda_linear_work_bytes(call);
 }
 
+/* clang-format off */
 static const struct sh_kernel_table table = {
     .name = "cuda",
     .run = {
@@ -28,6 +29,7 @@ static const struct sh_kernel_table table = {
     .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
 };
+/* clang-format on */
 
 struct shape {
     int64_t batch, seq, in, out;
@@ -135,10 +137,12 @@ static void test_shifted_bias(void **state)
     float x[ROWS], w[COLS], b[SHIFT + COLS], y[ROWS * COLS];
     void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0),
          *dw = device_alloc(sizeof w, 0), *db = device_alloc(sizeof b, 0), *dy = device_alloc(sizeof y, 0);
+    /* clang-format off */
     struct sh_cublaslt_product p = {
         .m = ROWS, .n = COLS, .k = 1, .in_dtype = SH_F32, .out_dtype = SH_F32,
         .a = dx, .lda = 1, .b = dw, .ldb = 1, .trans_b = true, .c = dy, .ldc = COLS, .bias = (float *)db + SHIFT,
     };
+    /* clang-format on */
 
     (void)state;
     for (int i = 0; i < ROWS; i++)
@@ -177,10 +181,12 @@ static void test_many_shapes(void **state)
     device_put(dw, w, sizeof w);
     for (int64_t n = 0; n < 300; n++) {
         int64_t rows = n % 150 + 1, r = rows - 1;
+        /* clang-format off */
         struct sh_cublaslt_product p = {
             .m = rows, .n = 3, .k = 2, .in_dtype = SH_F32, .out_dtype = SH_F32,
             .a = dx, .lda = 2, .b = dw, .ldb = 2, .trans_b = true, .c = dy, .ldc = 3,
         };
+        /* clang-format on */
         assert_int_equal(sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, NULL), SH_OK);
         device_get(y, dy, sizeof y);
         for (int o = 0; o < 3; o++)

@@ -15,6 +15,7 @@
 int test_rank, test_world;
 
 /* Primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
+/* clang-format off */
 static const struct sh_ckpt_tensor large[] = {
     {"wte.weight", 2, {1021, 1031}, 1052651},
     {"layers.0.norm.weight", 1, {13}, 13},
@@ -34,6 +35,7 @@ static const struct sh_ckpt_tensor small[] = {
     {"layers.0.conv.weight", 3, {3, 5, 7}, 105},
     {"layers.0.wide", 2, {1, 6553}, 6553},
 };
+/* clang-format on */
 
 /* 240 MB of state: for tests of memory. */
 static const struct sh_ckpt_tensor big[] = {

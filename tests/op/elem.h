@@ -22,7 +22,9 @@ extern struct elem elem;
 
 /* Run `before` in all ways and free it. terms: those of optest_close() for each output; 0: bit for bit. */
 void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT]);
+/* clang-format off */
 #define TERMS(...) (const double[SH_OP_MAX_OUT]){__VA_ARGS__}
+/* clang-format on */
 
 /* The kinds that update parameters, and what one writes but for low halves: parameters and states. */
 enum { ELEM_UPDATES = 3 };

@@ -30,7 +30,9 @@ struct optest {
 };
 
 /* Dimensions as the last arguments: DIMS(3, 5). */
+/* clang-format off */
 #define DIMS(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+/* clang-format on */
 
 /* Start the stream of random numbers again. */
 void optest_seed(uint64_t seed);

@@ -11,12 +11,14 @@
 
 #include <cmocka.h>
 
+/* clang-format off */
 static const struct attention_shape shapes[] = {
     {1, 1, 1, 1, 8, false},    {2, 17, 2, 1, 8, true},    {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
     {1, 130, 4, 2, 64, true},  {1, 200, 6, 2, 40, false}, {2, 129, 2, 2, 128, true}, {1, 70, 2, 1, 256, false},
     {1, 530, 2, 1, 64, true},  {3, 128, 1, 1, 32, true},  {1, 193, 4, 1, 64, false},
     {1, 97, 3, 3, 33, true},   {2, 300, 2, 1, 128, true},
 };
+/* clang-format on */
 
 /* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by 2^-9 of itself at
  * most, and their sums by that part of what they would be if nothing cancelled, here `size` at most. */

@@ -62,6 +62,7 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
         memcpy(moved[i].data, t[i].data, bytes);
     }
     void *addend = p->extra == ADD ? moved[2].data : p->extra == BIAS_AND_ADDEND ? moved[4].data : NULL;
+    /* clang-format off */
     struct sh_gemm g = {
         .m = p->m, .n = p->n, .k = p->k, .in_dtype = t[0].dtype, .out_dtype = t[2].dtype,
         .a = moved[0].data, .lda = t[0].dim[1], .trans_a = p->trans_a,
@@ -69,6 +70,7 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
         .c = moved[2].data, .ldc = t[2].dim[1],
         .bias = p->extra >= BIAS ? moved[3].data : NULL, .addend = addend,
     };
+    /* clang-format on */
     omp_set_num_threads(threads);
     int64_t work_bytes = sh_gemm_work_bytes_on(e, g.out_dtype, threads);
     void *work = aligned_alloc(64, (size_t)work_bytes + 64);

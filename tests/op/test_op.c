@@ -46,12 +46,14 @@ static void devices_have_all_kernels(void **state)
 /* Of an operand all is read: what is not in the language makes the row void. */
 static void texts_are_read(void **state)
 {
+    /* clang-format off */
     static const char *const wrong[] = {
         "", "x [N] act", "x [N] act y [N] act ->", "x [N act ->", "x N] act ->", "x [N] actor ->", "x [N] ->",
         "[N] act ->", "x [] act ->", "x [N,] act ->", "x [A,B,C,D,E] act ->", "x [N] act maybe ->", "x [N] act of ->",
         "x [A+B+C+D+E] act ->", "alongname [N] act ->", "x [N] act, ->", "-> x [N] act, -> ",
         "a [n] f32, b [n] f32, c [n] f32, d [n] f32, e [n] f32, f [n] f32, g [n] f32 ->",
     };
+    /* clang-format on */
     struct sh_op_shape s;
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

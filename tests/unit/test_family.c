@@ -16,7 +16,9 @@
 
 #include <cmocka.h>
 
+/* clang-format off */
 enum { DIM = 12, HEADS = 3, KV = 1, HEAD_DIM = 4, FFN = 20, BATCH = 6, TOKENS = BATCH * TINY_SEQ, SEED = 5, LAYERS = 2 };
+/* clang-format on */
 enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 
 #define COMMON                                                                                                        \
@@ -35,6 +37,7 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 #define NORM2 V("post_attention_layernorm.weight", 12)
 
 /* The tensors of block 0, in their order in the file. */
+/* clang-format off */
 static const struct row {
     struct tiny_model m;
     const char *architecture, *block;
@@ -57,6 +60,7 @@ static const struct row {
              V("mlp.c_proj.bias", 12),
      2},
 };
+/* clang-format on */
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static void append(char *text, const struct sh_param *p, size_t skip)

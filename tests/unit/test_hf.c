@@ -25,6 +25,7 @@
 
 /* text: of config.json; then "key=value" arguments, NULL: none; says: key and value of the result, or a part of what is
  * said. */
+/* clang-format off */
 static const struct {
     const char *text, *argument, *key, *says;
 } rows[] = {
@@ -125,6 +126,7 @@ static const struct {
     {LLAMA ",\"head_dim\":5}", NULL, NULL, "model.head_dim: 5 is odd"},
     {LLAMA ",\"tie_word_embeddings\":7}", NULL, NULL, "model.tie_word_embeddings"},
 };
+/* clang-format on */
 
 static char folder[] = "test_hf.XXXXXX";
 
@@ -279,8 +281,10 @@ static sh_rc match(const struct have *have, struct sh_hf_match *out)
     return sh_hf_match("D", &x, &set, "llama", out);
 }
 
+/* clang-format off */
 #define EMBED {"model.embed_tokens.weight", SH_ST_BF16, {4, 2}}
 #define NORM {"model.norm.weight", SH_ST_F32, {2, 0}}
+/* clang-format on */
 
 /* In the order of names, as an index is. */
 static const struct {

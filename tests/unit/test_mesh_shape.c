@@ -71,6 +71,7 @@ static void test_fits(void **state)
             check_rank(&fits[i], rank);
 }
 
+/* clang-format off */
 static const struct misfit {
     struct sh_mesh_request req;
     int world;
@@ -100,6 +101,7 @@ static const struct misfit {
     {{.shard = ALL, .replicate = AUTO, .inner = 0}, 8,
      "mesh: reshard_after_forward over 0 ranks; choose a number >= 1"},
 };
+/* clang-format on */
 
 static void test_misfits(void **state)
 {

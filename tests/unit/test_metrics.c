@@ -32,12 +32,14 @@ static int remove_file(void **state)
     return unlink(path);
 }
 
+/* clang-format off */
 static const struct sh_step_metrics step = {
     .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
     .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9, .mfu = 0.375, .since_last = 2,
     .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0, .checks = 0.0625},
     .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
     .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
+/* clang-format on */
 
 /* Line `number` of the file as an object. */
 static json_t *line(int number)

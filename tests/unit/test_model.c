@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+/* clang-format off */
 static const struct sh_model gpt2_124m = {.family = SH_FAMILY_GPT2, .n_layers = 12, .dim = 768, .n_heads = 12,
                                           .n_kv_heads = 12, .head_dim = 64, .ffn_dim = 3072, .vocab_size = 50257,
                                           .max_seq_len = 1024, .tie_word_embeddings = true, .init_std = 0.02f};
@@ -27,6 +28,7 @@ static const struct sh_model llama_8b = {.family = SH_FAMILY_LLAMA, .n_layers = 
 static const struct sh_model llama_70b = {.family = SH_FAMILY_LLAMA, .n_layers = 80, .dim = 8192, .n_heads = 64,
                                           .n_kv_heads = 8, .head_dim = 128, .ffn_dim = 28672, .vocab_size = 128256,
                                           .max_seq_len = 8192, .init_std = 0.02f};
+/* clang-format on */
 
 /* The published counts. */
 static void parameter_counts(void **state)

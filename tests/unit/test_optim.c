@@ -16,6 +16,7 @@
 
 static void rates(void **state)
 {
+    /* clang-format off */
     static const struct {
         struct sh_lr lr;
         int64_t step;
@@ -37,6 +38,7 @@ static void rates(void **state)
         {LR(SH_DECAY_WSD, 90), 89, 2},          {LR(SH_DECAY_WSD, 90), 95, 1.1},
         {LR(SH_DECAY_LINEAR, 200), 99, 1},      {LR(SH_DECAY_LINEAR, 200), 200, 0.2},
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

@@ -335,6 +335,7 @@ struct error {
     const char *says;
 };
 
+/* clang-format off */
 static const struct error table[] = {
     {"a wait for a gather is missing", SH_SECTION_ONLY, drop_wait_for_gather, "not gathered"},
     {"a wait for a reduction is missing", SH_SECTION_ONLY, drop_wait_for_scatter, "never waited for"},
@@ -377,6 +378,7 @@ static const struct error table[] = {
     {"a remainder of masters in f32", SH_SECTION_UPDATE, remainder_of_f32, "which is not r [n] i16"},
     {"masters in bf16 without one", SH_SECTION_UPDATE, masters_without_remainder, "r is absent, which is not r [n] i16"},
 };
+/* clang-format on */
 
 static struct sh_section *section_of(struct sh_program *p, enum sh_section_kind kind)
 {

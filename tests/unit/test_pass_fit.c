@@ -126,6 +126,7 @@ static void every_level_on_many_meshes(void **state)
 /* Models as they are trained, where scratch and the head's gradients are large beside a block. */
 static void every_level_of_real_models(void **state)
 {
+    /* clang-format off */
     static const struct tiny_model models[] = {
         {"gpt2-124m",
          {.family = SH_FAMILY_GPT2, .n_layers = 12, .dim = 768, .n_heads = 12, .n_kv_heads = 12, .head_dim = 64,
@@ -137,6 +138,7 @@ static void every_level_of_real_models(void **state)
           .rope_theta = 5e5, .tie_word_embeddings = true},
          false},
     };
+    /* clang-format on */
 
     (void)state;
     for (int i = 0; i < 8; i++) {

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 /* Large enough that alignment is a small part. */
+/* clang-format off */
 static const struct tiny_model wide = {
     "wide",
     {.family = SH_FAMILY_LLAMA, .n_layers = 6, .dim = 64, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .ffn_dim = 192,
@@ -20,6 +21,7 @@ static const struct tiny_model wide = {
     false};
 
 static const struct sh_strategy no_shard = {true, false, true}, shard_optim = {true, false, true}, full_shard = {0},
+/* clang-format on */
                                 shard_grad_op = {false, true, false};
 
 struct plan {

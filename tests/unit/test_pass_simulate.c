@@ -170,6 +170,7 @@ struct variant {
     bool inner; /* over half or a third of the shard axis, where that divides */
 };
 
+/* clang-format off */
 static const struct variant variants[] = {
     {0, TINY_NONE, 0, 0, 0, false},      {0, TINY_FULL, 1, 1, 0, false},
     {0, TINY_SELECTIVE, 2, 3, 2, true},  {0, TINY_EVERY_2, 3, 2, 1, false},
@@ -177,6 +178,7 @@ static const struct variant variants[] = {
     {2, TINY_SELECTIVE, 1, 1, 0, false}, {0, TINY_FULL, 3, 3, 0, true},
     {0, TINY_FIRST_FULL, 1, 1, 0, false}, {2, TINY_FIRST_SELECTIVE, 1, 1, 0, false},
 };
+/* clang-format on */
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 static int inner_size(int shard)

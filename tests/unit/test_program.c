@@ -11,7 +11,9 @@
 
 #include <cmocka.h>
 
+/* clang-format off */
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
+/* clang-format on */
 
 static int add_tensor(struct sh_program *p, int64_t rows, int64_t columns)
 {

@@ -24,6 +24,7 @@
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" from "," to "]}"
 
 /* Text of a header before 64 bytes of data, and a part of what is said; NULL: fine. */
+/* clang-format off */
 static const struct {
     const char *text, *says;
 } headers[] = {
@@ -72,6 +73,7 @@ static const struct {
     {"{" T("a", "U8", "[60]", "0", "60") "}", "bytes behind the last"},
     {"{}", "bytes behind the last"},
 };
+/* clang-format on */
 
 static void each_header_is_judged(void **state)
 {

@@ -18,6 +18,7 @@
 /* The ranges of the keys (src/config/keys.c). */
 enum { MOST_ELEMS = 16777216, MOST_HEADS = 65536, MOST_RANKS = 1048576, MOST_LAYERS = 10000, MOST_THREADS = 4096 };
 
+/* clang-format off */
 static const char *const words[][8] = {
     {"parallelism.sharding_strategy=no_shard", "parallelism.sharding_strategy=shard_optim",
      "parallelism.sharding_strategy=shard_grad_op", "parallelism.sharding_strategy=full_shard",
@@ -27,6 +28,7 @@ static const char *const words[][8] = {
     {"training.reproducible=mesh", "training.mixed_precision_reduce=bfloat16", "checkpoint.async_mode=async",
      "training.mixed_precision_param=float32", "validation.enable=true", "memory.limit_bytes=1GiB", NULL},
 };
+/* clang-format on */
 
 enum { WORDS = sizeof words / sizeof *words, MOST_KEYS = 24, TEXT = 64 };
 

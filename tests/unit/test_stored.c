@@ -167,10 +167,12 @@ static void give(const char *words[], int *n, const char *change)
 
 static void load(const char *needs, const char *change, struct sh_config *cfg)
 {
+    /* clang-format off */
     const char *words[20] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
                              "model.n_kv_heads=4", "model.head_dim=4", "model.ffn_dim=32", "model.vocab_size=256",
                              "model.max_seq_len=32", "training.seq_len=32", "training.local_batch_size=1",
                              "training.global_batch_size=4"};
+    /* clang-format on */
     char copy[256], *rest = copy;
     int n = 12;
 

@@ -21,6 +21,7 @@ const struct tiny_model tiny_models[TINY_MODELS] = {
     {"gpt2, 3 layers, tied", {COMMON, GPT2, .n_layers = 3, .tie_word_embeddings = true}, false},
 };
 
+/* clang-format off */
 const struct tiny_model not_tiny_model = {
     "70B",
     {.family = SH_FAMILY_LLAMA, .n_layers = 80, .dim = 8192, .n_heads = 64, .n_kv_heads = 8, .head_dim = 128,
@@ -28,6 +29,7 @@ const struct tiny_model not_tiny_model = {
     false};
 
 const struct tiny_strategy tiny_strategies[TINY_STRATEGIES] = {
+/* clang-format on */
     {"full", false, false},
     {"keep after forward", false, true},
     {"resident", true, false},

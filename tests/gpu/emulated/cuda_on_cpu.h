@@ -110,7 +110,9 @@ template <class T> T exchange(unsigned mask, T value, unsigned from, place at)
 } // namespace sh_emulated
 
 #define SH_EMULATED_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+/* clang-format off */
 #define SH_EMULATED_HERE {file, line}
+/* clang-format on */
 
 inline void __syncthreads(SH_EMULATED_PLACE)
 {
