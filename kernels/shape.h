@@ -59,6 +59,9 @@ struct sh_op_shape {
 /* Read a row's texts; flops may be NULL. False: they are not in the language above. `shape` keeps pointers to `text`. */
 bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape);
 
+/* The letter that a formula is, alone and once; 0: it is more than that (shape_read.c). */
+char sh_formula_letter(const struct sh_formula *f);
+
 /* The row of a kind; without operands where its text cannot be read. */
 const struct sh_op_shape *sh_op_shape(enum sh_op_kind kind);
 

@@ -26,7 +26,7 @@ static int64_t step_of_name(const char *name)
     return errno == 0 && strcmp(again, name) == 0 ? step : -1;
 }
 
-/* ".step-00001000.h5.<16 hex digits>.tmp", as sh_file_temp_name() makes them, and what MPI-IO puts beside such a file
+/* ".step-00001000.h5.<16 hex digits>.tmp", as sh_output_temp_name() makes them, and what MPI-IO puts beside such a file
  * and leaves there when it is killed: Open MPI ".data.<rank>" and ".metadata.<rank>" after the whole name. */
 static bool is_unfinished(const char *name)
 {
@@ -109,7 +109,7 @@ sh_rc sh_ckpt_newest(const char *folder, char **path)
  * next sweep removes, and never half a checkpoint under its name. */
 sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
 {
-    char *path = sh_strfmt("%s/%s", folder, name), *hidden = sh_file_temp_name(path);
+    char *path = sh_strfmt("%s/%s", folder, name), *hidden = sh_output_temp_name(path);
     sh_rc rc = SH_OK;
     if (rename(path, hidden) != 0 || unlink(hidden) != 0)
         rc = sh_fail(SH_E_DATA, "delete %s: %s", path, strerror(errno));

@@ -89,7 +89,7 @@ static sh_rc open_and_take(const char *path, struct sh_ckpt_lock *lock)
 /* A file as those that will be written: a folder in which none can be made is found before the first step. */
 static sh_rc try_to_write(const char *folder)
 {
-    char *path = sh_ckpt_folder_path(folder, 0), *temp = sh_file_temp_name(path);
+    char *path = sh_ckpt_folder_path(folder, 0), *temp = sh_output_temp_name(path);
     int fd;
     sh_rc rc = sh_file_create(temp, &fd);
     if (rc == SH_OK) {

@@ -91,7 +91,7 @@ static sh_rc create_file(struct sh_ckpt_saving *s)
     int fd;
     if (s->rank != 0)
         return SH_OK;
-    char *temp = sh_file_temp_name(s->path);
+    char *temp = sh_output_temp_name(s->path);
     sh_rc rc = sh_ckpt_io_method_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
         strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
@@ -206,7 +206,7 @@ static sh_rc publish(struct sh_ckpt_saving *s)
     if (s->rank != 0)
         return SH_OK;
     SH_TRY(sh_ckpt_set_aside(s->path, s->index.meta.step));
-    return sh_file_publish(s->fd, s->temp, s->path);
+    return sh_output_publish(s->fd, s->temp, s->path);
 }
 
 /* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */

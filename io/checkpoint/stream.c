@@ -76,7 +76,7 @@ static sh_rc refuse_existing(const struct stream *s)
 /* As a save of one rank does it: temporary name, space reserved, structures in memory. */
 static sh_rc create(struct stream *s)
 {
-    char *temp = sh_file_temp_name(s->path);
+    char *temp = sh_output_temp_name(s->path);
     sh_rc rc = sh_file_create(temp, &s->fd);
     if (rc == SH_OK)
         s->temp = temp;
@@ -107,7 +107,7 @@ static sh_rc write_file(struct stream *s, const char *folder)
     SH_TRY(sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index));
     SH_TRY(sh_file_sync(s->fd, s->temp));
     SH_TRY(verify(s));
-    return sh_file_publish(s->fd, s->temp, s->path);
+    return sh_output_publish(s->fd, s->temp, s->path);
 }
 
 /* Also after a failure at any point; a file that is not committed is deleted. */

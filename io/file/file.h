@@ -1,7 +1,7 @@
 /* Files of the trainer, where a plain stdio call would hang, be cut short or lose data: opening what must be a regular
  * file, whole reads and writes, and new files that appear complete or not at all. All functions are local.
  *
- * A new file that several processes write: sh_file_temp_name and sh_file_publish (src/base/file.h), and between them
+ * A new file that several processes write: sh_output_temp_name and sh_output_publish (src/base/file.h), and between them
  * sh_file_create, writes and sh_file_sync; on failure unlink the temporary name. */
 #ifndef IO_FILE_FILE_H
 #define IO_FILE_FILE_H

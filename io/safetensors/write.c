@@ -94,7 +94,7 @@ static sh_rc make_parent(const char *folder)
 sh_rc sh_st_writing_create(struct sh_st_writing *w)
 {
     SH_TRY(make_parent(w->folder));
-    char *temp = sh_file_temp_name(w->folder);
+    char *temp = sh_output_temp_name(w->folder);
     snprintf(w->temp, sizeof w->temp, "%s", temp);
     free(temp);
     if (mkdir(w->temp, 0750) != 0) {
@@ -261,7 +261,7 @@ static void delete_folder(const char *folder)
     (void)rmdir(folder);
 }
 
-/* ".BEGIN...<16 hex digits>.tmp", as sh_file_temp_name() makes them. */
+/* ".BEGIN...<16 hex digits>.tmp", as sh_output_temp_name() makes them. */
 static bool is_unfinished(const char *name, const char *begin)
 {
     size_t n = strlen(name), tail = strlen(".0123456789abcdef.tmp");

@@ -29,7 +29,7 @@ struct adamw {
         }
         sh_store(m + at, m1);
         sh_store(v + at, v1);
-        sh_floats_store(p, at, p1);
+        sh_cuda_store_floats(p, at, p1);
     }
 };
 } // namespace

@@ -20,7 +20,7 @@ template <int N> __device__ __forceinline__ void sh_floats_load(float (&v)[N], c
 }
 
 template <int N>
-__device__ __forceinline__ void sh_floats_store(const struct sh_floats &f, int64_t at, const float (&v)[N])
+__device__ __forceinline__ void sh_cuda_store_floats(const struct sh_floats &f, int64_t at, const float (&v)[N])
 {
     sh_bf16 high[N];
     int16_t low[N];

@@ -19,7 +19,7 @@ struct normal {
         float v[N];
         for (int k = 0; k < N; k++)
             v[k] = (float)sh_philox_centred_sum(key, (uint64_t)(first + i + k)) * scale;
-        sh_floats_store(out, i, v);
+        sh_cuda_store_floats(out, i, v);
     }
 };
 } // namespace

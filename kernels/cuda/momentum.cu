@@ -27,7 +27,7 @@ template <bool LION> struct momentum {
                 sh_sgd_elem(&p1[k], &m1[k], grad[k], decay ? &decayed : &plain);
         }
         sh_store(m + i, m1);
-        sh_floats_store(p, i, p1);
+        sh_cuda_store_floats(p, i, p1);
     }
 };
 

@@ -176,7 +176,7 @@ static uint64_t random_bits(void)
     return (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 40;
 }
 
-char *sh_file_temp_name(const char *path)
+char *sh_output_temp_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     const char *base = slash != NULL ? slash + 1 : path;
@@ -216,7 +216,7 @@ static sh_rc check_replaced(const char *path)
 sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out)
 {
     SH_TRY(check_replaced(path));
-    struct sh_new_file f = {.temp = sh_file_temp_name(path)};
+    struct sh_new_file f = {.temp = sh_output_temp_name(path)};
     f.fd = open_again(f.temp, O_RDWR | O_CREAT | O_EXCL, mode);
     if (f.fd < 0) {
         sh_rc rc = fail_errno("create", path);
@@ -236,7 +236,7 @@ static bool is_name_of(const char *path, int fd)
 }
 
 /* A name can be swapped between the look at it and the rename, but not what is open: so another look afterwards. */
-sh_rc sh_file_publish(int fd, const char *temp, const char *path)
+sh_rc sh_output_publish(int fd, const char *temp, const char *path)
 {
     if (!is_name_of(temp, fd))
         return sh_fail(SH_E_DATA, "%s is no longer the file that was written: another process changes its folder", temp);
@@ -258,7 +258,7 @@ sh_rc sh_new_file_commit(struct sh_new_file *f)
     if (sync_again(f->fd) != 0)
         SH_TRY_OUT(fail_errno("fsync", f->temp));
     SH_TRY_OUT(check_replaced(f->path));
-    SH_TRY_OUT(sh_file_publish(f->fd, f->temp, f->path));
+    SH_TRY_OUT(sh_output_publish(f->fd, f->temp, f->path));
     free(f->temp);
     f->temp = NULL;
 out:

@@ -36,7 +36,7 @@ struct sh_new_file {
  * regular file. */
 sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out);
 
-/* fsync, then sh_file_publish. Replaces a file of that name in one step that survives a crash. Ends with `f` closed and freed, also when it fails. */
+/* fsync, then sh_output_publish. Replaces a file of that name in one step that survives a crash. Ends with `f` closed and freed, also when it fails. */
 sh_rc sh_new_file_commit(struct sh_new_file *f);
 void sh_new_file_abandon(struct sh_new_file *f); /* closes and deletes it; fine after a commit */
 
@@ -51,12 +51,12 @@ sh_rc sh_open_output(const char *path, const char *how, FILE **out);
 /* ".<base>.<random>.tmp" in the folder of `path`; freed with free(). Random, so that nobody can have put something
  * there, and because a name that a killed job left behind must never be met again: MPI libraries keep locks by base
  * name. */
-char *sh_file_temp_name(const char *path);
+char *sh_output_temp_name(const char *path);
 
 /* Rename the file that `fd` is open as, and make the new name durable. When only the last part fails, the file is complete
  * under its new name, but may go back to the old one with a power failure; the error says so.
  * Errors: SH_E_DATA: no rename; `temp` is another file by now, or a link: nothing was renamed; what landed under the new
  * name is another file, swapped at the last moment: it was deleted again. */
-sh_rc sh_file_publish(int fd, const char *temp, const char *path);
+sh_rc sh_output_publish(int fd, const char *temp, const char *path);
 
 #endif

@@ -163,9 +163,9 @@ static sh_rc open_memory(struct bench *b)
     if (planned->ranks) {
         b->segment = *planned;
         b->segment.group_bytes = b->segment.peer_bytes = bytes;
-        SH_TRY(sh_segment_create(b->r->mesh, b->segment.ranks, sh_segment_bytes(&b->segment), &fd));
+        SH_TRY(sh_segment_create(b->r->mesh, b->segment.ranks, sh_program_segment_bytes(&b->segment), &fd));
     }
-    rc = b->r->device->arena_create(b->own_bytes, sh_segment_bytes(&b->segment), fd, &b->arena);
+    rc = b->r->device->arena_create(b->own_bytes, sh_program_segment_bytes(&b->segment), fd, &b->arena);
     if (fd >= 0)
         close(fd);
     SH_TRY(sh_agree(rc));
@@ -173,7 +173,7 @@ static sh_rc open_memory(struct bench *b)
     if (b->segment.ranks) {
         char *base = b->arena + b->own_bytes;
         struct sh_comm_segment w = {.base = base,
-                                    .peers = base + sh_segment_peer_at(&b->segment, 0),
+                                    .peers = base + sh_program_segment_peer_at(&b->segment, 0),
                                     .peer_bytes = b->segment.peer_bytes,
                                     .ranks = b->segment.ranks,
                                     .rank = b->segment.rank};
@@ -183,7 +183,7 @@ static sh_rc open_memory(struct bench *b)
     sh_rate_touch(b->r->device, b->queue, b->arena, b->own_bytes);
     if (b->segment.ranks)
         sh_rate_touch(b->r->device, b->queue,
-                      b->arena + b->own_bytes + sh_segment_peer_at(&b->segment, b->segment.rank),
+                      b->arena + b->own_bytes + sh_program_segment_peer_at(&b->segment, b->segment.rank),
                       b->segment.peer_bytes);
     return sh_rate_open(b->r->device, b->r->threads, b->max_bytes, &b->rate);
 }
@@ -258,14 +258,14 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
 {
     char *own = b->arena, *other = b->arena + b->own_bytes / OPERANDS, *base = b->arena + b->own_bytes;
     bool shared = b->segment.ranks > 0 && !t->plain;
-    char *peer = shared ? base + sh_segment_peer_at(&b->segment, b->segment.rank) : own;
+    char *peer = shared ? base + sh_program_segment_peer_at(&b->segment, b->segment.rank) : own;
     int index = sh_group_index(&b->r->mesh->shape, t->group->axes);
 
     /* Elements of a rank's part. */
     coll->count = t->elems / size_of(b, t->group);
     if (t->coll->kind == SH_OP_ALL_GATHER) {
         coll->recv =
-            shared && is_shard(b, t->group) ? base + sh_segment_group_at(&b->segment, b->segment.rank) : other;
+            shared && is_shard(b, t->group) ? base + sh_program_segment_group_at(&b->segment, b->segment.rank) : other;
         coll->send = (char *)coll->recv + index * coll->count * (int64_t)sizeof(float);
     } else if (t->coll->kind == SH_OP_REDUCE_SCATTER) {
         coll->send = peer;
@@ -393,7 +393,7 @@ static void close_all(struct bench *b)
         sh_comm_destroy(b->comm);
     if (b->arena) {
         b->r->device->queue_destroy(b->queue);
-        b->r->device->arena_destroy(b->arena, b->own_bytes + sh_segment_bytes(&b->segment));
+        b->r->device->arena_destroy(b->arena, b->own_bytes + sh_program_segment_bytes(&b->segment));
     }
     sh_run_close(b->r);
     sh_bench_list_free(&b->list);

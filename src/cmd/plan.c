@@ -132,7 +132,7 @@ static void print_memory(const struct plan *l)
     for (int i = 0; i < SH_MEM_KINDS; i++) {
         sum += bytes[i];
         if (bytes[i])
-            printf("  %-34s %20lld  %12s\n", sh_mem_name((enum sh_mem)i), (long long)bytes[i],
+            printf("  %-34s %20lld  %12s\n", sh_program_mem_name((enum sh_mem)i), (long long)bytes[i],
                    sh_str_bytes(bytes[i], text));
     }
     if (l->p->arena_bytes != sum)

@@ -75,6 +75,7 @@ struct sh_comm_item *sh_comm_item(struct sh_comm *c, int64_t ticket);
 int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll);
 bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket);
 void sh_comm_set_complete(struct sh_comm *c, int64_t ticket); /* wakes the caller */
+void sh_comm_wait_locked(struct sh_comm *c, int64_t ticket);  /* gives the lock back while it waits */
 
 /* The collective over a group of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). */
 void sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue);

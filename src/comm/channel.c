@@ -99,3 +99,12 @@ sh_rc sh_channel_begin(struct sh_channel *ch)
     ch->algo = algos[i];
     return ch->algo->begin(ch);
 }
+
+struct sh_channel *sh_channel_oldest(struct sh_channel *ch, int n)
+{
+    struct sh_channel *oldest = NULL;
+    for (int i = 0; i < n; i++)
+        if (ch[i].current != 0 && (oldest == NULL || ch[i].start_ns < oldest->start_ns))
+            oldest = &ch[i];
+    return oldest;
+}

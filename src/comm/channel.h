@@ -77,4 +77,7 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
 /* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);
 
+/* Of n channels the one whose running collective began first; NULL: none runs. */
+struct sh_channel *sh_channel_oldest(struct sh_channel *ch, int n);
+
 #endif

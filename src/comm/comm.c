@@ -117,13 +117,6 @@ sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *o
     return SH_OK;
 }
 
-/* With the lock held, which pthread_cond_wait() gives back while it waits. */
-static void wait_until_complete(struct sh_comm *c, int64_t ticket)
-{
-    while (!sh_comm_is_complete(c, ticket))
-        pthread_cond_wait(&c->done, &c->lock);
-}
-
 /* Waits for all that was started: buffers of collectives belong to the caller, who frees them next. */
 void sh_comm_destroy(struct sh_comm *c)
 {
@@ -140,12 +133,6 @@ void sh_comm_destroy(struct sh_comm *c)
 const char *sh_comm_name(const struct sh_comm *c)
 {
     return c->ops->name;
-}
-
-const char *sh_comm_group_name(const struct sh_comm *c, sh_group group)
-{
-    int row = sh_program_find_group(c->opt.groups, c->opt.n_groups, group);
-    return row == SH_NONE ? "unknown" : c->opt.groups[row].name;
 }
 
 void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
@@ -194,7 +181,7 @@ sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *tick
     SH_TRY(check(c, coll));
     pthread_mutex_lock(&c->lock);
     /* whose place the new one takes */
-    wait_until_complete(c, c->newest + 1 - (coll->queue ? SH_COMM_ON_DEVICE : c->capacity));
+    sh_comm_wait_locked(c, c->newest + 1 - (coll->queue ? SH_COMM_ON_DEVICE : c->capacity));
     int64_t new = sh_comm_push(c, coll);
     sh_rc rc = coll->queue ? launch(c, sh_comm_item(c, new)) : SH_OK;
     if (rc == SH_OK) {
@@ -210,15 +197,6 @@ sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue)
 {
     SH_REQUIRE(ticket > 0 && ticket <= c->newest && queue);
     return c->ops->join ? c->ops->join(c, ticket, queue) : SH_OK;
-}
-
-sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket)
-{
-    SH_REQUIRE(ticket > 0 && ticket <= c->newest);
-    pthread_mutex_lock(&c->lock);
-    wait_until_complete(c, ticket);
-    pthread_mutex_unlock(&c->lock);
-    return SH_OK;
 }
 
 /* False: the ticket was never given, or its record has been overwritten. */

@@ -28,7 +28,7 @@ static sh_rc start_thread(struct sh_mpi *m)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int err = pthread_create(&m->thread, NULL, sh_progress_main, m);
+    int err = pthread_create(&m->thread, NULL, sh_mpi_run, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (err != 0)
         return sh_fail(SH_E_MEMORY, "cannot create the communication thread: %s", strerror(err));
@@ -106,7 +106,7 @@ static void give_mpi(struct sh_mpi *m)
     pthread_cond_signal(&m->c->work);
 }
 
-void sh_progress_lend_mpi(struct sh_mpi *m)
+void sh_mpi_lend(struct sh_mpi *m)
 {
     pthread_mutex_lock(&m->c->lock);
     give_mpi(m);
@@ -115,7 +115,7 @@ void sh_progress_lend_mpi(struct sh_mpi *m)
 
 /* The caller cannot report by itself, as it may be in the middle of a collective: the progress thread tells the others
  * and ends the job. */
-void sh_progress_fail(struct sh_mpi *m, sh_rc rc)
+void sh_mpi_fail(struct sh_mpi *m, sh_rc rc)
 {
     pthread_mutex_lock(&m->c->lock);
     snprintf(m->failure, sizeof m->failure, "%s", sh_error_text());

@@ -88,7 +88,7 @@ static sh_rc nccl_failed(const char *what, ncclResult_t rc, ncclComm_t comm)
 static void must(const struct sh_comm *c, ncclResult_t rc, const char *what, ncclComm_t comm)
 {
     if (rc != ncclSuccess)
-        sh_progress_fail(c->backend, nccl_failed(what, rc, comm));
+        sh_mpi_fail(c->backend, nccl_failed(what, rc, comm));
 }
 
 /* `blocking`: a call returns when it is done, so the stay tells how long. */
@@ -136,7 +136,7 @@ static sh_rc make_world(struct sh_comm *c)
     leave();
     SH_TRY(sh_agree(rc == ncclSuccess ? SH_OK : nccl_failed("ncclGetUniqueId", rc, NULL)));
     SH_TRY(sh_mesh_bcast(&id, sizeof id, 0));
-    sh_progress_lend_mpi(c->backend);
+    sh_mpi_lend(c->backend);
     enter(what);
     rc = sh_nccl.ncclCommInitRankConfig(&state.world, c->mesh->world, id, c->mesh->rank, &config);
     leave();
@@ -258,7 +258,7 @@ static sh_rc use_all_once(struct sh_comm *c)
     char *memory = NULL;
 
     SH_TRY(sh_agree(c->opt.device->arena_create(bytes, 0, -1, &memory)));
-    sh_progress_lend_mpi(c->backend);
+    sh_mpi_lend(c->backend);
     for (int i = 0; i < state.n_made; i++)
         use_once(c, &state.made[i], memory);
     c->opt.device->arena_destroy(memory, bytes);
@@ -300,7 +300,7 @@ static sh_rc create(struct sh_comm *c)
         pose_as_hosts(c);
     state = (struct nccl){0};
     SH_TRY(sh_comm_mpi.create(c));
-    sh_progress_lend_mpi(c->backend);
+    sh_mpi_lend(c->backend);
     rc = connect(c);
     if (rc == SH_OK)
         return SH_OK;
@@ -330,7 +330,7 @@ static void destroy(struct sh_comm *c)
 {
     int n = state.n_made;
 
-    sh_progress_lend_mpi(c->backend);
+    sh_mpi_lend(c->backend);
     enter("closing");
     state.n_made = 0; /* they are nobody else's from here on */
     leave();

@@ -111,24 +111,13 @@ static sh_rc advance_all(struct sh_mpi *m, bool *moved)
     return sh_stall_look(m);
 }
 
-struct sh_channel *sh_progress_oldest(struct sh_mpi *m)
-{
-    struct sh_channel *oldest = NULL;
-    for (int i = 0; i < m->n_channels; i++) {
-        struct sh_channel *ch = &m->channel[i];
-        if (ch->current != 0 && (oldest == NULL || ch->start_ns < oldest->start_ns))
-            oldest = ch;
-    }
-    return oldest;
-}
-
 /* Launched by the device's own library: MPI has no part in it. */
 static bool is_on_device(const struct sh_comm_item *item)
 {
     return item->events != NULL && item->stage == NULL;
 }
 
-bool sh_progress_only_on_device(const struct sh_mpi *m)
+bool sh_mpi_only_on_device(const struct sh_mpi *m)
 {
     for (int i = 0; i < m->n_channels; i++) {
         const struct sh_channel *ch = &m->channel[i];
@@ -146,7 +135,7 @@ static void back_off(struct sh_mpi *m)
     int64_t idle = sh_now_ns() - m->idle_since_ns;
     if (!any_open(m->c)) {
         sleep_until_work(m->c, IDLE_NS);
-    } else if (sh_progress_only_on_device(m)) {
+    } else if (sh_mpi_only_on_device(m)) {
         sleep_until_work(m->c, SLEEP_MAX_NS);
     } else if (idle < YIELD_NS) {
         pthread_mutex_unlock(&m->c->lock);
@@ -160,7 +149,7 @@ static void back_off(struct sh_mpi *m)
 }
 
 /* The thread's body: it works while there is work, then backs off, and parks when the main thread wants MPI. */
-void *sh_progress_main(void *arg)
+void *sh_mpi_run(void *arg)
 {
     struct sh_mpi *m = arg;
     struct sh_comm *c = m->c;

@@ -2,7 +2,7 @@
  *
  * Who calls MPI: while tickets are open, the progress thread only. When none is, it still answers questions of other ranks
  * (watch), until the caller takes MPI back; `main_owns` asks for it, `parked` says that the thread has let go. The next
- * start hands MPI over again, or sh_progress_lend_mpi(). So there is never more than one thread in MPI. */
+ * start hands MPI over again, or sh_mpi_lend(). So there is never more than one thread in MPI. */
 #ifndef SH_COMM_PROGRESS_H
 #define SH_COMM_PROGRESS_H
 
@@ -60,32 +60,30 @@ struct sh_mpi {
 };
 
 /* The body of the thread; arg: struct sh_mpi. */
-void *sh_progress_main(void *arg);
+void *sh_mpi_run(void *arg);
 
 /* Let the progress thread have MPI while the caller is about to be in a library that waits for peers by other ways; any
  * function of mesh.h takes it back (mpi.c). */
-void sh_progress_lend_mpi(struct sh_mpi *m);
+void sh_mpi_lend(struct sh_mpi *m);
 
 /* A failure of the caller that peers may not have, who then wait for this rank in a place that they cannot leave. Of all
  * ranks that fail at once, one says so; the job ends. The error's text is the calling thread's. */
-void sh_progress_fail(struct sh_mpi *m, sh_rc rc) __attribute__((noreturn));
+void sh_mpi_fail(struct sh_mpi *m, sh_rc rc) __attribute__((noreturn));
 
 /* Messages between the ranks' watches (watch.c). open and close are collective over the job; the others are called by
  * the progress thread and never wait. */
 sh_rc sh_watch_open(struct sh_mpi *m);
 void sh_watch_close(struct sh_mpi *m);
 sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank);
-sh_rc sh_watch_read(struct sh_mpi *m); /* all that has come; asks are answered and passed to sh_stall_asked() */
+/* Reads all that has come. Questions are answered and then passed to `asked`. */
+typedef sh_rc sh_watch_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from);
+sh_rc sh_watch_read(struct sh_mpi *m, sh_watch_asked *asked);
 
 /* Look for questions, answers and collectives that take too long; fails when one does (stall.c). Cheap when called
  * often: it looks every few milliseconds only. */
 sh_rc sh_stall_look(struct sh_mpi *m);
-sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from);
 
 /* Whether all that is open, and comes to the front of its channel next, is done by GPUs without MPI. With the lock held. */
-bool sh_progress_only_on_device(const struct sh_mpi *m);
-
-/* The channel whose running collective began first; NULL: none runs (progress.c). */
-struct sh_channel *sh_progress_oldest(struct sh_mpi *m);
+bool sh_mpi_only_on_device(const struct sh_mpi *m);
 
 #endif

@@ -43,6 +43,27 @@ void sh_comm_set_complete(struct sh_comm *c, int64_t ticket)
     pthread_cond_broadcast(&c->done);
 }
 
+void sh_comm_wait_locked(struct sh_comm *c, int64_t ticket)
+{
+    while (!sh_comm_is_complete(c, ticket))
+        pthread_cond_wait(&c->done, &c->lock);
+}
+
+sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket)
+{
+    SH_REQUIRE(ticket > 0 && ticket <= c->newest);
+    pthread_mutex_lock(&c->lock);
+    sh_comm_wait_locked(c, ticket);
+    pthread_mutex_unlock(&c->lock);
+    return SH_OK;
+}
+
+const char *sh_comm_group_name(const struct sh_comm *c, sh_group group)
+{
+    int row = sh_program_find_group(c->opt.groups, c->opt.n_groups, group);
+    return row == SH_NONE ? "unknown" : c->opt.groups[row].name;
+}
+
 static double ms_before(int64_t now, int64_t then)
 {
     return (double)(now - then) * 1e-6;

@@ -55,7 +55,7 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
 
 /* A question of another rank. Who has passed that collective has nothing to find out; who waits in another one begins
  * to ask there. */
-sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
+static sh_rc take_question(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
 {
     struct sh_channel *ch = &m->channel[ask->channel];
     write_flight(m);
@@ -66,14 +66,14 @@ sh_rc sh_stall_asked(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
     if (ask->told || m->watch.channel != NULL || ch->entered > ask->sequence)
         return SH_OK;
     bool in_it = ch->current != 0 && ch->entered == ask->sequence;
-    struct sh_channel *waits = in_it ? ch : sh_progress_oldest(m);
+    struct sh_channel *waits = in_it ? ch : sh_channel_oldest(m->channel, m->n_channels);
     return waits != NULL ? begin(m, waits) : SH_OK;
 }
 
 /* Only the oldest collective is looked at: the others wait behind it, or with it. */
 static sh_rc find_overdue(struct sh_mpi *m)
 {
-    struct sh_channel *oldest = sh_progress_oldest(m);
+    struct sh_channel *oldest = sh_channel_oldest(m->channel, m->n_channels);
     if (oldest == NULL || sh_now_ns() - oldest->start_ns < SECONDS(m->c->opt.timeout_seconds))
         return SH_OK;
     return begin(m, oldest);
@@ -167,7 +167,7 @@ static sh_rc tell_all(struct sh_mpi *m)
         if (r != m->c->mesh->rank)
             SH_TRY(sh_watch_send_ask(m, r));
     for (int i = 0; i < TELL_TURNS; i++) {
-        SH_TRY(sh_watch_read(m));
+        SH_TRY(sh_watch_read(m, take_question));
         usleep(TELL_TURN_US);
     }
     return SH_OK;
@@ -179,7 +179,7 @@ static sh_rc stay_quiet(struct sh_mpi *m)
     int64_t until = sh_now_ns() + QUIET_NS;
 
     while (sh_now_ns() < until) {
-        SH_TRY(sh_watch_read(m));
+        SH_TRY(sh_watch_read(m, take_question));
         usleep(TELL_TURN_US);
     }
     return SH_OK;
@@ -190,7 +190,7 @@ static sh_rc stay_quiet(struct sh_mpi *m)
 static sh_rc take_turn(struct sh_mpi *m)
 {
     write_flight(m);
-    SH_TRY(sh_watch_read(m));
+    SH_TRY(sh_watch_read(m, take_question));
     if (sh_now_ns() < m->watch.quiet_until_ns)
         SH_TRY(stay_quiet(m));
     SH_TRY(tell_all(m));
@@ -265,7 +265,7 @@ sh_rc sh_stall_look(struct sh_mpi *m)
     if (sh_now_ns() < w->next_look_ns)
         return SH_OK;
     w->next_look_ns = sh_now_ns() + LOOK_NS;
-    SH_TRY(sh_watch_read(m));
+    SH_TRY(sh_watch_read(m, take_question));
     char text[sizeof m->failure];
     sh_rc rc = find_failure(m, text);
     if (rc != SH_OK)

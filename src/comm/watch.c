@@ -74,7 +74,7 @@ static sh_rc find_slot(struct sh_watch *w, int *slot)
 /* What this rank does: it waits in another collective, or what the caller noted last. */
 static void describe_self(struct sh_mpi *m, struct sh_watch_answer *a)
 {
-    const struct sh_channel *in = sh_progress_oldest(m);
+    const struct sh_channel *in = sh_channel_oldest(m->channel, m->n_channels);
     a->step = atomic_load_explicit(&m->c->step, memory_order_relaxed);
     a->waits = in != NULL && a->entered < a->ask.sequence;
     if (a->waits)
@@ -96,7 +96,7 @@ static sh_rc answer(struct sh_mpi *m, const struct sh_watch_ask *ask, int to, in
 }
 
 /* *taken false: there is no room for the answer now, and the question stays in MPI's queue. */
-static sh_rc take_ask(struct sh_mpi *m, int from, bool *taken)
+static sh_rc take_ask(struct sh_mpi *m, int from, sh_watch_asked *asked, bool *taken)
 {
     int slot;
     SH_TRY(find_slot(&m->watch, &slot));
@@ -106,7 +106,7 @@ static sh_rc take_ask(struct sh_mpi *m, int from, bool *taken)
     struct sh_watch_ask ask;
     SH_MPI(MPI_Recv(&ask, (int)sizeof ask, MPI_BYTE, from, TAG_ASK, m->watch.comm, MPI_STATUS_IGNORE));
     SH_TRY(answer(m, &ask, from, slot));
-    return sh_stall_asked(m, &ask, from);
+    return asked(m, &ask, from);
 }
 
 static bool is_about(const struct sh_watch_ask *a, const struct sh_watch_ask *b)
@@ -126,7 +126,7 @@ static sh_rc take_answer(struct sh_mpi *m, int from)
 }
 
 /* All messages that are there; never waits. */
-sh_rc sh_watch_read(struct sh_mpi *m)
+sh_rc sh_watch_read(struct sh_mpi *m, sh_watch_asked *asked)
 {
     for (;;) {
         int there = 0;
@@ -136,7 +136,7 @@ sh_rc sh_watch_read(struct sh_mpi *m)
         if (!there)
             return SH_OK;
         if (status.MPI_TAG == TAG_ASK)
-            SH_TRY(take_ask(m, status.MPI_SOURCE, &taken));
+            SH_TRY(take_ask(m, status.MPI_SOURCE, asked, &taken));
         else
             SH_TRY(take_answer(m, status.MPI_SOURCE));
         if (!taken)

@@ -16,13 +16,6 @@ void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, c
 /* CUDA's current device belongs to a thread; this is the one of the process, for threads that attach later. */
 static int device_index = -1;
 
-void sh_cuda_must(cudaError_t rc, const char *what)
-{
-    if (rc != cudaSuccess)
-        sh_stop(sh_fail(SH_E_BUG, "GPU %d: %s: %s (%s)", device_index, what, cudaGetErrorString(rc),
-                        cudaGetErrorName(rc)));
-}
-
 /* A driver that is missing and a node without GPUs are different reasons, and the message says which it is. */
 static int count(char why[256])
 {
@@ -62,8 +55,8 @@ static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
                        cudaGetErrorString(cudaGetLastError()));
     device_index = node_rank % n;
     SH_TRY(describe(device_index, info));
-    SH_TRY(sh_cuda_copy_open());
-    sh_cuda_event_open();
+    SH_TRY(sh_cudart_copy_open());
+    sh_cudart_event_open();
     return SH_OK;
 }
 
@@ -72,15 +65,15 @@ static void close_gpu(void)
 {
     if (device_index < 0)
         return;
-    sh_cuda_event_close();
-    sh_cuda_copy_close();
+    sh_cudart_event_close();
+    sh_cudart_copy_close();
     device_index = -1;
 }
 
 /* A new thread begins with device 0 whatever the process uses. */
 static void attach(void)
 {
-    sh_cuda_must(cudaSetDevice(device_index), "use it in another thread");
+    sh_cudart_must(cudaSetDevice(device_index), "use it in another thread");
 }
 
 /* Of all processes on that GPU: the driver tells only what is free. */
@@ -88,7 +81,7 @@ static int64_t used_bytes(void)
 {
     size_t free_bytes, all;
 
-    sh_cuda_must(cudaMemGetInfo(&free_bytes, &all), "ask for its memory");
+    sh_cudart_must(cudaMemGetInfo(&free_bytes, &all), "ask for its memory");
     return (int64_t)(all - free_bytes);
 }
 
@@ -107,8 +100,8 @@ static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, 
         return sh_fail(SH_E_MEMORY, "the arena of %s cannot be allocated on GPU %d, which has %s free",
                        sh_str_bytes(bytes, text), device_index, sh_str_bytes((int64_t)free_bytes, left));
     }
-    sh_cuda_must(cudaMemset(p, 0, (size_t)bytes), "clear the arena");
-    sh_cuda_must(cudaDeviceSynchronize(), "clear the arena");
+    sh_cudart_must(cudaMemset(p, 0, (size_t)bytes), "clear the arena");
+    sh_cudart_must(cudaDeviceSynchronize(), "clear the arena");
     *arena = p;
     return SH_OK;
 }
@@ -117,7 +110,7 @@ static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, 
 static void arena_destroy(char *arena, int64_t bytes)
 {
     (void)bytes;
-    sh_cuda_must(cudaFree(arena), "free the arena");
+    sh_cudart_must(cudaFree(arena), "free the arena");
 }
 
 /* Pinned memory is locked in RAM; `ulimit -l` or the node's memory may refuse it, so this is no bug and has a class. */
@@ -137,7 +130,7 @@ static sh_rc host_create(int64_t bytes, char **memory)
 static void host_destroy(char *memory, int64_t bytes)
 {
     (void)bytes;
-    sh_cuda_must(cudaFreeHost(memory), "free pinned memory");
+    sh_cudart_must(cudaFreeHost(memory), "free pinned memory");
 }
 
 /* Urgent queues hold communication: where both could run, a kernel that others wait for goes first. */
@@ -146,8 +139,8 @@ static void *queue_create(bool urgent)
     cudaStream_t stream;
     int low, high;
 
-    sh_cuda_must(cudaDeviceGetStreamPriorityRange(&low, &high), "ask for priorities");
-    sh_cuda_must(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? high : low),
+    sh_cudart_must(cudaDeviceGetStreamPriorityRange(&low, &high), "ask for priorities");
+    sh_cudart_must(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? high : low),
                  "create a queue");
     return stream;
 }
@@ -155,7 +148,7 @@ static void *queue_create(bool urgent)
 /* Work that is still in the queue is completed; only the handle goes. */
 static void queue_destroy(void *queue)
 {
-    sh_cuda_must(cudaStreamDestroy(queue), "destroy a queue");
+    sh_cudart_must(cudaStreamDestroy(queue), "destroy a queue");
 }
 
 /* A kernel's fault shows only at the next synchronization; asked here, it becomes an error with the device's words. */
@@ -171,7 +164,7 @@ static sh_rc queue_check(void *queue)
 /* Waits, and at the same time renews the anchor of the clock, since the host stands still here anyway. */
 static void queue_drain(void *queue)
 {
-    sh_cuda_event_anchor(queue);
+    sh_cudart_event_anchor(queue);
 }
 
 #ifdef SH_CUDA_EMULATED
@@ -224,7 +217,7 @@ static sh_rc run(const struct sh_op_call *call, const char *label)
 static void copy(void *queue, void *to, const void *from, int64_t bytes)
 {
     if (bytes && to != from)
-        sh_cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, queue), "copy");
+        sh_cudart_must(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, queue), "copy");
 }
 
 const struct sh_device sh_device_cuda = {
@@ -246,14 +239,14 @@ const struct sh_device sh_device_cuda = {
     .queue_check = queue_check,
     .run = run,
     .copy = copy,
-    .put = sh_cuda_put,
-    .get = sh_cuda_get,
-    .event_create = sh_cuda_event_create,
-    .event_destroy = sh_cuda_event_destroy,
-    .event_mark = sh_cuda_event_mark,
-    .queue_after = sh_cuda_queue_after,
-    .event_is_done = sh_cuda_event_is_done,
-    .event_wait = sh_cuda_event_wait,
-    .event_ns = sh_cuda_event_ns,
-    .event_span_ns = sh_cuda_event_span_ns,
+    .put = sh_cudart_put,
+    .get = sh_cudart_get,
+    .event_create = sh_cudart_event_create,
+    .event_destroy = sh_cudart_event_destroy,
+    .event_mark = sh_cudart_event_mark,
+    .queue_after = sh_cudart_queue_after,
+    .event_is_done = sh_cudart_event_is_done,
+    .event_wait = sh_cudart_event_wait,
+    .event_ns = sh_cudart_event_ns,
+    .event_span_ns = sh_cudart_event_span_ns,
 };

@@ -15,17 +15,17 @@ static struct {
 static int newest;
 
 /* Pinned once for the life of the process: pinning takes milliseconds, which a step must not pay. */
-sh_rc sh_cuda_copy_open(void)
+sh_rc sh_cudart_copy_open(void)
 {
     for (int i = 0; i < PIECES; i++) {
         if (cudaMallocHost((void **)&piece[i].memory, PIECE_BYTES) != cudaSuccess)
             return sh_fail(SH_E_MEMORY, "no %d bytes of pinned host memory; see ulimit -l", PIECE_BYTES);
-        sh_cuda_must(cudaEventCreateWithFlags(&piece[i].used, cudaEventDisableTiming), "create an event");
+        sh_cudart_must(cudaEventCreateWithFlags(&piece[i].used, cudaEventDisableTiming), "create an event");
     }
     return SH_OK;
 }
 
-void sh_cuda_copy_close(void)
+void sh_cudart_copy_close(void)
 {
     for (int i = 0; i < PIECES; i++)
         if (piece[i].memory) {
@@ -39,15 +39,15 @@ void sh_cuda_copy_close(void)
 static int take(void)
 {
     newest = (newest + 1) % PIECES;
-    sh_cuda_must(cudaEventSynchronize(piece[newest].used), "wait for a copy");
+    sh_cudart_must(cudaEventSynchronize(piece[newest].used), "wait for a copy");
     return newest;
 }
 
 /* The event marks when the piece may be filled again; take() waits for it. */
 static void travel(int i, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind, void *queue)
 {
-    sh_cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, kind, queue), "copy");
-    sh_cuda_must(cudaEventRecord(piece[i].used, queue), "record an event");
+    sh_cudart_must(cudaMemcpyAsync(to, from, (size_t)bytes, kind, queue), "copy");
+    sh_cudart_must(cudaEventRecord(piece[i].used, queue), "record an event");
 }
 
 /* A large transfer goes in pieces; the last one is shorter. */
@@ -57,7 +57,7 @@ static int64_t next_bytes(int64_t left)
 }
 
 /* Returns when the last piece is filled, not when it has arrived: `host` is free again, the queue has the rest. */
-void sh_cuda_put(void *queue, void *device, const void *host, int64_t bytes)
+void sh_cudart_put(void *queue, void *device, const void *host, int64_t bytes)
 {
     for (int64_t at = 0, n; at < bytes; at += n) {
         int i = take();
@@ -77,7 +77,7 @@ static int begin_get(void *queue, const void *device, int64_t bytes)
     return i;
 }
 
-void sh_cuda_get(void *queue, void *host, const void *device, int64_t bytes)
+void sh_cudart_get(void *queue, void *host, const void *device, int64_t bytes)
 {
     const char *from = device;
     int ahead = bytes ? begin_get(queue, from, next_bytes(bytes)) : 0;
@@ -89,9 +89,9 @@ void sh_cuda_get(void *queue, void *host, const void *device, int64_t bytes)
         if (at + n < bytes)
             ahead = begin_get(queue, from + at + n, next_bytes(bytes - at - n));
         if (at + n < bytes)
-            sh_cuda_event_wait(piece[i].used);
+            sh_cudart_event_wait(piece[i].used);
         else
-            sh_cuda_event_rest(queue, piece[i].used);
+            sh_cudart_event_rest(queue, piece[i].used);
         memcpy((char *)host + at, piece[i].memory, (size_t)n);
     }
 }

@@ -16,26 +16,26 @@ static struct {
     int64_t ns;
 } anchor = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void sh_cuda_event_open(void)
+void sh_cudart_event_open(void)
 {
     for (int i = 0; i < 2; i++)
-        anchor.event[i] = sh_cuda_event_create(true);
-    sh_cuda_event_anchor(NULL);
+        anchor.event[i] = sh_cudart_event_create(true);
+    sh_cudart_event_anchor(NULL);
 }
 
-void sh_cuda_event_close(void)
+void sh_cudart_event_close(void)
 {
     for (int i = 0; i < 2; i++)
-        sh_cuda_event_destroy(anchor.event[i]);
+        sh_cudart_event_destroy(anchor.event[i]);
 }
 
 /* Two events in turn: the old anchor stays valid for another thread until the new one has happened. */
-void sh_cuda_event_anchor(void *queue)
+void sh_cudart_event_anchor(void *queue)
 {
     int next = !anchor.now;
 
-    sh_cuda_must(cudaEventRecord(anchor.event[next], queue), "record an event");
-    sh_cuda_must(cudaEventSynchronize(anchor.event[next]), "wait for a queue");
+    sh_cudart_must(cudaEventRecord(anchor.event[next], queue), "record an event");
+    sh_cudart_must(cudaEventSynchronize(anchor.event[next]), "wait for a queue");
     pthread_mutex_lock(&anchor.lock);
     anchor.ns = sh_now_ns();
     anchor.now = next;
@@ -43,73 +43,73 @@ void sh_cuda_event_anchor(void *queue)
 }
 
 /* The host is about to wait anyway: a new anchor costs nothing here, and `last` is in the same queue. */
-void sh_cuda_event_rest(void *queue, void *last)
+void sh_cudart_event_rest(void *queue, void *last)
 {
     if (sh_now_ns() - anchor.ns > OLD_NS)
-        sh_cuda_event_anchor(queue);
+        sh_cudart_event_anchor(queue);
     else
-        sh_cuda_event_wait(last);
+        sh_cudart_event_wait(last);
 }
 
 /* Events without times are cheaper; only traces need them timed. */
-void *sh_cuda_event_create(bool timed)
+void *sh_cudart_event_create(bool timed)
 {
     cudaEvent_t event;
 
-    sh_cuda_must(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+    sh_cudart_must(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
                  "create an event");
     return event;
 }
 
-void sh_cuda_event_destroy(void *event)
+void sh_cudart_event_destroy(void *event)
 {
     if (event)
         cudaEventDestroy(event);
 }
 
-void sh_cuda_event_mark(void *event, void *queue)
+void sh_cudart_event_mark(void *event, void *queue)
 {
-    sh_cuda_must(cudaEventRecord(event, queue), "record an event");
+    sh_cudart_must(cudaEventRecord(event, queue), "record an event");
 }
 
 /* The host does not wait: the order is kept by the GPU. */
-void sh_cuda_queue_after(void *queue, void *event)
+void sh_cudart_queue_after(void *queue, void *event)
 {
-    sh_cuda_must(cudaStreamWaitEvent(queue, event, 0), "let a queue wait for an event");
+    sh_cudart_must(cudaStreamWaitEvent(queue, event, 0), "let a queue wait for an event");
 }
 
 /* Never waits: the communication's thread asks in a loop. */
-bool sh_cuda_event_is_done(void *event)
+bool sh_cudart_event_is_done(void *event)
 {
     cudaError_t rc = cudaEventQuery(event);
 
     if (rc == cudaErrorNotReady)
         cudaGetLastError(); /* some runtimes keep it, and the next launch would take it for its own */
     else
-        sh_cuda_must(rc, "ask for an event");
+        sh_cudart_must(rc, "ask for an event");
     return rc == cudaSuccess;
 }
 
-void sh_cuda_event_wait(void *event)
+void sh_cudart_event_wait(void *event)
 {
-    sh_cuda_must(cudaEventSynchronize(event), "wait for an event");
+    sh_cudart_must(cudaEventSynchronize(event), "wait for an event");
 }
 
-int64_t sh_cuda_event_span_ns(void *begin, void *end)
+int64_t sh_cudart_event_span_ns(void *begin, void *end)
 {
     float ms;
 
-    sh_cuda_must(cudaEventElapsedTime(&ms, begin, end), "time an event");
+    sh_cudart_must(cudaEventElapsedTime(&ms, begin, end), "time an event");
     return (int64_t)((double)ms * 1e6);
 }
 
 /* Under the lock, else event and time could be of two different anchors. */
-int64_t sh_cuda_event_ns(void *event)
+int64_t sh_cudart_event_ns(void *event)
 {
     int64_t ns;
 
     pthread_mutex_lock(&anchor.lock);
-    ns = anchor.ns + sh_cuda_event_span_ns(anchor.event[anchor.now], event);
+    ns = anchor.ns + sh_cudart_event_span_ns(anchor.event[anchor.now], event);
     pthread_mutex_unlock(&anchor.lock);
     return ns;
 }

@@ -35,7 +35,7 @@ static sh_rc write_open_file(int fd, const char *path, const char *piece, double
 static sh_rc write_file(const struct sh_doctor *d, double *speed)
 {
     char *name = sh_strfmt("doctor-writes-%d", d->mesh->node), *path = sh_path_join(d->folder, name);
-    char *temp = sh_file_temp_name(path), *piece = sh_calloc(PIECE_BYTES, 1);
+    char *temp = sh_output_temp_name(path), *piece = sh_calloc(PIECE_BYTES, 1);
     sh_rc rc;
     int fd;
 

@@ -88,7 +88,7 @@ static void share_segment(const struct sh_exec *e)
     const struct sh_segment *w = &e->p->segment;
     char *base = e->at.tier[0] + e->p->own_bytes;
     struct sh_comm_segment segment = {.base = base,
-                                    .peers = base + sh_segment_peer_at(w, 0),
+                                    .peers = base + sh_program_segment_peer_at(w, 0),
                                     .peer_bytes = w->peer_bytes,
                                     .ranks = w->ranks,
                                     .rank = w->rank};
@@ -102,7 +102,7 @@ static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd)
     const struct sh_tier *tier = &e->p->tiers[i];
 
     if (tier->kind == SH_TIER_DEVICE)
-        return e->device->arena_create(tier->bytes, sh_segment_bytes(&e->p->segment), segment_fd, &e->at.tier[i]);
+        return e->device->arena_create(tier->bytes, sh_program_segment_bytes(&e->p->segment), segment_fd, &e->at.tier[i]);
     return tier->bytes ? e->device->host_create(tier->bytes, &e->at.tier[i]) : SH_OK;
 }
 
@@ -112,7 +112,7 @@ static void close_tiers(struct sh_exec *e)
         const struct sh_tier *tier = &e->p->tiers[i];
 
         if (e->at.tier[i] && tier->kind == SH_TIER_DEVICE)
-            e->device->arena_destroy(e->at.tier[i], tier->bytes + sh_segment_bytes(&e->p->segment));
+            e->device->arena_destroy(e->at.tier[i], tier->bytes + sh_program_segment_bytes(&e->p->segment));
         else if (e->at.tier[i])
             e->device->host_destroy(e->at.tier[i], tier->bytes);
     }

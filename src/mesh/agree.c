@@ -6,12 +6,6 @@
 #include <limits.h>
 #include <stdio.h>
 
-void sh_mesh_world(int *rank, int *world)
-{
-    MPI_Comm_rank(MPI_COMM_WORLD, rank);
-    MPI_Comm_size(MPI_COMM_WORLD, world);
-}
-
 /* A failed agreement cannot be agreed on: this rank takes the job down. */
 static void stop_when_failed(sh_rc rc)
 {

@@ -36,6 +36,12 @@ void sh_mesh_own_mpi(void)
         take_mpi(take_mpi_arg);
 }
 
+void sh_mesh_world(int *rank, int *world)
+{
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, world);
+}
+
 sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc)
 {
     if (mpi_rc == MPI_SUCCESS)

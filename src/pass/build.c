@@ -1,7 +1,5 @@
 #include "src/pass/build.h"
 
-#include "src/base/str.h"
-
 #include <string.h>
 
 /* A row of the list of passes. `training`: it is left out of micro-steps that are only evaluated. */
@@ -50,43 +48,11 @@ sh_rc sh_pass_micro_step(const struct sh_build *b, bool training, struct sh_prog
     return run(b, 0, find("shard") - 1, training, *out);
 }
 
-/* Kinds of memory that take 1 % of the arena or more: smaller ones would not help a user who has to save. */
-static const char *what_takes_it(const struct sh_program *p, char *text, size_t size)
-{
-    int64_t bytes[SH_MEM_KINDS];
-    char one[SH_STR_SHORT];
-    size_t n = 0;
-
-    text[0] = '\0';
-    sh_pass_memory(p, bytes);
-    for (int i = 0; i < SH_MEM_KINDS; i++)
-        if (bytes[i] * 100 >= p->arena_bytes)
-            n += (size_t)snprintf(text + n, size - n, "%s%s %s", n ? ", " : "", sh_mem_name(i),
-                                  sh_str_bytes(bytes[i], one));
-    return text;
-}
-
-/* Only a whole plan knows its arena, so the limit is compared at the end. The error names what takes the memory, and
- * what would help. */
-static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
-{
-    char text[768], cures[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
-
-    if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
-        return SH_OK;
-    return sh_fail(SH_E_MEMORY,
-                   "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s)%s",
-                   sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
-                   b->fit ? " at least, whatever is recomputed" : "",
-                   sh_str_bytes(b->limit_bytes, limit), what_takes_it(p, text, sizeof text),
-                   sh_pass_cures(b, p->arena_bytes, cures));
-}
-
 /* For `sherd plan --after PASS`. Passes before shard work on the micro-step alone, so their result is shown as such;
  * later ones need all before. */
 sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh_program **out)
 {
-    int last = find(after), shard = find("shard");
+    int last = after ? find(after) : PASSES - 1, shard = find("shard");
     sh_rc rc;
 
 #define NAME(name, training) " " #name
@@ -104,8 +70,3 @@ sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh
     return rc;
 }
 
-sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
-{
-    SH_TRY(sh_pass_build_until(b, passes[PASSES - 1].name, out));
-    return within_limit(b, *out);
-}

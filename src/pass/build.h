@@ -44,7 +44,7 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
 /* All passes. Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);
 
-/* As far as the pass `after`, whatever the limit: before shard the program is one micro-step, without sections.
+/* As far as the pass `after` (NULL: all), whatever the limit: before shard the program is one micro-step, without sections.
  * Errors: SH_E_USAGE for a pass that is not there; those of the passes. */
 sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh_program **out);
 

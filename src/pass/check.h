@@ -15,7 +15,7 @@ struct sh_check {
     int *makes, *sends;   /* [tensors] by storage root: collectives under way that write it, that read it */
 };
 
-/* Operation i of the section. */
+/* Operation i of the section (check_report.c). */
 const struct sh_op *sh_check_op(const struct sh_check *c, int i);
 
 /* SH_E_BUG that names section and operation. */

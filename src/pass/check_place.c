@@ -159,7 +159,7 @@ static sh_rc overlap(const struct sweep *s, int i)
 static sh_rc check_inside(const struct sweep *s)
 {
     for (int i = 0; i < s->n; i++)
-        if (begin_of(s, i) < 0 || end_of(s, i) > s->c->p->own_bytes + sh_segment_bytes(&s->c->p->segment))
+        if (begin_of(s, i) < 0 || end_of(s, i) > s->c->p->own_bytes + sh_program_segment_bytes(&s->c->p->segment))
             return sh_fail(SH_E_BUG, "program check: %s lies outside of the arena", s->c->p->tensors[s->list[i]].name);
     return SH_OK;
 }

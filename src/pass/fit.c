@@ -34,8 +34,7 @@ static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
 
     if (!l->bytes[level]) {
         trial.recompute = of_level(trial.model.n_layers, level);
-        trial.limit_bytes = 0;
-        SH_TRY(sh_pass_build(&trial, &p));
+        SH_TRY(sh_pass_build_until(&trial, NULL, &p));
         l->bytes[level] = p->arena_bytes;
         sh_program_destroy(p);
     }
@@ -144,8 +143,7 @@ sh_rc sh_pass_widen(struct sh_build *b, int64_t *most)
         if (wider[i] > *most || wider[i] > all || wider[i] <= before)
             continue;
         trial.batch.chunk_rows = wider[i];
-        trial.limit_bytes = 0;
-        SH_TRY(sh_pass_build(&trial, &p));
+        SH_TRY(sh_pass_build_until(&trial, NULL, &p));
         fits = p->arena_bytes <= b->limit_bytes;
         sh_program_destroy(p);
         if (!fits)

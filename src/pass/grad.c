@@ -48,7 +48,7 @@ static int fresh(struct grad *g, int t)
 /* Attributes are copied only where both kinds use the same ones. */
 static struct sh_op backward_op(const struct grad *g, enum sh_op_kind kind)
 {
-    struct sh_op op = sh_op_make(kind);
+    struct sh_op op = sh_program_op(kind);
 
     if (sh_op_info(kind)->attrs == sh_op_info(g->fwd.kind)->attrs)
         op.attr = g->fwd.attr;

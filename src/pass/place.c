@@ -204,8 +204,8 @@ static sh_rc place_spaces(struct place *pl)
         w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
         w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
         SH_TRY(check_segment(p));
-        at[SH_SPACE_GROUP] = p->own_bytes + sh_segment_group_at(w, w->rank);
-        at[SH_SPACE_PEERS] = p->own_bytes + sh_segment_peer_at(w, w->rank);
+        at[SH_SPACE_GROUP] = p->own_bytes + sh_program_segment_group_at(w, w->rank);
+        at[SH_SPACE_PEERS] = p->own_bytes + sh_program_segment_peer_at(w, w->rank);
     }
     for (int t = 0; t < p->n_tensors; t++) {
         if (p->tensors[t].base != SH_NONE)

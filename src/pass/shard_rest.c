@@ -14,7 +14,7 @@ void sh_shard_op(struct sh_program *p, struct sh_op op)
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                         int in, int out, int after, enum sh_phase phase)
 {
-    struct sh_op op = sh_op_make(kind), wait = sh_op_make(SH_OP_WAIT);
+    struct sh_op op = sh_program_op(kind), wait = sh_program_op(SH_OP_WAIT);
     int index = p->sections[p->n_sections - 1].n_ops;
 
     op.stream = stream;
@@ -89,7 +89,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
 {
     for (int i = 0; i < out->n_units; i++) {
         const struct sh_unit *u = &out->units[i];
-        struct sh_op op = sh_op_make(SH_OP_SUMSQ);
+        struct sh_op op = sh_program_op(SH_OP_SUMSQ);
         struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
         int64_t n;
 
@@ -107,7 +107,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
 /* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks. */
 void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
-    struct sh_op round = sh_op_make(SH_OP_EXACT_ROUND);
+    struct sh_op round = sh_program_op(SH_OP_EXACT_ROUND);
 
     sh_program_add_section(out, SH_SECTION_NORM, 1);
     square_units(opt, out);
@@ -149,7 +149,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
         const struct sh_unit *u = &out->units[i];
-        struct sh_op op = sh_op_make(opt->optim->op);
+        struct sh_op op = sh_program_op(opt->optim->op);
 
         op.in[0] = u->grad_shard;
         op.out[0] = u->compute;

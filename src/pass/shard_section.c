@@ -152,7 +152,7 @@ static void open_interval(struct shard *s, const struct interval *v)
 static void keep_secondary(struct shard *s, const struct interval *v)
 {
     int64_t chunk = inner_chunk(s, v->unit);
-    struct sh_op copy = sh_op_make(SH_OP_COPY);
+    struct sh_op copy = sh_program_op(SH_OP_COPY);
 
     s->secondary[v->unit] = flat(s, SH_MEM_PARAM, s->out->act, chunk, v->unit, "secondary");
     copy.in[0] = sh_shard_view(s->out, s->full[v->unit], chunk * inner_index(s), 1, &chunk,
@@ -167,7 +167,7 @@ static void keep_secondary(struct shard *s, const struct interval *v)
  * first. */
 static void close_interval(struct shard *s, const struct interval *v)
 {
-    struct sh_op release = sh_op_make(SH_OP_RELEASE);
+    struct sh_op release = sh_program_op(SH_OP_RELEASE);
 
     if (inner_size(s) > 1 && v->more && !v->again)
         keep_secondary(s, v);
@@ -253,7 +253,7 @@ static void accumulate(const struct shard *s, const struct sh_op *micro_op, stru
 /* One operation from one flat tensor to another. */
 static void put_into(struct shard *s, enum sh_op_kind kind, int unit, int from, int to, enum sh_phase phase)
 {
-    struct sh_op op = sh_op_make(kind);
+    struct sh_op op = sh_program_op(kind);
 
     op.in[0] = from;
     op.out[0] = to;

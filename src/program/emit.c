@@ -37,7 +37,7 @@ static int activation(struct sh_emit *e, int ndim, const int64_t *dim, const cha
 /* Everything emitted here is forward; the gradient pass makes the backward operations from these. */
 static struct sh_op make_op(const struct sh_emit *e, enum sh_op_kind kind)
 {
-    struct sh_op op = sh_op_make(kind);
+    struct sh_op op = sh_program_op(kind);
 
     op.phase = SH_PHASE_FORWARD;
     op.block = e->block;

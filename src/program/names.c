@@ -3,7 +3,7 @@
  * fills all rows. */
 #include "src/program/program.h"
 
-const char *sh_mem_name(enum sh_mem kind)
+const char *sh_program_mem_name(enum sh_mem kind)
 {
     static const char *const name[SH_MEM_KINDS] = {
         [SH_MEM_PARAM] = "parameters",

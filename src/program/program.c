@@ -121,7 +121,7 @@ void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh
 }
 
 /* Zero would be a valid index (tensor 0), so every operand and reference starts as SH_NONE. */
-struct sh_op sh_op_make(enum sh_op_kind kind)
+struct sh_op sh_program_op(enum sh_op_kind kind)
 {
     struct sh_op op = {.kind = kind, .work = SH_NONE, .block = SH_NONE, .unit = SH_NONE};
 
@@ -150,19 +150,19 @@ struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, 
 
 /* The node's segment: first a part for each group of group_ranks neighbouring ranks, then one of peer_bytes for each
  * rank. All ranks compute the same offsets from the same numbers. */
-int64_t sh_segment_group_at(const struct sh_segment *w, int rank)
+int64_t sh_program_segment_group_at(const struct sh_segment *w, int rank)
 {
     return rank / w->group_ranks * w->group_bytes;
 }
 
-int64_t sh_segment_peer_at(const struct sh_segment *w, int rank)
+int64_t sh_program_segment_peer_at(const struct sh_segment *w, int rank)
 {
-    return sh_segment_group_at(w, w->ranks) + rank * w->peer_bytes;
+    return sh_program_segment_group_at(w, w->ranks) + rank * w->peer_bytes;
 }
 
-int64_t sh_segment_bytes(const struct sh_segment *w)
+int64_t sh_program_segment_bytes(const struct sh_segment *w)
 {
-    return w->ranks ? sh_segment_peer_at(w, w->ranks) : 0;
+    return w->ranks ? sh_program_segment_peer_at(w, w->ranks) : 0;
 }
 
 int64_t sh_tensor_elems(const struct sh_tensor *t)

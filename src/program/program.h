@@ -32,7 +32,7 @@ enum sh_mem {
     SH_MEM_CONST,      /* tables and scalars */
     SH_MEM_KINDS
 };
-const char *sh_mem_name(enum sh_mem kind);
+const char *sh_program_mem_name(enum sh_mem kind);
 
 /* Where a tensor's storage is. Ranks of a node may have a segment: memory that all of them see. */
 enum sh_space {
@@ -203,9 +203,9 @@ struct sh_program {
 /* clang-format on */
 
 /* Where a part of the segment begins, from the start of the segment; and its whole length. */
-int64_t sh_segment_group_at(const struct sh_segment *w, int rank);
-int64_t sh_segment_peer_at(const struct sh_segment *w, int rank);
-int64_t sh_segment_bytes(const struct sh_segment *w);
+int64_t sh_program_segment_group_at(const struct sh_segment *w, int rank);
+int64_t sh_program_segment_peer_at(const struct sh_segment *w, int rank);
+int64_t sh_program_segment_bytes(const struct sh_segment *w);
 
 struct sh_program *sh_program_create(enum sh_dtype act);
 void sh_program_destroy(struct sh_program *p);
@@ -229,7 +229,7 @@ void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh
 int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group group);
 
 /* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
-struct sh_op sh_op_make(enum sh_op_kind kind);
+struct sh_op sh_program_op(enum sh_op_kind kind);
 struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
                                 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 

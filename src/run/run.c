@@ -99,7 +99,7 @@ static sh_rc allocate(struct sh_run *r)
     sh_rc rc;
 
     if (w->ranks)
-        SH_TRY(sh_segment_create(r->mesh, w->ranks, sh_segment_bytes(w), &fd));
+        SH_TRY(sh_segment_create(r->mesh, w->ranks, sh_program_segment_bytes(w), &fd));
     rc = sh_exec_create(r->p, r->device, r->comm, fd, &r->exec);
     if (fd >= 0)
         close(fd);

@@ -247,7 +247,7 @@ static void sum_is_read_meanwhile(struct plant *l)
     while (sh_op_info(op_at(l, next)->kind)->comm || op_at(l, next)->in[0] == SH_NONE)
         next++;
     assert_true(l->p->tensors[op_at(l, first)->out[0]].persistent && op_at(l, next)->kind != SH_OP_WAIT);
-    add = sh_op_make(SH_OP_ACCUMULATE); /* of a chunk to itself, since another unit's may be of another size */
+    add = sh_program_op(SH_OP_ACCUMULATE); /* of a chunk to itself, since another unit's may be of another size */
     add.phase = op_at(l, next)->phase;
     add.in[0] = add.out[0] = op_at(l, first)->out[0];
     *op_at(l, next) = add;

@@ -28,7 +28,7 @@ static void rows_keep_their_index_while_arrays_grow(void **state)
 
     (void)state;
     for (int i = 0; i < 1000; i++) {
-        struct sh_op op = sh_op_make(SH_OP_ADD);
+        struct sh_op op = sh_program_op(SH_OP_ADD);
         char name[16];
 
         assert_int_equal(add_tensor(p, i, 2), i);
@@ -51,7 +51,7 @@ static void an_operation_starts_empty(void **state)
 {
     (void)state;
     for (int kind = 0; kind < SH_OP_KINDS; kind++) {
-        struct sh_op op = sh_op_make((enum sh_op_kind)kind);
+        struct sh_op op = sh_program_op((enum sh_op_kind)kind);
 
         assert_int_equal(op.kind, kind);
         for (int k = 0; k < SH_OP_MAX_IN; k++)
@@ -115,7 +115,7 @@ static void views_of_views_have_one_root(void **state)
 static void a_call_has_shapes_and_places(void **state)
 {
     struct sh_program *p = sh_program_create(SH_F32);
-    struct sh_op op = sh_op_make(SH_OP_LINEAR);
+    struct sh_op op = sh_program_op(SH_OP_LINEAR);
     struct sh_op_call call;
     char arena[1024], other[1024];
     struct sh_bases bases = {{arena, other}};
@@ -149,7 +149,7 @@ static void a_call_has_shapes_and_places(void **state)
 static void a_call_has_its_runs_of_decay(void **state)
 {
     struct sh_program *p = sh_program_create(SH_F32);
-    struct sh_op op = sh_op_make(SH_OP_ADAMW);
+    struct sh_op op = sh_program_op(SH_OP_ADAMW);
     struct sh_op_call call;
 
     (void)state;
@@ -206,7 +206,7 @@ static void every_word_has_a_name(void **state)
 {
     (void)state;
     for (int i = 0; i < SH_MEM_KINDS; i++)
-        assert_non_null(sh_mem_name((enum sh_mem)i));
+        assert_non_null(sh_program_mem_name((enum sh_mem)i));
     for (int i = 0; i < SH_STREAMS; i++)
         assert_true(sh_streams[i].name[0]);
     for (int i = SH_PHASE_INIT; i <= SH_PHASE_UPDATE; i++)
@@ -246,7 +246,7 @@ static void neighbours_are_read_as_one_matrix(void **state)
 static void printed(void **state)
 {
     struct sh_program *p = sh_program_create(SH_F32);
-    struct sh_op op = sh_op_make(SH_OP_ADD), wait = sh_op_make(SH_OP_WAIT);
+    struct sh_op op = sh_program_op(SH_OP_ADD), wait = sh_program_op(SH_OP_WAIT);
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
@@ -307,7 +307,7 @@ static void attributes_are_printed(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        struct sh_op op = sh_op_make(table[i].kind);
+        struct sh_op op = sh_program_op(table[i].kind);
         char *text;
 
         op.attr = table[i].attr;

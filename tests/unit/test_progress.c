@@ -32,10 +32,10 @@ static void test_only_on_device(void **state)
         struct sh_channel channel[2] = {{.c = &c}, {.c = &c}};
         struct sh_mpi m = {.c = &c, .channel = channel, .n_channels = 2};
 
-        assert_true(sh_progress_only_on_device(&m));
+        assert_true(sh_mpi_only_on_device(&m));
         channel[0].current = 1;
         channel[1].first = 2;
-        assert_int_equal(sh_progress_only_on_device(&m), rows[i].expected);
+        assert_int_equal(sh_mpi_only_on_device(&m), rows[i].expected);
     }
 }
 

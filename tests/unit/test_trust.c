@@ -151,7 +151,7 @@ static void only_what_is_open_gets_the_name(void **state)
             assert_int_equal(swaps[i](path), 0);
         else
             instead = swaps[i - 2];
-        assert_int_equal(sh_file_publish(fd, path, name), SH_E_DATA);
+        assert_int_equal(sh_output_publish(fd, path, name), SH_E_DATA);
         assert_non_null(strstr(sh_error_text(), "another process changes its folder"));
         assert_int_equal(access(name, F_OK), -1);
         instead = NULL;
@@ -160,7 +160,7 @@ static void only_what_is_open_gets_the_name(void **state)
     }
     write_file(path, "checkpoint");
     int fd = open(path, O_RDWR);
-    assert_int_equal(sh_file_publish(fd, path, name), SH_OK);
+    assert_int_equal(sh_output_publish(fd, path, name), SH_OK);
     close(fd);
 }
 

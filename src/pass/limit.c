@@ -1,5 +1,5 @@
-/* What would make a plan smaller, each with what the arena would be: found by planning it. What would change nothing, or
- * is there already, is not named. */
+/* A plan within its limit of memory; over it, what takes the memory, and what would make the plan smaller, each with what
+ * the arena would be: found by planning it. What would change nothing, or is there already, is not named. */
 #include "src/base/str.h"
 #include "src/pass/build.h"
 
@@ -66,14 +66,12 @@ static const struct {
     {twice_the_ranks, "twice the ranks"},
 };
 
-/* A trial has no limit, or it would look for cures itself. */
 static int64_t arena_of(struct sh_build *trial)
 {
     struct sh_program *p = NULL;
     int64_t bytes;
 
-    trial->limit_bytes = 0;
-    if (sh_pass_build(trial, &p) != SH_OK)
+    if (sh_pass_build_until(trial, NULL, &p) != SH_OK)
         return INT64_MAX;
     bytes = p->arena_bytes;
     sh_program_destroy(p);
@@ -97,4 +95,42 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
     if (!n)
         snprintf(text, SH_CURES_TEXT, "; it needs more memory, or a smaller model or training.seq_len");
     return text;
+}
+
+/* Kinds of memory that take 1 % of the arena or more: smaller ones would not help a user who has to save. */
+static const char *what_takes_it(const struct sh_program *p, char *text, size_t size)
+{
+    int64_t bytes[SH_MEM_KINDS];
+    char one[SH_STR_SHORT];
+    size_t n = 0;
+
+    text[0] = '\0';
+    sh_pass_memory(p, bytes);
+    for (int i = 0; i < SH_MEM_KINDS; i++)
+        if (bytes[i] * 100 >= p->arena_bytes)
+            n += (size_t)snprintf(text + n, size - n, "%s%s %s", n ? ", " : "", sh_program_mem_name(i),
+                                  sh_str_bytes(bytes[i], one));
+    return text;
+}
+
+/* Only a whole plan knows its arena, so the limit is compared at the end. The error names what takes the memory, and
+ * what would help. */
+static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
+{
+    char text[768], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
+
+    if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
+        return SH_OK;
+    return sh_fail(SH_E_MEMORY,
+                   "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s)%s",
+                   sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
+                   b->fit ? " at least, whatever is recomputed" : "",
+                   sh_str_bytes(b->limit_bytes, limit), what_takes_it(p, text, sizeof text),
+                   sh_pass_cures(b, p->arena_bytes, smaller));
+}
+
+sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
+{
+    SH_TRY(sh_pass_build_until(b, NULL, out));
+    return within_limit(b, *out);
 }
