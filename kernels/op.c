@@ -125,9 +125,9 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_LION] =
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
-    [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .comm = true, APART},
-    [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .comm = true, APART},
-    [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .comm = true, APART},
+    [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
+    [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
+    [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

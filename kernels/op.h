@@ -230,7 +230,7 @@ struct sh_op_info {
     enum sh_op_kind backward; /* of a kind y = f(x), without other operands: dy, x -> dx; 0: another rule */
     bool costly;              /* selective recomputation keeps its result */
     int inplace_in, inplace_out; /* the output may take the storage of the input when that dies here; -1: no */
-    bool comm;                /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE: goes on beside others until its WAIT */
+    bool async;               /* the collectives: it goes on beside others until its WAIT */
     bool marker;              /* WAIT, RELEASE */
     bool runs;                /* an update: reads runs of the table of weight decay (attr->runs) */
     bool fused;               /* two kinds in one, with the same bits; a device may do without (src/pass/fuse.c) */

@@ -120,7 +120,7 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
      * match. */
     int64_t begin = t->device->event_ns(t->begin[i]), end = begin + t->device->event_span_ns(t->begin[i], t->end[i]);
 
-    if (info->comm)
+    if (info->async)
         return write_collective(t, i, tickets[i]);
     if (op->kind == SH_OP_WAIT)
         /* On a row of its own, below the streams: a wait says how much of a collective the computation did not hide. */

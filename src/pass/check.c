@@ -38,7 +38,7 @@ static bool in_its_stream(const struct sh_check *c, const struct sh_op *op)
 {
     bool there = op->stream >= 0 && op->stream < c->p->n_streams;
 
-    return there && (c->p->streams[op->stream].runs == SH_RUNS_COLLECTIVES) == sh_op_info(op->kind)->comm;
+    return there && (c->p->streams[op->stream].runs == SH_RUNS_COLLECTIVES) == sh_op_info(op->kind)->async;
 }
 
 static sh_rc check_operands(const struct sh_check *c, int i)
@@ -78,13 +78,13 @@ static sh_rc check_partners(const struct sh_check *c, int i)
     if (op->kind == SH_OP_WAIT) {
         int of = op->attr.waits_for;
 
-        if (of < 0 || of >= i || !sh_op_info(sh_check_op(c, of)->kind)->comm)
+        if (of < 0 || of >= i || !sh_op_info(sh_check_op(c, of)->kind)->async)
             return sh_check_broken(c, i, "waits for no collective before it");
     }
-    if (sh_op_info(op->kind)->comm && op->attr.after != SH_NONE) {
+    if (sh_op_info(op->kind)->async && op->attr.after != SH_NONE) {
         int after = op->attr.after;
 
-        if (after < 0 || after >= i || !sh_op_info(sh_check_op(c, after)->kind)->comm)
+        if (after < 0 || after >= i || !sh_op_info(sh_check_op(c, after)->kind)->async)
             return sh_check_broken(c, i, "starts after no collective before it");
     }
     return SH_OK;

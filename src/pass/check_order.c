@@ -76,7 +76,7 @@ static bool meets(const struct sh_check *c, const struct sh_op *op)
 static sh_rc check_under_way(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
-    int before = sh_op_info(op->kind)->comm ? op->attr.after : SH_NONE;
+    int before = sh_op_info(op->kind)->async ? op->attr.after : SH_NONE;
     bool follows = before != SH_NONE && c->under_way[before], broken;
 
     if (op->kind == SH_OP_WAIT)
@@ -112,7 +112,7 @@ static sh_rc take_effect(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
 
-    if (sh_op_info(op->kind)->comm) {
+    if (sh_op_info(op->kind)->async) {
         c->under_way[i] = true;
         count(c, op, 1);
         return SH_OK; /* its result exists after the wait */

@@ -6,7 +6,7 @@ sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
     const struct sh_mesh_shape *mesh = &b->options.mesh;
 
     for (int i = 0; i < p->n_ops; i++)
-        if (sh_op_info(p->ops[i].kind)->comm)
+        if (sh_op_info(p->ops[i].kind)->async)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);
     if (p->loss != SH_NONE)
         sh_program_use_group(p, mesh, mesh->data, SH_STREAM_REPLICATE);

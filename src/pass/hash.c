@@ -19,7 +19,7 @@ uint64_t sh_pass_hash(const struct sh_program *p)
         for (int i = 0; i < p->sections[s].n_ops; i++) {
             const struct sh_op *op = &p->ops[p->sections[s].first_op + i];
 
-            if (!sh_op_info(op->kind)->comm)
+            if (!sh_op_info(op->kind)->async)
                 continue;
             h = mix(h, op->kind);
             h = mix(h, op->attr.group);

@@ -78,7 +78,7 @@ bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *se
     const struct sh_op_info *info = sh_op_info(op->kind);
     int in, out;
 
-    if (info->comm || info->marker || info->inplace_in == SH_NONE)
+    if (info->async || info->marker || info->inplace_in == SH_NONE)
         return false;
     in = op->in[info->inplace_in];
     out = op->out[info->inplace_out];

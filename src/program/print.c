@@ -13,7 +13,7 @@ static void print_tensor(const struct sh_program *p, int t, FILE *out)
 static void print_attrs(const struct sh_program *p, const struct sh_op *op, FILE *out)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
-    int group = info->comm ? sh_program_find_group(p->groups, p->n_groups, op->attr.group) : SH_NONE;
+    int group = info->async ? sh_program_find_group(p->groups, p->n_groups, op->attr.group) : SH_NONE;
 
     if (group != SH_NONE)
         fprintf(out, "  over %s", p->groups[group].name);

@@ -117,7 +117,7 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
         int i = section->first_op + r->at, waited;
         const struct sh_op *op = &r->p->ops[i];
 
-        if (sh_op_info(op->kind)->comm) {
+        if (sh_op_info(op->kind)->async) {
             sim_coll_start(r, i);
         } else if (op->kind == SH_OP_WAIT) {
             waited = section->first_op + op->attr.waits_for;

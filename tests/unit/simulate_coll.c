@@ -23,12 +23,12 @@ static int meets(const struct sim_rank *r, int i, const struct sim_rank *peer, c
     int before = 0;
 
     for (int k = section->first_op; k < i; k++)
-        before += sh_op_info(r->p->ops[k].kind)->comm && r->p->ops[k].stream == op->stream &&
+        before += sh_op_info(r->p->ops[k].kind)->async && r->p->ops[k].stream == op->stream &&
                   r->p->ops[k].attr.group == op->attr.group;
     for (int k = section->first_op; k < section->first_op + section->n_ops; k++) {
         const struct sh_op *other = &peer->p->ops[k];
 
-        if (!sh_op_info(other->kind)->comm || other->stream != op->stream || other->attr.group != op->attr.group ||
+        if (!sh_op_info(other->kind)->async || other->stream != op->stream || other->attr.group != op->attr.group ||
             before--)
             continue;
         assert_int_equal(other->kind, op->kind);

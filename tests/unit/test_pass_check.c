@@ -244,7 +244,7 @@ static void sum_is_read_meanwhile(struct plant *l)
     int first = find(l, SH_OP_REDUCE_SCATTER, false, 0), next = first + 1;
     struct sh_op add;
 
-    while (sh_op_info(op_at(l, next)->kind)->comm || op_at(l, next)->in[0] == SH_NONE)
+    while (sh_op_info(op_at(l, next)->kind)->async || op_at(l, next)->in[0] == SH_NONE)
         next++;
     assert_true(l->p->tensors[op_at(l, first)->out[0]].persistent && op_at(l, next)->kind != SH_OP_WAIT);
     add = sh_program_op(SH_OP_ACCUMULATE); /* of a chunk to itself, since another unit's may be of another size */
@@ -463,7 +463,7 @@ static void every_dim_and_type_counts(void **state)
         p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
         s = sh_program_section(p, SH_SECTION_ONLY);
         for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
-            if (!sh_op_info(p->ops[i].kind)->comm && !sh_op_info(p->ops[i].kind)->marker)
+            if (!sh_op_info(p->ops[i].kind)->async && !sh_op_info(p->ops[i].kind)->marker)
                 wrong += misfits_of(p, &p->ops[i]);
         sh_program_destroy(p);
     }

@@ -75,7 +75,7 @@ static uint64_t of_collectives(const struct sh_program *p)
         for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
             const struct sh_op *op = &p->ops[i];
 
-            if (!sh_op_info(op->kind)->comm)
+            if (!sh_op_info(op->kind)->async)
                 continue;
             h = mix_all(h, (const int[]){op->kind, number_of(p, op), op->stream, op->unit}, 4);
             h = mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
