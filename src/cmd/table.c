@@ -119,7 +119,7 @@ static const struct sh_cmd_option bench[] = {
 
 /* --format serves the build, which makes the man pages and doc/ with it. */
 static const struct sh_cmd_option help[] = {
-    {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
+    {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
     {0},
 };
