@@ -2,7 +2,6 @@
  * that could differ. */
 #include "src/cmd/cmd.h"
 
-#include "sherd_config.h"
 #include "src/base/str.h"
 
 #include <string.h>
@@ -136,22 +135,6 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     if (!one)
         return sh_cmd_unknown(args->positional[0]);
     sh_cmd_help_of(stdout, one);
-    return SH_OK;
-}
-
-/* With the libraries it was built with: the first question of every bug report. */
-void sh_cmd_version(FILE *out)
-{
-    fprintf(out, "sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
-}
-
-/* As `sherd --version`. */
-sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
-{
-    (void)cmd;
-    if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd version: no argument %s", args->positional[0]);
-    sh_cmd_version(stdout);
     return SH_OK;
 }
 

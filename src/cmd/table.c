@@ -34,6 +34,12 @@ static const struct sh_cmd_option plan[] = {
     {0},
 };
 
+static const struct sh_cmd_option doctor[] = {
+    {.name = "--report", .value = "FILE", .help = "also write what a bug report needs into this file: program, system, libraries, "
+     "variables of MPI and its kin, configuration, checks; without names of hosts and users, and without paths"},
+    {0},
+};
+
 /* For commands without options of their own. */
 static const struct sh_cmd_option none[] = {
     {0},
@@ -136,7 +142,7 @@ const struct sh_cmd sh_commands[] = {
      "quotes; or the names of the keys that the file and the arguments set, a line each",
      none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "CONFIG",
-     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
+     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...", "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed (.gz, .zst)",
      tokenize, .run = sh_cmd_tokenize},
