@@ -89,6 +89,9 @@ static const struct sh_cmd_option eval[] = {
 
 /* Of all verbs together; src/cmd/ckpt.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
+    {.name = "--tensors", .help = "info: also each tensor's name and shape"},
+    {.name = "--config", .help = "info: also the configuration, the notes and the guard's state"},
+    {.name = "--all", .help = "diff: all tensors that differ, not the five that differ most"},
     {.name = "--quick", .help = "ls: check structure and metadata only, not the data"},
     {.name = "-o", .value = "FILE", .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of "
      "checkpoints to write into"},
