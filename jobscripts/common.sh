@@ -176,7 +176,7 @@ choose_protocol() {
     local wanted have
     [ -z "${SLURM_MPI_TYPE:-}" ] || return 0
     have=$(srun --mpi=list 2>&1)
-    case $("$SHERD" --version) in
+    case $("$SHERD" --version | grep "^built with") in
     *"Open MPI"*) wanted=pmix ;;
     *"Intel MPI"*) wanted=pmi2 ;;
     *MPICH*) [ -n "${CRAY_MPICH_VERSION:-}" ] && wanted=cray_shasta || wanted=pmi2 ;;

@@ -191,8 +191,10 @@ sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path);
 /* The step in a checkpoint's name, -1 when it is no such name. Local. */
 int64_t sh_ckpt_step_of(const char *path);
 
-/* Step, tokens, tensors, shapes, sizes, configuration; local, serial. */
-sh_rc sh_ckpt_info(const char *path, FILE *out);
+/* A few lines: step, tokens, states, sizes; and with `what` each tensor's name and shape, or the notes, configuration and state of
+ * the guard. Local, serial. */
+enum { SH_CKPT_INFO_TENSORS = 1, SH_CKPT_INFO_CONFIG = 2 };
+sh_rc sh_ckpt_info(const char *path, unsigned what, FILE *out);
 
 /* Read everything and compare with the digests; local, serial. SH_E_DATA naming tensor and block when they differ. */
 sh_rc sh_ckpt_verify(const char *path, FILE *out);
@@ -205,9 +207,9 @@ sh_rc sh_ckpt_check(const char *path, bool quick);
 sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out);
 
 /* What differs between two checkpoints: meta data, configuration, tensors, and for each tensor and state the largest
- * difference, absolute and relative to the larger of both. Reads both once, in pieces of 4 MiB; local, serial.
- * SH_OK when nothing differs, SH_E_DATA when something does. */
-sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out);
+ * difference, absolute and relative to the larger of both, the largest first; at most `most` of those lines, 0: all. Reads both
+ * once, in pieces of 4 MiB; local, serial. SH_OK when nothing differs, SH_E_DATA when something does. */
+sh_rc sh_ckpt_diff(const char *a, const char *b, int64_t most, FILE *out);
 
 /* One state of one tensor as a .npy file, compared with the digests on the way. Local, serial. Errors: SH_E_USAGE: the
  * file has no such state. */

@@ -19,10 +19,20 @@ struct side {
     float *buffer; /* [SH_CKPT_BLOCK_ELEMS] */
 };
 
+/* Two distances, since neither says enough alone: 1e-3 is much for a weight of 1e-2 and nothing for one of 100. */
+struct distance {
+    double most, relative; /* |a-b|, and that over the larger of |a| and |b| */
+    int64_t elems;         /* whose bits differ */
+    int64_t tensor;        /* of the first file */
+    int state;
+};
+
 struct diff {
     struct side a, b;
     FILE *out;
-    int64_t found; /* lines printed: things that differ */
+    int64_t found;        /* things that differ */
+    struct distance *far; /* [n_far] of a tensor and a state each */
+    int64_t n_far;
 };
 
 /* Also right to close after a failure. */
@@ -75,12 +85,6 @@ static void diff_config(struct diff *d)
     sh_error_clear();
 }
 
-/* Two distances, since neither says enough alone: 1e-3 is much for a weight of 1e-2 and nothing for one of 100. */
-struct distance {
-    double most, relative; /* |a-b|, and that over the larger of |a| and |b| */
-    int64_t elems;         /* whose bits differ */
-};
-
 static void add_distance(const float *a, const float *b, int64_t n, struct distance *d)
 {
     /* Bits, not values: a NaN equals itself then, and -0 differs from 0. */
@@ -112,15 +116,43 @@ static sh_rc measure(struct diff *d, int state, int other, const struct sh_ckpt_
 static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b)
 {
     int other = sh_ckpt_states_find(&d->b.index.states, d->a.index.states.name[state]);
-    struct distance far = {0};
+    struct distance far = {.tensor = a - d->a.index.entry, .state = state};
     if (other < 0) /* diff_states() has said so */
         return SH_OK;
     SH_TRY(measure(d, state, other, a, b, &far));
-    if (far.elems > 0)
-        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n",
-                d->a.index.states.name[state], a->name, (long long)far.elems, (long long)a->elems, far.most, far.relative);
-    d->found += far.elems > 0;
+    if (far.elems > 0) {
+        d->far = sh_realloc(d->far, (size_t)(d->n_far + 1), sizeof *d->far);
+        d->far[d->n_far++] = far;
+        d->found++;
+    }
     return SH_OK;
+}
+
+/* The largest first; equal ones in the order of the file. */
+static int compare_distance(const void *pa, const void *pb)
+{
+    const struct distance *a = pa, *b = pb;
+    if (a->most != b->most)
+        return a->most < b->most ? 1 : -1;
+    if (a->tensor != b->tensor)
+        return a->tensor < b->tensor ? -1 : 1;
+    return a->state - b->state;
+}
+
+static void print_distances(struct diff *d, int64_t most)
+{
+    int64_t n = most > 0 && most < d->n_far ? most : d->n_far;
+    if (d->n_far > 1)
+        qsort(d->far, (size_t)d->n_far, sizeof *d->far, compare_distance);
+    for (int64_t i = 0; i < n; i++) {
+        const struct distance *far = &d->far[i];
+        const struct sh_ckpt_entry *a = &d->a.index.entry[far->tensor];
+        fprintf(d->out, "%s/%s: %lld of %lld elements, max |a-b| %.3g, max relative %.3g\n",
+                d->a.index.states.name[far->state], a->name, (long long)far->elems, (long long)a->elems, far->most,
+                far->relative);
+    }
+    if (n < d->n_far)
+        fprintf(d->out, "and %lld more with smaller differences\n", (long long)(d->n_far - n));
 }
 
 /* Order of tensors may differ between the files; the hint makes the usual case one comparison. */
@@ -170,7 +202,7 @@ static sh_rc diff_tensors(struct diff *d)
 }
 
 /* Returns SH_E_DATA when they differ, so that a script can tell by the exit status. */
-sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out)
+sh_rc sh_ckpt_diff(const char *a, const char *b, int64_t most, FILE *out)
 {
     struct diff d = {.a = {.path = a, .fd = -1}, .b = {.path = b, .fd = -1}, .out = out};
     sh_rc rc;
@@ -179,10 +211,12 @@ sh_rc sh_ckpt_diff(const char *a, const char *b, FILE *out)
     diff_meta(&d);
     diff_config(&d);
     SH_TRY_OUT(diff_tensors(&d));
+    print_distances(&d, most);
     if (d.found > 0)
         rc = sh_fail(SH_E_DATA, "%s and %s differ in %lld places", a, b, (long long)d.found);
 out:
     close_side(&d.a);
     close_side(&d.b);
+    free(d.far);
     return rc;
 }

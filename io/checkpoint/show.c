@@ -4,6 +4,7 @@
 #include "io/checkpoint/index.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
@@ -42,7 +43,7 @@ static void print_text(const char *title, const char *text, FILE *out)
 {
     char *clean = sh_ckpt_clean(text, true);
     if (clean[0])
-        fprintf(out, "%s%s", title, clean);
+        fprintf(out, "%s%s%s", title, clean, clean[strlen(clean) - 1] == '\n' ? "" : "\n");
     free(clean);
 }
 
@@ -60,7 +61,16 @@ static void print_verified(const struct sh_ckpt_meta *m, FILE *out)
         fprintf(out, "saved by a version that did not note what was read back\n");
 }
 
-static void print(const struct sh_ckpt_index *index, const char *path, FILE *out)
+static void print_tensors(const struct sh_ckpt_index *index, FILE *out)
+{
+    for (int64_t i = 0; i < index->n; i++) {
+        const struct sh_ckpt_entry *e = &index->entry[i];
+        char shape[100];
+        fprintf(out, "  %s f32 %s\n", e->name, sh_ckpt_shape_text(e->ndim, e->dim, shape));
+    }
+}
+
+static void print(const struct sh_ckpt_index *index, const char *path, unsigned what, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
     fprintf(out, "%s: %s %d.%d, %lld bytes\n", path, SH_CKPT_FORMAT, sh_ckpt_major(&index->states), index->minor,
@@ -73,21 +83,20 @@ static void print(const struct sh_ckpt_index *index, const char *path, FILE *out
     fputc('\n', out);
     print_loaders(index, out);
     print_verified(m, out);
-    for (int64_t i = 0; i < index->n; i++) {
-        const struct sh_ckpt_entry *e = &index->entry[i];
-        char shape[100];
-        fprintf(out, "  %s f32 %s\n", e->name, sh_ckpt_shape_text(e->ndim, e->dim, shape));
-    }
+    if (what & SH_CKPT_INFO_TENSORS)
+        print_tensors(index, out);
+    if (!(what & SH_CKPT_INFO_CONFIG))
+        return;
     print_text("notes:\n", m->notes, out);
     print_text("configuration:\n", m->config, out);
     print_text("guard:\n", m->guard, out);
 }
 
-sh_rc sh_ckpt_info(const char *path, FILE *out)
+sh_rc sh_ckpt_info(const char *path, unsigned what, FILE *out)
 {
     struct sh_ckpt_index index;
     SH_TRY(sh_ckpt_index_read(path, &index));
-    print(&index, path, out);
+    print(&index, path, what, out);
     sh_ckpt_index_free(&index);
     return SH_OK;
 }

@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a diff, unless all are wanted: a training step changes every tensor. */
+enum { DIFFERENCES = 5 };
+
 /* A NULL ends `options` where there are fewer than six. */
 struct verb {
     const char *name, *arguments;
@@ -59,7 +62,8 @@ static sh_rc run_info(const struct sh_cmd_args *args)
     sh_rc rc;
 
     SH_TRY(find(args, 1, &file));
-    rc = sh_ckpt_info(file, stdout);
+    rc = sh_ckpt_info(file, (option(args, "--tensors") ? SH_CKPT_INFO_TENSORS : 0U) |
+                                (option(args, "--config") ? SH_CKPT_INFO_CONFIG : 0U), stdout);
     free(file);
     return rc;
 }
@@ -127,7 +131,7 @@ static sh_rc run_diff(const struct sh_cmd_args *args)
 
     SH_TRY_OUT(find(args, 1, &a));
     SH_TRY_OUT(find(args, 2, &b));
-    rc = sh_ckpt_diff(a, b, stdout);
+    rc = sh_ckpt_diff(a, b, option(args, "--all") ? 0 : DIFFERENCES, stdout);
 out:
     free(a);
     free(b);
@@ -196,11 +200,11 @@ static sh_rc run_import(const struct sh_cmd_args *args)
 }
 
 static const struct verb verbs[] = {
-    {"info", "FILE", 1, {"--trust"}, run_info},
+    {"info", "FILE", 1, {"--tensors", "--config", "--trust"}, run_info},
     {"verify", "FILE", 1, {"--trust"}, run_verify},
     {"ls", "FOLDER", 1, {"--quick"}, run_ls},
     {"latest", "FOLDER", 1, {NULL}, run_latest},
-    {"diff", "FILE FILE", 2, {"--trust"}, run_diff},
+    {"diff", "FILE FILE", 2, {"--all", "--trust"}, run_diff},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
     {"export", "FILE -o DIR", 1, {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust"}, run_export},

@@ -73,6 +73,8 @@ sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args
 
 void sh_cmd_help(FILE *out, enum sh_config_help form);
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as text */
+void sh_cmd_complete_bash(FILE *out); /* a script to source, or to install for the shell's completion */
+void sh_cmd_complete_zsh(FILE *out);
 void sh_cmd_version(FILE *out);
 sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command */
 

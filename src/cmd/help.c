@@ -2,7 +2,6 @@
  * that could differ. */
 #include "src/cmd/cmd.h"
 
-#include "sherd_config.h"
 #include "src/base/str.h"
 
 #include <string.h>
@@ -101,7 +100,8 @@ static void help_markdown(FILE *out)
 void sh_cmd_help(FILE *out, enum sh_config_help form)
 {
     static void (*const forms[])(FILE *) = {
-        [SH_HELP_TEXT] = help_text, [SH_HELP_ROFF] = help_roff, [SH_HELP_MARKDOWN] = help_markdown};
+        [SH_HELP_TEXT] = help_text, [SH_HELP_ROFF] = help_roff, [SH_HELP_MARKDOWN] = help_markdown,
+        [SH_HELP_BASH] = sh_cmd_complete_bash, [SH_HELP_ZSH] = sh_cmd_complete_zsh};
     forms[form](out);
 }
 
@@ -109,15 +109,16 @@ void sh_cmd_help(FILE *out, enum sh_config_help form)
 static sh_rc find_form(const char *name, enum sh_config_help *form)
 {
     static const char *const names[] = {
-        [SH_HELP_TEXT] = "text", [SH_HELP_ROFF] = "roff", [SH_HELP_MARKDOWN] = "markdown"};
+        [SH_HELP_TEXT] = "text", [SH_HELP_ROFF] = "roff", [SH_HELP_MARKDOWN] = "markdown",
+        [SH_HELP_BASH] = "bash", [SH_HELP_ZSH] = "zsh"};
 
     *form = SH_HELP_TEXT;
-    for (int i = 0; name && i <= SH_HELP_MARKDOWN; i++)
+    for (int i = 0; name && i <= SH_HELP_ZSH; i++)
         if (!strcmp(names[i], name)) {
             *form = (enum sh_config_help)i;
             return SH_OK;
         }
-    return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff and markdown", name) : SH_OK;
+    return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff, markdown, bash and zsh", name) : SH_OK;
 }
 
 /* `sherd help train`, for those who write it so; it is `sherd train --help`. */
@@ -134,22 +135,6 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     if (!one)
         return sh_cmd_unknown(args->positional[0]);
     sh_cmd_help_of(stdout, one);
-    return SH_OK;
-}
-
-/* With the libraries it was built with: the first question of every bug report. */
-void sh_cmd_version(FILE *out)
-{
-    fprintf(out, "sherd %s\nbuilt with %s\n", PACKAGE_VERSION, SHERD_BUILT_WITH);
-}
-
-/* As `sherd --version`. */
-sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
-{
-    (void)cmd;
-    if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd version: no argument %s", args->positional[0]);
-    sh_cmd_version(stdout);
     return SH_OK;
 }
 
@@ -174,6 +159,8 @@ sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (args->n_positional)
         return help_of_one(cmd, args);
     SH_TRY(find_form(sh_cmd_option(cmd, args, "--format"), &form));
+    if (form >= SH_HELP_BASH && sh_cmd_option(cmd, args, "--config"))
+        return sh_fail(SH_E_USAGE, "sherd help: --format=bash and zsh complete commands and keys together; leave --config out");
     if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);
     else

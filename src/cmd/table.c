@@ -40,6 +40,12 @@ static const struct sh_cmd_option plan[] = {
     {0},
 };
 
+static const struct sh_cmd_option doctor[] = {
+    {.name = "--report", .value = "FILE", .help = "also write what a bug report needs into this file: program, system, libraries, "
+     "variables of MPI and its kin, configuration, checks; without names of hosts and users, and without paths"},
+    {0},
+};
+
 /* For commands without options of their own. */
 static const struct sh_cmd_option none[] = {
     {0},
@@ -96,6 +102,9 @@ static const struct sh_cmd_option eval[] = {
 
 /* Of all verbs together; src/cmd/ckpt.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
+    {.name = "--tensors", .help = "info: also each tensor's name and shape"},
+    {.name = "--config", .help = "info: also the configuration, the notes and the guard's state"},
+    {.name = "--all", .help = "diff: all tensors that differ, not the five that differ most"},
     {.name = "--quick", .help = "ls: check structure and metadata only, not the data"},
     {.name = "-o", .value = "FILE",
      .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of checkpoints "
@@ -141,7 +150,7 @@ static const struct sh_cmd_option bench[] = {
 
 /* --format serves the build, which makes the man pages and doc/ with it. */
 static const struct sh_cmd_option help[] = {
-    {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
+    {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
     {0},
 };
@@ -159,7 +168,7 @@ const struct sh_cmd sh_commands[] = {
      "quotes; or the names of the keys that the file and the arguments set, a line each",
      none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "CONFIG",
-     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", none,
+     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
      "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed "

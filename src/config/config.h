@@ -187,7 +187,7 @@ sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out);
 
 /* Every key with type, unit, range, default and help, as text, man page (roff) or Markdown. */
-enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN };
+enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN, SH_HELP_BASH, SH_HELP_ZSH };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
 /* Whose a key is: a column of the table. */

@@ -144,6 +144,83 @@ static void markdown_key(FILE *out, const struct sh_config_key *key)
     fputc('\n', out);
 }
 
+/* ---- for completion: the shells' own code, see src/cmd/completion.c ---- */
+
+/* A section has nothing to say there. */
+static void no_section(FILE *out, int len, const char *name)
+{
+    (void)out, (void)len, (void)name;
+}
+
+/* "--section.key=" of all keys, and what prints the words that one may have. */
+static void bash_header(FILE *out)
+{
+    fputs("_sherd_keys='", out);
+    for (int i = 0; i < sh_config_n_keys; i++)
+        fprintf(out, " --%s=", sh_config_keys[i].name);
+    fputs("'\n\n_sherd_values() {\n    case $1 in\n", out);
+}
+
+/* Separated by blanks. */
+static void words_of(FILE *out, const struct sh_config_key *key)
+{
+    if (key->type == SH_KEY_BOOL)
+        fputs("false true", out);
+    for (const struct sh_config_word *w = key->words; key->type != SH_KEY_BOOL && w != NULL && w->name != NULL; w++)
+        fprintf(out, "%s%s", w == key->words ? "" : " ", w->name);
+}
+
+/* Nothing for a key of numbers or text. */
+static void bash_key(FILE *out, const struct sh_config_key *key)
+{
+    if (key->type != SH_KEY_BOOL && key->words == NULL)
+        return;
+    fprintf(out, "    %s) echo '", key->name);
+    words_of(out, key);
+    fputs("' ;;\n", out);
+}
+
+static void bash_footer(FILE *out)
+{
+    fputs("    esac\n}\n\n", out);
+}
+
+/* Specifications of zsh's _arguments. */
+static void zsh_header(FILE *out)
+{
+    fputs("typeset -ga _sherd_keys\n_sherd_keys=(\n", out);
+}
+
+/* With the first sentence of its help, where colons and brackets are taken for _arguments' own. */
+static void zsh_key(FILE *out, const struct sh_config_key *key)
+{
+    const char *end = strstr(key->help, ". ");
+
+    fprintf(out, "    '--%s=[", key->name);
+    for (const char *c = key->help; *c != '\0' && c != end; c++) {
+        if (strchr(":[]\\", *c) != NULL)
+            fputc('\\', out);
+        fputs(*c == '\'' ? "'\\''" : (char[2]){*c, '\0'}, out);
+    }
+    if (key->type == SH_KEY_STRING && key->words == NULL) {
+        fputs("]:value:_files'\n", out);
+        return;
+    }
+    fputs("]:value:(", out);
+    words_of(out, key);
+    fputs(")'\n", out);
+}
+
+static void zsh_footer(FILE *out)
+{
+    fputs(")\n\n", out);
+}
+
+static void no_footer(FILE *out)
+{
+    (void)out;
+}
+
 /* Keys of a section stand together in the table, so a section's heading is due when the name before the dot changes. */
 void sh_config_help(FILE *out, enum sh_config_help form)
 {
@@ -151,10 +228,13 @@ void sh_config_help(FILE *out, enum sh_config_help form)
         void (*header)(FILE *out);
         void (*section)(FILE *out, int len, const char *name);
         void (*key)(FILE *out, const struct sh_config_key *key);
+        void (*footer)(FILE *out);
     } forms[] = {
-        [SH_HELP_TEXT] = {.header = text_header, .section = text_section, .key = text_key},
-        [SH_HELP_ROFF] = {.header = roff_header, .section = roff_section, .key = roff_key},
-        [SH_HELP_MARKDOWN] = {.header = markdown_header, .section = markdown_section, .key = markdown_key},
+        [SH_HELP_TEXT] = {.header = text_header, .section = text_section, .key = text_key, .footer = no_footer},
+        [SH_HELP_ROFF] = {.header = roff_header, .section = roff_section, .key = roff_key, .footer = no_footer},
+        [SH_HELP_MARKDOWN] = {.header = markdown_header, .section = markdown_section, .key = markdown_key, .footer = no_footer},
+        [SH_HELP_BASH] = {.header = bash_header, .section = no_section, .key = bash_key, .footer = bash_footer},
+        [SH_HELP_ZSH] = {.header = zsh_header, .section = no_section, .key = zsh_key, .footer = zsh_footer},
     };
     /* One walk through the table for all forms. */
     forms[form].header(out);
@@ -164,4 +244,5 @@ void sh_config_help(FILE *out, enum sh_config_help form)
             forms[form].section(out, sh_config_section_len(name), name);
         forms[form].key(out, &sh_config_keys[i]);
     }
+    forms[form].footer(out);
 }

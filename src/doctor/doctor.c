@@ -1,9 +1,11 @@
 #include "src/doctor/doctor.h"
+#include "src/doctor/report.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/plan/request.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +113,8 @@ static void print(const struct sh_doctor *d, const char *name, const struct sh_d
         return;
     printf("%-12s %-5s %s\n", name, state[row->state], row->text);
     fflush(stdout); /* the next check may be the one that hangs */
+    if (d->report)
+        sh_doctor_report_row(d, d->report, name, state[row->state], row->text);
 }
 
 /* All checks run even after a bad one; the first bad one becomes the exit status. */
@@ -133,14 +137,38 @@ static sh_rc examine(const struct sh_doctor *d)
     return name ? sh_fail(first.rc, "doctor: %s: %s", name, first.text) : SH_OK;
 }
 
+/* Rank 0 writes; all know whether it could. */
+static sh_rc open_report(struct sh_doctor *d, const struct sh_doctor_report_request *report)
+{
+    if (!report->path)
+        return SH_OK;
+    return sh_agree(d->mesh->rank == 0 ? sh_doctor_report_begin(d, report->path, report->about, &d->report) : SH_OK);
+}
+
+/* A full disk is noticed here. */
+static sh_rc close_report(struct sh_doctor *d, const char *path)
+{
+    bool failed = d->report && ferror(d->report);
+
+    if (d->report && fclose(d->report) != 0)
+        failed = true;
+    return failed ? sh_fail(SH_E_DATA, "write %s: %s", path, strerror(errno)) : SH_OK;
+}
+
 /* Collective. Prints a line for each check and returns the first failure. */
-sh_rc sh_doctor_run(const struct sh_config *cfg)
+sh_rc sh_doctor_run(const struct sh_config *cfg, const struct sh_doctor_report_request *report)
 {
     struct sh_doctor d = {.cfg = cfg};
     sh_rc rc = open_doctor(cfg, &d);
 
     if (rc == SH_OK)
-        rc = sh_agree(examine(&d));
+        rc = open_report(&d, report);
+    if (rc == SH_OK) {
+        sh_rc written, examined = examine(&d);
+
+        written = close_report(&d, report->path);
+        rc = sh_agree(examined != SH_OK ? examined : written);
+    }
     if (d.mesh != NULL)
         close_doctor(&d);
     return rc;

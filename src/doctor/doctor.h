@@ -11,11 +11,18 @@
 #include "src/plan/topology.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
-/* Run all checks and print one table on standard output (rank 0). A job with nothing BAD: SH_OK. Else the class of the
+/* A file for a bug report beside the table. */
+struct sh_doctor_report_request {
+    const char *path;         /* NULL: none */
+    void (*about)(FILE *out); /* writes what the program is */
+};
+
+/* Run all checks and print one table on standard output (rank 0), and the report. A job with nothing BAD: SH_OK. Else the class of the
  * first BAD row, and its text as the error. A check that hangs stops the job with SH_E_COMM and names itself on each
  * node that waits in it. */
-sh_rc sh_doctor_run(const struct sh_config *cfg);
+sh_rc sh_doctor_run(const struct sh_config *cfg, const struct sh_doctor_report_request *report);
 
 /* ---- for the checks ---- */
 
@@ -33,6 +40,7 @@ struct sh_doctor {
     struct sh_doctor_place *place; /* [world] */
     int *leader;                   /* [n_nodes] the first rank of each node */
     char *folder;                  /* of checkpoints */
+    FILE *report;                  /* rank 0, where one was asked for; else NULL */
 };
 
 /* GOOD; NOTE: training works, slower or with less room than it could; BAD: it would not, or not as it should. */

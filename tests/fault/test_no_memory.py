@@ -30,7 +30,7 @@ COMMANDS = {  # name: (arguments, how many n in a quick run, how many in a long 
     'help': (['--help'], 4, 0),
     'plan': (['plan', 'tiny.yaml'], 40, 0),
     'tokenize': (['tokenize', 'book.txt', '-o', 'book.bin'], 6, 0),
-    'ckpt info': (['ckpt', 'info', 'out/checkpoint/step-00000002.h5'], 16, 0),
+    'ckpt info': (['ckpt', 'info', '--tensors', '--config', 'out/checkpoint/step-00000002.h5'], 16, 0),
     'train': (['train', 'tiny.yaml', '--job.dump_folder=again'], 10, 400),
 }
 

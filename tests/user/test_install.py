@@ -44,6 +44,8 @@ def case_files():
     wanted += [f'{doc}/doc/{page.name}' for page in (job.TOP / 'doc').glob('*.md')]
     wanted += [f'{data}/examples/{file.name}' for file in (job.TOP / 'examples').glob('*.yaml')]
     wanted += [f'{data}/jobscripts/{name}' for name in SCRIPTS]
+    wanted += [f'{data}/installcheck']
+    wanted += [f'{data}/../bash-completion/completions/sherd', f'{data}/../zsh/site-functions/_sherd']
     return [f'{path} is not installed' for path in wanted if not here(path).is_file()]
 
 
@@ -79,7 +81,24 @@ def case_scripts():
     return wrong + ([] if count >= 5 else [f'{count} paths only'])
 
 
-CASES = [('files', case_files), ('examples by name', case_example), ('job scripts', case_scripts)]
+def case_installcheck():
+    """The check of an installation passes on a right one, fails on a wrong one, and says which check it was."""
+    bindir, data = variables('bindir', 'pkgdatadir')
+    broken = stage / 'broken'
+    broken.write_text(f'#!/bin/sh\n[ "$1" != generate ] || exit 1\nexec {here(bindir)}/sherd "$@"\n')
+    broken.chmod(0o755)
+    wrong = []
+    for program, status, words in ((here(f'{bindir}/sherd'), 0, '10 passed, 0 failed, 0 skipped'),
+                                   (broken, 1, 'FAILED a model writes text')):
+        done = subprocess.run([here(f'{data}/installcheck')], capture_output=True, text=True, cwd=stage,
+                              env={**clean(), 'SHERD': str(program), 'TMPDIR': str(stage)})
+        if done.returncode != status or words not in done.stdout:
+            wrong.append(f'{program}: exit {done.returncode}\n{done.stdout}{done.stderr}')
+    return wrong
+
+
+CASES = [('files', case_files), ('examples by name', case_example), ('job scripts', case_scripts),
+         ('installcheck', case_installcheck)]
 
 if __name__ == '__main__':
     sys.exit(job.run_cases(CASES))

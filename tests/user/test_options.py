@@ -208,7 +208,7 @@ def files_of(folder):
 
 def saved_of(folder):
     files = sorted(folder.glob('out/checkpoint/*.h5'))
-    return job.sherd('ckpt', 'info', files[-1].relative_to(folder), folder=folder) if files else ''
+    return job.sherd('ckpt', 'info', '--tensors', '--config', files[-1].relative_to(folder), folder=folder) if files else ''
 
 
 def trace_of(folder):

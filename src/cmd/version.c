@@ -1,0 +1,25 @@
+/* What was built, from what, and how: the first questions of every bug report. */
+#include "src/cmd/cmd.h"
+
+#include "sherd_commit.h"
+#include "sherd_config.h"
+
+/* One fact a line, so that a script finds each by its first words. */
+void sh_cmd_version(FILE *out)
+{
+    fprintf(out, "sherd %s%s%s%s\n", PACKAGE_VERSION, SHERD_COMMIT[0] ? " (commit " : "", SHERD_COMMIT,
+            SHERD_COMMIT[0] ? ")" : "");
+    fprintf(out, "built with %s\n", SHERD_BUILT_WITH);
+    fprintf(out, "configured with %s\n", SHERD_CONFIGURED_WITH);
+    fprintf(out, "compiled with %s\n", SHERD_COMPILED_WITH);
+}
+
+/* As `sherd --version`. */
+sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    (void)cmd;
+    if (args->n_positional)
+        return sh_fail(SH_E_USAGE, "sherd version: no argument %s", args->positional[0]);
+    sh_cmd_version(stdout);
+    return SH_OK;
+}

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""The recipes of doc/sites name this release and options that configure has; the installed module works. Prints TAP."""
+import ast
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+SITES = job.TOP / 'doc/sites'
+BUILD = pathlib.Path(os.environ['SHERD']).parent
+VERSION = re.search(r'AC_INIT\(\[Sherd\], \[([\d.]+)\]', (job.TOP / 'configure.ac').read_text())[1]
+RECIPES = ('package.py', f'sherd-{VERSION}-foss-2023b.eb', 'sherd-cpu.def', 'sherd-cuda.def')
+
+
+def configure_options():
+    done = subprocess.run([job.TOP / 'configure', '--help'], capture_output=True, text=True)
+    return set(re.findall(r'--(?:with|enable|prefix)[\w-]*', done.stdout)) | {'--with-zlib'}
+
+
+def case_version():
+    """One place has it, configure.ac; what cannot read it from there must agree."""
+    wrong = []
+    for name in RECIPES + ('../sites.md',):
+        for found in re.findall(r'(?<![\w.])sherd[-/](\d+\.\d+\.\d+)', (SITES / name).read_text()):
+            wrong += [] if found == VERSION else [f'{name} names sherd {found}, configure.ac {VERSION}']
+    text = (SITES / 'package.py').read_text()
+    return wrong + ([] if f'version("{VERSION}"' in text else [f'package.py has no version {VERSION}'])
+
+
+def case_options():
+    known, wrong = configure_options(), []
+    for name in RECIPES:
+        text = (SITES / name).read_text().replace('--with-{name}', '--with-yaml')
+        given = set(re.findall(r'--with-\w[\w-]*', text))
+        wrong += [f'{name}: configure has no {option}' for option in sorted(given - known)]
+        wrong += [] if '--with-mpi' in given else [f'{name} leaves the MPI to chance']
+    return wrong
+
+
+def case_syntax():
+    """Both are Python; everything that the recipe of Spack asks a spec for is a dependency of it."""
+    wrong = []
+    for name in RECIPES[:2]:
+        ast.parse((SITES / name).read_text(), name)
+    text = (SITES / 'package.py').read_text()
+    needed = set(re.findall(r'depends_on\("([\w-]+)', text))
+    wrong += [f'package.py: no depends_on({asked})' for asked in re.findall(r"spec\['([\w-]+)'\]", text) if asked not in needed]
+    return wrong
+
+
+def case_packages():
+    """A container installs what ./quickstart installs to build with Open MPI."""
+    wanted = re.findall(r'^\s*(?:echo|openmpi\) echo) ((?:lib|zlib|openmpi)[\w .+-]*)', (job.TOP / 'quickstart').read_text(), re.M)
+    names = {word for line in wanted for word in line.split() if not word.startswith('libcmocka')}
+    wrong = [] if len(names) > 8 else [f'only {names} found in ./quickstart']
+    for recipe in RECIPES[2:]:
+        text = (SITES / recipe).read_text()
+        wrong += [f'{recipe} does not install {name}' for name in sorted(names) if name not in text]
+    return wrong
+
+
+def case_module():
+    """Complete, and loaded by Lmod where there is one."""
+    stage = pathlib.Path('stage').absolute()
+    subprocess.run(['make', '-s', '-C', BUILD, 'install-nodist_modulefileDATA', f'DESTDIR={stage}'], check=True, capture_output=True,
+                   env={name: value for name, value in os.environ.items() if not name.startswith(('MAKE', 'MFLAGS'))})
+    found = list(stage.rglob(f'sherd/{VERSION}.lua'))
+    if len(found) != 1:
+        return [f'installed: {found}']
+    text = found[0].read_text()
+    wrong = [f'left in it: {word}' for word in re.findall(r'@\w+@', text)]
+    lmod = shutil.which('lmod') or '/usr/share/lmod/lmod/libexec/lmod'
+    if os.access(lmod, os.X_OK):
+        done = subprocess.run([lmod, 'bash', 'load', 'sherd'], capture_output=True, text=True,
+                              env={**os.environ, 'MODULEPATH': str(found[0].parent.parent)})
+        for words in ('SHERD_JOBSCRIPTS=', 'PATH=', 'FPATH='):
+            wrong += [] if words in done.stdout else [f'no {words} in {done.stdout}{done.stderr}']
+    return wrong
+
+
+CASES = [('one version', case_version), ('options of configure', case_options), ('syntax', case_syntax), ('packages', case_packages),
+         ('module', case_module)]
+
+if __name__ == '__main__':
+    sys.exit(job.run_cases(CASES))

@@ -1,0 +1,67 @@
+/* The report of `sherd doctor` has nothing private in it. */
+#include "src/doctor/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const char *const hosts[] = {"n3.site.example", "n3", "login1"};
+
+static void check(const char *text, const char *wanted)
+{
+    char *found = sh_doctor_redact(3, hosts, "meier", text);
+
+    assert_string_equal(found, wanted);
+    free(found);
+}
+
+static void test_names_are_replaced(void **state)
+{
+    (void)state;
+    check("slowest is n3.site.example", "slowest is node0");
+    check("n3: slow, n3.site.example, login1", "node1: slow, node0, node2");
+    check("of meier", "of USER");
+    check("n30 meiers n3", "n30 meiers node1"); /* other words */
+    check("", "");
+}
+
+static void test_paths_are_cut(void **state)
+{
+    (void)state;
+    check("folder: \"/home/meier/run 1\"", "folder: \"(path)/run 1\"");
+    check("--with-mpi=/opt/site/mpi --with-cuda=no", "--with-mpi=(path)/mpi --with-cuda=no");
+    check("data/patients/a.bin,b.bin", "(path)/a.bin,b.bin");
+    check("/home/n3", "(path)/node1");
+    check("/scratch/meier", "(path)/USER");
+    check("12 GB/s", "12 GB/s");
+    check("/a/s", "(path)/s");
+}
+
+static void test_only_plain_values_are_shown(void **state)
+{
+    (void)state;
+    assert_true(sh_doctor_shown(3, hosts, "meier", "1"));
+    assert_true(sh_doctor_shown(3, hosts, "meier", "ds21,ds12,hash"));
+    assert_true(sh_doctor_shown(3, hosts, "", "0-15"));
+    assert_false(sh_doctor_shown(3, hosts, "meier", "/home/x"));
+    assert_false(sh_doctor_shown(3, hosts, "meier", "10.1.2.3"));
+    assert_false(sh_doctor_shown(3, hosts, "meier", "a@b"));
+    assert_false(sh_doctor_shown(3, hosts, "meier", "prefix-login1"));
+    assert_false(sh_doctor_shown(3, hosts, "meier", "xmeier_7"));
+    assert_false(sh_doctor_shown(3, hosts, "meier", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_are_replaced),
+        cmocka_unit_test(test_paths_are_cut),
+        cmocka_unit_test(test_only_plain_values_are_shown),
+    };
+
+    return cmocka_run_group_tests_name("doctor report", tests, NULL, NULL);
+}
