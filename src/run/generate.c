@@ -1,8 +1,8 @@
 #include "src/run/run.h"
 
+#include "io/token/token.h"
 #include "src/base/mem.h"
 #include "src/base/rng.h"
-#include "io/token/token.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -135,24 +135,6 @@ static sh_rc print_text(struct printed *p, const struct sh_ids *ids, bool last)
     return SH_OK;
 }
 
-/* A model may have more words than its tokenizer, so that their number divides well; fewer is another model. */
-static sh_rc open_tokenizer(const struct sh_run *r, const char *name, struct sh_tokenizer **tok)
-{
-    int words = r->cfg.model.vocab_size;
-
-    SH_TRY(sh_tokenizer_open(name ? name : "byte", tok));
-    if (!(*tok)->ops->whole && (*tok)->vocab_size != words)
-        return sh_fail(SH_E_USAGE,
-                       "generate: the model has %d words, so that it is not one of bytes; give its tokenizer with "
-                       "--tokenizer DIR",
-                       words);
-    if ((*tok)->vocab_size > words)
-        return sh_fail(SH_E_USAGE,
-                       "generate: the tokenizer %s has %d words, the model has %d; it belongs to another model",
-                       (*tok)->path, (*tok)->vocab_size, words);
-    return SH_OK;
-}
-
 /* The prompt's ids, and room for `more`. */
 static sh_rc encode_prompt(const struct sh_tokenizer *tok, const char *prompt, size_t more, struct sh_ids *ids)
 {
@@ -198,7 +180,7 @@ sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g)
     struct sh_tokenizer *tok = NULL;
     sh_rc rc;
 
-    SH_TRY_OUT(sh_agree(open_tokenizer(r, g->tokenizer, &tok)));
+    SH_TRY_OUT(sh_agree(sh_run_tokenizer_open(r, g->tokenizer, &tok)));
     SH_TRY_OUT(sh_agree(encode_prompt(tok, g->prompt, (size_t)g->tokens, &ids)));
     struct printed p = {.tok = tok, .mine = r->mesh->rank == 0};
     rc = continue_text(r, g, &p, &ids);
