@@ -1,7 +1,8 @@
 #include "io/hf/config.h"
 
-#include "io/hf/family.h"
+#include "io/hf/blocks.h"
 #include "io/hf/plain.h"
+#include "io/hf/rope.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -15,37 +16,16 @@
 
 /* Reads config.json of a model and gives the keys of our configuration their values. Unknown keys are refused if they
  * could change the mathematics. */
-struct reader {
-    const struct sh_config *so_far;
-    const char *place;
-    sh_config_give_value give;
-    void *to;
-    json_t *root;
-    const struct sh_hf_family *f;
-    char value[SH_HF_VALUES][64]; /* as text */
-};
-
-/* Keys of our configuration for the values of SH_HF_VALUES. */
-/* clang-format off */
-static const char *const our_key[SH_HF_VALUES] = {
-    [SH_HF_LAYERS] = "model.n_layers", [SH_HF_DIM] = "model.dim", [SH_HF_HEADS] = "model.n_heads",
-    [SH_HF_KV_HEADS] = "model.n_kv_heads", [SH_HF_HEAD_DIM] = "model.head_dim", [SH_HF_FFN] = "model.ffn_dim",
-    [SH_HF_VOCAB] = "model.vocab_size", [SH_HF_POSITIONS] = "model.max_seq_len", [SH_HF_EPS] = "model.norm_eps",
-    [SH_HF_INIT] = "model.init_std", [SH_HF_TIED] = "model.tie_word_embeddings", [SH_HF_THETA] = "model.rope_theta",
-};
-/* clang-format on */
 
 /* ---- values ---- */
 
-/* NULL: absent, or null, which is the same. */
-static json_t *find(const json_t *object, const char *key)
+json_t *sh_hf_find(const json_t *object, const char *key)
 {
     json_t *value = key ? json_object_get(object, key) : NULL;
     return json_is_null(value) ? NULL : value;
 }
 
-/* A number or a truth value as a configuration has it. */
-static sh_rc text_of(const struct reader *r, const char *key, const json_t *value, char out[64])
+sh_rc sh_hf_text_of(const struct sh_hf_reader *r, const char *key, const json_t *value, char out[64])
 {
     if (json_is_integer(value))
         snprintf(out, 64, "%lld", (long long)json_integer_value(value));
@@ -58,29 +38,32 @@ static sh_rc text_of(const struct reader *r, const char *key, const json_t *valu
     return SH_OK;
 }
 
+/* What a class without such a key computes. */
+static const char *const off[SH_HF_VALUES] = {
+    [SH_HF_TIED] = "false", [SH_HF_ATTENTION_BIAS] = "false", [SH_HF_MLP_BIAS] = "false", [SH_HF_NO_ROPE] = "0"};
+
 /* Some families have two spellings of a value; the first one wins. Absent values have the default of the family's
  * class, as transformers would take. */
-static sh_rc read_value(struct reader *r, int v)
+static sh_rc read_value(struct sh_hf_reader *r, int v)
 {
     for (int k = 0; k < 2; k++) {
-        json_t *value = find(r->root, r->f->key[v][k]);
+        json_t *value = sh_hf_find(r->root, r->f->key[v][k]);
         if (value)
-            return text_of(r, r->f->key[v][k], value, r->value[v]);
+            return sh_hf_text_of(r, r->f->key[v][k], value, r->value[v]);
     }
-    snprintf(r->value[v], sizeof r->value[v], "%s", r->f->absent[v] ? r->f->absent[v] : "");
+    snprintf(r->value[v], sizeof r->value[v], "%s", r->f->absent[v] ? r->f->absent[v] : off[v] ? off[v] : "");
     return SH_OK;
 }
 
-/* Only for values that were read as numbers; the configuration itself refuses the rest. */
-static long long whole(const struct reader *r, int v)
+long long sh_hf_whole(const struct sh_hf_reader *r, enum sh_hf_value v)
 {
     return strtoll(r->value[v], NULL, 10);
 }
 
 /* What follows from the width and the heads. Sizes that are none are refused with their key. */
-static sh_rc derive(struct reader *r)
+static sh_rc derive(struct sh_hf_reader *r)
 {
-    long long dim = whole(r, SH_HF_DIM), heads = whole(r, SH_HF_HEADS);
+    long long dim = sh_hf_whole(r, SH_HF_DIM), heads = sh_hf_whole(r, SH_HF_HEADS);
     if (strcmp(r->value[SH_HF_KV_HEADS], "=") == 0)
         strcpy(r->value[SH_HF_KV_HEADS], r->value[SH_HF_HEADS]);
     if (strcmp(r->value[SH_HF_FFN], "=") == 0)
@@ -95,116 +78,17 @@ static sh_rc derive(struct reader *r)
     return SH_OK;
 }
 
-/* "=" in a default means that it follows from others; see derive(). rope_theta is given later, by give_rope(). */
-static sh_rc give_values(struct reader *r)
+/* "=" in a default means that it follows from others; see derive(). rope_theta is given with the other rotary keys. */
+static sh_rc give_values(struct sh_hf_reader *r)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
         SH_TRY(read_value(r, v));
     SH_TRY(derive(r));
+    SH_TRY(sh_hf_blocks_positions(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)
-        SH_TRY(r->give(r->to, our_key[v], r->value[v]));
+        SH_TRY(r->give(r->to, sh_hf_family_key(v), r->value[v]));
     return SH_OK;
-}
-
-/* ---- rotary positions ---- */
-
-/* transformers names them in rope_parameters; `ours` is our key. */
-static const struct {
-    const char *key, *ours;
-} llama3_keys[] = {
-    {"factor", "model.rope_factor"},
-    {"low_freq_factor", "model.rope_low_freq_factor"},
-    {"high_freq_factor", "model.rope_high_freq_factor"},
-    {"original_max_position_embeddings", "model.rope_original_max_len"},
-};
-enum { LLAMA3_KEYS = sizeof llama3_keys / sizeof *llama3_keys };
-
-/* All four values are needed: none has a default in the format. */
-static sh_rc give_llama3(struct reader *r, const char *where, const json_t *rope)
-{
-    char text[64];
-    for (int i = 0; i < LLAMA3_KEYS; i++) {
-        json_t *value = find(rope, llama3_keys[i].key);
-        if (!value)
-            return sh_fail(SH_E_USAGE, "%s: %s has no %s", r->place, where, llama3_keys[i].key);
-        if (json_is_number(value) && json_number_value(value) == 0) /* which would say none here */
-            return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, where, llama3_keys[i].key);
-        SH_TRY(text_of(r, llama3_keys[i].key, value, text));
-        SH_TRY(r->give(r->to, llama3_keys[i].ours, text));
-    }
-    return SH_OK;
-}
-
-/* The values of a model without: another source may have said others. */
-static sh_rc give_plain_rope(struct reader *r)
-{
-    SH_TRY(r->give(r->to, "model.rope_factor", "0"));
-    SH_TRY(r->give(r->to, "model.rope_low_freq_factor", "1"));
-    SH_TRY(r->give(r->to, "model.rope_high_freq_factor", "4"));
-    return r->give(r->to, "model.rope_original_max_len", "0");
-}
-
-/* Keys of rope_parameters that are understood; `factor` and those of the lengths only where frequencies are stretched. */
-static bool is_rope_key(const char *key, bool llama3)
-{
-    static const char *const all[] = {"rope_type", "type", "rope_theta", "factor"};
-    for (size_t i = 0; i < sizeof all / sizeof *all - !llama3; i++)
-        if (strcmp(all[i], key) == 0)
-            return true;
-    for (int i = 0; llama3 && i < LLAMA3_KEYS; i++)
-        if (strcmp(llama3_keys[i].key, key) == 0)
-            return true;
-    return false;
-}
-
-/* Keys with a neutral value (0, 1, empty, false) cannot change anything, so they pass. */
-static sh_rc check_rope_keys(struct reader *r, const char *where, json_t *rope, const char *type)
-{
-    bool llama3 = strcmp(type, "llama3") == 0, dynamic = strcmp(type, "dynamic") == 0;
-    char shown[SH_CONFIG_SHOWN];
-    const char *key;
-    json_t *value;
-    json_object_foreach(rope, key, value) {
-        bool known = is_rope_key(key, llama3) || (dynamic && is_rope_key(key, true));
-        if (!known && !sh_hf_plain_value(value))
-            return sh_fail(SH_E_USAGE, "%s: %s.%s is not computed here", r->place, where, sh_config_text_shown(key, shown));
-    }
-    return SH_OK;
-}
-
-/* `dynamic` changes what lies beyond max_position_embeddings, and no training sequence is longer. */
-static sh_rc give_rope_type(struct reader *r, const char *where, json_t *rope)
-{
-    /* Older files say "type" for rope_type. */
-    json_t *said = find(rope, "rope_type") ? find(rope, "rope_type") : find(rope, "type");
-    const char *type = said ? json_string_value(said) : "default";
-    char shown[SH_CONFIG_SHOWN];
-    if (!type)
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type is no string", r->place, where);
-    bool plain = strcmp(type, "default") == 0 || strcmp(type, "dynamic") == 0;
-    if (!plain && strcmp(type, "llama3") != 0)
-        /* The types that are computed stand in the message. */
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here; default, llama3 and dynamic are", r->place,
-                       where, sh_config_text_shown(type, shown));
-    SH_TRY(check_rope_keys(r, where, rope, type));
-    return plain ? give_plain_rope(r) : give_llama3(r, where, rope);
-}
-
-/* Where both spellings are there, the newer one wins, as for transformers 5. */
-static sh_rc give_rope(struct reader *r)
-{
-    const char *where = find(r->root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    json_t *rope = find(r->root, where), *theta = find(rope, "rope_theta");
-    if (!r->f->absent[SH_HF_THETA])
-        return SH_OK;
-    if (rope && !json_is_object(rope))
-        return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, where, sh_json_is(rope));
-    /* The theta among the rotary parameters is newer than the one at the top level, and wins. */
-    if (theta)
-        SH_TRY(text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
-    SH_TRY(r->give(r->to, our_key[SH_HF_THETA], r->value[SH_HF_THETA]));
-    return rope ? give_rope_type(r, where, rope) : give_plain_rope(r);
 }
 
 /* ---- what must be as it is here ---- */
@@ -219,39 +103,19 @@ static bool is_word(const json_t *value, const char *word)
 
 /* A key that must have one of some words, where another one would be another model. Absent means the default, which is
  * the first. */
-static sh_rc check_must(const struct reader *r, const struct sh_hf_must *m)
+static sh_rc check_must(const struct sh_hf_reader *r, const struct sh_hf_must *m)
 {
-    json_t *value = find(r->root, m->key);
+    json_t *value = sh_hf_find(r->root, m->key);
     bool right = !value;
     for (int i = 0; i < 4 && m->words[i]; i++)
         right = right || is_word(value, m->words[i]);
     return right ? SH_OK : sh_fail(SH_E_USAGE, "%s: %s must be %s: %s", r->place, m->key, m->words[0], m->why);
 }
 
-/* Sequences of this length or less see no difference. */
-static sh_rc check_window(const struct reader *r)
-{
-    json_t *said = json_object_get(r->root, "sliding_window");
-    long long positions = whole(r, SH_HF_POSITIONS), seq = r->so_far->training.seq_len, window;
-    if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
-        return SH_OK;
-    if (said && !json_is_integer(said))
-        return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, where a number is wanted", r->place, sh_json_is(said));
-    /* The class's default counts when the key is absent. */
-    window = said ? json_integer_value(said) : strtoll(r->f->window, NULL, 10);
-    if (seq == 0) /* its default */
-        seq = positions < 2048 ? positions : 2048;
-    if (window >= seq)
-        return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s: attention in a sliding window of %lld%s is not computed here, and training.seq_len %lld is "
-                   "longer; give a training.seq_len of at most %lld", r->place, window, said ? "" : ", the class's default,",
-                   seq, window);
-}
-
 /* ---- keys that nobody knows ---- */
 
-/* Each key is in one of four lists: values, musts, plain ones of the family, and rotary positions. */
-static bool is_known(const struct reader *r, const char *key)
+/* Each key is in one of these lists: values, musts, plain ones of the family, rotary positions, and blocks. */
+static bool is_known(const struct sh_hf_reader *r, const char *key)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
         for (int k = 0; k < 2; k++)
@@ -263,12 +127,11 @@ static bool is_known(const struct reader *r, const char *key)
     for (size_t i = 0; i < sizeof r->f->plain / sizeof *r->f->plain && r->f->plain[i]; i++)
         if (strcmp(r->f->plain[i], key) == 0)
             return true;
-    bool rope = strcmp(key, "rope_parameters") == 0 || strcmp(key, "rope_scaling") == 0;
-    return (rope && r->f->absent[SH_HF_THETA]) || (r->f->window && strcmp(key, "sliding_window") == 0);
+    return sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
 }
 
 /* All unknown keys in one message, so that a user has to start once only. */
-static sh_rc check_unknown(const struct reader *r)
+static sh_rc check_unknown(const struct sh_hf_reader *r)
 {
     const char *ignore = r->so_far->hf.ignore, *key, *dropout = NULL;
     char shown[SH_CONFIG_SHOWN], all[512] = "";
@@ -295,7 +158,7 @@ static sh_rc check_unknown(const struct reader *r)
 /* ---- the file ---- */
 
 /* With the nearest known name, since most are typed by hand or are a new version of a known one. */
-static sh_rc unknown_type(const struct reader *r, const char *type)
+static sh_rc unknown_type(const struct sh_hf_reader *r, const char *type)
 {
     const char *names[64], *near;
     char shown[SH_CONFIG_SHOWN];
@@ -309,12 +172,13 @@ static sh_rc unknown_type(const struct reader *r, const char *type)
 }
 
 /* Code and packed weights first: with these the rest of the file does not say what is computed. */
-static sh_rc choose_family(struct reader *r)
+static sh_rc choose_family(struct sh_hf_reader *r)
 {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
-    if (find(r->root, "auto_map"))
-        return sh_fail(SH_E_USAGE, "%s: auto_map: the model is code in the folder, which is not run here", r->place);
-    if (find(r->root, "quantization_config"))
+    if (sh_hf_find(r->root, "auto_map") && !sh_hf_is_named("auto_map", r->so_far->hf.ignore))
+        return sh_fail(SH_E_USAGE, "%s: auto_map: the model is code in the folder, which is not run here; if it is what "
+                       "transformers has under this model_type, say model.hf_ignore=auto_map", r->place);
+    if (sh_hf_find(r->root, "quantization_config"))
         return sh_fail(SH_E_USAGE, "%s: quantization_config: packed weights are not read here; save_pretrained() the model "
                        "unpacked", r->place);
     if (!type)
@@ -327,7 +191,7 @@ static sh_rc choose_family(struct reader *r)
 }
 
 /* Musts and unknown keys before values: they say whether the values mean what they seem to. */
-static sh_rc read_root(struct reader *r)
+static sh_rc read_root(struct sh_hf_reader *r)
 {
     if (!json_is_object(r->root))
         return sh_fail(SH_E_DATA, "%s: it is %s, no object", r->place, sh_json_is(r->root));
@@ -336,8 +200,8 @@ static sh_rc read_root(struct reader *r)
         SH_TRY(check_must(r, &r->f->must[i]));
     SH_TRY(check_unknown(r));
     SH_TRY(give_values(r));
-    SH_TRY(give_rope(r));
-    return check_window(r);
+    SH_TRY(sh_hf_rope_read(r));
+    return sh_hf_blocks_window(r);
 }
 
 /* A name like meta-llama/Llama-3.2-1B is a folder once it was downloaded. */
@@ -350,7 +214,7 @@ static sh_rc check_folder(const char *folder)
     return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "model.hf_assets_path: %s is no folder", folder);
 }
 
-static sh_rc read_and_free(struct reader *r)
+static sh_rc read_and_free(struct sh_hf_reader *r)
 {
     sh_rc rc = read_root(r);
     json_decref(r->root);
@@ -362,7 +226,7 @@ static sh_rc read_and_free(struct reader *r)
 sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config *so_far, const char *place,
                          sh_config_give_value give, void *to)
 {
-    struct reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
+    struct sh_hf_reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
     SH_TRY(sh_json_parse(text, bytes, place, &r.root));
     return read_and_free(&r);
 }
@@ -381,7 +245,7 @@ static sh_rc give_tokenizer(const struct reader *r)
 /* From the folder of so_far->model.hf_assets_path. `so_far` is what other sources have set already. */
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
-    struct reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
+    struct sh_hf_reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
     SH_TRY(check_folder(so_far->hf.assets_path));
     SH_TRY(sh_json_load(place, SH_HF_CONFIG_MAX, &r.root));
     SH_TRY(read_and_free(&r));

@@ -9,6 +9,7 @@ enum { SH_HF_CONFIG_MAX = 1 << 20 }; /* bytes */
 
 /* The hook of src/config: give each key of `model` what FOLDER/config.json says, or the default of its class where it says
  * nothing. Both spellings are read: rope_parameters and dtype, and the older rope_theta with rope_scaling.
+ * training.seq_len gets a value too, where it has none and a sliding window is shorter than its default.
  * A key that is not known and has a value is refused by name, but those that model.hf_ignore names; dropouts are left out,
  * which is said.
  * Errors: SH_E_DATA: no folder, no file, no JSON; SH_E_USAGE: a model that is not computed here, with the reason. */

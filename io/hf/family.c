@@ -4,38 +4,39 @@
 
 /* Where transformers has the values of a Llama-like model. */
 /* clang-format off */
-#define LLAMA_KEYS                                                                                                          \
-    .key = {[SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"}, \
-            [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"}, [SH_HF_FFN] = {"intermediate_size"}, \
-            [SH_HF_VOCAB] = {"vocab_size"}, [SH_HF_POSITIONS] = {"max_position_embeddings"}, [SH_HF_EPS] = {"rms_norm_eps"}, \
-            [SH_HF_INIT] = {"initializer_range"}, [SH_HF_TIED] = {"tie_word_embeddings"}, [SH_HF_THETA] = {"rope_theta"}}
-#define NO_BIAS "biases in attention and feed-forward are not computed here"
+#define LLAMA_KEYS                                                                                                      \
+    [SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"},     \
+    [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"}, [SH_HF_FFN] = {"intermediate_size"},   \
+    [SH_HF_VOCAB] = {"vocab_size"}, [SH_HF_POSITIONS] = {"max_position_embeddings"}, [SH_HF_INIT] = {"initializer_range"}, \
+    [SH_HF_TIED] = {"tie_word_embeddings"}, [SH_HF_THETA] = {"rope_theta"}
+#define RMS_EPS [SH_HF_EPS] = {"rms_norm_eps"}
+#define BIAS_KEYS [SH_HF_ATTENTION_BIAS] = {"attention_bias"}, [SH_HF_MLP_BIAS] = {"mlp_bias"}
 #define SILU {"hidden_act", {"silu", "swish"}, "the gate's activation is SiLU here"}
 #define NOT_YET(what) .refused = what " is not computed here"
 
 /* Defaults: the configuration classes of transformers 5.23, which tests/hf compares one key at a time. */
 static const struct sh_hf_family rows[] = {
     {.type = "llama",
-     .architecture = "LlamaForCausalLM",
      .family = "llama",
      .prefix = "model.",
-     LLAMA_KEYS,
+     .key = {LLAMA_KEYS, RMS_EPS, BIAS_KEYS},
      .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "=",
                 [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "11008", [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "2048",
-                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "false", [SH_HF_THETA] = "10000"},
-     .must = {SILU, {"attention_bias", {"false"}, NO_BIAS}, {"mlp_bias", {"false"}, NO_BIAS}}},
-    {.type = "mistral", /* but for the window the same model */
-     .architecture = "MistralForCausalLM",
-     .family = "llama",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000"},
+     .must = {SILU},
+     .dropout = {"attention_dropout"},
+     .plain = {"pretraining_tp", "is_llama_config"}},
+    {.type = "mistral",
+     .family = "mistral",
      .prefix = "model.",
-     LLAMA_KEYS,
+     .key = {LLAMA_KEYS, RMS_EPS},
      .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "8",
                 [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "14336", [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "131072",
-                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "false", [SH_HF_THETA] = "10000"},
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000"},
      .window = "4096",
-     .must = {SILU}},
+     .must = {SILU},
+     .dropout = {"attention_dropout"}},
     {.type = "gpt2",
-     .architecture = "GPT2LMHeadModel",
      .family = "gpt2",
      .prefix = "transformer.",
      .key = {[SH_HF_LAYERS] = {"n_layer", "num_hidden_layers"}, [SH_HF_DIM] = {"n_embd", "hidden_size"},
@@ -49,15 +50,61 @@ static const struct sh_hf_family rows[] = {
               {"scale_attn_weights", {"true"}, "scores are divided by the root of the head's width here"},
               {"scale_attn_by_inverse_layer_idx", {"false"}, "scores are not divided by the number of the block here"},
               {"add_cross_attention", {"false"}, "there is no other sequence to attend to here"}},
+     .dropout = {"attn_pdrop", "embd_pdrop", "resid_pdrop"},
      .plain = {"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_proj_to_labels", "summary_type",
                "summary_use_proj"}},
+    {.type = "qwen2",
+     .family = "qwen2",
+     .prefix = "model.",
+     .key = {LLAMA_KEYS, RMS_EPS},
+     .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "32",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "22016", [SH_HF_VOCAB] = "151936", [SH_HF_POSITIONS] = "32768",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000"},
+     .window = "4096",
+     .layer_types = true,
+     .must = {SILU},
+     .dropout = {"attention_dropout"}},
+    {.type = "phi3",
+     .family = "phi3",
+     .prefix = "model.",
+     .key = {LLAMA_KEYS, RMS_EPS},
+     .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "3072", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "=",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "8192", [SH_HF_VOCAB] = "32064", [SH_HF_POSITIONS] = "4096",
+                [SH_HF_EPS] = "1e-5", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000"},
+     .window = "",
+     .one_rope_type = true,
+     .must = {SILU},
+     .dropout = {"attention_dropout", "embd_pdrop", "resid_pdrop"}},
+    {.type = "smollm3",
+     .family = "smollm3",
+     .prefix = "model.",
+     .key = {LLAMA_KEYS, RMS_EPS, BIAS_KEYS, [SH_HF_NO_ROPE] = {"no_rope_layer_interval"}},
+     .absent = {[SH_HF_LAYERS] = "36", [SH_HF_DIM] = "2048", [SH_HF_HEADS] = "16", [SH_HF_KV_HEADS] = "4",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "11008", [SH_HF_VOCAB] = "128256", [SH_HF_POSITIONS] = "32768",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "true", [SH_HF_NO_ROPE] = "4",
+                [SH_HF_THETA] = "2000000"},
+     .window = "",
+     .layer_types = true,
+     .must = {SILU},
+     .dropout = {"attention_dropout"},
+     .plain = {"pretraining_tp", "max_window_layers"}},
+    {.type = "starcoder2",
+     .family = "starcoder2",
+     .prefix = "model.",
+     .key = {LLAMA_KEYS, [SH_HF_EPS] = {"norm_epsilon"}},
+     .absent = {[SH_HF_LAYERS] = "30", [SH_HF_DIM] = "3072", [SH_HF_HEADS] = "24", [SH_HF_KV_HEADS] = "2",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "12288", [SH_HF_VOCAB] = "49152", [SH_HF_POSITIONS] = "4096",
+                [SH_HF_EPS] = "1e-5", [SH_HF_INIT] = "0.018042", [SH_HF_TIED] = "true", [SH_HF_THETA] = "10000"},
+     .window = "",
+     .must = {{"hidden_act", {"gelu_pytorch_tanh", "gelu_new"}, "the activation is GELU by tanh here"},
+              {"use_bias", {"true"}, "all products have biases here"},
+              {"mlp_type", {"default"}, "the feed-forward layer has no gate here"},
+              {"norm_type", {"layer_norm"}, "norms are LayerNorm here"}},
+     .dropout = {"attention_dropout", "embedding_dropout", "residual_dropout"},
+     .plain = {"activation_function", "layer_norm_epsilon"}}, /* which its class does not read */
 
-    {.type = "qwen2", NOT_YET("its bias on q, k and v")},
     {.type = "qwen3", NOT_YET("its norm of each head's queries and keys")},
-    {.type = "phi3", NOT_YET("its matrices of q, k and v, and of gate and up, in one tensor each")},
-    {.type = "smollm3", NOT_YET("its blocks without rotary positions")},
     {.type = "olmo2", NOT_YET("its norm behind the branches, and that of queries and keys")},
-    {.type = "starcoder2", NOT_YET("its layer norm beside rotary positions")},
     {.type = "gemma", NOT_YET("its norm times (1 + weight), and its GELU gate")},
     {.type = "gpt_neox", NOT_YET("its parallel residual, and its rotary positions on a part of the head")},
     {.type = "gemma3_text", NOT_YET("its sliding window")},
@@ -85,6 +132,20 @@ static const struct sh_hf_family rows[] = {
 };
 /* clang-format on */
 
+/* Keys of our configuration for the values of SH_HF_VALUES. */
+const char *sh_hf_family_key(int value)
+{
+    static const char *const keys[SH_HF_VALUES] = {
+        [SH_HF_LAYERS] = "model.n_layers", [SH_HF_DIM] = "model.dim", [SH_HF_HEADS] = "model.n_heads",
+        [SH_HF_KV_HEADS] = "model.n_kv_heads", [SH_HF_HEAD_DIM] = "model.head_dim", [SH_HF_FFN] = "model.ffn_dim",
+        [SH_HF_VOCAB] = "model.vocab_size", [SH_HF_POSITIONS] = "model.max_seq_len", [SH_HF_EPS] = "model.norm_eps",
+        [SH_HF_INIT] = "model.init_std", [SH_HF_TIED] = "model.tie_word_embeddings",
+        [SH_HF_ATTENTION_BIAS] = "model.attention_bias", [SH_HF_MLP_BIAS] = "model.mlp_bias",
+        [SH_HF_NO_ROPE] = "model.no_rope_layer_interval", [SH_HF_THETA] = "model.rope_theta",
+    };
+    return keys[value];
+}
+
 /* NULL behind the last row; for lists and messages. */
 const struct sh_hf_family *sh_hf_family_row(int i)
 {
@@ -100,8 +161,7 @@ const struct sh_hf_family *sh_hf_family_of_type(const char *type)
     return NULL;
 }
 
-/* Of several types with one family the first is written: a model trained as "llama" is exported as llama, not as
- * mistral. */
+/* Types and families have the same names; the families' own table says the class. */
 const struct sh_hf_family *sh_hf_family_to_write(const char *family)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -4,13 +4,14 @@
 #ifndef IO_HF_FAMILY_H
 #define IO_HF_FAMILY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* A value of `model` and the keys that say it, first found wins; a class's default as text, NULL: the key must be there. */
+/* A value of `model` that config.json has under a name of its own. */
 /* clang-format off */
 enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
-    SH_HF_INIT, SH_HF_TIED, SH_HF_THETA, SH_HF_VALUES
+    SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_THETA, SH_HF_VALUES
 };
 /* clang-format on */
 
@@ -21,16 +22,21 @@ struct sh_hf_must {
 
 struct sh_hf_family {
     const char *type;         /* model_type */
-    const char *architecture; /* of the class with the output matrix */
     const char *family;       /* model.family */
     const char *refused;      /* why there is none */
     const char *prefix;       /* of tensors' names, which a folder of the base model lacks */
-    const char *key[SH_HF_VALUES][2];
-    const char *absent[SH_HF_VALUES]; /* "=": as SH_HF_DIM and SH_HF_HEADS say it */
-    const char *window;       /* sliding_window when that key is absent; NULL: the class has none */
+    const char *key[SH_HF_VALUES][2]; /* first found wins; none: the class has no such key */
+    const char *absent[SH_HF_VALUES]; /* the class's default. "=": as SH_HF_DIM and SH_HF_HEADS say it; NULL: off */
+    const char *window;       /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */
+    bool layer_types;         /* a window only with use_sliding_window, and in the blocks that layer_types names */
+    bool one_rope_type;       /* "default" is the only type of rotary positions that the class computes as others do */
     struct sh_hf_must must[6];
+    const char *dropout[4];   /* of the class; 0 is written for them where there is no source */
     const char *plain[8];     /* names that say nothing about the mathematics, beside those of all classes */
 };
+
+/* The key of `model` for a value. */
+const char *sh_hf_family_key(int value);
 
 /* The row of a model_type, NULL: none; and the one that a model of `family` is written as. */
 const struct sh_hf_family *sh_hf_family_of_type(const char *type);

@@ -8,7 +8,7 @@ static const char *const plain[] = {
     "_attn_implementation", "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id",
     "id2label", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions", "output_hidden_states",
     "pad_token_id", "problem_type", "return_dict", "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype",
-    "transformers_version", "unk_token_id", "use_cache",
+    "transformers.js_config", "transformers_version", "unk_token_id", "use_cache",
 };
 
 /* Probabilities of dropout, in all spellings. Training has none here. */
@@ -19,8 +19,7 @@ static const char *const dropouts[] = {
 /* clang-format on */
 
 /* Keys that an export copies from its source. */
-static const char *const kept[] = {"bos_token_id", "eos_token_id", "pad_token_id", "tokenizer_class", "use_cache",
-                                   "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"};
+static const char *const kept[] = {"bos_token_id", "eos_token_id", "pad_token_id", "tokenizer_class", "use_cache"};
 
 static bool is_in(const char *const *names, size_t n, const char *key)
 {

@@ -1,8 +1,10 @@
 #include "io/hf/config.h"
 
-#include "io/hf/family.h"
+#include "io/hf/blocks.h"
 #include "io/hf/plain.h"
+#include "io/hf/rope.h"
 #include "src/base/mem.h"
+#include "src/config/family.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,43 +38,48 @@ static void put_word(struct writer *w, const char *key, const char *word)
     fprintf(w->out, "\"%s\"", word);
 }
 
-/* What a reader with types would take for a whole number gets a fraction. */
-static char *text_of(const struct sh_config *cfg, const char *key, bool real)
-{
-    /* A key that cannot be read is written as null, which transformers takes as its default. */
-    char *text, *longer;
-    if (sh_config_get(cfg, key, &text) != SH_OK)
-        return sh_strdup("null");
-    if (!real || strpbrk(text, ".e"))
-        return text;
-    longer = sh_strfmt("%s.0", text);
-    free(text);
-    return longer;
-}
-
 /* The text of our value, as JSON, since numbers and booleans are written alike in both. */
 static void put_key(struct writer *w, const char *theirs, const char *ours, bool real)
 {
-    char *text = text_of(w->cfg, ours, real);
+    char *text = sh_hf_number(w->cfg, ours, real);
     put_raw(w, theirs, text);
     free(text);
 }
-
-/* clang-format off */
-static const char *const our_key[] = {
-    [SH_HF_LAYERS] = "model.n_layers", [SH_HF_DIM] = "model.dim", [SH_HF_HEADS] = "model.n_heads",
-    [SH_HF_KV_HEADS] = "model.n_kv_heads", [SH_HF_HEAD_DIM] = "model.head_dim", [SH_HF_FFN] = "model.ffn_dim",
-    [SH_HF_VOCAB] = "model.vocab_size", [SH_HF_POSITIONS] = "model.max_seq_len", [SH_HF_EPS] = "model.norm_eps",
-    [SH_HF_INIT] = "model.init_std", [SH_HF_TIED] = "model.tie_word_embeddings", [SH_HF_THETA] = "model.rope_theta",
-};
-/* clang-format on */
 
 /* The keys that the family has, under their first spelling. Values of type real are printed with a fraction. */
 static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
-        if (w->f->key[v][0])
-            put_key(w, w->f->key[v][0], our_key[v], v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
+        if (w->f->key[v][0] && v != SH_HF_NO_ROPE)
+            put_key(w, w->f->key[v][0], sh_hf_family_key(v), v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
+}
+
+/* Each block's own switch, too: an interval of 0, which says that all have positions, is none for transformers. */
+static void put_positions(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    int interval = m->no_rope_layer_interval;
+    if (!w->f->key[SH_HF_NO_ROPE][0])
+        return;
+    begin(w, w->f->key[SH_HF_NO_ROPE][0]);
+    fprintf(w->out, "%d", interval ? interval : m->n_layers + 1);
+    begin(w, "no_rope_layers");
+    for (int i = 0; i < m->n_layers; i++)
+        fprintf(w->out, "%s%d", i ? ", " : "[", !interval || (i + 1) % interval != 0);
+    fputc(']', w->out);
+}
+
+/* A window that no training sequence has seen is the source's still; without one there is none. */
+static void put_window(struct writer *w)
+{
+    const char *key;
+    for (int i = 0; w->f->window && (key = sh_hf_blocks_window_key(i)); i++) {
+        json_t *value = sh_hf_is_named("sliding_window", w->cfg->hf.ignore) ? NULL : json_object_get(w->source, key);
+        char *text = value && sh_hf_blocks_is_key(w->f, key) ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+        if (text || i == 0)
+            put_raw(w, key, text ? text : "null");
+        free(text);
+    }
 }
 
 /* Written out although they are defaults: a later version of the class may have other ones. */
@@ -87,57 +94,42 @@ static void put_must(struct writer *w)
     }
 }
 
-/* Without braces, for it is printed in two places. */
-static char *print_llama3(const struct sh_config *cfg)
-{
-    static const char *const rows[][2] = {{"factor", "model.rope_factor"},
-                                          {"low_freq_factor", "model.rope_low_freq_factor"},
-                                          {"high_freq_factor", "model.rope_high_freq_factor"},
-                                          {"original_max_position_embeddings", "model.rope_original_max_len"}};
-    char *text = NULL;
-    size_t bytes;
-    FILE *f = sh_memstream(&text, &bytes);
-    /* The length is a whole number; the three factors are real. */
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *value = text_of(cfg, rows[i][1], i < 3);
-        fprintf(f, "\"%s\": %s, ", rows[i][0], value);
-        free(value);
-    }
-    fprintf(f, "\"rope_type\": \"llama3\"");
-    fclose(f);
-    return text;
-}
-
 /* rope_parameters is read by transformers 5, rope_theta (among the values) and rope_scaling by those before. */
 static void put_rope(struct writer *w)
 {
     /* GPT-2 has learned positions and no theta. */
     if (!w->f->key[SH_HF_THETA][0])
         return;
-    bool llama3 = w->cfg->model.rope_factor != 0;
-    char *theta = text_of(w->cfg, our_key[SH_HF_THETA], true);
-    char *rope = llama3 ? print_llama3(w->cfg) : sh_strdup("\"rope_type\": \"default\"");
+    char *theta = sh_hf_number(w->cfg, sh_hf_family_key(SH_HF_THETA), true);
+    char *rope = sh_hf_rope_print(w->cfg, w->source);
     begin(w, "rope_parameters");
-    fprintf(w->out, "{%s, \"rope_theta\": %s}", rope, theta);
+    fprintf(w->out, "{%s, \"rope_theta\": %s}", rope ? rope : "\"rope_type\": \"default\"", theta);
     begin(w, "rope_scaling");
-    fprintf(w->out, llama3 ? "{%s}" : "null", rope);
+    fprintf(w->out, rope ? "{%s}" : "null", rope);
     free(theta);
     free(rope);
 }
 
-/* Without a source null: a class's own ids would be those of another tokenizer, and its dropouts more than none. */
+/* A class's own dropouts may be more than none, so where there is no source 0 is written. */
+static void put_dropouts(struct writer *w)
+{
+    for (size_t i = 0; i < sizeof w->f->dropout / sizeof *w->f->dropout && w->f->dropout[i]; i++) {
+        json_t *value = json_object_get(w->source, w->f->dropout[i]);
+        char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
+        put_raw(w, w->f->dropout[i], text ? text : "0.0");
+        free(text);
+    }
+}
+
+/* Without a source null: a class's own ids would be those of another tokenizer. */
 static void put_kept(struct writer *w)
 {
     const char *key;
     for (int i = 0; (key = sh_hf_kept_key(i)); i++) {
         json_t *value = json_object_get(w->source, key);
-        bool id = strstr(key, "_token_id") != NULL, dropout = sh_hf_is_dropout(key);
         char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
-        /* Dropouts are named in a family's own way: GPT-2's end in pdrop. */
-        if (text || id)
+        if (text || strstr(key, "_token_id"))
             put_raw(w, key, text ? text : "null");
-        else if (dropout && (strcmp(w->f->type, "gpt2") == 0) == (strstr(key, "pdrop") != NULL))
-            put_raw(w, key, "0.0");
         free(text);
     }
 }
@@ -147,13 +139,16 @@ static void put_all(struct writer *w, const char *dtype)
 {
     fputc('{', w->out);
     begin(w, "architectures");
-    fprintf(w->out, "[\"%s\"]", w->f->architecture);
+    fprintf(w->out, "[\"%s\"]", sh_family_of(w->cfg->model.family)->architecture);
     put_word(w, "model_type", w->f->type);
     put_word(w, "dtype", dtype);
     put_word(w, "torch_dtype", dtype);
     put_values(w);
+    put_positions(w);
+    put_window(w);
     put_must(w);
     put_rope(w);
+    put_dropouts(w);
     put_kept(w);
     fputs("\n}\n", w->out);
 }
@@ -161,10 +156,7 @@ static void put_all(struct writer *w, const char *dtype)
 static sh_rc write_text(struct writer *w, const char *dtype, char **text)
 {
     size_t bytes;
-    char *family;
-    SH_TRY(sh_config_get(w->cfg, "model.family", &family));
-    w->f = sh_hf_family_to_write(family);
-    free(family);
+    w->f = sh_hf_family_to_write(sh_family_of(w->cfg->model.family)->name);
     SH_REQUIRE(w->f);
     w->out = sh_memstream(text, &bytes);
     put_all(w, dtype);

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Make the golden folders beside this file: tiny models that transformers saved, and what it computes with them.
 
-    tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_golden.py
+    tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_golden.py [FAMILY ...]
 
 gpt2 has float32 in one file; llama has bfloat16 in several, with grouped queries, scaled rotary positions and an output
-matrix of its own. expected.json has a stream of tokens and the losses of a few steps of AdamW on it, in float64.
+matrix of its own; the others have in bfloat16 what their family differs in. expected.json has a stream of tokens and the losses of a few steps of AdamW on it, in float64.
 """
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers
@@ -31,6 +32,34 @@ def llama():
                                       num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
                                       rms_norm_eps=1e-5, rope_parameters=rope, bos_token_id=1, eos_token_id=2)
     return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+SIZES = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+
+
+def like_llama(config):
+    return transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+
+
+def mistral():
+    return like_llama(transformers.MistralConfig(**SIZES, head_dim=6, sliding_window=32))
+
+
+def qwen2():
+    return like_llama(transformers.Qwen2Config(**SIZES, tie_word_embeddings=True))
+
+
+def phi3():
+    return like_llama(transformers.Phi3Config(**SIZES))
+
+
+def smollm3():
+    return like_llama(transformers.SmolLM3Config(**SIZES, no_rope_layer_interval=2))
+
+
+def starcoder2():
+    return like_llama(transformers.Starcoder2Config(**SIZES))
 
 
 def draw(model):
@@ -76,5 +105,9 @@ def make(name, build, **options):
     (folder / 'expected.json').write_text(json.dumps({'tokens': stream, 'losses': train(folder, stream)}) + '\n')
 
 
-make('gpt2', gpt2)
-make('llama', llama, max_shard_size='6KB')
+# Options of save_pretrained().
+FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},
+            starcoder2: {}}
+for family, options in FAMILIES.items():
+    if family.__name__ in sys.argv[1:] or not sys.argv[1:]:
+        make(family.__name__, family, **options)

@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 HERE = pathlib.Path(__file__).resolve().parent
+FAMILIES = 'gpt2', 'llama', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2'
 LOSS_BOUND = 2e-6  # relative, of float32 against float64; seen: 2e-7
 RUN = {
     'training.seq_len': 15, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.steps': 4,
@@ -31,6 +32,7 @@ SEED = {'checkpoint.create_seed_checkpoint': True, 'training.steps': 1, 'trainin
 MESHES = {
     '2 ranks, full_shard': (2, {'parallelism.sharding_strategy': 'full_shard'}),
     '3 ranks, full_shard': (3, {'parallelism.sharding_strategy': 'full_shard', 'training.mixed_precision_param': 'float32'}),
+    '4 ranks, full_shard': (4, {'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 4}),
     '3 ranks, no_shard': (3, {'parallelism.sharding_strategy': 'no_shard'}),
     '2 ranks, shard_grad_op': (2, {'parallelism.sharding_strategy': 'shard_grad_op'}),
     '2 ranks, replicas': (2, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 1, 'mesh.replicate': 2,
@@ -40,6 +42,10 @@ MESHES = {
 
 def expected(name):
     return json.loads((HERE / name / 'expected.json').read_text())
+
+
+def dtype_of(name):
+    return json.loads((HERE / name / 'config.json').read_text())['dtype']
 
 
 def tokens(name):
@@ -84,10 +90,9 @@ def import_export(name):
     """By `sherd ckpt`: the parameters as they are, in the type of the source."""
     for folder in 'imported', 'exported':
         shutil.rmtree(f'{folder}-{name}', ignore_errors=True)
-    dtype = {'gpt2': 'float32', 'llama': 'bfloat16'}[name]
     job.sherd('ckpt', 'import', HERE / name, '-o', f'imported-{name}')
     job.sherd('ckpt', 'verify', f'imported-{name}')
-    job.sherd('ckpt', 'export', f'imported-{name}', '-o', f'exported-{name}', '--dtype', dtype, '--max-shard-size', '6KB',
+    job.sherd('ckpt', 'export', f'imported-{name}', '-o', f'exported-{name}', '--dtype', dtype_of(name), '--max-shard-size', '6KB',
               '--hf', HERE / name)
 
 
@@ -110,8 +115,7 @@ def case_mesh(name, mesh):
     config = {**RUN, **SEED, **change, 'model.hf_assets_path': str(HERE / name), 'checkpoint.export_dtype': 'float32'}
     job.train(out, config, ranks)
     checkpoints = pathlib.Path(out) / 'out/checkpoint'
-    dtype = {'gpt2': 'float32', 'llama': 'bfloat16'}[name]
-    job.sherd('ckpt', 'export', checkpoints / 'step-00000000.h5', '-o', f'{out}/first', '--dtype', dtype)
+    job.sherd('ckpt', 'export', checkpoints / 'step-00000000.h5', '-o', f'{out}/first', '--dtype', dtype_of(name))
     job.sherd('ckpt', 'export', checkpoints / 'step-00000001.h5', '-o', f'{out}/last')
     return differ(HERE / name, f'{out}/first') + differ(checkpoints / 'hf-00000001', f'{out}/last')
 
@@ -291,10 +295,11 @@ def case_resume():
 
 
 if __name__ == '__main__':
-    meshes = [(f'{name}: {mesh}', case_mesh, name, mesh) for name in ('gpt2', 'llama') for mesh in MESHES]
+    meshes = [(f'{name}: {mesh}', case_mesh, name, mesh) for name in FAMILIES for mesh in MESHES
+              if name in ('gpt2', 'llama') or mesh == '4 ranks, full_shard']
     sys.exit(job.run_cases(
-        [(f'{name}: losses of transformers', case_losses, name) for name in ('gpt2', 'llama')]
-        + [(f'{name}: import and export', case_import_export, name) for name in ('gpt2', 'llama')]
+        [(f'{name}: losses of transformers', case_losses, name) for name in FAMILIES]
+        + [(f'{name}: import and export', case_import_export, name) for name in FAMILIES]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
         + [('weights that are not finite', case_allow_nan), ('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),

@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 STEPS, BATCH, SEQ = 20, 4, 33
 LOSS_BOUND = 1e-5
+GRADIENT_BOUND = 2e-5  # norm of the difference by norm, each tensor
 CHANGE_BOUND = 1e-4  # norm of the difference by norm, of what 20 steps have changed in a tensor
 # eps this large keeps gradients that are zero but for rounding, as those of key biases, from moving a weight.
 RUN = {
@@ -33,10 +34,18 @@ RUN = {
     'optimizer.eps': 1e-4, 'optimizer.weight_decay': 0.1, 'lr_scheduler.decay_type': 'constant',
     'checkpoint.last_save_in_hf': True,
 }
+# One step of SGD leaves the weights plus the gradient times -lr; so large, the weights are far below its rounding.
+SLOPE = {**RUN, 'training.steps': 1, 'optimizer.name': 'SGD', 'optimizer.beta1': 0, 'optimizer.weight_decay': 0,
+         'optimizer.lr': 1e3}
+for key in 'optimizer.beta2', 'optimizer.eps':
+    del SLOPE[key]
 SIZES = dict(vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
              max_position_embeddings=64)
 LLAMA3 = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
           'original_max_position_embeddings': 256}
+# Of the eight frequencies two lie before the ramp and one behind.
+YARN = {'rope_type': 'yarn', 'rope_theta': 100.0, 'factor': 4.0, 'original_max_position_embeddings': 32, 'beta_fast': 4.0}
+GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
 MODELS = {
@@ -44,7 +53,28 @@ MODELS = {
     'llama tied, grouped, wide heads': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True, num_key_value_heads=2,
                                                                        head_dim=24, rms_norm_eps=1e-5)),
     'llama, llama3 rope': (transformers.LlamaConfig, dict(SIZES, rope_parameters=LLAMA3, num_key_value_heads=1)),
-    'mistral': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=2, sliding_window=64)),
+    'llama, linear rope, biases': (transformers.LlamaConfig, dict(
+        SIZES, rope_parameters={'rope_type': 'linear', 'rope_theta': 1e4, 'factor': 3.0}, attention_bias=True, mlp_bias=True)),
+    'llama, yarn': (transformers.LlamaConfig, dict(SIZES, rope_parameters=YARN)),
+    'llama, yarn, ends not rounded': (transformers.LlamaConfig, dict(
+        SIZES, rope_parameters=dict(YARN, truncate=False, attention_factor=1.3, beta_slow=0.5))),
+    'llama, yarn, two scales': (transformers.LlamaConfig, dict(
+        SIZES, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5))),
+    'llama, dynamic rope': (transformers.LlamaConfig, dict(
+        SIZES, rope_parameters={'rope_type': 'dynamic', 'rope_theta': 1e4, 'factor': 2.0})),
+    'mistral': (transformers.MistralConfig, dict(GROUPED, sliding_window=64)),
+    'mistral, tied, wide heads': (transformers.MistralConfig, dict(GROUPED, head_dim=24, tie_word_embeddings=True,
+                                                                   sliding_window=None)),
+    'qwen2': (transformers.Qwen2Config, dict(GROUPED)),
+    'qwen2, tied, window': (transformers.Qwen2Config, dict(GROUPED, tie_word_embeddings=True, use_sliding_window=True,
+                                                           sliding_window=33, max_window_layers=1)),
+    'phi3': (transformers.Phi3Config, dict(GROUPED)),
+    'phi3, tied': (transformers.Phi3Config, dict(GROUPED, tie_word_embeddings=True)),
+    'smollm3': (transformers.SmolLM3Config, dict(GROUPED, num_hidden_layers=4)),
+    'smollm3, untied, other blocks': (transformers.SmolLM3Config, dict(GROUPED, tie_word_embeddings=False,
+                                                                       no_rope_layers=[1, 0, 1])),
+    'starcoder2': (transformers.Starcoder2Config, dict(GROUPED)),
+    'starcoder2, untied': (transformers.Starcoder2Config, dict(GROUPED, tie_word_embeddings=False)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -79,18 +109,26 @@ def make_tokens(vocabulary):
     return stream
 
 
-def reference(folder, stream):
+def load(folder):
     """Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+
+
+def loss_of(model, stream, step):
+    at = step * BATCH * SEQ
+    rows = torch.tensor([stream[at + i * SEQ:at + (i + 1) * SEQ + 1] for i in range(BATCH)])
+    logits = model(rows[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+
+
+def reference(folder, stream):
+    model = load(folder)
     groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': 0.1},
               {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
     optimizer = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.95), eps=1e-4)
     losses = []
     for step in range(STEPS):
-        at = step * BATCH * SEQ
-        rows = torch.tensor([stream[at + i * SEQ:at + (i + 1) * SEQ + 1] for i in range(BATCH)])
-        logits = model(rows[:, :-1], use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss = loss_of(model, stream, step)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -129,6 +167,23 @@ def case_train(name, dtype):
             + compare_changes(before, load_file(f'{last}/model.safetensors'), after) + check_loading(last))
 
 
+def case_gradients(name):
+    """Of each tensor, at the first step."""
+    folder = f'{slug(name)}-slope'
+    make(name, torch.float32, f'{folder}-hf')
+    model = load(f'{folder}-hf')
+    stream = make_tokens(model.config.vocab_size)
+    loss_of(model, stream, 0).backward()
+    job.train(folder, {**SLOPE, 'model.hf_assets_path': f'../{folder}-hf'})
+    after = load_file(f'{folder}/out/checkpoint/hf-{1:08}/model.safetensors')
+    wrong = []
+    for name, p in model.named_parameters():
+        found = (p.detach() - after[name].double()) / SLOPE['optimizer.lr']
+        off = ((found - p.grad).norm() / p.grad.norm()).item()
+        wrong += [f'{name}: its gradient is {off:.2g} off, bound {GRADIENT_BOUND:g}'] if not off <= GRADIENT_BOUND else []
+    return wrong
+
+
 def case_export(name):
     """In each type, in one file and several; what is read back has the same numbers and the same tied tensors."""
     wrong = []
@@ -149,6 +204,7 @@ def case_export(name):
     return wrong
 
 
+EPS = {'gpt2': 'layer_norm_epsilon', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
           'model.tie_word_embeddings': 'tie_word_embeddings', 'model.init_std': 'initializer_range'}
@@ -162,12 +218,28 @@ def meaning(config):
     values['model.n_kv_heads'] = heads if gpt2 else config.num_key_value_heads
     values['model.head_dim'] = getattr(config, 'head_dim', None) or config.hidden_size // heads
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
-    values['model.norm_eps'] = config.layer_norm_epsilon if gpt2 else config.rms_norm_eps
+    values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
+    values['model.attention_bias'] = getattr(config, 'attention_bias', False)
+    values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
     if not gpt2:
         rope = config.rope_parameters
+        scaled = rope['rope_type'] not in ('default', 'dynamic')
         values['model.rope_theta'] = rope['rope_theta']
-        values['model.rope_factor'] = rope['factor'] if rope['rope_type'] == 'llama3' else 0
+        values['model.rope_factor'] = rope['factor'] if scaled else 0
+        values['model.rope_original_max_len'] = rope.get('original_max_position_embeddings', 0) if scaled else 0
+        values['model.rope_beta_fast'] = rope.get('beta_fast', 32)
     return values
+
+
+def blocks(config):
+    """Those without rotary positions."""
+    switches = getattr(config, 'no_rope_layers', None) or [1] * config.num_hidden_layers
+    return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
+
+
+def unturned(values):
+    interval = int(values['model.no_rope_layer_interval'])
+    return [i for i in range(int(values['model.n_layers'])) if interval and (i + 1) % interval == 0]
 
 
 def resolved(folder):
@@ -202,14 +274,20 @@ def case_config(name, spelling):
     wrong = []
     for absent in [None, *(key for key in config if key != 'model_type')]:
         path.write_text(json.dumps({key: value for key, value in config.items() if key != absent}))
-        theirs = meaning(transformers.AutoConfig.from_pretrained('config-hf'))
+        try:
+            theirs = transformers.AutoConfig.from_pretrained('config-hf')
+        except Exception as refused:  # of many classes; then there is no model to be the same as
+            wrong += [] if absent else [str(refused)]
+            continue
         try:
             ours = resolved('config-hf')
         except job.Failed as refused:
             wrong += [] if absent else [str(refused)]
             continue
-        wrong += [f'without {absent}: {key} is {ours[key]}, for transformers {theirs[key]}' for key in theirs
-                  if not same(ours[key], theirs[key])]
+        wrong += [f'without {absent}: {key} is {ours[key]}, for transformers {value}' for key, value in meaning(theirs).items()
+                  if not same(ours[key], value)]
+        if unturned(ours) != blocks(theirs):
+            wrong += [f'without {absent}: blocks {unturned(ours)} have no positions']
     return wrong
 
 
@@ -219,6 +297,7 @@ if __name__ == '__main__':
     types['llama'] += [torch.bfloat16, torch.float16]
     sys.exit(job.run_cases(
         [(f'{name}, {dtype}: {STEPS} steps', case_train, name, dtype) for name in MODELS for dtype in types[name]]
+        + [(f'{name}: gradients', case_gradients, name) for name in MODELS]
         + [(f'{name}: export', case_export, name) for name in MODELS]
         + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
            for name in MODELS for spelling in (dict, older)]))

@@ -20,7 +20,14 @@
               "\"max_position_embeddings\":64"
 #define LLAMA "{\"model_type\":\"llama\"," SIZES
 #define MISTRAL "{\"model_type\":\"mistral\"," SIZES
+#define QWEN2 "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
+#define PHI3 "{\"model_type\":\"phi3\"," SIZES
+#define SMOLLM3 "{\"model_type\":\"smollm3\"," SIZES
+#define STARCODER2 "{\"model_type\":\"starcoder2\"," SIZES
 #define GPT2 "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_head\":2,\"n_layer\":1,\"n_positions\":16,\"vocab_size\":9"
+#define YARN "\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":16"
+#define FULL "\"layer_types\":[\"full_attention\",\"full_attention\"]"
+#define SLIDING "\"layer_types\":[\"full_attention\",\"sliding_attention\"]"
 #define LLAMA3 "\"factor\":8,\"low_freq_factor\":1.5,\"high_freq_factor\":3,\"original_max_position_embeddings\":32"
 
 /* text: of config.json; then "key=value" arguments, NULL: none; says: key and value of the result, or a part of what is
@@ -61,11 +68,33 @@ static const struct {
     {LLAMA ",\"rope_theta\":7,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500}}", NULL, "model.rope_theta", "500"},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," LLAMA3 "}}", NULL, "model.rope_original_max_len",
      "32"},
-    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}", NULL,
-     "model.rope_factor", "0"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}", NULL, NULL,
+     "rope_parameters and rope_scaling differ"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,\"rope_theta\":9},\"rope_scaling\":{\"type\":\"linear\","
+           "\"factor\":2.0}}", NULL, "model.rope_factor", "2"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2},\"rope_scaling\":{\"type\":\"linear\",\"factor\":3}}",
+     NULL, NULL, "rope_parameters and rope_scaling differ"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2},\"rope_scaling\":{}}", NULL, "model.rope_type", "linear"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, "model.rope_factor", "0"},
-    {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", NULL, NULL, "rope_scaling.rope_type yarn is not computed"},
-    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, NULL, "rope_scaling.rope_type linear is not computed"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, "model.rope_type", "linear"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", NULL, NULL, "rope_scaling has no factor"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":9}}", NULL, NULL, "rope_scaling.beta_fast is not"},
+    {LLAMA ",\"rope_scaling\":{" YARN "}}", NULL, "model.rope_type", "yarn"},
+    {LLAMA ",\"rope_scaling\":{" YARN "}}", NULL, "model.rope_original_max_len", "16"},
+    {LLAMA ",\"rope_scaling\":{" YARN "},\"original_max_position_embeddings\":8}", NULL, "model.rope_original_max_len", "8"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", NULL, "model.rope_original_max_len", "64"},
+    {LLAMA ",\"rope_scaling\":{" YARN "}}", NULL, "model.rope_beta_fast", "32"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"beta_fast\":20,\"beta_slow\":null}}", NULL, "model.rope_beta_fast", "20"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"beta_slow\":0}}", NULL, "model.rope_beta_slow", "1"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"attention_factor\":1.5}}", NULL, "model.rope_attention_factor", "1.5"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"attention_factor\":0}}", NULL, NULL, "rope_scaling.attention_factor is 0"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"truncate\":false}}", NULL, "model.rope_truncate", "false"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"mscale\":1.0,\"mscale_all_dim\":1.0}}", NULL, "model.rope_attention_factor", "1"},
+    {LLAMA ",\"rope_scaling\":{" YARN ",\"mscale\":0.707}}", NULL, "model.rope_attention_factor", "0"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":8}}", NULL, NULL, "longrope is not computed here: its freq"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", NULL, NULL, "proportional is not computed here: it turns"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"x\"}}", NULL, NULL, "rope_type x is not known here"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":3}}", NULL, NULL, "rope_type is no string"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", NULL, NULL, "rope_scaling has no low_freq_factor"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":0,\"low_freq_factor\":1}}", NULL, NULL, "rope_scaling.factor is 0"},
     {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", NULL, NULL, "rope_parameters.partial_rotary_factor is not"},
@@ -73,7 +102,6 @@ static const struct {
     {LLAMA ",\"rope_parameters\":{\"rope_theta\":\"x\"}}", NULL, NULL, "rope_theta is a string, where a number is wanted"},
     {LLAMA ",\"rope_parameters\":[1]}", NULL, NULL, "rope_parameters is"},
     /* what is not computed here */
-    {LLAMA ",\"attention_bias\":true}", NULL, NULL, "attention_bias must be false: biases"},
     {LLAMA ",\"hidden_act\":\"gelu\"}", NULL, NULL, "hidden_act must be silu"},
     {LLAMA ",\"hidden_act\":\"swish\"}", NULL, "model.dim", "16"},
     {GPT2 ",\"activation_function\":\"relu\"}", NULL, NULL, "activation_function must be gelu_new"},
@@ -81,6 +109,7 @@ static const struct {
     {GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", NULL, NULL, "scale_attn_by_inverse_layer_idx must be false"},
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", NULL, NULL, "code in the folder"},
     {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "packed weights"},
+    {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", "model.hf_ignore=auto_map", "model.dim", "16"},
     {"{\"model_type\":\"gemma2\"}", NULL, NULL, "model_type gemma2: its soft cap"},
     {"{\"model_type\":\"mixtral\"}", NULL, NULL, "experts"},
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
@@ -94,11 +123,52 @@ static const struct {
     {"{\"model_type\":\"mistral\"}", NULL, "model.n_kv_heads", "8"},
     {MISTRAL ",\"num_key_value_heads\":2}", NULL, "model.n_kv_heads", "2"},
     {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":64}", NULL, "model.dim", "16"},
-    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, NULL, "a sliding window of 63 is not computed here, and "
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, "training.seq_len", "63"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "training.seq_len=64", NULL, "a sliding window of 63 is not computed here, and "
      "training.seq_len 64 is longer"},
     {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "training.seq_len=63", "model.dim", "16"},
     {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "model.hf_ignore=sliding_window", "model.dim", "16"},
     {"{\"model_type\":\"mistral\"}", "training.seq_len=4097", NULL, "window of 4096, the class's default, is not computed"},
+    {QWEN2 "}", NULL, "model.family", "qwen2"},
+    {QWEN2 ",\"sliding_window\":8,\"max_window_layers\":1}", NULL, "model.dim", "16"},
+    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":2}", NULL, "model.dim", "16"},
+    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":1}", "training.seq_len=9", NULL, "a sliding window of 8"},
+    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true}", NULL, "model.dim", "16"},
+    {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true}", "training.seq_len=4097", NULL, "a sliding window of 4096"},
+    {QWEN2 ",\"sliding_window\":0,\"use_sliding_window\":true,\"max_window_layers\":0}", NULL, NULL, "sliding_window 0 leaves"},
+    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true," FULL "}", NULL, "model.dim", "16"},
+    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true," SLIDING "}", "training.seq_len=9", NULL, "a sliding window of 8"},
+    {QWEN2 ",\"sliding_window\":64,\"use_sliding_window\":true," SLIDING "}", NULL, "model.dim", "16"},
+    {QWEN2 "," SLIDING "}", NULL, NULL, "layer_types has windows, and use_sliding_window is not true"},
+    {QWEN2 ",\"layer_types\":[\"full_attention\"]}", NULL, NULL, "layer_types must have a word for each block"},
+    {QWEN2 ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}", NULL, NULL, "layer_types[1] is not computed here"},
+    {MISTRAL ",\"num_key_value_heads\":2," FULL "}", NULL, NULL, "mathematics: layer_types;"},
+    {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
+    {PHI3 ",\"sliding_window\":8}", "training.seq_len=9", NULL, "a sliding window of 8"},
+    {PHI3 ",\"rope_scaling\":{" YARN "}}", NULL, NULL, "for phi3 it means other frequencies"},
+    {PHI3 ",\"rope_parameters\":{\"partial_rotary_factor\":0.75}}", NULL, NULL, "rope_parameters.partial_rotary_factor is not"},
+    {PHI3 ",\"partial_rotary_factor\":0.75}", NULL, NULL, "mathematics: partial_rotary_factor;"},
+    {STARCODER2 "}", NULL, "model.tie_word_embeddings", "true"},
+    {STARCODER2 ",\"norm_epsilon\":1e-3}", NULL, "model.norm_eps", "0.001"},
+    {STARCODER2 ",\"use_bias\":false}", NULL, NULL, "use_bias must be true"},
+    {STARCODER2 ",\"hidden_act\":\"silu\"}", NULL, NULL, "hidden_act must be gelu_pytorch_tanh"},
+    /* biases, and blocks without positions */
+    {LLAMA ",\"attention_bias\":true}", NULL, "model.attention_bias", "true"},
+    {LLAMA ",\"mlp_bias\":true}", NULL, "model.mlp_bias", "true"},
+    {LLAMA "}", NULL, "model.mlp_bias", "false"},
+    {QWEN2 ",\"attention_bias\":true}", NULL, NULL, "mathematics: attention_bias;"},
+    {SMOLLM3 "}", NULL, "model.no_rope_layer_interval", "4"},
+    {SMOLLM3 "}", NULL, "model.rope_theta", "2000000"},
+    {SMOLLM3 ",\"no_rope_layer_interval\":2}", NULL, "model.no_rope_layer_interval", "2"},
+    {SMOLLM3 ",\"no_rope_layers\":[1,1]}", NULL, "model.no_rope_layer_interval", "4"},
+    {SMOLLM3 ",\"no_rope_layers\":[1,1],\"no_rope_layer_interval\":2}", NULL, "model.no_rope_layer_interval", "0"},
+    {SMOLLM3 ",\"no_rope_layers\":[1,0]}", NULL, "model.no_rope_layer_interval", "2"},
+    {SMOLLM3 ",\"no_rope_layers\":[0,0]}", NULL, "model.no_rope_layer_interval", "1"},
+    {SMOLLM3 ",\"no_rope_layers\":[0,1]}", NULL, NULL, "blocks without positions have one distance here"},
+    {SMOLLM3 ",\"no_rope_layers\":[1]}", NULL, NULL, "no_rope_layers must have 0 or 1 for each of 2 blocks"},
+    {SMOLLM3 ",\"no_rope_layers\":[1,2]}", NULL, NULL, "no_rope_layers must have 0 or 1"},
+    {SMOLLM3 ",\"no_rope_layers\":{}}", NULL, NULL, "no_rope_layers must have 0 or 1"},
+    {LLAMA ",\"no_rope_layers\":[1,0]}", NULL, NULL, "mathematics: no_rope_layers;"},
     /* keys that nobody knows */
     {LLAMA ",\"logit_scale\":0.5}", NULL, NULL, "it may change the mathematics: logit_scale; model.hf_ignore"},
     {LLAMA ",\"logit_scale\":0.5,\"b\":[1]}", NULL, NULL, "logit_scale, b;"},
@@ -212,7 +282,14 @@ static void what_is_written_is_read_as_the_same_model(void **state)
     static const char *const texts[] = {LLAMA ",\"rms_norm_eps\":0.003,\"num_key_value_heads\":2,\"rope_theta\":700,"
                                               "\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}",
                                         LLAMA ",\"head_dim\":6}", GPT2 ",\"initializer_range\":0.5}",
-                                        GPT2 ",\"tie_word_embeddings\":false}"};
+                                        GPT2 ",\"tie_word_embeddings\":false}",
+                                        LLAMA ",\"attention_bias\":true,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+                                        LLAMA ",\"mlp_bias\":true,\"rope_scaling\":{" YARN ",\"truncate\":false,"
+                                              "\"attention_factor\":1.5,\"beta_slow\":2}}",
+                                        LLAMA ",\"rope_scaling\":{" YARN "}}",
+                                        MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", STARCODER2 "}",
+                                        SMOLLM3 "}", SMOLLM3 ",\"no_rope_layers\":[1,1]}",
+                                        SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}"};
     struct sh_config cfg, back;
     char *text, *at;
 
@@ -248,6 +325,32 @@ static void ids_are_taken_over(void **state)
     assert_non_null(strstr(text, "\"bos_token_id\": 3"));
     assert_non_null(strstr(text, "\"attention_dropout\": 0.25"));
     assert_non_null(strstr(text, "\"pad_token_id\": null"));
+    free(text);
+    free(path);
+}
+
+/* What no sequence of training has seen stays as its source has it: a window, and what lies beyond the last position. */
+static void what_was_not_seen_is_taken_over(void **state)
+{
+    static const char *const source =
+        QWEN2 ",\"sliding_window\":64,\"use_sliding_window\":true,\"max_window_layers\":1,\"rope_scaling\":"
+              "{\"type\":\"dynamic\",\"factor\":2.0}}";
+    struct sh_config cfg;
+    char *text, *path = sh_path_join(folder, "config.json");
+
+    (void)state;
+    put("config.json", source);
+    assert_int_equal(load(NULL, &cfg), SH_OK);
+    assert_int_equal(sh_hf_config_write(&cfg, "float32", path, &text), SH_OK);
+    assert_non_null(strstr(text, "\"sliding_window\": 64"));
+    assert_non_null(strstr(text, "\"use_sliding_window\": true"));
+    assert_non_null(strstr(text, "\"max_window_layers\": 1"));
+    assert_non_null(strstr(text, "\"rope_scaling\": {\"factor\": 2, \"rope_type\": \"dynamic\"}"));
+    free(text);
+    assert_int_equal(load("model.hf_ignore=sliding_window", &cfg), SH_OK);
+    assert_int_equal(sh_hf_config_write(&cfg, "float32", path, &text), SH_OK);
+    assert_non_null(strstr(text, "\"sliding_window\": null"));
+    assert_null(strstr(text, "use_sliding_window"));
     free(text);
     free(path);
 }
@@ -332,7 +435,7 @@ static void each_row_has_a_family_or_a_reason(void **state)
         assert_true((f->family != NULL) != (f->refused != NULL));
         assert_ptr_equal(sh_hf_family_of_type(f->type), f);
         if (f->family)
-            assert_true(f->prefix && f->architecture && f->key[SH_HF_DIM][0]);
+            assert_true(f->prefix && f->key[SH_HF_DIM][0] && f->must[0].key);
     }
 }
 
@@ -361,6 +464,7 @@ int main(void)
         cmocka_unit_test(what_is_no_folder_is_refused),
         cmocka_unit_test(what_is_written_is_read_as_the_same_model),
         cmocka_unit_test(ids_are_taken_over),
+        cmocka_unit_test(what_was_not_seen_is_taken_over),
         cmocka_unit_test(each_name_is_found_or_told),
         cmocka_unit_test(each_row_has_a_family_or_a_reason),
     };

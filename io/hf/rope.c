@@ -1,0 +1,281 @@
+#include "io/hf/rope.h"
+
+#include "io/hf/plain.h"
+#include "io/json/json.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/config/text.h"
+#include "src/config/words.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LLAMA3 = 1 << SH_ROPE_LLAMA3, LINEAR = 1 << SH_ROPE_LINEAR, YARN = 1 << SH_ROPE_YARN };
+
+/* Types of transformers. One without a bit leaves frequencies as they are: `dynamic` changes what lies beyond
+ * max_position_embeddings, and no training sequence is longer. */
+static const struct type {
+    const char *name;
+    unsigned bit;
+    const char *refused;
+} types[] = {
+    {"default", 0, NULL},
+    {"dynamic", 0, NULL},
+    {"llama3", LLAMA3, NULL},
+    {"linear", LINEAR, NULL},
+    {"yarn", YARN, NULL},
+    {"longrope", 0, "its frequencies change with the length of the text"},
+    {"su", 0, "its frequencies change with the length of the text"},
+    {"proportional", 0, "it turns a part of the head by the frequencies of the whole"},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* The numbers of a type and what they are here: `off` where the type has no such number, `absent` where it has one and the
+ * file none; NULL: it must be there. */
+static const struct number {
+    const char *key, *ours, *off, *absent;
+    unsigned types;
+    bool real;
+} numbers[] = {
+    {"factor", "model.rope_factor", "0", NULL, LLAMA3 | LINEAR | YARN, true},
+    {"low_freq_factor", "model.rope_low_freq_factor", "1", NULL, LLAMA3, true},
+    {"high_freq_factor", "model.rope_high_freq_factor", "4", NULL, LLAMA3, true},
+    {"original_max_position_embeddings", "model.rope_original_max_len", "0", "", LLAMA3 | YARN, false},
+    {"beta_fast", "model.rope_beta_fast", "32", "32", YARN, true},
+    {"beta_slow", "model.rope_beta_slow", "1", "1", YARN, true},
+    {"attention_factor", "model.rope_attention_factor", "0", "0", YARN, true},
+    {"truncate", "model.rope_truncate", "true", "true", YARN, false},
+};
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+#define LENGTH "original_max_position_embeddings"
+
+/* ---- reading ---- */
+
+struct rope {
+    const char *where; /* rope_parameters or rope_scaling */
+    json_t *object;
+    const struct type *type;
+};
+
+static const char *type_name(const json_t *object)
+{
+    /* Older files say "type" for rope_type. */
+    json_t *said = sh_hf_find(object, "rope_type") ? sh_hf_find(object, "rope_type") : sh_hf_find(object, "type");
+
+    return said ? json_string_value(said) : "default";
+}
+
+static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
+{
+    const char *name = type_name(rope->object);
+    char shown[SH_CONFIG_SHOWN];
+
+    if (!name)
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type is no string", r->place, rope->where);
+    for (int i = 0; i < TYPES; i++)
+        if (strcmp(types[i].name, name) == 0)
+            rope->type = &types[i];
+    if (!rope->type)
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3 and yarn are",
+                       r->place, rope->where, sh_config_text_shown(name, shown));
+    if (rope->type->refused)
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: %s", r->place, rope->where, name,
+                       rope->type->refused);
+    if (r->f->one_rope_type && rope->type != &types[0])
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: for %s it means other frequencies", r->place,
+                       rope->where, name, r->f->type);
+    return SH_OK;
+}
+
+static bool is_number_of(const struct type *type, const char *key)
+{
+    unsigned bits = strcmp(type->name, "dynamic") == 0 ? LLAMA3 | LINEAR : type->bit;
+
+    for (int i = 0; i < NUMBERS; i++)
+        if (strcmp(numbers[i].key, key) == 0)
+            return (numbers[i].types & bits) != 0;
+    return (bits & YARN) && (strcmp(key, "mscale") == 0 || strcmp(key, "mscale_all_dim") == 0);
+}
+
+/* Keys with a neutral value (0, 1, empty, false) cannot change anything, so they pass. */
+static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
+{
+    char shown[SH_CONFIG_SHOWN];
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(rope->object, key, value) {
+        bool known = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0 || strcmp(key, "rope_theta") == 0;
+        if (!known && !is_number_of(rope->type, key) && !sh_hf_plain_value(value))
+            return sh_fail(SH_E_USAGE, "%s: %s.%s is not computed here", r->place, rope->where,
+                           sh_config_text_shown(key, shown));
+    }
+    return SH_OK;
+}
+
+/* YaRN's temperature for models that say it by two others (DeepSeek's): the quotient of both. */
+static void read_scale(const struct rope *rope, char out[64])
+{
+    double a = json_number_value(sh_hf_find(rope->object, "mscale"));
+    double b = json_number_value(sh_hf_find(rope->object, "mscale_all_dim"));
+    double length = log(fmax(json_number_value(sh_hf_find(rope->object, "factor")), 1));
+
+    if (a != 0 && b != 0)
+        snprintf(out, 64, "%.17g", (0.1 * a * length + 1) / (0.1 * b * length + 1));
+}
+
+/* A class may have the length in front, as attribute; then it counts more. */
+static json_t *find_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n)
+{
+    json_t *front = strcmp(n->key, LENGTH) == 0 ? sh_hf_find(r->root, n->key) : NULL;
+
+    return front ? front : sh_hf_find(rope->object, n->key);
+}
+
+static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n, char out[64])
+{
+    json_t *value = find_number(r, rope, n);
+    bool zero = json_is_number(value) && json_number_value(value) == 0;
+
+    if (zero && n->absent && strncmp(n->key, "beta", 4) == 0) /* as absent, for transformers */
+        value = NULL;
+    else if (zero) /* which would say none here */
+        return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, rope->where, n->key);
+    if (value)
+        return sh_hf_text_of(r, n->key, value, out);
+    if (!n->absent)
+        return sh_fail(SH_E_USAGE, "%s: %s has no %s", r->place, rope->where, n->key);
+    snprintf(out, 64, "%s", n->absent[0] ? n->absent : r->value[SH_HF_POSITIONS]);
+    if (strcmp(n->key, "attention_factor") == 0)
+        read_scale(rope, out);
+    return SH_OK;
+}
+
+static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
+{
+    char text[64];
+
+    for (int i = 0; i < NUMBERS; i++) {
+        snprintf(text, sizeof text, "%s", numbers[i].off);
+        if (numbers[i].types & rope->type->bit)
+            SH_TRY(read_number(r, rope, &numbers[i], text));
+        SH_TRY(r->give(r->to, numbers[i].ours, text));
+    }
+    return r->give(r->to, "model.rope_type", rope->type->bit ? rope->type->name : "llama3");
+}
+
+/* Whether an object says all that another one does. */
+static bool says(const json_t *object, json_t *other)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(other, key, value) {
+        json_t *here = sh_hf_find(object, key);
+        bool number = json_is_number(value) && json_is_number(here);
+        bool equal = number ? json_number_value(value) == json_number_value(here) : json_equal(value, here);
+        /* The type has two names, and theta stands in front in the older spelling. */
+        if (strcmp(key, "type") != 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "rope_theta") != 0 && !equal)
+            return false;
+    }
+    return true;
+}
+
+/* Some versions of transformers take the older spelling where both are there, some the newer one. */
+static sh_rc check_both(const struct sh_hf_reader *r)
+{
+    json_t *newer = sh_hf_find(r->root, "rope_parameters"), *older = sh_hf_find(r->root, "rope_scaling");
+    const char *a = type_name(newer), *b = type_name(older);
+
+    if (!json_is_object(newer) || !json_is_object(older) || json_object_size(older) == 0)
+        return SH_OK;
+    if (a && b && strcmp(a, b) == 0 && says(newer, older) && says(older, newer))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: rope_parameters and rope_scaling differ, and which one counts depends on the version of "
+                   "transformers; take one out", r->place);
+}
+
+sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
+{
+    struct rope rope = {.where = sh_hf_find(r->root, "rope_parameters") ? "rope_parameters" : "rope_scaling"};
+    json_t *theta;
+
+    if (!r->f->absent[SH_HF_THETA])
+        return SH_OK;
+    rope.object = sh_hf_find(r->root, rope.where);
+    if (rope.object && !json_is_object(rope.object))
+        return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, rope.where, sh_json_is(rope.object));
+    SH_TRY(check_both(r));
+    /* The theta among the rotary parameters is newer than the one at the top level, and wins. */
+    if ((theta = sh_hf_find(rope.object, "rope_theta")))
+        SH_TRY(sh_hf_text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
+    SH_TRY(r->give(r->to, sh_hf_family_key(SH_HF_THETA), r->value[SH_HF_THETA]));
+    SH_TRY(read_type(r, &rope));
+    SH_TRY(check_keys(r, &rope));
+    return give_numbers(r, &rope);
+}
+
+bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key)
+{
+    static const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i], key) == 0)
+            return f->absent[SH_HF_THETA] != NULL;
+    return false;
+}
+
+/* ---- writing ---- */
+
+char *sh_hf_number(const struct sh_config *cfg, const char *key, bool real)
+{
+    /* A key that cannot be read is written as null, which transformers takes as its default. */
+    char *text, *longer;
+
+    if (sh_config_get(cfg, key, &text) != SH_OK)
+        return sh_strdup("null");
+    if (!real || strpbrk(text, ".e"))
+        return text;
+    longer = sh_strfmt("%s.0", text);
+    free(text);
+    return longer;
+}
+
+/* A model that was trained within max_position_embeddings goes on beyond it as its source does. */
+static char *print_dynamic(const json_t *source)
+{
+    json_t *rope = sh_hf_find(source, "rope_parameters");
+    const char *type;
+
+    rope = rope ? rope : sh_hf_find(source, "rope_scaling");
+    type = type_name(rope);
+    if (!type || strcmp(type, "dynamic") != 0 || !json_is_number(sh_hf_find(rope, "factor")))
+        return NULL;
+    return sh_strfmt("\"factor\": %.17g, \"rope_type\": \"dynamic\"", json_number_value(sh_hf_find(rope, "factor")));
+}
+
+char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
+{
+    const struct sh_model *m = &cfg->model;
+    char *text = NULL, *type;
+    size_t bytes;
+    FILE *f;
+
+    if (m->rope_factor == 0)
+        return print_dynamic(source);
+    f = sh_memstream(&text, &bytes);
+    for (int i = 0; i < NUMBERS; i++) {
+        char *value = sh_hf_number(cfg, numbers[i].ours, numbers[i].real);
+        bool derived = strcmp(numbers[i].key, "attention_factor") == 0 && m->rope_attention_factor == 0;
+        if ((numbers[i].types & 1u << m->rope_type) && !derived)
+            fprintf(f, "\"%s\": %s, ", numbers[i].key, value);
+        free(value);
+    }
+    if (sh_config_get(cfg, "model.rope_type", &type) == SH_OK) {
+        fprintf(f, "\"rope_type\": \"%s\"", type);
+        free(type);
+    }
+    fclose(f);
+    return text;
+}
