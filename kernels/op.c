@@ -1,9 +1,10 @@
 /* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim,
- * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product. Additions and multiplications are
+ * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks. Additions and multiplications are
  * counted from the formulas in kernels/ref, with an exponential, a division or a root as one. */
 #include "kernels/op.h"
 
 #include "src/base/exact.h"
+#include "src/base/nf4.h"
 #include "kernels/shape.h"
 
 #include <pthread.h>
@@ -124,12 +125,14 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_LION] =
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
+    [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] act", .flops = "64b", APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .comm = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .comm = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .comm = true, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };
+_Static_assert(SH_NF4_ELEMS == 64 && SH_NF4_BLOCK_BYTES == 36, "as the row of UNPACK says");
 _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say");
 
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,

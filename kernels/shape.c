@@ -96,6 +96,12 @@ static char letter_of(const struct sh_formula *f)
     return alone ? f->term[0].letters[0] : '\0';
 }
 
+/* The same where a number may stand before it. */
+static char times_letter(const struct sh_formula *f)
+{
+    return f->n == 1 && strlen(f->term[0].letters) == 1 ? f->term[0].letters[0] : '\0';
+}
+
 static bool read_dims(struct reader *r, struct sh_operand_row *o)
 {
     if (!skip(r, "["))
@@ -106,7 +112,7 @@ static bool read_dims(struct reader *r, struct sh_operand_row *o)
         if (o->ndim == 1 && skip(r, ">="))
             o->least = *r->at++;
     } while (skip(r, ","));
-    o->any_shape = o->ndim == 1 && islower((unsigned char)letter_of(&o->dim[0]));
+    o->any_shape = o->ndim == 1 && islower((unsigned char)times_letter(&o->dim[0]));
     return skip(r, "]");
 }
 

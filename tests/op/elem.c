@@ -1,5 +1,7 @@
 #include "tests/op/elem.h"
 
+#include "src/base/nf4.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -585,4 +587,33 @@ void elem_fused(void **state)
             check_bias_behind(&first, &fused, two);
         }
     }
+}
+
+/* Blocks of random codes; one has a scale of zero, one a number that bf16 has as a subnormal one. */
+static void fill_blocks(const struct sh_operand *packed)
+{
+    unsigned char *block = packed->data;
+    for (int64_t b = 0; b < packed->dim[0]; b++, block += SH_NF4_BLOCK_BYTES) {
+        float scale = b == 1 ? 0 : b == 2 ? 1e-39f : (float)fabs(optest_normal());
+        for (int i = 0; i < SH_NF4_CODE_BYTES; i++)
+            block[i] = (unsigned char)optest_int(0, 256);
+        memcpy(block + SH_NF4_CODE_BYTES, &scale, sizeof scale);
+    }
+}
+
+/* A matrix of all kinds of shapes, but of whole blocks. */
+void elem_unpack(void **state)
+{
+    static const int64_t shapes[][2] = {{1, 64}, {3, 64}, {64, 33}, {128, 768}, {8, 8008}};
+    (void)state;
+    optest_seed(13);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int a = 0; a < ACTS; a++) {
+            struct optest t;
+            optest_begin(&t, SH_OP_UNPACK);
+            optest_in(&t, 0, SH_U8, DIMS(shapes[s][0] * shapes[s][1] / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES));
+            fill_blocks(&t.call.in[0]);
+            optest_out(&t, 0, acts[a], DIMS(shapes[s][0], shapes[s][1]));
+            elem_check(&t, TERMS(0));
+        }
 }
