@@ -59,7 +59,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "7NC", .forward = true, .attrs = norm_attrs, APART},
     [SH_OP_NORM_BWD] =
         {.shape = "dy [N,C] act, x [N,C] act, w [C] act, rstd [N] f32, mean [N] f32 opt, dres [N,C] act opt "
-                  "-> dx [N,C] act, dw [C] f32 +=, db [C] f32 += opt",
+                  "-> dx [N,C] act, dw [C] f32 += opt, db [C] f32 += opt",
          .flops = "14NC", .attrs = norm_attrs, OVER(5)},
     [SH_OP_LINEAR] =
         {.shape = "x [N,I] act, w [O,I] act turns, b [O] act opt -> y [N,O] act",
@@ -99,7 +99,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "8NC", .fused = true, .attrs = norm_attrs, .inplace_in = 1, .inplace_out = 1},
     [SH_OP_NORM_BWD_BIAS] =
         {.shape = "dy [N,C] act, x [N,C] act, w [C] act, rstd [N] f32, mean [N] f32 opt, dres [N,C] act opt "
-                  "-> dx [N,C] act, dw [C] f32 +=, db [C] f32 += opt, dbias [C] f32 +=",
+                  "-> dx [N,C] act, dw [C] f32 += opt, db [C] f32 += opt, dbias [C] f32 +=",
          .flops = "15NC", .fused = true, .attrs = norm_attrs, OVER(5)},
     [SH_OP_GELU_BWD_BIAS] =
         {.shape = "dy [N,F] act, x [N,F] act -> dx [N,F] act, db [F] f32 +=",
@@ -108,8 +108,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=",
          .flops = "2NCV", .forward = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_LOSS_GRAD] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 +=",
-         .flops = "6NCV", .attrs = head_attrs, APART},
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
+         .flops = "4NCV + 2NCV:dw", .attrs = head_attrs, APART},
     [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,V] f32", .flops = "2BCV", APART},
     [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},
     [SH_OP_COPY] = {.shape = "a [n] any -> y [n] any", APART},

@@ -45,7 +45,7 @@ static bool read_name(struct reader *r, char name[SH_OPERAND_NAME])
     return n > 0 && !isalnum((unsigned char)*r->at);
 }
 
-/* The input that a term counts with. */
+/* The operand that a term counts with. */
 static bool read_only_with(struct reader *r, struct sh_formula_term *term)
 {
     char name[SH_OPERAND_NAME];
@@ -59,6 +59,9 @@ static bool read_only_with(struct reader *r, struct sh_formula_term *term)
     for (int i = 0; i < r->shape->n_in; i++)
         if (!strcmp(r->shape->in[i].name, name))
             term->only_with = i;
+    for (int i = 0; i < r->shape->n_out; i++)
+        if (!strcmp(r->shape->out[i].name, name))
+            term->only_with = SH_OP_MAX_IN + i;
     return term->only_with >= 0;
 }
 
@@ -257,6 +260,12 @@ void sh_shape_letters(const struct sh_op_call *call, struct sh_letters *letters)
         letters_of(call, &s->out[i], &call->out[i], letters);
 }
 
+/* The operand with the number that a term has for it. */
+static const struct sh_operand *operand_of(const struct sh_op_call *call, int number)
+{
+    return number < SH_OP_MAX_IN ? &call->in[number] : &call->out[number - SH_OP_MAX_IN];
+}
+
 double sh_formula_value(const struct sh_formula *f, const struct sh_letters *letters, const struct sh_op_call *call)
 {
     double sum = 0;
@@ -265,7 +274,7 @@ double sh_formula_value(const struct sh_formula *f, const struct sh_letters *let
         const struct sh_formula_term *term = &f->term[i];
         double product = term->factor;
 
-        if (term->only_with >= 0 && absent(&call->in[term->only_with]))
+        if (term->only_with >= 0 && absent(operand_of(call, term->only_with)))
             continue;
         for (const char *c = term->letters; *c; c++) {
             if (letters->value[(unsigned char)*c & 127] < 0)

@@ -12,7 +12,7 @@
  *          +=: added to when attr->accumulate says so; inout: its earlier value counts always
  *          turns: its two dims change places when attr->linear.w_in_out
  *          of FORMULA: the call touches so many of its elements only
- * A term of a formula of operations may end in :NAME, and counts when that input is there.
+ * A term of a formula of operations may end in :NAME, and counts when that operand is there.
  *
  * Local; the table is read once, by whoever asks first. */
 #ifndef SH_KERNELS_SHAPE_H
@@ -27,7 +27,7 @@ struct sh_formula {
     struct sh_formula_term {
         int factor;
         char letters[SH_FORMULA_LETTERS];
-        int only_with; /* input; -1: counts always */
+        int only_with; /* input, or SH_OP_MAX_IN + output; -1: counts always */
     } term[SH_FORMULA_TERMS];
 };
 

@@ -78,6 +78,7 @@ static void print(const struct sh_ckpt_index *index, const char *path, FILE *out
         char shape[100];
         fprintf(out, "  %s f32 %s\n", e->name, sh_ckpt_shape_text(e->ndim, e->dim, shape));
     }
+    print_text("goes upon the base:\n", m->base, out);
     print_text("notes:\n", m->notes, out);
     print_text("configuration:\n", m->config, out);
     print_text("guard:\n", m->guard, out);

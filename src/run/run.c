@@ -232,6 +232,7 @@ void sh_run_close(struct sh_run *r)
     free(r->parameters_from);
     free(r->before);
     free(r->guard);
+    free(r->base.path);
     sh_ckpt_unlock(r->lock);
     free(r);
 }

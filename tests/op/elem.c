@@ -92,7 +92,7 @@ static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool b
 }
 
 /* rstd is up to 1/sqrt(eps) = 10 for rows of one element; sums over N rows stand in dw and db. */
-static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all)
+static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all, bool frozen)
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM_BWD);
@@ -106,8 +106,9 @@ static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
     if (all)
         optest_in(&t, 5, act, DIMS(N, C));
     optest_out(&t, 0, act, DIMS(N, C));
-    optest_out(&t, 1, SH_F32, DIMS(C));
-    if (all) {
+    if (!frozen)
+        optest_out(&t, 1, SH_F32, DIMS(C));
+    if (all && !frozen) {
         optest_out(&t, 2, SH_F32, DIMS(C));
         optest_add_to(&t, 1);
         optest_add_to(&t, 2);
@@ -123,8 +124,9 @@ void elem_norm(void **state)
         for (int a = 0; a < ACTS; a++) {
             for (int kind = 0; kind < 4; kind++) {
                 check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
-                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
+                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2, false);
             }
+            check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], a, true, true);
         }
     }
 }
@@ -516,7 +518,8 @@ static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
     check_pair(&add, &norm, &fused);
 }
 
-static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms)
+static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms,
+                           bool frozen)
 {
     optest_begin(t, kind);
     t->attr.norm.rms = rms;
@@ -528,7 +531,7 @@ static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype
         optest_in(t, 4, SH_F32, DIMS(N));
     optest_in(t, 5, act, DIMS(N, C));
     optest_out(t, 0, act, DIMS(N, C));
-    for (int o = 1; o < (rms ? 2 : 3); o++)
+    for (int o = 1; o < (rms ? 2 : 3) && !frozen; o++)
         optest_out(t, o, SH_F32, DIMS(C));
 }
 
@@ -577,9 +580,11 @@ void elem_fused(void **state)
         if (has(SH_OP_ADD_NORM))
             check_add_norm(act, N, C, one, two);
         if (has(SH_OP_NORM_BWD_BIAS)) {
-            begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, one);
-            begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, one);
-            check_bias_behind(&first, &fused, two);
+            for (int frozen = 0; frozen < 2; frozen++) {
+                begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, one, frozen);
+                begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, one, frozen);
+                check_bias_behind(&first, &fused, two);
+            }
         }
         if (has(SH_OP_GELU_BWD_BIAS)) {
             begin_gelu_bwd(&first, SH_OP_GELU_BWD, act, N, C);
