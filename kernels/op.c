@@ -1,9 +1,10 @@
 /* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim,
- * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product. Additions and multiplications are
+ * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks. Additions and multiplications are
  * counted from the formulas in kernels/ref, with an exponential, a division or a root as one. */
 #include "kernels/op.h"
 
 #include "src/base/exact.h"
+#include "src/base/nf4.h"
 #include "kernels/shape.h"
 
 #include <pthread.h>
@@ -59,7 +60,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "7NC", .forward = true, .attrs = norm_attrs, APART},
     [SH_OP_NORM_BWD] =
         {.shape = "dy [N,C] act, x [N,C] act, w [C] act, rstd [N] f32, mean [N] f32 opt, dres [N,C] act opt "
-                  "-> dx [N,C] act, dw [C] f32 +=, db [C] f32 += opt",
+                  "-> dx [N,C] act, dw [C] f32 += opt, db [C] f32 += opt",
          .flops = "14NC", .attrs = norm_attrs, OVER(5)},
     [SH_OP_LINEAR] =
         {.shape = "x [N,I] act, w [O,I] act turns, b [O] act opt -> y [N,O] act",
@@ -99,7 +100,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "8NC", .fused = true, .attrs = norm_attrs, .inplace_in = 1, .inplace_out = 1},
     [SH_OP_NORM_BWD_BIAS] =
         {.shape = "dy [N,C] act, x [N,C] act, w [C] act, rstd [N] f32, mean [N] f32 opt, dres [N,C] act opt "
-                  "-> dx [N,C] act, dw [C] f32 +=, db [C] f32 += opt, dbias [C] f32 +=",
+                  "-> dx [N,C] act, dw [C] f32 += opt, db [C] f32 += opt, dbias [C] f32 +=",
          .flops = "15NC", .fused = true, .attrs = norm_attrs, OVER(5)},
     [SH_OP_GELU_BWD_BIAS] =
         {.shape = "dy [N,F] act, x [N,F] act -> dx [N,F] act, db [F] f32 +=",
@@ -108,8 +109,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=",
          .flops = "2NCV", .forward = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_LOSS_GRAD] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 +=",
-         .flops = "6NCV", .attrs = head_attrs, APART},
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
+         .flops = "4NCV + 2NCV:dw", .attrs = head_attrs, APART},
     [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,V] f32", .flops = "2BCV", APART},
     [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},
     [SH_OP_COPY] = {.shape = "a [n] any -> y [n] any", APART},
@@ -125,13 +126,14 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_LION] =
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
+    [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] act", .flops = "64b", APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };
-/* clang-format on */
+_Static_assert(SH_NF4_ELEMS == 64 && SH_NF4_BLOCK_BYTES == 36, "as the row of UNPACK says");
 _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say");
 
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,

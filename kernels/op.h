@@ -63,8 +63,8 @@ extern "C" {
     OTHER(WAIT, wait)                       /* marker: what op attr->waits_for has started is complete */          \
     OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
     KERNEL(SGD, sgd)                        /* with momentum; in place, p as ADAMW's */                            \
-    KERNEL(LION, lion)                      /* the same operands */
-/* clang-format on */
+    KERNEL(LION, lion)                      /* the same operands */                                                   \
+    KERNEL(UNPACK, unpack)                  /* a matrix of src/base/nf4.h, in the compute type */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

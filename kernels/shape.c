@@ -61,6 +61,12 @@ void sh_shape_letters(const struct sh_op_call *call, struct sh_letters *letters)
         letters_of(call, &s->out[i], &call->out[i], letters);
 }
 
+/* The operand with the number that a term has for it. */
+static const struct sh_operand *operand_of(const struct sh_op_call *call, int number)
+{
+    return number < SH_OP_MAX_IN ? &call->in[number] : &call->out[number - SH_OP_MAX_IN];
+}
+
 double sh_formula_value(const struct sh_formula *f, const struct sh_letters *letters, const struct sh_op_call *call)
 {
     double sum = 0;
@@ -69,7 +75,7 @@ double sh_formula_value(const struct sh_formula *f, const struct sh_letters *let
         const struct sh_formula_term *term = &f->term[i];
         double product = term->factor;
 
-        if (term->only_with >= 0 && absent(&call->in[term->only_with]))
+        if (term->only_with >= 0 && absent(operand_of(call, term->only_with)))
             continue;
         for (const char *c = term->letters; *c; c++) {
             if (letters->value[(unsigned char)*c & 127] < 0)

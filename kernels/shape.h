@@ -5,14 +5,14 @@
  * An operand is NAME [DIMS] TYPE and flags; inputs stand before the arrow.
  *   dims   formulas: sums of products of a number and letters, as N, 2F, HD+2KD. A letter is one number in all operands of a
  *          call: what a dim that is the letter alone says, or an attribute (struct sh_attr_field). P>=T: P, which is T at
- *          least. [n], a small letter: any shape of n elements
- *   type   f32 bf16 f64 i32 i16; act: f32 or bf16, sum: f32, f64 or bf16, any: any, each the same for all operands that say
+ *          least. [n], a small letter: any shape of n elements; [64b]: of so many times b
+ *   type   f32 bf16 f64 i32 i16 u8; act: f32 or bf16, sum: f32, f64 or bf16, any: any, each the same for all operands that say
  *          so; float: f32 or bf16
  *   flags  opt: may be absent; opt:bf16: is there when act is bf16, and only then
  *          +=: added to when attr->accumulate says so; inout: its earlier value counts always
  *          turns: its two dims change places when attr->linear.w_in_out
  *          of FORMULA: the call touches so many of its elements only
- * A term of a formula of operations may end in :NAME, and counts when that input is there.
+ * A term of a formula of operations may end in :NAME, and counts when that operand is there.
  *
  * Local; the table is read once, by whoever asks first. */
 #ifndef SH_KERNELS_SHAPE_H
@@ -27,7 +27,7 @@ struct sh_formula {
     struct sh_formula_term {
         int factor;
         char letters[SH_FORMULA_LETTERS];
-        int only_with; /* input; -1: counts always */
+        int only_with; /* input, or SH_OP_MAX_IN + output; -1: counts always */
     } term[SH_FORMULA_TERMS];
 };
 

@@ -43,7 +43,7 @@ static bool read_name(struct reader *r, char name[SH_OPERAND_NAME])
     return n > 0 && !isalnum((unsigned char)*r->at);
 }
 
-/* The input that a term counts with. */
+/* The operand that a term counts with. */
 static bool read_only_with(struct reader *r, struct sh_formula_term *term)
 {
     char name[SH_OPERAND_NAME];
@@ -57,6 +57,9 @@ static bool read_only_with(struct reader *r, struct sh_formula_term *term)
     for (int i = 0; i < r->shape->n_in; i++)
         if (!strcmp(r->shape->in[i].name, name))
             term->only_with = i;
+    for (int i = 0; i < r->shape->n_out; i++)
+        if (!strcmp(r->shape->out[i].name, name))
+            term->only_with = SH_OP_MAX_IN + i;
     return term->only_with >= 0;
 }
 
@@ -92,6 +95,12 @@ char sh_formula_letter(const struct sh_formula *f)
     bool alone = f->n == 1 && f->term[0].factor == 1 && strlen(f->term[0].letters) == 1;
 
     return alone ? f->term[0].letters[0] : '\0';
+}
+
+/* The same where a number may stand before it. */
+static char times_letter(const struct sh_formula *f)
+{
+    return f->n == 1 && strlen(f->term[0].letters) == 1 ? f->term[0].letters[0] : '\0';
 }
 
 static bool read_dims(struct reader *r, struct sh_operand_row *o)

@@ -63,6 +63,8 @@ struct sh_ckpt_meta {
     char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
     char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
                                freed with free(). The save adds what was read back: checkpoint.verify */
+    char *base;             /* what the tensors go upon, where they are not all of a model, as text, or ""; NULL: ""; load:
+                               freed with free() */
 };
 
 struct sh_ckpt_set {

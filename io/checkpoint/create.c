@@ -36,7 +36,7 @@ static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
 static int64_t upper_bound(const struct sh_ckpt_index *index)
 {
     int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * index->states.n * 8 + DATA_ALIGN +
-                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes)) + 3 +
+                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes) + strlen(index->meta.base)) + 4 +
                     sh_ckpt_packed_bytes(index) + SH_CKPT_FOOTER_BYTES;
     for (int64_t i = 0; i < index->n; i++)
         bytes += index->entry[i].elems * index->states.n * 4;
@@ -143,6 +143,8 @@ static sh_rc make_texts(const struct layout *l)
     hsize_t begin;
     SH_TRY(make_text(l, "/meta/notes", l->index->meta.notes, strlen(l->index->meta.notes) + 1));
     SH_TRY(make_text(l, "/meta/guard", l->index->meta.guard, strlen(l->index->meta.guard) + 1));
+    if (l->index->meta.base[0])
+        SH_TRY(make_text(l, "/meta/base", l->index->meta.base, strlen(l->index->meta.base) + 1));
     SH_H5(H5Fget_filesize(l->file, &begin), l->path, "/meta/config");
     size_t least = strlen(l->index->meta.config) + 1;
     size_t end = ((size_t)begin + least + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
@@ -168,7 +170,7 @@ static sh_rc write_meta(const struct layout *l)
         const char *name;
         int64_t value;
     } numbers[] = {
-        {"format_major", sh_ckpt_major(&l->index->states)}, {"format_minor", SH_CKPT_MINOR}, {"step", m->step},
+        {"format_major", sh_ckpt_major(&l->index->states)}, {"format_minor", l->index->minor}, {"step", m->step},
         {"updates", m->updates},
         {"samples", m->samples}, {"tokens", m->tokens}, {"block_elems", SH_CKPT_BLOCK_ELEMS},
     };

@@ -82,6 +82,7 @@ static void copy_meta(const struct sh_ckpt_meta *from, struct sh_ckpt_meta *to)
     to->config = sh_strdup(from->config ? from->config : "");
     to->guard = sh_strdup(from->guard ? from->guard : "");
     to->notes = sh_strdup(from->notes ? from->notes : "");
+    to->base = sh_strdup(from->base ? from->base : "");
 }
 
 sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, struct sh_ckpt_index *out)
@@ -92,7 +93,7 @@ sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_met
     index.states = set->states;
     sh_ckpt_index_alloc(&index, set->n_tensors);
     copy_meta(meta, &index.meta);
-    index.minor = SH_CKPT_MINOR;
+    index.minor = index.meta.base[0] ? SH_CKPT_MINOR : SH_CKPT_MINOR_WHOLE;
     for (int i = 0; i < set->n_tensors && rc == SH_OK; i++)
         rc = take_tensor(&set->tensors[i], &index.entry[i]);
     if (rc != SH_OK) {
@@ -118,6 +119,7 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta)
     free(meta->config);
     free(meta->guard);
     free(meta->notes);
+    free(meta->base);
     *meta = (struct sh_ckpt_meta){0};
 }
 
@@ -146,7 +148,7 @@ uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index)
     }
     for (int s = 0; s < index->states.n; s++)
         h = chain(h, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
-    return h;
+    return m->base && m->base[0] ? chain(h, m->base, strlen(m->base)) : h;
 }
 
 /* `hint` is where the tensor is expected, which makes a walk over all tensors linear. */

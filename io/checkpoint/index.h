@@ -7,7 +7,8 @@
 #include "src/base/hash.h"
 
 #define SH_CKPT_FORMAT "sherd-checkpoint"
-enum { SH_CKPT_MAJOR = 2, SH_CKPT_MINOR = 1 }; /* the newest; what a file has follows from its states */
+/* The newest. What a file has follows from its states, and for the minor one from whether it has a base. */
+enum { SH_CKPT_MAJOR = 2, SH_CKPT_MINOR = 2, SH_CKPT_MINOR_WHOLE = 1 };
 
 /* Far above every model, and small enough that a hostile file cannot make the reader run out of memory or time. */
 enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4, SH_CKPT_TENSORS_MAX = 100000, SH_CKPT_TEXT_MAX = 16 << 20 };

@@ -79,6 +79,12 @@ static int64_t states_bytes(const struct sh_ckpt_states *s)
     return sh_ckpt_major(s) == 1 ? 0 : (int64_t)sizeof(int64_t) + s->n * SH_CKPT_STATE_NAME;
 }
 
+/* Of minor version 2 on, behind all else: the bytes of the base's text, and the text. */
+static int64_t base_bytes(const struct sh_ckpt_index *index)
+{
+    return index->minor < SH_CKPT_MINOR ? 0 : (int64_t)sizeof(int64_t) + (int64_t)strlen(index->meta.base);
+}
+
 /* Exact: sh_ckpt_pack() allocates this many and fills all. */
 int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
 {
@@ -88,14 +94,14 @@ int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
         const struct sh_ckpt_entry *e = &index->entry[i];
         bytes += (int64_t)(sizeof(struct tensor_head) + strlen(e->name)) + (e->ndim + index->states.n) * 8;
     }
-    return bytes + states_bytes(&index->states) + blocks_bytes(index->n_blocks, index->states.n);
+    return bytes + states_bytes(&index->states) + blocks_bytes(index->n_blocks, index->states.n) + base_bytes(index);
 }
 
 /* What an index of a file of this length can have at most. Without the bound a damaged length would be allocated. */
 int64_t sh_ckpt_packed_most(int64_t file_bytes)
 {
     int64_t blocks = file_bytes / (SH_CKPT_BLOCK_ELEMS * 4) + SH_CKPT_TENSORS_MAX;
-    int64_t most = (int64_t)sizeof(struct head) + 3 * SH_CKPT_TEXT_MAX + (int64_t)SH_CKPT_TENSORS_MAX * TENSOR_MOST +
+    int64_t most = (int64_t)sizeof(struct head) + 4 * SH_CKPT_TEXT_MAX + (int64_t)SH_CKPT_TENSORS_MAX * TENSOR_MOST +
                    (int64_t)sizeof(struct sh_ckpt_states) + blocks_bytes(blocks, SH_CKPT_STATES_MAX);
     return most < PACKED_MOST ? most : PACKED_MOST;
 }
@@ -126,7 +132,16 @@ static void put_states(unsigned char **to, const struct sh_ckpt_states *s)
         put(to, s->name[i], sizeof s->name[i]);
 }
 
-/* The caller frees it. Order: head, texts, states, tensors, digests. */
+static void put_base(unsigned char **to, const struct sh_ckpt_index *index)
+{
+    int64_t n = (int64_t)strlen(index->meta.base);
+    if (base_bytes(index) == 0)
+        return;
+    put(to, &n, sizeof n);
+    put(to, index->meta.base, (size_t)n);
+}
+
+/* The caller frees it. Order: head, texts, states, tensors, digests, base. */
 unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -151,6 +166,7 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
         put_tensor(&to, &index->entry[i], index->states.n);
     for (int s = 0; s < index->states.n; s++)
         put(&to, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
+    put_base(&to, index);
     return bytes;
 }
 
@@ -364,6 +380,17 @@ static void take_numbers(const struct head *h, struct sh_ckpt_index *index)
     index->meta.tokens = h->tokens;
 }
 
+static sh_rc take_base(struct rest *r, struct sh_ckpt_index *index)
+{
+    int64_t n;
+    if (index->minor < SH_CKPT_MINOR) {
+        index->meta.base = sh_strdup("");
+        return SH_OK;
+    }
+    SH_TRY(take(r, &n, sizeof n));
+    return take_text(r, n, &index->meta.base);
+}
+
 /* In the order of sh_ckpt_pack(). Each step uses only what the steps before have checked. */
 static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
 {
@@ -382,6 +409,7 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     SH_TRY(check_names(r, index));
     SH_TRY(check_places(r, index));
     SH_TRY(take_digests(r, h.blocks, index));
+    SH_TRY(take_base(r, index));
     if (r->bytes > 0 && index->minor <= SH_CKPT_MINOR) /* a later version may add to it */
         return refuse(r, "it continues past its end");
     if (index->sum != sh_ckpt_index_digest(index))

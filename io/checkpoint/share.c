@@ -20,13 +20,14 @@ static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index 
 {
     if (rank != 0) {
         *index = *sizes;
-        index->meta.config = index->meta.guard = index->meta.notes = NULL;
+        index->meta.config = index->meta.guard = index->meta.notes = index->meta.base = NULL;
         memset(index->digest, 0, sizeof index->digest);
         sh_ckpt_index_alloc(index, sizes->n);
     }
     SH_TRY(share_text(&index->meta.config, rank));
     SH_TRY(share_text(&index->meta.guard, rank));
     SH_TRY(share_text(&index->meta.notes, rank));
+    SH_TRY(share_text(&index->meta.base, rank));
     SH_TRY(sh_mesh_bcast(index->entry, (long)((size_t)index->n * sizeof *index->entry), 0));
     if (rank != 0)
         sh_ckpt_index_number_blocks(index);

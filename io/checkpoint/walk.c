@@ -54,12 +54,12 @@ static sh_rc read_text(const struct reader *r, const char *name, char **text)
     return SH_OK;
 }
 
-/* Of format 1.1 on. */
-static sh_rc read_notes(const struct reader *r, char **notes)
+/* A text that a file of an earlier version, or of another kind, does not have: then it is empty. */
+static sh_rc read_optional(const struct reader *r, const char *name, char **text)
 {
-    if (H5Lexists(r->file, "/meta/notes", H5P_DEFAULT) > 0)
-        return read_text(r, "/meta/notes", notes);
-    *notes = sh_strdup("");
+    if (H5Lexists(r->file, name, H5P_DEFAULT) > 0)
+        return read_text(r, name, text);
+    *text = sh_strdup("");
     return SH_OK;
 }
 
@@ -73,7 +73,8 @@ static sh_rc read_meta(const struct reader *r, struct sh_ckpt_meta *m)
         return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
     SH_TRY(read_text(r, "/meta/config", &m->config));
     SH_TRY(read_text(r, "/meta/guard", &m->guard));
-    return read_notes(r, &m->notes);
+    SH_TRY(read_optional(r, "/meta/notes", &m->notes));
+    return read_optional(r, "/meta/base", &m->base);
 }
 
 /* A link of one state's group. */

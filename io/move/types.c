@@ -89,7 +89,8 @@ static bool widen_halves(const char *from, int64_t n, struct sh_floats to)
 {
     uint32_t bad = 0;
     memcpy(to.high, from, (size_t)n * 2);
-    memset(to.low, 0, (size_t)n * 2);
+    if (to.low)
+        memset(to.low, 0, (size_t)n * 2);
     for (int64_t i = 0; i < n; i++)
         bad |= (to.high[i] & 0x7f80u) == 0x7f80u;
     return !bad;

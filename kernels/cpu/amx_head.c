@@ -354,7 +354,8 @@ static void all_dx(const struct head *h)
     }
 }
 
-/* dw [V,C]: a thread takes a slice of words and makes their gradients itself; the same gradients are left for dx. */
+/* dw [V,C], where it is wanted: a thread takes a slice of words and makes their gradients itself; the same gradients are
+ * left for dx. */
 static void all_dw(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[2];
@@ -367,7 +368,8 @@ static void all_dw(const struct head *h)
         sh_bf16 *words = own_of(h);
         for (int64_t i = 0; i < h->row_panels; i++)
             make_gradients(h, s, i, words);
-        slice_dw(h, &dw, s, words, (float *)(void *)(words + SLICE * h->row_panels * STEP));
+        if (dw.c)
+            slice_dw(h, &dw, s, words, (float *)(void *)(words + SLICE * h->row_panels * STEP));
     }
 }
 

@@ -169,7 +169,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
     return SH_OK;
 }
 
-/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x */
+/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, where it is wanted */
 static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *dx = &h->call->out[1], *dw = &h->call->out[2];
@@ -183,6 +183,8 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     };
     /* clang-format on */
     SH_TRY(sh_gemm_run(&g, h->work, h->work_bytes));
+    if (!dw->data)
+        return SH_OK;
 
     bool add = r > 0 || sh_op_adds(h->call, 2);
     g.m = h->vocab;

@@ -198,7 +198,8 @@ static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r,
     sh_cpu_stage_put(dx, at, r.C, to);
 }
 
-/* Scratch of the backward, in floats from its start: w, the parts of dw, those of db and of the bias that NORM_BWD_BIAS
+/* Scratch of the backward, in floats from its start: w, the parts of dw (also where it is not wanted: one loop for both has
+ * the same bits), those of db and of the bias that NORM_BWD_BIAS
  * knows, the rooms of the threads. */
 struct bwd_work {
     int64_t N, C, step, parts, dw, db, bias, rooms, end;
@@ -262,7 +263,8 @@ sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call)
 #pragma omp parallel for schedule(static)
     for (int64_t part = 0; part < k.parts; part++)
         norm_bwd_part(call, &k, part, w);
-    sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.dw, k.parts, k.step, k.C);
+    if (call->out[1].data)
+        sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.dw, k.parts, k.step, k.C);
     if (k.has_db)
         sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.db, k.parts, k.step, k.C);
     if (k.has_bias)

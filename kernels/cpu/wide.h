@@ -17,6 +17,10 @@ typedef void (*sh_wide_swiglu_bwd_fn)(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf1
                                       const sh_bf16 *up, int64_t n);
 sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void);
 
+/* unpack_wide.c: blocks of src/base/nf4.h to a type of activations; NULL where this CPU lacks AVX-512. */
+typedef void (*sh_wide_unpack_fn)(const unsigned char *block, int64_t blocks, void *to);
+sh_wide_unpack_fn sh_wide_unpack(enum sh_dtype to);
+
 /* A compiler that knows the tile unit knows these too. */
 #if defined(__x86_64__) && defined(HAVE_AMX)
 #define SH_WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))

@@ -7,14 +7,15 @@
 template <int N> __device__ __forceinline__ void sh_floats_load(float (&v)[N], const struct sh_floats &f, int64_t at)
 {
     sh_bf16 high[N];
-    int16_t low[N];
+    int16_t low[N] = {0};
 
     if (f.whole) {
         sh_load(v, f.whole + at);
         return;
     }
     sh_load_raw(high, f.high + at);
-    sh_load_raw(low, f.low + at);
+    if (f.low)
+        sh_load_raw(low, f.low + at);
     for (int k = 0; k < N; k++)
         v[k] = sh_floats_join(high[k], low[k]);
 }
@@ -32,7 +33,8 @@ __device__ __forceinline__ void sh_cuda_store_floats(const struct sh_floats &f, 
     for (int k = 0; k < N; k++)
         sh_floats_split(v[k], &high[k], &low[k]);
     sh_store_raw(f.high + at, high);
-    sh_store_raw(f.low + at, low);
+    if (f.low)
+        sh_store_raw(f.low + at, low);
 }
 
 template <int N> static inline bool sh_floats_aligned(const struct sh_floats &f)

@@ -70,7 +70,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
     return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_loss(&s, call->queue);
 }
 
-/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x */
+/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, where it is wanted */
 static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1], *dx = &h->call->out[1], *dw = &h->call->out[2];
@@ -85,6 +85,8 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     };
     /* clang-format on */
     SH_TRY(run_product(h, &p));
+    if (!dw->data)
+        return SH_OK;
 
     p.m = h->vocab;
     p.k = n;

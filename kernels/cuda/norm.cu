@@ -168,7 +168,8 @@ template <class T, int E, bool BIAS> __global__ void __launch_bounds__(MOST_THRE
     }
     for (int p = 0; p < P; p++) {
         int64_t c = column<N>(p), at = blockIdx.x * f.C + c;
-        sh_store_some(f.dw + at, s.dw[p], f.C - c, f.vectors);
+        if (f.dw)
+            sh_store_some(f.dw + at, s.dw[p], f.C - c, f.vectors);
         if (f.db)
             sh_store_some(f.db + at, s.db[p], f.C - c, f.vectors);
         if (BIAS)
@@ -211,13 +212,19 @@ template <class T> backward<T> backward_of(const struct sh_op_call *call)
     /* clang-format off */
     backward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
                      sh_data<T>(&call->in[2]), sh_data<T>(&call->in[5]), sh_data<float>(&call->in[3]),
-                     sh_data<float>(&call->in[4]), static_cast<float *>(call->work), NULL, NULL,
+                     sh_data<float>(&call->in[4]), NULL, NULL, NULL,
                      0, sh_elems(&call->in[2]), call->attr->norm.rms, false};
     /* clang-format on */
     f.rows = sh_elems(&call->in[1]) / f.C;
-    int64_t sum = sh_cuda_row_parts(f.rows) * f.C;
-    f.db = call->out[2].data ? f.dw + sum : NULL;
-    f.dbias = call->kind == SH_OP_NORM_BWD_BIAS ? (f.db ? f.db : f.dw) + sum : NULL;
+    float *wanted[] = {NULL, NULL, NULL}, *room = static_cast<float *>(call->work);
+    for (int i = 0; i < 3; i++)
+        if (call->out[1 + i].data) {
+            wanted[i] = room;
+            room += sh_cuda_row_parts(f.rows) * f.C;
+        }
+    f.dw = wanted[0];
+    f.db = wanted[1];
+    f.dbias = wanted[2];
     f.vectors = sh_aligned<N>(f.dx, f.C) && sh_aligned<N>(f.dy, f.C) && sh_aligned<N>(f.x, f.C) &&
                 sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.dres, f.C);
     return f;

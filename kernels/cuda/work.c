@@ -20,7 +20,7 @@ int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
 {
     int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C;
-    int64_t sums = 1 + (call->out[2].ndim > 0) + (call->kind == SH_OP_NORM_BWD_BIAS);
+    int64_t sums = (call->out[1].ndim > 0) + (call->out[2].ndim > 0) + (call->out[3].ndim > 0);
     return sums * sh_cuda_row_parts(N) * C * (int64_t)sizeof(float);
 }
 

@@ -41,7 +41,7 @@ static double logits_of(const struct sh_op_call *call, struct shape z, int64_t r
     return max + log(sum);
 }
 
-/* dx of one row, and what the row adds to dw. `logits` becomes dlogits. */
+/* dx of one row, and what the row adds to dw (NULL: not wanted). `logits` becomes dlogits. */
 static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, int64_t target, double lse,
                           double *logits, double *dw)
 {
@@ -51,26 +51,32 @@ static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t
         double dx = 0;
         for (int64_t v = 0; v < z.V && target >= 0; v++) {
             dx += logits[v] * sh_ref_get(&call->in[1], v * z.C + c);
-            dw[v * z.C + c] += logits[v] * sh_ref_get(&call->in[0], row * z.C + c);
+            if (dw)
+                dw[v * z.C + c] += logits[v] * sh_ref_get(&call->in[0], row * z.C + c);
         }
         sh_ref_set(&call->out[1], row * z.C + c, dx);
     }
+}
+
+static bool makes_dw(const struct sh_op_call *call)
+{
+    return call->kind == SH_OP_HEAD_LOSS_GRAD && call->out[2].ndim > 0;
 }
 
 /* Scratch: one row of logits, and dw in double so that the sum over rows rounds once. */
 int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call)
 {
     int64_t C = call->in[1].dim[1], V = call->in[1].dim[0];
-    return (V + (call->kind == SH_OP_HEAD_LOSS_GRAD ? V * C : 0)) * (int64_t)sizeof(double);
+    return (V + (makes_dw(call) ? V * C : 0)) * (int64_t)sizeof(double);
 }
 
 sh_rc sh_ref_head_loss(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call);
     bool grad = call->kind == SH_OP_HEAD_LOSS_GRAD;
-    double *logits = call->work, *dw = logits + z.V, loss = 0;
+    double *logits = call->work, *dw = makes_dw(call) ? logits + z.V : NULL, loss = 0;
 
-    if (grad)
+    if (dw)
         memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
     for (int64_t n = 0; n < z.N; n++) {
         int64_t target = (int64_t)sh_ref_get(&call->in[2], n);
@@ -83,7 +89,7 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
             row_gradients(call, z, n, target, lse, logits, dw);
     }
     sh_ref_sum(call, 0, 0, loss);
-    for (int64_t i = 0; grad && i < z.V * z.C; i++)
+    for (int64_t i = 0; dw && i < z.V * z.C; i++)
         sh_ref_sum(call, 2, i, dw[i]);
     return SH_OK;
 }

@@ -71,7 +71,8 @@ static void parameter_gradients(const struct sh_op_call *call, int64_t N, int64_
             dw += dy * element_at(call, n, c, C).xhat;
             db += dy;
         }
-        sh_ref_sum(call, 1, c, dw);
+        if (call->out[1].data)
+            sh_ref_sum(call, 1, c, dw);
         if (call->out[2].data)
             sh_ref_sum(call, 2, c, db);
     }

@@ -5,19 +5,19 @@
 #include <stdint.h>
 #include <string.h>
 
-enum sh_dtype { SH_F32, SH_BF16, SH_F64, SH_I32, SH_I64, SH_I16, SH_DTYPES };
+enum sh_dtype { SH_F32, SH_BF16, SH_F64, SH_I32, SH_I64, SH_I16, SH_U8, SH_DTYPES };
 
 typedef uint16_t sh_bf16;
 
 static inline int sh_dtype_bytes(enum sh_dtype t)
 {
-    static const int bytes[SH_DTYPES] = {4, 2, 8, 4, 8, 2}; /* by place: C++ reads this too */
+    static const int bytes[SH_DTYPES] = {4, 2, 8, 4, 8, 2, 1}; /* by place: C++ reads this too */
     return bytes[t];
 }
 
 static inline const char *sh_dtype_name(enum sh_dtype t)
 {
-    static const char *const name[SH_DTYPES] = {"f32", "bf16", "f64", "i32", "i64", "i16"};
+    static const char *const name[SH_DTYPES] = {"f32", "bf16", "f64", "i32", "i64", "i16", "u8"};
     return name[t];
 }
 

@@ -18,19 +18,40 @@ SH_CLONES static void split(sh_bf16 *high, int16_t *low, const float *from, int6
         sh_floats_split(from[i], &high[i], &low[i]);
 }
 
+SH_CLONES static void widen(float *to, const sh_bf16 *high, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        to[i] = sh_floats_join(high[i], 0);
+}
+
+/* The upper halves alone. */
+SH_CLONES static void narrow(sh_bf16 *high, const float *from, int64_t n)
+{
+    int16_t low;
+
+#pragma omp simd private(low)
+    for (int64_t i = 0; i < n; i++)
+        sh_floats_split(from[i], &high[i], &low);
+}
+
 /* to [n] f32. Whole floats are one memcpy; halves are joined from 2 bytes each. */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to)
 {
     if (from.whole)
         memcpy(to, from.whole, (size_t)n * sizeof *to);
-    else
+    else if (from.low)
         join(to, from.high, from.low, n);
+    else
+        widen(to, from.high, n);
 }
 
 void sh_floats_put(struct sh_floats to, int64_t n, const float *from)
 {
     if (to.whole)
         memcpy(to.whole, from, (size_t)n * sizeof *from);
-    else
+    else if (to.low)
         split(to.high, to.low, from, n);
+    else
+        narrow(to.high, from, n);
 }

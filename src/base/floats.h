@@ -29,7 +29,8 @@ extern "C" {
 #define SH_FLOATS static inline
 #endif
 
-/* `whole`, or `high` and `low`; the others are NULL. All NULL: none. */
+/* `whole`, or `high` and `low`, or `high` alone: bf16, into which numbers are rounded as above. The others are NULL. All NULL:
+ * none. */
 struct sh_floats {
     float *whole;
     sh_bf16 *high;

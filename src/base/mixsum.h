@@ -31,7 +31,7 @@ SH_FLOATS uint64_t sh_mixsum_elem(uint32_t bits, uint64_t place)
     return x ^ (x >> 31);
 }
 
-/* The sum of n floats, whole or in halves. */
+/* The sum of n floats, whole or in halves; not of upper halves alone. */
 uint64_t sh_mixsum(struct sh_floats data, int64_t n, uint64_t place);
 
 /* The same of `from`, which is copied to `to` in the same pass, past the caches as by sh_mem_copy_away(); both are whole

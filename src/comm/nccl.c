@@ -351,7 +351,8 @@ static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *q
                                                     [SH_F64] = ncclFloat64,
                                                     [SH_I32] = ncclInt32,
                                                     [SH_I64] = ncclInt64,
-                                                    [SH_I16] = ncclBfloat16}; /* gathered only: as many bits */
+                                                    [SH_I16] = ncclBfloat16, /* gathered only: as many bits */
+                                                    [SH_U8] = ncclUint8};
     size_t n = (size_t)coll->count;
 
     switch (coll->kind) {

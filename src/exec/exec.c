@@ -339,7 +339,8 @@ void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float 
 
         sh_floats_put(halves, here, host + at);
         sh_exec_put_at(e, device.high + at, halves.high, here * (int64_t)sizeof *halves.high);
-        sh_exec_put_at(e, device.low + at, halves.low, here * (int64_t)sizeof *halves.low);
+        if (device.low)
+            sh_exec_put_at(e, device.low + at, halves.low, here * (int64_t)sizeof *halves.low);
     }
     free_room(halves);
 }
@@ -358,7 +359,8 @@ void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device,
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
         sh_exec_get_at(e, halves.high, device.high + at, here * (int64_t)sizeof *halves.high);
-        sh_exec_get_at(e, halves.low, device.low + at, here * (int64_t)sizeof *halves.low);
+        if (device.low)
+            sh_exec_get_at(e, halves.low, device.low + at, here * (int64_t)sizeof *halves.low);
         sh_floats_get(halves, here, host + at);
     }
     free_room(halves);

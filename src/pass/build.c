@@ -30,6 +30,14 @@ static sh_rc run(const struct sh_build *b, int first, int last, bool training, s
     return SH_OK;
 }
 
+static void freeze(const struct sh_build *b, struct sh_program *micro)
+{
+    for (const char *const *name = b->frozen; name && *name; name++)
+        for (int i = 0; i < micro->n_units; i++)
+            if (!strcmp(micro->units[i].name, *name))
+                sh_program_freeze(micro, i);
+}
+
 /* The first pass: the model's forward on logical tensors, which know no ranks. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
@@ -37,6 +45,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 
     batch.out = b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
+    freeze(b, micro);
     return SH_OK;
 }
 

@@ -1,7 +1,10 @@
 /* The backward: one rule for each kind of operation, walked from the last operation to the first.
  *
  * A tensor used twice gets two contributions. A rule that can add to what is there (an optional `dres` operand) takes
- * the earlier one with it; otherwise an ADD is emitted. Gradients of parameters are f32 and add in place. */
+ * the earlier one with it; otherwise an ADD is emitted. Gradients of parameters are f32 and add in place.
+ *
+ * Frozen parameters have no gradient, and what depends on no trained one has none either: below the first use of one the
+ * backward ends. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
@@ -11,6 +14,7 @@
 struct grad {
     struct sh_program *p;
     int *of;           /* by storage root of the forward: its gradient so far, or SH_NONE */
+    bool *depends;     /* by storage root of the forward: on a trained parameter, or it is one */
     struct sh_op fwd;  /* the operation whose rule runs */
     int fwd_index;
 };
@@ -19,6 +23,29 @@ struct grad {
 static int *slot(struct grad *g, int t)
 {
     return &g->of[sh_tensor_root(g->p, t)];
+}
+
+/* Whether t has a gradient. */
+static bool wanted(const struct grad *g, int t)
+{
+    return t != SH_NONE && g->depends[sh_tensor_root(g->p, t)];
+}
+
+/* In the order of the forward: an output depends on what an input does. */
+static void find_dependent(struct grad *g, int n_forward, int n_tensors)
+{
+    for (int t = 0; t < n_tensors; t++)
+        g->depends[t] = g->p->tensors[t].param != SH_NONE && g->p->params[g->p->tensors[t].param].trainable;
+    for (int i = 0; i < n_forward; i++) {
+        const struct sh_op *op = &g->p->ops[i];
+        bool any = false;
+
+        for (int k = 0; k < SH_OP_MAX_IN; k++)
+            any = any || wanted(g, op->in[k]);
+        for (int k = 0; k < SH_OP_MAX_OUT && any; k++)
+            if (op->out[k] != SH_NONE)
+                g->depends[sh_tensor_root(g->p, op->out[k])] = true;
+    }
 }
 
 /* `grad` seen in the shape of `t`. */
@@ -78,8 +105,10 @@ static int take(struct grad *g, int t)
  * take() before. */
 static void give(struct grad *g, int t, int d)
 {
-    int earlier = take(g, t);
+    int earlier = wanted(g, t) ? take(g, t) : SH_NONE;
 
+    if (!wanted(g, t))
+        return;
     if (earlier != SH_NONE) {
         struct sh_op add = backward_op(g, SH_OP_ADD);
 
@@ -91,12 +120,13 @@ static void give(struct grad *g, int t, int d)
     *slot(g, t) = d;
 }
 
-/* Let output `out` of `op` be the gradient of parameter tensor t: the first one writes, later ones add. */
+/* Let output `out` of `op` be the gradient of parameter tensor t: the first one writes, later ones add. A frozen one has
+ * none. */
 static void to_param(struct grad *g, struct sh_op *op, int out, int t)
 {
     struct sh_tensor d;
 
-    if (t == SH_NONE)
+    if (!wanted(g, t))
         return;
     if (*slot(g, t) != SH_NONE) {
         op->attr.accumulate |= 1u << out;
@@ -117,7 +147,7 @@ static void embed_rule(struct grad *g)
     for (int table = 0; table < 2; table++) {
         struct sh_op op = backward_op(g, SH_OP_EMBED_BWD);
 
-        if (g->fwd.in[1 + table] == SH_NONE)
+        if (!wanted(g, g->fwd.in[1 + table]))
             continue;
         op.in[0] = dx;
         op.in[1] = g->fwd.in[0];
@@ -151,17 +181,21 @@ static void linear_rule(struct grad *g)
     struct sh_op w = backward_op(g, SH_OP_LINEAR_BWD_W), x = backward_op(g, SH_OP_LINEAR_BWD_X);
     int dy = upstream(g, 0);
 
-    if (g->fwd.in[2] != SH_NONE) {
+    if (wanted(g, g->fwd.in[2])) {
         struct sh_op b = backward_op(g, SH_OP_BIAS_BWD);
 
         b.in[0] = dy;
         to_param(g, &b, 0, g->fwd.in[2]);
         sh_program_add_op(g->p, &b);
     }
-    w.in[0] = dy;
-    w.in[1] = g->fwd.in[0];
-    to_param(g, &w, 0, g->fwd.in[1]);
-    sh_program_add_op(g->p, &w);
+    if (wanted(g, g->fwd.in[1])) {
+        w.in[0] = dy;
+        w.in[1] = g->fwd.in[0];
+        to_param(g, &w, 0, g->fwd.in[1]);
+        sh_program_add_op(g->p, &w);
+    }
+    if (!wanted(g, g->fwd.in[0]))
+        return;
     x.in[0] = dy;
     x.in[1] = g->fwd.in[1];
     x.in[2] = take(g, g->fwd.in[0]);
@@ -262,29 +296,41 @@ bool sh_pass_grad_knows(enum sh_op_kind kind)
     return rule_of(kind) != NULL;
 }
 
+/* What the backward asks of operation g->fwd: nothing of one that depends on no trained parameter. */
+static sh_rc run_rule(struct grad *g)
+{
+    bool any = false;
+
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        any = any || wanted(g, g->fwd.out[k]);
+    if (!any)
+        return SH_OK;
+    if (!rule_of(g->fwd.kind))
+        return sh_fail(SH_E_BUG, "operation %d (%s) has no backward rule", g->fwd_index, sh_op_info(g->fwd.kind)->name);
+    rule_of(g->fwd.kind)(g);
+    return SH_OK;
+}
+
 /* Appends the backward to the forward's operations. Rules add operations, so the forward is walked by its old length.
  */
 sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
 {
     struct grad g = {.p = micro};
     int n_forward = micro->n_ops, n_of = micro->n_tensors;
+    sh_rc rc = SH_OK;
 
     (void)b;
     g.of = sh_calloc((size_t)n_of, sizeof *g.of);
+    g.depends = sh_calloc((size_t)n_of, sizeof *g.depends);
     for (int i = 0; i < n_of; i++)
         g.of[i] = SH_NONE;
-    for (int i = n_forward - 1; i >= 0; i--) {
+    find_dependent(&g, n_forward, n_of);
+    for (int i = n_forward - 1; i >= 0 && rc == SH_OK; i--) {
         g.fwd = micro->ops[i];
         g.fwd_index = i;
-        /* A constant of positions: no parameter depends on it. */
-        if (g.fwd.kind == SH_OP_ROPE_TABLE)
-            continue;
-        if (!rule_of(g.fwd.kind)) {
-            free(g.of);
-            return sh_fail(SH_E_BUG, "operation %d (%s) has no backward rule", i, sh_op_info(g.fwd.kind)->name);
-        }
-        rule_of(g.fwd.kind)(&g);
+        rc = run_rule(&g);
     }
     free(g.of);
-    return SH_OK;
+    free(g.depends);
+    return rc;
 }

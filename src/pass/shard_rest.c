@@ -84,20 +84,26 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
     return owned->end - owned->begin;
 }
 
-/* Owned elements only: padding does not count. Replicas own the same, and share it out. */
+/* Owned elements only: padding does not count. Replicas own the same, and share it out. The first that is trained starts
+ * the sum. */
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
+    bool add = false;
+
     for (int i = 0; i < out->n_units; i++) {
         const struct sh_unit *u = &out->units[i];
         struct sh_op op = sh_program_op(SH_OP_SUMSQ);
         struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
         int64_t n;
 
+        if (!u->trainable)
+            continue;
         part = sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
         n = part.end - part.begin;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;
-        op.attr.accumulate = i > 0;
+        op.attr.accumulate = add;
+        add = true;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
         sh_shard_op(out, op);
@@ -142,7 +148,7 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
-/* One operation a unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
+/* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
  * finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
 {
@@ -151,6 +157,8 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         const struct sh_unit *u = &out->units[i];
         struct sh_op op = sh_program_op(opt->optim->op);
 
+        if (!u->trainable)
+            continue;
         op.in[0] = u->grad_shard;
         op.out[0] = u->compute;
         for (int k = 0; k < out->n_states; k++)

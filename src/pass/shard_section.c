@@ -7,7 +7,8 @@
  * ranks.
  *
  * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
- * in between, or all uses of the micro-step when the strategy keeps what it gathered for the backward. */
+ * in between but one that lies beside it, or all uses of the micro-step when the strategy keeps what it gathered for the
+ * backward. */
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
@@ -72,12 +73,30 @@ static int unit_of(const struct shard *s, int t)
     return param == SH_NONE ? SH_NONE : s->micro->params[param].unit;
 }
 
+/* The unit that it lies beside, or itself. */
+static int place_of(const struct shard *s, int unit)
+{
+    int beside = s->out->units[unit].beside;
+
+    return beside == SH_NONE ? unit : beside;
+}
+
+/* Whether since the unit's newest interval began only units beside it were used. */
+static bool is_newest(const struct shard *s, int unit)
+{
+    int v = s->n_intervals - 1;
+
+    while (v > s->newest[unit] && place_of(s, s->intervals[v].unit) == place_of(s, unit))
+        v--;
+    return v == s->newest[unit];
+}
+
 /* Extend the unit's newest interval, or begin another one. It is extended while no other unit was used since, or for
  * the whole micro-step when units are kept. */
 static void use(struct shard *s, int unit, int op)
 {
     struct interval *open = s->newest[unit] == SH_NONE ? NULL : &s->intervals[s->newest[unit]];
-    bool neighbour = open && s->newest[unit] == s->n_intervals - 1;
+    bool neighbour = open && is_newest(s, unit);
 
     if (open && (neighbour || s->opt->strategy.keep_after_forward)) {
         open->last = op;

@@ -63,20 +63,21 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
 /* Parameters: a chunk in the compute type, which the others gather from, and beside bf16 what that leaves of the f32
  * master. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
  * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their
- * chunks. Over one rank the chunk is the full copy. */
+ * chunks. Over one rank the chunk is the full copy. A frozen unit never changes, so what computing takes is all of it. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
+    enum sh_mem mem = u->trainable ? SH_MEM_PARAM : SH_MEM_FROZEN;
     bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* whose ranks a group of the segment has */
 
     if ((opt->strategy.params_resident || shared) && size > 1) {
-        u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, SH_MEM_PARAM, p->act, u->chunk * size, u->name,
+        u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, mem, p->act, u->chunk * size, u->name,
                           "full");
         u->compute = sh_shard_view(p, u->full, u->chunk * index, 1, &u->chunk, u->name);
     } else {
-        u->compute = keep(p, SH_MEM_PARAM, p->act, u->chunk, u->name, "param");
+        u->compute = keep(p, mem, p->act, u->chunk, u->name, "param");
     }
-    if (p->act != SH_F32)
+    if (p->act != SH_F32 && u->trainable)
         u->remainder = keep(p, SH_MEM_REMAINDER, SH_I16, u->chunk, u->name, "remainder");
     if (size == 1)
         u->full = u->compute;
@@ -158,7 +159,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         }
         u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);
-        if (opt->training)
+        if (opt->training && u.trainable)
             keep_training(opt, out, &u);
         sh_program_add_unit(out, u.name);
         out->units[i] = u;

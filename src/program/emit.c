@@ -56,7 +56,7 @@ int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *
 {
     struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
     struct sh_param param = {.ndim = ndim, .elems = 1, .init = init, .init_std = std, .decay = ndim >= 2,
-                             .unit = e->p->n_units - 1, .unit_elems = unit->elems};
+                             .trainable = unit->trainable, .unit = e->p->n_units - 1, .unit_elems = unit->elems};
     struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, ndim, dim, "%s", name);
 
     snprintf(param.name, sizeof param.name, "%s", name);

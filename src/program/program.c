@@ -81,6 +81,7 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
+                        .trainable = true, .beside = SH_NONE,
                         .compute = SH_NONE, .remainder = SH_NONE,
                         .full = SH_NONE, .snapshot = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
 
@@ -90,6 +91,15 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
         u.grad_level[i] = SH_NONE;
     snprintf(u.name, sizeof u.name, "%s", name);
     return APPEND(p->units, p->n_units, p->cap_units, u);
+}
+
+void sh_program_freeze(struct sh_program *p, int unit)
+{
+    struct sh_unit *u = &p->units[unit];
+
+    u->trainable = false;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        p->params[i].trainable = false;
 }
 
 /* Takes the operations that are appended next; the caller counts them in n_ops. */

@@ -19,6 +19,7 @@
 /* What memory is for: the rows of the planner's table. */
 enum sh_mem {
     SH_MEM_PARAM,      /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
+    SH_MEM_FROZEN,     /* parameters that are not trained, in the compute type: kept as SH_MEM_PARAM is */
     SH_MEM_REMAINDER,  /* what bf16 leaves of the f32 master parameters of this rank's shard */
     SH_MEM_GRAD,       /* f32 gradients kept between micro-steps: shard or full */
     SH_MEM_OPTIM,      /* states of the optimizer */
@@ -112,6 +113,7 @@ struct sh_param {
     enum sh_init init;
     float init_std;
     bool decay;              /* weight decay applies */
+    bool trainable;          /* as all of its unit; else it has neither gradient nor state, and is not saved */
     int unit;
     int64_t unit_elems;      /* where it starts in its unit */
 };
@@ -126,13 +128,16 @@ struct sh_state {
 struct sh_unit {
     char name[SH_NAME_MAX];  /* "embed", "layers.3", "head" */
     int first_param, n_params; /* neighbours in params */
+    bool trainable;          /* else frozen: `compute` and maybe `full` are all that it has */
+    int beside;              /* the unit between whose uses this one is used, as adapters are between those of their block;
+                                SH_NONE: none. Both stay gathered through the uses of both */
     sh_group shard;          /* cut over these ranks, in equal chunks; with `replicate` the same ranks for each unit */
     sh_group replicate;      /* who hold the same chunk */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */
-    int remainder;           /* [chunk] i16: the low halves (src/base/floats.h); SH_NONE in f32 */
-    int state[SH_STATES_MAX]; /* [chunk] of the program's states; SH_NONE: nothing is trained */
+    int remainder;           /* [chunk] i16: the low halves (src/base/floats.h); SH_NONE in f32, and where it is frozen */
+    int state[SH_STATES_MAX]; /* [chunk] of the program's states; SH_NONE: it is not trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* [(1 + states) * part] f32: this replica's part of the masters (of halves one behind the
                                 other) and of each state; or SH_NONE */
@@ -219,7 +224,10 @@ int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
-int sh_program_add_unit(struct sh_program *p, const char *name);
+int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
+
+/* From now on a unit and its parameters are not trained. */
+void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 
 /* Let the program have collectives over a group in a stream; nothing changes where it has. */

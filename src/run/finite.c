@@ -34,14 +34,14 @@ static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
     return bad == 0;
 }
 
-/* The state of a place: all that are saved of each unit. */
+/* The state of a place: all that are saved of each unit, of a frozen one nothing. */
 static struct sh_floats state_of(const struct sh_run *r, int place, int64_t *n)
 {
     const struct sh_unit *u = &r->p->units[place / sh_shards_states(r)];
     struct sh_range own = sh_shards_owned(r, u);
 
-    *n = own.end - own.begin;
-    return sh_shards_state(r, u, place % sh_shards_states(r));
+    *n = u->trainable ? own.end - own.begin : 0;
+    return sh_shards_state(r, u, u->trainable ? place % sh_shards_states(r) : SH_CKPT_MODEL);
 }
 
 static int places(const struct sh_run *r)

@@ -39,12 +39,14 @@ static uint64_t hash_data(const char *data, int64_t bytes)
     return sum;
 }
 
-/* Without padding, which nobody reads. Of a state that is not there: no bytes. */
+/* Without padding, which nobody reads. Of a state that is not there, or of frozen parameters, which frozen.c watches: no
+ * bytes. */
 static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
 {
     struct sh_range own = sh_shards_owned(r, u);
     int t = state == 0 ? u->compute : state + 1 == n_states(r) ? u->remainder : u->state[state - 1];
 
+    t = u->trainable ? t : SH_NONE;
     *bytes = t == SH_NONE ? 0 : (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype);
     return t == SH_NONE ? NULL : sh_exec_data(r->exec, t);
 }

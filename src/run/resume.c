@@ -5,6 +5,7 @@
 #include "io/safetensors/write.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/run/frozen.h"
 #include "src/run/newest.h"
 
 #include <stdlib.h>
@@ -160,9 +161,22 @@ static sh_rc load_hf(struct sh_run *r)
     return SH_OK;
 }
 
+/* Trained parameters upon a base: of a checkpoint that is named beside the base, or initial values. */
+static sh_rc begin_upon_base(struct sh_run *r)
+{
+    SH_TRY(sh_frozen_load(r, NULL, NULL));
+    r->parameters_from = sh_strdup(r->base.path);
+    sh_log_info("a new run upon the frozen parameters of %s", r->base.path);
+    if (begins_in_hf(r) && r->cfg.checkpoint.initial_load_path[0])
+        return load_named(r);
+    return sh_run_init_trained(r);
+}
+
 /* In this order: a checkpoint that is named, weights of a Hugging Face model, random values. */
 static sh_rc begin_anew(struct sh_run *r)
 {
+    if (sh_frozen_any(r))
+        return begin_upon_base(r);
     if (r->cfg.checkpoint.initial_load_path[0])
         return load_named(r);
     return begins_in_hf(r) ? load_hf(r) : sh_run_init_state(r);

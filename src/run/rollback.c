@@ -22,7 +22,7 @@ static void zero(struct sh_run *r, int tensor)
 static void forget(struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
-        for (int k = 0; k < r->p->n_states; k++)
+        for (int k = 0; r->p->units[i].trainable && k < r->p->n_states; k++)
             zero(r, r->p->units[i].state[k]);
     r->step = r->samples = r->tokens = r->updates = 0;
     free(r->guard);

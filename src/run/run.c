@@ -234,6 +234,7 @@ void sh_run_close(struct sh_run *r)
     free(r->guard);
     free(r->hf_config);
     free(r->word_bytes);
+    free(r->base.path);
     sh_ckpt_unlock(r->lock);
     free(r);
 }

@@ -15,6 +15,14 @@
 
 struct sh_feed; /* feed.h */
 
+/* What the trained parameters go upon, where some are frozen (frozen.h). */
+struct sh_frozen {
+    bool there;    /* loaded */
+    char *path;    /* what it was loaded from; NULL: initial values */
+    uint64_t sum;  /* of all its numbers, on any mesh the same */
+    uint64_t here; /* of this rank's, to see a change in memory */
+};
+
 struct sh_run {
     struct sh_config cfg;
     struct sh_build build;
@@ -31,6 +39,7 @@ struct sh_run {
     int64_t step, samples, tokens, updates;
     char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
     struct sh_config *before;     /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
+    struct sh_frozen base;
     char *guard;                  /* state of the guard from the checkpoint, NULL */
 
     /* Of the model's text; see tokenizer.h. */
@@ -47,6 +56,7 @@ void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */
 sh_rc sh_run_init_state(struct sh_run *r); /* initial values, each rank its own shard */
+sh_rc sh_run_init_trained(struct sh_run *r); /* of what is trained; what is frozen is there */
 /* With the optimizer when the program trains. *damaged (may be NULL) tells a file that cannot be used at all from one
  * of another model. */
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);

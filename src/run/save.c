@@ -2,6 +2,7 @@
 #include "src/base/mem.h"
 
 #include "src/base/time.h"
+#include "src/run/frozen.h"
 #include "src/run/run.h"
 #include "src/run/shards.h"
 #include "src/run/stored.h"
@@ -61,13 +62,14 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
-/* The caller frees meta->config and ->notes. meta->guard stays the caller's text, so it must not be freed with the rest. */
+/* The caller frees meta->config, ->notes and ->base. meta->guard stays the caller's text, so it must not be freed with the rest. */
 static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
                                   .samples = r->samples,
                                   .tokens = r->tokens,
                                   .updates = r->updates,
+                                  .base = sh_frozen_text(r),
                                   .guard = (char *)(uintptr_t)guard};
     SH_TRY(sh_agree(sh_stored_config(&r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data), &meta->config)));
     meta->notes = sh_run_tokenizer_notes(r->tokenizer, r->hf_config);
@@ -122,6 +124,7 @@ static sh_rc begin_async(struct sh_run *r, const struct sh_ckpt_meta *meta)
     b->meta.config = sh_strdup(meta->config);
     b->meta.guard = sh_strdup(meta->guard);
     b->meta.notes = sh_strdup(meta->notes);
+    b->meta.base = sh_strdup(meta->base);
     sh_shards_copy(r, &b->pieces);
     if (!r->device->gpu)
         SH_TRY(begin_writing(r));
@@ -141,6 +144,7 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
     rc = is_async(r) ? begin_async(r, &meta) : save_now(r, &meta, out);
     free(meta.config);
     free(meta.notes);
+    free(meta.base);
     return rc;
 }
 

@@ -29,10 +29,19 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
     return sh_layout_split(sh_shards_owned(r, u), sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
 }
 
-/* Parameters lie as compute copy and remainder when the compute type is bfloat16; optimizer state is always whole. */
-static bool in_halves(const struct sh_unit *u, int k)
+/* n floats from `at` on, laid out as `like`. */
+static struct sh_floats laid_out_as(struct sh_floats like, float *at, int64_t n)
 {
-    return k == SH_CKPT_MODEL && u->remainder != SH_NONE;
+    struct sh_floats f = sh_floats_in(at, n, !like.whole);
+
+    f.low = like.low ? f.low : NULL;
+    return f;
+}
+
+/* Whether a way is for the parameters of the unit. */
+static bool takes(enum sh_shards_way way, const struct sh_unit *u)
+{
+    return u->trainable == (way != SH_SHARDS_BASE);
 }
 
 /* State 0 is the parameters; the optimizer's follow. */
@@ -46,11 +55,13 @@ const char *sh_shards_state_name(const struct sh_run *r, int k)
     return k == SH_CKPT_MODEL ? "parameters" : r->p->state[k - 1].name;
 }
 
+/* Parameters lie as compute copy and remainder when the compute type is bfloat16, frozen ones as compute copy alone;
+ * optimizer state is always whole. */
 struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
 {
-    if (in_halves(u, k))
+    if (k == SH_CKPT_MODEL && r->p->act == SH_BF16)
         return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
-                                  .low = sh_exec_data(r->exec, u->remainder)};
+                                  .low = u->trainable ? sh_exec_data(r->exec, u->remainder) : NULL};
     return (struct sh_floats){.whole = sh_exec_data(r->exec, k == SH_CKPT_MODEL ? u->compute : u->state[k - 1])};
 }
 
@@ -61,14 +72,19 @@ static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
     return own.end - own.begin;
 }
 
-/* Elements of all units before this one. */
-static int64_t elems_before(const struct sh_run *r, const struct sh_unit *u)
+/* Elements of all units before this one that a way takes. */
+static int64_t elems_before(const struct sh_run *r, enum sh_shards_way way, const struct sh_unit *u)
 {
     int64_t n = 0;
 
     for (const struct sh_unit *v = r->p->units; v < u; v++)
-        n += owned_elems(r, v);
+        n += takes(way, v) ? owned_elems(r, v) : 0;
     return n;
+}
+
+static int states_of_way(const struct sh_run *r, enum sh_shards_way way)
+{
+    return way == SH_SHARDS_BASE ? 1 : sh_shards_states(r);
 }
 
 /* Place in the host buffer of a load. Units follow one another, and in a unit its states: with two units of 10 and 6
@@ -77,13 +93,14 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
 {
     int64_t n = owned_elems(r, u);
 
-    return sh_floats_in(p->loaded + sh_shards_states(r) * elems_before(r, u) + k * n, n, in_halves(u, k));
+    return laid_out_as(sh_shards_state(r, u, k),
+                       p->loaded + states_of_way(r, p->way) * elems_before(r, p->way, u) + k * n, n);
 }
 
 /* Place in the snapshot. Each state has n elements, which is only the part that this replica writes. */
 static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
 {
-    return sh_floats_in((float *)sh_exec_data(r->exec, u->snapshot) + k * n, n, in_halves(u, k));
+    return laid_out_as(sh_shards_state(r, u, k), (float *)sh_exec_data(r->exec, u->snapshot) + k * n, n);
 }
 
 /* State k of a unit and where it begins: element `from` of the unit lies at the returned place. */
@@ -98,23 +115,27 @@ static struct sh_floats find_state(const struct sh_run *r, const struct sh_unit 
     return p && p->loaded ? find_loaded(r, u, k, p) : sh_shards_state(r, u, k);
 }
 
-/* What this rank reads or writes of one parameter, as one piece; none when it owns no element of it. A parameter's
- * elements are contiguous in its unit, so one piece is always enough. */
-static void add_piece(const struct sh_run *r, enum sh_shards_way way, int param_index, struct sh_shards *out)
+static bool loads(enum sh_shards_way way)
 {
-    const struct sh_param *param = &r->p->params[param_index];
+    return way == SH_SHARDS_LOAD || way == SH_SHARDS_BASE;
+}
+
+/* What this rank reads or writes of one parameter, the set's newest tensor, as one piece; none when it owns no element of
+ * it. A parameter's elements are contiguous in its unit, so one piece is always enough. */
+static void add_piece(const struct sh_run *r, const struct sh_param *param, struct sh_shards *out)
+{
     const struct sh_unit *u = &r->p->units[param->unit];
-    struct sh_range part = way == SH_SHARDS_LOAD ? sh_shards_owned(r, u) : written(r, u);
+    struct sh_range part = loads(out->way) ? sh_shards_owned(r, u) : written(r, u);
     struct sh_range mine = sh_layout_intersect(part, sh_shards_range(param));
     struct sh_ckpt_piece *piece = &out->pieces[out->set.n_pieces];
 
     if (mine.begin == mine.end)
         return;
     *piece = (struct sh_ckpt_piece){
-        .tensor = param_index, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
-    for (int k = 0; k < sh_shards_states(r); k++) {
+        .tensor = out->set.n_tensors - 1, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
+    for (int k = 0; k < states_of_way(r, out->way); k++) {
         int64_t from;
-        struct sh_floats state = find_state(r, u, way, k, out, &from);
+        struct sh_floats state = find_state(r, u, out->way, k, out, &from);
 
         piece->data[k] = sh_floats_at(state, mine.begin - from);
     }
@@ -149,38 +170,47 @@ static struct sh_ckpt_states states_of(const struct sh_program *p)
     return sh_ckpt_states_of(name, p->n_states);
 }
 
-/* Describe all parameters, and what this rank holds of each, for one of three purposes. A load covers all that a rank
+static void add_tensor(const struct sh_run *r, int param_index, struct sh_shards *out)
+{
+    const struct sh_param *param = &r->p->params[param_index];
+    int i = out->set.n_tensors++;
+
+    out->param[i] = param_index;
+    out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems};
+    for (int k = 0; k < param->ndim; k++)
+        out->tensors[i].dim[k] = param->dim[k];
+    add_piece(r, param, out);
+}
+
+/* Describe the parameters, and what this rank holds of each, for one of four purposes. A load covers all that a rank
  * owns. A save covers its replica's part only, so that replicas share the work and write each element once. */
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out)
 {
     size_t n = (size_t)r->p->n_params;
 
-    *out = (struct sh_shards){0};
+    *out = (struct sh_shards){.way = way};
     /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put().
      */
-    if (way == SH_SHARDS_LOAD && r->device->gpu)
-        out->loaded = sh_calloc((size_t)(sh_shards_states(r) * elems_before(r, r->p->units + r->p->n_units)) + 1,
+    if (loads(way) && r->device->gpu)
+        out->loaded = sh_calloc((size_t)(states_of_way(r, way) * elems_before(r, way, r->p->units + r->p->n_units)) + 1,
                                 sizeof *out->loaded);
+    out->param = sh_calloc(n, sizeof *out->param);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
     out->set = (struct sh_ckpt_set){.states = states_of(r->p),
                                     .tensors = out->tensors,
-                                    .n_tensors = r->p->n_params,
                                     .pieces = out->pieces};
-    for (int i = 0; i < r->p->n_params; i++) {
-        const struct sh_param *param = &r->p->params[i];
-
-        out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems};
-        for (int k = 0; k < param->ndim; k++)
-            out->tensors[i].dim[k] = param->dim[k];
-        add_piece(r, way, i, out);
-    }
+    out->set.states.n = states_of_way(r, way);
+    for (int i = 0; i < r->p->n_params; i++)
+        if (takes(way, &r->p->units[r->p->params[i].unit]))
+            add_tensor(r, i, out);
     if (way == SH_SHARDS_SNAPSHOT)
         add_sums(out);
 }
 
 void sh_shards_free(struct sh_shards *p)
 {
+    free(p->param);
     free(p->tensors);
     free(p->pieces);
     free(p->loaded);
@@ -199,7 +229,7 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
 void sh_shards_put(const struct sh_run *r, const struct sh_shards *p)
 {
     for (int i = 0; p->loaded && i < r->p->n_units; i++)
-        for (int k = 0; k < sh_shards_states(r); k++) {
+        for (int k = 0; takes(p->way, &r->p->units[i]) && k < states_of_way(r, p->way); k++) {
             const struct sh_unit *u = &r->p->units[i];
             struct sh_floats state = sh_shards_state(r, u, k);
 
@@ -212,20 +242,25 @@ static int64_t parts_of(int64_t elems)
     return (elems + SH_MIXSUM_PART - 1) / SH_MIXSUM_PART;
 }
 
-/* Where a piece lies in its unit. */
-static struct sh_range range_of(const struct sh_run *r, const struct sh_ckpt_piece *piece)
+static const struct sh_param *param_of(const struct sh_run *r, const struct sh_shards *p, const struct sh_ckpt_piece *piece)
 {
-    int64_t begin = r->p->params[piece->tensor].unit_elems + piece->begin;
+    return &r->p->params[p->param[piece->tensor]];
+}
+
+/* Where a piece of a parameter lies in its unit. */
+static struct sh_range range_of(const struct sh_param *param, const struct sh_ckpt_piece *piece)
+{
+    int64_t begin = param->unit_elems + piece->begin;
 
     return (struct sh_range){begin, begin + piece->elems};
 }
 
 /* What of a piece lies in slice t of n of its unit. */
-static void copy_slice(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, int t, int n)
+static void copy_slice(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k, int t,
+                       int n)
 {
-    const struct sh_param *param = &r->p->params[piece->tensor];
     const struct sh_unit *u = &r->p->units[param->unit];
-    struct sh_range all = range_of(r, piece), mine = sh_layout_intersect(sh_layout_split(written(r, u), n, t), all);
+    struct sh_range all = range_of(param, piece), mine = sh_layout_intersect(sh_layout_split(written(r, u), n, t), all);
     int64_t from;
     struct sh_floats state = find_state(r, u, SH_SHARDS_SAVE, k, NULL, &from);
 
@@ -240,7 +275,7 @@ static void copy_by_all_threads(const struct sh_run *r, const struct sh_shards *
 #pragma omp parallel
     for (int i = 0; i < p->set.n_pieces; i++)
         for (int k = 0; k < sh_shards_states(r); k++)
-            copy_slice(r, &p->pieces[i], k, omp_get_thread_num(), omp_get_num_threads());
+            copy_slice(r, param_of(r, p, &p->pieces[i]), &p->pieces[i], k, omp_get_thread_num(), omp_get_num_threads());
 }
 
 static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)
@@ -259,7 +294,7 @@ static void touch_by_all_threads(const struct sh_run *r)
 {
 #pragma omp parallel
     for (int i = 0; i < r->p->n_units; i++)
-        for (int k = 0; k < sh_shards_states(r); k++)
+        for (int k = 0; r->p->units[i].trainable && k < sh_shards_states(r); k++)
             touch_slice(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
 }
 
@@ -276,14 +311,14 @@ static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
 
 /* Sum state k of a piece on the device, part by part of its blocks, or add up what the device has made of it (`add`).
  *   parts  in/out  the sums of this state's parts; returns where the next state's begin */
-static uint64_t *sum_state(const struct sh_run *r, const struct sh_ckpt_piece *piece, int k, uint64_t *parts, bool add)
+static uint64_t *sum_state(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k,
+                           uint64_t *parts, bool add)
 {
-    const struct sh_param *param = &r->p->params[piece->tensor];
     int64_t from, block, n;
     struct sh_floats state = find_state(r, &r->p->units[param->unit], SH_SHARDS_SAVE, k, NULL, &from);
     uint64_t place;
 
-    state = sh_floats_at(state, range_of(r, piece).begin - from);
+    state = sh_floats_at(state, range_of(param, piece).begin - from);
     for (int64_t at = 0; at < piece->elems; at += n, parts += parts_of(n)) {
         n = sh_ckpt_piece_cut(piece, param->name, r->step, k, at, piece->elems - at, &block, &place);
         if (!add)
@@ -302,7 +337,7 @@ static void sum_states(const struct sh_run *r, const struct sh_shards *p, bool a
 
     for (int i = 0; i < p->set.n_pieces; i++)
         for (int k = 0; k < sh_shards_states(r); k++)
-            parts = sum_state(r, &p->pieces[i], k, parts, add);
+            parts = sum_state(r, param_of(r, p, &p->pieces[i]), &p->pieces[i], k, parts, add);
 }
 
 /* A part more for each block that is cut. */
@@ -318,7 +353,7 @@ static int64_t count_parts(const struct sh_shards *p)
 static void copy_by_queue(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
-        for (int k = 0; k < sh_shards_states(r); k++)
+        for (int k = 0; r->p->units[i].trainable && k < sh_shards_states(r); k++)
             copy_unit(r, &r->p->units[i], k);
 }
 

@@ -13,7 +13,8 @@ struct sh_unit;
 struct sh_param;
 
 enum sh_shards_way {
-    SH_SHARDS_LOAD,      /* all that the rank holds */
+    SH_SHARDS_LOAD,      /* all that the rank holds of what is trained */
+    SH_SHARDS_BASE,      /* the frozen parameters that it holds; they are loaded, and not saved */
     SH_SHARDS_SAVE,      /* replicas, who all hold the same, share the writing; of a GPU for sh_shards_copy() only */
     SH_SHARDS_SNAPSHOT,  /* the same as SAVE, of the copy in the units' snapshots */
 };
@@ -22,7 +23,9 @@ struct sh_shards {
     struct sh_ckpt_set set;
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
-    float *loaded;  /* on a GPU, LOAD: what was read, before it goes to the device; else NULL */
+    enum sh_shards_way way;
+    int *param;     /* [set.n_tensors] which parameter of the program a tensor is */
+    float *loaded;  /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
     uint64_t *sums; /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
 };
@@ -36,7 +39,7 @@ void sh_shards_free(struct sh_shards *p);
 void sh_shards_copy(const struct sh_run *r, struct sh_shards *p);
 void sh_shards_wait(const struct sh_run *r, const struct sh_shards *p);
 
-/* After a file was read into the pieces of LOAD: bring them to the device, where that is not their place already. */
+/* After a file was read into the pieces of LOAD or BASE: bring them to the device, where that is not their place already. */
 void sh_shards_put(const struct sh_run *r, const struct sh_shards *p);
 
 /* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
@@ -46,7 +49,7 @@ void sh_shards_touch(const struct sh_run *r);
 int sh_shards_states(const struct sh_run *r);
 const char *sh_shards_state_name(const struct sh_run *r, int k);
 
-/* State k of this rank's chunk of a unit, at device addresses. */
+/* State k of this rank's chunk of a unit, at device addresses; a frozen one has its parameters only. */
 struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k);
 
 /* Elements of a unit: those of this rank, and those of a parameter. */

@@ -2,6 +2,7 @@
 #include "src/run/shards.h"
 
 #include "src/optim/optim.h"
+#include "src/run/frozen.h"
 #include "src/run/run.h"
 #include "src/run/stored.h"
 
@@ -40,15 +41,27 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
         put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
 }
 
-/* Initial values are a function of seed, name and index, so that no rank has to send them. The INIT section then
- * derives what else the program keeps, such as compute copies. */
-sh_rc sh_run_init_state(struct sh_run *r)
+static void init_params(struct sh_run *r, bool frozen)
 {
     float *buffer = sh_calloc(PIECE, sizeof *buffer);
 
     for (int i = 0; i < r->p->n_params; i++)
-        init_param(r, &r->p->params[i], buffer);
+        if (r->p->params[i].trainable != frozen)
+            init_param(r, &r->p->params[i], buffer);
     free(buffer);
+}
+
+/* Initial values are a function of seed, name and index, so that no rank has to send them. The INIT section then
+ * derives what else the program keeps, such as compute copies. */
+sh_rc sh_run_init_state(struct sh_run *r)
+{
+    init_params(r, true);
+    return sh_run_init_trained(r);
+}
+
+sh_rc sh_run_init_trained(struct sh_run *r)
+{
+    init_params(r, false);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;
 }
@@ -108,6 +121,11 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     sh_shards_free(&s);
     if (damaged)
         *damaged = report.damaged;
+    if (rc == SH_OK) {
+        rc = sh_frozen_load(r, path, meta->base);
+        if (rc != SH_OK)
+            sh_ckpt_meta_free(meta);
+    }
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include "src/base/log.h"
 #include "src/base/str.h"
 #include "src/base/time.h"
+#include "src/run/frozen.h"
 #include "src/run/changes.h"
 #include "src/run/feed.h"
 #include "src/run/finite.h"
@@ -73,6 +74,7 @@ static sh_rc check(struct sh_train *t, bool *finite)
     int64_t begun = sh_now_ns();
 
     SH_TRY(compare_replicas(t));
+    SH_TRY(sh_frozen_check(t->r));
     t->saving.look_seconds = (double)(sh_now_ns() - begun) / 1e9;
     begun = sh_now_ns();
     SH_TRY(check_state(t, finite));

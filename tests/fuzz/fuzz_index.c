@@ -150,9 +150,9 @@ static struct sh_ckpt_states random_states(void)
 /* As a file has it: tensors end to end between structures and index. */
 static void make_index(struct sh_ckpt_index *x)
 {
-    *x = (struct sh_ckpt_index){.minor = one_in(4) ? 0 : one_in(8) ? 2 : 1};
+    *x = (struct sh_ckpt_index){.minor = one_in(4) ? 0 : one_in(8) ? 3 : one_in(4) ? 2 : 1};
     x->meta = (struct sh_ckpt_meta){.step = 7, .samples = 1, .config = random_text(), .guard = random_text(),
-                                    .notes = random_text()};
+                                    .notes = random_text(), .base = x->minor < 2 ? sh_strdup("") : random_text()};
     x->states = random_states();
     sh_ckpt_index_alloc(x, 1 + (int64_t)random_below(MAX_TENSORS));
     for (int64_t i = 0; i < x->n; i++)

@@ -78,6 +78,7 @@ def file_digest(file):
     for name in names(model):
         parts += [name.encode(), numpy.array(model[name].shape, dtype='<i8').tobytes()]
     parts += [file[f'digest/{state}'][()].astype('<u8').tobytes() for state in states(file)]
+    parts += [meta['base'][()].rstrip(b'\0')] if 'base' in meta else []
     digest = numpy.uint64(0)
     for part in parts:
         digest = mix(digest ^ hash64(part))

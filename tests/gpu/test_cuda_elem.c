@@ -59,6 +59,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_ADAMW] = sh_cuda_adamw,
         [SH_OP_SGD] = sh_cuda_sgd,
         [SH_OP_LION] = sh_cuda_lion,
+        [SH_OP_UNPACK] = sh_cuda_unpack,
     },
     .work_bytes = work_bytes,
 };

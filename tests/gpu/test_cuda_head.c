@@ -77,17 +77,19 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
 
 /* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, and in bf16 each is
  * rounded; they are multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
-static void check_gradients(enum sh_dtype act, struct head_shape s)
+static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
 {
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
+    if (frozen)
+        head_frozen(&t);
     double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
     struct bound bound[3] = {
         loss_bound(s),
         {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act == SH_BF16 ? 0x1p-7 : 0x1p-20},
         {.atol = 12 * eps, .rtol = 0x1p-20},
     };
-    check(&t, 3, bound);
+    check(&t, frozen ? 2 : 3, bound);
 }
 
 static void check_logits(enum sh_dtype act, struct head_shape s, int64_t position)
@@ -102,7 +104,8 @@ static void check_shapes(enum sh_dtype act)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_loss(act, shapes[i]);
-        check_gradients(act, shapes[i]);
+        check_gradients(act, shapes[i], false);
+        check_gradients(act, shapes[i], true);
         check_logits(act, shapes[i], shapes[i].seq - 1);
     }
 }

@@ -177,7 +177,7 @@ static void only_some_states(void)
 /* Those of another optimizer: they come back, and a run of AdamW takes none of the file but the parameters. */
 static void other_states(const char *folder)
 {
-    static const char *const names[] = {"momentum"};
+    static const char *const names[] = {"momentum"}, *const bases[] = {"sum: 0123456789abcdef\npath: /models/a\n", ""};
     char file[300], *text;
     struct sh_ckpt_load_options options = {.share = true};
     struct sh_ckpt_load_report report;
@@ -188,11 +188,13 @@ static void other_states(const char *folder)
     char *end = strrchr(file, '/');
     for (int n = 0; n < 2; n++) {
         test_states = sh_ckpt_states_of(names, n);
+        meta.base = (char *)(uintptr_t)bases[n];
         struct sh_ckpt_set saved = make_set(CUT_CRUMBS, true), own = make_set(CUT_FLAT, false);
         *end = '\0';
         CHECK(sh_ckpt_save(file, &saved, &meta, &bytes) == SH_OK);
         *end = '/';
         CHECK(sh_ckpt_load_as(file, &own, &options, &meta, &report) == SH_OK && wrong_elements(&own) == 0);
+        CHECK(strcmp(meta.base, bases[n]) == 0);
         sh_ckpt_meta_free(&meta);
         meta = test_meta(3);
         free_set(&saved);

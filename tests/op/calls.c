@@ -87,6 +87,12 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
         optest_add_to(t, 2);
 }
 
+void head_frozen(struct optest *t)
+{
+    t->call.out[2] = (struct sh_operand){0};
+    t->attr.accumulate &= ~4u;
+}
+
 void head_nothing_counts(struct optest *t)
 {
     for (int64_t i = 0; i < optest_elems(&t->call.in[2]); i++)

@@ -23,6 +23,9 @@ struct head_shape {
 /* HEAD_LOSS or HEAD_LOSS_GRAD. Logits are of size 1, so that many classes count; one target in five is masked. */
 void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s);
 
+/* Let HEAD_LOSS_GRAD make no gradient of w, as where w is frozen. */
+void head_frozen(struct optest *t);
+
 /* Mask all targets of such a call. */
 void head_nothing_counts(struct optest *t);
 

@@ -1,5 +1,7 @@
 #include "tests/op/elem.h"
 
+#include "src/base/nf4.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,7 +92,7 @@ static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool b
 }
 
 /* rstd is up to 1/sqrt(eps) = 10 for rows of one element; sums over N rows stand in dw and db. */
-static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all)
+static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all, bool frozen)
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM_BWD);
@@ -104,8 +106,9 @@ static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
     if (all)
         optest_in(&t, 5, act, DIMS(N, C));
     optest_out(&t, 0, act, DIMS(N, C));
-    optest_out(&t, 1, SH_F32, DIMS(C));
-    if (all) {
+    if (!frozen)
+        optest_out(&t, 1, SH_F32, DIMS(C));
+    if (all && !frozen) {
         optest_out(&t, 2, SH_F32, DIMS(C));
         optest_add_to(&t, 1);
         optest_add_to(&t, 2);
@@ -121,8 +124,9 @@ void elem_norm(void **state)
         for (int a = 0; a < ACTS; a++) {
             for (int kind = 0; kind < 4; kind++) {
                 check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
-                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
+                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2, false);
             }
+            check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], a, true, true);
         }
     }
 }
@@ -514,7 +518,8 @@ static void check_add_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bo
     check_pair(&add, &norm, &fused);
 }
 
-static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms)
+static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int64_t N, int64_t C, bool rms,
+                           bool frozen)
 {
     optest_begin(t, kind);
     t->attr.norm.rms = rms;
@@ -526,7 +531,7 @@ static void begin_norm_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype
         optest_in(t, 4, SH_F32, DIMS(N));
     optest_in(t, 5, act, DIMS(N, C));
     optest_out(t, 0, act, DIMS(N, C));
-    for (int o = 1; o < (rms ? 2 : 3); o++)
+    for (int o = 1; o < (rms ? 2 : 3) && !frozen; o++)
         optest_out(t, o, SH_F32, DIMS(C));
 }
 
@@ -575,9 +580,11 @@ void elem_fused(void **state)
         if (has(SH_OP_ADD_NORM))
             check_add_norm(act, N, C, one, two);
         if (has(SH_OP_NORM_BWD_BIAS)) {
-            begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, one);
-            begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, one);
-            check_bias_behind(&first, &fused, two);
+            for (int frozen = 0; frozen < 2; frozen++) {
+                begin_norm_bwd(&first, SH_OP_NORM_BWD, act, N, C, one, frozen);
+                begin_norm_bwd(&fused, SH_OP_NORM_BWD_BIAS, act, N, C, one, frozen);
+                check_bias_behind(&first, &fused, two);
+            }
         }
         if (has(SH_OP_GELU_BWD_BIAS)) {
             begin_gelu_bwd(&first, SH_OP_GELU_BWD, act, N, C);
@@ -585,4 +592,33 @@ void elem_fused(void **state)
             check_bias_behind(&first, &fused, two);
         }
     }
+}
+
+/* Blocks of random codes; one has a scale of zero, one a number that bf16 has as a subnormal one. */
+static void fill_blocks(const struct sh_operand *packed)
+{
+    unsigned char *block = packed->data;
+    for (int64_t b = 0; b < packed->dim[0]; b++, block += SH_NF4_BLOCK_BYTES) {
+        float scale = b == 1 ? 0 : b == 2 ? 1e-39f : (float)fabs(optest_normal());
+        for (int i = 0; i < SH_NF4_CODE_BYTES; i++)
+            block[i] = (unsigned char)optest_int(0, 256);
+        memcpy(block + SH_NF4_CODE_BYTES, &scale, sizeof scale);
+    }
+}
+
+/* A matrix of all kinds of shapes, but of whole blocks. */
+void elem_unpack(void **state)
+{
+    static const int64_t shapes[][2] = {{1, 64}, {3, 64}, {64, 33}, {128, 768}, {8, 8008}};
+    (void)state;
+    optest_seed(13);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int a = 0; a < ACTS; a++) {
+            struct optest t;
+            optest_begin(&t, SH_OP_UNPACK);
+            optest_in(&t, 0, SH_U8, DIMS(shapes[s][0] * shapes[s][1] / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES));
+            fill_blocks(&t.call.in[0]);
+            optest_out(&t, 0, acts[a], DIMS(shapes[s][0], shapes[s][1]));
+            elem_check(&t, TERMS(0));
+        }
 }

@@ -45,10 +45,12 @@ void elem_update(void **state);
 void elem_update_in_halves(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
+void elem_unpack(void **state);
 #define ELEM_TESTS                                                                                                 \
     cmocka_unit_test(elem_norm), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
         cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias),                \
         cmocka_unit_test(elem_vector), cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves),     \
-        cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused)
+        cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused),             \
+        cmocka_unit_test(elem_unpack)
 
 #endif

@@ -149,7 +149,9 @@ void optest_copy(struct optest *to, const struct optest *from)
 void optest_in(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim)
 {
     struct sh_operand *o = make(t, i, dtype, ndim, dim);
-    for (int64_t k = 0; k < optest_elems(o); k++)
+    if (dtype == SH_U8)
+        memset(o->data, 0, bytes_of(o));
+    for (int64_t k = 0; k < optest_elems(o) && dtype != SH_U8; k++)
         optest_set(o, k, dtype == SH_I32 ? 0 : optest_normal());
 }
 
@@ -223,7 +225,8 @@ void optest_shift(struct optest *t, int elems)
 {
     for (int slot = 0; slot < SH_OP_MAX_IN + SH_OP_MAX_OUT; slot++) {
         struct sh_operand *o = operand_at(t, slot);
-        size_t by = (size_t)elems * (size_t)sh_dtype_bytes(o->dtype);
+        /* Bytes stand for larger things in packed form, which begin at words. */
+        size_t by = (size_t)elems * (size_t)(o->dtype == SH_U8 ? 4 : sh_dtype_bytes(o->dtype));
         if (!t->owned[slot])
             continue;
         char *p = poisoned(bytes_of(o) + by);

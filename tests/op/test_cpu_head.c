@@ -35,17 +35,19 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
 /* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, half of that at the
  * target. In bf16 that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over
  * rows, which gives 2 again. */
-static void check_gradients(enum sh_dtype act, struct head_shape s)
+static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
 {
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
+    if (frozen)
+        head_frozen(&t);
     double eps = act == SH_BF16 ? 1.5 * 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
     struct agree_bound bound[3] = {
         loss_bound(s),
         {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act == SH_BF16 ? 0x1p-7 : 0x1p-20},
         {.atol = 12 * eps, .rtol = 0x1p-20},
     };
-    agree(&t, 3, bound, -1, -1);
+    agree(&t, frozen ? 2 : 3, bound, -1, -1);
     optest_end(&t);
 }
 
@@ -62,7 +64,8 @@ static void check_shapes(enum sh_dtype act)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_loss(act, shapes[i]);
-        check_gradients(act, shapes[i]);
+        check_gradients(act, shapes[i], false);
+        check_gradients(act, shapes[i], true);
         check_logits(act, shapes[i], 0);
         check_logits(act, shapes[i], shapes[i].seq - 1);
     }

@@ -62,6 +62,8 @@ static void texts_are_read(void **state)
     assert_true(sh_shape_read("->", NULL, &s));
     assert_false(sh_shape_read("x [N] act ->", "2N:y", &s));
     assert_false(sh_shape_read("x [N] act ->", "2N+", &s));
+    assert_true(sh_shape_read("p [b,36] u8 -> w [64b] act", NULL, &s));
+    assert_true(!s.in[0].any_shape && s.out[0].any_shape && s.out[0].dim[0].term[0].factor == 64 && s.in[0].dtype == SH_U8);
     assert_true(sh_shape_read("x [P>=T,HD+2KD] act opt of 3TC, y [T] i32 -> z [n] sum inout", "12NTC + N:y", &s));
     assert_true(s.in[0].optional && !s.in[1].optional && s.out[0].inout && s.out[0].any_shape && !s.in[1].any_shape);
     assert_int_equal(s.in[0].least, 'T');
@@ -136,6 +138,13 @@ static void other_costs(void **state)
     check_cost(&embed, 48, 4 * (6 + 48 + 24 + 48));
     check_cost(&add_norm, (1 + 7) * 40, 4 * 80 + 8 + 40);
     check_cost(&gelu, (17 + 1) * 40, 3 * 80 + 16);
+    struct sh_op_call unpack = {.kind = SH_OP_UNPACK, .attr = &attr,
+        .in = {shape(SH_U8, 2, 6, 36, 0)}, .out = {shape(SH_BF16, 2, 4, 96, 0)}};
+    char text[SH_MISFIT_TEXT];
+    check_cost(&unpack, 384, 6 * 36 + 2 * 384);
+    assert_null(sh_shape_misfit(&unpack, text));
+    unpack.out[0].dim[1] = 95;
+    assert_string_equal(sh_shape_misfit(&unpack, text), "w is [4,95] bf16, which is not w [64b] act");
     check_cost(&wait, 0, 0);
 }
 

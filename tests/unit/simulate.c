@@ -22,9 +22,10 @@ void *sim_data(const struct sim *s, int rank, int tensor)
 
 static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u)
 {
-    if (u->remainder == SH_NONE)
+    if (s->ranks[rank].p->act == SH_F32)
         return (struct sh_floats){.whole = sim_data(s, rank, u->compute)};
-    return (struct sh_floats){.high = sim_data(s, rank, u->compute), .low = sim_data(s, rank, u->remainder)};
+    return (struct sh_floats){.high = sim_data(s, rank, u->compute),
+                              .low = u->trainable ? sim_data(s, rank, u->remainder) : NULL};
 }
 
 static void create_rank(struct sim_rank *r, const struct sh_build *build)
@@ -205,7 +206,7 @@ static void same_full(const struct sim *s, int rank, const struct sh_unit *u, co
         int16_t low;
 
         sh_floats_split(value, &high, &low);
-        if (u->remainder == SH_NONE ? memcmp((const float *)full + i, &value, sizeof value)
+        if (s->ranks[rank].p->act == SH_F32 ? memcmp((const float *)full + i, &value, sizeof value)
                                     : ((const sh_bf16 *)full)[i] != high)
             fail_msg("%s: the full copy on rank %d is not what the masters are", u->name, rank);
     }

@@ -52,7 +52,17 @@ static void spoil_nothing(struct sh_ckpt_index *x)
 
 static void later_version(struct sh_ckpt_index *x)
 {
-    x->minor = 2;
+    x->minor = SH_CKPT_MINOR + 1;
+}
+
+static void with_base(struct sh_ckpt_index *x)
+{
+    int64_t before = sh_ckpt_packed_bytes(x);
+
+    free(x->meta.base);
+    x->meta.base = strdup("sum: 0123456789abcdef\npath: /models/a\n");
+    x->minor = SH_CKPT_MINOR;
+    x->file_bytes += sh_ckpt_packed_bytes(x) - before;
 }
 
 static void negative_step(struct sh_ckpt_index *x)
@@ -214,6 +224,11 @@ static const struct row {
     {two_states_of_a_name, 0, false, "a state has an impossible name"},
     {wrong_sum, 0, true, "does not match its digest"},
     {negative_step, 0, true, "is negative"},
+    {with_base, 0, false, NULL},
+    {with_base, 0, true, "does not match its digest"},
+    {with_base, 1, false, "it continues past its end"},
+    {with_base, -1, false, "a text in it is impossible"},
+    {with_base, -40, false, "it ends too early"},
 };
 
 static void check_row(const struct row *row)
@@ -228,6 +243,7 @@ static void check_row(const struct row *row)
     row->spoil(&x);
     if (!row->sum_first)
         x.sum = sh_ckpt_index_digest(&x);
+    file_bytes = row->spoil == with_base ? x.file_bytes : file_bytes;
     packed = sh_ckpt_pack(&x);
     n = sh_ckpt_packed_bytes(&x);
     more = calloc((size_t)n + 100, 1);

@@ -37,10 +37,16 @@ static uint64_t mix_text(uint64_t h, const char *s)
     return h;
 }
 
+/* The digests are older than frozen parameters. */
+static int number_of_mem(enum sh_mem mem)
+{
+    return mem > SH_MEM_FROZEN ? (int)mem - 1 : (int)mem;
+}
+
 static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
 {
     h = mix_text(h, t->name);
-    h = mix_all(h, (const int[]){t->mem, t->dtype, t->ndim, t->base, t->param, t->grad_of, t->persistent, t->space}, 8);
+    h = mix_all(h, (const int[]){number_of_mem(t->mem), t->dtype, t->ndim, t->base, t->param, t->grad_of, t->persistent, t->space}, 8);
     for (int i = 0; i < t->ndim; i++)
         h = mix(h, t->dim[i]);
     return mix(mix(h, t->base_elems), t->offset_bytes);
@@ -112,7 +118,7 @@ static uint64_t of_program(const struct sh_program *p)
 
     sh_pass_memory(p, bytes);
     for (int i = 0; i < SH_MEM_KINDS; i++)
-        h = mix(h, bytes[i]);
+        h = i == SH_MEM_FROZEN ? h : mix(h, bytes[i]);
     for (int i = 0; i < p->n_tensors; i++)
         h = of_tensor(h, &p->tensors[i]);
     for (int i = 0; i < p->n_ops; i++)

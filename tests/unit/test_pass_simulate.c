@@ -197,10 +197,14 @@ static struct outcome run_variant(struct sh_build b, const struct variant *v, in
     return run(&b, shard, replicate, v->inner ? inner_size(shard) : 1);
 }
 
+/* What build_of() freezes. */
+static const char *const *frozen;
+
 static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
 {
     struct sh_build b = tiny_build(m, GLOBAL / (world * micros));
 
+    b.frozen = frozen;
     b.options.micro_steps = micros;
     b.options.strategy.sync_last_only = sync_last;
     b.evaluate = true;
@@ -239,6 +243,19 @@ static void check_model(void **state)
         for (int sync_last = 0; sync_last < (meshes[i].micros > 1 && meshes[i].shard > 1 ? 2 : 1); sync_last++)
             check_mesh(m, meshes[i].shard, meshes[i].replicate, meshes[i].micros, sync_last, &one);
     free(one.params);
+}
+
+/* Each mesh with units that are not trained, which keep their bits; the lowest ones, one between others, the last. */
+static void with_frozen_units(void **state)
+{
+    static const char *const lists[][4] = {{"embed", "layers.0"}, {"layers.1"}, {"head", "layers.2"}, {"embed", "layers.1", "head"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        frozen = lists[i];
+        check_model((void *[]){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
+        frozen = NULL;
+    }
 }
 
 /* Compute in bf16 rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
@@ -338,9 +355,15 @@ static void check_reproducible(const struct tiny_model *m, enum sh_dtype act)
 
 static void reproducible(void **state)
 {
+    static const char *const lowest[] = {"embed", "layers.0", NULL};
+
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
         check_reproducible(&tiny_models[m], m % 2 ? SH_BF16 : SH_F32);
+    frozen = lowest;
+    check_reproducible(&tiny_models[1], SH_F32);
+    check_reproducible(&tiny_models[5], SH_BF16);
+    frozen = NULL;
 }
 
 /* The tree changes the order of sums, and nothing else. */
@@ -431,7 +454,7 @@ static void fused_kinds_change_no_bit(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 6] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 7] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
@@ -442,5 +465,6 @@ int main(void)
     tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(reproducible_is_near);
     tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(bf16_is_sent);
     tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(fused_kinds_change_no_bit);
+    tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -89,7 +89,7 @@ void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct 
 
 int sh_meet_type_bytes(ncclDataType_t type)
 {
-    return type == ncclFloat64 || type == ncclInt64 ? 8 : type == ncclBfloat16 ? 2 : 4;
+    return type == ncclFloat64 || type == ncclInt64 ? 8 : type == ncclBfloat16 ? 2 : type == ncclUint8 ? 1 : 4;
 }
 
 static void add(void *sum, const void *x, size_t n, ncclDataType_t type)

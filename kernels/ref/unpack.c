@@ -1,0 +1,17 @@
+#include "kernels/ref/ref.h"
+#include "src/base/nf4.h"
+
+/* packed [b,36]: codes, first the upper half of a byte; then the scale. The product of two floats is exact in double. */
+sh_rc sh_ref_unpack(const struct sh_op_call *call)
+{
+    static const float numbers[16] = SH_NF4_NUMBERS;
+    const unsigned char *packed = call->in[0].data;
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++) {
+        const unsigned char *block = packed + i / SH_NF4_ELEMS * SH_NF4_BLOCK_BYTES;
+        int pair = block[i % SH_NF4_ELEMS / 2], code = i % 2 ? pair & 15 : pair >> 4;
+        float scale;
+        memcpy(&scale, block + SH_NF4_CODE_BYTES, sizeof scale);
+        sh_ref_set(&call->out[0], i, (double)numbers[code] * scale);
+    }
+    return SH_OK;
+}

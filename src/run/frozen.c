@@ -1,0 +1,258 @@
+#include "src/run/frozen.h"
+
+#include "io/hf/load.h"
+#include "src/base/hash.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/mixsum.h"
+#include "src/run/newest.h"
+#include "src/run/run.h"
+#include "src/run/shards.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { BLOCK = 1 << 16 };
+
+bool sh_frozen_any(const struct sh_run *r)
+{
+    for (int i = 0; i < r->p->n_units; i++)
+        if (!r->p->units[i].trainable)
+            return true;
+    return false;
+}
+
+/* ---- sums ---- */
+
+/* Of elements [from, from + n) of a parameter, which lie at `data`. Elements are summed with their name and place, so that
+ * parts add up to the same whatever the mesh. */
+static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, int64_t n, struct sh_floats data)
+{
+    uint64_t seed = sh_mix64(sh_hash64(name, strlen(name))), sum = 0;
+
+#pragma omp parallel reduction(+ : sum) if (!r->device->gpu)
+    {
+        float *buffer = sh_calloc(BLOCK, sizeof *buffer);
+
+#pragma omp for schedule(static)
+        for (int64_t at = 0; at < n; at += BLOCK) {
+            int64_t here = n - at < BLOCK ? n - at : BLOCK;
+
+            sh_exec_get_floats(r->exec, buffer, sh_floats_at(data, at), here);
+            sum += sh_mixsum((struct sh_floats){.whole = buffer}, here, seed + (uint64_t)(from + at) * SH_MIXSUM_STEP);
+        }
+        free(buffer);
+    }
+    return sum;
+}
+
+/* Of what this rank holds, or of its share in what its replicas hold too. */
+static uint64_t sum_here(const struct sh_run *r, bool share)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    uint64_t sum = 0;
+
+    for (int i = 0; i < r->p->n_params; i++) {
+        const struct sh_param *param = &r->p->params[i];
+        const struct sh_unit *u = &r->p->units[param->unit];
+        struct sh_range own = sh_shards_owned(r, u), mine = own;
+
+        if (share)
+            mine = sh_layout_split(own, sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
+        mine = sh_layout_intersect(mine, sh_shards_range(param));
+        if (!param->trainable && mine.begin < mine.end)
+            sum += sum_of(r, param->name, mine.begin - param->unit_elems, mine.end - mine.begin,
+                          sh_floats_at(sh_shards_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin));
+    }
+    return sum;
+}
+
+/* Whole numbers, modulo 2^64: in any order the same. In two parts, since a sum of int64 may not overflow. */
+static sh_rc sum_over_ranks(uint64_t mine, uint64_t *all)
+{
+    long long halves[] = {(long long)(mine & UINT32_MAX), (long long)(mine >> 32)};
+
+    SH_TRY(sh_mesh_sum_i64(halves, 2));
+    *all = (uint64_t)halves[0] + ((uint64_t)halves[1] << 32);
+    return SH_OK;
+}
+
+/* ---- what a checkpoint has of it ---- */
+
+static const char form[] = "sum: %016llx\npath: %s\n";
+
+char *sh_frozen_text(const struct sh_run *r)
+{
+    if (!r->base.there)
+        return sh_strdup("");
+    return sh_strfmt(form, (unsigned long long)r->base.sum, r->base.path ? r->base.path : "");
+}
+
+/* *path is the rest of the line, freed with free(). */
+static sh_rc read_text(const char *of, const char *text, uint64_t *sum, char **path)
+{
+    unsigned long long number;
+    const char *at = strchr(text, '\n'), *end = at ? strchr(at + 1, '\n') : NULL;
+
+    if (!end || sscanf(text, "sum: %16llx\n", &number) != 1 || strncmp(at + 1, "path: ", 6) != 0)
+        return sh_fail(SH_E_DATA, "%s: what it says of its base is not readable", of);
+    *sum = number;
+    *path = sh_strfmt("%.*s", (int)(end - at - 7), at + 7);
+    return SH_OK;
+}
+
+/* ---- loading ---- */
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static struct sh_ckpt_load_options options_of(const struct sh_run *r)
+{
+    return (struct sh_ckpt_load_options){.trust = r->cfg.checkpoint.trust,
+                                         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                         .share = r->mesh->n_nodes > 1};
+}
+
+/* Whoever reads a checkpoint compares all its bits, and of frozen parameters in bfloat16 only half of them stay: nothing is
+ * handed on then. */
+static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const struct sh_shards *s)
+{
+    struct sh_ckpt_load_options options = options_of(r);
+    struct sh_ckpt_load_report report;
+    struct sh_ckpt_meta meta = {0};
+
+    options.share = options.share && r->p->act == SH_F32;
+    sh_mesh_own_mpi();
+    SH_TRY(sh_ckpt_load_as(path, &s->set, &options, &meta, &report));
+    sh_ckpt_meta_free(&meta);
+    return SH_OK;
+}
+
+static sh_rc load_folder(const struct sh_run *r, const char *path, const struct sh_shards *s)
+{
+    const struct sh_ckpt_load_options options = options_of(r);
+    char *family;
+    sh_rc rc;
+
+    SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
+    rc = sh_hf_load(path, family, &s->set, &options);
+    free(family);
+    return rc;
+}
+
+/* The folder of a model, or a checkpoint: a file or a folder of them. */
+static sh_rc load_from(struct sh_run *r, const char *path, bool hf)
+{
+    struct sh_shards s;
+    sh_rc rc;
+
+    sh_shards_make(r, SH_SHARDS_BASE, &s);
+    rc = hf ? load_folder(r, path, &s) : load_checkpoint(r, path, &s);
+    if (rc == SH_OK)
+        sh_shards_put(r, &s);
+    sh_shards_free(&s);
+    return rc;
+}
+
+/* With all links followed, so that who starts elsewhere finds it too. All ranks take rank 0's. */
+static sh_rc full_path(const struct sh_run *r, char **path)
+{
+    char full[PATH_MAX] = "";
+
+    if (r->mesh->rank == 0 && !realpath(*path, full))
+        snprintf(full, sizeof full, "%s", *path);
+    SH_TRY(sh_mesh_bcast(full, sizeof full, 0));
+    free(*path);
+    *path = sh_strdup(full);
+    return SH_OK;
+}
+
+/* Whether it is a folder of a model, as rank 0 sees it. */
+static sh_rc look_at(const struct sh_run *r, const char *path, bool *hf)
+{
+    *hf = r->mesh->rank == 0 && is_folder(path);
+    return sh_mesh_bcast(hf, sizeof *hf, 0);
+}
+
+/* *path freed with free(). */
+static sh_rc find_source(const struct sh_run *r, const char *of, const char *noted, char **path, bool *hf)
+{
+    *hf = r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
+    if (*hf)
+        *path = sh_strdup(r->cfg.hf.assets_path);
+    else if (r->cfg.checkpoint.initial_load_path[0])
+        SH_TRY(sh_newest_agree(r->cfg.checkpoint.initial_load_path, path));
+    else if (noted && noted[0]) {
+        *path = sh_strdup(noted);
+        SH_TRY(look_at(r, *path, hf));
+    } else if (of)
+        return sh_fail(SH_E_USAGE, "%s does not say upon what it goes; give model.hf_assets_path", of);
+    else
+        return sh_fail(SH_E_USAGE, "lora.rank trains adapters of a model that is there: give model.hf_assets_path, or "
+                                   "checkpoint.initial_load_path with a checkpoint of all of it");
+    return full_path(r, path);
+}
+
+static sh_rc load(struct sh_run *r, const char *of, const char *noted)
+{
+    char *path = NULL;
+    bool hf;
+    sh_rc rc;
+
+    SH_TRY_OUT(sh_agree(find_source(r, of, noted, &path, &hf)));
+    rc = load_from(r, path, hf);
+    if (rc != SH_OK && sh_error_text()[0])
+        rc = sh_fail_prefix(rc, "the frozen parameters: ");
+    SH_TRY_OUT(rc);
+    SH_TRY_OUT(sum_over_ranks(sum_here(r, true), &r->base.sum));
+    r->base.here = sum_here(r, false);
+    r->base.path = path;
+    r->base.there = true;
+    return SH_OK;
+out:
+    free(path);
+    return rc;
+}
+
+sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text)
+{
+    char *noted = NULL;
+    uint64_t sum = 0;
+    sh_rc rc = SH_OK;
+
+    if (!sh_frozen_any(r))
+        return SH_OK;
+    if (text && text[0])
+        SH_TRY(read_text(of, text, &sum, &noted));
+    if (!r->base.there)
+        SH_TRY_OUT(load(r, of, noted));
+    if (noted && sum != r->base.sum)
+        rc = sh_agree(r->mesh->rank == 0 ? sh_fail(SH_E_DATA,
+                                                   "%s goes upon the parameters that were in %s, and those of %s%s are others%s",
+                                                   of, noted, r->base.path,
+                                                   strcmp(noted, r->base.path) ? "" : " now",
+                                                   r->p->act == SH_F32 ? "" : " (as bfloat16 has them)")
+                                         : SH_OK);
+out:
+    free(noted);
+    return rc;
+}
+
+/* One pass over what the rank holds; a save reads and writes far more. */
+sh_rc sh_frozen_check(struct sh_run *r)
+{
+    if (!r->base.there)
+        return SH_OK;
+    if (sum_here(r, false) == r->base.here)
+        return sh_agree(SH_OK);
+    return sh_agree(sh_fail(SH_E_REPLICA,
+                            "step %lld: the frozen parameters of rank %d on %s are not what was loaded; memory or a processor "
+                            "has failed silently: leave that node out and go on from the newest checkpoint",
+                            (long long)r->step, r->mesh->rank, r->mesh->host));
+}
