@@ -27,6 +27,11 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--rank", .value = "R", .help = "plan rank R of them; default 0"},
     {.name = "--threads", .value = "N", .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
+    {.name = "--machine", .value = "NAME", .help = "what a step takes on this machine: a file, or a preset such as h100-80x8-ndr400 (8 devices a "
+     "node, 400 Gb/s of network for each); sherd help --machine has the keys and presets"},
+    {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction into this file"},
+    {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
+    {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of it so many times as fast: products=1.2,network=2"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS", .help = "with --show: the program as it is after this pass; they are, in their order:"
      SH_PASS_LIST(PASS_NAME)},
@@ -121,6 +126,7 @@ static const struct sh_cmd_option bench[] = {
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page) or markdown; default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
+    {.name = "--machine", .help = "the keys and presets of machine files instead of the commands"},
     {0},
 };
 
@@ -129,7 +135,7 @@ static const struct sh_cmd_option help[] = {
 const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
-    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
+    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks, and what it takes on a machine", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... CONFIG | given CONFIG",
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
