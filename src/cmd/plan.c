@@ -24,7 +24,7 @@ static int64_t loss_rows(const struct sh_program *p)
 }
 
 /* First index: compute is bfloat16; second: reduction is bfloat16. */
-static const char *precision_name(const struct sh_plan *l)
+static const char *precision_name(const struct sh_cmd_plan *l)
 {
     static const char *const names[2][2] = {
         {"float32", "float32 compute and master, bfloat16 reduction"},
@@ -34,7 +34,7 @@ static const char *precision_name(const struct sh_plan *l)
 }
 
 /* What the ranks of a node share is in the plan only where it is told which ranks those are. */
-static const char *missing_nodes(const struct sh_plan *l)
+static const char *missing_nodes(const struct sh_cmd_plan *l)
 {
     bool matters = !l->at.gpu && l->cfg.comm.shared_memory == SH_SHARED_MEMORY_AUTO;
 
@@ -42,7 +42,7 @@ static const char *missing_nodes(const struct sh_plan *l)
 }
 
 /* What was asked for, and what follows from it: the mesh, the strategy, the batch. */
-static void print_request(const struct sh_plan *l)
+static void print_request(const struct sh_cmd_plan *l)
 {
     const struct sh_model *m = &l->build.model;
     const struct sh_mesh_shape *mesh = &l->mesh;
@@ -90,7 +90,7 @@ static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 }
 
 /* Neighbouring units of one shape are one line. */
-static void print_units(const struct sh_plan *l)
+static void print_units(const struct sh_cmd_plan *l)
 {
     const struct sh_program *p = l->p;
 
@@ -108,7 +108,7 @@ static void print_units(const struct sh_plan *l)
 }
 
 /* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */
-static void print_memory(const struct sh_plan *l)
+static void print_memory(const struct sh_cmd_plan *l)
 {
     int64_t bytes[SH_MEM_KINDS], sum = 0, host = 0;
     char text[SH_STR_SHORT];
@@ -141,13 +141,13 @@ struct traffic {
     double bytes; /* received by this rank */
 };
 
-static double received(const struct sh_plan *l, const struct sh_op *op)
+static double received(const struct sh_cmd_plan *l, const struct sh_op *op)
 {
     return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
 }
 
 /* repeat counts how often a step runs the section; init and evaluation have 0 and add nothing. */
-static void add_section(const struct sh_plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
+static void add_section(const struct sh_cmd_plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
                         struct traffic *sum)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
@@ -161,7 +161,7 @@ static void add_section(const struct sh_plan *l, const struct sh_section *s, enu
 }
 
 /* One line for a kind and a group; false when it does not occur. */
-static bool print_traffic(const struct sh_plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
+static bool print_traffic(const struct sh_cmd_plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
 {
     struct traffic sum = {0};
     char text[SH_STR_SHORT];
@@ -175,7 +175,7 @@ static bool print_traffic(const struct sh_plan *l, enum sh_op_kind kind, const s
 }
 
 /* In the order of a step: gathers, reductions, sums over replicas. */
-static void print_collectives(const struct sh_plan *l)
+static void print_collectives(const struct sh_cmd_plan *l)
 {
     static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
     int lines = 0;
@@ -189,7 +189,7 @@ static void print_collectives(const struct sh_plan *l)
 }
 
 /* As sh_run_open() chooses them, with this machine for the node; threads decide how much scratch memory there is. */
-static int threads_of_rank(const struct sh_plan *l)
+static int threads_of_rank(const struct sh_cmd_plan *l)
 {
     int node = l->at.ranks_per_node ? l->at.ranks_per_node : l->at.world;
 
@@ -205,7 +205,7 @@ static int64_t ranks_of(const struct sh_config *cfg)
 }
 
 /* The machine decides on the device, where the configuration leaves it open, and on the ranks of a node. */
-static sh_rc take_machine(const char *name, struct sh_plan *l)
+static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
 {
     struct sh_config *cfg = &l->cfg;
 
@@ -226,7 +226,7 @@ static sh_rc take_machine(const char *name, struct sh_plan *l)
 }
 
 /* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
-static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_plan *l)
+static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
 {
     const char *machine = sh_cmd_option(cmd, args, "--machine");
     int64_t ranks, rank;
@@ -255,7 +255,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
 }
 
 /* Where they are here; a plan is made without data. */
-static void look_at_data(const struct sh_plan *l)
+static void look_at_data(const struct sh_cmd_plan *l)
 {
     const char *path = l->cfg.training.dataset_path;
     struct sh_data_options opt = sh_feed_options(&l->cfg, path, false);
@@ -271,7 +271,7 @@ static void look_at_data(const struct sh_plan *l)
     sh_data_close(d);
 }
 
-static void print(const struct sh_plan *l, bool show)
+static void print(const struct sh_cmd_plan *l, bool show)
 {
     print_request(l);
     print_units(l);
@@ -284,7 +284,7 @@ static void print(const struct sh_plan *l, bool show)
     }
 }
 
-void sh_plan_free(struct sh_plan *l)
+void sh_cmd_plan_free(struct sh_cmd_plan *l)
 {
     sh_program_destroy(l->after);
     sh_program_destroy(l->p);
@@ -320,7 +320,7 @@ static sh_rc print_config(const struct sh_cmd_args *args)
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *after = sh_cmd_option(cmd, args, "--after");
-    struct sh_plan l = {0};
+    struct sh_cmd_plan l = {0};
     sh_rc rc;
 
     SH_TRY(check_options(cmd, args));
@@ -333,7 +333,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
     if (rc == SH_OK && l.priced)
-        rc = sh_plan_cost(cmd, args, &l);
-    sh_plan_free(&l);
+        rc = sh_cmd_plan_cost(cmd, args, &l);
+    sh_cmd_plan_free(&l);
     return rc;
 }

@@ -8,7 +8,7 @@
 #include "src/plan/request.h"
 
 /* `p` is NULL until the plan is built. */
-struct sh_plan {
+struct sh_cmd_plan {
     struct sh_config cfg;
     struct sh_topology at;
     struct sh_mesh_shape mesh;
@@ -21,15 +21,15 @@ struct sh_plan {
 };
 
 /* Whatever was made of it. */
-void sh_plan_free(struct sh_plan *l);
+void sh_cmd_plan_free(struct sh_cmd_plan *l);
 
 /* plan_cost.c: the step on --machine. */
-struct sh_cost_request sh_plan_cost_request(const struct sh_plan *l);
-struct sh_cost_job sh_plan_cost_job(const struct sh_plan *l);
-sh_rc sh_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_plan *l);
+struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l);
+struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l);
+sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
 
 /* plan_json.c: the same and the memory as JSON, into a file. Errors: SH_E_DATA. */
-sh_rc sh_plan_json(const struct sh_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
+sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                    const struct sh_cost_step *step, const char *path);
 
 #endif

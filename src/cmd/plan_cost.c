@@ -4,6 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/cost/limit.h"
 #include "src/metrics/metrics.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 /* To host memory, for a snapshot of a GPU, or within it. */
 static const double snapshot_bytes_per_second = 20e9;
 
-struct sh_cost_request sh_plan_cost_request(const struct sh_plan *l)
+struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l)
 {
     return (struct sh_cost_request){.p = l->p,
                                     .mesh = &l->mesh,
@@ -23,13 +24,13 @@ struct sh_cost_request sh_plan_cost_request(const struct sh_plan *l)
 }
 
 /* Masters and states of the optimizer in float32. */
-static double state_bytes(const struct sh_plan *l)
+static double state_bytes(const struct sh_cmd_plan *l)
 {
     return 4.0 * (1 + l->p->n_states) * (double)sh_model_params(&l->build.model);
 }
 
 /* In the background only the copy stops the training. */
-static double save_seconds(const struct sh_plan *l)
+static double save_seconds(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
     double nodes = ceil((double)l->at.world / l->at.ranks_per_node);
@@ -41,7 +42,7 @@ static double save_seconds(const struct sh_plan *l)
     return state_bytes(l) / fmin(m->disk.write, nodes * m->disk.each_node);
 }
 
-struct sh_cost_job sh_plan_cost_job(const struct sh_plan *l)
+struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
 {
     struct sh_model_flops f = sh_model_flops(&l->build.model, l->cfg.training.seq_len);
 
@@ -53,7 +54,7 @@ struct sh_cost_job sh_plan_cost_job(const struct sh_plan *l)
         .save_seconds = save_seconds(l)};
 }
 
-static void say_machine(const struct sh_plan *l)
+static void say_machine(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
     int n[3] = {0}, points = 0;
@@ -66,7 +67,7 @@ static void say_machine(const struct sh_plan *l)
            m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 
-static void say_memory(const struct sh_plan *l)
+static void say_memory(const struct sh_cmd_plan *l)
 {
     double room = l->machine.device.memory_bytes - l->machine.device.reserved_bytes;
     char needs[SH_STR_SHORT], has[SH_STR_SHORT];
@@ -113,10 +114,10 @@ static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cos
     return sh_cost_say(&r, job, &faster, stdout);
 }
 
-sh_rc sh_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_plan *l)
+sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
-    struct sh_cost_request r = sh_plan_cost_request(l);
-    struct sh_cost_job job = sh_plan_cost_job(l);
+    struct sh_cost_request r = sh_cmd_plan_cost_request(l);
+    struct sh_cost_job job = sh_cmd_plan_cost_job(l);
     const char *json = sh_cmd_option(cmd, args, "--json"), *trace = sh_cmd_option(cmd, args, "--trace"),
                *what_if = sh_cmd_option(cmd, args, "--what-if");
     struct sh_cost_step step;
@@ -129,5 +130,5 @@ sh_rc sh_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
         SH_TRY(say_change(&r, &job, &step, what_if));
     if (trace)
         SH_TRY(write_trace(r, trace));
-    return json ? sh_plan_json(l, &r, &job, &step, json) : SH_OK;
+    return json ? sh_cmd_plan_json(l, &r, &job, &step, json) : SH_OK;
 }

@@ -2,6 +2,7 @@
 #include "src/cmd/plan.h"
 
 #include "src/base/file.h"
+#include "src/cost/limit.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_
                      "goodput", every > 0 ? sh_cost_goodput(&f, every) : 1.0);
 }
 
-static json_t *all_of(const struct sh_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
+static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                       const struct sh_cost_step *step)
 {
     const struct sh_machine *m = &l->machine;
@@ -73,7 +74,7 @@ static json_t *all_of(const struct sh_plan *l, const struct sh_cost_request *r, 
         "failures", goodput_of(r, job, step), "machine", machine_of(m));
 }
 
-sh_rc sh_plan_json(const struct sh_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
+sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                    const struct sh_cost_step *step, const char *path)
 {
     json_t *all = all_of(l, r, job, step), *limits = json_array();

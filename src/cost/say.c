@@ -1,6 +1,7 @@
 #include "src/cost/say.h"
 
 #include "src/base/str.h"
+#include "src/cost/limit.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define SH_COST_SAY_H
 
 #include "src/cost/fail.h"
-#include "src/cost/limit.h"
+#include "src/cost/step.h"
 
 #include <stdio.h>
 
