@@ -44,7 +44,7 @@ struct sh_machine {
     struct { double bytes_per_second, share; } memory;
     struct { double bytes_per_second, hop_seconds, nvls_bytes_per_second, barrier_seconds; } inside;
     struct { double bytes_per_second, share, hop_seconds, base_seconds, crowding, taper; } network;
-    struct { double slowdown; } overlap;
+    struct { double slowdown, serial; } overlap;
     struct { double node; } spread;
     struct { double write, read, each_node; } disk;
     struct { double device_hours, restart_seconds; } failure;

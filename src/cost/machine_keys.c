@@ -43,6 +43,8 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(network.crowding, 0, 10, "", "rates fall to 1 / (1 + crowding log2 nodes)"),
     NUMBER(network.taper, TINY, 1, "", "rate beyond a leaf switch over that below it; 1: none is lost"),
     NUMBER(overlap.slowdown, 0, 100, "", "computation takes 1 + this while a collective moves"),
+    NUMBER(overlap.serial, 0, 1, "", "1: collectives over one link wait for each other, as those of one communicator of NCCL do; 0: "
+           "they share it, as Sherd's do"),
     NUMBER(spread.node, 0, 1, "", "standard deviation of the speed of nodes, as a share"),
     NUMBER(disk.write, 1, LARGE, "byte/s", "of all nodes together"),
     NUMBER(disk.read, 1, LARGE, "byte/s", "the same of reading"),

@@ -68,14 +68,37 @@ static struct channel *channel_of(struct sim *s, const struct sh_op *op)
     return &s->channels[s->n_channels++];
 }
 
-/* The head of each queue moves when what it comes after is complete. */
+static int link_of(const struct sim *s, const struct channel *c)
+{
+    return price_at(s, c->queue[c->first])->link;
+}
+
+/* Another one moves, or was met earlier, over a link that carries one at a time. */
+static bool link_is_taken(const struct sim *s, const struct channel *c)
+{
+    for (int i = 0; s->r->machine->overlap.serial > 0 && i < s->n_channels; i++) {
+        const struct channel *o = &s->channels[i];
+
+        if (o != c && o->n && link_of(s, o) == link_of(s, c) && (o->moves || o->queue[o->first] < c->queue[c->first]))
+            return true;
+    }
+    return false;
+}
+
+/* Of the head of a queue: what it comes after is complete. */
+static bool may_start(const struct sim *s, const struct channel *c)
+{
+    int after = c->n ? op_at(s, c->queue[c->first])->attr.after : SH_NONE;
+
+    return c->n && !c->moves && (after == SH_NONE || s->complete[after]) && !link_is_taken(s, c);
+}
+
 static void start_ready(struct sim *s)
 {
     for (int i = 0; i < s->n_channels; i++) {
         struct channel *c = &s->channels[i];
-        const struct sh_op *op = c->n ? op_at(s, c->queue[c->first]) : NULL;
 
-        if (!op || c->moves || (op->attr.after != SH_NONE && !s->complete[op->attr.after]))
+        if (!may_start(s, c))
             continue;
         c->moves = true;
         c->begin = s->now;
@@ -106,12 +129,12 @@ static void finish(struct sim *s, struct channel *c)
 /* Transfers that share a link with this one, itself included. */
 static int sharing(const struct sim *s, const struct channel *c)
 {
-    int link = price_at(s, c->queue[c->first])->link, n = 0;
+    int link = link_of(s, c), n = 0;
 
     for (int i = 0; i < s->n_channels; i++) {
         const struct channel *o = &s->channels[i];
 
-        n += o->moves && o->latency <= 0 && price_at(s, o->queue[o->first])->link == link;
+        n += o->moves && o->latency <= 0 && link_of(s, o) == link;
     }
     return n;
 }

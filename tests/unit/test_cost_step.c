@@ -128,6 +128,26 @@ static void events_are_as_in_closed_forms(void **state)
         }
 }
 
+/* One communicator: the second waits for the first, and hides it no better. */
+static void one_communicator_is_serial(void **state)
+{
+    static const struct step_op ops[] = {GATHER(4), GATHER_ON(SH_STREAM_REDUCE, 2, SH_NONE), WAIT(1), WAIT(0)};
+    struct sh_machine m = plain_machine();
+    struct sh_mesh_shape mesh = tiny_mesh(2, 1, 1, 0);
+    struct sh_program *p = program(ops, 3, 1, mesh.shard);
+    struct sh_cost_request r = request_of(p, &mesh, &m);
+    struct sh_cost_step step;
+
+    (void)state;
+    /* Shared, the shorter one ends after 4 s; alone, after the 4 s of the other. */
+    assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    assert_true(fabs(step.seconds - 4) < 1e-9);
+    m.overlap.serial = 1;
+    assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    assert_true(fabs(step.seconds - 6) < 1e-9);
+    sh_program_destroy(p);
+}
+
 /* One node of 8 after the other; the price of each collective, and of the step of a real program. */
 static void prices_never_fall(void **state)
 {
@@ -316,6 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_are_as_in_closed_forms),
+        cmocka_unit_test(one_communicator_is_serial),
         cmocka_unit_test(prices_never_fall),
         cmocka_unit_test(replicas_share_the_network_of_a_node),
         cmocka_unit_test(latency_of_a_flat_gather),
