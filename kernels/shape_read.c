@@ -113,7 +113,7 @@ static bool read_dims(struct reader *r, struct sh_operand_row *o)
         if (o->ndim == 1 && skip(r, ">="))
             o->least = *r->at++;
     } while (skip(r, ","));
-    o->any_shape = o->ndim == 1 && islower((unsigned char)sh_formula_letter(&o->dim[0]));
+    o->any_shape = o->ndim == 1 && islower((unsigned char)times_letter(&o->dim[0]));
     return skip(r, "]");
 }
 

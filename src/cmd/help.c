@@ -3,6 +3,7 @@
 #include "src/cmd/cmd.h"
 
 #include "src/base/str.h"
+#include "src/cost/machine.h"
 
 #include <string.h>
 
@@ -129,7 +130,7 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     if (args->n_positional > 1)
         return sh_fail(SH_E_USAGE, "sherd help: one command at a time, not %s as well", args->positional[1]);
     /* Refused rather than ignored. */
-    if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config"))
+    if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config") || sh_cmd_option(cmd, args, "--machine"))
         return sh_fail(SH_E_USAGE, "sherd help: --format and --config are for all of the help, not for %s alone",
                        args->positional[0]);
     if (!one)
@@ -161,7 +162,9 @@ sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY(find_form(sh_cmd_option(cmd, args, "--format"), &form));
     if (form >= SH_HELP_BASH && sh_cmd_option(cmd, args, "--config"))
         return sh_fail(SH_E_USAGE, "sherd help: --format=bash and zsh complete commands and keys together; leave --config out");
-    if (sh_cmd_option(cmd, args, "--config"))
+    if (sh_cmd_option(cmd, args, "--machine"))
+        sh_machine_help(stdout);
+    else if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);
     else
         sh_cmd_help(stdout, form);

@@ -1,30 +1,18 @@
 /* `sherd plan`: builds the program that a rank of such a job would run, and prints what is in it. No MPI and no
  * launcher: a plan of 512 ranks is made by one process. Every figure is read from the program, so that it cannot differ
  * from the run. */
-#include "src/cmd/cmd.h"
+#include "src/cmd/plan.h"
 
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
-#include "src/pass/build.h"
-#include "src/plan/request.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* `p` is NULL until the plan is built. */
-struct plan {
-    struct sh_config cfg;
-    struct sh_topology at;
-    struct sh_mesh_shape mesh;
-    struct sh_build build;
-    struct sh_program *p;
-    struct sh_program *after; /* the one to show, NULL: p */
-    int threads;
-};
 
 /* From the program, because 0 in the configuration leaves the choice to the device. */
 static int64_t loss_rows(const struct sh_program *p)
@@ -36,7 +24,7 @@ static int64_t loss_rows(const struct sh_program *p)
 }
 
 /* First index: compute is bfloat16; second: reduction is bfloat16. */
-static const char *precision_name(const struct plan *l)
+static const char *precision_name(const struct sh_cmd_plan *l)
 {
     static const char *const names[2][2] = {
         {"float32", "float32 compute and master, bfloat16 reduction"},
@@ -46,7 +34,7 @@ static const char *precision_name(const struct plan *l)
 }
 
 /* What the ranks of a node share is in the plan only where it is told which ranks those are. */
-static const char *missing_nodes(const struct plan *l)
+static const char *missing_nodes(const struct sh_cmd_plan *l)
 {
     bool matters = !l->at.gpu && l->cfg.comm.shared_memory == SH_SHARED_MEMORY_AUTO;
 
@@ -54,7 +42,7 @@ static const char *missing_nodes(const struct plan *l)
 }
 
 /* What was asked for, and what follows from it: the mesh, the strategy, the batch. */
-static void print_request(const struct plan *l)
+static void print_request(const struct sh_cmd_plan *l)
 {
     const struct sh_model *m = &l->build.model;
     const struct sh_mesh_shape *mesh = &l->mesh;
@@ -102,7 +90,7 @@ static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 }
 
 /* Neighbouring units of one shape are one line. */
-static void print_units(const struct plan *l)
+static void print_units(const struct sh_cmd_plan *l)
 {
     const struct sh_program *p = l->p;
 
@@ -120,7 +108,7 @@ static void print_units(const struct plan *l)
 }
 
 /* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */
-static void print_memory(const struct plan *l)
+static void print_memory(const struct sh_cmd_plan *l)
 {
     int64_t bytes[SH_MEM_KINDS], sum = 0, host = 0;
     char text[SH_STR_SHORT];
@@ -153,17 +141,13 @@ struct traffic {
     double bytes; /* received by this rank */
 };
 
-/* What a rank receives: (size - 1) / size of the whole for a gather or a scatter, twice that for an all-reduce. */
-static double received(const struct plan *l, const struct sh_op *op)
+static double received(const struct sh_cmd_plan *l, const struct sh_op *op)
 {
-    int size = sh_group_size(&l->mesh, op->attr.group), whole = op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0];
-    double bytes = (double)sh_tensor_bytes(&l->p->tensors[whole]) * (size - 1) / size;
-
-    return op->kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
+    return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
 }
 
 /* repeat counts how often a step runs the section; init and evaluation have 0 and add nothing. */
-static void add_section(const struct plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
+static void add_section(const struct sh_cmd_plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
                         struct traffic *sum)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
@@ -177,7 +161,7 @@ static void add_section(const struct plan *l, const struct sh_section *s, enum s
 }
 
 /* One line for a kind and a group; false when it does not occur. */
-static bool print_traffic(const struct plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
+static bool print_traffic(const struct sh_cmd_plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
 {
     struct traffic sum = {0};
     char text[SH_STR_SHORT];
@@ -191,7 +175,7 @@ static bool print_traffic(const struct plan *l, enum sh_op_kind kind, const stru
 }
 
 /* In the order of a step: gathers, reductions, sums over replicas. */
-static void print_collectives(const struct plan *l)
+static void print_collectives(const struct sh_cmd_plan *l)
 {
     static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
     int lines = 0;
@@ -205,16 +189,46 @@ static void print_collectives(const struct plan *l)
 }
 
 /* As sh_run_open() chooses them, with this machine for the node; threads decide how much scratch memory there is. */
-static int threads_of_rank(const struct plan *l)
+static int threads_of_rank(const struct sh_cmd_plan *l)
 {
     int node = l->at.ranks_per_node ? l->at.ranks_per_node : l->at.world;
 
     return l->cfg.training.threads ? l->cfg.training.threads : sh_device_threads(node);
 }
 
-/* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
-static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct plan *l)
+/* Both sizes of the mesh say how many ranks there are. */
+static int64_t ranks_of(const struct sh_config *cfg)
 {
+    if (cfg->mesh.ranks)
+        return cfg->mesh.ranks;
+    return cfg->mesh.shard > 0 && cfg->mesh.replicate > 0 ? (int64_t)cfg->mesh.shard * cfg->mesh.replicate : 1;
+}
+
+/* The machine decides on the device, where the configuration leaves it open, and on the ranks of a node. */
+static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
+{
+    struct sh_config *cfg = &l->cfg;
+
+    SH_TRY(sh_machine_load(name, &l->machine));
+    l->priced = true;
+    if (cfg->training.device == SH_DEVICE_AUTO)
+        cfg->training.device = sh_machine_is_gpu(&l->machine) ? SH_DEVICE_CUDA : SH_DEVICE_CPU;
+    if ((cfg->training.device == SH_DEVICE_CUDA) != sh_machine_is_gpu(&l->machine))
+        return sh_fail(SH_E_USAGE, "training.device=%s, and %s is a machine of %s; leave training.device at auto",
+                       cfg->training.device == SH_DEVICE_CUDA ? "cuda" : "cpu", l->machine.name,
+                       sh_machine_is_gpu(&l->machine) ? "GPUs" : "CPUs");
+    if (!cfg->mesh.ranks_per_node)
+        cfg->mesh.ranks_per_node = (int)fmin(l->machine.node.devices, (double)ranks_of(cfg));
+    /* A budget without a limit is the memory of a device. */
+    if (!cfg->memory.limit_bytes && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET)
+        cfg->memory.limit_bytes = (int64_t)(l->machine.device.memory_bytes - l->machine.device.reserved_bytes);
+    return SH_OK;
+}
+
+/* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
+static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
+{
+    const char *machine = sh_cmd_option(cmd, args, "--machine");
     int64_t ranks, rank;
     char why[256];
     int64_t rows = INT64_MAX;
@@ -223,7 +237,9 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
-    ranks = l->cfg.mesh.ranks ? l->cfg.mesh.ranks : 1;
+    ranks = ranks_of(&l->cfg);
+    if (machine)
+        SH_TRY(take_machine(machine, l));
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
     l->at = (struct sh_topology){.rank = (int)rank,
                               .world = (int)ranks,
@@ -239,7 +255,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
 }
 
 /* Where they are here; a plan is made without data. */
-static void look_at_data(const struct plan *l)
+static void look_at_data(const struct sh_cmd_plan *l)
 {
     const char *path = l->cfg.training.dataset_path;
     struct sh_data_options opt = sh_feed_options(&l->cfg, path, false);
@@ -255,7 +271,7 @@ static void look_at_data(const struct plan *l)
     sh_data_close(d);
 }
 
-static void print(const struct plan *l, bool show)
+static void print(const struct sh_cmd_plan *l, bool show)
 {
     print_request(l);
     print_units(l);
@@ -268,31 +284,56 @@ static void print(const struct plan *l, bool show)
     }
 }
 
+void sh_cmd_plan_free(struct sh_cmd_plan *l)
+{
+    sh_program_destroy(l->after);
+    sh_program_destroy(l->p);
+    sh_machine_close(&l->machine);
+}
+
+/* Options that only mean something beside another. */
+static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    static const char *const priced[] = {"--json", "--trace", "--what-if"};
+
+    if (sh_cmd_option(cmd, args, "--after") && !sh_cmd_option(cmd, args, "--show"))
+        return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
+    for (size_t i = 0; i < sizeof priced / sizeof *priced; i++)
+        if (sh_cmd_option(cmd, args, priced[i]) && !sh_cmd_option(cmd, args, "--machine"))
+            return sh_fail(SH_E_USAGE, "%s is of the prediction on a machine; add --machine", priced[i]);
+    return SH_OK;
+}
+
+static sh_rc print_config(const struct sh_cmd_args *args)
+{
+    struct sh_config cfg;
+    char *text;
+
+    SH_TRY(sh_cmd_config(args, NULL, &cfg));
+    SH_TRY(sh_config_print(&cfg, &text));
+    fputs(text, stdout);
+    free(text);
+    return SH_OK;
+}
+
 /* One process. --print-config needs no plan, and prints even what could not be planned. */
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *after = sh_cmd_option(cmd, args, "--after");
-    bool shown = sh_cmd_option(cmd, args, "--show") != NULL;
-    struct plan l = {0};
-    char *text;
+    struct sh_cmd_plan l = {0};
     sh_rc rc;
 
-    if (after && !shown)
-        return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
-    if (sh_cmd_option(cmd, args, "--print-config")) {
-        SH_TRY(sh_cmd_config(args, NULL, &l.cfg));
-        SH_TRY(sh_config_print(&l.cfg, &text));
-        fputs(text, stdout);
-        free(text);
-        return SH_OK;
-    }
+    SH_TRY(check_options(cmd, args));
+    if (sh_cmd_option(cmd, args, "--print-config"))
+        return print_config(args);
     /* Printed even when it was refused, if it was built: a plan that does not fit shows what takes the room. */
     rc = make(cmd, args, &l);
     if (rc == SH_OK && after)
         rc = sh_pass_build_until(&l.build, after, &l.after);
     if (l.p && rc != SH_E_USAGE)
-        print(&l, shown);
-    sh_program_destroy(l.after);
-    sh_program_destroy(l.p);
+        print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
+    if (rc == SH_OK && l.priced)
+        rc = sh_cmd_plan_cost(cmd, args, &l);
+    sh_cmd_plan_free(&l);
     return rc;
 }

@@ -32,6 +32,11 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--threads", .value = "N",
      .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
+    {.name = "--machine", .value = "NAME", .help = "what a step takes on this machine: a file, or a preset such as h100-80x8-ndr400 (8 devices a "
+     "node, 400 Gb/s of network for each); sherd help --machine has the keys and presets"},
+    {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction into this file"},
+    {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
+    {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of it so many times as fast: products=1.2,network=2"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS",
      .help = "with --show: the program as it is after this pass; they are, in their order:"
@@ -150,16 +155,16 @@ static const struct sh_cmd_option bench[] = {
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
+    {.name = "--machine", .help = "the keys and presets of machine files instead of the commands"},
     {0},
 };
 
 /* mpi: the command starts MPI. stops: signals make it save and stop instead of ending it. config: words with a dot set
  * keys. The order is that of the help. */
 const struct sh_cmd sh_commands[] = {
-    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train,
-     .config = true, .mpi = true, .stops = true, .run = sh_cmd_train},
-    {"plan", "CONFIG | --model.hf=DIR",
-     "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
+    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
+     .mpi = true, .stops = true, .run = sh_cmd_train},
+    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks, and what it takes on a machine", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... CONFIG | get KEY... --model.hf=DIR | given CONFIG",
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "

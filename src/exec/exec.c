@@ -26,19 +26,6 @@ struct sh_exec {
     bool sync; /* wait after each operation */
 };
 
-/* Made once, since the labels are shown in every report of a stall and noted before each operation. */
-static void make_label(const struct sh_program *p, const struct sh_op *op, char label[SH_EXEC_LABEL])
-{
-    const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
-
-    if (op->unit != SH_NONE)
-        snprintf(label, SH_EXEC_LABEL, "%s %.30s %s", phase, p->units[op->unit].name, kind);
-    else if (op->block != SH_NONE)
-        snprintf(label, SH_EXEC_LABEL, "%s layers.%d %s", phase, op->block, kind);
-    else
-        snprintf(label, SH_EXEC_LABEL, "%s %s", phase, kind);
-}
-
 /* Two queues, so that a snapshot travels to the host beside the operations. Two events order them: copies begin when
  * the state is complete (before_copies), and the update waits until they are done (copied). */
 static void make_queues(struct sh_exec *e)
@@ -63,7 +50,7 @@ static void make_calls(struct sh_exec *e)
         sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
         e->calls[i].scalars = &e->scalars;
         e->calls[i].queue = e->queue;
-        make_label(p, &p->ops[i], e->labels[i]);
+        sh_op_label(p, &p->ops[i], e->labels[i]);
     }
 }
 

@@ -6,8 +6,9 @@
 
 #include "src/comm/comm.h"
 #include "src/metrics/metrics.h"
+#include "src/program/program.h"
 
-enum { SH_EXEC_LABEL = 64 };
+enum { SH_EXEC_LABEL = SH_OP_LABEL };
 
 struct sh_exec_trace;
 

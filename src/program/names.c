@@ -58,3 +58,15 @@ const char *sh_section_name(enum sh_section_kind k)
     };
     return name[k];
 }
+
+void sh_op_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL])
+{
+    const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
+
+    if (op->unit != SH_NONE)
+        snprintf(label, SH_OP_LABEL, "%s %.30s %s", phase, p->units[op->unit].name, kind);
+    else if (op->block != SH_NONE)
+        snprintf(label, SH_OP_LABEL, "%s layers.%d %s", phase, op->block, kind);
+    else
+        snprintf(label, SH_OP_LABEL, "%s %s", phase, kind);
+}

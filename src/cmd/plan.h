@@ -1,0 +1,35 @@
+/* `sherd plan` inside: what is planned, and what each option makes of it. Local: one process, no MPI. */
+#ifndef SH_CMD_PLAN_H
+#define SH_CMD_PLAN_H
+
+#include "src/cmd/cmd.h"
+#include "src/cost/say.h"
+#include "src/pass/build.h"
+#include "src/plan/request.h"
+
+/* `p` is NULL until the plan is built. */
+struct sh_cmd_plan {
+    struct sh_config cfg;
+    struct sh_topology at;
+    struct sh_mesh_shape mesh;
+    struct sh_build build;
+    struct sh_program *p;
+    struct sh_program *after; /* the one to show, NULL: p */
+    int threads;
+    bool priced;              /* --machine was given */
+    struct sh_machine machine;
+};
+
+/* Whatever was made of it. */
+void sh_cmd_plan_free(struct sh_cmd_plan *l);
+
+/* plan_cost.c: the step on --machine. */
+struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l);
+struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l);
+sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
+
+/* plan_json.c: the same and the memory as JSON, into a file. Errors: SH_E_DATA. */
+sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
+                   const struct sh_cost_step *step, const char *path);
+
+#endif

@@ -1,0 +1,134 @@
+/* `sherd plan --machine`: what the step costs there, in words, as a trace and as JSON. */
+#include "src/cmd/plan.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/cost/limit.h"
+#include "src/metrics/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* To host memory, for a snapshot of a GPU, or within it. */
+static const double snapshot_bytes_per_second = 20e9;
+
+struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l)
+{
+    return (struct sh_cost_request){.p = l->p,
+                                    .mesh = &l->mesh,
+                                    .machine = &l->machine,
+                                    .ranks_per_node = l->at.ranks_per_node,
+                                    .faster = sh_cost_as_is};
+}
+
+/* Masters and states of the optimizer in float32. */
+static double state_bytes(const struct sh_cmd_plan *l)
+{
+    return 4.0 * (1 + l->p->n_states) * (double)sh_model_params(&l->build.model);
+}
+
+/* In the background only the copy stops the training. */
+static double save_seconds(const struct sh_cmd_plan *l)
+{
+    const struct sh_machine *m = &l->machine;
+    double nodes = ceil((double)l->at.world / l->at.ranks_per_node);
+
+    if (!l->cfg.checkpoint.enable)
+        return 0;
+    if (l->build.options.snapshot)
+        return state_bytes(l) / l->at.world / snapshot_bytes_per_second;
+    return state_bytes(l) / fmin(m->disk.write, nodes * m->disk.each_node);
+}
+
+struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
+{
+    struct sh_model_flops f = sh_model_flops(&l->build.model, l->cfg.training.seq_len);
+
+    return (struct sh_cost_job){
+        .tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) * l->cfg.training.seq_len,
+        .ranks = l->at.world,
+        .flops_causal = f.matmul + f.attention_causal,
+        .flops_full = f.matmul + f.attention_full,
+        .save_seconds = save_seconds(l)};
+}
+
+static void say_machine(const struct sh_cmd_plan *l)
+{
+    const struct sh_machine *m = &l->machine;
+    int n[3] = {0}, points = 0;
+
+    for (int i = 0; i < sh_machine_n_keys; i++)
+        n[m->from[i]] += !sh_machine_keys[i].text;
+    for (int i = 0; i < m->n_points; i++)
+        points += m->points[i].what != SH_POINT_FIGURE;
+    printf("\nmachine      %s: %g devices a node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
+           m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
+}
+
+static void say_memory(const struct sh_cmd_plan *l)
+{
+    double room = l->machine.device.memory_bytes - l->machine.device.reserved_bytes;
+    char needs[SH_STR_SHORT], has[SH_STR_SHORT];
+
+    if (!l->at.gpu || (double)l->p->arena_bytes <= room)
+        return;
+    printf("memory       does not fit: a rank needs %s, and a device has %s for it\n",
+           sh_str_bytes(l->p->arena_bytes, needs), sh_str_sum_of_bytes(room, has));
+}
+
+/* One rank stands for all of them. */
+static sh_rc write_trace(struct sh_cost_request r, const char *path)
+{
+    struct sh_trace *t = sh_trace_create(r.mesh->rank, r.machine->name);
+    struct sh_cost_step step;
+    int64_t bytes;
+    const char *text;
+    sh_rc rc;
+
+    r.trace = t;
+    rc = sh_cost_step(&r, &step);
+    if (rc == SH_OK) {
+        char *all;
+
+        text = sh_trace_text(t, 0, &bytes);
+        all = sh_strfmt("%s%s%s", sh_trace_head, text, sh_trace_foot);
+        rc = sh_write_file_atomic(path, all, strlen(all));
+        free(all);
+    }
+    sh_trace_destroy(t);
+    return rc;
+}
+
+static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cost_job *job, const struct sh_cost_step *step,
+                        const char *text)
+{
+    struct sh_cost_request r = *as_is;
+    struct sh_cost_step faster;
+
+    SH_TRY(sh_cost_read_what_if(text, &r.faster));
+    SH_TRY(sh_cost_step(&r, &faster));
+    printf("\nwhat if      %s: a step takes %.4g s, %.1f %% faster\n", text, faster.seconds,
+           100 * (step->seconds / faster.seconds - 1));
+    return sh_cost_say(&r, job, &faster, stdout);
+}
+
+sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
+{
+    struct sh_cost_request r = sh_cmd_plan_cost_request(l);
+    struct sh_cost_job job = sh_cmd_plan_cost_job(l);
+    const char *json = sh_cmd_option(cmd, args, "--json"), *trace = sh_cmd_option(cmd, args, "--trace"),
+               *what_if = sh_cmd_option(cmd, args, "--what-if");
+    struct sh_cost_step step;
+
+    SH_TRY(sh_cost_step(&r, &step));
+    say_machine(l);
+    say_memory(l);
+    SH_TRY(sh_cost_say(&r, &job, &step, stdout));
+    if (what_if)
+        SH_TRY(say_change(&r, &job, &step, what_if));
+    if (trace)
+        SH_TRY(write_trace(r, trace));
+    return json ? sh_cmd_plan_json(l, &r, &job, &step, json) : SH_OK;
+}

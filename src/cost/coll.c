@@ -1,0 +1,162 @@
+/* The price of a collective of n ranks on k nodes, S bytes of the whole:
+ *
+ *     ring    all_gather, reduce_scatter: base + (n-k) a_in + (k-1) a_net + S (n-1)/n / B
+ *             all_reduce:                 base + 2 ((n-k) a_in + 1.4 (k-1) a_net) + 2 S (n-1)/n / B
+ *     tree    all_reduce:                 base + 2 (log2 k a_net + (n/k-1) a_in) + 2 S / (0.92 B)
+ *     switch  all_reduce inside a node:   S / its rate, as bus bytes
+ *     B       inside a node the ring's; between nodes the least of that and the node's network x share / (1 + crowding
+ *             log2 k) / rings that share it
+ *
+ * The form and its latencies are those of NCCL's tuning table (src/graph/tuning.cc of NVIDIA/nccl, protocol Simple); NCCL
+ * takes the cheapest of its algorithms, and so does this. There is no tree of gathers: their latency is linear in ranks. */
+#include "src/cost/nearby.h"
+#include "src/cost/price.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double ring_hops = 1.4, tree_share = 0.92;
+/* A reduction in the node's segment reads this times its operand, by the progress thread. */
+static const double segment_reads = 1.5;
+
+double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes)
+{
+    double bytes = whole_bytes * (ranks - 1) / ranks;
+
+    return kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
+}
+
+double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
+{
+    return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]]);
+}
+
+/* Members are in the order of ranks, so nodes are met one after the other. */
+struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node)
+{
+    struct sh_coll_place at = {.ranks = sh_group_size(mesh, group)};
+    int last = -1, here = 0, mine = mesh->rank / ranks_per_node, all = sh_mesh_ranks(mesh);
+
+    for (int i = 0; i < at.ranks; i++) {
+        int node = sh_group_member(mesh, group, i) / ranks_per_node;
+
+        at.nodes += node != last;
+        here += node == mine;
+        last = node;
+    }
+    at.rings = (all < ranks_per_node ? all : ranks_per_node) / here;
+    if (at.rings < 1)
+        at.rings = 1;
+    return at;
+}
+
+static double hops(const struct sh_machine *m, double inside, double between)
+{
+    return inside * m->inside.hop_seconds + between * m->network.hop_seconds;
+}
+
+/* Of one ring, or tree. */
+static double rate(const struct sh_machine *m, const struct sh_coll_place *at)
+{
+    double nic;
+
+    if (at->nodes == 1)
+        return m->inside.bytes_per_second;
+    nic = m->network.bytes_per_second * m->network.share * m->network.taper / (1 + m->network.crowding * log2(at->nodes));
+    return fmin(m->inside.bytes_per_second, nic / at->rings);
+}
+
+struct way {
+    double latency, transfer;
+};
+
+static struct way ring(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
+{
+    int n = at->ranks, k = at->nodes;
+    bool twice = kind == SH_OP_ALL_REDUCE;
+
+    return (struct way){m->network.base_seconds + (twice ? 2 * hops(m, n - k, ring_hops * (k - 1)) : hops(m, n - k, k - 1)),
+                        sh_coll_received(kind, n, bytes) / rate(m, at)};
+}
+
+static struct way tree(const struct sh_machine *m, const struct sh_coll_place *at, double bytes)
+{
+    double each = (double)at->ranks / at->nodes;
+
+    return (struct way){m->network.base_seconds + 2 * hops(m, each - 1, log2(at->nodes)), 2 * bytes / (tree_share * rate(m, at))};
+}
+
+/* bus bytes: what a ring would move. */
+static struct way by_switch(const struct sh_machine *m, const struct sh_coll_place *at, double bytes)
+{
+    return (struct way){m->network.base_seconds + 2 * m->inside.hop_seconds,
+                        sh_coll_received(SH_OP_ALL_REDUCE, at->ranks, bytes) / m->inside.nvls_bytes_per_second};
+}
+
+static struct way cheaper(struct way a, struct way b)
+{
+    return a.latency + a.transfer <= b.latency + b.transfer ? a : b;
+}
+
+/* In memory that all ranks see: nothing is gathered, and sums are made by reading what the others wrote. */
+static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, double bytes)
+{
+    if (kind == SH_OP_ALL_GATHER)
+        return (struct way){m->inside.barrier_seconds, 0};
+    return (struct way){m->inside.barrier_seconds, segment_reads * bytes / (m->memory.bytes_per_second * m->memory.share)};
+}
+
+static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
+{
+    struct way best;
+
+    if (at->segment)
+        return in_segment(m, kind, bytes);
+    best = ring(m, kind, at, bytes);
+    if (kind != SH_OP_ALL_REDUCE)
+        return best;
+    best = cheaper(best, tree(m, at, bytes));
+    if (at->nodes == 1 && m->inside.nvls_bytes_per_second > 0)
+        best = cheaper(best, by_switch(m, at, bytes));
+    return best;
+}
+
+/* A point says seconds of the whole; latency and transfer share its correction. */
+static double correction(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
+{
+    const double wanted[] = {at->ranks, at->nodes, fmax(1, bytes)};
+    struct sh_nearby near = {0};
+
+    for (int i = 0; i < m->n_points; i++) {
+        const struct sh_machine_point *p = &m->points[i];
+        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment};
+        struct way way;
+
+        if (p->what != SH_POINT_COLL || strcmp(p->kind, sh_op_info(kind)->name) ||
+            !strcmp(p->axis, "segment") != at->segment)
+            continue;
+        way = way_of(m, kind, &there, p->bytes);
+        sh_nearby_add(&near, sh_nearby_distance(wanted, (double[]){p->ranks, p->nodes, p->bytes}, 3),
+                      p->seconds / (way.latency + way.transfer));
+    }
+    return sh_nearby_ratio(&near);
+}
+
+struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_faster *f, enum sh_op_kind kind,
+                              const struct sh_coll_place *at, double bytes)
+{
+    struct way way = {0};
+    double ratio;
+
+    if (at->ranks > 1) {
+        way = way_of(m, kind, at, bytes);
+        ratio = correction(m, kind, at, bytes);
+        way.latency *= ratio / f->latency;
+        way.transfer *= ratio / (at->segment ? f->memory : f->network);
+    }
+    return (struct sh_price){.seconds = way.latency + way.transfer,
+                             .bytes = sh_coll_received(kind, at->ranks, bytes),
+                             .latency = way.latency,
+                             .transfer = way.transfer,
+                             .link = at->segment ? SH_LINK_MEMORY : at->nodes > 1 ? SH_LINK_NETWORK : SH_LINK_INSIDE};
+}

@@ -1,0 +1,28 @@
+#include "src/cost/fail.h"
+
+#include <math.h>
+
+/* W of progress take (M + R) (exp((W + d) / M) - 1) on the average, where failures come at random. */
+double sh_cost_goodput(const struct sh_cost_failures *f, double every)
+{
+    if (f->between <= 0)
+        return every / (every + f->save);
+    return every / ((f->between + f->restart) * expm1((every + f->save) / f->between));
+}
+
+/* Golden section around Young's sqrt(2 d M): goodput has one maximum. In logarithms, for the scale is not known. */
+double sh_cost_best_interval(const struct sh_cost_failures *f)
+{
+    const double golden = (sqrt(5) - 1) / 2;
+    double young = sqrt(2 * fmax(f->save, 1e-3) * f->between), low = log(young / 100), high = log(young * 100);
+
+    while (high - low > 1e-7) {
+        double a = high - golden * (high - low), b = low + golden * (high - low);
+
+        if (sh_cost_goodput(f, exp(a)) < sh_cost_goodput(f, exp(b)))
+            low = a;
+        else
+            high = b;
+    }
+    return exp((low + high) / 2);
+}

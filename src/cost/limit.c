@@ -1,0 +1,100 @@
+#include "src/cost/limit.h"
+
+#include "src/base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PART(field) .offset = offsetof(struct sh_cost_faster, field)
+
+const struct sh_cost_part sh_cost_parts[] = {
+    {"products", PART(products), 1.2,
+     "larger products: a larger training.local_batch_size, or fewer micro-steps; less recomputation"},
+    {"slow-down", PART(slowdown), 0,
+     "move less beside the computation: hybrid_shard over a node's ranks, fewer micro-steps, mixed_precision_reduce: bfloat16"},
+    {"latency", PART(latency), 2, "a smaller shard group (hybrid_shard, mesh.shard), or more work between collectives"},
+    {"memory", PART(memory), 2, "fewer bytes a token: a larger micro-batch, less recomputation, bfloat16"},
+    {"network", PART(network), 2,
+     "more prefetch (parallelism.forward_prefetch, backward_prefetch), hybrid_shard, a larger micro-batch"},
+    {"attention", PART(attention), 1.5, "shorter sequences, or document masks"},
+    {"host", PART(host), 0, "more work a step: the host's share is the same for each"},
+    {"spread", PART(spread), 0, "leave out the slow nodes: sherd doctor and the pace lines of metrics.jsonl name them"},
+};
+const int sh_cost_n_parts = sizeof sh_cost_parts / sizeof *sh_cost_parts;
+
+/* For nothing: fast enough that no sum shows it. */
+static const double free_of_cost = 1e9;
+
+static double *factor_of(struct sh_cost_faster *f, const struct sh_cost_part *part)
+{
+    return (double *)((char *)f + part->offset);
+}
+
+sh_rc sh_cost_gain(const struct sh_cost_request *r, const struct sh_cost_part *part, double factor, double as_it_is,
+                   double *gain)
+{
+    struct sh_cost_request faster = *r;
+    struct sh_cost_step step;
+
+    faster.trace = NULL;
+    *factor_of(&faster.faster, part) *= factor > 0 ? factor : free_of_cost;
+    SH_TRY(sh_cost_step(&faster, &step));
+    *gain = as_it_is / step.seconds - 1;
+    return SH_OK;
+}
+
+sh_rc sh_cost_limits(const struct sh_cost_request *r, double as_it_is, struct sh_cost_limit out[2])
+{
+    const double least = 0.001;
+
+    out[0] = out[1] = (struct sh_cost_limit){0};
+    for (int i = 0; i < sh_cost_n_parts; i++) {
+        struct sh_cost_limit l = {.part = &sh_cost_parts[i]};
+
+        SH_TRY(sh_cost_gain(r, l.part, 0, as_it_is, &l.gain));
+        if (l.gain < least || l.gain <= out[1].gain)
+            continue;
+        out[1] = l.gain > out[0].gain ? out[0] : l;
+        out[0] = l.gain > out[0].gain ? l : out[0];
+    }
+    return SH_OK;
+}
+
+static const struct sh_cost_part *find_part(const char *name, size_t length)
+{
+    for (int i = 0; i < sh_cost_n_parts; i++)
+        if (strlen(sh_cost_parts[i].name) == length && !strncmp(sh_cost_parts[i].name, name, length))
+            return &sh_cost_parts[i];
+    return NULL;
+}
+
+static sh_rc no_such_part(const char *text)
+{
+    char names[256] = "";
+
+    for (int i = 0, n = 0; i < sh_cost_n_parts; i++)
+        n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", sh_cost_parts[i].name);
+    return sh_fail(SH_E_USAGE, "--what-if %s: wants PART=TIMES, separated by commas, as products=1.2,network=2; parts are %s",
+                   text, names);
+}
+
+sh_rc sh_cost_read_what_if(const char *text, struct sh_cost_faster *out)
+{
+    *out = sh_cost_as_is;
+    for (const char *at = text;; at++) {
+        size_t length = strcspn(at, "=,");
+        const struct sh_cost_part *part = find_part(at, length);
+        char *end;
+        double factor;
+
+        if (!part || at[length] != '=')
+            return no_such_part(text);
+        factor = strtod(at + length + 1, &end);
+        if (end == at + length + 1 || (*end && *end != ',') || !(factor >= 1e-3 && factor <= 1e9))
+            return no_such_part(text);
+        *factor_of(out, part) *= factor;
+        at = end;
+        if (!*at)
+            return SH_OK;
+    }
+}

@@ -1,0 +1,33 @@
+/* What limits a step, and what a faster part would bring: the step is simulated again with one part faster at a time.
+ * Local, pure. */
+#ifndef SH_COST_LIMIT_H
+#define SH_COST_LIMIT_H
+
+#include "src/cost/step.h"
+
+/* A part of a machine that can be faster. */
+struct sh_cost_part {
+    const char *name;    /* "products" */
+    size_t offset;       /* in struct sh_cost_faster */
+    double usual;        /* how much faster is worth asking for; 0: as if it cost nothing */
+    const char *remedy;  /* what a user can do */
+};
+extern const struct sh_cost_part sh_cost_parts[];
+extern const int sh_cost_n_parts;
+
+/* Tokens/s with the part `factor` times as fast (0: for nothing), over those as it is, less 1. */
+sh_rc sh_cost_gain(const struct sh_cost_request *r, const struct sh_cost_part *part, double factor, double as_it_is,
+                   double *gain);
+
+/* The two parts whose time is worth most, the largest first, with what they would bring if they cost nothing; a part that
+ * brings less than 0.1 % is NULL. */
+struct sh_cost_limit {
+    const struct sh_cost_part *part;
+    double gain;
+};
+sh_rc sh_cost_limits(const struct sh_cost_request *r, double as_it_is, struct sh_cost_limit out[2]);
+
+/* "products=1.2,network=2" as a change. Errors: SH_E_USAGE: with the parts that there are. */
+sh_rc sh_cost_read_what_if(const char *text, struct sh_cost_faster *out);
+
+#endif

@@ -1,0 +1,227 @@
+/* The price of an operation:
+ *
+ *     launch + max(operations / (peak e), bytes / (memory m)) x correction
+ *
+ * e of a product: g d / (d + h), d the least of rows, inputs and outputs: small products fill neither the tiles nor all
+ * multiprocessors. e of attention: a share of its causal operations. The head also writes, reads and overwrites the
+ * logits of its chunks: 10 bytes each (float32 twice, and the gradient in 16 bits). */
+#include "src/cost/price.h"
+
+#include "src/cost/nearby.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double logit_bytes = 10;
+
+const struct sh_cost_faster sh_cost_as_is = {.products = 1,
+                                             .attention = 1,
+                                             .memory = 1,
+                                             .latency = 1,
+                                             .network = 1,
+                                             .slowdown = 1,
+                                             .host = 1,
+                                             .spread = 1};
+
+const char *sh_cost_class_name(enum sh_cost_class c)
+{
+    static const char *const names[SH_COST_CLASSES] = {[SH_COST_PRODUCTS] = "products",
+                                                       [SH_COST_ATTENTION] = "attention",
+                                                       [SH_COST_OTHER] = "other",
+                                                       [SH_COST_ALL_GATHER] = "all_gather",
+                                                       [SH_COST_REDUCE_SCATTER] = "reduce_scatter",
+                                                       [SH_COST_ALL_REDUCE] = "all_reduce"};
+    return names[c];
+}
+
+enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
+{
+    switch (kind) {
+    case SH_OP_LINEAR:
+    case SH_OP_LINEAR_BWD_X:
+    case SH_OP_LINEAR_BWD_W:
+    case SH_OP_HEAD_LOSS:
+    case SH_OP_HEAD_LOSS_GRAD:
+    case SH_OP_LOGITS: return SH_COST_PRODUCTS;
+    case SH_OP_ATTENTION:
+    case SH_OP_ATTENTION_BWD: return SH_COST_ATTENTION;
+    case SH_OP_ALL_GATHER: return SH_COST_ALL_GATHER;
+    case SH_OP_REDUCE_SCATTER: return SH_COST_REDUCE_SCATTER;
+    case SH_OP_ALL_REDUCE: return SH_COST_ALL_REDUCE;
+    default: return SH_COST_OTHER;
+    }
+}
+
+static double elems(const struct sh_operand *t)
+{
+    double n = t->ndim > 0;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= (double)t->dim[i];
+    return n;
+}
+
+static double last_dim(const struct sh_operand *t)
+{
+    return (double)t->dim[t->ndim - 1];
+}
+
+/* Rows, inputs, outputs; of the head also the rows of a chunk. The operands of the three products of a layer differ in
+ * which two of the dimensions they have. */
+static int product_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
+{
+    const struct sh_operand *x = &c->in[0];
+    double wide = last_dim(x);
+
+    dims[0] = elems(x) / wide;
+    dims[1] = wide;
+    if (c->kind == SH_OP_LINEAR_BWD_X || c->kind == SH_OP_LINEAR_BWD_W) {
+        dims[1] = last_dim(c->kind == SH_OP_LINEAR_BWD_X ? &c->out[0] : &c->in[1]);
+        dims[2] = wide;
+        return 3;
+    }
+    dims[2] = c->kind == SH_OP_LINEAR ? last_dim(&c->out[0]) : (double)c->in[1].dim[0];
+    if (c->kind == SH_OP_LINEAR || c->kind == SH_OP_LOGITS)
+        return 3;
+    dims[3] = c->attr->head.chunk_rows > 0 ? fmin(dims[0], (double)c->attr->head.chunk_rows) : dims[0];
+    return 4;
+}
+
+static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
+{
+    dims[0] = (double)c->in[0].dim[0];
+    dims[1] = (double)c->in[0].dim[1];
+    dims[2] = c->attr->attn.heads;
+    dims[3] = c->attr->attn.kv_heads;
+    dims[4] = c->attr->attn.head_dim;
+    return 5;
+}
+
+int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
+{
+    switch (sh_cost_class_of(call->kind)) {
+    case SH_COST_PRODUCTS: return product_dims(call, dims);
+    case SH_COST_ATTENTION: return attention_dims(call, dims);
+    default: dims[0] = fmax(1, sh_op_cost(call).bytes); return 1;
+    }
+}
+
+/* A call, or a point of one, as far as the formula reads it. */
+struct work {
+    enum sh_op_kind kind;
+    enum sh_dtype act;
+    int n;
+    double dims[SH_POINT_DIMS], flops, bytes;
+};
+
+static bool is_head(enum sh_op_kind kind)
+{
+    return kind == SH_OP_HEAD_LOSS || kind == SH_OP_HEAD_LOSS_GRAD;
+}
+
+static void add_logits(struct work *w)
+{
+    if (is_head(w->kind))
+        w->bytes += logit_bytes * w->dims[0] * w->dims[2];
+}
+
+static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
+{
+    struct sh_op_cost cost = sh_op_cost(call);
+    struct work w = {.kind = call->kind, .act = act, .flops = fmax(0, cost.flops), .bytes = cost.bytes};
+
+    w.n = sh_price_dims(call, w.dims);
+    add_logits(&w);
+    return w;
+}
+
+/* A point has dimensions only; counts are those of sh_op_cost() but for biases and residual inputs. */
+static struct work work_of_point(enum sh_op_kind kind, enum sh_dtype act, const double *dims, int n)
+{
+    struct work w = {.kind = kind, .act = act, .n = n};
+    double size = sh_dtype_bytes(act), *d = w.dims;
+
+    memcpy(d, dims, (size_t)n * sizeof *dims);
+    switch (sh_cost_class_of(kind)) {
+    case SH_COST_PRODUCTS:
+        w.flops = (kind == SH_OP_HEAD_LOSS_GRAD ? 6 : 2) * d[0] * d[1] * d[2];
+        w.bytes = size * (d[0] * d[1] + d[1] * d[2] + (is_head(kind) ? 0 : d[0] * d[2]));
+        w.bytes += kind == SH_OP_LINEAR_BWD_W ? (4 - size) * d[1] * d[2] : 0;
+        add_logits(&w);
+        break;
+    case SH_COST_ATTENTION:
+        w.bytes = (kind == SH_OP_ATTENTION ? 1 : 2) * size * d[0] * d[1] * d[4] * (2 * d[2] + 2 * d[3]);
+        break;
+    default: w.bytes = d[0];
+    }
+    return w;
+}
+
+static double least(const double *dims, int n)
+{
+    double d = dims[0];
+
+    for (int i = 1; i < n; i++)
+        d = fmin(d, dims[i]);
+    return d;
+}
+
+/* Causal: half of 4 N T H D forward; 2.5 times that backward. */
+static double attention_flops(const struct work *w)
+{
+    double forward = 2 * w->dims[0] * w->dims[1] * w->dims[1] * w->dims[2] * w->dims[4];
+
+    return w->kind == SH_OP_ATTENTION ? forward : 2.5 * forward;
+}
+
+/* Seconds of the arithmetic. */
+static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
+{
+    double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, w->n);
+
+    switch (sh_cost_class_of(w->kind)) {
+    case SH_COST_PRODUCTS: return w->flops / (peak * m->product.share * d / (d + m->product.half)) / f->products;
+    case SH_COST_ATTENTION:
+        return attention_flops(w) / (peak * (w->kind == SH_OP_ATTENTION ? m->attention.forward : m->attention.backward)) /
+               f->attention;
+    default: return 0;
+    }
+}
+
+static double formula(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
+{
+    double memory = w->bytes / (m->memory.bytes_per_second * m->memory.share * f->memory);
+
+    return m->device.launch_seconds + fmax(arithmetic(m, f, w), memory);
+}
+
+static const char *type_name(enum sh_dtype act)
+{
+    return act == SH_BF16 ? "bfloat16" : "float32";
+}
+
+/* Measured over formula, of the points near by. */
+static double correction(const struct sh_machine *m, const struct work *w)
+{
+    const char *kind = sh_op_info(w->kind)->name;
+    struct sh_nearby near = {0};
+
+    for (int i = 0; i < m->n_points; i++) {
+        const struct sh_machine_point *p = &m->points[i];
+        struct work at;
+
+        if (p->what != SH_POINT_OP || p->n_dims != w->n || strcmp(p->kind, kind) || strcmp(p->type, type_name(w->act)))
+            continue;
+        at = work_of_point(w->kind, w->act, p->dims, p->n_dims);
+        sh_nearby_add(&near, sh_nearby_distance(w->dims, p->dims, w->n), p->seconds / formula(m, &sh_cost_as_is, &at));
+    }
+    return sh_nearby_ratio(&near);
+}
+
+struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_faster *f, const struct sh_op_call *call,
+                            enum sh_dtype act)
+{
+    struct work w = work_of(call, act);
+
+    return (struct sh_price){.seconds = formula(m, f, &w) * correction(m, &w), .flops = w.flops, .bytes = w.bytes};
+}

@@ -1,0 +1,150 @@
+/* Presets, one row a kind of device.
+ *
+ * Peaks and memory: data sheets, checked against clocks times units; the share that products of a training step reach:
+ * fitted to published runs on A100 and H100, else 0.8 of the best single product in the tables of stas00/ml-engineering
+ * (compute/accelerator). NCCL's rings inside a node: the same book, network/README.md, and NVIDIA/dgxc-benchmarking.
+ * Attention: FlashAttention-2 on A100, FlashAttention-3 and cuDNN on H100 and later, as their papers have it. Latencies
+ * are those of NCCL's tuning table (Simple protocol). What a row guesses, its note says. A card with a lower limit of
+ * power, or with slower memory, is slower than any of these: only a measurement tells. */
+#include "src/cost/preset.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GB 1e9
+#define GIB (1024.0 * 1024 * 1024)
+#define T 1e12
+/* Latencies of published runs over those of the table. */
+#define HOPS 1.1
+
+/* slowdown: of computation beside a collective. */
+static const struct preset {
+    const char *kind;
+    double bf16, f32, share, attention_forward, attention_backward;
+    double memory_rate, memory_bytes, ring, nvls, slowdown, watts;
+    const char *note;
+} presets[] = {
+    /* clang-format off */
+    {"a100-40",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 1.56 * T,  40 * GIB, 232 * GB,   0,      0.37,  400, ""},
+    {"a100-80",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 2.04 * T,  80 * GIB, 232 * GB,   0,      0.37,  400, ""},
+    {"h100-64",    989 * T,  67 * T,   0.645, 0.62, 0.50, 2.0 * T,   64 * GIB, 362 * GB,   0,      0.35,  700,
+     "four of a node, all linked to all; its ring as of an H100 behind switches"},
+    {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, ""},
+    {"h200-141",   989 * T,  67 * T,   0.645, 0.62, 0.50, 4.8 * T,  141 * GB,  364 * GB, 480 * GB, 0.35,  700, ""},
+    {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, ""},
+    {"gh200-141",  989 * T,  67 * T,   0.67,  0.62, 0.50, 4.8 * T,  141 * GB,  362 * GB,   0,      0.35, 1000, ""},
+    {"b200-180",  2250 * T,  75 * T,   0.62,  0.60, 0.48, 8.0 * T,  180 * GB,  682 * GB, 840 * GB, 0.35, 1000, "attention and slow-down as of an H100"},
+    {"gb200-186", 2500 * T,  80 * T,   0.58,  0.60, 0.48, 8.0 * T,  186 * GB,  682 * GB, 840 * GB, 0.35, 1200, "attention and slow-down as of an H100"},
+    {"mi250x-128", 383 * T,  95.7 * T, 0.5,   0.35, 0.30, 3.28 * T, 128 * GB,   50 * GB,   0,      0.37,  560,
+     "both dies; product, attention and slow-down are guesses"},
+    {"mi300x-192",1307 * T, 163 * T,   0.41,  0.35, 0.30, 5.3 * T,  192 * GB,  315 * GB,   0,      0.37,  750, "attention, ring and slow-down are guesses"},
+    {"mi325x-256",1307 * T, 163 * T,   0.48,  0.35, 0.30, 6.0 * T,  256 * GB,  315 * GB,   0,      0.37, 1000, "attention, ring and slow-down are guesses"},
+    {"cpu",          1 * T, 0.3 * T,   0.9,   0.10, 0.08, 0.02 * T,  64 * GIB,   5 * GB,   0,      1.0,     0,
+     "a placeholder of two cores: measure it with sherd bench gemm, step and comm --machine FILE"},
+    /* clang-format on */
+};
+enum { PRESETS = sizeof presets / sizeof *presets };
+
+/* Between CPUs messages are MPI's; nothing is launched, and what the host does lies between the operations. */
+static void of_cpu(struct sh_machine *m)
+{
+    m->device.launch_seconds = 2e-6;
+    m->device.reserved_bytes = 0;
+    m->product.half = 16;
+    m->memory.share = 1;
+    m->inside.hop_seconds = 1e-6;
+    m->inside.barrier_seconds = 6e-6;
+    m->network.base_seconds = 5e-6;
+    m->network.hop_seconds = 5e-6;
+}
+
+static void fill(const struct preset *p, struct sh_machine *m)
+{
+    *m = (struct sh_machine){
+        .node = {.devices = 1},
+        .device = {.memory_bytes = p->memory_bytes, .reserved_bytes = 1.5 * GB, .launch_seconds = 4e-6, .watts = p->watts},
+        .peak = {.bfloat16 = p->bf16, .float32 = p->f32},
+        .product = {.share = p->share, .half = 226},
+        .attention = {.forward = p->attention_forward, .backward = p->attention_backward},
+        .memory = {.bytes_per_second = p->memory_rate, .share = 0.85},
+        .inside = {.bytes_per_second = p->ring, .hop_seconds = HOPS * 3.4e-6, .nvls_bytes_per_second = p->nvls},
+        .network = {.share = 0.88, .hop_seconds = HOPS * 14e-6, .base_seconds = 15e-6, .crowding = 0.073, .taper = 1},
+        .overlap = {.slowdown = p->slowdown},
+        .spread = {.node = 0.003},
+        .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
+        .failure = {.device_hours = 50700, .restart_seconds = 300},
+        .host = {.step_seconds = 0.0004},
+    };
+    if (!strcmp(p->kind, "cpu"))
+        of_cpu(m);
+    snprintf(m->device.kind, sizeof m->device.kind, "%s", p->kind);
+    snprintf(m->name, sizeof m->name, "%s", p->kind);
+    snprintf(m->source, sizeof m->source, "preset%s%s", *p->note ? ": " : "", p->note);
+}
+
+bool sh_preset_device(const char *kind, size_t length, struct sh_machine *out)
+{
+    for (int i = 0; i < PRESETS; i++)
+        if (strlen(presets[i].kind) == length && !strncmp(presets[i].kind, kind, length)) {
+            fill(&presets[i], out);
+            return true;
+        }
+    return false;
+}
+
+const char *sh_preset_names(char text[SH_PRESET_NAMES])
+{
+    size_t n = 0;
+
+    for (int i = 0; i < PRESETS; i++)
+        n += (size_t)snprintf(text + n, SH_PRESET_NAMES - n, "%s%s", i ? ", " : "", presets[i].kind);
+    return text;
+}
+
+/* "8-ndr400" behind DEVICEx: devices, then a word for people and Gb/s for each device. */
+static bool read_node(const char *text, struct sh_machine *m)
+{
+    char *end;
+    long devices = strtol(text, &end, 10);
+    double gigabits;
+
+    if (end == text || devices < 1 || devices > 1024)
+        return false;
+    m->node.devices = (double)devices;
+    if (!*end)
+        return true;
+    if (*end++ != '-')
+        return false;
+    end += strspn(end, "abcdefghijklmnopqrstuvwxyz");
+    text = end;
+    gigabits = strtod(text, &end);
+    m->network.bytes_per_second = gigabits * 1e9 / 8 * (double)devices;
+    return end != text && !*end && gigabits > 0 && gigabits < 1e6;
+}
+
+/* DEVICE, DEVICExN or DEVICExN-NETWORK; the last x ends the device's name, for names have one themselves. */
+sh_rc sh_machine_preset(const char *name, struct sh_machine *out)
+{
+    char all[SH_PRESET_NAMES];
+    struct sh_machine m;
+
+    for (size_t at = strlen(name); at > 0; at--) {
+        if (name[at] && name[at] != 'x')
+            continue;
+        if (!sh_preset_device(name, at, &m) || (name[at] && !read_node(name + at + 1, &m)))
+            continue;
+        snprintf(m.name, sizeof m.name, "%s", name);
+        *out = m;
+        return SH_OK;
+    }
+    return sh_fail(SH_E_USAGE,
+                   "%s: neither a file nor the name of a machine, as h100-80x8-ndr400: 8 devices a node, 400 Gb/s of network "
+                   "for each; devices are %s",
+                   name, sh_preset_names(all));
+}
+
+bool sh_machine_is_gpu(const struct sh_machine *m)
+{
+    return strcmp(m->device.kind, "cpu") != 0;
+}

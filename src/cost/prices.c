@@ -1,0 +1,153 @@
+#include "src/cost/prices.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Open addressing by a number that operations of equal price share; a power of two. */
+enum { SLOTS = 4096 };
+struct table {
+    struct slot {
+        uint64_t key;
+        int price; /* SH_NONE: free */
+    } slots[SLOTS];
+};
+
+static uint64_t mix(uint64_t h, uint64_t value)
+{
+    h = (h ^ value) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
+{
+    if (t == SH_NONE)
+        return mix(h, 1);
+    h = mix(h, (uint64_t)p->tensors[t].dtype);
+    for (int i = 0; i < p->tensors[t].ndim; i++)
+        h = mix(h, (uint64_t)p->tensors[t].dim[i]);
+    return h;
+}
+
+/* All that a price depends on: kind, shapes, which outputs are added to, the group. Attributes that count are in shapes,
+ * but for heads and rows of a chunk. */
+static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
+{
+    const struct sh_op_info *info = sh_op_info(op->kind);
+    uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), info->comm ? op->attr.group : 0);
+
+    if (sh_cost_class_of(op->kind) == SH_COST_ATTENTION)
+        h = mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads);
+    else if (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD)
+        h = mix(h, (uint64_t)op->attr.head.chunk_rows);
+    for (int i = 0; i < info->n_in; i++)
+        h = mix_tensor(h, p, op->in[i]);
+    for (int i = 0; i < info->n_out; i++)
+        h = mix_tensor(h, p, op->out[i]);
+    return h;
+}
+
+/* Shard groups lie within the segment; others only where it has all ranks. */
+static bool in_segment(const struct sh_cost_request *r, sh_group group)
+{
+    const struct sh_segment *w = &r->p->segment;
+
+    return w->ranks && (group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
+}
+
+static struct sh_price price_of(const struct sh_cost_request *r, const struct sh_op *op)
+{
+    struct sh_op_call call;
+    struct sh_coll_place at;
+
+    if (sh_op_info(op->kind)->comm) {
+        at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
+        at.segment = in_segment(r, op->attr.group);
+        return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
+    }
+    sh_program_call(r->p, op, NULL, &call);
+    return sh_price_op(r->machine, &r->faster, &call, r->p->act);
+}
+
+static int add_price(struct sh_prices *out, struct sh_price price)
+{
+    out->of = sh_grow(out->of, out->n, &out->cap, sizeof *out->of);
+    out->of[out->n] = price;
+    return out->n++;
+}
+
+/* A table that is full is no longer added to: prices are then made one by one. */
+static int find_price(const struct sh_cost_request *r, const struct sh_op *op, struct table *t, struct sh_prices *out)
+{
+    uint64_t key = key_of(r->p, op);
+    struct slot *slot = &t->slots[key % SLOTS];
+
+    while (slot->price != SH_NONE && slot->key != key)
+        slot = slot + 1 < t->slots + SLOTS ? slot + 1 : t->slots;
+    if (slot->price != SH_NONE)
+        return slot->price;
+    if (out->n >= SLOTS / 2)
+        return add_price(out, price_of(r, op));
+    *slot = (struct slot){key, add_price(out, price_of(r, op))};
+    return slot->price;
+}
+
+/* The first and the last call of each kind of collective in a step; sections without a step do not count. */
+static void mark_places(const struct sh_program *p, unsigned char *place)
+{
+    int last[SH_COST_CLASSES];
+
+    for (int c = 0; c < SH_COST_CLASSES; c++)
+        last[c] = SH_NONE;
+    for (int s = 0; s < p->n_sections; s++)
+        for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
+            enum sh_cost_class class = sh_cost_class_of(p->ops[i].kind);
+
+            if (!p->sections[s].repeat || !sh_op_info(p->ops[i].kind)->comm)
+                continue;
+            if (last[class] == SH_NONE)
+                place[i] |= SH_PLACE_FIRST;
+            last[class] = i;
+        }
+    for (int c = 0; c < SH_COST_CLASSES; c++)
+        if (last[c] != SH_NONE)
+            place[last[c]] |= SH_PLACE_LAST;
+}
+
+/* The machine's, unless the slow-down was measured beside this kind; the newest point wins. */
+static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_CLASSES])
+{
+    const struct sh_machine *m = r->machine;
+
+    for (int c = 0; c < SH_COST_CLASSES; c++) {
+        out[c] = m->overlap.slowdown / r->faster.slowdown;
+        for (int i = 0; i < m->n_points; i++)
+            if (m->points[i].what == SH_POINT_BESIDE && !strcmp(m->points[i].kind, sh_cost_class_name((enum sh_cost_class)c)))
+                out[c] = m->points[i].slowdown / r->faster.slowdown;
+    }
+}
+
+void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out)
+{
+    struct table *t = sh_calloc(1, sizeof *t);
+    int markers;
+
+    for (int i = 0; i < SLOTS; i++)
+        t->slots[i].price = SH_NONE;
+    *out = (struct sh_prices){.index = sh_calloc((size_t)r->p->n_ops + 1, sizeof *out->index),
+                              .place = sh_calloc((size_t)r->p->n_ops + 1, sizeof *out->place)};
+    markers = add_price(out, (struct sh_price){0});
+    for (int i = 0; i < r->p->n_ops; i++)
+        out->index[i] = sh_op_info(r->p->ops[i].kind)->marker ? markers : find_price(r, &r->p->ops[i], t, out);
+    mark_places(r->p, out->place);
+    find_slowdowns(r, out->slowdown);
+    free(t);
+}
+
+void sh_prices_free(struct sh_prices *p)
+{
+    free(p->of);
+    free(p->index);
+    free(p->place);
+}

@@ -1,0 +1,159 @@
+#include "src/cost/say.h"
+
+#include "src/base/str.h"
+#include "src/cost/limit.h"
+
+#include <math.h>
+#include <string.h>
+
+double sh_cost_tokens_per_second(const struct sh_cost_job *job, const struct sh_cost_step *step)
+{
+    return (double)job->tokens / step->seconds;
+}
+
+static double peak_of(const struct sh_machine *m, enum sh_dtype act)
+{
+    return act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32;
+}
+
+double sh_cost_mfu(const struct sh_cost_job *job, const struct sh_cost_step *step, const struct sh_machine *m,
+                   enum sh_dtype act, double flops)
+{
+    return sh_cost_tokens_per_second(job, step) * flops / job->ranks / peak_of(m, act);
+}
+
+struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const struct sh_cost_job *job)
+{
+    return (struct sh_cost_failures){.between = m->failure.device_hours * 3600 / job->ranks,
+                                     .save = job->save_seconds,
+                                     .restart = m->failure.restart_seconds};
+}
+
+/* Three digits and the unit that reads best. */
+static const char *seconds_text(double s, char text[SH_STR_SHORT])
+{
+    if (s >= 1)
+        snprintf(text, SH_STR_SHORT, "%.3f s", s);
+    else if (s >= 1e-3)
+        snprintf(text, SH_STR_SHORT, "%.4g ms", s * 1e3);
+    else
+        snprintf(text, SH_STR_SHORT, "%.3g us", s * 1e6);
+    return text;
+}
+
+static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step, FILE *out)
+{
+    double rate = sh_cost_tokens_per_second(job, step);
+    char seconds[SH_STR_SHORT], each[SH_STR_SHORT], all[SH_STR_SHORT];
+
+    fprintf(out, "step         %s, %s tokens/s a rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s\n",
+            seconds_text(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
+            sh_str_count(llround(rate), all),
+            100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
+            100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
+}
+
+static void say_computation(const struct sh_cost_request *r, const struct sh_cost_step *step, enum sh_cost_class c, FILE *out)
+{
+    const struct sh_cost_row *row = &step->row[c];
+    char alone[SH_STR_SHORT], slowed[SH_STR_SHORT];
+
+    if (!row->calls)
+        return;
+    fprintf(out, "  %-16s %10s %10s %10s  %.0f %% of the step", sh_cost_class_name(c), seconds_text(row->alone, alone),
+            row->slowed > 0 ? seconds_text(row->slowed, slowed) : "-", "-", 100 * row->alone / step->seconds);
+    if (c == SH_COST_OTHER)
+        fprintf(out, ", memory at %.4g GB/s\n", row->bytes / row->alone / 1e9);
+    else
+        fprintf(out, ", at %.0f %% of the peak\n", 100 * row->flops / row->alone / peak_of(r->machine, r->p->act));
+}
+
+static void say_collective(const struct sh_cost_step *step, enum sh_cost_class c, FILE *out)
+{
+    const struct sh_cost_row *row = &step->row[c];
+    char alone[SH_STR_SHORT], exposed[SH_STR_SHORT], one[SH_STR_SHORT], latency[SH_STR_SHORT];
+
+    if (!row->calls)
+        return;
+    fprintf(out, "  %-16s %10s %10s %10s  %lld of %s, %s of that latency%s\n", sh_cost_class_name(c),
+            seconds_text(row->alone, alone), "-", row->exposed > 0 ? seconds_text(row->exposed, exposed) : "-",
+            (long long)row->calls, seconds_text(row->alone / (double)row->calls, one),
+            seconds_text(row->latency / (double)row->calls, latency),
+            row->exposed <= 0 ? ""
+            : row->first      ? "; the first one is exposed"
+            : row->last       ? "; the last one is exposed"
+                              : "");
+}
+
+static void say_rest(const struct sh_cost_step *step, FILE *out)
+{
+    char spread[SH_STR_SHORT], host[SH_STR_SHORT];
+
+    fprintf(out, "  %-16s %10s %10s %10s  spread of the nodes %s, host %s\n", "waiting", "-", "-",
+            seconds_text(step->spread + step->host, (char[SH_STR_SHORT]){0}), seconds_text(step->spread, spread),
+            seconds_text(step->host, host));
+}
+
+static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
+{
+    struct sh_cost_limit limits[2];
+
+    SH_TRY(sh_cost_limits(r, step->seconds, limits));
+    for (int i = 0; i < 2 && limits[i].part; i++)
+        fprintf(out, "%-12s %s, without which a step were %.1f %% faster: %s\n", i ? "then by" : "limited by",
+                limits[i].part->name, 100 * limits[i].gain, limits[i].part->remedy);
+    return SH_OK;
+}
+
+static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
+{
+    const char *between = "what if      ";
+
+    for (int i = 0; i < sh_cost_n_parts; i++) {
+        const struct sh_cost_part *part = &sh_cost_parts[i];
+        double gain;
+
+        SH_TRY(sh_cost_gain(r, part, part->usual, step->seconds, &gain));
+        if (part->usual > 0)
+            fprintf(out, "%s%s x %g: +%.1f %%", between, part->name, part->usual, 100 * gain);
+        else
+            fprintf(out, "%sno %s: +%.1f %%", between, part->name, 100 * gain);
+        between = ", ";
+    }
+    fputc('\n', out);
+    return SH_OK;
+}
+
+static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
+                         FILE *out)
+{
+    struct sh_cost_failures f = sh_cost_failures_of(r->machine, job);
+    double every, goodput = 1, price = r->machine->node.price_per_device_hour;
+    char between[SH_STR_SHORT], interval[SH_STR_SHORT];
+
+    if (f.between > 0) {
+        every = sh_cost_best_interval(&f);
+        goodput = sh_cost_goodput(&f, every);
+        fprintf(out, "failures     one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes "
+                "forward\n", sh_str_duration(f.between, between), fmax(1, every / step->seconds),
+                sh_str_duration(every, interval), 100 * goodput);
+    }
+    if (price > 0)
+        fprintf(out, "cost         %.4g a billion tokens\n",
+                price * job->ranks / (3600 * sh_cost_tokens_per_second(job, step) * goodput) * 1e9);
+}
+
+sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step, FILE *out)
+{
+    say_step(r, job, step, out);
+    fprintf(out, "  %-16s %10s %10s %10s\n", "", "alone", "slowed", "exposed");
+    for (int c = 0; c < SH_COST_ALL_GATHER; c++)
+        say_computation(r, step, (enum sh_cost_class)c, out);
+    for (int c = SH_COST_ALL_GATHER; c < SH_COST_CLASSES; c++)
+        say_collective(step, (enum sh_cost_class)c, out);
+    say_rest(step, out);
+    SH_TRY(say_limits(r, step, out));
+    SH_TRY(say_what_if(r, step, out));
+    say_failures(r, job, step, out);
+    return SH_OK;
+}

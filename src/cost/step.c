@@ -1,0 +1,375 @@
+/* Fluid, not discrete: computation and collectives have work left, in seconds, and rates at which it becomes less.
+ *
+ *   - the compute stream takes its operations in order; a collective goes to the queue of its stream and group when the
+ *     compute stream meets it, and starts when that queue and attr.after allow
+ *   - a wait blocks the compute stream until its collective is complete
+ *   - while a collective moves, computation runs at 1 / (1 + slowdown)
+ *   - transfers over one link share it evenly; latencies do not
+ *
+ * A section begins and ends with nothing under way, since each collective has its wait in it; so it is simulated once, and
+ * counted as often as a step runs it. */
+#include "src/cost/step.h"
+
+#include "src/base/mem.h"
+#include "src/cost/prices.h"
+#include "src/metrics/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHANNELS = SH_STREAMS_MAX * 8 };
+
+/* Collectives of one stream and group, one at a time. */
+struct channel {
+    int stream;
+    sh_group group;
+    int *queue;      /* [cap] operations of the section */
+    int first, n, cap;
+    double latency, transfer; /* left, of the one that moves */
+    double begin;
+    bool moves;
+};
+
+struct sim {
+    const struct sh_cost_request *r;
+    const struct sh_prices *prices;
+    const struct sh_section *s;
+    struct channel channels[CHANNELS];
+    int n_channels, n_moving;
+    bool *complete; /* [operations of the section] */
+    double now, weight;
+    double exposed_by[SH_COST_CLASSES][2]; /* of the first call of the section, of the last */
+    struct sh_cost_step *out;
+};
+
+/* What computation takes beside this one: of the kind, where it was measured. */
+static double slowdown_of(const struct sim *s, enum sh_op_kind kind)
+{
+    return s->prices->slowdown[sh_cost_class_of(kind)];
+}
+
+static const struct sh_op *op_at(const struct sim *s, int i)
+{
+    return &s->r->p->ops[s->s->first_op + i];
+}
+
+static const struct sh_price *price_at(const struct sim *s, int i)
+{
+    return &s->prices->of[s->prices->index[s->s->first_op + i]];
+}
+
+static struct channel *channel_of(struct sim *s, const struct sh_op *op)
+{
+    for (int i = 0; i < s->n_channels; i++)
+        if (s->channels[i].stream == op->stream && s->channels[i].group == op->attr.group)
+            return &s->channels[i];
+    s->channels[s->n_channels] = (struct channel){.stream = op->stream, .group = op->attr.group};
+    return &s->channels[s->n_channels++];
+}
+
+static int link_of(const struct sim *s, const struct channel *c)
+{
+    return price_at(s, c->queue[c->first])->link;
+}
+
+/* Another one moves, or was met earlier, over a link that carries one at a time. */
+static bool link_is_taken(const struct sim *s, const struct channel *c)
+{
+    for (int i = 0; s->r->machine->overlap.serial > 0 && i < s->n_channels; i++) {
+        const struct channel *o = &s->channels[i];
+
+        if (o != c && o->n && link_of(s, o) == link_of(s, c) && (o->moves || o->queue[o->first] < c->queue[c->first]))
+            return true;
+    }
+    return false;
+}
+
+/* Of the head of a queue: what it comes after is complete. */
+static bool may_start(const struct sim *s, const struct channel *c)
+{
+    int after = c->n ? op_at(s, c->queue[c->first])->attr.after : SH_NONE;
+
+    return c->n && !c->moves && (after == SH_NONE || s->complete[after]) && !link_is_taken(s, c);
+}
+
+static void start_ready(struct sim *s)
+{
+    for (int i = 0; i < s->n_channels; i++) {
+        struct channel *c = &s->channels[i];
+
+        if (!may_start(s, c))
+            continue;
+        c->moves = true;
+        c->begin = s->now;
+        c->latency = price_at(s, c->queue[c->first])->latency;
+        c->transfer = price_at(s, c->queue[c->first])->transfer;
+        s->n_moving++;
+    }
+}
+
+static void note_event(const struct sim *s, int i, int row, double begin)
+{
+    if (s->r->trace)
+        sh_cost_trace_op(s->r->trace, s->r->p, s->s->first_op + i, row, begin, s->now, price_at(s, i));
+}
+
+static void finish(struct sim *s, struct channel *c)
+{
+    int i = c->queue[c->first];
+
+    note_event(s, i, c->stream, c->begin);
+    s->complete[i] = true;
+    c->moves = false;
+    c->first++;
+    c->n--;
+    s->n_moving--;
+}
+
+/* Transfers that share a link with this one, itself included. */
+static int sharing(const struct sim *s, const struct channel *c)
+{
+    int link = link_of(s, c), n = 0;
+
+    for (int i = 0; i < s->n_channels; i++) {
+        const struct channel *o = &s->channels[i];
+
+        n += o->moves && o->latency <= 0 && link_of(s, o) == link;
+    }
+    return n;
+}
+
+static double left_of(const struct sim *s, const struct channel *c)
+{
+    return c->latency > 0 ? c->latency : c->transfer * sharing(s, c);
+}
+
+/* Let time pass for collectives, at most `most` and up to the next change of rates. Returns how much passed. */
+static double move(struct sim *s, double most)
+{
+    double left[CHANNELS], step = most;
+
+    for (int i = 0; i < s->n_channels; i++) {
+        left[i] = s->channels[i].moves ? left_of(s, &s->channels[i]) : INFINITY;
+        step = fmin(step, left[i]);
+    }
+    s->now += step;
+    for (int i = 0; i < s->n_channels; i++) {
+        struct channel *c = &s->channels[i];
+
+        if (!c->moves)
+            continue;
+        if (c->latency > 0)
+            c->latency = left[i] <= step ? 0 : c->latency - step;
+        else
+            c->transfer = left[i] <= step ? 0 : c->transfer * (1 - step / left[i]);
+        if (c->latency <= 0 && c->transfer <= 0)
+            finish(s, c);
+    }
+    start_ready(s);
+    return step;
+}
+
+/* Of several that move, the one that takes most counts. */
+static double slowdown_now(const struct sim *s)
+{
+    double most = 0;
+
+    for (int i = 0; i < s->n_channels; i++)
+        if (s->channels[i].moves)
+            most = fmax(most, slowdown_of(s, op_at(s, s->channels[i].queue[s->channels[i].first])->kind));
+    return most;
+}
+
+static void compute(struct sim *s, int i)
+{
+    const struct sh_price *price = price_at(s, i);
+    struct sh_cost_row *row = &s->out->row[sh_cost_class_of(op_at(s, i)->kind)];
+    double left = price->seconds, begin = s->now;
+
+    while (left > 0 && s->n_moving) {
+        double slow = 1 + slowdown_now(s), passed = move(s, left * slow);
+
+        row->slowed += s->weight * passed * (1 - 1 / slow);
+        left -= passed / slow;
+        if (left < 1e-15)
+            left = 0;
+    }
+    s->now += left;
+    row->alone += s->weight * price->seconds;
+    row->flops += s->weight * price->flops;
+    row->bytes += s->weight * price->bytes;
+    row->calls += (int64_t)s->weight;
+    note_event(s, i, SH_STREAM_COMPUTE, begin);
+}
+
+static void enqueue(struct sim *s, int i)
+{
+    const struct sh_op *op = op_at(s, i);
+    const struct sh_price *price = price_at(s, i);
+    struct sh_cost_row *row = &s->out->row[sh_cost_class_of(op->kind)];
+    struct channel *c = channel_of(s, op);
+
+    row->alone += s->weight * price->seconds;
+    row->latency += s->weight * price->latency;
+    row->bytes += s->weight * price->bytes;
+    row->calls += (int64_t)s->weight;
+    if (c->first + c->n == c->cap) {
+        c->cap = c->cap ? 2 * c->cap : 64;
+        c->queue = sh_realloc(c->queue, (size_t)c->cap, sizeof *c->queue);
+    }
+    c->queue[c->first + c->n++] = i;
+    start_ready(s);
+}
+
+/* Where in the step the exposed seconds are: remedies differ. */
+static void note_exposed(struct sim *s, int waited, double seconds)
+{
+    const struct sh_op *op = op_at(s, waited);
+    enum sh_cost_class class = sh_cost_class_of(op->kind);
+    int at = s->prices->place[s->s->first_op + waited];
+
+    s->out->row[class].exposed += s->weight * seconds;
+    if (at & SH_PLACE_FIRST)
+        s->exposed_by[class][0] += s->weight * seconds;
+    if (at & SH_PLACE_LAST)
+        s->exposed_by[class][1] += s->weight * seconds;
+}
+
+static sh_rc wait_for(struct sim *s, int i)
+{
+    int waited = op_at(s, i)->attr.waits_for;
+    double begin = s->now;
+
+    while (!s->complete[waited]) {
+        double passed;
+
+        SH_REQUIRE(s->n_moving); /* else nothing would ever complete it */
+        passed = move(s, INFINITY);
+        SH_REQUIRE(isfinite(passed));
+    }
+    note_exposed(s, waited, s->now - begin);
+    note_event(s, i, s->r->p->n_streams, begin);
+    return SH_OK;
+}
+
+/* Queues are empty at its end: each collective has a wait. */
+static sh_rc run_section(struct sim *s)
+{
+    s->n_channels = s->n_moving = 0;
+    memset(s->complete, 0, (size_t)s->s->n_ops * sizeof *s->complete);
+    for (int i = 0; i < s->s->n_ops; i++) {
+        const struct sh_op *op = op_at(s, i);
+
+        if (op->kind == SH_OP_WAIT)
+            SH_TRY(wait_for(s, i));
+        else if (sh_op_info(op->kind)->comm)
+            enqueue(s, i);
+        else if (!sh_op_info(op->kind)->marker)
+            compute(s, i);
+    }
+    return SH_OK;
+}
+
+static void free_channels(struct sim *s)
+{
+    for (int i = 0; i < CHANNELS; i++) {
+        free(s->channels[i].queue);
+        s->channels[i].queue = NULL;
+    }
+}
+
+/* With a trace every repetition is made, so that the rows are those of a real step. */
+static sh_rc run_step(struct sim *s)
+{
+    const struct sh_program *p = s->r->p;
+
+    for (int i = 0; i < p->n_sections; i++) {
+        int times = s->r->trace ? p->sections[i].repeat : p->sections[i].repeat > 0;
+
+        s->s = &p->sections[i];
+        s->weight = times ? (double)p->sections[i].repeat / times : 0;
+        for (int k = 0; k < times; k++) {
+            double begin = s->now;
+            sh_rc rc = run_section(s);
+
+            free_channels(s);
+            SH_TRY(rc);
+            s->out->seconds += s->weight * (s->now - begin);
+        }
+    }
+    return SH_OK;
+}
+
+/* Blom's estimate of the largest of k normal numbers, as extreme value theory has it (Cramer 1946, 28.6). */
+double sh_cost_slowest(double k)
+{
+    double a = sqrt(2 * log(k));
+
+    return k < 2 ? 0 : fmax(0, a - (log(log(k)) + log(4 * M_PI)) / (2 * a));
+}
+
+static sh_rc check(const struct sh_cost_request *r)
+{
+    int ranks = sh_mesh_ranks(r->mesh);
+
+    SH_REQUIRE(r->ranks_per_node > 0);
+    if (ranks <= r->ranks_per_node || r->machine->network.bytes_per_second > 0)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "%s: %d ranks are more than the %d of a node, and the machine has no network; give network.bytes_per_second, "
+                   "or a preset with one, as h100-80x8-ndr400",
+                   r->machine->name, ranks, r->ranks_per_node);
+}
+
+static void sum_up(struct sim *s)
+{
+    struct sh_cost_step *out = s->out;
+    const struct sh_machine *m = s->r->machine;
+    double nodes = ceil((double)sh_mesh_ranks(s->r->mesh) / s->r->ranks_per_node);
+
+    for (int c = 0; c < SH_COST_CLASSES; c++) {
+        out->row[c].first = s->exposed_by[c][0] > out->row[c].exposed / 2;
+        out->row[c].last = s->exposed_by[c][1] > out->row[c].exposed / 2;
+    }
+    out->spread = out->seconds * m->spread.node * sh_cost_slowest(nodes) / s->r->faster.spread;
+    out->host = m->host.step_seconds / s->r->faster.host;
+    out->seconds += out->spread + out->host;
+}
+
+sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
+{
+    struct sim s = {.r = r, .out = out};
+    struct sh_prices prices;
+    int most = 1;
+    sh_rc rc;
+
+    SH_TRY(check(r));
+    memset(out, 0, sizeof *out);
+    sh_prices_make(r, &prices);
+    for (int i = 0; i < r->p->n_sections; i++)
+        most = r->p->sections[i].n_ops > most ? r->p->sections[i].n_ops : most;
+    s.prices = &prices;
+    s.complete = sh_calloc((size_t)most, sizeof *s.complete);
+    if (r->trace)
+        sh_cost_trace_rows(r->trace, r->p);
+    rc = run_step(&s);
+    sum_up(&s);
+    free(s.complete);
+    sh_prices_free(&prices);
+    return rc;
+}
+
+double sh_cost_floor(const struct sh_cost_request *r)
+{
+    struct sh_prices prices;
+    double sum = 0;
+
+    sh_prices_make(r, &prices);
+    for (int s = 0; s < r->p->n_sections; s++)
+        for (int i = r->p->sections[s].first_op; i < r->p->sections[s].first_op + r->p->sections[s].n_ops; i++)
+            if (!sh_op_info(r->p->ops[i].kind)->comm && !sh_op_info(r->p->ops[i].kind)->marker)
+                sum += r->p->sections[s].repeat * prices.of[prices.index[i]].seconds;
+    sh_prices_free(&prices);
+    return sum;
+}

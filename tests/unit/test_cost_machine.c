@@ -1,0 +1,199 @@
+/* Machine files: presets by name, keys over presets, points, and what is refused with its place. */
+#include "src/cost/price.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static sh_rc parse(const char *text, struct sh_machine *m)
+{
+    return sh_machine_parse(text, strlen(text), "m.yaml", m);
+}
+
+static void names_make_nodes(void **state)
+{
+    struct sh_machine m;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
+    assert_true(m.node.devices == 8 && m.network.bytes_per_second == 400e9);
+    assert_int_equal(sh_machine_preset("mi250x-128x4-slingshot200", &m), SH_OK); /* a name with an x of its own */
+    assert_true(m.node.devices == 4 && m.network.bytes_per_second == 100e9);
+    assert_int_equal(sh_machine_preset("a100-40", &m), SH_OK);
+    assert_true(m.node.devices == 1 && m.network.bytes_per_second == 0);
+    for (int i = 0; i < sh_machine_n_keys; i++)
+        assert_true(sh_machine_keys[i].text || m.from[i] == SH_FROM_PRESET);
+}
+
+static void files_go_over_presets(void **state)
+{
+    struct sh_machine m;
+    int share = sh_machine_key_find("product.share"), peak = sh_machine_key_find("peak.float32");
+
+    (void)state;
+    assert_int_equal(parse("machine: {name: leaf, source: \"a, b\"}\n"
+                           "node: {devices: 4}\n"
+                           "product: {share: 0.5}\n"
+                           "device: {kind: h100-80}\n"
+                           "points:\n"
+                           "  - {figure: peak.float32, value: 5e13}\n"
+                           "  - {kind: linear, type: bfloat16, dims: [8192, 4096, 14336], seconds: 1.41e-3, rounds: 20}\n",
+                           &m), SH_OK);
+    assert_string_equal(m.name, "leaf");
+    assert_true(m.product.share == 0.5 && m.from[share] == SH_FROM_FILE);
+    assert_true(m.peak.float32 == 5e13 && m.from[peak] == SH_FROM_MEASUREMENT);
+    assert_true(m.peak.bfloat16 == 989e12);
+    assert_int_equal(m.n_points, 2);
+    sh_machine_close(&m);
+}
+
+static void wrong_files_are_refused(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {
+        {"device: {kind: h100-80}\nproduct:\n  shre: 0.5\n", "m.yaml:3: product.shre: no such key; nearest is product.share"},
+        {"device: {kind: h100-80}\npeak:\n  bfloat16: 0\n", "m.yaml:3: peak.bfloat16: wants a number"},
+        {"device: {kind: h100-80}\npeak: {bfloat16: fast}\n", "m.yaml:2: peak.bfloat16: wants a number"},
+        {"device: {kind: h900}\n", "m.yaml:1: device.kind: h900 is none of a100-40"},
+        {"product: {share: 0.5}\n", "no device.kind"},
+        {"device: {kind: cpu}\nnode: {devices: 2}\nnode: {devices: 2}\n", "m.yaml:3: node.devices: given twice"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 0], seconds: 1}\n", "m.yaml:3: points[0].dims[1]"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 2, 3]}\n", "lacks what it needs"},
+        {"device: {kind: cpu}\npoints:\n  - {figure: nothing, value: 1}\n", "figure nothing: no such key"},
+        {"device: {kind: cpu}\npoints:\n  - {figure: peak.bfloat16, value: 0}\n", "is not in"},
+        {"device: {kind: cpu}\npoints:\n  - {knd: linear}\n", "m.yaml:3: points[0].knd: no such field"},
+        {"device: {kind: cpu}\npoints: 3\n", "m.yaml:2: points: no such key"},
+        {"device: &x {kind: cpu}\n", "anchors"},
+        {"- a\n", "wants sections"},
+        {"a: {b: {c: {d: {e: 1}}}}\n", "as deep"},
+        {"device: {kind: cpu\n", "m.yaml:"},
+    };
+    struct sh_machine m;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(parse(wrong[i].text, &m), SH_E_USAGE);
+        if (!strstr(sh_error_text(), wrong[i].says))
+            fail_msg("%s: %s", wrong[i].says, sh_error_text());
+    }
+    assert_int_equal(sh_machine_load("h900x8", &m), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "neither a file nor the name"));
+    assert_int_equal(sh_machine_preset("h100-80x0", &m), SH_E_USAGE);
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr", &m), SH_E_USAGE);
+    assert_int_equal(sh_machine_preset("h100-80x8-400ndr", &m), SH_E_USAGE);
+}
+
+static struct sh_price product(const struct sh_machine *m, int64_t rows, int64_t in, int64_t out)
+{
+    struct sh_op_attr attr = {0};
+    struct sh_op_call call = {.kind = SH_OP_LINEAR,
+                              .attr = &attr,
+                              .in = {{.dtype = SH_F32, .ndim = 2, .dim = {rows, in}}, {.dtype = SH_F32, .ndim = 2, .dim = {out, in}}},
+                              .out = {{.dtype = SH_F32, .ndim = 2, .dim = {rows, out}}}};
+
+    return sh_price_op(m, &sh_cost_as_is, &call, SH_F32);
+}
+
+/* Exact at a measured point, near it in between, the formula far away. */
+static void points_correct_the_formula(void **state)
+{
+    struct sh_machine m, plain;
+    double near;
+
+    (void)state;
+    assert_int_equal(parse("device: {kind: cpu}\npoints:\n"
+                           "  - {kind: linear, type: float32, dims: [512, 512, 512], seconds: 3e-3}\n"
+                           "  - {kind: linear, type: float32, dims: [1024, 512, 512], seconds: 5e-3}\n"
+                           "  - {kind: linear, type: bfloat16, dims: [1024, 512, 1024], seconds: 1}\n"
+                           "  - {kind: linear_bwd_x, type: float32, dims: [512, 512, 512], seconds: 1}\n", &m), SH_OK);
+    assert_int_equal(sh_machine_preset("cpu", &plain), SH_OK);
+    assert_true(fabs(product(&m, 512, 512, 512).seconds - 3e-3) < 1e-8);
+    assert_true(fabs(product(&m, 1024, 512, 512).seconds - 5e-3) < 1e-8);
+    near = product(&m, 724, 512, 512).seconds;
+    assert_true(near > 3e-3 && near < 5e-3);
+    assert_true(product(&m, 512 * 1024, 512, 512).seconds == product(&plain, 512 * 1024, 512, 512).seconds);
+    for (int64_t rows = 8, before = 0; rows < 1 << 20; rows *= 2) {
+        int64_t ns = (int64_t)(product(&plain, rows, 512, 512).seconds * 1e9);
+
+        assert_true(ns >= before);
+        before = ns;
+    }
+    sh_machine_close(&m);
+}
+
+/* New points replace those of the same thing; comments and keys stay. */
+static void points_are_written(void **state)
+{
+    char folder[] = "/tmp/sherd-machine-XXXXXX", *path, *text;
+    struct sh_machine_point a = {.what = SH_POINT_OP, .kind = "linear", .type = "float32", .n_dims = 3,
+                                 .dims = {8, 16, 32}, .seconds = 0.25, .rounds = 3};
+    struct sh_machine_point b = {.what = SH_POINT_FIGURE, .figure = "host.step_seconds", .value = 0.001};
+    struct sh_machine_point c = {.what = SH_POINT_COLL, .kind = "all_gather", .axis = "shard", .ranks = 2, .nodes = 1,
+                                 .bytes = 1024, .seconds = 1e-3};
+    struct sh_machine m;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    path = sh_path_join(folder, "m.yaml");
+    assert_int_equal(sh_machine_add_points(path, "cpu", (struct sh_machine_point[]){a, b}, 2), SH_OK);
+    assert_int_equal(sh_read_file(path, 1 << 20, &text, NULL), SH_OK);
+    free(text);
+    text = sh_strfmt("# mine\ndevice: {kind: cpu} # here\nnode: {devices: 2}\npoints:\n  - {kind: linear, type: float32, dims: "
+                     "[8, 16, 32], seconds: 9}\n");
+    assert_int_equal(sh_write_file_atomic(path, text, strlen(text)), SH_OK);
+    free(text);
+    assert_int_equal(sh_machine_add_points(path, "cpu", (struct sh_machine_point[]){a, c}, 2), SH_OK);
+    assert_int_equal(sh_machine_add_points(path, "cpu", &b, 1), SH_OK);
+    assert_int_equal(sh_read_file(path, 1 << 20, &text, NULL), SH_OK);
+    assert_non_null(strstr(text, "# mine\ndevice: {kind: cpu} # here\n"));
+    free(text);
+    assert_int_equal(sh_machine_load(path, &m), SH_OK);
+    assert_int_equal(m.n_points, 3);
+    assert_true(m.points[0].seconds == 0.25 && m.points[0].rounds == 3 && m.points[1].ranks == 2);
+    assert_true(m.host.step_seconds == 0.001 && m.node.devices == 2);
+    sh_machine_close(&m);
+    unlink(path);
+    free(path);
+    rmdir(folder);
+}
+
+/* What follows the list would be swallowed by it. */
+static void lists_in_the_middle_are_refused(void **state)
+{
+    char path[] = "/tmp/sherd-machine-XXXXXX";
+    const char *text = "device: {kind: cpu}\npoints:\n  - {figure: peak.float32, value: 1e9}\nnode: {devices: 2}\n";
+    struct sh_machine_point p = {.what = SH_POINT_FIGURE, .figure = "host.step_seconds", .value = 0.001};
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(sh_write_file_atomic(path, text, strlen(text)), SH_OK);
+    assert_int_equal(sh_machine_add_points(path, "cpu", &p, 1), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "last section"));
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_make_nodes),
+        cmocka_unit_test(files_go_over_presets),
+        cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(points_correct_the_formula),
+        cmocka_unit_test(points_are_written),
+        cmocka_unit_test(lists_in_the_middle_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

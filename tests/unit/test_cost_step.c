@@ -1,0 +1,351 @@
+/* The seconds of a step against closed forms: events over the streams, prices that never fall when work or distance grows,
+ * failures, the slowest of many. */
+#include "src/cost/fail.h"
+#include "src/cost/limit.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { MOST = 8 };
+static const double slowdown = 0.5;
+
+/* Computation takes a second an element, a gather of n elements on two ranks n seconds; nothing has a latency. */
+static struct sh_machine plain_machine(void)
+{
+    struct sh_machine m;
+
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
+    m.device.launch_seconds = m.network.base_seconds = m.inside.hop_seconds = m.host.step_seconds = m.spread.node = 0;
+    m.memory.bytes_per_second = 8;
+    m.memory.share = 1;
+    m.inside.bytes_per_second = 2;
+    m.overlap.slowdown = slowdown;
+    return m;
+}
+
+/* An operation of a case. after: of the case's operations. */
+struct step_op {
+    enum sh_op_kind kind;
+    int64_t elems;
+    int stream, waits_for, after;
+};
+#define COMPUTE(n) {SH_OP_COPY, n, SH_STREAM_COMPUTE, 0, SH_NONE}
+#define GATHER(n) {SH_OP_ALL_GATHER, n, SH_STREAM_GATHER, 0, SH_NONE}
+#define GATHER_ON(stream, n, after) {SH_OP_ALL_GATHER, n, stream, 0, after}
+#define WAIT(i) {SH_OP_WAIT, 0, SH_STREAM_COMPUTE, i, SH_NONE}
+
+static int tensor(struct sh_program *p, int64_t elems)
+{
+    struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_F32, 1, &elems, "t");
+
+    return sh_program_add_tensor(p, &t);
+}
+
+static struct sh_program *program(const struct step_op *ops, int n, int repeat, sh_group group)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    sh_program_add_section(p, SH_SECTION_ONLY, repeat);
+    for (int i = 0; i < n; i++) {
+        struct sh_op op = sh_op_make(ops[i].kind);
+
+        op.stream = ops[i].stream;
+        op.attr.waits_for = ops[i].waits_for;
+        op.attr.after = ops[i].after;
+        op.attr.group = group;
+        if (ops[i].elems) {
+            op.in[0] = tensor(p, ops[i].elems);
+            op.out[0] = tensor(p, ops[i].elems);
+        }
+        sh_program_add_op(p, &op);
+        p->sections[0].n_ops = i + 1;
+    }
+    return p;
+}
+
+struct step_case {
+    const char *what;
+    struct step_op ops[MOST];
+    int n;
+    double seconds, slowed, exposed;
+};
+
+static const struct step_case cases[] = {
+    {"gather in front of computation", {GATHER(10), WAIT(0), COMPUTE(5)}, 3, 15, 0, 10},
+    /* 10 s of a gather take 10 / 1.5 s of computation; 23.33 s are left after it. */
+    {"all hidden", {GATHER(10), COMPUTE(30), WAIT(0)}, 3, 10 + 30 - 10 / 1.5, 10 - 10 / 1.5, 0},
+    {"partly hidden", {GATHER(10), COMPUTE(4), WAIT(0)}, 3, 10, 2, 4},
+    {"nothing to hide behind", {GATHER(3), WAIT(0), GATHER(4), WAIT(2)}, 4, 7, 0, 7},
+    {"two in one queue", {GATHER(3), GATHER(4), WAIT(0), WAIT(1)}, 4, 7, 0, 7},
+    /* 3 and 5 at half the rate: the first ends at 6, with 2 of the other left, at the whole rate. */
+    {"two that share a link", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, SH_NONE), WAIT(0), WAIT(1)}, 4, 8, 0, 8},
+    {"one after the other", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, 0), WAIT(1), WAIT(0)}, 4, 8, 0, 8},
+    {"waited for later than complete", {GATHER(2), COMPUTE(10), WAIT(0), COMPUTE(1)}, 4, 11 + 2 - 2 / 1.5, 2 - 2 / 1.5, 0},
+};
+
+static struct sh_cost_request request_of(const struct sh_program *p, const struct sh_mesh_shape *mesh,
+                                         const struct sh_machine *m)
+{
+    return (struct sh_cost_request){.p = p, .mesh = mesh, .machine = m, .ranks_per_node = 8, .faster = sh_cost_as_is};
+}
+
+static void sum(const struct sh_cost_step *step, double *slowed, double *exposed)
+{
+    *slowed = *exposed = 0;
+    for (int c = 0; c < SH_COST_CLASSES; c++) {
+        *slowed += step->row[c].slowed;
+        *exposed += step->row[c].exposed;
+    }
+}
+
+static void events_are_as_in_closed_forms(void **state)
+{
+    struct sh_machine m = plain_machine();
+    struct sh_mesh_shape mesh = tiny_mesh(2, 1, 1, 0);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int repeat = 1; repeat <= 3; repeat += 2) {
+            struct sh_program *p = program(cases[i].ops, cases[i].n, repeat, mesh.shard);
+            struct sh_cost_request r = request_of(p, &mesh, &m);
+            struct sh_cost_step step;
+            double slowed, exposed;
+
+            assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+            sum(&step, &slowed, &exposed);
+            if (fabs(step.seconds - repeat * cases[i].seconds) > 1e-9 || fabs(slowed - repeat * cases[i].slowed) > 1e-9 ||
+                fabs(exposed - repeat * cases[i].exposed) > 1e-9)
+                fail_msg("%s: %g s, slowed %g, exposed %g", cases[i].what, step.seconds, slowed, exposed);
+            sh_program_destroy(p);
+        }
+}
+
+/* One communicator: the second waits for the first, and hides it no better. */
+static void one_communicator_is_serial(void **state)
+{
+    static const struct step_op ops[] = {GATHER(4), GATHER_ON(SH_STREAM_REDUCE, 2, SH_NONE), WAIT(1), WAIT(0)};
+    struct sh_machine m = plain_machine();
+    struct sh_mesh_shape mesh = tiny_mesh(2, 1, 1, 0);
+    struct sh_program *p = program(ops, 3, 1, mesh.shard);
+    struct sh_cost_request r = request_of(p, &mesh, &m);
+    struct sh_cost_step step;
+
+    (void)state;
+    /* Shared, the shorter one ends after 4 s; alone, after the 4 s of the other. */
+    assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    assert_true(fabs(step.seconds - 4) < 1e-9);
+    m.overlap.serial = 1;
+    assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    assert_true(fabs(step.seconds - 6) < 1e-9);
+    sh_program_destroy(p);
+}
+
+/* One node of 8 after the other; the price of each collective, and of the step of a real program. */
+static void prices_never_fall(void **state)
+{
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
+    struct sh_machine m;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("a100-80x8-hdr200", &m), SH_OK);
+    for (int k = 0; k < 3; k++) {
+        double before_ranks = 0;
+
+        for (int ranks = 2; ranks <= 4096; ranks *= 2) {
+            struct sh_mesh_shape mesh = tiny_mesh(ranks, 1, 1, 0);
+            struct sh_coll_place at = sh_coll_place(&mesh, mesh.shard, 8);
+            double before = 0, large = sh_price_coll(&m, &sh_cost_as_is, kinds[k], &at, 1e9).seconds;
+            struct sh_machine slow = m;
+
+            assert_int_equal(at.nodes, ranks <= 8 ? 1 : ranks / 8);
+            assert_int_equal(at.rings, 1);
+            assert_true(large >= before_ranks);
+            before_ranks = large;
+            for (double bytes = 1; bytes < 1e10; bytes *= 4) {
+                double s = sh_price_coll(&m, &sh_cost_as_is, kinds[k], &at, bytes).seconds;
+
+                assert_true(s >= before);
+                before = s;
+            }
+            slow.inside.hop_seconds *= 2;
+            slow.network.hop_seconds *= 2;
+            assert_true(sh_price_coll(&slow, &sh_cost_as_is, kinds[k], &at, 1e6).seconds >=
+                        sh_price_coll(&m, &sh_cost_as_is, kinds[k], &at, 1e6).seconds);
+        }
+    }
+}
+
+/* The ranks of a node have rings of their own over the other nodes, and share its network. */
+static void replicas_share_the_network_of_a_node(void **state)
+{
+    struct sh_mesh_shape mesh = tiny_mesh(8, 64, 1, 13);
+    struct sh_coll_place at = sh_coll_place(&mesh, mesh.replicate, 8);
+
+    (void)state;
+    assert_int_equal(at.ranks, 64);
+    assert_int_equal(at.nodes, 64);
+    assert_int_equal(at.rings, 8);
+    at = sh_coll_place(&mesh, mesh.shard, 8);
+    assert_int_equal(at.nodes, 1);
+}
+
+/* Latency of a flat gather: 1,024 ranks of 8, 5 to 6 ms before a byte moves is what NCCL needs there. */
+static void latency_of_a_flat_gather(void **state)
+{
+    struct sh_mesh_shape mesh = tiny_mesh(1024, 1, 1, 0);
+    struct sh_coll_place at = sh_coll_place(&mesh, mesh.shard, 8);
+    struct sh_machine m;
+    double latency;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
+    latency = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1).latency;
+    assert_true(latency > 5e-3 && latency < 6e-3);
+}
+
+/* Values of scale: a Monte Carlo agrees within 0.002. */
+static void goodput_as_simulated(void **state)
+{
+    static const struct {
+        double devices, save, restart, every, goodput;
+    } rows[] = {{4096, 5, 120, 664, 0.9824}, {16384, 60, 600, 1116, 0.8538}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_cost_failures f = {50700.0 * 3600 / rows[i].devices, rows[i].save, rows[i].restart};
+        double every = sh_cost_best_interval(&f);
+
+        assert_true(fabs(every - rows[i].every) < 1);
+        assert_true(fabs(sh_cost_goodput(&f, every) - rows[i].goodput) < 1e-4);
+        assert_true(sh_cost_goodput(&f, every * 1.1) < sh_cost_goodput(&f, every));
+        assert_true(sh_cost_goodput(&f, every / 1.1) < sh_cost_goodput(&f, every));
+    }
+}
+
+/* Means of the largest of k normal numbers, from tables of order statistics. */
+static void slowest_of_many(void **state)
+{
+    (void)state;
+    assert_true(sh_cost_slowest(1) == 0);
+    assert_true(fabs(sh_cost_slowest(100) - 2.51) < 0.2);
+    assert_true(fabs(sh_cost_slowest(1000) - 3.24) < 0.2);
+    assert_true(sh_cost_slowest(2048) > sh_cost_slowest(64));
+}
+
+static struct sh_cost_step step_of(struct sh_cost_request r)
+{
+    struct sh_cost_step step;
+
+    assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    return step;
+}
+
+static struct sh_build large_build(void)
+{
+    struct sh_build b = tiny_build(&not_tiny_model, 1);
+
+    b.batch.seq = 4096;
+    b.act = SH_BF16;
+    b.kernels = &sh_kernels_cuda;
+    b.options.micro_steps = 4;
+    b.recompute = (struct sh_recompute){.full = SH_ALL_BLOCKS};
+    b.options.mesh = tiny_mesh(512, 8, 1, 0);
+    return b;
+}
+
+/* What is made faster never makes the step slower, and what is left of it is no less than the floor. */
+static void faster_parts_make_faster_steps(void **state)
+{
+    struct sh_build b = large_build();
+    struct sh_program *p = tiny_program(&b, b.options.mesh);
+    struct sh_machine m;
+    struct sh_cost_request r = request_of(p, &b.options.mesh, &m);
+    double as_it_is, gain, more;
+    struct sh_cost_limit limits[2];
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
+    as_it_is = step_of(r).seconds;
+    assert_true(as_it_is > sh_cost_floor(&r));
+    for (int i = 0; i < sh_cost_n_parts; i++) {
+        assert_int_equal(sh_cost_gain(&r, &sh_cost_parts[i], 1.5, as_it_is, &gain), SH_OK);
+        assert_int_equal(sh_cost_gain(&r, &sh_cost_parts[i], 0, as_it_is, &more), SH_OK);
+        assert_true(gain >= -1e-12 && more >= gain);
+    }
+    assert_int_equal(sh_cost_limits(&r, as_it_is, limits), SH_OK);
+    assert_string_equal(limits[0].part->name, "products");
+    assert_true(limits[0].gain >= limits[1].gain && limits[1].gain > 0);
+    sh_program_destroy(p);
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* 2 ms on a quiet machine (doc/performance.md); time of this thread, the best of many, and room for others' caches. */
+static void predictions_are_quick(void **state)
+{
+    const double most_a_12000 = 8e-3;
+    struct sh_build b = large_build();
+    struct sh_program *p = tiny_program(&b, b.options.mesh);
+    struct sh_machine m;
+    struct sh_cost_request r = request_of(p, &b.options.mesh, &m);
+    double best = 1;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
+    for (int i = 0; i < 20; i++) {
+        double begin = cpu_seconds();
+
+        step_of(r);
+        best = fmin(best, cpu_seconds() - begin);
+    }
+    print_message("# %d operations in %.3f ms\n", p->n_ops, best * 1e3);
+    assert_true(best < most_a_12000 * fmax(1, p->n_ops / 12000.0));
+    sh_program_destroy(p);
+}
+
+static void machines_without_a_network_are_refused(void **state)
+{
+    struct sh_machine m;
+    struct sh_mesh_shape mesh = tiny_mesh(16, 1, 1, 0);
+    struct sh_program *p = program(cases[0].ops, cases[0].n, 1, mesh.shard);
+    struct sh_cost_request r = request_of(p, &mesh, &m);
+    struct sh_cost_step step;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80x8", &m), SH_OK);
+    assert_int_equal(sh_cost_step(&r, &step), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "no network"));
+    sh_program_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_are_as_in_closed_forms),
+        cmocka_unit_test(one_communicator_is_serial),
+        cmocka_unit_test(prices_never_fall),
+        cmocka_unit_test(replicas_share_the_network_of_a_node),
+        cmocka_unit_test(latency_of_a_flat_gather),
+        cmocka_unit_test(goodput_as_simulated),
+        cmocka_unit_test(slowest_of_many),
+        cmocka_unit_test(faster_parts_make_faster_steps),
+        cmocka_unit_test(predictions_are_quick),
+        cmocka_unit_test(machines_without_a_network_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
