@@ -24,6 +24,7 @@ struct sh_config_key {
     const struct sh_config_word *words; /* (optional) accepted in place of a number */
     bool only_words;                    /* no number is */
     bool pairs;                         /* text of the form "name=value,name=value"; in a file a mapping too */
+    bool files;                         /* with pairs: the names are those of files */
     bool sizes;                         /* bytes: numbers may end in KiB, MiB, GiB ... */
     double min, max;                    /* of numbers, both allowed; not for uint64 */
     const char *unit;                   /* (optional) of numbers */
@@ -36,7 +37,7 @@ struct sh_config_key {
 
 extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
-enum { SH_CONFIG_KEYS_MAX = 128, SH_CONFIG_NAME_MAX = 96 };
+enum { SH_CONFIG_KEYS_MAX = 192, SH_CONFIG_NAME_MAX = 96 };
 
 /* What the keys that are aliases were given as; resolved in alias.c. */
 struct sh_config_alias {
