@@ -50,10 +50,12 @@ double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *
 
 static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_EMBED] =
-        {.shape = "tokens [B,T] i32, wte [V,C] act of BTC, wpe [P>=T,C] act opt of TC -> x [B,T,C] act",
+        {.shape = "tokens [B,T] i32, wte [V,C] act of BTC, wpe [P>=T,C] act opt of TC, docs [B,T] i32 opt "
+                  "-> x [B,T,C] act",
          .flops = "BTC", .forward = true, APART},
     [SH_OP_EMBED_BWD] =
-        {.shape = "dx [B,T,C] act, tokens [B,T] i32 -> dwte [V,C] f32 += opt of BTC, dwpe [P>=T,C] f32 += opt",
+        {.shape = "dx [B,T,C] act, tokens [B,T] i32, docs [B,T] i32 opt "
+                  "-> dwte [V,C] f32 += opt of BTC, dwpe [P>=T,C] f32 += opt",
          .flops = "2BTC", APART},
     [SH_OP_NORM] =
         {.shape = "x [N,C] act, w [C] act, b [C] act opt -> y [N,C] act, rstd [N] f32, mean [N] f32 opt",
@@ -74,7 +76,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_BIAS_BWD] = {.shape = "dy [N,O] act -> db [O] f32 +=", .flops = "NO", APART},
     [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,D] f32", .flops = "2TD", .attrs = table_attrs, APART},
     [SH_OP_ROPE] =
-        {.shape = "qkv [B,T,HD+2KD] act, cs [T,D] f32 -> turned [B,T,HD+2KD] act",
+        {.shape = "qkv [B,T,HD+2KD] act, cs [T,D] f32, docs [B,T] i32 opt -> turned [B,T,HD+2KD] act",
          .flops = "3BTHD + 6BTKD", .forward = true, .attrs = rotation_attrs, OVER(0)},
     [SH_OP_ATTENTION] =
         {.shape = "qkv [B,T,HD+2KD] act, docs [B,T] i32 opt -> o [B,T,HD] act, lse [B,H,T] f32",

@@ -1,30 +1,84 @@
 /* Sample s of a run is window s mod W of epoch s / W, W windows in the set, shuffled anew in each epoch by a keyed
  * permutation. There is no state: any rank can read any sample at any time, which is all that resuming and changing the
- * mesh need. */
+ * mesh need. A window is a stretch of a stream, or a row of packed documents. */
 #include "io/data/data.h"
 
 #include "io/data/ahead.h"
 #include "io/data/files.h"
+#include "io/data/mix.h"
 #include "io/data/permute.h"
+#include "io/data/rows.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* A pattern of files. */
+struct set {
+    struct sh_data_files files;
+    struct sh_pack pack; /* of documents */
+    bool packed;
+    int64_t windows;
+};
+
 /* Everything but `ahead` is constant after sh_data_open(), so that two threads may read it. */
 struct sh_data {
-    struct sh_data_files files;
-    bool shuffle;
+    struct set set[SH_MIX_SETS];
+    int n_sets;
+    struct sh_mix mix; /* with several sets */
+    int seq_len;
+    bool shuffle, masked;
     uint64_t seed;
     int document_separator;
     struct sh_data_ahead *ahead;
 };
 
-/* A permutation for each epoch, so that every window is seen once before any is seen again. */
-static int64_t window_of_sample(const struct sh_data *d, int64_t sample)
+/* Scratch of one reader. */
+struct reader {
+    int32_t *ids;        /* [T+1] */
+    unsigned char *mask; /* [T] */
+    int32_t *docs;       /* [T] where the caller wants none */
+    struct sh_mix_block block;
+};
+
+static struct reader *open_reader(const struct sh_data *d)
 {
-    int64_t epoch = sample / d->files.windows, i = sample % d->files.windows;
-    return d->shuffle ? sh_data_permute(i, d->files.windows, d->seed, (uint64_t)epoch) : i;
+    struct reader *r = sh_calloc(1, sizeof *r);
+
+    r->ids = sh_calloc((size_t)d->seq_len + 1, sizeof *r->ids);
+    r->mask = sh_calloc((size_t)d->seq_len, 1);
+    r->docs = sh_calloc((size_t)d->seq_len, sizeof *r->docs);
+    r->block.number = -1;
+    return r;
+}
+
+static void close_reader(struct reader *r)
+{
+    free(r->ids);
+    free(r->mask);
+    free(r->docs);
+    free(r);
+}
+
+/* A permutation for each epoch, so that every window is seen once before any is seen again. */
+static int64_t window_of_sample(const struct sh_data *d, const struct set *set, int64_t sample)
+{
+    int64_t epoch = sample / set->windows, i = sample % set->windows;
+    return d->shuffle ? sh_data_permute(i, set->windows, d->seed, (uint64_t)epoch) : i;
+}
+
+/* Set and window of a sample. */
+static const struct set *find_sample(const struct sh_data *d, struct reader *r, int64_t sample, int64_t *window)
+{
+    int64_t block = sample / SH_MIX_BLOCK, place = sample % SH_MIX_BLOCK, i = 0;
+
+    if (d->n_sets > 1) {
+        sh_mix_order(&d->mix, d->seed, block, &r->block);
+        i = r->block.set[place];
+        sample = block * d->mix.share[i] + r->block.rank[place];
+    }
+    *window = window_of_sample(d, &d->set[i], sample);
+    return &d->set[i];
 }
 
 /* docs[t] is where the document of token t begins in the window; the separator belongs to the document that it ends.
@@ -39,92 +93,166 @@ static void mark_documents(const int32_t *tokens, int n, int separator, int32_t 
     }
 }
 
-/* Targets [T] of a window, of which `mask` [T] is scratch. */
-static sh_rc mask_targets(const struct sh_data *d, int64_t window, unsigned char *mask, int32_t *targets)
+/* Targets [T] of a window of a stream. */
+static sh_rc mask_targets(const struct set *set, int64_t window, unsigned char *mask, int32_t *targets)
 {
-    SH_TRY(sh_data_files_mask(&d->files, window, mask));
-    for (int t = 0; t < d->files.seq_len; t++)
+    SH_TRY(sh_data_files_mask(&set->files, window, mask));
+    for (int t = 0; t < set->files.seq_len; t++)
         if (!mask[t])
             targets[t] = -1;
     return SH_OK;
+}
+
+/* One window of a stream. */
+static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window, int32_t *tokens,
+                         int32_t *targets, int32_t *docs)
+{
+    size_t row_bytes = (size_t)d->seq_len * sizeof(int32_t);
+
+    SH_TRY(sh_data_files_window(&set->files, window, r->ids));
+    memcpy(tokens, r->ids, row_bytes);
+    /* Targets are the tokens one place on: ids has T + 1. */
+    memcpy(targets, r->ids + 1, row_bytes);
+    if (set->files.masked)
+        SH_TRY(mask_targets(set, window, r->mask, targets));
+    if (docs)
+        mark_documents(r->ids, d->seq_len, d->document_separator, docs);
+    return SH_OK;
+}
+
+static sh_rc read_window(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window, int32_t *tokens,
+                         int32_t *targets, int32_t *docs)
+{
+    if (set->packed)
+        return sh_data_rows_read(&set->files, &set->pack, window, tokens, targets, docs ? docs : r->docs);
+    return read_stream(d, set, r, window, tokens, targets, docs);
 }
 
 /* sh_data_fill: runs in the caller's thread and in the one that reads ahead, so it only reads `source`. */
 static sh_rc fill(const void *source, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs)
 {
     const struct sh_data *d = source;
-    int T = d->files.seq_len;
-    size_t row_bytes = (size_t)T * sizeof(int32_t);
-    int32_t *ids = sh_calloc((size_t)T + 1, sizeof *ids);
-    unsigned char *mask = sh_calloc((size_t)T, 1);
+    struct reader *r = open_reader(d);
     sh_rc rc = SH_OK;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t window = window_of_sample(d, first + i);
-        SH_TRY_OUT(sh_data_files_window(&d->files, window, ids));
-        memcpy(tokens + i * T, ids, row_bytes);
-        /* Targets are the tokens one place on: ids has T + 1. */
-        memcpy(targets + i * T, ids + 1, row_bytes);
-        if (d->files.masked)
-            SH_TRY_OUT(mask_targets(d, window, mask, targets + i * T));
-        if (docs)
-            mark_documents(ids, T, d->document_separator, docs + i * T);
+
+    for (int64_t i = 0; i < n && rc == SH_OK; i++) {
+        int64_t window, at = i * d->seq_len;
+        const struct set *set = find_sample(d, r, first + i, &window);
+        rc = read_window(d, set, r, window, tokens + at, targets + at, docs ? docs + at : NULL);
     }
-    rc = SH_OK;
-out:
-    free(ids);
-    free(mask);
+    close_reader(r);
     return rc;
+}
+
+/* Targets of one window that count. */
+static sh_rc count_window(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window,
+                          int64_t *unmasked)
+{
+    *unmasked = d->seq_len;
+    if (set->packed)
+        return sh_data_rows_count(&set->files, &set->pack, window, unmasked);
+    if (!set->files.masked)
+        return SH_OK;
+    SH_TRY(sh_data_files_mask(&set->files, window, r->mask));
+    *unmasked = 0;
+    for (int t = 0; t < d->seq_len; t++)
+        *unmasked += r->mask[t];
+    return SH_OK;
 }
 
 /* sh_data_counter: in either thread, as fill(). */
 static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *unmasked)
 {
     const struct sh_data *d = source;
-    unsigned char *mask = sh_calloc((size_t)d->files.seq_len, 1);
+    struct reader *r = open_reader(d);
     sh_rc rc = SH_OK;
 
     *unmasked = 0;
-    for (int64_t i = first; i < first + n; i++) {
-        SH_TRY_OUT(sh_data_files_mask(&d->files, window_of_sample(d, i), mask));
-        for (int t = 0; t < d->files.seq_len; t++)
-            *unmasked += mask[t];
+    for (int64_t i = first; i < first + n && rc == SH_OK; i++) {
+        int64_t window, some = 0;
+        const struct set *set = find_sample(d, r, i, &window);
+        rc = count_window(d, set, r, window, &some);
+        *unmasked += some;
     }
-    rc = SH_OK;
-out:
-    free(mask);
+    close_reader(r);
     return rc;
 }
 
 /* Without masks every token counts, and nothing is read. Else the count that was made ahead is used where it fits. */
 sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *unmasked)
 {
-    *unmasked = n * d->files.seq_len;
-    if (!d->files.masked || sh_data_ahead_targets(d->ahead, first, n, unmasked))
+    *unmasked = n * d->seq_len;
+    if (!d->masked || sh_data_ahead_targets(d->ahead, first, n, unmasked))
         return SH_OK;
     return count_masks(d, first, n, unmasked);
 }
 
 /* Now rather than after an epoch that taught nothing. */
-static sh_rc check_masks(const struct sh_data *d, const char *path)
+static sh_rc check_masks(const struct sh_data *d, const struct set *set, const char *path)
 {
+    struct reader *r = open_reader(d);
     int64_t unmasked = 0;
+    sh_rc rc = SH_OK;
 
-    for (int64_t i = 0; i < d->files.windows && !unmasked; i++)
-        SH_TRY(sh_data_count(d, i, 1, &unmasked));
-    return unmasked ? SH_OK : sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
+    for (int64_t w = 0; w < set->windows && !unmasked && rc == SH_OK; w++)
+        rc = count_window(d, set, r, w, &unmasked);
+    close_reader(r);
+    if (rc == SH_OK && !unmasked)
+        return sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
+    return rc;
+}
+
+/* In `d` at once, so that closing it frees what a failure leaves. */
+static sh_rc open_set(struct sh_data *d, const struct sh_data_options *opt)
+{
+    struct set *set = &d->set[d->n_sets];
+
+    SH_TRY(sh_data_files_open(opt, &set->files));
+    d->n_sets++;
+    set->packed = set->files.packing != SH_PACKING_CONCAT;
+    if (set->packed)
+        SH_TRY(sh_data_rows_pack(&set->files, opt, &set->pack));
+    set->windows = set->packed ? set->pack.rows : set->files.windows;
+    d->masked |= set->packed || set->files.masked;
+    return set->files.masked ? check_masks(d, set, opt->path) : SH_OK;
+}
+
+/* Streams and rows differ in what attention sees, which is one thing in a program. */
+static sh_rc check_kinds(const struct sh_data *d)
+{
+    for (int i = 1; i < d->n_sets; i++)
+        if (d->set[i].packed != d->set[0].packed)
+            return sh_fail(SH_E_DATA, "data.mix: %s has documents and %s has none; make document files of both, or set data.packing=concat",
+                           d->mix.path[d->set[i].packed ? i : 0], d->mix.path[d->set[i].packed ? 0 : i]);
+    return SH_OK;
+}
+
+static sh_rc open_sets(struct sh_data *d, const struct sh_data_options *opt)
+{
+    struct sh_data_options one = *opt;
+
+    if (!opt->mix || !opt->mix[0])
+        return open_set(d, opt);
+    SH_TRY(sh_mix_parse(opt->mix, &d->mix));
+    one.sets = d->mix.n;
+    for (int i = 0; i < d->mix.n; i++) {
+        one.path = d->mix.path[i];
+        SH_TRY(open_set(d, &one));
+    }
+    return check_kinds(d);
 }
 
 sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out)
 {
     struct sh_data *d = sh_calloc(1, sizeof *d);
     sh_rc rc;
+
+    d->seq_len = opt->seq_len;
     d->shuffle = opt->shuffle;
     d->seed = opt->seed;
     d->document_separator = opt->document_separator;
-    SH_TRY_OUT(sh_data_files_open(opt, &d->files));
-    SH_TRY_OUT(sh_data_ahead_start(fill, count_masks, d, opt->seq_len, &d->ahead));
-    /* Reads one mask in the usual case: the first one that counts ends the search. */
-    SH_TRY_OUT(check_masks(d, opt->path));
+    SH_TRY_OUT(open_sets(d, opt));
+    SH_TRY_OUT(sh_data_ahead_start(fill, count_masks, d, d->seq_len, &d->ahead));
     *out = d;
     return SH_OK;
 out:
@@ -132,70 +260,92 @@ out:
     return rc;
 }
 
-/* The thread goes first: it reads the files that are closed next. */
+/* The thread first: it reads the files. Also of one that was opened in part. */
 void sh_data_close(struct sh_data *d)
 {
     if (!d)
         return;
     sh_data_ahead_stop(d->ahead);
-    sh_data_files_close(&d->files);
+    for (int i = 0; i < d->n_sets; i++) {
+        sh_data_files_close(&d->set[i].files);
+        sh_pack_free(&d->set[i].pack);
+    }
+    sh_mix_free(&d->mix);
     free(d);
 }
 
-/* Of one epoch. */
+/* Of all sets. */
 int64_t sh_data_samples(const struct sh_data *d)
 {
-    return d->files.windows;
+    int64_t windows = 0;
+
+    for (int i = 0; i < d->n_sets; i++)
+        windows += d->set[i].windows;
+    return windows;
 }
 
 /* Of all files, with those at a file's end that no window has. */
 int64_t sh_data_tokens(const struct sh_data *d)
 {
-    return d->files.tokens;
+    int64_t tokens = 0;
+
+    for (int i = 0; i < d->n_sets; i++)
+        tokens += d->set[i].files.tokens;
+    return tokens;
 }
 
 /* Whether targets may be -1. */
 bool sh_data_masked(const struct sh_data *d)
 {
-    return d->files.masked;
+    return d->masked;
 }
 
 /* A look at 16 windows spread over the set, enough to see whether the ids are bytes. Not a bound. */
-sh_rc sh_data_largest(const struct sh_data *d, int *id)
+static sh_rc look_at(const struct sh_data *d, const struct set *set, int *id)
 {
     enum { LOOKS = 16 };
-    int64_t last = d->files.windows - 1;
-    int32_t *ids = sh_calloc((size_t)d->files.seq_len + 1, sizeof *ids);
+    size_t T = (size_t)d->seq_len;
+    int32_t *rows = sh_calloc(2 * T, sizeof *rows); /* tokens and targets */
+    struct reader *r = open_reader(d);
     sh_rc rc = SH_OK;
 
-    *id = 0;
-    for (int64_t i = 0; i < LOOKS; i++) {
-        SH_TRY_OUT(sh_data_files_window(&d->files, last * i / (LOOKS - 1), ids));
-        for (int t = 0; t <= d->files.seq_len; t++)
-            *id = ids[t] > *id ? ids[t] : *id;
+    for (int64_t i = 0; i < LOOKS && rc == SH_OK; i++) {
+        rc = read_window(d, set, r, (set->windows - 1) * i / (LOOKS - 1), rows, rows + T, NULL);
+        for (size_t t = 0; t < 2 * T && rc == SH_OK; t++)
+            *id = rows[t] > *id ? rows[t] : *id;
     }
-    rc = SH_OK;
-out:
-    free(ids);
+    close_reader(r);
+    free(rows);
     return rc;
+}
+
+sh_rc sh_data_largest(const struct sh_data *d, int *id)
+{
+    *id = 0;
+    for (int i = 0; i < d->n_sets; i++)
+        SH_TRY(look_at(d, &d->set[i], id));
+    return SH_OK;
 }
 
 /* Targets of -1 do not count; the loss of the step is divided by the number of the others. */
 static int64_t count_targets(const struct sh_data *d, int64_t n, const int32_t *targets)
 {
-    int64_t unmasked = 0, all = n * d->files.seq_len;
+    int64_t unmasked = 0, all = n * d->seq_len;
 
-    for (int64_t i = 0; d->files.masked && i < all; i++)
+    for (int64_t i = 0; d->masked && i < all; i++)
         unmasked += targets[i] >= 0;
-    return d->files.masked ? unmasked : all;
+    return d->masked ? unmasked : all;
 }
 
 sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs,
                    int64_t *unmasked)
 {
     SH_REQUIRE(first >= 0 && n >= 0);
-    if (docs && d->document_separator < 0)
+    if (docs && d->document_separator < 0 && !d->set[0].packed)
         return sh_fail(SH_E_USAGE, "documents cannot be told apart without data.document_separator");
+    if (!docs && d->set[0].packed)
+        return sh_fail(SH_E_USAGE, "the sequences are rows of documents, and the program was made for a stream; set "
+                                   "data.packing=bfd, or concat");
     /* Read here after all; an error that the other thread met comes up again. */
     if (!sh_data_ahead_take(d->ahead, first, n, tokens, targets, docs))
         SH_TRY(fill(d, first, n, tokens, targets, docs));
@@ -206,5 +356,5 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
 /* Returns at once unless an earlier range is still being read. */
 void sh_data_prefetch(struct sh_data *d, int64_t first, int64_t n, bool docs, int64_t count)
 {
-    sh_data_ahead_ask(d->ahead, first, n, docs, d->files.masked ? count : 0);
+    sh_data_ahead_ask(d->ahead, first, n, docs, d->masked ? count : 0);
 }

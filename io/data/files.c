@@ -3,9 +3,11 @@
  * files, and what is left at a file's end is not used. Window w is found by bisection over the files' first windows. */
 #include "io/data/files.h"
 
+#include "io/data/documents.h"
 #include "io/data/foreign.h"
 #include "io/data/format.h"
 #include "io/data/mask.h"
+#include "io/file/file.h"
 #include "src/base/mem.h"
 
 #include <glob.h>
@@ -26,6 +28,7 @@ static const struct kind {
     {20240803, 0, 0, "an llm.c model"},
     {20240328, 0, 0, "an llm.c tokenizer"},
     {20240527, 0, 0, "an llm.c training state"},
+    {SH_DOCUMENT_MAGIC, 0, 0, "a document file"},
 };
 
 /* NULL: no header that is known, so the file is bare token ids or something foreign. */
@@ -96,6 +99,21 @@ static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const 
     return SH_OK;
 }
 
+static sh_rc take_documents(struct sh_data_files *set, struct sh_data_file *f, const char *path,
+                            const struct sh_data_options *opt, int64_t bytes)
+{
+    union {
+        struct sh_document_header header;
+        unsigned char bytes[SH_TOKEN_HEADER_BYTES];
+    } h;
+
+    SH_TRY(sh_handles_read(set->handles, f->handle, h.bytes, sizeof h.bytes, 0));
+    for (size_t i = sizeof h.header; i < sizeof h.bytes; i++)
+        if (h.bytes[i])
+            return sh_fail(SH_E_DATA, "%s: document file: byte %zu of its header is not 0; make it again", path, i);
+    return sh_documents_take(f, path, &h.header, bytes, opt->vocab_size, opt->tokenizer);
+}
+
 /* A file shorter than a header cannot have one. */
 static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                          const struct sh_data_options *opt, int64_t bytes)
@@ -106,7 +124,22 @@ static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, cons
         SH_TRY(sh_handles_read(set->handles, f->handle, &h, sizeof h, 0));
         kind = find_kind(h.magic);
     }
+    if (kind && kind->magic == SH_DOCUMENT_MAGIC)
+        return take_documents(set, f, path, opt, bytes);
     return kind ? take_header(f, path, kind, &h, bytes) : take_bare(set, f, path, opt, bytes);
+}
+
+/* Rows of documents, or windows of a stream: the first file decides where the configuration does not. */
+static sh_rc settle_packing(struct sh_data_files *set, const struct sh_data_file *f, const char *path)
+{
+    if (set->packing == SH_PACKING_AUTO)
+        set->packing = f->has_documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
+    if (set->packing != SH_PACKING_CONCAT && !f->has_documents)
+        return sh_fail(SH_E_DATA,
+                       "%s has no documents that could be packed; make it with `sherd tokenize --documents`, or set "
+                       "data.packing=concat",
+                       path);
+    return SH_OK;
 }
 
 /* Appends to `set`, which has room for it. Windows are numbered in the order of the calls. */
@@ -114,19 +147,40 @@ static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *o
 {
     struct sh_data_file *f = &set->file[set->n];
     int64_t bytes;
-    *f = (struct sh_data_file){.first_window = set->windows};
+    *f = (struct sh_data_file){.first_window = set->windows, .first_document = set->documents};
     SH_TRY(sh_handles_add(set->handles, path, &f->handle, &bytes));
     SH_TRY(read_layout(set, f, path, opt, bytes));
-    if (f->tokens <= opt->seq_len)
+    SH_TRY(settle_packing(set, f, path));
+    if (set->packing == SH_PACKING_CONCAT && f->tokens <= opt->seq_len)
         return sh_fail(SH_E_DATA,
                        "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "
                        "to another file",
                        path, (long long)f->tokens, opt->seq_len + 1);
     SH_TRY(sh_data_mask_open(set, f, opt->masks));
     set->n++;
-    set->windows += (f->tokens - 1) / opt->seq_len;
+    set->windows += f->tokens > 0 ? (f->tokens - 1) / opt->seq_len : 0;
     set->tokens += f->tokens;
+    set->documents += f->documents;
     return SH_OK;
+}
+
+/* By its first bytes alone. */
+static bool have_documents(const char *path)
+{
+    int64_t bytes;
+    int32_t magic = 0;
+    int fd;
+    sh_rc rc;
+
+    if (sh_file_open(path, &fd, &bytes) != SH_OK) {
+        sh_error_clear();
+        return false;
+    }
+    rc = bytes >= SH_TOKEN_HEADER_BYTES ? sh_file_read(fd, path, &magic, sizeof magic, 0) : SH_OK;
+    close(fd);
+    if (rc != SH_OK)
+        sh_error_clear();
+    return magic == SH_DOCUMENT_MAGIC;
 }
 
 /* Bytes, not the locale's order. */
@@ -135,17 +189,30 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Files that the pattern matches, in the order of their names; freed with globfree(). Not glob's own order, which follows
+ * the locale: every rank must number the windows alike. */
+static sh_rc find_matches(const char *path, glob_t *found)
+{
+    int status = glob(path, GLOB_NOSORT, NULL, found);
+    if (status == GLOB_NOMATCH)
+        return sh_fail(SH_E_DATA, "no file matches %s", path);
+    if (status != 0)
+        return sh_fail(SH_E_DATA, "looking for %s: the folder cannot be read", path);
+    qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_name);
+    return SH_OK;
+}
+
+/* A file whose own name has a * or a bracket is that file, not a pattern. */
+static bool is_pattern(const char *path)
+{
+    return strpbrk(path, "*?[") && access(path, F_OK) != 0;
+}
+
 /* Masks match a pattern such as *.bin* as well; they belong to their token files and are passed over. */
 static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_options *opt)
 {
     glob_t found;
-    int status = glob(opt->path, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH)
-        return sh_fail(SH_E_DATA, "no file matches %s", opt->path);
-    if (status != 0)
-        return sh_fail(SH_E_DATA, "looking for %s: the folder cannot be read", opt->path);
-    /* Not glob's own order, which follows the locale: every rank must number the windows alike. */
-    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_name);
+    SH_TRY(find_matches(opt->path, &found));
     set->file = sh_calloc(found.gl_pathc, sizeof *set->file);
     sh_rc rc = SH_OK;
     for (size_t i = 0; i < found.gl_pathc && rc == SH_OK; i++)
@@ -157,14 +224,33 @@ static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_option
     return rc;
 }
 
+/* What cannot be found or read is no matter here: opening the set says so. */
+enum sh_cfg_packing sh_data_packing_of(const char *path)
+{
+    bool documents = false;
+    glob_t found;
+
+    if (!is_pattern(path)) {
+        documents = have_documents(path);
+    } else if (find_matches(path, &found) == SH_OK) {
+        size_t i = 0;
+        while (i + 1 < found.gl_pathc && sh_data_mask_is(found.gl_pathv[i]))
+            i++;
+        documents = have_documents(found.gl_pathv[i]);
+        globfree(&found);
+    } else {
+        sh_error_clear();
+    }
+    return documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
+}
+
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out)
 {
-    struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size};
+    struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size, .packing = opt->packing};
     sh_rc rc;
     SH_REQUIRE(opt->seq_len > 0 && opt->vocab_size > 0);
-    set.handles = sh_handles_create();
-    /* A file whose own name has a * or a bracket is that file, not a pattern. */
-    if (strpbrk(opt->path, "*?[") && access(opt->path, F_OK) != 0) {
+    set.handles = sh_handles_create(opt->sets ? opt->sets : 1);
+    if (is_pattern(opt->path)) {
         rc = open_matches(&set, opt);
     } else if (sh_data_mask_is(opt->path)) {
         rc = sh_fail(SH_E_DATA, "%s is the name of a mask; give the file of tokens that it belongs to", opt->path);
@@ -231,16 +317,21 @@ static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t firs
     return SH_OK;
 }
 
-/* ids [T + 1]. Called by two threads; nothing in `set` changes. */
-sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *ids)
+/* ids [n]. Called by two threads; nothing in `set` changes. */
+sh_rc sh_data_files_ids(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n, int32_t *ids)
 {
-    const struct sh_data_file *f = file_of_window(set, w);
-    int64_t first = (w - f->first_window) * set->seq_len;
-    int n = set->seq_len + 1;
     SH_TRY(sh_handles_read(set->handles, f->handle, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
     if (f->token_bytes == 2)
         widen(ids, n);
     return check_ids(sh_handles_path(set->handles, f->handle), ids, n, first, set->vocab_size);
+}
+
+/* ids [T + 1]. */
+sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *ids)
+{
+    const struct sh_data_file *f = file_of_window(set, w);
+
+    return sh_data_files_ids(set, f, (w - f->first_window) * set->seq_len, set->seq_len + 1, ids);
 }
 
 /* From the second token of the window on: the mask belongs to targets. */

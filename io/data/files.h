@@ -14,6 +14,10 @@ struct sh_data_file {
     int64_t offset;       /* bytes before the first token */
     int64_t tokens;
     int64_t first_window; /* windows in the files before this one */
+    /* Of a document file. */
+    bool has_documents;
+    int64_t documents, first_document; /* first_document: those in the files before this one */
+    int64_t offsets_at, mask_at;       /* bytes; mask_at 0: it has none, or it is not used */
 };
 
 struct sh_data_files {
@@ -22,16 +26,20 @@ struct sh_data_files {
     int n;
     bool masked;             /* each file has a mask, or none has */
     int seq_len, vocab_size;
-    int64_t windows, tokens; /* of all files */
+    enum sh_cfg_packing packing;        /* never auto */
+    int64_t windows, tokens, documents; /* of all files; windows: with concat */
 };
 
-/* Open all files that opt->path names, in the order of their names, and check headers and sizes. Errors: see
- * sh_data_open. */
+/* Open all files that opt->path names, in the order of their names, and check headers and sizes. The first one decides
+ * what packing "auto" is. Errors: see sh_data_open. */
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out);
 void sh_data_files_close(struct sh_data_files *files);
 
 /* Window w: seq_len + 1 tokens. ids out [seq_len + 1]. Errors: SH_E_DATA. */
 sh_rc sh_data_files_window(const struct sh_data_files *files, int64_t w, int32_t *ids);
+
+/* Tokens [first, first + n) of one file, checked against the vocabulary. Errors: SH_E_DATA. */
+sh_rc sh_data_files_ids(const struct sh_data_files *files, const struct sh_data_file *f, int64_t first, int n, int32_t *ids);
 
 /* Which of its targets count. mask out [seq_len]: 0 or 1; only where the set has masks. Errors: SH_E_DATA. */
 sh_rc sh_data_files_mask(const struct sh_data_files *files, int64_t w, unsigned char *mask);

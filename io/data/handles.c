@@ -32,23 +32,23 @@ struct sh_handles {
 };
 
 /* The rest is for MPI's connections, libraries, checkpoints and a second set. RLIM_INFINITY is a large number. */
-static int share_of_descriptors(void)
+static int share_of_descriptors(int sets)
 {
     enum { LEAST = 4, MOST = 1024 };
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 4 < LEAST)
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 4 / (rlim_t)sets < LEAST)
         return LEAST;
-    return limit.rlim_cur / 4 > MOST ? MOST : (int)(limit.rlim_cur / 4);
+    return limit.rlim_cur / 4 / (rlim_t)sets > MOST ? MOST : (int)(limit.rlim_cur / 4 / (rlim_t)sets);
 }
 
 /* No file is open yet. */
-struct sh_handles *sh_handles_create(void)
+struct sh_handles *sh_handles_create(int sets)
 {
     struct sh_handles *h = sh_calloc(1, sizeof *h);
 
     pthread_mutex_init(&h->lock, NULL);
-    h->most = share_of_descriptors();
+    h->most = share_of_descriptors(sets);
     h->open = sh_calloc((size_t)h->most, sizeof *h->open);
     return h;
 }

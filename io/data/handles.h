@@ -10,8 +10,8 @@
 
 struct sh_handles;
 
-/* Keeps at most a quarter of the descriptors that the process may have, at least 4. */
-struct sh_handles *sh_handles_create(void);
+/* Keeps at most a quarter of the descriptors that the process may have, as one of so many sets; at least 4. */
+struct sh_handles *sh_handles_create(int sets);
 void sh_handles_destroy(struct sh_handles *h); /* NULL is fine */
 
 /* Open a file for the first time. *file: its number, from 0 on; *bytes: its size. Not while others read.

@@ -1,5 +1,6 @@
 #include "io/data/mask.h"
 
+#include "io/data/documents.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -45,6 +46,21 @@ static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     return there ? open_mask(set, f, tokens, path) : SH_OK;
 }
 
+/* A document file has its mask in it, or none. */
+static sh_rc take_own(struct sh_data_files *set, const struct sh_data_file *f, const char *tokens, bool must)
+{
+    bool there = f->mask_at != 0, first = f == set->file;
+
+    if (must && !there)
+        return sh_fail(SH_E_DATA, "%s has no mask in it, and data.target_mask=must; leave that out", tokens);
+    if (first)
+        set->masked = there;
+    if (there != set->masked)
+        return sh_fail(SH_E_DATA, "%s %s a mask, and the files before it have %s; read them apart, or set data.target_mask=off",
+                       tokens, there ? "has" : "lacks", there ? "none" : "one");
+    return SH_OK;
+}
+
 /* `f` must be open already, since the name of the mask is made of its name. */
 sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_cfg_masks want)
 {
@@ -54,6 +70,8 @@ sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum 
 
     if (want == SH_MASK_OFF)
         return SH_OK;
+    if (f->has_documents)
+        return take_own(set, f, tokens, want == SH_MASK_MUST);
     path = sh_strfmt("%s%s", tokens, suffix);
     rc = find_mask(set, f, tokens, path, want == SH_MASK_MUST);
     free(path);
@@ -63,6 +81,8 @@ sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum 
 sh_rc sh_data_mask_read(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         unsigned char *mask)
 {
+    if (f->has_documents)
+        return sh_documents_bits(set, f, first, n, mask);
     SH_TRY(sh_handles_read(set->handles, f->mask, mask, n, first));
     for (int i = 0; i < n; i++)
         if (mask[i] > 1)

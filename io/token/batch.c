@@ -80,6 +80,8 @@ static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, stru
     /* The template, or the text itself, may end with that token. */
     if (job->end >= 0 && (b->ids.n == begin || b->ids.id[b->ids.n - 1] != (uint32_t)job->end))
         sh_ids_put(&b->ids, (uint32_t)job->end);
+    if (job->documents)
+        sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
     b->documents++;
     return SH_OK;
 }

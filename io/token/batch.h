@@ -9,6 +9,7 @@ struct sh_batch_job {
     const struct sh_tokenizer *tokenizer;
     const char *field, *separator; /* as of struct sh_token_options */
     bool no_begin, replace_invalid;
+    bool documents; /* lengths are wanted */
     int64_t end; /* id that ends a document; -1: none */
 };
 

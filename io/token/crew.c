@@ -120,6 +120,8 @@ void sh_crew_stop(struct sh_crew *c)
     for (int64_t i = 0; i < c->slots; i++) {
         free(c->slot[i].batch.text.at);
         free(c->slot[i].batch.ids.id);
+        free(c->slot[i].batch.lengths.id);
+        free(c->slot[i].batch.mask.at);
         free(c->slot[i].batch.error);
     }
     pthread_cond_destroy(&c->given);
@@ -137,8 +139,9 @@ static void give_back(struct sh_crew *c)
         return;
     struct slot *s = &c->slot[(c->taken - 1) % c->slots];
     free(s->batch.error);
-    s->batch = (struct sh_batch){.text = s->batch.text, .ids = s->batch.ids};
-    s->batch.text.n = s->batch.ids.n = 0;
+    s->batch = (struct sh_batch){
+        .text = s->batch.text, .ids = s->batch.ids, .lengths = s->batch.lengths, .mask = s->batch.mask};
+    s->batch.text.n = s->batch.ids.n = s->batch.lengths.n = s->batch.mask.n = 0;
     s->state = EMPTY;
     c->taking = false;
 }

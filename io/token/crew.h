@@ -22,6 +22,8 @@ struct sh_batch {
     bool val;
     int64_t first;     /* line (jsonl) or byte (text) of the file that it begins with, from 0 */
     struct sh_ids ids; /* out */
+    struct sh_ids lengths; /* out: of its documents in ids, where they are wanted */
+    struct sh_text mask;   /* out: a byte an id, 1: it counts as a target; of kinds that say so */
     int64_t documents, empty;
     sh_rc rc;
     char *error; /* where rc is not SH_OK */

@@ -8,6 +8,7 @@
 #include "io/token/batch.h"
 #include "io/token/bin.h"
 #include "io/token/crew.h"
+#include "io/token/documents.h"
 #include "io/token/source.h"
 #include "src/base/mem.h"
 
@@ -21,6 +22,12 @@
 /* Text read at a time, and the least of a batch; the longest document or line; the most threads. */
 enum { PIECE_BYTES = 1 << 20, DOCUMENT_BYTES = 1 << 30, MOST_THREADS = 256 };
 
+/* A file that is written: one of both kinds, or none. */
+struct output {
+    struct sh_token_writer *tokens;
+    struct sh_document_writer *documents;
+};
+
 struct job {
     const struct sh_token_options *opt;
     struct sh_tokenizer *tokenizer;
@@ -33,7 +40,7 @@ struct job {
     size_t piece_bytes;
     int64_t document_bytes;
     struct sh_text rest;                 /* of the file: the begin of a document that has not ended */
-    struct sh_token_writer *train, *val; /* val NULL: none */
+    struct output train, val;
     struct sh_token_report report;
     struct sh_token_progress progress;
 };
@@ -134,10 +141,10 @@ static sh_rc check_bytes(const struct sh_token_options *opt)
                 "%s is jsonl, and the tokenizer byte has no token that ends a document; give another one with "
                 "--tokenizer, or --format text for the lines as they are",
                 opt->inputs[i]);
-    if (opt->separator || opt->end || opt->no_begin || opt->no_end || opt->replace_invalid)
+    if (opt->separator || opt->end || opt->no_begin || opt->no_end || opt->replace_invalid || opt->documents)
         return sh_fail(
             SH_E_USAGE,
-            "the tokenizer byte takes all bytes of a text as they are: no separator, begin, end or invalid text");
+            "the tokenizer byte takes all bytes of a text as they are: no documents, separator, begin, end or invalid text");
     return SH_OK;
 }
 
@@ -173,6 +180,7 @@ static sh_rc open_tokenizer(struct job *j)
                                      .separator = opt->separator,
                                      .no_begin = opt->no_begin,
                                      .replace_invalid = opt->replace_invalid,
+                                     .documents = opt->documents,
                                      .end = -1};
     return j->tokenizer->ops->whole ? find_end(j) : check_bytes(opt);
 }
@@ -339,12 +347,28 @@ static void name_batch(struct input *in, struct sh_batch *b)
 
 /* Writing. */
 
+static sh_rc open_output(const struct job *j, const char *path, struct output *out)
+{
+    int words = j->tokenizer->vocab_size;
+
+    if (j->batch.documents)
+        return sh_document_writer_open(path, words, j->tokenizer->hash, false, &out->documents);
+    return sh_token_writer_open(path, words, &out->tokens);
+}
+
+static sh_rc put_batch(struct output *out, const struct sh_batch *b)
+{
+    if (out->documents)
+        return sh_document_writer_put(out->documents, b->ids.id, NULL, b->ids.n, b->lengths.id, b->lengths.n);
+    return sh_token_writer_put(out->tokens, b->ids.id, b->ids.n);
+}
+
 /* Counts and reports after the write, so that progress never runs ahead of the file. */
 static sh_rc write_batch(struct job *j, const struct sh_batch *b)
 {
     /* In the order of the input, so the first failure of the text is the one reported. */
     SH_TRY(sh_crew_rc(b));
-    SH_TRY(sh_token_writer_put(b->val ? j->val : j->train, b->ids.id, b->ids.n));
+    SH_TRY(put_batch(b->val ? &j->val : &j->train, b));
     *(b->val ? &j->report.val_tokens : &j->report.tokens) += (int64_t)b->ids.n;
     j->report.documents += b->documents;
     j->report.empty += b->empty;
@@ -415,11 +439,20 @@ static int threads_of(const struct sh_token_options *opt)
 }
 
 /* A commit frees its writer also when it fails. */
-static sh_rc commit(struct sh_token_writer **w)
+static sh_rc commit(struct output *out)
 {
-    struct sh_token_writer *mine = *w;
-    *w = NULL;
-    return mine ? sh_token_writer_commit(mine) : SH_OK;
+    struct output mine = *out;
+
+    *out = (struct output){0};
+    if (mine.documents)
+        return sh_document_writer_commit(mine.documents);
+    return mine.tokens ? sh_token_writer_commit(mine.tokens) : SH_OK;
+}
+
+static void abandon(struct output *out)
+{
+    sh_token_writer_abandon(out->tokens);
+    sh_document_writer_abandon(out->documents);
 }
 
 /* Outputs are created last and get their names last: a mistake in an input leaves the old files as they were. */
@@ -435,9 +468,9 @@ static sh_rc run(struct job *j)
     SH_TRY(open_tokenizer(j));
     SH_TRY(look_at_inputs(j));
     SH_TRY(find_cut(j));
-    SH_TRY(sh_token_writer_open(opt->output, j->tokenizer->vocab_size, &j->train));
+    SH_TRY(open_output(j, opt->output, &j->train));
     if (opt->val_output)
-        SH_TRY(sh_token_writer_open(opt->val_output, j->tokenizer->vocab_size, &j->val));
+        SH_TRY(open_output(j, opt->val_output, &j->val));
     SH_TRY(sh_crew_start(&crew, &j->crew));
     SH_TRY(encode_all(j));
     /* Files of blank lines only: no token file is made. */
@@ -451,8 +484,8 @@ static sh_rc run(struct job *j)
 static void clean(struct job *j)
 {
     sh_crew_stop(j->crew);
-    sh_token_writer_abandon(j->train);
-    sh_token_writer_abandon(j->val);
+    abandon(&j->train);
+    abandon(&j->val);
     sh_tokenizer_close(j->tokenizer);
     free(j->input_bytes);
     free(j->rest.at);

@@ -20,7 +20,7 @@ struct sh_token_options {
     const char *tokenizer;     /* as of sh_tokenizer_open(); NULL: "byte" */
     const char *const *inputs; /* text files, taken one after the other */
     int n_inputs;
-    const char *output;     /* .bin file of tokens, written anew */
+    const char *output;     /* .bin file of tokens, or of documents, written anew */
     const char *val_output; /* NULL: no validation file */
     double val_fraction;    /* of the bytes, from the end; in (0, 1) when val_output is given */
     enum sh_token_format format;
@@ -28,6 +28,7 @@ struct sh_token_options {
     const char *separator;  /* of text: a line that is just this ends a document, and is no part of it; NULL: none */
     const char *end;        /* word that ends a document; NULL: the one that the model's folder names */
     bool no_begin, no_end;  /* leave out what stands in front of each document, behind it */
+    bool documents;         /* document files instead of token files */
     bool replace_invalid;   /* U+FFFD for what is not UTF-8, which is refused otherwise */
     int threads;            /* that encode; 0: as many as the process may use */
     size_t piece_bytes;     /* text read at a time, for tests; 0: 1 MiB */

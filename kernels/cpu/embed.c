@@ -19,6 +19,12 @@ static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
     return SH_OK;
 }
 
+/* Positions begin anew in each document. */
+static int64_t position(const int32_t *docs, int64_t n, int64_t T)
+{
+    return n % T - (docs ? docs[n] : 0);
+}
+
 /* x = wte row + wpe row, in pieces of the row. */
 static void add_rows(const struct sh_op_call *call, int64_t x_at, int64_t wte_at, int64_t wpe_at, int64_t C)
 {
@@ -37,7 +43,7 @@ static void add_rows(const struct sh_op_call *call, int64_t x_at, int64_t wte_at
 sh_rc sh_cpu_embed(const struct sh_op_call *call)
 {
     const struct sh_operand *wte = &call->in[1], *x = &call->out[0];
-    const int32_t *tokens = call->in[0].data;
+    const int32_t *tokens = call->in[0].data, *docs = call->in[3].data;
     int64_t rows = sh_cpu_elems(&call->in[0]), T = call->in[0].dim[1], C = wte->dim[1];
     size_t row_bytes = (size_t)(C * sh_dtype_bytes(wte->dtype));
 
@@ -45,7 +51,7 @@ sh_rc sh_cpu_embed(const struct sh_op_call *call)
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < rows; n++) {
         if (call->in[2].data)
-            add_rows(call, n * C, tokens[n] * C, n % T * C, C);
+            add_rows(call, n * C, tokens[n] * C, position(docs, n, T) * C, C);
         else
             memcpy(sh_cpu_at(x->data, x->dtype, n * C), sh_cpu_at(wte->data, wte->dtype, tokens[n] * C), row_bytes);
     }
@@ -92,7 +98,20 @@ static void token_gradients(const struct sh_op_call *call)
         token_columns(call, c, C - c < COLUMNS ? C - c : COLUMNS);
 }
 
-/* dwpe [T,C]: rows past T are cleared and get nothing. */
+/* All places of some columns, as token_columns(): with documents a position may stand anywhere. */
+static void position_columns(const struct sh_op_call *call, int64_t c, int64_t n_columns)
+{
+    const struct sh_operand *dx = &call->in[0];
+    const int32_t *docs = call->in[2].data;
+    int64_t T = dx->dim[1], C = dx->dim[2], rows = dx->dim[0] * T;
+    float *dwpe = call->out[1].data;
+
+    for (int64_t n = 0; n < rows; n++)
+        sh_cpu_block_add((struct sh_cpu_block){1, n_columns}, dwpe + position(docs, n, T) * C + c, C,
+                         sh_cpu_at(dx->data, dx->dtype, n * C + c), C, dx->dtype);
+}
+
+/* dwpe [P,C]: rows past T are cleared and get nothing. */
 static void position_gradients(const struct sh_op_call *call)
 {
     const struct sh_operand *dx = &call->in[0];
@@ -101,6 +120,12 @@ static void position_gradients(const struct sh_op_call *call)
 
     if (!sh_op_adds(call, 1))
         clear(dwpe, sh_cpu_elems(&call->out[1]));
+    if (call->in[2].data) {
+#pragma omp parallel for schedule(static)
+        for (int64_t c = 0; c < C; c += COLUMNS)
+            position_columns(call, c, C - c < COLUMNS ? C - c : COLUMNS);
+        return;
+    }
 #pragma omp parallel for schedule(static)
     for (int64_t t = 0; t < T; t++)
         for (int64_t b = 0; b < B; b++)

@@ -2,7 +2,8 @@
  * many read of wpe: 8 bytes an element in f32, 12 with wpe (bf16: half). Backward: dx read once for dwte and once for
  * dwpe, and all of dwte (4 V C bytes) written where it is overwritten, which is by far the most.
  *
- * dwte has a sum for each token over the places where it stands. Rows are sorted by token with a counting sort, rows
+ * dwte has a sum for each token over the places where it stands; where documents begin anew, so has dwpe for each
+ * position. Rows are sorted by token with a counting sort, rows
  * of one token in their own order, so that each sum has one order; atomics touch integers only, and what their order
  * leaves open is settled afterwards.
  *
@@ -18,7 +19,7 @@ namespace
 template <class T> struct embed {
     T *x;
     const T *wte, *wpe; /* wpe NULL: none */
-    const int32_t *tokens;
+    const int32_t *tokens, *docs; /* docs NULL: positions of the sequence */
     int64_t seq, V, C;
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
@@ -31,7 +32,7 @@ template <class T> struct embed {
         else
             sh_load(v, wte + token * C + c);
         if (wpe)
-            sh_load(p, wpe + row % seq * C + c);
+            sh_load(p, wpe + (row % seq - (docs ? docs[row] : 0)) * C + c);
         for (int k = 0; k < N; k++)
             v[k] += p[k];
         sh_store(x + i, v);
@@ -58,15 +59,20 @@ template <class T> struct positions {
     }
 };
 
-/* The rows in which each token stands: order[start[v]] up to order[start[v + 1]]. */
+/* The rows in which each token stands, or each position of a document: order[start[v]] up to order[start[v + 1]]. */
 struct buckets {
-    const int32_t *tokens;
-    int64_t rows, V;
+    const int32_t *tokens, *docs; /* docs: the key of a row is its position */
+    int64_t rows, V, seq;
     int32_t *start; /* [V+1] */
     int32_t *next;  /* [V]: how many there are, then where the next one goes */
     int32_t *loose; /* [rows]: by token, each token's rows as they came */
     int32_t *order; /* [rows]: by token and row */
     int32_t *total; /* [scan blocks]: rows of each block of tokens */
+
+    __device__ __forceinline__ int32_t key(int64_t row) const
+    {
+        return docs ? (int32_t)(row % seq) - docs[row] : tokens[row];
+    }
 };
 
 /* Counts of the last call are still there. */
@@ -83,7 +89,7 @@ struct count {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t row) const
     {
-        int32_t token = b.tokens[row];
+        int32_t token = b.key(row);
         if (token >= 0 && token < b.V)
             atomicAdd(&b.next[token], 1);
     }
@@ -95,7 +101,7 @@ struct scatter {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t row) const
     {
-        int32_t token = b.tokens[row];
+        int32_t token = b.key(row);
         if (token >= 0 && token < b.V)
             b.loose[atomicAdd(&b.next[token], 1)] = (int32_t)row;
     }
@@ -109,7 +115,7 @@ struct settle {
     {
         if (i >= b.start[b.V])
             return;
-        int32_t row = b.loose[i], begin = b.start[b.tokens[row]], end = b.start[b.tokens[row] + 1], place = begin;
+        int32_t row = b.loose[i], key = b.key(row), begin = b.start[key], end = b.start[key + 1], place = begin;
         for (int32_t j = begin; j < end; j++)
             place += b.loose[j] < row;
         b.order[place] = row;
@@ -253,12 +259,14 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
 }
 
 /* The call's scratch, cut; see sh_cuda_embed_bwd_ints(). */
-buckets buckets_of(const struct sh_op_call *call)
+buckets buckets_of(const struct sh_op_call *call, int out)
 {
     buckets b = {};
     b.tokens = sh_data<int32_t>(&call->in[1]);
+    b.docs = out == 1 ? sh_data<int32_t>(&call->in[2]) : NULL;
+    b.seq = call->in[1].dim[1];
     b.rows = sh_elems(&call->in[1]);
-    b.V = call->out[0].dim[0];
+    b.V = call->out[out].dim[0];
     b.next = static_cast<int32_t *>(call->work);
     b.start = b.next + b.V;
     b.loose = b.start + b.V + 1;
@@ -267,12 +275,13 @@ buckets buckets_of(const struct sh_op_call *call)
     return b;
 }
 
-template <class T> sh_rc token_gradients(const struct sh_op_call *call)
+/* dwte (out 0) by tokens, or dwpe (out 1) by positions of documents. */
+template <class T> sh_rc sorted_gradients(const struct sh_op_call *call, int out)
 {
     constexpr int N = SH_WIDTH<T>;
-    buckets b = buckets_of(call);
-    gather<T> g = {sh_data<float>(&call->out[0]), sh_data<T>(&call->in[0]), call->out[0].dim[1], sh_op_adds(call, 0),
-                   false};
+    buckets b = buckets_of(call, out);
+    gather<T> g = {sh_data<float>(&call->out[out]), sh_data<T>(&call->in[0]), call->out[out].dim[1],
+                   sh_op_adds(call, out), false};
     g.vectors = sh_aligned<N>(g.dx, g.C);
     dim3 grid(sh_blocks(sh_ceil_div(b.V, SUM_WARPS)), (unsigned)sh_ceil_div(g.C, 32 * N));
 
@@ -285,6 +294,9 @@ template <class T> sh_rc position_gradients(const struct sh_op_call *call)
 {
     constexpr int N = 4; /* 16 bytes of dwpe */
     const struct sh_operand *dx = &call->in[0], *dwpe = &call->out[1];
+
+    if (call->in[2].data)
+        return sorted_gradients<T>(call, 1);
     positions<T> f = {sh_data<float>(dwpe), sh_data<T>(dx), dx->dim[0], dx->dim[1], dx->dim[2], sh_op_adds(call, 1)};
 
     return sh_map<N>("position gradients", f, sh_elems(dwpe), sh_aligned<N>(f.dwpe, f.C) && sh_aligned<N>(f.dx, f.C),
@@ -300,7 +312,7 @@ extern "C" sh_rc sh_cuda_embed(const struct sh_op_call *call)
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
         embed<T> f = {sh_data<T>(x), sh_data<T>(wte), sh_data<T>(&call->in[2]), sh_data<int32_t>(tokens),
-                      tokens->dim[1], wte->dim[0], wte->dim[1]};
+                      sh_data<int32_t>(&call->in[3]), tokens->dim[1], wte->dim[0], wte->dim[1]};
         bool vectors = sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.wte, f.C) && sh_aligned<N>(f.wpe, f.C);
         return sh_map<N>("embed", f, sh_elems(x), vectors, call->queue);
     });
@@ -312,7 +324,7 @@ extern "C" sh_rc sh_cuda_embed_bwd(const struct sh_op_call *call)
     return sh_by_act(call->in[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         if (call->out[0].data)
-            SH_TRY(token_gradients<T>(call));
+            SH_TRY(sorted_gradients<T>(call, 0));
         return call->out[1].data ? position_gradients<T>(call) : SH_OK;
     });
 }

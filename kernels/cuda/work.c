@@ -8,12 +8,14 @@ static int64_t elems(const struct sh_operand *t)
     return sh_cuda_rows(t) * sh_cuda_last_dim(t);
 }
 
-/* Integers for sorting the tokens: places of one token are added in order. */
+/* Integers for sorting the tokens, or the positions of documents: places of one are added in order. One after the
+ * other, so that the larger decides. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
 {
-    if (call->out[0].ndim == 0)
-        return 0;
-    return sh_cuda_embed_bwd_ints(elems(&call->in[1]), call->out[0].dim[0]) * (int64_t)sizeof(int32_t);
+    int64_t words = call->out[0].ndim ? call->out[0].dim[0] : 0;
+    int64_t positions = call->out[1].ndim && call->in[2].ndim ? call->out[1].dim[0] : 0, most = words > positions ? words : positions;
+
+    return most ? sh_cuda_embed_bwd_ints(elems(&call->in[1]), most) * (int64_t)sizeof(int32_t) : 0;
 }
 
 /* Partial sums of dw, and of db and the bias where they are wanted. */

@@ -1,5 +1,12 @@
-/* Token embedding, with learned positions when wpe is there: x[b,t] = wte[tokens[b,t]] + wpe[t]. */
+/* Token embedding, with learned positions when wpe is there: x[b,t] = wte[tokens[b,t]] + wpe[t], with docs
+ * wpe[t - docs[b,t]]: positions begin anew in each document. */
 #include "kernels/ref/ref.h"
+
+/* Of place n of B * T. */
+static int64_t position(const struct sh_operand *docs, int64_t n, int64_t T)
+{
+    return n % T - (docs->data ? (int64_t)sh_ref_get(docs, n) : 0);
+}
 
 sh_rc sh_ref_embed(const struct sh_op_call *call)
 {
@@ -13,7 +20,7 @@ sh_rc sh_ref_embed(const struct sh_op_call *call)
                            "tokenizer?", (long long)token, (long long)V);
         for (int64_t c = 0; c < C; c++)
             sh_ref_set(x, n * C + c,
-                       sh_ref_get(wte, token * C + c) + (wpe->data ? sh_ref_get(wpe, n % T * C + c) : 0));
+                       sh_ref_get(wte, token * C + c) + (wpe->data ? sh_ref_get(wpe, position(&call->in[3], n, T) * C + c) : 0));
     }
     return SH_OK;
 }
@@ -34,17 +41,17 @@ static void token_gradients(const struct sh_op_call *call)
     }
 }
 
-/* dwpe[t] = sum of dx over the batch; positions past T had no part in x. */
+/* dwpe[p] = sum of dx over the places with position p; those past T had no part in x. */
 static void position_gradients(const struct sh_op_call *call)
 {
-    const struct sh_operand *dx = &call->in[0], *dwpe = &call->out[1];
-    int64_t B = dx->dim[0], T = dx->dim[1], C = dx->dim[2];
+    const struct sh_operand *dx = &call->in[0], *docs = &call->in[2], *dwpe = &call->out[1];
+    int64_t T = dx->dim[1], C = dx->dim[2], rows = dx->dim[0] * T;
 
     for (int64_t p = 0; p < dwpe->dim[0]; p++) {
         for (int64_t c = 0; c < C; c++) {
             double sum = 0;
-            for (int64_t b = 0; b < B && p < T; b++)
-                sum += sh_ref_get(dx, (b * T + p) * C + c);
+            for (int64_t n = 0; n < rows; n++)
+                sum += position(docs, n, T) == p ? sh_ref_get(dx, n * C + c) : 0;
             sh_ref_sum(call, 1, p * C + c, sum);
         }
     }

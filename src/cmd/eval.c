@@ -14,6 +14,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     SH_TRY(sh_cmd_config(args, checkpoint, cfg));
     if (!cfg->validation.dataset_path[0])
         return sh_fail(SH_E_USAGE, "sherd eval: which text? give --data FILE or validation.dataset_path");
+    SH_TRY(sh_feed_settle(cfg, cfg->validation.dataset_path));
     return sh_cmd_whole(cmd, args, "--sequences", 1, INT64_MAX, 0, sequences);
 }
 

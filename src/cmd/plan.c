@@ -235,6 +235,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     int level = 0;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
+    SH_TRY(sh_feed_settle(&l->cfg, l->cfg.training.dataset_path));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
     ranks = ranks_of(&l->cfg);
@@ -258,16 +259,16 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
 static void look_at_data(const struct sh_cmd_plan *l)
 {
     const char *path = l->cfg.training.dataset_path;
-    struct sh_data_options opt = sh_feed_options(&l->cfg, path, false);
+    struct sh_data_options opt;
     struct sh_data *d;
 
-    if (!path[0])
+    if (!path[0] && !l->cfg.data.mix[0])
         return;
-    if (sh_data_open(&opt, &d) != SH_OK) {
+    if (sh_feed_options(&l->cfg, path, false, &opt) != SH_OK || sh_data_open(&opt, &d) != SH_OK) {
         sh_error_clear();
         return;
     }
-    sh_feed_note_bytes(d, path, l->cfg.model.vocab_size);
+    sh_feed_note_bytes(d, path[0] ? path : l->cfg.data.mix, l->cfg.model.vocab_size);
     sh_data_close(d);
 }
 

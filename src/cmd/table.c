@@ -71,8 +71,8 @@ static const struct sh_cmd_option tokenize[] = {
      .help = "ends each document; default the eos_token_id of the tokenizer's folder"},
     {.name = "--no-bos", .help = "leave out what the tokenizer puts in front of each document"},
     {.name = "--no-eos", .help = "end documents with nothing"},
-    {.name = "--invalid", .value = "HOW",
-     .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
+    {.name = "--documents", .help = "write a file that knows its documents, for data.packing; default a stream of tokens"},
+    {.name = "--invalid", .value = "HOW", .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
     {.name = "--threads", .value = "N", .help = "threads that encode; default as many as there are cores"},
     {0},
 };

@@ -94,6 +94,7 @@ static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *
     opt->end = sh_cmd_option(cmd, args, "--eos");
     opt->no_begin = sh_cmd_option(cmd, args, "--no-bos") != NULL;
     opt->no_end = sh_cmd_option(cmd, args, "--no-eos") != NULL;
+    opt->documents = sh_cmd_option(cmd, args, "--documents") != NULL;
     return SH_OK;
 }
 

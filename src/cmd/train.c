@@ -1,5 +1,6 @@
 #include "src/cmd/cmd.h"
 
+#include "src/run/feed.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 /* Before the job allocates anything: the most frequent mistakes of a first run. */
 static sh_rc wants_data(const struct sh_config *cfg)
 {
-    if (!cfg->training.dataset_path[0])
+    if (!cfg->training.dataset_path[0] && !cfg->data.mix[0])
         return sh_fail(SH_E_USAGE, "training.dataset_path is not set; `sherd tokenize` makes a token file");
     if (cfg->validation.enable && !cfg->validation.dataset_path[0])
         return sh_fail(SH_E_USAGE, "validation.enable=true, but validation.dataset_path is not set");
@@ -19,7 +20,10 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
 {
     SH_TRY(sh_cmd_config(args, NULL, cfg));
     *print_only = sh_cmd_option(cmd, args, "--print-config") != NULL;
-    return *print_only ? SH_OK : wants_data(cfg);
+    if (*print_only)
+        return SH_OK;
+    SH_TRY(wants_data(cfg));
+    return sh_feed_settle(cfg, cfg->training.dataset_path);
 }
 
 /* Every rank has the same text; rank 0 prints it. */

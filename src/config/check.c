@@ -95,6 +95,8 @@ static sh_rc check_documents(struct sh_config_state *state)
     if (c->data.document_separator >= c->model.vocab_size)
         return sh_config_refuse(state, "data.document_separator", "%d is outside the vocabulary of %d tokens",
                                 c->data.document_separator, c->model.vocab_size);
+    if (c->data.mix[0] && c->training.dataset_path[0])
+        return sh_config_refuse(state, "data.mix", "training.dataset_path is given as well; leave one of them out");
     /* Without it documents cannot be told apart. */
     if (c->data.document_mask && c->data.document_separator < 0)
         return sh_config_refuse(state, "data.document_mask",

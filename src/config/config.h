@@ -56,6 +56,9 @@ struct sh_config {
         bool shuffle;
         bool document_mask;      /* attention does not cross document boundaries */
         int document_separator;  /* token id that ends a document; -1: none */
+        int packing;             /* enum sh_cfg_packing: auto (bfd where files have documents) | bfd | none | concat */
+        char mix[SH_CONFIG_PATH_MAX]; /* "file=weight,file=weight" instead of training.dataset_path; "": none */
+        int excess_length_strategy; /* enum sh_cfg_excess: raise | truncate | drop | split */
     } data;
     struct {
         int sharding_strategy;   /* enum sh_cfg_strategy */

@@ -70,6 +70,17 @@ static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_R
 static words token_words = {
     {"auto", SH_TOKEN_AUTO}, {"uint16", SH_TOKEN_UINT16}, {"uint32", SH_TOKEN_UINT32}, {NULL, 0}};
 static words mask_words = {{"auto", SH_MASK_AUTO}, {"off", SH_MASK_OFF}, {"must", SH_MASK_MUST}, {NULL, 0}};
+static words packing_words = {{"auto", SH_PACKING_AUTO},
+                              {"bfd", SH_PACKING_BFD},
+                              {"none", SH_PACKING_NONE},
+                              {"concat", SH_PACKING_CONCAT},
+                              {NULL, 0}};
+/* Words of axolotl. */
+static words excess_words = {{"raise", SH_EXCESS_RAISE},
+                             {"truncate", SH_EXCESS_TRUNCATE},
+                             {"drop", SH_EXCESS_DROP},
+                             {"split", SH_EXCESS_SPLIT},
+                             {NULL, 0}};
 /* Names of PyTorch; what each strategy keeps is in src/plan/request.c. */
 static words strategy_words = {
     {"no_shard", SH_NO_SHARD},
@@ -273,6 +284,18 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Attention does not cross document boundaries; requires document_separator."},
     {KEY(data, document_separator), .min = -1, .max = MANY_ELEMS, .unit = "token id", .def = "-1",
      .help = "Token that ends a document; -1: none."},
+    {KEY(data, packing), WORDS(packing_words), .def = "auto",
+     .help = "How sequences are made of document files (`sherd tokenize --documents`). bfd: several documents a sequence, "
+             "by best fit; attention and positions begin anew in each. none: one document a sequence. concat: the tokens of "
+             "all documents as one stream, as of token files. auto: bfd if the (first) file of training.dataset_path is a "
+             "document file, else concat."},
+    {KEY(data, mix), .pairs = true, .files = true, .def = "",
+     .help = "Several sets instead of training.dataset_path, with weights of any sum: FILE=WEIGHT,FILE=WEIGHT, or a mapping. "
+             "Of each 4096 sequences as many are from a set as its weight says, in an order from debug.seed. Each set has "
+             "epochs of its own. FILE may be a pattern."},
+    {KEY(data, excess_length_strategy), WORDS(excess_words), .def = "raise",
+     .help = "What becomes of a document of more than training.seq_len + 1 tokens with bfd and none. raise: refuse the set; "
+             "truncate: its beginning; drop: nothing; split: sequences of its own, and the end as a document."},
 
     {KEY(parallelism, sharding_strategy), WORDS(strategy_words), .def = "full_shard",
      .help = "What is sharded. no_shard: nothing (DDP); shard_optim: optimizer state (ZeRO-1); shard_grad_op: also "

@@ -24,6 +24,7 @@ struct sh_config_key {
     const struct sh_config_word *words; /* (optional) accepted in place of a number */
     bool only_words;                    /* no number is */
     bool pairs;                         /* text of the form "name=value,name=value"; in a file a mapping too */
+    bool files;                         /* with pairs: the names are those of files */
     bool sizes;                         /* bytes: numbers may end in KiB, MiB, GiB ... */
     double min, max;                    /* of numbers, both allowed; not for uint64 */
     const char *unit;                   /* (optional) of numbers */

@@ -5,7 +5,7 @@
 
 #include "src/config/keys.h"
 
-/* What every MPI library takes as an info object. */
+/* What every MPI library takes as an info object; names of files may be as long as values. */
 enum { SH_CONFIG_PAIR_NAME_MAX = 35, SH_CONFIG_PAIR_VALUE_MAX = 255, SH_CONFIG_PAIRS_MAX = 1024 };
 
 /* Add one pair to the text. Errors: SH_E_USAGE: a name or value that the form cannot hold, a name that is there. */

@@ -44,5 +44,7 @@ enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };
 enum sh_cfg_comm { SH_COMM_AUTO, SH_COMM_MPI, SH_COMM_NCCL };
 enum sh_cfg_token_type { SH_TOKEN_AUTO, SH_TOKEN_UINT16, SH_TOKEN_UINT32 };
 enum sh_cfg_masks { SH_MASK_AUTO, SH_MASK_OFF, SH_MASK_MUST };
+enum sh_cfg_packing { SH_PACKING_AUTO, SH_PACKING_BFD, SH_PACKING_NONE, SH_PACKING_CONCAT };
+enum sh_cfg_excess { SH_EXCESS_RAISE, SH_EXCESS_TRUNCATE, SH_EXCESS_DROP, SH_EXCESS_SPLIT };
 
 #endif

@@ -2,6 +2,7 @@
  * only, or a copy that was cut short on one, would train on other data there without a sign. */
 #include "src/doctor/doctor.h"
 
+#include "io/data/mix.h"
 #include "io/file/file.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
@@ -61,12 +62,28 @@ static sh_rc add_pattern(const char *pattern, uint64_t *hash, double *files)
     return rc;
 }
 
+/* Sets of data.mix, a pattern each. */
+static sh_rc add_mix(const char *text, uint64_t *hash, double *files)
+{
+    struct sh_mix mix;
+    sh_rc rc = SH_OK;
+
+    if (!text[0])
+        return SH_OK;
+    SH_TRY(sh_mix_parse(text, &mix));
+    for (int i = 0; i < mix.n && rc == SH_OK; i++)
+        rc = add_pattern(mix.path[i], hash, files);
+    sh_mix_free(&mix);
+    return rc;
+}
+
 /* One rank of each node looks: the others have the same file systems. */
 static sh_rc look(const struct sh_doctor *d, uint64_t *hash, double *files)
 {
     if (!sh_doctor_leads(d))
         return SH_OK;
     SH_TRY(add_pattern(d->cfg->training.dataset_path, hash, files));
+    SH_TRY(add_mix(d->cfg->data.mix, hash, files));
     return d->cfg->validation.enable ? add_pattern(d->cfg->validation.dataset_path, hash, files) : SH_OK;
 }
 

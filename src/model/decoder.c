@@ -228,7 +228,7 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
-    struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE},
+    struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE, .anew = b->anew},
                         .m = m,
                         .f = sh_family_of(m->family),
                         .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim,

@@ -13,6 +13,7 @@ enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS };
 struct sh_model_batch {
     int batch, seq;           /* sequences and tokens of one micro-step of one rank */
     bool docs;                /* attention stays inside documents */
+    bool anew;                /* with docs: positions begin anew in each; else they are those of the sequence */
     bool any_order;           /* its backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, or the logits of one position */
     int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */

@@ -151,6 +151,7 @@ static void embed_rule(struct grad *g)
             continue;
         op.in[0] = dx;
         op.in[1] = g->fwd.in[0];
+        op.in[2] = table ? g->fwd.in[3] : SH_NONE;
         to_param(g, &op, table, g->fwd.in[1 + table]);
         sh_program_add_op(g->p, &op);
     }
@@ -212,6 +213,7 @@ static void rope_rule(struct grad *g)
     op.attr.attn.inverse = !g->fwd.attr.attn.inverse;
     op.in[0] = upstream(g, 0);
     op.in[1] = g->fwd.in[1];
+    op.in[2] = g->fwd.in[2];
     op.out[0] = fresh(g, g->fwd.in[0]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);

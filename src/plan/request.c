@@ -263,6 +263,12 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
+/* Sequences are rows of documents. What "auto" stands for has been settled by the files (src/run/feed.h), or there are none. */
+static bool packs(const struct sh_config *cfg)
+{
+    return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE;
+}
+
 /* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
  * limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -280,7 +286,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .model = cfg->model,
         .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
                   .seq = cfg->training.seq_len,
-                  .docs = cfg->data.document_mask && !generate,
+                  .docs = (cfg->data.document_mask || packs(cfg)) && !generate,
+                  .anew = packs(cfg) && !generate,
                   .any_order = gpu && !cfg->training.deterministic,
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),

@@ -134,6 +134,7 @@ int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
     op.in[0] = e->p->tokens;
     op.in[1] = wte;
     op.in[2] = wpe;
+    op.in[3] = e->anew && wpe != SH_NONE ? e->p->docs : SH_NONE;
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, tensor(e, wte)->dim[1]), "embedded");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
@@ -242,6 +243,7 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     set_heads(&op, h);
     op.in[0] = view3(e, qkv);
     op.in[1] = table;
+    op.in[2] = e->anew ? e->p->docs : SH_NONE;
     op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "rotated");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);

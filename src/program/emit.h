@@ -12,6 +12,7 @@ struct sh_emit {
     struct sh_program *p;
     int batch, seq;  /* B and T of one micro-step of one rank */
     int block;       /* transformer block being emitted, SH_NONE outside */
+    bool anew;       /* with docs: positions begin anew in each */
 };
 
 /* Parameters declared from here on belong to a new unit of this name. */

@@ -13,7 +13,7 @@
 static const char *const free_keys[] = {
     "job.",           "mesh.ranks",
     "mesh.replicate", "training.global_batch_size",
-    "training.steps", "training.dataset_path",
+    "training.steps", "training.dataset_path", "data.mix",
     "optimizer.",     "lr_scheduler.",
     "checkpoint.",    "validation.",
     "metrics.",       "profiling.",

@@ -49,6 +49,8 @@ const char *sh_changes_data(const struct sh_config *before, const struct sh_conf
                             int64_t windows, char out[SH_CHANGES_TEXT])
 {
     const bool same = strcmp(before->training.dataset_path, now->training.dataset_path) == 0 &&
+                      strcmp(before->data.mix, now->data.mix) == 0 && before->data.packing == now->data.packing &&
+                      before->data.excess_length_strategy == now->data.excess_length_strategy &&
                       before->training.seq_len == now->training.seq_len &&
                       before->data.token_type == now->data.token_type && before->data.shuffle == now->data.shuffle &&
                       before->debug.seed == now->debug.seed;

@@ -1,21 +1,65 @@
+#include "io/data/mix.h"
+#include "src/base/file.h"
+#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
+#include <unistd.h>
+
+enum { MOST_TOKENIZER = 256 << 20 };
+
+/* Of the model's folder; 0: it has none. Document files say which tokenizer made them. */
+static sh_rc hash_tokenizer(const char *folder, uint64_t *hash)
+{
+    char *path = sh_path_join(folder, "tokenizer.json"), *text;
+    size_t bytes;
+    sh_rc rc = SH_OK;
+
+    *hash = 0;
+    if (access(path, F_OK) == 0)
+        rc = sh_read_file(path, MOST_TOKENIZER, &text, &bytes);
+    if (access(path, F_OK) == 0 && rc == SH_OK) {
+        *hash = sh_hash64(text, bytes);
+        free(text);
+    }
+    free(path);
+    return rc;
+}
 
 /* One place that turns keys into options, shared by training, validation and `sherd plan`. */
-struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle)
+sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt)
 {
-    return (struct sh_data_options){.path = path,
+    *opt = (struct sh_data_options){.path = path,
                                     .seq_len = cfg->training.seq_len,
                                     .vocab_size = cfg->model.vocab_size,
                                     .type = cfg->data.token_type,
                                     .masks = cfg->data.target_mask,
                                     .shuffle = shuffle,
                                     .seed = cfg->debug.seed,
-                                    .document_separator = cfg->data.document_separator};
+                                    .document_separator = cfg->data.document_separator,
+                                    .packing = cfg->data.packing,
+                                    .excess = cfg->data.excess_length_strategy,
+                                    .mix = path[0] ? NULL : cfg->data.mix};
+    /* Token files do not say it, so that the file is not read for them. */
+    if (!cfg->hf.assets_path[0] || (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT))
+        return SH_OK;
+    return hash_tokenizer(cfg->hf.assets_path, &opt->tokenizer);
+}
+
+/* By the first set of a mix, which all others must be like. */
+sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
+{
+    struct sh_mix mix = {0};
+
+    if (!path[0] && cfg->data.mix[0])
+        SH_TRY(sh_mix_parse(cfg->data.mix, &mix));
+    if (cfg->data.packing == SH_PACKING_AUTO)
+        cfg->data.packing = (int)sh_data_packing_of(mix.n ? mix.path[0] : path);
+    sh_mix_free(&mix);
+    return SH_OK;
 }
 
 /* A file of bytes read by a model with a large vocabulary trains, but most rows of its embedding never move. Told once,
@@ -37,11 +81,12 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
 /* Buffers hold one micro-step: tokens, targets and, with a document mask, documents, all [sequences][seq_len]. */
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f)
 {
-    struct sh_data_options opt = sh_feed_options(&r->cfg, path, shuffle);
+    struct sh_data_options opt;
     int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len);
 
     *f = (struct sh_feed){.sequences = sequences, .with_docs = r->p->docs != SH_NONE};
+    SH_TRY(sh_feed_options(&r->cfg, path, shuffle, &opt));
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
     f->targets = sh_calloc(n, sizeof *f->targets);

@@ -16,8 +16,11 @@ struct sh_feed {
 };
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f);
 void sh_feed_close(struct sh_feed *f);
-/* How the data set of a path is opened. */
-struct sh_data_options sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle);
+/* How the data set of a path is opened; "" is data.mix. Errors: SH_E_DATA: the model's tokenizer.json cannot be read. */
+sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt);
+/* What data.packing=auto stands for with the files of a path, or of data.mix with "": the program depends on it. To be
+ * asked before a program is planned. Errors: SH_E_USAGE: data.mix cannot be read. */
+sh_rc sh_feed_settle(struct sh_config *cfg, const char *path);
 /* A note on standard error where a large vocabulary meets ids that are all bytes: tokens of another tokenizer than the
  * model's, most likely. Looks at a few windows. Local. */
 void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size);

@@ -131,7 +131,8 @@ static void micro_steps(struct sh_train *t)
         sh_tree_add(&losses, loss);
     }
     if (t->read_targets != t->own_targets)
-        sh_stop(sh_fail(SH_E_DATA, "the masks of %s changed while they were read", r->cfg.training.dataset_path));
+        sh_stop(sh_fail(SH_E_DATA, "the masks of %s changed while they were read",
+                        r->cfg.training.dataset_path[0] ? r->cfg.training.dataset_path : r->cfg.data.mix));
     if (!r->p->tree_sums)
         return;
     loss = sh_tree_total(&losses);

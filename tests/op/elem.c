@@ -140,13 +140,25 @@ static void add_tokens(struct optest *t, int i, int64_t V, int64_t B, int64_t T,
             optest_set(&t->call.in[i], k, (double)(V / 3));
 }
 
-static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool tokens, bool positions)
+/* Documents of random lengths: the first position of each place's. */
+static void add_docs(struct optest *t, int i, int64_t B, int64_t T)
+{
+    optest_in_ints(t, i, 0, 1, DIMS(B, T));
+    for (int64_t k = 0, first = 0; k < B * T; k++) {
+        first = k % T == 0 || optest_int(0, 4) == 0 ? k % T : first;
+        optest_set(&t->call.in[i], k, (double)first);
+    }
+}
+
+static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool tokens, bool positions, bool docs)
 {
     int64_t B = s[0], T = s[1], C = s[2], V = s[3];
     struct optest t;
     optest_begin(&t, SH_OP_EMBED_BWD);
     optest_in(&t, 0, act, DIMS(B, T, C));
     add_tokens(&t, 1, V, B, T, (int)s[4]);
+    if (docs)
+        add_docs(&t, 2, B, T);
     if (tokens)
         optest_out(&t, 0, SH_F32, DIMS(V, C));
     if (positions)
@@ -154,10 +166,10 @@ static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool 
     for (int o = 0; o < 2 && add; o++)
         if (t.call.out[o].data)
             optest_add_to(&t, o);
-    elem_check(&t, TERMS((double)(B * T), (double)B));
+    elem_check(&t, TERMS((double)(B * T), (double)(docs ? B * T : B)));
 }
 
-static void check_embed(enum sh_dtype act, const int64_t *s, bool positions)
+static void check_embed(enum sh_dtype act, const int64_t *s, bool positions, bool docs)
 {
     int64_t B = s[0], T = s[1], C = s[2], V = s[3];
     struct optest t;
@@ -166,6 +178,8 @@ static void check_embed(enum sh_dtype act, const int64_t *s, bool positions)
     optest_in(&t, 1, act, DIMS(V, C));
     if (positions)
         optest_in(&t, 2, act, DIMS(T + 2, C));
+    if (docs)
+        add_docs(&t, 3, B, T);
     optest_out(&t, 0, act, DIMS(B, T, C));
     elem_check(&t, TERMS(4));
 }
@@ -181,16 +195,18 @@ void elem_embed(void **state)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int a = 0; a < ACTS; a++) {
             for (int on = 0; on < 2; on++) {
-                check_embed(acts[a], shapes[s], on);
-                check_embed_bwd(acts[a], shapes[s], on, true, true);
+                check_embed(acts[a], shapes[s], on, false);
+                check_embed_bwd(acts[a], shapes[s], on, true, true, false);
+                check_embed_bwd(acts[a], shapes[s], on, on, true, true);
             }
-            check_embed_bwd(acts[a], shapes[s], false, true, false);
-            check_embed_bwd(acts[a], shapes[s], true, false, true);
+            check_embed(acts[a], shapes[s], true, true);
+            check_embed_bwd(acts[a], shapes[s], false, true, false, false);
+            check_embed_bwd(acts[a], shapes[s], true, false, true, false);
         }
     }
 }
 
-static void check_rope(enum sh_dtype act, const int *s, bool inverse)
+static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs)
 {
     int64_t B = s[0], T = s[1], D = s[4], row = (s[2] + 2 * s[3]) * D;
     struct optest t;
@@ -201,6 +217,8 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse)
     t.attr.attn.inverse = inverse;
     optest_in(&t, 0, act, DIMS(B, T, row));
     optest_in(&t, 1, SH_F32, DIMS(T, D));
+    if (docs)
+        add_docs(&t, 2, B, T);
     optest_out(&t, 0, act, DIMS(B, T, row));
     elem_check(&t, TERMS(16));
 }
@@ -215,7 +233,8 @@ void elem_rope(void **state)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int a = 0; a < ACTS; a++)
             for (int inverse = 0; inverse < 2; inverse++)
-                check_rope(acts[a], shapes[s], inverse);
+                for (int docs = 0; docs < 2; docs++)
+                    check_rope(acts[a], shapes[s], inverse, docs);
 }
 
 /* Angles reach hundreds; cos and sin of them are computed in double, so that one rounding to f32 is all. */

@@ -151,10 +151,10 @@ static void linear(void **state)
     check_linear(true);
 }
 
-/* Embedding: the tables' gradients; token 0 stands twice at least, one token never. */
-static void embed(void **state)
+/* Embedding: the tables' gradients; token 0 stands twice at least, one token never. With documents: one of two tokens,
+ * then one of one, in the second row. */
+static void check_embed(bool docs)
 {
-    (void)state;
     enum { B = 2, T = 3, V = 5, P = 4, C = 3 };
     struct optest f, b;
     optest_seed(3);
@@ -164,9 +164,15 @@ static void embed(void **state)
     optest_set(&f.call.in[0], 4, 0);
     optest_in(&f, 1, SH_F64, DIMS(V, C));
     optest_in(&f, 2, SH_F64, DIMS(P, C));
+    if (docs) {
+        optest_in_ints(&f, 3, 0, 1, DIMS(B, T));
+        optest_set(&f.call.in[3], 5, 2);
+    }
     optest_out(&f, 0, SH_F64, DIMS(B, T, C));
     optest_in(&b, 0, SH_F64, DIMS(B, T, C));
     give(&b, 1, &f.call.in[0]);
+    if (docs)
+        give(&b, 2, &f.call.in[3]);
     optest_out(&b, 0, SH_F64, DIMS(V, C));
     optest_out(&b, 1, SH_F64, DIMS(P, C));
     optest_run(&b, &sh_kernels_ref, 1);
@@ -175,6 +181,13 @@ static void embed(void **state)
     check_gradient(&f, g, 1, &b.call.out[0]);
     check_gradient(&f, g, 2, &b.call.out[1]);
     pair_end(&f, &b);
+}
+
+static void embed(void **state)
+{
+    (void)state;
+    check_embed(false);
+    check_embed(true);
 }
 
 static void embed_refuses(void **state)

@@ -129,6 +129,37 @@ static void documents(void **state)
     run_piece = 0;
 }
 
+/* As a file of documents: the same ids, and where each begins. */
+static void document_files(void **state)
+{
+    static const int64_t offsets[] = {0, 3, 7, 10};
+    struct sh_token_report report;
+    struct sh_tokenizer *t;
+    const struct sh_document_header *h;
+    char *data;
+    size_t bytes;
+
+    (void)state;
+    static const char text[] = "{\"text\":\"ab\"}\n{\"text\":\"abc\"}\n{\"text\":\"c\"}\n";
+    write_input("a.jsonl", text, strlen(text));
+    assert_int_equal(run((struct sh_token_options){.documents = true}, &report), SH_OK);
+    assert_int_equal(report.documents, 3);
+    assert_int_equal(sh_read_file(out_path, 1 << 20, &data, &bytes), SH_OK);
+    h = (const void *)data;
+    assert_int_equal(h->magic, SH_DOCUMENT_MAGIC);
+    assert_int_equal(h->tokens, 10);
+    assert_int_equal(h->documents, 3);
+    assert_int_equal(h->vocab_size, 7);
+    assert_int_equal(bytes, h->offsets_at + 32);
+    assert_memory_equal(data + h->offsets_at, offsets, sizeof offsets);
+    assert_int_equal(sh_tokenizer_open(model_path, &t), SH_OK);
+    assert_true(t->hash != 0 && h->tokenizer == t->hash);
+    sh_tokenizer_close(t);
+    free(data);
+    assert_int_equal(run((struct sh_token_options){.documents = true, .tokenizer = "byte", .format = SH_FORMAT_TEXT}, &report),
+                     SH_E_USAGE);
+}
+
 /* Random documents, as jsonl and as text. */
 static char *make_lines(int n, size_t *bytes)
 {
@@ -383,6 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents),
+        cmocka_unit_test(document_files),
         cmocka_unit_test(same_bytes_for_any_threads_and_pieces),
         cmocka_unit_test(validation_is_cut_at_a_line),
 #ifdef HAVE_ZLIB

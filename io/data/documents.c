@@ -1,0 +1,201 @@
+/* A document file trusts nothing: its header is compared with the length of the file, offsets are compared with each
+ * other and with the number of tokens each time they are read, and ids with the vocabulary (files.c). */
+#include "io/data/documents.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Sizes of 2^60 cannot be multiplied by 8 and added. */
+static const int64_t most = INT64_C(1) << 56;
+
+struct section {
+    const char *name;
+    int64_t at, bytes;
+};
+
+/* A header of zeros behind the fields leaves room for later versions; this one does not read them. */
+static sh_rc check_fields(const char *path, const struct sh_document_header *h)
+{
+    const struct {
+        bool wrong;
+        const char *field;
+        long long value;
+    } checks[] = {
+        {h->version != SH_DOCUMENT_VERSION, "version", h->version},
+        {h->token_bytes != 2 && h->token_bytes != 4, "bytes of a token", h->token_bytes},
+        {(h->flags & ~SH_DOCUMENT_MASK) != 0, "flags", h->flags},
+        {h->tokens < 0 || h->tokens > most, "number of tokens", (long long)h->tokens},
+        {h->documents < 0 || h->documents > most, "number of documents", (long long)h->documents},
+        {h->vocab_size < 1, "vocabulary", h->vocab_size},
+        {h->zero != 0, "last field", h->zero},
+        {(h->flags & SH_DOCUMENT_MASK) == 0 && h->mask_at != 0, "place of the mask", (long long)h->mask_at},
+    };
+
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
+        if (checks[i].wrong)
+            return sh_fail(SH_E_DATA, "%s: document file: its %s is %lld, which this version does not know; make it again",
+                           path, checks[i].field, checks[i].value);
+    return SH_OK;
+}
+
+/* An empty section goes before the one that begins where it does. */
+static int by_place(const void *a, const void *b)
+{
+    const struct section *x = a, *y = b;
+    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* Sections one behind the other, the last one up to the end: no overlap, and no copy that was cut short. */
+static sh_rc check_sections(const char *path, const struct sh_document_header *h, int64_t bytes)
+{
+    struct section s[] = {
+        {"offsets", h->offsets_at, (h->documents + 1) * (int64_t)sizeof(int64_t)},
+        {"tokens", h->tokens_at, h->tokens * h->token_bytes},
+        {"mask", h->mask_at, (h->tokens + 7) / 8},
+    };
+    int n = h->flags & SH_DOCUMENT_MASK ? 3 : 2;
+    int64_t end = SH_TOKEN_HEADER_BYTES;
+
+    qsort(s, (size_t)n, sizeof *s, by_place);
+    for (int i = 0; i < n; i++) {
+        if (s[i].at < end || s[i].at % SH_DOCUMENT_ALIGN || s[i].at > bytes || s[i].bytes > bytes - s[i].at)
+            return sh_fail(SH_E_DATA, "%s: document file: its %s are %lld bytes at byte %lld, and the file has %lld; copy it again",
+                           path, s[i].name, (long long)s[i].bytes, (long long)s[i].at, (long long)bytes);
+        end = s[i].at + s[i].bytes;
+    }
+    if (end != bytes)
+        return sh_fail(SH_E_DATA, "%s: document file: its header says %lld bytes, and it has %lld; copy it again", path,
+                       (long long)end, (long long)bytes);
+    return SH_OK;
+}
+
+sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct sh_document_header *h, int64_t bytes,
+                        int vocab_size, uint64_t tokenizer)
+{
+    SH_TRY(check_fields(path, h));
+    SH_TRY(check_sections(path, h, bytes));
+    if (h->vocab_size > vocab_size)
+        return sh_fail(SH_E_DATA,
+                       "%s was made with a tokenizer of %d words, but model.vocab_size is %d; tokenize with the model's own",
+                       path, h->vocab_size, vocab_size);
+    if (h->tokenizer && tokenizer && h->tokenizer != tokenizer)
+        return sh_fail(SH_E_DATA,
+                       "%s was made with another tokenizer.json (hash %016llx) than the model's (%016llx); tokenize the "
+                       "text again with that one",
+                       path, (unsigned long long)h->tokenizer, (unsigned long long)tokenizer);
+    f->token_bytes = h->token_bytes;
+    f->offset = h->tokens_at;
+    f->tokens = h->tokens;
+    f->has_documents = true;
+    f->documents = h->documents;
+    f->offsets_at = h->offsets_at;
+    f->mask_at = h->mask_at;
+    return SH_OK;
+}
+
+/* Offsets of documents [first, first + n] of one file. */
+static sh_rc read_offsets(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int64_t n,
+                          int64_t *offsets)
+{
+    SH_TRY(sh_handles_read(set->handles, f->handle, offsets, (n + 1) * 8, f->offsets_at + first * 8));
+    for (int64_t i = 0; i <= n; i++) {
+        int64_t least = i ? offsets[i - 1] : 0, d = first + i;
+        bool wrong = offsets[i] < least || offsets[i] > f->tokens || (d == 0 && offsets[i] != 0) ||
+                     (d == f->documents && offsets[i] != f->tokens);
+        if (wrong)
+            return sh_fail(SH_E_DATA, "%s: offset %lld is %lld, which does not fit the one before it and its %lld tokens; "
+                           "make it again", sh_handles_path(set->handles, f->handle), (long long)d,
+                           (long long)offsets[i], (long long)f->tokens);
+    }
+    return SH_OK;
+}
+
+/* The file that a document of the set is in: the last that begins at or before it and has one. */
+static const struct sh_data_file *file_of(const struct sh_data_files *set, int64_t document)
+{
+    int low = 0, high = set->n;
+
+    while (high - low > 1) {
+        int mid = low + (high - low) / 2;
+        if (set->file[mid].first_document <= document)
+            low = mid;
+        else
+            high = mid;
+    }
+    return &set->file[low];
+}
+
+/* One file after the other. */
+sh_rc sh_documents_lengths(const struct sh_data_files *set, int64_t first, int64_t n, int64_t *tokens)
+{
+    int64_t *offsets = sh_calloc((size_t)n + 1, sizeof *offsets);
+    sh_rc rc = SH_OK;
+
+    while (n > 0 && rc == SH_OK) {
+        const struct sh_data_file *f = file_of(set, first);
+        int64_t at = first - f->first_document, some = f->documents - at < n ? f->documents - at : n;
+        rc = read_offsets(set, f, at, some, offsets);
+        for (int64_t i = 0; i < some && rc == SH_OK; i++)
+            tokens[i] = offsets[i + 1] - offsets[i];
+        first += some;
+        tokens += some;
+        n -= some;
+    }
+    free(offsets);
+    return rc;
+}
+
+/* Where a piece begins in its file, in tokens. */
+static sh_rc find_piece(const struct sh_data_files *set, const struct sh_piece *piece, const struct sh_data_file **f,
+                        int64_t *at)
+{
+    int64_t offsets[2];
+
+    *f = file_of(set, piece->document);
+    SH_TRY(read_offsets(set, *f, piece->document - (*f)->first_document, 1, offsets));
+    *at = offsets[0] + piece->begin;
+    if (offsets[1] - *at <= piece->places)
+        return sh_fail(SH_E_DATA, "%s: document %lld has become shorter since the run began",
+                       sh_handles_path(set->handles, (*f)->handle), (long long)piece->document);
+    return SH_OK;
+}
+
+sh_rc sh_documents_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids)
+{
+    const struct sh_data_file *f;
+    int64_t at;
+
+    SH_TRY(find_piece(set, piece, &f, &at));
+    return sh_data_files_ids(set, f, at, piece->places + 1, ids);
+}
+
+/* A token's bit says whether it counts as a target, so the piece's first one has none here. */
+sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask)
+{
+    const struct sh_data_file *f;
+    int64_t at;
+
+    SH_TRY(find_piece(set, piece, &f, &at));
+    return sh_documents_bits(set, f, at + 1, piece->places, mask);
+}
+
+/* In steps, so that a long piece needs no memory of its own. */
+sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
+                        unsigned char *mask)
+{
+    unsigned char bytes[1024];
+
+    while (n > 0) {
+        int64_t byte = first / 8;
+        int skip = (int)(first % 8), room = (int)sizeof bytes * 8 - skip, some = n < room ? n : room;
+        SH_TRY(sh_handles_read(set->handles, f->handle, bytes, (skip + some + 7) / 8, f->mask_at + byte));
+        for (int i = 0; i < some; i++)
+            mask[i] = bytes[(skip + i) / 8] >> (skip + i) % 8 & 1;
+        first += some;
+        mask += some;
+        n -= some;
+    }
+    return SH_OK;
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Documents in rows, and mixes of them: the same bits on every mesh, and a run that stops in the middle of an epoch goes on
+to the bit on another mesh. Prints TAP.
+
+The files are made here from doc/data-format.md, without Sherd.
+"""
+import array
+import pathlib
+import random
+import shutil
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+BATCH = 8
+CONFIG = {'training.global_batch_size': BATCH, 'training.reproducible': 'mesh', 'metrics.log_freq': 1,
+          'data.excess_length_strategy': 'split', 'checkpoint.interval': 3, 'checkpoint.keep_latest_k': 0}
+MESHES = {
+    'full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard'}),
+    'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
+    'no_shard over 4': (4, {'parallelism.sharding_strategy': 'no_shard'}),
+}
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'tokens')
+
+
+def write_documents(name, seed, count, masked):
+    """Documents of 0 to 30 tokens, some longer than a row. Returns the absolute path."""
+    draw = random.Random(seed)
+    lengths = [draw.randrange(31) for _ in range(count)]
+    offsets = [sum(lengths[:i]) for i in range(count + 1)]
+    tokens = [draw.randrange(tiny.COMMON['model.vocab_size']) for _ in range(offsets[-1])]
+    bits = [draw.random() < 0.7 for _ in tokens] + [0] * 7
+    mask = bytes(sum(bits[i + k] << k for k in range(8)) for i in range(0, len(tokens), 8)) if masked else b''
+    sections = [array.array('q', offsets).tobytes(), array.array('H', tokens).tobytes(), mask]
+    places, end = [], 4096
+    for section in sections:
+        places.append(end)
+        end += (len(section) + 4095) // 4096 * 4096
+    header = struct.pack('<4i5qQi', 0x44524853, 1, 2, int(masked), len(tokens), count, *places[:2],
+                         places[2] if masked else 0, 0, tiny.COMMON['model.vocab_size'])
+    data = bytearray(header.ljust(4096, b'\0'))
+    for place, section in zip(places, sections):
+        data.extend(bytes(place - len(data)) + section if section else b'')
+    path = pathlib.Path(name).absolute()
+    path.write_bytes(data)
+    return str(path)
+
+
+def config(kind, changes):
+    data = {'rows': {'training.dataset_path': masked}, 'mix': {'data.mix': {masked: 0.6, plain: 0.4}}}[kind]
+    model = tiny.MODELS['gpt2' if kind == 'rows' else 'llama']
+    return {'job.dump_folder': 'out', **model, **CONFIG, **data, **changes}
+
+
+def yaml(config):
+    return job.yaml({k: v for k, v in config.items() if k != 'data.mix'}).replace(
+        'data:\n', 'data:\n' + ''.join(f'  mix: {{{", ".join(f"{k}: {w}" for k, w in v.items())}}}\n'
+                                       for k, v in config.items() if k == 'data.mix'))
+
+
+def train(folder, kind, ranks, changes, fresh=True):
+    folder = pathlib.Path(folder)
+    if fresh:
+        job.prepare(folder, {})
+    (folder / 'c.yaml').write_text(yaml(config(kind, changes)))
+    job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+    return [[step.get(key) for key in NUMBERS] for step in job.metrics(folder)]
+
+
+def case_mesh(kind, mesh):
+    """The number of sequences of an epoch divides by nothing, so that steps cross its end."""
+    ranks, changes = MESHES[mesh]
+    found = train('run', kind, ranks, changes)
+    shutil.rmtree('run')
+    return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
+
+
+def case_resume(kind):
+    """Steps 1 to 3 on four ranks, 4 to 6 on one, the rest on two."""
+    steps = []
+    for stop, (ranks, changes) in ((3, MESHES['hybrid_shard 2 x 2']), (6, (1, {})), (10, MESHES['full_shard over 2'])):
+        steps = train('again', kind, ranks, {**changes, 'training.steps': stop}, fresh=not steps)
+    shutil.rmtree('again')
+    return [] if steps == one[kind] else [f'{steps}, expected {one[kind]}']
+
+
+def case_plan():
+    """A plan looks at the file: the operand that keeps documents apart is in it."""
+    folder = job.prepare('plan', {})
+    (folder / 'c.yaml').write_text(yaml(config('rows', {})))
+    shown = job.sherd('plan', 'c.yaml', '--show', folder=folder)
+    return [] if 'docs' in shown else [shown]
+
+
+def case_eval():
+    """The configuration of a checkpoint says that its data were rows; another file may be given, and must be one, too."""
+    folder = pathlib.Path('evaluated')
+    train(folder, 'rows', 1, {'training.steps': 3})
+    state = folder / 'out/checkpoint/step-00000003.h5'
+    said = job.sherd('eval', '--checkpoint', state, '--data', plain)
+    wrong = [] if said.startswith('loss ') else [said]
+    try:
+        job.sherd('eval', '--checkpoint', state, '--data', tiny.write_tokens())
+        wrong.append('a stream was taken')
+    except job.Failed as failed:
+        wrong += [] if 'has no documents that could be packed' in str(failed) else [str(failed)]
+    return wrong
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    masked, plain = write_documents('masked.bin', 1, 90, True), write_documents('plain.bin', 2, 50, False)
+    one = {kind: train(f'one-{kind}', kind, 1, {}) for kind in ('rows', 'mix')}
+    sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in one for mesh in MESHES),
+                            *((f'{kind}: resumed', case_resume, kind) for kind in one), ('plan', case_plan),
+                            ('eval', case_eval)]))
