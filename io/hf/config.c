@@ -232,7 +232,7 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
 }
 
 /* The folder's tokenizer is the model's, where none is named. */
-static sh_rc give_tokenizer(const struct reader *r)
+static sh_rc give_tokenizer(const struct sh_hf_reader *r)
 {
     const char *folder = r->so_far->hf.assets_path;
     char *path = sh_path_join(folder, "tokenizer.json");

@@ -35,7 +35,7 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
-    uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), info->comm ? op->attr.group : 0);
+    uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), info->async ? op->attr.group : 0);
 
     if (sh_cost_class_of(op->kind) == SH_COST_ATTENTION)
         h = mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads);
@@ -61,7 +61,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
     struct sh_op_call call;
     struct sh_coll_place at;
 
-    if (sh_op_info(op->kind)->comm) {
+    if (sh_op_info(op->kind)->async) {
         at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
         at.segment = in_segment(r, op->attr.group);
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
@@ -104,7 +104,7 @@ static void mark_places(const struct sh_program *p, unsigned char *place)
         for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
             enum sh_cost_class class = sh_cost_class_of(p->ops[i].kind);
 
-            if (!p->sections[s].repeat || !sh_op_info(p->ops[i].kind)->comm)
+            if (!p->sections[s].repeat || !sh_op_info(p->ops[i].kind)->async)
                 continue;
             if (last[class] == SH_NONE)
                 place[i] |= SH_PLACE_FIRST;

@@ -263,7 +263,7 @@ static sh_rc run_section(struct sim *s)
 
         if (op->kind == SH_OP_WAIT)
             SH_TRY(wait_for(s, i));
-        else if (sh_op_info(op->kind)->comm)
+        else if (sh_op_info(op->kind)->async)
             enqueue(s, i);
         else if (!sh_op_info(op->kind)->marker)
             compute(s, i);
@@ -368,7 +368,7 @@ double sh_cost_floor(const struct sh_cost_request *r)
     sh_prices_make(r, &prices);
     for (int s = 0; s < r->p->n_sections; s++)
         for (int i = r->p->sections[s].first_op; i < r->p->sections[s].first_op + r->p->sections[s].n_ops; i++)
-            if (!sh_op_info(r->p->ops[i].kind)->comm && !sh_op_info(r->p->ops[i].kind)->marker)
+            if (!sh_op_info(r->p->ops[i].kind)->async && !sh_op_info(r->p->ops[i].kind)->marker)
                 sum += r->p->sections[s].repeat * prices.of[prices.index[i]].seconds;
     sh_prices_free(&prices);
     return sum;

@@ -50,7 +50,7 @@ void sh_cost_trace_op(struct sh_trace *t, const struct sh_program *p, int i, int
     if (op->kind == SH_OP_WAIT) {
         sh_op_label(p, &p->ops[section_begin(p, i) + op->attr.waits_for], detail);
         sh_trace_event(t, row, "wait", detail, begin_ns, end_ns);
-    } else if (sh_op_info(op->kind)->comm) {
+    } else if (sh_op_info(op->kind)->async) {
         describe_collective(p, op, detail);
         sh_trace_event(t, row, label, detail, begin_ns, end_ns);
     } else {
