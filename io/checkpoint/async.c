@@ -51,7 +51,7 @@ static void start_stage(struct sh_ckpt_async *b)
     b->running = error == 0;
     if (error == 0)
         return;
-    sh_ckpt_writers_give_up(&b->s.writers);
+    sh_move_writers_give_up(&b->s.writers);
     b->rc = SH_E_MEMORY;
     snprintf(b->text, sizeof b->text, "no thread for a checkpoint in the background: %s", strerror(error));
     atomic_store(&b->done, true);

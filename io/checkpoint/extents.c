@@ -98,31 +98,9 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int by_begin(const void *a, const void *b)
+int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range **ranges)
 {
-    const struct sh_ckpt_range *x = a, *y = b;
-    return (x->at > y->at) - (x->at < y->at);
-}
-
-int sh_ckpt_ranges_join(struct sh_ckpt_range *ranges, int n)
-{
-    int last = -1;
-    qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
-    for (int i = 0; i < n; i++) {
-        int64_t end = last < 0 ? -1 : ranges[last].at + ranges[last].bytes;
-        if (ranges[i].at < end)
-            return -1;
-        if (ranges[i].at == end)
-            ranges[last].bytes += ranges[i].bytes;
-        else
-            ranges[++last] = ranges[i];
-    }
-    return last + 1;
-}
-
-int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_ckpt_range **ranges)
-{
-    struct sh_ckpt_range *r = sh_calloc((size_t)extents->n + 1, sizeof *r);
+    struct sh_move_range *r = sh_calloc((size_t)extents->n + 1, sizeof *r);
     int n = 0;
     if (extents->n > 0) /* else there is no array */
         qsort(extents->extent, (size_t)extents->n, sizeof *extents->extent, by_place);
@@ -131,7 +109,7 @@ int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_ckpt_range
         if (n > 0 && r[n - 1].at + r[n - 1].bytes == at)
             r[n - 1].bytes += bytes;
         else
-            r[n++] = (struct sh_ckpt_range){.at = at, .bytes = bytes};
+            r[n++] = (struct sh_move_range){.at = at, .bytes = bytes};
     }
     *ranges = r;
     return n;

@@ -1,11 +1,12 @@
 /* The data of a checkpoint as a row of extents: stretches of one block of one tensor in one state, which is what a digest
  * is of. Saving, loading and verifying are the same row in different directions. Local. */
-#ifndef IO_CHECKPOINT_SPANS_H
-#define IO_CHECKPOINT_SPANS_H
+#ifndef IO_CHECKPOINT_EXTENTS_H
+#define IO_CHECKPOINT_EXTENTS_H
 
 #include "io/checkpoint/index.h"
 
 #include "io/file/direct.h"
+#include "io/move/ranges.h"
 
 struct sh_ckpt_extent {
     const struct sh_ckpt_entry *entry;
@@ -34,17 +35,9 @@ sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ck
 void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, int part, int parts);
 void sh_ckpt_extents_free(struct sh_ckpt_extents *extents);
 
-/* A stretch of the file. */
-struct sh_ckpt_range {
-    int64_t at, bytes;
-};
-
 /* Sort the extents by their place in the file and list the ranges that they make: each as long as can be, in order.
  *   *ranges  out  [returned]; freed with free() */
-int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_ckpt_range **ranges);
-
-/* Join ranges [n] in place to such a row; returns its length. Errors: -1: two of them overlap. */
-int sh_ckpt_ranges_join(struct sh_ckpt_range *ranges, int n);
+int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range **ranges);
 
 /* The place of an extent in the file. */
 int64_t sh_ckpt_extent_at(const struct sh_ckpt_extent *s);
@@ -67,8 +60,8 @@ sh_rc sh_ckpt_extents_compare(const struct sh_ckpt_extents *extents);
  * Writing: extents sorted as by sh_ckpt_extents_ranges(). With a ring all ranks of the group are to call this at about the
  * same time, each in any thread; one of them writes. When it fails on one, it comes back with SH_OK on the others.
  * Errors: SH_E_DATA: I/O; a block that does not match its digest, by name. */
-struct sh_ckpt_writers;
-sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_ckpt_writers *writers,
+struct sh_move_writers;
+sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_move_writers *writers,
                           const struct sh_file_direct *file);
 sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file, const struct sh_ckpt_index *index);
 

@@ -340,12 +340,12 @@ static sh_rc check_names(const struct rest *r, const struct sh_ckpt_index *index
 /* Nothing of a file is without a digest when its tensors fill all between structures and index. */
 static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *index)
 {
-    struct sh_ckpt_range *ranges = sh_calloc((size_t)(index->n * index->states.n) + 1, sizeof *ranges);
+    struct sh_move_range *ranges = sh_calloc((size_t)(index->n * index->states.n) + 1, sizeof *ranges);
     int n = 0;
     for (int64_t i = 0; i < index->n; i++)
         for (int s = 0; s < index->states.n; s++)
-            ranges[n++] = (struct sh_ckpt_range){index->entry[i].offset[s], index->entry[i].elems * 4};
-    int joined = sh_ckpt_ranges_join(ranges, n);
+            ranges[n++] = (struct sh_move_range){index->entry[i].offset[s], index->entry[i].elems * 4};
+    int joined = sh_move_ranges_join(ranges, n);
     bool whole = joined == 1 && ranges[0].at == index->structure_bytes && ranges[0].bytes == r->end - ranges[0].at;
     free(ranges);
     if (joined < 0)

@@ -68,7 +68,7 @@ void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
     if (committed && s->options.times)
         *s->options.times = s->times;
     free(s->covered);
-    sh_ckpt_writers_free(&s->writers);
+    sh_move_writers_free(&s->writers);
     sh_ckpt_extents_free(&s->extents);
     sh_ckpt_index_free(&s->index);
     sh_ckpt_index_free(&s->written);

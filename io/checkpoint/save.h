@@ -4,7 +4,7 @@
 #define IO_CHECKPOINT_SAVE_H
 
 #include "io/checkpoint/extents.h"
-#include "io/checkpoint/writers.h"
+#include "io/move/writers.h"
 #include "io/move/deadline.h"
 
 enum { SH_CKPT_PATH_BYTES = 4096 };
@@ -22,7 +22,7 @@ struct sh_ckpt_saving {
     struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written;    /* as found in the file */
     struct sh_ckpt_extents extents;      /* of the set, in `index` */
-    struct sh_ckpt_writers writers;  /* with direct I/O */
+    struct sh_move_writers writers;  /* with direct I/O */
     int64_t bytes;
     struct sh_ckpt_times times;
     struct sh_move_deadline *deadline;

@@ -129,9 +129,16 @@ static sh_rc open_file(struct sh_ckpt_saving *s)
 /* Only for direct writes; MPI-IO chooses its own aggregators. */
 static sh_rc choose_writers(struct sh_ckpt_saving *s)
 {
+    struct sh_move_range *own;
+    sh_rc rc;
+    int n;
+
     if (s->io_method != SH_IO_DIRECT)
         return SH_OK;
-    return sh_ckpt_writers_choose(&s->writers, &s->extents, s->options.writers_per_node, s->options.ranks_per_node);
+    n = sh_ckpt_extents_ranges(&s->extents, &own);
+    rc = sh_move_writers_choose(&s->writers, own, n, s->options.writers_per_node, s->options.ranks_per_node);
+    free(own);
+    return rc;
 }
 
 /* Collective in time only: each rank writes its own pieces through its own handle. */

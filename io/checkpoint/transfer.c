@@ -4,7 +4,7 @@
 #include "io/checkpoint/extents.h"
 
 #include "io/checkpoint/digest.h"
-#include "io/checkpoint/writers.h"
+#include "io/move/writers.h"
 #include "io/file/file.h"
 #include "io/move/pool.h"
 #include "src/base/mem.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = SH_CKPT_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
+enum { CHUNK_BYTES = SH_MOVE_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
 enum { CACHED_BYTES = 128 << 10 };
 
 /* A contiguous range of the file; `first` is the extent in which it begins. Written for several ranks: the first extent of
@@ -27,7 +27,7 @@ struct transfer {
     struct sh_ckpt_extents *extents;
     const struct sh_file_direct *file;
     const struct sh_ckpt_index *index;     /* reading */
-    const struct sh_ckpt_writers *writers; /* writing */
+    const struct sh_move_writers *writers; /* writing */
     struct chunk *chunk;
     int n, cap;
 };
@@ -132,22 +132,22 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
-    struct sh_ckpt_ring *ring = t->writers->ring;
+    struct sh_move_ring *ring = t->writers->ring;
     char *slot;
     (void)no_buffer;
     /* Nothing to give and nothing to write: the ring counts bytes, so nobody waits for this rank. */
     if (!t->writers->writes && !has_part(t, c))
         return SH_OK;
-    if (!(slot = sh_ckpt_ring_enter(ring, job)))
+    if (!(slot = sh_move_ring_enter(ring, job)))
         return SH_OK;
-    sh_ckpt_ring_add(ring, job, give_own(t, c, slot));
-    if (!t->writers->writes || !sh_ckpt_ring_wait(ring, job, c->bytes))
+    sh_move_ring_add(ring, job, give_own(t, c, slot));
+    if (!t->writers->writes || !sh_move_ring_wait(ring, job, c->bytes))
         return SH_OK;
     sh_rc rc = sh_file_direct_write(t->file, slot, c->offset, c->offset + c->bytes);
     if (rc == SH_OK)
-        sh_ckpt_ring_leave(ring, job);
+        sh_move_ring_leave(ring, job);
     else
-        sh_ckpt_ring_give_up(ring);
+        sh_move_ring_give_up(ring);
     return rc;
 }
 
@@ -235,7 +235,7 @@ static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *a
 
 /* Returns when all of this rank's data is written, as its thread or through its group's writer. Spans have their sums
  * then. */
-sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_ckpt_writers *writers,
+sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_move_writers *writers,
                           const struct sh_file_direct *file)
 {
     struct transfer t = {.extents = extents, .file = file, .writers = writers};

@@ -89,12 +89,12 @@ static sh_rc save(const char *folder, const struct io_method *io_method, const s
 
 static bool swaps; /* the temporary file is swapped before its rename */
 
-sh_rc __real_sh_file_publish(int fd, const char *temp, const char *path);
-sh_rc __wrap_sh_file_publish(int fd, const char *temp, const char *path);
-sh_rc __wrap_sh_file_publish(int fd, const char *temp, const char *path)
+sh_rc __real_sh_output_publish(int fd, const char *temp, const char *path);
+sh_rc __wrap_sh_output_publish(int fd, const char *temp, const char *path);
+sh_rc __wrap_sh_output_publish(int fd, const char *temp, const char *path)
 {
     CHECK(!swaps || (unlink(temp) == 0 && symlink("/etc/passwd", temp) == 0));
-    return __real_sh_file_publish(fd, temp, path);
+    return __real_sh_output_publish(fd, temp, path);
 }
 
 static unsigned long long hash_and_delete(const char *path)

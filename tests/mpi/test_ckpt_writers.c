@@ -3,7 +3,7 @@
 #include "tests/mpi/ckpt_case.h"
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/checkpoint/ring.h"
+#include "io/move/ring.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -132,26 +132,26 @@ static void by_length(int64_t elems, int rounds, bool is_short)
 /* More chunks than slots, a byte of each rank in each; then the writer gives up before it empties them. */
 static void ring_goes_round(void)
 {
-    enum { ROUNDS = 20, FULL = ROUNDS * SH_CKPT_RING_SLOTS };
-    struct sh_ckpt_ring *ring = NULL;
-    CHECK(sh_ckpt_ring_create(MPI_COMM_WORLD, &ring) == SH_OK && ring);
+    enum { ROUNDS = 20, FULL = ROUNDS * SH_MOVE_RING_SLOTS };
+    struct sh_move_ring *ring = NULL;
+    CHECK(sh_move_ring_create(MPI_COMM_WORLD, &ring) == SH_OK && ring);
     for (int job = 0; job < FULL; job++) {
-        char *slot = sh_ckpt_ring_enter(ring, job);
+        char *slot = sh_move_ring_enter(ring, job);
         CHECK(slot);
         slot[test_rank] = (char)(job + test_rank);
-        sh_ckpt_ring_add(ring, job, 1);
-        CHECK(test_rank != 0 || sh_ckpt_ring_wait(ring, job, test_world));
+        sh_move_ring_add(ring, job, 1);
+        CHECK(test_rank != 0 || sh_move_ring_wait(ring, job, test_world));
         for (int r = 0; test_rank == 0 && r < test_world; r++)
             CHECK(slot[r] == (char)(job + r));
         if (test_rank == 0)
-            sh_ckpt_ring_leave(ring, job);
+            sh_move_ring_leave(ring, job);
     }
-    CHECK(sh_ckpt_ring_enter(ring, FULL));
+    CHECK(sh_move_ring_enter(ring, FULL));
     if (test_rank == 0)
-        sh_ckpt_ring_give_up(ring);
-    CHECK(!sh_ckpt_ring_enter(ring, FULL + SH_CKPT_RING_SLOTS) && !sh_ckpt_ring_wait(ring, FULL, 1));
+        sh_move_ring_give_up(ring);
+    CHECK(!sh_move_ring_enter(ring, FULL + SH_MOVE_RING_SLOTS) && !sh_move_ring_wait(ring, FULL, 1));
     sh_mesh_barrier();
-    sh_ckpt_ring_destroy(ring);
+    sh_move_ring_destroy(ring);
 }
 
 static void limit_file_size(rlim_t limit)

@@ -55,7 +55,7 @@ static struct sh_program *program(const struct step_op *ops, int n, int repeat, 
 
     sh_program_add_section(p, SH_SECTION_ONLY, repeat);
     for (int i = 0; i < n; i++) {
-        struct sh_op op = sh_op_make(ops[i].kind);
+        struct sh_op op = sh_program_op(ops[i].kind);
 
         op.stream = ops[i].stream;
         op.attr.waits_for = ops[i].waits_for;

@@ -2,30 +2,32 @@
  * are short, as with thousands of ranks, the neighbours of a node are a group: they pass their parts through shared
  * memory to the first of them, which writes the longer ranges that they make together. The bytes of the file are the
  * same. */
-#ifndef IO_CHECKPOINT_WRITERS_H
-#define IO_CHECKPOINT_WRITERS_H
+#ifndef IO_MOVE_WRITERS_H
+#define IO_MOVE_WRITERS_H
 
-#include "io/checkpoint/ring.h"
-#include "io/checkpoint/extents.h"
+#include "io/move/ranges.h"
+#include "io/move/ring.h"
 
 /* Zero: none chosen. */
-struct sh_ckpt_writers {
-    struct sh_ckpt_range *range; /* [n_ranges] of the group, in order */
+struct sh_move_writers {
+    struct sh_move_range *range; /* [n_ranges] of the group, in order */
     int n_ranges;
     bool writes;                 /* this rank does, for its group */
-    struct sh_ckpt_ring *ring;   /* NULL: a group of one */
+    struct sh_move_ring *ring;   /* NULL: a group of one */
 };
 
-/* Choose for the extents of all ranks, whose places are known; sorts them.
+/* Choose for the ranges of all ranks.
+ *   own             in  [n] this rank's, sorted and joined
  *   per_node        in  writers on each node, or 0: each rank where the mean range in the file has at least 4 MiB, else
  *                       2 a node where that makes the ranges at least twice as long and ranks can share memory
  *   ranks_per_node  in  nodes of so many ranks; 0: as MPI finds them. Of ranks that are on one node in fact
  * Collective, not agreed; free in any case. Errors: SH_E_COMM: ranks of a node cannot share memory; SH_E_BUG: two ranks
  * hold the same. Cost: a few sums and splits of the job; within a group all learn the ranges of all. */
-sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_extents *extents, int per_node, int ranks_per_node);
+sh_rc sh_move_writers_choose(struct sh_move_writers *w, const struct sh_move_range *own, int n, int per_node,
+                             int ranks_per_node);
 
 /* This rank will pass on nothing: end the waiting of the others. Local. */
-void sh_ckpt_writers_give_up(struct sh_ckpt_writers *w);
-void sh_ckpt_writers_free(struct sh_ckpt_writers *w); /* local */
+void sh_move_writers_give_up(struct sh_move_writers *w);
+void sh_move_writers_free(struct sh_move_writers *w); /* local */
 
 #endif

@@ -1,4 +1,4 @@
-#include "io/checkpoint/ring.h"
+#include "io/move/ring.h"
 
 #include "io/file/direct.h"
 #include "src/base/mem.h"
@@ -17,7 +17,7 @@
 
 /* A sleeper looks up so often, since giving up may fall between its look and its sleep. */
 enum { NAP_NS = 50000000 };
-enum { SLOTS = SH_CKPT_RING_SLOTS, SLOT_BYTES = SH_CKPT_CHUNK_BYTES + 2 * SH_FILE_ALIGN };
+enum { SLOTS = SH_MOVE_RING_SLOTS, SLOT_BYTES = SH_MOVE_CHUNK_BYTES + 2 * SH_FILE_ALIGN };
 
 /* Of a slot; a line of the cache each. The words are what the kernel can wait on, across processes. */
 struct state {
@@ -33,7 +33,7 @@ struct head {
 enum { HEAD_BYTES = 4096, RING_BYTES = HEAD_BYTES + SLOTS * SLOT_BYTES };
 _Static_assert(sizeof(struct head) <= HEAD_BYTES, "the slots begin after the head, at a page");
 
-struct sh_ckpt_ring {
+struct sh_move_ring {
     struct head *head;
 };
 
@@ -42,7 +42,7 @@ struct sh_ckpt_ring {
  *  producers  enter (wait for the round), fill, add
  *  writer     wait (until all bytes are there), write, leave (next round)
  * Collective in `group`; *out stays NULL where no memory can be shared. */
-sh_rc sh_ckpt_ring_create(MPI_Comm group, struct sh_ckpt_ring **out)
+sh_rc sh_move_ring_create(MPI_Comm group, struct sh_move_ring **out)
 {
     int fd;
     SH_TRY(sh_segment_share(group, RING_BYTES, &fd));
@@ -58,7 +58,7 @@ sh_rc sh_ckpt_ring_create(MPI_Comm group, struct sh_ckpt_ring **out)
     return SH_OK;
 }
 
-void sh_ckpt_ring_destroy(struct sh_ckpt_ring *ring)
+void sh_move_ring_destroy(struct sh_move_ring *ring)
 {
     if (ring)
         munmap(ring->head, RING_BYTES);
@@ -73,7 +73,7 @@ static void wake(_Atomic uint32_t *word)
 }
 
 /* Until *word is `wanted`; false: given up. */
-static bool wait_until(struct sh_ckpt_ring *ring, _Atomic uint32_t *word, uint32_t wanted)
+static bool wait_until(struct sh_move_ring *ring, _Atomic uint32_t *word, uint32_t wanted)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     for (uint32_t seen; (seen = atomic_load(word)) != wanted;) {
@@ -85,26 +85,26 @@ static bool wait_until(struct sh_ckpt_ring *ring, _Atomic uint32_t *word, uint32
 }
 
 /* NULL: given up by some rank. Several ranks may enter the same job and fill different parts of it. */
-char *sh_ckpt_ring_enter(struct sh_ckpt_ring *ring, int64_t job)
+char *sh_move_ring_enter(struct sh_move_ring *ring, int64_t job)
 {
     if (!wait_until(ring, &ring->head->slot[job % SLOTS].round, (uint32_t)(job / SLOTS)))
         return NULL;
     return (char *)ring->head + HEAD_BYTES + job % SLOTS * SLOT_BYTES;
 }
 
-void sh_ckpt_ring_add(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
+void sh_move_ring_add(struct sh_move_ring *ring, int64_t job, int64_t bytes)
 {
     atomic_fetch_add(&ring->head->slot[job % SLOTS].filled, (uint32_t)bytes);
     wake(&ring->head->slot[job % SLOTS].filled);
 }
 
 /* The writer's side: false when a producer has failed. */
-bool sh_ckpt_ring_wait(struct sh_ckpt_ring *ring, int64_t job, int64_t bytes)
+bool sh_move_ring_wait(struct sh_move_ring *ring, int64_t job, int64_t bytes)
 {
     return wait_until(ring, &ring->head->slot[job % SLOTS].filled, (uint32_t)bytes);
 }
 
-void sh_ckpt_ring_leave(struct sh_ckpt_ring *ring, int64_t job)
+void sh_move_ring_leave(struct sh_move_ring *ring, int64_t job)
 {
     struct state *slot = &ring->head->slot[job % SLOTS];
     /* The order matters: once the round has moved on, a producer may add to `filled`. */
@@ -114,7 +114,7 @@ void sh_ckpt_ring_leave(struct sh_ckpt_ring *ring, int64_t job)
 }
 
 /* After a failure of any rank, so that none waits for bytes that never come. */
-void sh_ckpt_ring_give_up(struct sh_ckpt_ring *ring)
+void sh_move_ring_give_up(struct sh_move_ring *ring)
 {
     atomic_store(&ring->head->given_up, 1);
     for (int i = 0; i < SLOTS; i++) {

@@ -1,4 +1,4 @@
-#include "io/checkpoint/writers.h"
+#include "io/move/writers.h"
 
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
@@ -14,7 +14,7 @@ struct totals {
 };
 
 /* Bytes and ranges of all ranks: their quotient says how long a write is. Collective. */
-static sh_rc add_up(const struct sh_ckpt_range *range, int n, struct totals *out)
+static sh_rc add_up(const struct sh_move_range *range, int n, struct totals *out)
 {
     long long sums[2] = {0, n};
     for (int i = 0; i < n; i++)
@@ -53,7 +53,7 @@ static sh_rc split_groups(int per_node, int ranks_per_node, MPI_Comm *group)
 }
 
 /* Replace own ranges by those of all ranks of the group, as they come. */
-static sh_rc gather(struct sh_ckpt_writers *w, MPI_Comm group)
+static sh_rc gather(struct sh_move_writers *w, MPI_Comm group)
 {
     int rank, size, total = 0, own = 2 * w->n_ranges;
     MPI_Comm_rank(group, &rank);
@@ -64,7 +64,7 @@ static sh_rc gather(struct sh_ckpt_writers *w, MPI_Comm group)
         at[i] = total;
         total += count[i];
     }
-    struct sh_ckpt_range *all = sh_calloc((size_t)total / 2 + 1, sizeof *all);
+    struct sh_move_range *all = sh_calloc((size_t)total / 2 + 1, sizeof *all);
     if (mpi_rc == MPI_SUCCESS)
         mpi_rc = MPI_Allgatherv(w->range, own, MPI_INT64_T, all, count, at, MPI_INT64_T, group);
     free(count);
@@ -78,9 +78,9 @@ static sh_rc gather(struct sh_ckpt_writers *w, MPI_Comm group)
 }
 
 /* Ranges that touch become one; an overlap means that two ranks hold the same elements. */
-static sh_rc join(struct sh_ckpt_writers *w)
+static sh_rc join(struct sh_move_writers *w)
 {
-    int n = sh_ckpt_ranges_join(w->range, w->n_ranges);
+    int n = sh_move_ranges_join(w->range, w->n_ranges);
     if (n < 0)
         return sh_fail(SH_E_BUG, "checkpoint: ranks of a node hold the same elements");
     w->n_ranges = n;
@@ -88,11 +88,11 @@ static sh_rc join(struct sh_ckpt_writers *w)
 }
 
 /* A group of one rank needs no ring. */
-static sh_rc open_ring(struct sh_ckpt_writers *w, MPI_Comm group)
+static sh_rc open_ring(struct sh_move_writers *w, MPI_Comm group)
 {
     int size;
     MPI_Comm_size(group, &size);
-    return size == 1 ? SH_OK : sh_ckpt_ring_create(group, &w->ring);
+    return size == 1 ? SH_OK : sh_move_ring_create(group, &w->ring);
 }
 
 /* Collective. Failures are counted, not agreed: without a ring a save can still go on. */
@@ -105,15 +105,18 @@ static sh_rc any_failed(sh_rc rc, bool *any)
 }
 
 /* The fallback, and where all begin: each rank writes its own. */
-static void go_alone(struct sh_ckpt_writers *w, struct sh_ckpt_extents *extents)
+static void go_alone(struct sh_move_writers *w, const struct sh_move_range *own, int n)
 {
-    sh_ckpt_writers_free(w);
-    w->n_ranges = sh_ckpt_extents_ranges(extents, &w->range);
+    sh_move_writers_free(w);
+    w->range = sh_calloc((size_t)n + 1, sizeof *w->range);
+    for (int i = 0; i < n; i++)
+        w->range[i] = own[i];
+    w->n_ranges = n;
     w->writes = true;
 }
 
 /* *worth: to go on with groups, the same on all ranks: asked for, or the ranges are so much longer. */
-static sh_rc form_group(struct sh_ckpt_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *worth)
+static sh_rc form_group(struct sh_move_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *worth)
 {
     struct totals together;
     bool failed;
@@ -128,7 +131,7 @@ static sh_rc form_group(struct sh_ckpt_writers *w, MPI_Comm group, const struct 
 }
 
 /* A ring that cannot be had is an error only when the user asked for groups. */
-static sh_rc connect_group(struct sh_ckpt_writers *w, MPI_Comm group, bool must, bool *connected)
+static sh_rc connect_group(struct sh_move_writers *w, MPI_Comm group, bool must, bool *connected)
 {
     bool failed;
     sh_rc rc = open_ring(w, group);
@@ -143,7 +146,7 @@ static sh_rc connect_group(struct sh_ckpt_writers *w, MPI_Comm group, bool must,
 }
 
 /* *done stays false where groups gain nothing. */
-static sh_rc group_up(struct sh_ckpt_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *done)
+static sh_rc group_up(struct sh_move_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *done)
 {
     bool worth = false;
     SH_TRY(form_group(w, group, alone, must, &worth));
@@ -153,12 +156,13 @@ static sh_rc group_up(struct sh_ckpt_writers *w, MPI_Comm group, const struct to
 /* Collective. Small models have small tensors: with 64 ranks each holds a few hundred KB of each, and short writes are
  * slow. Then the ranks of a node pass their parts to a few writers, whose ranges join. Averages of LONG_RANGE_BYTES or
  * more are left alone. */
-sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_extents *extents, int per_node, int ranks_per_node)
+sh_rc sh_move_writers_choose(struct sh_move_writers *w, const struct sh_move_range *own, int n, int per_node,
+                             int ranks_per_node)
 {
     struct totals alone;
     MPI_Comm group;
     bool grouped = false;
-    go_alone(w, extents);
+    go_alone(w, own, n);
     SH_TRY(add_up(w->range, w->n_ranges, &alone));
     if (per_node == 0 && alone.bytes >= alone.ranges * LONG_RANGE_BYTES)
         return SH_OK;
@@ -166,20 +170,20 @@ sh_rc sh_ckpt_writers_choose(struct sh_ckpt_writers *w, struct sh_ckpt_extents *
     sh_rc rc = group_up(w, group, &alone, per_node != 0, &grouped);
     MPI_Comm_free(&group);
     if (rc == SH_OK && !grouped)
-        go_alone(w, extents);
+        go_alone(w, own, n);
     return rc;
 }
 
 /* Wakes the other ranks of the group, which wait for parts that this one will not give. */
-void sh_ckpt_writers_give_up(struct sh_ckpt_writers *w)
+void sh_move_writers_give_up(struct sh_move_writers *w)
 {
     if (w->ring)
-        sh_ckpt_ring_give_up(w->ring);
+        sh_move_ring_give_up(w->ring);
 }
 
-void sh_ckpt_writers_free(struct sh_ckpt_writers *w)
+void sh_move_writers_free(struct sh_move_writers *w)
 {
-    sh_ckpt_ring_destroy(w->ring);
+    sh_move_ring_destroy(w->ring);
     free(w->range);
-    *w = (struct sh_ckpt_writers){0};
+    *w = (struct sh_move_writers){0};
 }
