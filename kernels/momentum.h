@@ -44,8 +44,8 @@ SH_FLOATS void sh_lion_elem(float *p, float *m, float grad, const struct sh_mome
 
 static inline struct sh_floats sh_momentum_params(const struct sh_op_call *call)
 {
-    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL};
-    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[2].data};
+    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL};
+    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[2].data, NULL};
     return call->out[2].data ? halves : whole;
 }
 

@@ -117,7 +117,7 @@ static sh_rc find_replicas(struct load *l)
     uint64_t wanted = 0;
     for (int i = 0; i < l->wanted.n; i++) {
         const struct sh_ckpt_extent *s = &l->wanted.extent[i];
-        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems, sh_floats_elem_bytes(s->data)};
+        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems, sh_floats_bytes(s->data, SH_NF4_ELEMS)};
         wanted = sh_mix64(wanted ^ sh_hash64(what, sizeof what));
     }
     return l->share ? sh_move_replicas_find(wanted, &l->replicas) : SH_OK;

@@ -207,7 +207,7 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_extent *s, char 
         struct sh_floats data = sh_floats_at(s->data, at / 4);
         float *to = data.whole ? data.whole : (float *)(void *)buffer;
         SH_TRY(sh_file_read(t->file->fd, t->file->path, to, n, sh_ckpt_extent_at(s) + at));
-        if (data.high)
+        if (!data.whole && !sh_floats_none(data))
             sh_floats_put(data, n / 4, to);
         s->sum += sh_ckpt_digest_part(s->seed, s->block, to, s->at + at / 4, n / 4);
     }

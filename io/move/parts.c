@@ -210,7 +210,7 @@ uint64_t sh_move_parts_wish(const struct sh_move_parts *p)
     uint64_t wanted = 0;
     for (int i = 0; i < p->n; i++) {
         const struct sh_move_part *s = &p->part[i];
-        int64_t what[] = {s->file, s->at, s->elems, s->type, sh_floats_elem_bytes(s->data)};
+        int64_t what[] = {s->file, s->at, s->elems, s->type, sh_floats_bytes(s->data, SH_NF4_ELEMS)};
         wanted = sh_mix64(wanted ^ sh_hash64(what, sizeof what));
     }
     return wanted;

@@ -43,7 +43,7 @@ void sh_move_replicas_free(struct sh_move_replicas *r)
  * below. */
 sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems)
 {
-    int bytes = (int)(elems * sh_floats_elem_bytes(data));
+    int bytes = (int)sh_floats_bytes(data, elems);
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(data, i); i++)
         SH_MPI(MPI_Bcast(sh_floats_array(data, i), bytes, MPI_BYTE, root, r->comm));
     return SH_OK;

@@ -39,7 +39,7 @@ static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, s
     enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float) };
     struct sh_floats p = sh_adamw_params(call);
     char *upper = sh_floats_array(p, 0), *lower = sh_floats_array(p, 1);
-    int64_t size = sh_floats_elem_bytes(p);
+    int64_t size = sh_floats_bytes(p, 1);
     float *m = call->out[1].data, *v = call->out[2].data;
     const float *g = call->in[0].data;
 

@@ -154,6 +154,9 @@ template <> __device__ __forceinline__ sh_bf16 sh_narrow<sh_bf16>(float x)
 
 /* The piece of memory that one instruction moves. */
 template <size_t BYTES> struct sh_piece;
+template <> struct sh_piece<1> {
+    typedef uint8_t SH_ANY_TYPE type;
+};
 template <> struct sh_piece<2> {
     typedef uint16_t SH_ANY_TYPE type;
 };

@@ -96,6 +96,7 @@ extern "C" sh_rc sh_cuda_cast(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_copy(const struct sh_op_call *call)
 {
     switch (sh_dtype_bytes(call->out[0].dtype)) {
+    case 1: return run_copy<uint8_t>(call);
     case 2: return run_copy<uint16_t>(call);
     case 4: return run_copy<uint32_t>(call);
     default: return run_copy<uint64_t>(call);

@@ -29,6 +29,7 @@ static inline double sh_ref_get(const struct sh_operand *t, int64_t i)
     case SH_F64: return ((const double *)t->data)[i];
     case SH_I32: return ((const int32_t *)t->data)[i];
     case SH_I64: return (double)((const int64_t *)t->data)[i];
+    case SH_U8: return ((const uint8_t *)t->data)[i];
     default: return ((const float *)t->data)[i];
     }
 }
@@ -40,6 +41,7 @@ static inline void sh_ref_set(const struct sh_operand *t, int64_t i, double valu
     case SH_F64: ((double *)t->data)[i] = value; break;
     case SH_I32: ((int32_t *)t->data)[i] = (int32_t)value; break;
     case SH_I64: ((int64_t *)t->data)[i] = (int64_t)value; break;
+    case SH_U8: ((uint8_t *)t->data)[i] = (uint8_t)value; break;
     default: ((float *)t->data)[i] = (float)value;
     }
 }

@@ -35,13 +35,15 @@ SH_CLONES static void narrow(sh_bf16 *high, const float *from, int64_t n)
         sh_floats_split(from[i], &high[i], &low);
 }
 
-/* to [n] f32. Whole floats are one memcpy; halves are joined from 2 bytes each. */
+/* to [n] f32. Whole floats are one memcpy; halves are joined from 2 bytes each; blocks are unpacked. */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to)
 {
     if (from.whole)
         memcpy(to, from.whole, (size_t)n * sizeof *to);
     else if (from.low)
         join(to, from.high, from.low, n);
+    else if (from.packed)
+        sh_nf4_unpack(from.packed, n / SH_NF4_ELEMS, to);
     else
         widen(to, from.high, n);
 }
@@ -52,6 +54,8 @@ void sh_floats_put(struct sh_floats to, int64_t n, const float *from)
         memcpy(to.whole, from, (size_t)n * sizeof *from);
     else if (to.low)
         split(to.high, to.low, from, n);
+    else if (to.packed)
+        sh_nf4_pack(from, n / SH_NF4_ELEMS, to.packed);
     else
         narrow(to.high, from, n);
 }

@@ -1,5 +1,6 @@
-/* Float32 numbers in memory: in one array, or in two halves of which the upper one is bf16. Of a master parameter in
- * halves the upper one is what is computed with.
+/* Float32 numbers in memory: in one array, in two halves of which the upper one is bf16, or packed in four bits an element
+ * (nf4.h), where each place and number of elements that is asked for is of whole blocks. Of a master parameter in halves the
+ * upper one is what is computed with.
  *
  *     high = the number rounded to bf16, ties away from zero = (bits + 0x8000) >> 16
  *     low  = its last 16 bits, as a signed number             bits = (high << 16) + low
@@ -13,6 +14,7 @@
 #define SH_BASE_FLOATS_H
 
 #include "src/base/dtype.h"
+#include "src/base/nf4.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,12 +31,13 @@ extern "C" {
 #define SH_FLOATS static inline
 #endif
 
-/* `whole`, or `high` and `low`, or `high` alone: bf16, into which numbers are rounded as above. The others are NULL. All NULL:
- * none. */
+/* `whole`, or `high` and `low`, or `high` alone: bf16, into which numbers are rounded as above; or `packed`. The others are
+ * NULL. All NULL: none. */
 struct sh_floats {
     float *whole;
     sh_bf16 *high;
     int16_t *low;
+    unsigned char *packed;
 };
 
 SH_FLOATS void sh_floats_split(float x, sh_bf16 *high, int16_t *low)
@@ -60,37 +63,38 @@ SH_FLOATS struct sh_floats sh_floats_at(struct sh_floats f, int64_t n)
     f.whole = f.whole ? f.whole + n : f.whole;
     f.high = f.high ? f.high + n : f.high;
     f.low = f.low ? f.low + n : f.low;
+    f.packed = f.packed ? f.packed + n / SH_NF4_ELEMS * SH_NF4_BLOCK_BYTES : f.packed;
     return f;
 }
 
 static inline bool sh_floats_none(struct sh_floats f)
 {
-    return !f.whole && !f.high;
+    return !f.whole && !f.high && !f.packed;
 }
 
-/* The arrays that they lie in, for copies that need not know which: array i, NULL when there are fewer, and the bytes
- * of an element in each. */
+/* The arrays that they lie in, for copies that need not know which: array i, NULL when there are fewer, and the bytes of n
+ * elements in each. */
 enum { SH_FLOATS_ARRAYS = 2 };
 
 static inline void *sh_floats_array(struct sh_floats f, int i)
 {
-    return i ? (void *)f.low : f.whole ? (void *)f.whole : (void *)f.high;
+    return i ? (void *)f.low : f.whole ? (void *)f.whole : f.high ? (void *)f.high : (void *)f.packed;
 }
 
-static inline int64_t sh_floats_elem_bytes(struct sh_floats f)
+static inline int64_t sh_floats_bytes(struct sh_floats f, int64_t n)
 {
-    return f.whole ? 4 : 2;
+    return f.packed ? sh_nf4_bytes(n) : f.whole ? 4 * n : 2 * n;
 }
 
 /* Where n of them lie in 4 n bytes from `at` on: the upper half before the lower one. */
 static inline struct sh_floats sh_floats_in(float *at, int64_t n, bool halves)
 {
-    struct sh_floats one = {at, NULL, NULL};
-    struct sh_floats two = {NULL, (sh_bf16 *)(void *)at, (int16_t *)(void *)at + n};
+    struct sh_floats one = {at, NULL, NULL, NULL};
+    struct sh_floats two = {NULL, (sh_bf16 *)(void *)at, (int16_t *)(void *)at + n, NULL};
     return halves ? two : one;
 }
 
-/* Copy n of them, in host memory, to one array and from it (src/base/floats.c). */
+/* Copy n of them, in host memory, to one array and from it: what is packed is rounded (src/base/floats.c). */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to);
 void sh_floats_put(struct sh_floats to, int64_t n, const float *from);
 

@@ -46,7 +46,7 @@ static uint64_t copy_plain(struct sh_floats to, struct sh_floats from, int64_t n
 
         for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(piece, i); i++)
             sh_mem_stream(sh_floats_array(copy, i), sh_floats_array(piece, i),
-                          (size_t)(here * sh_floats_elem_bytes(piece)));
+                          (size_t)sh_floats_bytes(piece, here));
         sum += sh_mixsum(piece, here, place + (uint64_t)at * SH_MIXSUM_STEP);
     }
     return sum;
@@ -148,7 +148,7 @@ static bool is_wide(void)
 /* Elements before the one with which a line begins in each array; n: there is none. */
 static int64_t before_line(struct sh_floats to, int64_t n)
 {
-    int64_t bytes = sh_floats_elem_bytes(to), off = (int64_t)((uintptr_t)sh_floats_array(to, 0) % LINE);
+    int64_t bytes = sh_floats_bytes(to, 1), off = (int64_t)((uintptr_t)sh_floats_array(to, 0) % LINE);
     bool alike = to.whole || (uintptr_t)to.low % LINE == (uintptr_t)to.high % LINE;
     int64_t head = (LINE - off) % LINE / bytes;
     return alike && off % bytes == 0 && head < n ? head : n;

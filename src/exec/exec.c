@@ -293,64 +293,61 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
     e->device->get(e->queue, host, device, bytes);
 }
 
-/* Halves are split and joined in pieces that stay in the cache, and are worth a GPU's way to the host. */
+/* Halves are split and joined, blocks packed and unpacked, in pieces that stay in the cache, and are worth a GPU's way to the
+ * host. */
 enum { PIECE = 32768 };
+_Static_assert(PIECE % SH_NF4_ELEMS == 0, "whole blocks");
 
-/* Halves of at most PIECE elements. The caller frees them with free_room(). */
-static struct sh_floats room_for(int64_t n)
+/* At most PIECE elements in the form that `like` has, in `memory`, which has 4 bytes for each. */
+static struct sh_floats room_like(struct sh_floats like, void *memory, int64_t n)
 {
-    size_t elems = (size_t)(n < PIECE ? n : PIECE);
-
-    return (struct sh_floats){.high = sh_calloc(elems, sizeof(sh_bf16)), .low = sh_calloc(elems, sizeof(int16_t))};
-}
-
-static void free_room(struct sh_floats room)
-{
-    free(room.high);
-    free(room.low);
+    if (like.packed)
+        return (struct sh_floats){.packed = memory};
+    return sh_floats_in(memory, n, true);
 }
 
 /* A float32 in two halves is a bfloat16 and the 16 bits that it leaves (sh_floats_put()). The state of a unit with a
  * remainder lies so, and everybody outside sees floats. */
 void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n)
 {
-    struct sh_floats halves;
+    void *memory;
 
     if (device.whole) {
         sh_exec_put_at(e, device.whole, host, n * (int64_t)sizeof *host);
         return;
     }
-    halves = room_for(n);
+    memory = sh_calloc(PIECE, sizeof *host);
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
+        struct sh_floats to = sh_floats_at(device, at), room = room_like(device, memory, here);
 
-        sh_floats_put(halves, here, host + at);
-        sh_exec_put_at(e, device.high + at, halves.high, here * (int64_t)sizeof *halves.high);
-        if (device.low)
-            sh_exec_put_at(e, device.low + at, halves.low, here * (int64_t)sizeof *halves.low);
+        sh_floats_put(room, here, host + at);
+        for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(to, i); i++)
+            sh_exec_put_at(e, sh_floats_array(to, i), sh_floats_array(room, i), sh_floats_bytes(to, here));
     }
-    free_room(halves);
+    free(memory);
 }
 
 /* The inverse of sh_exec_put_floats(). */
 void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n)
 {
-    struct sh_floats halves;
+    void *memory;
 
     if (device.whole) {
         sh_exec_get_at(e, host, device.whole, n * (int64_t)sizeof *host);
         return;
     }
-    halves = room_for(n);
+    memory = sh_calloc(PIECE, sizeof *host);
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
+        struct sh_floats from = sh_floats_at(device, at), room = room_like(device, memory, here);
 
-        sh_exec_get_at(e, halves.high, device.high + at, here * (int64_t)sizeof *halves.high);
-        if (device.low)
-            sh_exec_get_at(e, halves.low, device.low + at, here * (int64_t)sizeof *halves.low);
-        sh_floats_get(halves, here, host + at);
+        for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(from, i); i++)
+            sh_exec_get_at(e, sh_floats_array(room, i), sh_floats_array(from, i), sh_floats_bytes(from, here));
+        room.low = from.low ? room.low : NULL;
+        sh_floats_get(room, here, host + at);
     }
-    free_room(halves);
+    free(memory);
 }
 
 /* Element i of a parameter has the same value on any mesh: it depends on key and index only, so `first` is the index of

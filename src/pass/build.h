@@ -14,6 +14,7 @@ struct sh_build {
     struct sh_recompute recompute;
     bool fit;                     /* sh_pass_fit() chooses it */
     const char *const *frozen;    /* names of units that are not trained, then NULL; NULL: none */
+    bool packed;                  /* the weights of frozen blocks are kept in four bits an element */
     bool widen;                   /* sh_pass_widen() may choose a larger batch.chunk_rows */
     bool evaluate;                /* an EVAL section beside the training sections, or alone */
     bool logits;                  /* a LOGITS section (not together with training) */

@@ -19,6 +19,7 @@ struct sh_build; /* build.h: what is asked for */
 /* PASS(name, training): in this order, those with `training` for micro-steps that train only. */
 #define SH_PASS_LIST(PASS)                                                                                             \
     PASS(model, false)    /* emits the forward operations of one micro-step */                                         \
+    PASS(pack, false)     /* where asked for: frozen weights in four bits an element */                                \
     PASS(grad, true)      /* appends their backward: one rule a kind; gradients of parameters get grad_of */           \
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
     PASS(fuse, false)     /* makes one of two neighbours where the table of kernels has a fused kind (kernels/op.h) */ \
@@ -28,7 +29,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
     PASS(check, false)    /* refuses a program that is not right */
 
-/* Errors: SH_E_BUG; of place SH_E_MEMORY where the segment of a node is beyond 64 bits. */
+/* Errors: SH_E_BUG; of pack SH_E_USAGE where a matrix cannot be packed; of place SH_E_MEMORY where the segment of a node is beyond 64 bits. */
 typedef sh_rc sh_pass(const struct sh_build *b, struct sh_program *p);
 #define SH_PASS_DECLARE(name, training) sh_pass sh_pass_##name;
 SH_PASS_LIST(SH_PASS_DECLARE)

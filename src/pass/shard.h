@@ -22,6 +22,12 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
+/* n elements of a unit's parameters as a tensor, [n] act or packed [n/64,36] u8; and those from `first` on of a unit that
+ * lies in `base`, as a view of it. */
+struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
+                                 const char *what);
+int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n);
+
 /* Where gradients of a type lie: of whole units until they are reduced, and chunks that replicas sum. In a segment
  * others look at those that are sent, which are of one type. */
 enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype);

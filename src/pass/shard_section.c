@@ -146,6 +146,14 @@ static int flat(struct shard *s, enum sh_mem mem, enum sh_dtype dtype, int64_t e
     return sh_program_add_tensor(s->out, &t);
 }
 
+/* The same for n elements of a unit's parameters. */
+static int stored(struct shard *s, enum sh_mem mem, int64_t n, int unit, const char *what)
+{
+    struct sh_tensor t = sh_shard_stored(s->out, &s->out->units[unit], mem, n, what);
+
+    return sh_program_add_tensor(s->out, &t);
+}
+
 /* Elements of a unit that each rank of the inner axis keeps. */
 static int64_t inner_chunk(const struct shard *s, int unit)
 {
@@ -161,7 +169,7 @@ static void open_interval(struct shard *s, const struct interval *v)
     int from = inner ? s->secondary[v->unit] : u->compute;
 
     elems = elems > by_inner ? elems : by_inner;
-    s->full[v->unit] = flat(s, SH_MEM_GATHERED, s->out->act, elems, v->unit, "gathered");
+    s->full[v->unit] = stored(s, SH_MEM_GATHERED, elems, v->unit, "gathered");
     sh_shard_collective(s->out, SH_OP_ALL_GATHER, SH_STREAM_GATHER, v->group, v->unit, from, s->full[v->unit], SH_NONE,
                         s->micro->ops[v->first].phase);
 }
@@ -173,9 +181,8 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     int64_t chunk = inner_chunk(s, v->unit);
     struct sh_op copy = sh_program_op(SH_OP_COPY);
 
-    s->secondary[v->unit] = flat(s, SH_MEM_PARAM, s->out->act, chunk, v->unit, "secondary");
-    copy.in[0] = sh_shard_view(s->out, s->full[v->unit], chunk * inner_index(s), 1, &chunk,
-                               s->out->units[v->unit].name);
+    s->secondary[v->unit] = stored(s, SH_MEM_PARAM, chunk, v->unit, "secondary");
+    copy.in[0] = sh_shard_stretch(s->out, &s->out->units[v->unit], s->full[v->unit], chunk * inner_index(s), chunk);
     copy.out[0] = s->secondary[v->unit];
     copy.phase = s->micro->ops[v->last].phase;
     copy.unit = v->unit;
@@ -394,13 +401,37 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
         sum_replicas(s, unit, chunk, direct ? scattered : SH_NONE, phase);
 }
 
+/* A weight of a packed unit, unpacked for the operation that comes next. Its memory is free again behind that. */
+static int unpack(struct shard *s, const struct sh_op *next, int t)
+{
+    const struct sh_tensor *m = &s->micro->tensors[t];
+    int unit = unit_of(s, t), from = s->full[unit] != SH_NONE ? s->full[unit] : s->out->units[unit].full;
+    struct sh_tensor weight = sh_tensor_make(SH_MEM_UNPACKED, s->out->act, m->ndim, m->dim, "%s", m->name);
+    struct sh_op op = sh_op_make(SH_OP_UNPACK);
+
+    op.in[0] = sh_shard_stretch(s->out, &s->out->units[unit], from, s->micro->params[m->param].unit_elems,
+                                sh_tensor_elems(m));
+    op.out[0] = sh_program_add_tensor(s->out, &weight);
+    op.phase = next->phase;
+    op.block = next->block;
+    sh_shard_op(s->out, op);
+    return op.out[0];
+}
+
+static int translate_input(struct shard *s, const struct sh_op *m, int t)
+{
+    int unit = unit_of(s, t);
+
+    return unit != SH_NONE && s->out->units[unit].packed ? unpack(s, m, t) : translate(s, t);
+}
+
 static void emit(struct shard *s, int index)
 {
     const struct sh_op *m = &s->micro->ops[index];
     struct sh_op op = *m;
 
     for (int k = 0; k < SH_OP_MAX_IN; k++)
-        op.in[k] = translate(s, m->in[k]);
+        op.in[k] = translate_input(s, m, m->in[k]);
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         op.out[k] = translate(s, m->out[k]);
     accumulate(s, m, &op);

@@ -1,5 +1,6 @@
 /* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
 #include "src/base/exact.h"
+#include "src/base/nf4.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
@@ -60,6 +61,34 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
     return sh_program_add_tensor(p, &v);
 }
 
+/* n elements of a unit's parameters as it keeps and gathers them: in the compute type, or packed, where n are whole
+ * blocks. */
+struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
+                                 const char *what)
+{
+    const int64_t blocks[] = {n / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES};
+
+    return u->packed ? sh_tensor_make(mem, SH_U8, 2, blocks, "%.40s.%s", u->name, what)
+                     : sh_tensor_make(mem, p->act, 1, &n, "%.40s.%s", u->name, what);
+}
+
+int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n)
+{
+    const int64_t blocks[] = {n / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES};
+
+    return u->packed ? sh_shard_view(p, base, sh_nf4_bytes(first), 2, blocks, u->name)
+                     : sh_shard_view(p, base, first, 1, &n, u->name);
+}
+
+static int keep_stored(struct sh_program *p, const struct sh_unit *u, enum sh_space space, int64_t n, const char *what)
+{
+    struct sh_tensor t = sh_shard_stored(p, u, u->trainable ? SH_MEM_PARAM : SH_MEM_FROZEN, n, what);
+
+    t.persistent = true;
+    t.space = space;
+    return sh_program_add_tensor(p, &t);
+}
+
 /* Parameters: a chunk in the compute type, which the others gather from, and beside bf16 what that leaves of the f32
  * master. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
  * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their
@@ -67,15 +96,13 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
-    enum sh_mem mem = u->trainable ? SH_MEM_PARAM : SH_MEM_FROZEN;
     bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* whose ranks a group of the segment has */
 
-    if ((opt->strategy.params_resident || shared) && size > 1) {
-        u->full = keep_in(p, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, mem, p->act, u->chunk * size, u->name,
-                          "full");
-        u->compute = sh_shard_view(p, u->full, u->chunk * index, 1, &u->chunk, u->name);
+    if ((opt->strategy.params_resident || u->resident || shared) && size > 1) {
+        u->full = keep_stored(p, u, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, u->chunk * size, "full");
+        u->compute = sh_shard_stretch(p, u, u->full, u->chunk * index, u->chunk);
     } else {
-        u->compute = keep(p, mem, p->act, u->chunk, u->name, "param");
+        u->compute = keep_stored(p, u, SH_SPACE_OWN, u->chunk, "param");
     }
     if (p->act != SH_F32 && u->trainable)
         u->remainder = keep(p, SH_MEM_REMAINDER, SH_I16, u->chunk, u->name, "remainder");

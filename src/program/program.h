@@ -25,6 +25,7 @@ enum sh_mem {
     SH_MEM_OPTIM,      /* states of the optimizer */
     SH_MEM_SNAPSHOT,   /* copy of what is saved, while a checkpoint is written in the background */
     SH_MEM_GATHERED,   /* gathered units */
+    SH_MEM_UNPACKED,   /* weights of packed units while a product reads them */
     SH_MEM_GRAD_FULL,  /* unreduced f32 gradients of units in the backward */
     SH_MEM_ACT,        /* activations */
     SH_MEM_ACT_GRAD,   /* their gradients */
@@ -131,6 +132,9 @@ struct sh_unit {
     bool trainable;          /* else frozen: `compute` and maybe `full` are all that it has */
     int beside;              /* the unit between whose uses this one is used, as adapters are between those of their block;
                                 SH_NONE: none. Both stay gathered through the uses of both */
+    bool packed;             /* frozen weights in four bits an element: `compute` and `full` are blocks [elems/64,36] u8
+                                (src/base/nf4.h), as is what is gathered; a weight is unpacked before each use */
+    bool resident;           /* frozen, and gathered once for good, whatever the strategy */
     sh_group shard;          /* cut over these ranks, in equal chunks; with `replicate` the same ranks for each unit */
     sh_group replicate;      /* who hold the same chunk */
     int64_t elems;           /* without padding */

@@ -119,15 +119,15 @@ static struct sh_ckpt_load_options options_of(const struct sh_run *r)
                                          .share = r->mesh->n_nodes > 1};
 }
 
-/* Whoever reads a checkpoint compares all its bits, and of frozen parameters in bfloat16 only half of them stay: nothing is
- * handed on then. */
+/* Whoever reads a checkpoint compares all its bits, and of frozen parameters in bfloat16 or packed only some of them stay:
+ * nothing is handed on then. */
 static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const struct sh_shards *s)
 {
     struct sh_ckpt_load_options options = options_of(r);
     struct sh_ckpt_load_report report;
     struct sh_ckpt_meta meta = {0};
 
-    options.share = options.share && r->p->act == SH_F32;
+    options.share = options.share && r->p->act == SH_F32 && !r->build.packed;
     sh_mesh_own_mpi();
     SH_TRY(sh_ckpt_load_as(path, &s->set, &options, &meta, &report));
     sh_ckpt_meta_free(&meta);

@@ -34,6 +34,8 @@ static struct sh_floats laid_out_as(struct sh_floats like, float *at, int64_t n)
 {
     struct sh_floats f = sh_floats_in(at, n, !like.whole);
 
+    if (like.packed)
+        return (struct sh_floats){.packed = (unsigned char *)(void *)at};
     f.low = like.low ? f.low : NULL;
     return f;
 }
@@ -55,10 +57,12 @@ const char *sh_shards_state_name(const struct sh_run *r, int k)
     return k == SH_CKPT_MODEL ? "parameters" : r->p->state[k - 1].name;
 }
 
-/* Parameters lie as compute copy and remainder when the compute type is bfloat16, frozen ones as compute copy alone;
- * optimizer state is always whole. */
+/* Parameters lie as compute copy and remainder when the compute type is bfloat16, frozen ones as compute copy alone, or
+ * packed; optimizer state is always whole. */
 struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
 {
+    if (k == SH_CKPT_MODEL && u->packed)
+        return (struct sh_floats){.packed = sh_exec_data(r->exec, u->compute)};
     if (k == SH_CKPT_MODEL && r->p->act == SH_BF16)
         return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
                                   .low = u->trainable ? sh_exec_data(r->exec, u->remainder) : NULL};
@@ -72,13 +76,21 @@ static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
     return own.end - own.begin;
 }
 
-/* Elements of all units before this one that a way takes. */
-static int64_t elems_before(const struct sh_run *r, enum sh_shards_way way, const struct sh_unit *u)
+/* Floats that the host buffer of a load has for one state of a unit: blocks of four bits an element are whole floats too. */
+static int64_t loaded_floats(const struct sh_run *r, const struct sh_unit *u)
+{
+    int64_t n = owned_elems(r, u);
+
+    return u->packed ? sh_nf4_bytes(n) / (int64_t)sizeof(float) : n;
+}
+
+/* The same of all units before this one that a way takes. */
+static int64_t floats_before(const struct sh_run *r, enum sh_shards_way way, const struct sh_unit *u)
 {
     int64_t n = 0;
 
     for (const struct sh_unit *v = r->p->units; v < u; v++)
-        n += takes(way, v) ? owned_elems(r, v) : 0;
+        n += takes(way, v) ? loaded_floats(r, v) : 0;
     return n;
 }
 
@@ -94,7 +106,7 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
     int64_t n = owned_elems(r, u);
 
     return laid_out_as(sh_shards_state(r, u, k),
-                       p->loaded + states_of_way(r, p->way) * elems_before(r, p->way, u) + k * n, n);
+                       p->loaded + states_of_way(r, p->way) * floats_before(r, p->way, u) + k * n, n);
 }
 
 /* Place in the snapshot. Each state has n elements, which is only the part that this replica writes. */
@@ -192,7 +204,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put().
      */
     if (loads(way) && r->device->gpu)
-        out->loaded = sh_calloc((size_t)(states_of_way(r, way) * elems_before(r, way, r->p->units + r->p->n_units)) + 1,
+        out->loaded = sh_calloc((size_t)(states_of_way(r, way) * floats_before(r, way, r->p->units + r->p->n_units)) + 1,
                                 sizeof *out->loaded);
     out->param = sh_calloc(n, sizeof *out->param);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
@@ -222,7 +234,7 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
                         void (*copy)(struct sh_exec *e, void *to, const void *from, int64_t bytes))
 {
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(from, i); i++)
-        copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), n * sh_floats_elem_bytes(from));
+        copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), sh_floats_bytes(from, n));
 }
 
 /* After a load: buffer to device. Nothing to do on a CPU, where the file was read in place. */
@@ -286,7 +298,7 @@ static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, 
 
     copy = sh_floats_at(copy, slice.begin - begin);
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(copy, i); i++)
-        memset(sh_floats_array(copy, i), 0, (size_t)((slice.end - slice.begin) * sh_floats_elem_bytes(copy)));
+        memset(sh_floats_array(copy, i), 0, (size_t)sh_floats_bytes(copy, slice.end - slice.begin));
 }
 
 /* Each thread its slice of everything: memory then lies near the thread that touched it first. */

@@ -64,6 +64,7 @@ double optest_get(const struct sh_operand *operand, int64_t i)
     case SH_F64: return ((const double *)operand->data)[i];
     case SH_I32: return ((const int32_t *)operand->data)[i];
     case SH_I16: return ((const int16_t *)operand->data)[i];
+    case SH_U8: return ((const uint8_t *)operand->data)[i];
     default: return ((const float *)operand->data)[i];
     }
 }
@@ -75,6 +76,7 @@ void optest_set(const struct sh_operand *operand, int64_t i, double value)
     case SH_F64: ((double *)operand->data)[i] = value; break;
     case SH_I32: ((int32_t *)operand->data)[i] = (int32_t)value; break;
     case SH_I16: ((int16_t *)operand->data)[i] = (int16_t)value; break;
+    case SH_U8: ((uint8_t *)operand->data)[i] = (uint8_t)value; break;
     default: ((float *)operand->data)[i] = (float)value;
     }
 }
@@ -149,10 +151,8 @@ void optest_copy(struct optest *to, const struct optest *from)
 void optest_in(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim)
 {
     struct sh_operand *o = make(t, i, dtype, ndim, dim);
-    if (dtype == SH_U8)
-        memset(o->data, 0, bytes_of(o));
-    for (int64_t k = 0; k < optest_elems(o) && dtype != SH_U8; k++)
-        optest_set(o, k, dtype == SH_I32 ? 0 : optest_normal());
+    for (int64_t k = 0; k < optest_elems(o); k++)
+        optest_set(o, k, dtype == SH_I32 ? 0 : dtype == SH_U8 ? (double)optest_int(0, 256) : optest_normal());
 }
 
 void optest_in_ints(struct optest *t, int i, int64_t lo, int64_t hi, int ndim, const int64_t *dim)

@@ -45,7 +45,7 @@ void optest_end(struct optest *t);
 /* A call with buffers of its own and the same contents. */
 void optest_copy(struct optest *to, const struct optest *from);
 
-/* Input i with normal values (integer types: 0); integers in [lo, hi); output i, all NaN (-1 for integers). */
+/* Input i with normal values (i32: 0, u8: any); integers in [lo, hi); output i, all NaN (-1 for integers). */
 void optest_in(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim);
 void optest_in_ints(struct optest *t, int i, int64_t lo, int64_t hi, int ndim, const int64_t *dim);
 void optest_out(struct optest *t, int i, enum sh_dtype dtype, int ndim, const int64_t *dim);

@@ -107,8 +107,9 @@ static void parts(void **state)
 
 static void arrays(void **state)
 {
-    float room[6];
+    float room[64];
     struct sh_floats whole = sh_floats_in(room, 6, false), halves = sh_floats_in(room, 6, true), none = {0};
+    struct sh_floats packed = {.packed = (unsigned char *)room};
 
     (void)state;
     assert_true(sh_floats_none(none) && sh_floats_none(sh_floats_at(none, 3)));
@@ -118,8 +119,12 @@ static void arrays(void **state)
     assert_ptr_equal(sh_floats_array(sh_floats_at(whole, 2), 0), room + 2);
     assert_ptr_equal(sh_floats_array(halves, 0), room);
     assert_ptr_equal(sh_floats_array(sh_floats_at(halves, 2), 1), room + 4);
-    assert_int_equal(sh_floats_elem_bytes(whole), 4);
-    assert_int_equal(sh_floats_elem_bytes(halves), 2);
+    assert_int_equal(sh_floats_bytes(whole, 3), 12);
+    assert_int_equal(sh_floats_bytes(halves, 3), 6);
+    assert_int_equal(sh_floats_bytes(packed, 128), 72);
+    assert_false(sh_floats_none(packed));
+    assert_ptr_equal(sh_floats_array(sh_floats_at(packed, 128), 0), (char *)room + 72);
+    assert_null(sh_floats_array(packed, 1));
 }
 
 int main(void)

@@ -44,7 +44,7 @@ static void check(struct sh_floats from, struct sh_floats to, char *memory, int6
     assert_true(sh_mixsum(from, n, place) == expected);
     assert_true(sh_mixsum_copy(to, from, n, place) == expected);
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(to, i); i++) {
-        size_t bytes = (size_t)(n * sh_floats_elem_bytes(to));
+        size_t bytes = (size_t)sh_floats_bytes(to, n);
         char *array = sh_floats_array(to, i);
 
         assert_memory_equal(array, sh_floats_array(from, i), bytes);

@@ -2,6 +2,7 @@
 #include "tests/unit/simulate_coll.h"
 
 #include "src/base/mem.h"
+#include "src/base/nf4.h"
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
 
@@ -48,6 +49,47 @@ static struct sh_range own_range(const struct sim_rank *r, const struct sh_unit 
     return sh_layout_owned(u->elems, sh_group_size(&r->mesh, u->shard), sh_group_index(&r->mesh, u->shard));
 }
 
+bool sim_round_frozen;
+
+/* n initial values of a parameter from element `first` on; nothing of a rank's shows in them. */
+static void initial_values(const struct sim *s, const struct sh_param *param, uint64_t seed, int64_t first, int64_t n,
+                           float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = param->init == SH_INIT_ONE ? 1 : 0;
+    if (param->init == SH_INIT_NORMAL)
+        assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), first, n, param->init_std,
+                                                 (struct sh_floats){.whole = out}, NULL), SH_OK);
+}
+
+/* Weights in four bits: into the packed unit, or as they come back from it into one that is not. Chunks of that may begin
+ * and end within blocks, which are packed as a whole all the same. */
+static void fill_rounded(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed, int64_t first,
+                         int64_t n, int64_t at)
+{
+    const struct sh_unit *u = &s->ranks[rank].p->units[param->unit];
+    int64_t begin = first / SH_NF4_ELEMS * SH_NF4_ELEMS, blocks = (first + n - begin + SH_NF4_ELEMS - 1) / SH_NF4_ELEMS;
+    float *values = sh_calloc((size_t)blocks + 1, SH_NF4_ELEMS * sizeof *values);
+    char *packed = sh_calloc((size_t)blocks + 1, SH_NF4_BLOCK_BYTES);
+
+    initial_values(s, param, seed, begin, blocks * SH_NF4_ELEMS, values);
+    sh_nf4_pack(values, blocks, packed);
+    sh_nf4_unpack(packed, blocks, values);
+    if (u->packed) {
+        assert_true(begin == first && n % SH_NF4_ELEMS == 0);
+        memcpy((char *)sim_data(s, rank, u->compute) + sh_nf4_bytes(at), packed, (size_t)sh_nf4_bytes(n));
+    } else {
+        struct sh_floats to = sh_floats_at(masters(s, rank, u), at);
+
+        /* As the kernel rounds them: ties to even. */
+        for (int64_t i = 0; i < blocks * SH_NF4_ELEMS; i++)
+            values[i] = to.high ? sh_bf16_to_f32(sh_f32_to_bf16(values[i])) : values[i];
+        sh_floats_put(to, n, values + (first - begin));
+    }
+    free(packed);
+    free(values);
+}
+
 static void fill_param(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed)
 {
     const struct sim_rank *r = &s->ranks[rank];
@@ -57,6 +99,10 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
         sh_layout_intersect(own, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
     struct sh_floats to = sh_floats_at(masters(s, rank, u), mine.begin - own.begin);
 
+    if (u->packed || (sim_round_frozen && !u->trainable && param->ndim == 2 && param->elems % SH_NF4_ELEMS == 0)) {
+        fill_rounded(s, rank, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin, mine.begin - own.begin);
+        return;
+    }
     if (param->init == SH_INIT_NORMAL)
         assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems,
                                                  mine.end - mine.begin, param->init_std, to, NULL),
@@ -185,15 +231,33 @@ int64_t sim_param_elems(const struct sim *s)
     return n;
 }
 
-static void same(const float *a, struct sh_floats b, int64_t elems, const char *what)
+/* The n elements of a unit that a rank owns. */
+static void get_owned(const struct sim *s, int rank, const struct sh_unit *u, int64_t n, float *out)
 {
-    float value;
+    if (u->packed)
+        sh_nf4_unpack(sim_data(s, rank, u->compute), n / SH_NF4_ELEMS, out);
+    else
+        sh_floats_get(masters(s, rank, u), n, out);
+}
 
-    for (int64_t i = 0; i < elems; i++) {
-        sh_floats_get(sh_floats_at(b, i), 1, &value);
-        if (memcmp(a + i, &value, sizeof value))
-            fail_msg("%s differs between ranks", what);
-    }
+static void same(const struct sim *s, int rank, const struct sh_unit *u, int64_t n, const float *expected)
+{
+    float *values = sh_calloc((size_t)n + 1, sizeof *values);
+
+    get_owned(s, rank, u, n, values);
+    if (memcmp(expected, values, (size_t)n * sizeof *values))
+        fail_msg("%s differs between ranks", u->name);
+    free(values);
+}
+
+static void same_packed(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
+{
+    float *values = sh_calloc((size_t)u->elems + 1, sizeof *values);
+
+    sh_nf4_unpack(sim_data(s, rank, u->full), u->elems / SH_NF4_ELEMS, values);
+    if (memcmp(masters, values, (size_t)u->elems * sizeof *values))
+        fail_msg("%s: the full copy on rank %d is not what the chunks are", u->name, rank);
+    free(values);
 }
 
 /* What is gathered from is what the compute type has of the masters. */
@@ -223,12 +287,12 @@ void sim_params(const struct sim *s, float *out)
             struct sh_range own = own_range(r, u);
 
             if (sh_group_index(&r->mesh, u->replicate) == 0)
-                sh_floats_get(masters(s, rank, u), own.end - own.begin, out + own.begin);
+                get_owned(s, rank, u, own.end - own.begin, out + own.begin);
             else
-                same(out + own.begin, masters(s, rank, u), own.end - own.begin, u->name);
+                same(s, rank, u, own.end - own.begin, out + own.begin);
         }
         for (int rank = 0; rank < s->world; rank++)
             if (s->ranks[rank].p->units[i].full != SH_NONE)
-                same_full(s, rank, &s->ranks[rank].p->units[i], out);
+                (p->units[i].packed ? same_packed : same_full)(s, rank, &s->ranks[rank].p->units[i], out);
     }
 }

@@ -29,6 +29,8 @@ struct sim {
 
 /* Plan all ranks of the mesh, fill the parameters they own as a run does, and run INIT. */
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed);
+/* Let sim_create() give frozen matrices the values that they have once they were packed in four bits an element. */
+extern bool sim_round_frozen;
 void sim_destroy(struct sim *s); /* looks at the guard bytes */
 
 /* Run one section (an index in the program), or the first of a kind, on all ranks to its end. */

@@ -173,6 +173,51 @@ static void parts_come_back(void **state)
     free(want);
 }
 
+/* Packed on the way in, each rank its own blocks: the same bytes as of the whole, longer than a chunk, from each type. */
+static void parts_are_packed(void **state)
+{
+    enum { BLOCKS = 40000, OWN = 123, ELEMS_OF_ALL = BLOCKS * SH_NF4_ELEMS };
+    struct sh_file_direct file[2];
+    char path[2][32];
+    float *data = malloc(ELEMS_OF_ALL * sizeof *data);
+    unsigned char *want = malloc(sh_nf4_bytes(ELEMS_OF_ALL)), *got = malloc(sh_nf4_bytes(ELEMS_OF_ALL));
+
+    (void)state;
+    for (int t = 0; t < SH_MOVE_TYPES; t++) {
+        struct sh_move_part part[2] = {
+            {.name = "w", .type = (enum sh_move_type)t, .at = 5, .elems = ELEMS_OF_ALL, .data.whole = data}};
+        struct sh_move_parts parts;
+
+        open_two(file, path);
+        for (int i = 0; i < ELEMS_OF_ALL; i++)
+            data[i] = (float)((int)(sh_mix64((uint64_t)i) % 2001) - 1000) / 256;
+        assert_int_equal(sh_move_parts_make(part, 1, &parts), SH_OK);
+        assert_int_equal(sh_move_parts_write(&parts, file), SH_OK);
+        assert_int_equal(sh_move_parts_read(&parts, file), SH_OK);
+        sh_move_parts_free(&parts);
+        sh_nf4_pack(data, BLOCKS, want);
+
+        part[0].data = (struct sh_floats){.packed = got};
+        part[1] = part[0];
+        part[0].elems = OWN * SH_NF4_ELEMS;
+        part[1].elems -= part[0].elems;
+        part[1].first = part[0].elems;
+        part[1].at += part[0].elems * sh_move_type_bytes(part[1].type);
+        part[1].data = sh_floats_at(part[1].data, part[0].elems);
+        assert_int_equal(sh_move_parts_make(part, 2, &parts), SH_OK);
+        assert_int_equal(sh_move_parts_read(&parts, file), SH_OK);
+        assert_memory_equal(got, want, (size_t)sh_nf4_bytes(ELEMS_OF_ALL));
+        sh_move_parts_free(&parts);
+        for (int i = 0; i < 2; i++) {
+            close(file[i].fd);
+            unlink(path[i]);
+        }
+    }
+    free(data);
+    free(want);
+    free(got);
+}
+
 static void numbers_that_are_none_have_their_name(void **state)
 {
     float x[4] = {1, 2, INFINITY, NAN}, got[4];
@@ -223,6 +268,7 @@ int main(void)
         cmocka_unit_test(f16_rounds_to_nearest),
         cmocka_unit_test(what_f16_does_not_have_is_told),
         cmocka_unit_test(parts_come_back),
+        cmocka_unit_test(parts_are_packed),
         cmocka_unit_test(numbers_that_are_none_have_their_name),
         cmocka_unit_test(overlaps_are_a_bug),
     };

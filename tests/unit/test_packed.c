@@ -128,3 +128,275 @@ int main(void)
                                        .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+/* Frozen weights in four bits an element: the same bits as with frozen weights of the values that unpacking gives, on any
+ * mesh; and the bytes that they take. */
+#include "src/base/nf4.h"
+#include "src/base/rng.h"
+#include "tests/unit/simulate.h"
+#include "tests/unit/tiny.h"
+
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 4, SEED = 5, LISTS = 3, NAMES = 5 };
+
+/* What is frozen: gradients pass through all of it, through some, or end above it. */
+static const char *const lists[LISTS][NAMES] = {
+    {"layers.0", "layers.1", "layers.2", "head"}, {"embed", "layers.0", "layers.2"}, {"embed", "layers.0", "layers.1", "head"}};
+
+/* Matrices of whole blocks, not all of them of whole chunks. */
+#define COMMON                                                                                                             \
+    .dim = 16, .ffn_dim = 24, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .n_heads = 4,                 \
+    .norm_eps = 1e-5f, .init_std = 0.3f, .n_layers = 3
+static const struct tiny_model models[] = {
+    {"llama", {COMMON, .family = SH_FAMILY_LLAMA, .n_kv_heads = 1, .rope_theta = 100}, false},
+    {"llama with biases", {COMMON, .family = SH_FAMILY_LLAMA, .n_kv_heads = 2, .rope_theta = 100, .attention_bias = true}, true},
+    {"gpt2", {COMMON, .family = SH_FAMILY_GPT2, .n_kv_heads = 4}, false},
+};
+enum { MODELS = sizeof models / sizeof *models };
+
+struct job {
+    struct sh_build build;
+    int shard, replicate, inner;
+};
+
+static void feed(const struct sim *s, int rank, int rows)
+{
+    const struct sh_program *p = s->ranks[rank].p;
+    int32_t *tokens = sim_data(s, rank, p->tokens), *targets = sim_data(s, rank, p->targets);
+
+    for (int i = 0; i < rows * TINY_SEQ; i++) {
+        uint32_t bits[4];
+
+        sh_philox(SEED, 0, (uint64_t)(rank * rows * TINY_SEQ + i), bits);
+        tokens[i] = (int32_t)(bits[0] % TINY_VOCAB);
+        targets[i] = (int32_t)(bits[1] % TINY_VOCAB);
+        if (p->docs != SH_NONE)
+            ((int32_t *)sim_data(s, rank, p->docs))[i] = 0;
+    }
+}
+
+static struct sim *run(const struct job *j)
+{
+    struct sim *s = sim_create(&j->build, j->shard, j->replicate, j->inner, SEED);
+
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / (BATCH * TINY_SEQ), .lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.95f,
+                                        .adam_eps = 1e-3f, .beta1_pow = 0.9, .beta2_pow = 0.95, .grad_scale = 0.5f};
+    for (int rank = 0; rank < s->world; rank++)
+        feed(s, rank, j->build.batch.batch);
+    sim_run(s, SH_SECTION_ONLY);
+    sim_run(s, SH_SECTION_LOSS);
+    sim_run(s, SH_SECTION_NORM);
+    sim_run(s, SH_SECTION_UPDATE);
+    return s;
+}
+
+/* The same with frozen weights in the compute type, of the same values. */
+static struct sim *run_unpacked(const struct job *j)
+{
+    struct job plain = *j;
+    struct sim *s;
+
+    plain.build.packed = false;
+    sim_round_frozen = true;
+    s = run(&plain);
+    sim_round_frozen = false;
+    return s;
+}
+
+static const struct sh_unit *unit_of(const struct sh_program *p, const char *name)
+{
+    for (int i = 0; i < p->n_units; i++)
+        if (!strcmp(p->units[i].name, name))
+            return &p->units[i];
+    fail_msg("no unit %s", name);
+    return NULL;
+}
+
+/* Loss, norm and what is trained after the update: on each rank, or where chunks are others as a whole. */
+static void compare(const struct sim *a, const struct sim *b)
+{
+    const struct sh_program *p = a->ranks[0].p, *q = b->ranks[0].p;
+    float *x = calloc((size_t)sim_param_elems(a), sizeof *x), *y = calloc((size_t)sim_param_elems(b), sizeof *y);
+    const float *at = x;
+
+    assert_memory_equal(sim_data(a, 0, p->loss), sim_data(b, 0, q->loss), sizeof(double));
+    assert_memory_equal(sim_data(a, 0, p->sumsq), sim_data(b, 0, q->sumsq), sizeof(double));
+    sim_params(a, x);
+    sim_params(b, y);
+    for (int i = 0; i < p->n_units; at += p->units[i++].elems) {
+        const float *there = y;
+
+        for (const struct sh_unit *u = q->units; u < unit_of(q, p->units[i].trainable ? p->units[i].name : "embed"); u++)
+            there += u->elems;
+        if (p->units[i].trainable)
+            assert_memory_equal(at, there, (size_t)p->units[i].elems * sizeof *at);
+    }
+    free(x);
+    free(y);
+}
+
+static struct job job_of(int model, int list, enum sh_dtype act, int shard, int replicate)
+{
+    struct job j = {tiny_build(&models[model], BATCH / (shard * replicate)), shard, replicate, 1};
+
+    j.build.act = act;
+    j.build.frozen = lists[list];
+    j.build.packed = true;
+    return j;
+}
+
+static void one_rank(void **state)
+{
+    (void)state;
+    omp_set_num_threads(1);
+    for (int i = 0; i < MODELS * TINY_RECOMPUTES * LISTS; i++) {
+        struct job j = job_of(i % MODELS, i / MODELS % LISTS, i / 2 % 2 ? SH_BF16 : SH_F32, 1, 1);
+        struct sim *packed, *plain;
+
+        j.build.recompute = tiny_recomputes[i / MODELS / LISTS];
+        j.build.kernels = i % 2 ? &sh_kernels_ref : &sh_kernels_cpu;
+        packed = run(&j);
+        plain = run_unpacked(&j);
+        compare(packed, plain);
+        sim_destroy(packed);
+        sim_destroy(plain);
+    }
+}
+
+/* Over ranks that own parts of matrices, with each strategy, and gathered in the backward from what neighbours kept. */
+static void all_meshes(void **state)
+{
+    static const int meshes[][3] = {{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 1, 2}, {1, 4, 1}};
+
+    (void)state;
+    for (int i = 0; i < 5 * TINY_STRATEGIES; i++) {
+        const int *mesh = meshes[i % 5];
+        struct job j = job_of(i % MODELS, i % LISTS, i % 2 ? SH_BF16 : SH_F32, mesh[0], mesh[1]);
+        struct sim *packed, *plain;
+
+        j.inner = mesh[2];
+        j.build.options.strategy.params_resident = tiny_strategies[i / 5].params_resident;
+        j.build.options.strategy.keep_after_forward = tiny_strategies[i / 5].keep_after_forward;
+        packed = run(&j);
+        plain = run_unpacked(&j);
+        compare(packed, plain);
+        sim_destroy(packed);
+        sim_destroy(plain);
+    }
+}
+
+/* reproducible: mesh: 1 = 2 = 4 ranks, bit for bit. */
+static void same_on_any_mesh(void **state)
+{
+    (void)state;
+    for (int model = 0; model < MODELS; model++) {
+        struct sim *first = NULL;
+
+        for (int ranks = 1; ranks <= 4; ranks *= 2) {
+            struct job j = job_of(model, model, model % 2 ? SH_BF16 : SH_F32, ranks, 1);
+            struct sim *s;
+
+            /* Leaves of the tree are micro-steps of one row. */
+            j.build.batch.batch = 1;
+            j.build.options.micro_steps = BATCH / ranks;
+            j.build.options.reproducible = j.build.options.strategy.sync_last_only = true;
+            s = sim_create(&j.build, ranks, 1, 1, SEED);
+            s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / (BATCH * TINY_SEQ), .lr = 0.02f, .beta1 = 0.9f,
+                                                .beta2 = 0.95f, .adam_eps = 1e-3f, .beta1_pow = 0.9, .beta2_pow = 0.95,
+                                                .grad_scale = 0.5f};
+            for (int m = 0; m < j.build.options.micro_steps; m++) {
+                for (int rank = 0; rank < ranks; rank++) {
+                    const struct sh_program *p = s->ranks[rank].p;
+                    int row = rank * j.build.options.micro_steps + m;
+
+                    for (int i = 0; i < TINY_SEQ; i++) {
+                        ((int32_t *)sim_data(s, rank, p->tokens))[i] = (row * 5 + i * 3) % TINY_VOCAB;
+                        ((int32_t *)sim_data(s, rank, p->targets))[i] = (row * 7 + i) % TINY_VOCAB;
+                        if (p->docs != SH_NONE)
+                            ((int32_t *)sim_data(s, rank, p->docs))[i] = 0;
+                    }
+                }
+                sim_run_section(s, sh_program_micro_step(s->ranks[0].p, m));
+            }
+            sim_run(s, SH_SECTION_NORM);
+            sim_run(s, SH_SECTION_UPDATE);
+            if (first) {
+                memcpy(sim_data(s, 0, s->ranks[0].p->loss), sim_data(first, 0, first->ranks[0].p->loss), sizeof(double));
+                compare(s, first);
+                sim_destroy(s);
+            } else {
+                first = s;
+            }
+        }
+        sim_destroy(first);
+    }
+}
+
+static int64_t rounded(int64_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* 36 bytes for 64 elements, kept and gathered; vectors of all blocks once, for good; nothing else is packed. */
+static void bytes_and_units(void **state)
+{
+    struct job j = job_of(1, 2, SH_BF16, 4, 1);
+    struct sh_program *p = tiny_program(&j.build, tiny_mesh(4, 1, 1, 1));
+    const struct sh_unit *block = unit_of(p, "layers.1"), *vectors = unit_of(p, "vectors");
+    int64_t bytes[SH_MEM_KINDS], matrices = 16 * 16 * 2 + 2 * 8 * 16 + 3 * 16 * 24;
+    int gathers = 0;
+
+    (void)state;
+    assert_true(block->packed && !block->resident && !block->trainable && block->full == SH_NONE);
+    assert_int_equal(block->elems, matrices);
+    assert_int_equal(sh_tensor_bytes(&p->tensors[block->compute]), sh_nf4_bytes(block->chunk));
+    assert_true(vectors->resident && !vectors->packed && !vectors->trainable && vectors->full != SH_NONE);
+    assert_int_equal(vectors->elems, 2 * (2 * 16 + (16 + 2 * 8) + 16));
+    assert_true(!unit_of(p, "embed")->packed && !unit_of(p, "head")->packed && !unit_of(p, "layers.2")->packed);
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        if (op->kind != SH_OP_ALL_GATHER || op->unit != block - p->units)
+            continue;
+        assert_int_equal(p->tensors[op->out[0]].dtype, SH_U8);
+        assert_int_equal(sh_tensor_bytes(&p->tensors[op->out[0]]), sh_nf4_bytes(4 * block->chunk));
+        gathers++;
+    }
+    assert_int_equal(gathers, 1); /* nothing below is trained */
+    sh_pass_memory(p, bytes);
+    assert_int_equal(bytes[SH_MEM_FROZEN], rounded(2 * unit_of(p, "embed")->chunk) + 2 * rounded(sh_nf4_bytes(block->chunk)) +
+                                               rounded(2 * unit_of(p, "head")->chunk) + rounded(2 * 4 * vectors->chunk));
+    sh_program_destroy(p);
+}
+
+static void matrices_of_odd_sizes_are_refused(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], BATCH);
+    struct sh_program *p = NULL;
+
+    (void)state;
+    b.frozen = lists[0];
+    b.packed = true;
+    assert_int_equal(sh_pass_build(&b, &p), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "lora.quantize_base: nf4 wants matrices of a multiple of 64 elements, and "
+                                         "model.layers.0.self_attn.q_proj.weight has 144; say none");
+    sh_program_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank),        cmocka_unit_test(all_meshes),
+        cmocka_unit_test(same_on_any_mesh), cmocka_unit_test(bytes_and_units),
+        cmocka_unit_test(matrices_of_odd_sizes_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -37,10 +37,10 @@ static uint64_t mix_text(uint64_t h, const char *s)
     return h;
 }
 
-/* The digests are older than frozen parameters. */
+/* The digests are older than frozen parameters and packed ones. */
 static int number_of_mem(enum sh_mem mem)
 {
-    return mem > SH_MEM_FROZEN ? (int)mem - 1 : (int)mem;
+    return (int)mem - (mem > SH_MEM_FROZEN) - (mem > SH_MEM_UNPACKED);
 }
 
 static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
@@ -118,7 +118,7 @@ static uint64_t of_program(const struct sh_program *p)
 
     sh_pass_memory(p, bytes);
     for (int i = 0; i < SH_MEM_KINDS; i++)
-        h = i == SH_MEM_FROZEN ? h : mix(h, bytes[i]);
+        h = i == SH_MEM_FROZEN || i == SH_MEM_UNPACKED ? h : mix(h, bytes[i]);
     for (int i = 0; i < p->n_tensors; i++)
         h = of_tensor(h, &p->tensors[i]);
     for (int i = 0; i < p->n_ops; i++)

@@ -1,0 +1,152 @@
+/* Frozen weights in four bits an element (src/base/nf4.h): which units can be, and what has to leave them.
+ *
+ * A unit is packed where it is frozen and its matrices are weights of linear layers, nothing else: blocks are, embedding and
+ * output matrix are not. Its vectors (norms, biases) stay in the compute type, in one unit for all blocks that is gathered
+ * once: of 70B they are 2.6 MB. The shard pass then keeps and gathers packed chunks, and unpacks a weight before each use. */
+#include "src/base/mem.h"
+#include "src/base/nf4.h"
+#include "src/pass/build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum use { USE_NONE, USE_WEIGHT, USE_OTHER };
+
+struct pack {
+    struct sh_program *p;
+    enum use *use;   /* [params] */
+    bool *leaves;    /* [params] its unit, for that of the vectors */
+};
+
+/* The parameters that a tensor spans: one, or the neighbours of a stack. */
+static void mark(struct pack *k, int t, enum use use)
+{
+    const struct sh_tensor *root = &k->p->tensors[sh_tensor_root(k->p, t)];
+    int64_t left = sh_tensor_elems(root);
+
+    for (int i = root->param; root->param != SH_NONE && left > 0; i++) {
+        k->use[i] = k->use[i] < use ? use : k->use[i];
+        left -= k->p->params[i].elems;
+    }
+}
+
+static void find_uses(struct pack *k)
+{
+    for (int i = 0; i < k->p->n_ops; i++) {
+        const struct sh_op *op = &k->p->ops[i];
+
+        for (int in = 0; in < SH_OP_MAX_IN; in++)
+            if (op->in[in] != SH_NONE)
+                mark(k, op->in[in], op->kind == SH_OP_LINEAR && in == 1 ? USE_WEIGHT : USE_OTHER);
+    }
+}
+
+/* Whether a unit is to be packed: it has matrices, and these are weights. */
+static bool is_packed(const struct pack *k, const struct sh_unit *u)
+{
+    bool any = false;
+
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        bool matrix = k->p->params[i].ndim >= 2;
+
+        if (matrix && k->use[i] != USE_WEIGHT)
+            return false;
+        any = any || matrix;
+    }
+    return any && !u->trainable;
+}
+
+/* Ranks own whole blocks only when each matrix has whole blocks. */
+static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
+{
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &k->p->params[i];
+
+        if (param->ndim >= 2 && param->elems % SH_NF4_ELEMS)
+            return sh_fail(SH_E_USAGE,
+                           "lora.quantize_base: nf4 wants matrices of a multiple of %d elements, and %s has %lld; say none",
+                           SH_NF4_ELEMS, param->name, (long long)param->elems);
+    }
+    return SH_OK;
+}
+
+static sh_rc choose(struct pack *k, bool *any)
+{
+    for (int i = 0; i < k->p->n_units; i++) {
+        struct sh_unit *u = &k->p->units[i];
+
+        u->packed = is_packed(k, u);
+        if (!u->packed)
+            continue;
+        *any = true;
+        SH_TRY(check_matrices(k, u));
+        for (int j = u->first_param; j < u->first_param + u->n_params; j++)
+            k->leaves[j] = k->p->params[j].ndim < 2;
+    }
+    return SH_OK;
+}
+
+/* Parameter `from` becomes the next one of the newest of `to`'s units. */
+static void put(struct sh_unit *u, struct sh_param *to, const struct sh_param *from, int unit)
+{
+    *to = *from;
+    to->unit = unit;
+    to->unit_elems = u->elems;
+    u->elems += from->elems;
+    u->n_params++;
+}
+
+/* In the order in which they were: what lay side by side does so again, as all of a stack stays or leaves. */
+static void reorder(struct pack *k, int vectors)
+{
+    struct sh_program *p = k->p;
+    struct sh_param *old = sh_calloc((size_t)p->n_params + 1, sizeof *old);
+    int *place = sh_calloc((size_t)p->n_params + 1, sizeof *place), n = 0;
+
+    memcpy(old, p->params, (size_t)p->n_params * sizeof *old);
+    for (int unit = 0; unit <= vectors; unit++) {
+        struct sh_unit *u = &p->units[unit];
+
+        u->first_param = n;
+        u->elems = u->n_params = 0;
+        for (int i = 0; i < p->n_params; i++)
+            if (k->leaves[i] ? unit == vectors : old[i].unit == unit) {
+                put(u, &p->params[n], &old[i], unit);
+                place[i] = n++;
+            }
+    }
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].param != SH_NONE)
+            p->tensors[t].param = place[p->tensors[t].param];
+    free(old);
+    free(place);
+}
+
+static void gather_vectors(struct pack *k)
+{
+    int vectors = sh_program_add_unit(k->p, "vectors");
+
+    reorder(k, vectors);
+    k->p->units[vectors].resident = true;
+    sh_program_freeze(k->p, vectors);
+}
+
+sh_rc sh_pass_pack(const struct sh_build *b, struct sh_program *micro)
+{
+    size_t n = (size_t)micro->n_params + 1;
+    struct pack k = {.p = micro};
+    bool any = false;
+    sh_rc rc;
+
+    if (!b->packed)
+        return SH_OK;
+    k.use = sh_calloc(n, sizeof *k.use);
+    k.leaves = sh_calloc(n, sizeof *k.leaves);
+    find_uses(&k);
+    rc = choose(&k, &any);
+    if (rc == SH_OK && any)
+        gather_vectors(&k);
+    free(k.use);
+    free(k.leaves);
+    return rc;
+}
