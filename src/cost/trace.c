@@ -46,9 +46,9 @@ void sh_cost_trace_op(struct sh_trace *t, const struct sh_program *p, int i, int
     char label[SH_OP_LABEL], detail[SH_OP_LABEL];
     int64_t begin_ns = llround(begin * 1e9), end_ns = llround(end * 1e9);
 
-    sh_op_label(p, op, label);
+    sh_program_label(p, op, label);
     if (op->kind == SH_OP_WAIT) {
-        sh_op_label(p, &p->ops[section_begin(p, i) + op->attr.waits_for], detail);
+        sh_program_label(p, &p->ops[section_begin(p, i) + op->attr.waits_for], detail);
         sh_trace_event(t, row, "wait", detail, begin_ns, end_ns);
     } else if (sh_op_info(op->kind)->async) {
         describe_collective(p, op, detail);

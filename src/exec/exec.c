@@ -50,7 +50,7 @@ static void make_calls(struct sh_exec *e)
         sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
         e->calls[i].scalars = &e->scalars;
         e->calls[i].queue = e->queue;
-        sh_op_label(p, &p->ops[i], e->labels[i]);
+        sh_program_label(p, &p->ops[i], e->labels[i]);
     }
 }
 

@@ -407,7 +407,7 @@ static int unpack(struct shard *s, const struct sh_op *next, int t)
     const struct sh_tensor *m = &s->micro->tensors[t];
     int unit = unit_of(s, t), from = s->full[unit] != SH_NONE ? s->full[unit] : s->out->units[unit].full;
     struct sh_tensor weight = sh_tensor_make(SH_MEM_UNPACKED, s->out->act, m->ndim, m->dim, "%s", m->name);
-    struct sh_op op = sh_op_make(SH_OP_UNPACK);
+    struct sh_op op = sh_program_op(SH_OP_UNPACK);
 
     op.in[0] = sh_shard_stretch(s->out, &s->out->units[unit], from, s->micro->params[m->param].unit_elems,
                                 sh_tensor_elems(m));

@@ -60,7 +60,7 @@ const char *sh_section_name(enum sh_section_kind k)
     return name[k];
 }
 
-void sh_op_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL])
+void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL])
 {
     const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
 

@@ -267,7 +267,7 @@ void sh_program_call(const struct sh_program *p, const struct sh_op *op, const s
 
 /* What reports of stalls and traces call an operation: "backward layers.3 linear_bwd_x". */
 enum { SH_OP_LABEL = 64 };
-void sh_op_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL]);
+void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL]);
 
 /* One line an op: index, stream, phase, kind, outputs with shapes <- inputs, the axis of a collective, attributes. */
 void sh_program_print(const struct sh_program *p, FILE *out);

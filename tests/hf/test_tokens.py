@@ -115,7 +115,7 @@ def case_resume(mode):
     wrong += refused('is not the tokenizer', *again, '--model.tokenizer=byte', folder=folder)
     (pathlib.Path(folder) / 'c.yaml').write_text(job.yaml({**RUN, 'job.dump_folder': 'out', 'checkpoint.async_mode': mode}))
     job.sherd(*again, folder=folder)
-    info = job.sherd('ckpt', 'info', 'out', folder=folder)
+    info = job.sherd('ckpt', 'info', '--config', 'out', folder=folder)
     wrong += [] if 'tokenizer: "../words"' in info and 'step 8' in info else [info]
     job.sherd('generate', '--checkpoint', 'out', '--prompt', 'ab', '--tokens', 1, folder=folder)
     job.sherd(*again, '--init-from', 'out', '--job.dump_folder=new', '--model.tokenizer=../other', folder=folder)
