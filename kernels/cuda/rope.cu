@@ -12,6 +12,7 @@ template <class T> struct rope {
     T *y;
     const T *x;
     const float *cs;
+    const int32_t *positions; /* NULL: a row's place in its sequence */
     int64_t heads, row_heads, turned, half, seq;
     float sign;
 
@@ -35,7 +36,7 @@ template <class T> struct rope {
         sh_load(a, x + to);
         sh_load(b, x + to + half);
         if (h < turned)
-            turn(a, b, cs + row % seq * 2 * half + k);
+            turn(a, b, cs + (positions ? positions[row] : row % seq) * 2 * half + k);
         sh_store(y + to, a);
         sh_store(y + to + half, b);
     }
@@ -87,7 +88,7 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
     return sh_by_act(x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, heads, row_heads, turned, half, x->dim[1],
+        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, sh_data<int32_t>(&call->in[2]), heads, row_heads, turned, half, x->dim[1],
                      attr->attn.inverse ? -1.0f : 1.0f};
         bool vectors = sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) && sh_aligned<N>(cs, half);
         return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * half, vectors, call->queue);

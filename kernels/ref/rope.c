@@ -76,13 +76,13 @@ static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
 /* The gradient of a rotation is the rotation back: attr->attn.inverse is the backward. */
 sh_rc sh_ref_rope(const struct sh_op_call *call)
 {
-    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    const struct sh_operand *x = &call->in[0], *at = &call->in[2], *y = &call->out[0];
     int64_t B = x->dim[0], T = x->dim[1], D = call->attr->attn.head_dim;
     int64_t turned = call->attr->attn.heads + call->attr->attn.kv_heads, row = (turned + call->attr->attn.kv_heads) * D;
 
     for (int64_t n = 0; n < B * T; n++) {
         for (int64_t h = 0; h < turned; h++)
-            rotate(call, n * row + h * D, n % T);
+            rotate(call, n * row + h * D, at->data ? (int64_t)sh_ref_get(at, n) : n % T);
         for (int64_t i = turned * D; i < row; i++)
             sh_ref_set(y, n * row + i, sh_ref_get(x, n * row + i));
     }

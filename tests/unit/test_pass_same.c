@@ -111,8 +111,9 @@ static uint64_t of_program(const struct sh_program *p)
     int64_t bytes[SH_MEM_KINDS];
 
     sh_pass_memory(p, bytes);
+    /* Kinds that came later count where they are. */
     for (int i = 0; i < SH_MEM_KINDS; i++)
-        h = mix(h, bytes[i]);
+        h = i <= SH_MEM_CONST || bytes[i] ? mix(h, bytes[i]) : h;
     for (int i = 0; i < p->n_tensors; i++)
         h = of_tensor(h, &p->tensors[i]);
     for (int i = 0; i < p->n_ops; i++)
