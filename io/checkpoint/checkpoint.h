@@ -181,6 +181,9 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta);
 extern const char *const sh_ckpt_verify_name[]; /* [enum sh_cfg_verify] */
 
+/* The value of the line "name: value" of the notes, freed with free(); NULL: there is none. Local. */
+char *sh_ckpt_note(const struct sh_ckpt_meta *meta, const char *name);
+
 /* The newest checkpoint of a folder by the step in its name, which its reader compares with the one inside; *path freed
  * with free(), NULL when there is none. Local. */
 sh_rc sh_ckpt_newest(const char *folder, char **path);

@@ -1,6 +1,8 @@
 /* What a file says of how it was made. */
 #include "io/checkpoint/checkpoint.h"
 
+#include "src/base/mem.h"
+
 #include <string.h>
 
 const char *const sh_ckpt_verify_name[] = {
@@ -26,4 +28,11 @@ const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta)
             strncmp(value, sh_ckpt_verify_name[i], strlen(sh_ckpt_verify_name[i])) == 0)
             return sh_ckpt_verify_name[i];
     return NULL;
+}
+
+char *sh_ckpt_note(const struct sh_ckpt_meta *meta, const char *name)
+{
+    const char *value = meta->notes ? find_note(meta->notes, name) : NULL;
+
+    return value ? sh_strfmt("%.*s", (int)strcspn(value, "\n"), value) : NULL;
 }

@@ -2,6 +2,7 @@
 
 #include "io/hf/family.h"
 #include "io/hf/plain.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Reads config.json of a model and gives the keys of our configuration their values. Unknown keys are refused if they
  * could change the mathematics. */
@@ -363,11 +365,23 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
     return read_and_free(&r);
 }
 
+/* The folder's tokenizer is the model's, where none is named. */
+static sh_rc give_tokenizer(const struct reader *r)
+{
+    const char *folder = r->so_far->hf.assets_path;
+    char *path = sh_path_join(folder, "tokenizer.json");
+    bool there = access(path, F_OK) == 0;
+
+    free(path);
+    return there && !r->so_far->hf.tokenizer[0] ? r->give(r->to, "model.tokenizer", folder) : SH_OK;
+}
+
 /* From the folder of so_far->model.hf_assets_path. `so_far` is what other sources have set already. */
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
     struct reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
     SH_TRY(check_folder(so_far->hf.assets_path));
     SH_TRY(sh_json_load(place, SH_HF_CONFIG_MAX, &r.root));
-    return read_and_free(&r);
+    SH_TRY(read_and_free(&r));
+    return give_tokenizer(&r);
 }

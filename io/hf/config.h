@@ -23,4 +23,7 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
  * Errors: SH_E_DATA: `source` is there and cannot be read. */
 sh_rc sh_hf_config_write(const struct sh_config *cfg, const char *dtype, const char *source, char **text);
 
+/* The same with the text of that other config.json, as a checkpoint keeps it; NULL: none. */
+sh_rc sh_hf_config_write_kept(const struct sh_config *cfg, const char *dtype, const char *kept, char **text);
+
 #endif

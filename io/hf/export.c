@@ -37,18 +37,30 @@ static struct sh_st_entry describe(const char *name, int ndim, const int64_t *di
     return e;
 }
 
-/* config.json is written from our configuration; what only the source knows is copied. */
+/* From our configuration, and what only the source knows. */
+static sh_rc print_config(const struct sh_config *cfg, const struct sh_hf_export *o, char **text)
+{
+    char *source;
+    sh_rc rc;
+    if (!o->source[0])
+        return sh_hf_config_write_kept(cfg, types[o->type].name, o->kept, text);
+    source = sh_path_join(o->source, "config.json");
+    rc = sh_hf_config_write(cfg, types[o->type].name, source, text);
+    free(source);
+    return rc;
+}
+
 static sh_rc write_beside(const struct sh_st_writing *w, const struct sh_config *cfg, const struct sh_hf_export *o)
 {
-    char *source = o->source[0] ? sh_path_join(o->source, "config.json") : NULL, *text;
-    sh_rc rc = sh_hf_config_write(cfg, types[o->type].name, source, &text);
-    free(source);
-    SH_TRY(rc);
+    const char *from = o->source[0] ? o->source : o->tokenizer;
+    char *text;
+    sh_rc rc;
+    SH_TRY(print_config(cfg, o, &text));
     /* Small files are written last, by rank 0 only. */
     rc = sh_st_writing_note(w, "config.json", text);
     free(text);
-    for (size_t i = 0; rc == SH_OK && o->source[0] && i < sizeof beside / sizeof *beside; i++)
-        rc = sh_st_writing_copy(w, o->source, beside[i]);
+    for (size_t i = 0; rc == SH_OK && from && i < sizeof beside / sizeof *beside; i++)
+        rc = sh_st_writing_copy(w, from, beside[i]);
     return rc;
 }
 

@@ -13,6 +13,8 @@ struct sh_hf_export {
     enum sh_cfg_verify verify; /* how much is read back before the folder gets its name */
     double timeout_seconds;     /* of each stage; 0: no limit */
     const char *source;         /* a folder for ids of tokens, generation_config.json and tokenizer; "": none */
+    const char *kept;           /* without it: the config.json for ids of tokens, as text; NULL: none */
+    const char *tokenizer;      /* without it: a folder for the tokenizer and generation_config.json; NULL: none */
 };
 
 /* From the memory of all ranks: data[SH_CKPT_MODEL] of the set's pieces, which cover each element once. Each writes its own

@@ -13,7 +13,7 @@
 /* A folder of weights on its way into a checkpoint, block by block. */
 struct import {
     const char *from;
-    enum sh_cfg_trust trust;
+    const struct sh_hf_import_options *options;
     struct sh_st_index index;
     struct sh_hf_match match;
     int *fd;     /* [index.n_files] */
@@ -31,7 +31,7 @@ static sh_rc open_files(struct import *m)
         m->path[i] = sh_path_join(m->from, m->index.file[i].name);
     }
     for (int64_t i = 0; i < m->index.n_files; i++) {
-        SH_TRY(sh_ckpt_trusted(m->path[i], m->trust));
+        SH_TRY(sh_ckpt_trusted(m->path[i], m->options->trust));
         SH_TRY(sh_file_open(m->path[i], &m->fd[i], &bytes));
     }
     return SH_OK;
@@ -54,10 +54,10 @@ static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *
     const struct sh_st_entry *e = m->match.entry[tensor];
     int64_t bad;
     SH_TRY(read_floats(m, e, first, n, out, spare, &bad));
-    if (bad == n)
+    if (bad == n || m->options->allow_nan)
         return SH_OK;
-    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", m->path[e->file], (long long)(first + bad),
-                   e->name);
+    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number; --allow-nan takes it as it is",
+                   m->path[e->file], (long long)(first + bad), e->name);
 }
 
 enum { PIECE = 1 << 18 };
@@ -99,10 +99,10 @@ static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_s
     return sh_ckpt_stream(folder, set, meta, read_block, m, path);
 }
 
-sh_rc sh_hf_import(const char *from, const char *family, enum sh_cfg_trust trust, const struct sh_ckpt_set *set,
-                   const struct sh_ckpt_meta *meta, const char *folder, char **path)
+sh_rc sh_hf_import(const char *from, const char *family, const struct sh_hf_import_options *options,
+                   const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, const char *folder, char **path)
 {
-    struct import m = {.from = from, .trust = trust};
+    struct import m = {.from = from, .options = options};
     sh_rc rc = import(&m, family, set, meta, folder, path);
     for (int64_t i = 0; m.fd && i < m.index.n_files; i++) {
         if (m.fd[i] >= 0)

@@ -156,23 +156,40 @@ static void put_all(struct writer *w, const char *dtype)
     fputs("\n}\n", w->out);
 }
 
+static sh_rc write_text(struct writer *w, const char *dtype, char **text)
+{
+    size_t bytes;
+    char *family;
+    SH_TRY(sh_config_get(w->cfg, "model.family", &family));
+    w->f = sh_hf_family_to_write(family);
+    free(family);
+    SH_REQUIRE(w->f);
+    w->out = sh_memstream(text, &bytes);
+    put_all(w, dtype);
+    fclose(w->out);
+    return SH_OK;
+}
+
 /* The caller frees *text. `source`, which may be NULL, is the config.json of the model that was loaded: kept keys are
  * copied from it. */
 sh_rc sh_hf_config_write(const struct sh_config *cfg, const char *dtype, const char *source, char **text)
 {
     struct writer w = {.cfg = cfg};
-    size_t bytes;
-    char *family;
-    SH_TRY(sh_config_get(cfg, "model.family", &family));
-    w.f = sh_hf_family_to_write(family);
-    free(family);
-    SH_REQUIRE(w.f);
     /* A folder without the source's config.json is exported all the same. */
     if (source && access(source, F_OK) == 0)
         SH_TRY(sh_json_load(source, SH_HF_CONFIG_MAX, &w.source));
-    w.out = sh_memstream(text, &bytes);
-    put_all(&w, dtype);
-    fclose(w.out);
+    sh_rc rc = write_text(&w, dtype, text);
     json_decref(w.source);
-    return SH_OK;
+    return rc;
+}
+
+/* A checkpoint of a model that came from no folder keeps no config.json. */
+sh_rc sh_hf_config_write_kept(const struct sh_config *cfg, const char *dtype, const char *kept, char **text)
+{
+    struct writer w = {.cfg = cfg};
+    if (kept)
+        SH_TRY(sh_json_parse(kept, strlen(kept), "the checkpoint's hf_config", &w.source));
+    sh_rc rc = write_text(&w, dtype, text);
+    json_decref(w.source);
+    return rc;
 }

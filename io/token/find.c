@@ -120,6 +120,7 @@ static sh_rc find_file(const char *name, char **path)
     *path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
     if (S_ISDIR(st.st_mode) && access(*path, F_OK) != 0) {
         free(*path);
+        *path = NULL; /* the tokenizer has it, and is closed */
         return refuse_folder(name);
     }
     return SH_OK;
@@ -188,6 +189,14 @@ bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
         if (t->ends[i] == id)
             return true;
     return false;
+}
+
+void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes)
+{
+    if (t->ops->lengths)
+        t->ops->lengths(t->own, bytes);
+    for (int i = 0; !t->ops->lengths && i < t->vocab_size; i++)
+        bytes[i] = 1;
 }
 
 /* Keeps `t` by address. */

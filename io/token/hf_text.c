@@ -135,6 +135,45 @@ static int64_t find(const void *own, const char *word)
     return sh_words_get(&((const struct sh_hf *)own)->by_text, word, strlen(word));
 }
 
+/* Of a model of bytes: each character of its alphabet is one. */
+static uint32_t alphabet_bytes(const struct sh_token_json_word *w)
+{
+    uint32_t bytes = 0;
+    size_t n;
+
+    for (size_t i = 0; i < w->bytes; i += n, bytes++)
+        if (sh_code_to_byte(sh_utf8_get((const unsigned char *)w->text + i, &n)) < 0)
+            return w->bytes;
+    return bytes;
+}
+
+/* Of a model of characters: "<0x0A>" is one byte where these stand for bytes, and so is the mark of a space. */
+static uint32_t plain_bytes(const struct sh_hf *hf, const struct sh_token_json_word *w)
+{
+    static const char mark[] = "\xe2\x96\x81";
+    uint32_t bytes = w->bytes;
+
+    if (hf->model.byte_fallback && w->bytes == 6 && !memcmp(w->text, "<0x", 3) && w->text[5] == '>')
+        return 1;
+    for (size_t i = 0; i + 3 <= w->bytes; i++)
+        if (!memcmp(w->text + i, mark, 3))
+            bytes -= 2;
+    return bytes;
+}
+
+/* Added tokens stand for their own text. */
+static void lengths(const void *own, uint32_t *bytes)
+{
+    const struct sh_hf *hf = own;
+
+    for (int id = 0; id < hf->words; id++) {
+        const struct sh_token_json_word *w = &hf->word[id];
+        bytes[id] = !w->text ? 0 : hf->model.byte_level ? alphabet_bytes(w) : plain_bytes(hf, w);
+    }
+    for (int i = 0; i < hf->n_added; i++)
+        bytes[hf->added[i].id] = hf->added[i].special ? 0 : hf->added[i].bytes;
+}
+
 static void close_hf(void *own)
 {
     sh_token_json_free(own);
@@ -147,4 +186,5 @@ const struct sh_token_ops sh_token_hf = {.name = "tokenizer.json",
                                          .destroy = destroy,
                                          .encode = encode,
                                          .decode = decode,
-                                         .find = find};
+                                         .find = find,
+                                         .lengths = lengths};

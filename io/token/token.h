@@ -43,6 +43,8 @@ struct sh_token_ops {
     sh_rc (*decode)(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
     /* (optional) The id of a word by its text, special tokens included; -1: there is none. */
     int64_t (*find)(const void *own, const char *word);
+    /* (optional) Bytes of the text of each word, [vocab_size]; else 1 each. */
+    void (*lengths)(const void *own, uint32_t *bytes);
 };
 
 extern const struct sh_token_ops sh_token_byte, sh_token_hf;
@@ -57,6 +59,10 @@ int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word);
 
 /* Whether an id ends a text that is generated. */
 bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id);
+
+/* Bytes of the text that each word stands for, [vocab_size]; 0: a special token, or no word. A space is one byte, however
+ * the file writes it. */
+void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes);
 
 struct sh_encoder;
 

@@ -216,7 +216,7 @@ static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *ch
 }
 
 /* A folder of transformers says all of a model. */
-static bool names_folder(const struct sh_cmd_args *args)
+bool sh_cmd_names_folder(const struct sh_cmd_args *args)
 {
     for (int i = 0; i < args->n_overrides; i++)
         if (!strncmp(args->overrides[i], "model.hf=", 9) || !strncmp(args->overrides[i], "model.hf_assets_path=", 21))
@@ -235,7 +235,7 @@ sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, stru
         return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well", args->positional[1]);
     if (!args->n_positional && checkpoint)
         return config_of_checkpoint(args, checkpoint, cfg);
-    if (!args->n_positional && names_folder(args))
+    if (!args->n_positional && sh_cmd_names_folder(args))
         return sh_config_load(NULL, args->n_overrides, args->overrides, cfg);
     if (!args->n_positional)
         return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml, an example's name such as gpt2-124m, or a folder "

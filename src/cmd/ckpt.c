@@ -204,7 +204,7 @@ static const struct verb verbs[] = {
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
     {"export", "FILE -o DIR", 1, {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust"}, run_export},
-    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--trust"}, run_import},
+    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--trust"}, run_import},
 };
 
 /* An option of another verb is refused and not ignored: --keep-latest with ls would look as if it had an effect. */

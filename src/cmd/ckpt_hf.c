@@ -3,9 +3,11 @@
 
 #include "io/hf/export.h"
 #include "io/hf/import.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/plan/request.h"
 #include "src/run/stored.h"
+#include "src/run/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,40 +42,74 @@ static int list_overrides(const struct sh_cmd_args *args, char *out[OVERRIDES])
 }
 
 /* The model is the file's; verify is not, which the file keeps of its own save. */
-static sh_rc read_config(const struct sh_cmd_args *args, const char *file, struct sh_config *cfg)
+static sh_rc read_config(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
+                         struct sh_config *cfg)
 {
-    struct sh_ckpt_meta meta = {0};
     char *overrides[OVERRIDES], *name = sh_strfmt("%s (its configuration)", file);
     /* Overrides are freed below whatever happens in between. */
     int n = list_overrides(args, overrides);
-    sh_rc rc = sh_ckpt_read_meta(file, &meta);
+    sh_rc rc = sh_config_parse(meta->config, strlen(meta->config), name, n, (const char *const *)overrides, cfg);
 
-    if (rc == SH_OK)
-        rc = sh_config_parse(meta.config, strlen(meta.config), name, n, (const char *const *)overrides, cfg);
     if (rc == SH_OK && !option(args, "--verify"))
         cfg->checkpoint.verify = SH_VERIFY_DISK;
     while (n > 0)
         free(overrides[--n]);
-    sh_ckpt_meta_free(&meta);
     free(name);
+    return rc;
+}
+
+/* What --hf gives, or what the checkpoint keeps of the folder that the model is from. */
+struct beside {
+    char *hash, *hf_config; /* of the notes */
+    char *tokenizer;        /* folder */
+};
+
+static void find_beside(const char *source, const struct sh_ckpt_meta *meta, const struct sh_config *cfg, struct beside *b)
+{
+    const char *name = cfg->hf.tokenizer;
+
+    sh_run_tokenizer_kept(meta, &b->hash, &b->hf_config);
+    b->tokenizer = b->hash ? sh_run_tokenizer_folder(name, b->hash) : NULL;
+    if (!source && b->hash && !b->tokenizer && strcmp(b->hash, name) != 0)
+        sh_log_warn("the folder gets no tokenizer: that of the checkpoint, %s, is not there or has changed; --hf DIR names "
+                    "another folder that has it", name);
+}
+
+static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
+{
+    const char *source = option(args, "--hf");
+    struct beside beside;
+    struct sh_config cfg;
+
+    SH_TRY(read_config(args, file, meta, &cfg));
+    find_beside(source, meta, &cfg, &beside);
+    const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
+                                         .max_shard_bytes = cfg.checkpoint.max_shard_size,
+                                         .verify = cfg.checkpoint.verify,
+                                         .source = source ? source : "",
+                                         .kept = beside.hf_config,
+                                         .tokenizer = beside.tokenizer};
+    sh_rc rc = sh_hf_export_file(file, out, &cfg, &options);
+    free(beside.hash);
+    free(beside.hf_config);
+    free(beside.tokenizer);
     return rc;
 }
 
 /* Prints the folder, so that a script can take it from there. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 {
-    const char *out = option(args, "-o"), *source = option(args, "--hf");
-    struct sh_config cfg;
+    const char *out = option(args, "-o");
+    struct sh_ckpt_meta meta = {0};
+    sh_rc rc;
 
     SH_TRY(wants_output("export", out));
-    SH_TRY(read_config(args, file, &cfg));
-    const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
-                                         .max_shard_bytes = cfg.checkpoint.max_shard_size,
-                                         .verify = cfg.checkpoint.verify,
-                                         .source = source ? source : ""};
-    SH_TRY(sh_hf_export_file(file, out, &cfg, &options));
-    printf("%s\n", out);
-    return SH_OK;
+    SH_TRY(sh_ckpt_read_meta(file, &meta));
+    rc = export(args, file, &meta, out);
+    sh_ckpt_meta_free(&meta);
+    if (rc == SH_OK)
+        printf("%s\n", out);
+    return rc;
 }
 
 /* ---- import ---- */
@@ -88,22 +124,37 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
     }
 }
 
-static sh_rc import(const char *from, const char *folder, enum sh_cfg_trust trust, const struct sh_config *cfg,
-                    const struct sh_program *p)
+/* Where it is from, and what an export and the tokenizer's users need of that folder. */
+static sh_rc list_notes(struct sh_config *cfg, char **notes)
+{
+    char hash[SH_RUN_HASH] = "", *hf_config = NULL, *kept;
+
+    SH_TRY(sh_run_tokenizer_find(cfg, hash, &hf_config));
+    kept = sh_run_tokenizer_notes(hash, hf_config);
+    *notes = sh_strfmt("parameters: of a folder of transformers\n%s", kept);
+    free(hf_config);
+    free(kept);
+    return SH_OK;
+}
+
+static sh_rc import(const char *from, const char *folder, const struct sh_hf_import_options *options,
+                    struct sh_config *cfg, const struct sh_program *p)
 {
     struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
     struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params};
-    struct sh_ckpt_meta meta = {.notes = (char *)(uintptr_t)"parameters: of a folder of transformers\n"};
+    struct sh_ckpt_meta meta = {0};
     char *family = NULL, *path = NULL;
     sh_rc rc;
 
     list_tensors(p, tensors);
+    SH_TRY_OUT(list_notes(cfg, &meta.notes));
     SH_TRY_OUT(sh_config_get(cfg, "model.family", &family));
     SH_TRY_OUT(sh_stored_config(cfg, 1, &meta.config));
-    SH_TRY_OUT(sh_hf_import(from, family, trust, &set, &meta, folder, &path));
+    SH_TRY_OUT(sh_hf_import(from, family, options, &set, &meta, folder, &path));
     printf("%s\n", path);
 out:
     free(meta.config);
+    free(meta.notes);
     free(family);
     free(path);
     free(tensors);
@@ -113,6 +164,7 @@ out:
 sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
 {
     const char *from = args->positional[1], *out = option(args, "-o"), *ignore = option(args, "--ignore");
+    const struct sh_hf_import_options options = {.trust = trust, .allow_nan = option(args, "--allow-nan") != NULL};
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
     char *keys[] = {sh_strfmt("model.hf_assets_path=%s", from), sh_strfmt("model.hf_ignore=%s", ignore ? ignore : "")};
     struct sh_program *p = NULL;
@@ -126,7 +178,7 @@ sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust
     SH_TRY_OUT(sh_model_check(&model, &batch));
     p = sh_program_create(SH_F32);
     sh_model_emit(&model, &batch, p);
-    rc = import(from, out, trust, &cfg, p);
+    rc = import(from, out, &options, &cfg, p);
 out:
     sh_program_destroy(p);
     free(keys[0]);

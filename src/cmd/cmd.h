@@ -63,6 +63,9 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
  * overrides. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);
 
+/* Whether the arguments set model.hf_assets_path, which stands for a CONFIG. Local. */
+bool sh_cmd_names_folder(const struct sh_cmd_args *args);
+
 /* The file that CONFIG stands for: itself where there is one, else the example of that name, with or without .yaml:
  * in the source tree for a program that was not installed, in $(datadir)/sherd/examples for one that was. *path is freed
  * with free(). Local. Errors: SH_E_DATA: neither, with the names that there are. */

@@ -3,27 +3,46 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether a folder of transformers stands for the configuration: then none is given, and the last word is a key too. */
+static bool is_left_out(const struct sh_cmd_args *args)
+{
+    char *path;
+
+    if (!sh_cmd_names_folder(args))
+        return false;
+    if (sh_cmd_find_config(args->positional[args->n_positional - 1], &path) != SH_OK) {
+        sh_error_clear();
+        return true;
+    }
+    free(path);
+    return false;
+}
+
 /* The configuration is the last word before the overrides; what stands between it and the verb are keys. */
-static struct sh_cmd_args configuration_of(const struct sh_cmd_args *args)
+static struct sh_cmd_args configuration_of(const struct sh_cmd_args *args, int *n_keys)
 {
     struct sh_cmd_args rest = *args;
 
-    rest.positional[0] = args->positional[args->n_positional - 1];
-    rest.n_positional = 1;
+    rest.n_positional = 0;
+    *n_keys = args->n_positional - 1;
+    if (*n_keys > 0 && !is_left_out(args)) {
+        rest.positional[rest.n_positional++] = args->positional[args->n_positional - 1];
+        --*n_keys;
+    }
     return rest;
 }
 
 /* All values before the first is printed, so that a script gets all of them or none. */
 static sh_rc get(const struct sh_cmd_args *args)
 {
-    struct sh_cmd_args rest = configuration_of(args);
     char *values[SH_CMD_MAX_ARGS] = {NULL};
     struct sh_config cfg;
-    int n = args->n_positional - 2;
+    int n;
+    struct sh_cmd_args rest = configuration_of(args, &n);
     sh_rc rc;
 
     if (n < 1)
-        return sh_fail(SH_E_USAGE, "sherd config get: usage: sherd config get KEY... CONFIG");
+        return sh_fail(SH_E_USAGE, "sherd config get: usage: sherd config get KEY... CONFIG, or KEY... --model.hf=DIR");
     SH_TRY_OUT(sh_cmd_config(&rest, NULL, &cfg));
     for (int i = 0; i < n; i++)
         SH_TRY_OUT(sh_config_get(&cfg, args->positional[1 + i], &values[i]));

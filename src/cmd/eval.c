@@ -28,6 +28,16 @@ static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *fe
     return SH_OK;
 }
 
+/* Bits per byte do not depend on the tokenizer, so that models with different ones can be compared. */
+static void print_result(const struct sh_eval_result *v)
+{
+    printf("loss %.6f  perplexity %.3f  bits per token %.4f", v->loss, exp(v->loss), v->loss / log(2.0));
+    if (v->bytes)
+        printf("  bits per byte %.4f", v->loss * (double)v->tokens / log(2.0) / (double)v->bytes);
+    printf("  sequences %lld  tokens %lld  %.0f tokens/s\n", (long long)v->sequences, (long long)v->tokens,
+           (double)v->tokens / v->seconds);
+}
+
 /* Collective. The data is opened before the checkpoint is read, which may take minutes. */
 static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequences)
 {
@@ -37,11 +47,10 @@ static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequen
 
     SH_TRY_OUT(sh_agree(open_feed(run, sequences, &feed)));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
+    SH_TRY_OUT(sh_run_tokenizer_lengths(run));
     SH_TRY_OUT(sh_run_evaluate(run, &feed, sequences, &v));
     if (run->mesh->rank == 0)
-        printf("loss %.6f  perplexity %.3f  bits per token %.4f  sequences %lld  tokens %lld  %.0f tokens/s\n", v.loss,
-               exp(v.loss), v.loss / log(2.0), (long long)v.sequences, (long long)v.tokens,
-               (double)v.tokens / v.seconds);
+        print_result(&v);
 out:
     sh_feed_close(&feed);
     return rc;

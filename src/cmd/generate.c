@@ -77,24 +77,6 @@ static sh_rc read_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return SH_OK;
 }
 
-/* A model may have more words than its tokenizer, so that their number divides well; fewer is another model. */
-static sh_rc open_tokenizer(const struct sh_config *cfg, const char *name, struct sh_tokenizer **tok)
-{
-    int words = cfg->model.vocab_size;
-
-    SH_TRY(sh_tokenizer_open(name ? name : "byte", tok));
-    if (!(*tok)->ops->whole && (*tok)->vocab_size != words)
-        return sh_fail(SH_E_USAGE,
-                       "generate: the model has %d words, so that it is not one of bytes; give its tokenizer with "
-                       "--tokenizer DIR",
-                       words);
-    if ((*tok)->vocab_size > words)
-        return sh_fail(SH_E_USAGE,
-                       "generate: the tokenizer %s has %d words, the model has %d; it belongs to another model",
-                       (*tok)->path, (*tok)->vocab_size, words);
-    return SH_OK;
-}
-
 /* Positions past those that the model has are no rows of its tables. */
 static sh_rc check_context(const struct generate *g)
 {
@@ -115,7 +97,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     SH_TRY(read_prompts(cmd, args, &g->prompts));
     SH_TRY(sh_cmd_config(args, checkpoint, &g->cfg));
     SH_TRY(check_context(g));
-    SH_TRY(open_tokenizer(&g->cfg, sh_cmd_option(cmd, args, "--tokenizer"), &g->tok));
+    SH_TRY(sh_run_tokenizer_of(&g->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &g->tok));
     g->g.tok = g->tok;
     return sh_prompts_encode(g->tok, &g->prompts);
 }

@@ -61,7 +61,8 @@ static const struct sh_cmd_option tokenize[] = {
 static const struct sh_cmd_option generate[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
-    {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default byte"},
+    {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default that which "
+     "the checkpoint names"},
     {.name = "--prompts", .value = "FILE", .help = "continue the \"prompt\" of each line of a file of JSON lines"},
     {.name = "-o", .value = "FILE", .help = "with --prompts: file to write, a line for each prompt; default standard output"},
     {.name = "--tokens", .value = "N", .help = "tokens to add at most; default 256"},
@@ -100,6 +101,7 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
     {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},
     {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
+    {.name = "--allow-nan", .help = "import: take weights that are not finite as they are, instead of refusing them"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
     {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K"},
     {.name = "--keep-every", .value = "N", .help = "prune: also keep those whose step is a multiple of N; default none"},
@@ -140,7 +142,7 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .stops = true, .run = sh_cmd_train},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks", plan,
      .config = true, .run = sh_cmd_plan},
-    {"config", "get KEY... CONFIG | given CONFIG",
+    {"config", "get KEY... CONFIG | get KEY... --model.hf=DIR | given CONFIG",
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
      "quotes; or the names of the keys that the file and the arguments set, a line each",
      none, .config = true, .run = sh_cmd_config_run},

@@ -29,6 +29,7 @@ struct sh_config {
     struct {                     /* model.hf_...: where the section above is from */
         char assets_path[SH_CONFIG_PATH_MAX]; /* Hugging Face folder that has all of it, and the weights; "" */
         char ignore[512];        /* keys of its config.json that may be left out: "key, key" */
+        char tokenizer[SH_CONFIG_PATH_MAX]; /* "byte", a folder with tokenizer.json, such a file; "": none is named */
     } hf;
     struct {
         char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */

@@ -204,6 +204,9 @@ const struct sh_config_key sh_config_keys[] = {
     {.name = "model.hf_ignore", FIELD(cfg.hf.ignore), .of = SH_OF_MACHINE, .def = "",
      .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not known "
              "here is refused, since it may change the mathematics."},
+    {.name = "model.tokenizer", FIELD(cfg.hf.tokenizer), .of = SH_OF_NOTE, .derived = "model.hf_assets_path, where that has a tokenizer.json",
+     .help = "Tokenizer of the model: byte, a folder that has tokenizer.json, or such a file. Checkpoints keep its name and its "
+             "hash: generate and eval use it, and a resume with another one is refused. Empty: not known."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
     {KEY(training, dataset_path), .def = "",

@@ -161,10 +161,15 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 }
 
 /* The same step may have a line of its own training loss; readers tell the lines apart by their keys. */
-void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds)
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_validation_metrics *v)
 {
-    write_line(m, json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(loss), "tokens",
-                            (json_int_t)tokens, "seconds", number(seconds)));
+    json_t *line = json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(v->loss), "tokens",
+                             (json_int_t)v->tokens, "seconds", number(v->seconds));
+
+    if (line && v->bytes)
+        json_object_set_new(line, "bits_per_byte",
+                            number(v->loss * (double)v->tokens / log(2.0) / (double)v->bytes));
+    write_line(m, line);
 }
 
 /* Two rates: over the whole save, and over the time in which bytes went to the disk. Their ratio says whether the file

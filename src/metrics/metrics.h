@@ -71,6 +71,12 @@ struct sh_start_metrics {
  *   peak_tflops  per rank, in 10^12 operations per second; 0: not known, and so is the result */
 double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops);
 
+struct sh_validation_metrics {
+    double loss;
+    int64_t tokens, bytes; /* bytes: of the text of these tokens; 0: not known, and bits per byte are left out */
+    double seconds;
+};
+
 /* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. A line that
  * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that
  * do not write: nothing. */
@@ -78,7 +84,7 @@ struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s);
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
-void sh_metrics_validation(struct sh_metrics *m, int64_t step, double loss, int64_t tokens, double seconds);
+void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_validation_metrics *v);
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
 void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r);
 /* failures: in a row, this one included */

@@ -41,6 +41,17 @@ static bool counts(const struct sh_mesh_shape *m)
     return sh_group_index(m, sh_group_others(m, m->data)) == 0;
 }
 
+/* Bytes of the text of the targets that count. */
+static int64_t text_bytes(const struct sh_run *r, const struct sh_feed *f, int64_t n)
+{
+    int64_t bytes = 0;
+
+    for (int64_t i = 0; r->word_bytes && i < n; i++)
+        if (f->targets[i] >= 0)
+            bytes += r->word_bytes[f->targets[i]];
+    return bytes;
+}
+
 /* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take
  * neighbouring batches: with 4 ranks of 2 sequences, rank 1 reads 2 and 3, then 10 and 11. */
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out)
@@ -49,7 +60,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     int64_t each = r->cfg.training.local_batch_size, pass = each * sh_group_size(m, m->data);
     int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), unmasked;
-    long long tokens = 0;
+    long long seen[2] = {0}; /* tokens, and bytes of their text */
     struct sh_tree losses = {0};
 
     if (!sequences || sequences > all)
@@ -62,17 +73,19 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
         /* The others already wait in those collectives, so an error here cannot be agreed on; it ends the job. */
         if (rc != SH_OK)
             sh_stop(rc);
-        tokens += counts(m) ? unmasked : 0;
+        seen[0] += counts(m) ? unmasked : 0;
+        seen[1] += counts(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
         sh_tree_add(&losses, run_batch(r, f));
     }
     /* A sum over all ranks is right because counts() lets only one of those with the same sequences add. */
-    SH_TRY(sh_mesh_sum_i64(&tokens, 1));
-    if (!tokens)
+    SH_TRY(sh_mesh_sum_i64(seen, 2));
+    if (!seen[0])
         return sh_fail(SH_E_DATA, "none of the %lld sequences has a target that counts; take more of them, or check the masks",
                        (long long)sequences);
-    *out = (struct sh_eval_result){.loss = sh_tree_total(&losses) / (double)tokens,
+    *out = (struct sh_eval_result){.loss = sh_tree_total(&losses) / (double)seen[0],
                                    .sequences = sequences,
-                                   .tokens = tokens,
+                                   .tokens = seen[0],
+                                   .bytes = seen[1],
                                    .seconds = (double)(sh_now_ns() - begin) / 1e9};
     return SH_OK;
 }

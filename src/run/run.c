@@ -277,6 +277,8 @@ void sh_run_close(struct sh_run *r)
     free(r->parameters_from);
     free(r->before);
     free(r->guard);
+    free(r->hf_config);
+    free(r->word_bytes);
     sh_ckpt_unlock(r->lock);
     free(r);
 }

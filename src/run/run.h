@@ -9,6 +9,7 @@
 #include "src/mesh/mesh.h"
 #include "src/exec/exec.h"
 #include "src/plan/request.h"
+#include "src/run/tokenizer.h"
 
 #include "io/checkpoint/checkpoint.h"
 
@@ -31,6 +32,11 @@ struct sh_run {
     char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
     struct sh_config *before;     /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
     char *guard;                  /* state of the guard from the checkpoint, NULL */
+
+    /* Of the model's text; see tokenizer.h. */
+    char tokenizer[SH_RUN_HASH];  /* hash of the tokenizer's file, or "byte"; "": not known */
+    char *hf_config;              /* config.json of the folder that the model is from, in one line; NULL */
+    uint32_t *word_bytes;         /* [vocab_size] bytes of each word's text, 0 of special ones; NULL: not known */
     struct sh_run_async *async; /* a checkpoint that is being written, NULL */
     struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
@@ -81,7 +87,7 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own);
  * same bits for each k and each strategy. */
 struct sh_eval_result {
     double loss;
-    int64_t sequences, tokens;
+    int64_t sequences, tokens, bytes; /* bytes: of the text of these tokens; 0: not known */
     double seconds;
 };
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out);

@@ -61,7 +61,7 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
-/* The caller frees meta->config. meta->guard stays the caller's text, so it must not be freed with the rest. */
+/* The caller frees meta->config and ->notes. meta->guard stays the caller's text, so it must not be freed with the rest. */
 static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
@@ -69,7 +69,9 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
                                   .tokens = r->tokens,
                                   .updates = r->updates,
                                   .guard = (char *)(uintptr_t)guard};
-    return sh_agree(sh_stored_config(&r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data), &meta->config));
+    SH_TRY(sh_agree(sh_stored_config(&r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data), &meta->config)));
+    meta->notes = sh_run_tokenizer_notes(r->tokenizer, r->hf_config);
+    return SH_OK;
 }
 
 /* The file is complete on return and training has waited for all of it, so stall equals seconds. */
@@ -119,6 +121,7 @@ static sh_rc begin_async(struct sh_run *r, const struct sh_ckpt_meta *meta)
     b->meta = *meta;
     b->meta.config = sh_strdup(meta->config);
     b->meta.guard = sh_strdup(meta->guard);
+    b->meta.notes = sh_strdup(meta->notes);
     sh_shards_copy(r, &b->pieces);
     if (!r->device->gpu)
         SH_TRY(begin_writing(r));
@@ -137,6 +140,7 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
     SH_TRY(describe_run(r, guard, &meta));
     rc = is_async(r) ? begin_async(r, &meta) : save_now(r, &meta, out);
     free(meta.config);
+    free(meta.notes);
     return rc;
 }
 

@@ -41,11 +41,14 @@ sh_rc sh_run_can_save_hf(const struct sh_run *r)
 /* From host memory, as save_now() does, and from a snapshot that is planned anyway. */
 static sh_rc export(struct sh_run *r, const char *folder)
 {
+    char *tokenizer = sh_run_tokenizer_folder(r->cfg.hf.tokenizer, r->tokenizer);
     const struct sh_hf_export options = {.type = (enum sh_move_type)r->cfg.checkpoint.export_dtype,
                                          .max_shard_bytes = r->cfg.checkpoint.max_shard_size,
                                          .verify = r->cfg.checkpoint.verify,
                                          .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                         .source = r->cfg.hf.assets_path};
+                                         .source = r->cfg.hf.assets_path,
+                                         .kept = r->hf_config,
+                                         .tokenizer = tokenizer};
     struct sh_shards p;
     sh_rc rc;
 
@@ -56,6 +59,7 @@ static sh_rc export(struct sh_run *r, const char *folder)
     }
     rc = sh_hf_export(folder, &r->cfg, &p.set, &options);
     sh_shards_free(&p);
+    free(tokenizer);
     return rc;
 }
 

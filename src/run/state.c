@@ -145,6 +145,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     r->updates = meta.updates;
     free(r->guard);
     r->guard = sh_strdup(meta.guard ? meta.guard : "");
+    sh_run_tokenizer_take(r, &meta, false);
     compare_config(r, path, &meta);
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);
@@ -179,6 +180,7 @@ sh_rc sh_run_load_model(struct sh_run *r, const char *path)
     struct sh_ckpt_meta meta = {0};
 
     SH_TRY(read_file(r, path, true, &meta, NULL));
+    sh_run_tokenizer_take(r, &meta, true);
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;

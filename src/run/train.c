@@ -27,13 +27,15 @@ static sh_rc validate(struct sh_train *t)
     char sequences[SH_STR_SHORT];
 
     SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &v));
+    const struct sh_validation_metrics m = {
+        .loss = v.loss, .tokens = v.tokens, .bytes = v.bytes, .seconds = v.seconds};
     sh_exec_take_time(t->r->exec);
     if (!t->metrics)
         return SH_OK;
     sh_progress_break(&t->progress);
     sh_log_info("step %lld  validation loss %.4f over %s", (long long)t->r->step, v.loss,
                 sh_str_plural(v.sequences, "sequence", sequences));
-    sh_metrics_validation(t->metrics, t->r->step, v.loss, v.tokens, v.seconds);
+    sh_metrics_validation(t->metrics, t->r->step, &m);
     return SH_OK;
 }
 
@@ -218,6 +220,9 @@ sh_rc sh_run_train(struct sh_run *r)
     sh_train_set_up(&t);
     SH_TRY_OUT(sh_agree(sh_train_open_data(&t)));
     SH_TRY_OUT(sh_run_start_state(r));
+    SH_TRY_OUT(sh_run_tokenizer_start(r));
+    if (r->cfg.validation.enable)
+        SH_TRY_OUT(sh_run_tokenizer_lengths(r));
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));

@@ -52,7 +52,7 @@ def tensors(path):
     data = pathlib.Path(path).read_bytes()
     length, = struct.unpack('<Q', data[:8])
     header = json.loads(data[8:8 + length])
-    header.pop('__metadata__')
+    header.pop('__metadata__', None)
     return {name: (t['dtype'], t['shape'], data[8 + length + t['data_offsets'][0]:8 + length + t['data_offsets'][1]])
             for name, t in header.items()}
 
@@ -208,6 +208,21 @@ def case_changed(change):
     return job.differ('loss', job.losses(steps), expected('gpt2')['losses'][:1], LOSS_BOUND)
 
 
+def case_allow_nan():
+    """An import refuses a weight that is not finite, or takes it as it is."""
+    copy_golden('gpt2', 'nan')
+    t = tensors(HERE / 'gpt2/model.safetensors')
+    not_finite(t)
+    pack(t, 'nan/model.safetensors')
+    for folder in 'nan-ckpt', 'nan-out':
+        shutil.rmtree(folder, ignore_errors=True)
+    done = subprocess.run(job.command(0, ['ckpt', 'import', 'nan', '-o', 'nan-ckpt']), capture_output=True, text=True)
+    wrong = [] if done.returncode == 3 and CHANGES[not_finite] in done.stderr else [done.stderr]
+    job.sherd('ckpt', 'import', 'nan', '-o', 'nan-ckpt', '--allow-nan')
+    job.sherd('ckpt', 'export', 'nan-ckpt', '-o', 'nan-out')
+    return wrong + differ('nan', 'nan-out')
+
+
 def case_cut():
     """A file that ends early."""
     copy_golden('gpt2', 'cut')
@@ -282,6 +297,6 @@ if __name__ == '__main__':
         + [(f'{name}: import and export', case_import_export, name) for name in ('gpt2', 'llama')]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
-        + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
+        + [('weights that are not finite', case_allow_nan), ('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
            ('weights that others may write', case_trust), ('a resume', case_resume)]
         + (meshes if job.can_launch() else [])))

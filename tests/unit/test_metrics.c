@@ -85,7 +85,7 @@ static void write_lines(void)
     assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_close(m);
     assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
-    sh_metrics_validation(m, 4, -NAN, 64, 1.5);
+    sh_metrics_validation(m, 4, &(struct sh_validation_metrics){.loss = -NAN, .tokens = 64, .seconds = 1.5});
     sh_metrics_checkpoint(m, &saved);
     sh_metrics_rollback(m, &back);
     sh_metrics_close(m);
@@ -230,7 +230,7 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
     assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_step(m, &step);
-    sh_metrics_validation(m, 4, 1, 64, 1.5);
+    sh_metrics_validation(m, 4, &(struct sh_validation_metrics){.loss = 1, .tokens = 64, .seconds = 1.5});
     for (int again = 0; again < 2; again++) {
         sh_error_clear();
         assert_int_equal(sh_metrics_result(m), SH_E_DATA);

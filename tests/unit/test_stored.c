@@ -113,6 +113,7 @@ static const struct row state[] = {
     {"model.mlp_bias", "true", NULL},
     {"model.no_rope_layer_interval", "2", "model.family=smollm3"},
     {"model.init_std", "0.1", NULL},
+    {"model.tokenizer", "byte", NULL},
     {"training.dataset_path", "a.bin", NULL},
     {"training.seq_len", "16", NULL},
     {"training.global_batch_size", "8", NULL},

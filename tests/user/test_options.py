@@ -146,6 +146,7 @@ ROWS = {
     'checkpoint.initial_load_path': Row('none.h5', 'refused', 'none.h5: No such file'),
     'checkpoint.initial_load_model_only': Row('true', 'refused'),
     'model.hf_assets_path': Row('none', 'refused', 'is no folder here'),
+    'model.tokenizer': Row('none', 'refused', 'no tokenizer is called'),
     'model.hf': Row('none', 'refused', 'is no folder here'),
     'model.hf_ignore': Row('a', 'unit/test_hf.c'),
     'checkpoint.initial_load_in_hf': Row('false', 'hf/test_golden.py'),
