@@ -76,7 +76,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_BIAS_BWD] = {.shape = "dy [N,O] act -> db [O] f32 +=", .flops = "NO", APART},
     [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,D] f32", .flops = "2TD", .attrs = table_attrs, APART},
     [SH_OP_ROPE] =
-        {.shape = "qkv [B,T,HD+2KD] act, cs [T,D] f32, docs [B,T] i32 opt -> turned [B,T,HD+2KD] act",
+        {.shape = "qkv [B,T,HD+2KD] act, cs [P>=T,D] f32 of TD, docs [B,T] i32 opt, at [B,T] i32 opt -> turned [B,T,HD+2KD] act",
          .flops = "3BTHD + 6BTKD", .forward = true, .attrs = rotation_attrs, OVER(0)},
     [SH_OP_ATTENTION] =
         {.shape = "qkv [B,T,HD+2KD] act, docs [B,T] i32 opt -> o [B,T,HD] act, lse [B,H,T] f32",
@@ -129,6 +129,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] act", .flops = "64b", APART},
+    [SH_OP_KV_PUT] =
+        {.shape = "qkv [B,T,HD+2KD] act of 2BTKD, at [B,T] i32, count [B] i32 -> kv [B,S,2KD] act inout of 2BTKD",
+         .attrs = attention_attrs, APART},
+    [SH_OP_ATTENTION_CACHE] =
+        {.shape = "qkv [B,T,HD+2KD] act of BTHD, kv [B,S,2KD] act, at [B,T] i32, count [B] i32 -> o [B,T,HD] act",
+         .flops = "4BTSHD + 3BTSH", .attrs = attention_attrs, APART},
+    [SH_OP_PICK] = {.shape = "x [B,T,C] act of BC, count [B] i32 -> y [B,C] act", APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},

@@ -7,6 +7,10 @@
  * once, at the end. Optional operands may be absent: data == NULL. An output marked += is added to when its bit is set in
  * attr->accumulate (sh_op_adds()), else overwritten. kernels/shape.h describes how op.c writes shapes.
  *
+ * A step that continues sequences from a cache has `count` [B], how many of the T tokens of a row count, 0 to T, and `at`
+ * [B,T], their positions: rows of tables and of the cache, within both also where a token does not count. Keys and values of
+ * those that do not are not kept, and their attention is 0.
+ *
  * Every kernel is deterministic: same inputs, same bits, for any number of threads; but for ATTENTION_BWD where
  * attr->attn.any_order allows it not to be. */
 #ifndef SH_KERNELS_OP_H
@@ -37,7 +41,7 @@ extern "C" {
     KERNEL(LINEAR_BWD_W, linear_bwd_w)      /* dw = dy' x */                                                          \
     KERNEL(BIAS_BWD, bias_bwd)              /* sums of columns */                                                     \
     KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,D/2), sin in [D/2,D) */                                      \
-    KERNEL(ROPE, rope)                      /* q and k rotated, v copied; attr->attn.inverse turns back */            \
+    KERNEL(ROPE, rope)                      /* q and k rotated, v copied; attr->attn.inverse turns back; at: positions */ \
     KERNEL(ATTENTION, attention)            /* causal; docs: the first position of a token's document */           \
     KERNEL(ATTENTION_BWD, attention_bwd)                                                                              \
     KERNEL(GELU, gelu)                      /* tanh form */                                                           \
@@ -64,7 +68,10 @@ extern "C" {
     OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
     KERNEL(SGD, sgd)                        /* with momentum; in place, p as ADAMW's */                            \
     KERNEL(LION, lion)                      /* the same operands */                                                   \
-    KERNEL(UNPACK, unpack)                  /* a matrix of src/base/nf4.h, in the compute type */
+    KERNEL(UNPACK, unpack)                  /* a matrix of src/base/nf4.h, in the compute type */ \
+    KERNEL(KV_PUT, kv_put)                  /* keys and values of qkv into the cache, at their positions */        \
+    KERNEL(ATTENTION_CACHE, attention_cache) /* queries of qkv over what the cache holds up to their positions */  \
+    KERNEL(PICK, pick)                      /* of each sequence the last row that counts */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

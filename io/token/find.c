@@ -30,17 +30,33 @@ static int64_t first_id(const json_t *value)
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
 }
 
-/* What a model's folder says about the end of a text; *id stays where there is no such file, or nothing in it. */
-static sh_rc read_end(const char *folder, const char *name, int64_t *id)
+/* An id or a list of them. */
+static void take_ends(struct sh_tokenizer *t, const json_t *value)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+
+    t->end = first_id(value);
+    t->ends = sh_calloc(n + 1, sizeof *t->ends);
+    for (size_t i = 0; i < n && t->end >= 0; i++) {
+        int64_t id = first_id(json_is_array(value) ? json_array_get(value, i) : value);
+
+        if (id >= 0 && id <= UINT32_MAX)
+            t->ends[t->n_ends++] = (uint32_t)id;
+    }
+}
+
+/* What a model's folder says about the end of a text; nothing changes where there is no such file, or nothing in it. */
+static sh_rc read_end(struct sh_tokenizer *t, const char *folder, const char *name)
 {
     char *path = sh_path_join(folder, name);
     json_t *config;
     sh_rc rc = SH_OK;
 
     /* An earlier file that named one wins. */
-    if (*id < 0 && access(path, F_OK) == 0) {
+    if (t->end < 0 && access(path, F_OK) == 0) {
         SH_TRY_OUT(sh_json_load(path, MOST_CONFIG, &config));
-        *id = first_id(json_object_get(config, "eos_token_id"));
+        free(t->ends);
+        take_ends(t, json_object_get(config, "eos_token_id"));
         json_decref(config);
     }
 out:
@@ -57,8 +73,8 @@ static sh_rc find_end(struct sh_tokenizer *t)
     sh_rc rc;
 
     t->end = -1;
-    SH_TRY_OUT(read_end(folder, "generation_config.json", &t->end));
-    SH_TRY_OUT(read_end(folder, "config.json", &t->end));
+    SH_TRY_OUT(read_end(t, folder, "generation_config.json"));
+    SH_TRY_OUT(read_end(t, folder, "config.json"));
     if (t->end >= t->vocab_size)
         rc = sh_fail(SH_E_DATA, "%s: eos_token_id of its folder is %lld, and it has %d words; are they of one model?",
                      t->path, (long long)t->end, t->vocab_size);
@@ -157,6 +173,7 @@ void sh_tokenizer_close(struct sh_tokenizer *t)
     if (t->ops->close)
         t->ops->close(t->own);
     free(t->path);
+    free(t->ends);
     free(t);
 }
 
@@ -164,6 +181,14 @@ void sh_tokenizer_close(struct sh_tokenizer *t)
 int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word)
 {
     return t->ops->find ? t->ops->find(t->own, word) : -1;
+}
+
+bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
+{
+    for (int i = 0; i < t->n_ends; i++)
+        if (t->ends[i] == id)
+            return true;
+    return false;
 }
 
 void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes)

@@ -26,6 +26,8 @@ struct sh_tokenizer {
     int vocab_size; /* the largest id and 1 */
     int64_t end;    /* id that ends a document: the first eos_token_id of generation_config.json or config.json beside
                        the file; -1: none is named */
+    uint32_t *ends; /* [n_ends] all of them, where it is a list: each ends a text that is generated */
+    int n_ends;
     void *own; /* of the kind */
 };
 
@@ -54,6 +56,9 @@ void sh_tokenizer_close(struct sh_tokenizer *t); /* NULL is fine */
 
 /* The id of a word by its text; -1: there is none. */
 int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word);
+
+/* Whether an id ends a text that is generated. */
+bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id);
 
 /* Bytes of the text that each word stands for, [vocab_size]; 0: a special token, or no word. A space is one byte, however
  * the file writes it. */

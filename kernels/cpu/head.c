@@ -12,6 +12,7 @@
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemv.h"
 #include "kernels/cpu/row.h"
 #include "kernels/cpu/stage.h"
 
@@ -251,6 +252,9 @@ sh_rc sh_cpu_logits(const struct sh_op_call *call)
         .b = w->data, .ldb = dim, .trans_b = true,
         .c = y->data, .ldc = w->dim[0],
     };
-    /* clang-format on */
+    if (sh_gemv_takes(&g)) {
+        sh_gemv_run(&g);
+        return SH_OK;
+    }
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }

@@ -2,6 +2,7 @@
  * the engines in gemm_engine.c. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemv.h"
 
 #include <stddef.h>
 
@@ -33,7 +34,10 @@ sh_rc sh_cpu_linear(const struct sh_op_call *call)
         .c = y->data, .ldc = last_dim(y),
         .bias = b->data,
     };
-    /* clang-format on */
+    if (sh_gemv_takes(&g)) {
+        sh_gemv_run(&g);
+        return SH_OK;
+    }
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 

@@ -18,6 +18,7 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_GELU_BWD_BIAS] = sh_cpu_gelu_bwd_bias_work_bytes,
     [SH_OP_HEAD_LOSS] = sh_cpu_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cpu_head_work_bytes,
+    [SH_OP_ATTENTION_CACHE] = sh_cpu_attention_cache_work_bytes,
     [SH_OP_LOGITS] = sh_cpu_head_work_bytes,
 };
 

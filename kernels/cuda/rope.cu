@@ -13,6 +13,7 @@ template <class T> struct rope {
     const T *x;
     const float *cs;
     const int32_t *docs; /* NULL: positions of the sequence; else they begin anew in each document */
+    const int32_t *positions; /* NULL: those; else they are given */
     int64_t heads, row_heads, turned, half, seq;
     float sign;
 
@@ -36,7 +37,7 @@ template <class T> struct rope {
         sh_load(a, x + to);
         sh_load(b, x + to + half);
         if (h < turned)
-            turn(a, b, cs + (row % seq - (docs ? docs[row] : 0)) * 2 * half + k);
+            turn(a, b, cs + (positions ? positions[row] : row % seq - (docs ? docs[row] : 0)) * 2 * half + k);
         sh_store(y + to, a);
         sh_store(y + to + half, b);
     }
@@ -88,7 +89,7 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
     return sh_by_act(x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, sh_data<int32_t>(&call->in[2]), heads, row_heads, turned, half, x->dim[1],
+        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, sh_data<int32_t>(&call->in[2]), sh_data<int32_t>(&call->in[3]), heads, row_heads, turned, half, x->dim[1],
                      attr->attn.inverse ? -1.0f : 1.0f};
         bool vectors = sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) && sh_aligned<N>(cs, half);
         return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * half, vectors, call->queue);

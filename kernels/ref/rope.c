@@ -77,14 +77,14 @@ static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
  * each document: the same turns but for roundings, since only differences of positions matter. */
 sh_rc sh_ref_rope(const struct sh_op_call *call)
 {
-    const struct sh_operand *x = &call->in[0], *docs = &call->in[2], *y = &call->out[0];
+    const struct sh_operand *x = &call->in[0], *docs = &call->in[2], *at = &call->in[3], *y = &call->out[0];
     int64_t B = x->dim[0], T = x->dim[1], D = call->attr->attn.head_dim;
     int64_t turned = call->attr->attn.heads + call->attr->attn.kv_heads, row = (turned + call->attr->attn.kv_heads) * D;
 
     for (int64_t n = 0; n < B * T; n++) {
         int64_t position = n % T - (docs->data ? (int64_t)sh_ref_get(docs, n) : 0);
         for (int64_t h = 0; h < turned; h++)
-            rotate(call, n * row + h * D, position);
+            rotate(call, n * row + h * D, at->data ? (int64_t)sh_ref_get(at, n) : position);
         for (int64_t i = turned * D; i < row; i++)
             sh_ref_set(y, n * row + i, sh_ref_get(x, n * row + i));
     }

@@ -1,55 +1,162 @@
 #include "src/cmd/cmd.h"
 
+#include "src/base/file.h"
+#include "src/mesh/mesh.h"
+#include "src/run/generate.h"
 #include "src/run/run.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-/* Defaults that give readable text: temperature 0.8, the 40 likeliest tokens. A prompt of one newline stands for "no
- * prompt", since a model needs a token to start from. */
-static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_generate *g)
+struct generate {
+    struct sh_config cfg;
+    struct sh_generate g;
+    struct sh_prompts prompts;
+    struct sh_tokenizer *tok;
+    struct sh_new_file file; /* rank 0's, with -o */
+    FILE *out;               /* of it, or standard output; NULL where the prompt is of the command line */
+};
+
+static sh_rc read_parallel(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_parallel *parallel)
 {
-    int64_t tokens, top_k, seed;
+    static const char *const names[] = {
+        [SH_PARALLEL_AUTO] = "auto", [SH_PARALLEL_RESIDENT] = "resident", [SH_PARALLEL_SHARD] = "shard"};
+    const char *given = sh_cmd_option(cmd, args, "--parallel");
 
-    g->prompt = sh_cmd_option(cmd, args, "--prompt");
-    if (!g->prompt)
-        g->prompt = "\n";
-    if (!g->prompt[0])
-        return sh_fail(SH_E_USAGE, "sherd generate: --prompt is empty; a model continues at least one token");
-    g->tokenizer = sh_cmd_option(cmd, args, "--tokenizer");
-    SH_TRY(sh_cmd_whole(cmd, args, "--tokens", 1, 1000000, 256, &tokens));
-    SH_TRY(sh_cmd_number(cmd, args, "--temperature", 0, 100, 0.8, &g->temperature));
+    for (int i = 0; given && i < 3; i++)
+        if (!strcmp(given, names[i])) {
+            *parallel = (enum sh_parallel)i;
+            return SH_OK;
+        }
+    return given ? sh_fail(SH_E_USAGE, "sherd generate: --parallel must be resident, shard or auto, not \"%s\"", given)
+                 : SH_OK;
+}
+
+/* Defaults that give readable text: temperature 0.8, the 40 likeliest tokens. */
+static sh_rc read_sampling(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_sampling *s)
+{
+    int64_t top_k, seed;
+
+    SH_TRY(sh_cmd_number(cmd, args, "--temperature", 0, 100, 0.8, &s->temperature));
     SH_TRY(sh_cmd_whole(cmd, args, "--top-k", 0, 1000000000, 40, &top_k));
+    SH_TRY(sh_cmd_number(cmd, args, "--top-p", 0, 1, 1, &s->top_p));
+    SH_TRY(sh_cmd_number(cmd, args, "--min-p", 0, 1, 0, &s->min_p));
     SH_TRY(sh_cmd_whole(cmd, args, "--seed", 0, INT64_MAX, 1, &seed));
+    s->top_k = (int)top_k;
+    s->seed = (uint64_t)seed;
+    return SH_OK;
+}
+
+static sh_rc read_sizes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_generate *g)
+{
+    int64_t tokens, rows, positions;
+
+    SH_TRY(sh_cmd_whole(cmd, args, "--tokens", 1, 1000000, 256, &tokens));
+    SH_TRY(sh_cmd_whole(cmd, args, "--batch", 1, 65536, 8, &rows));
+    SH_TRY(sh_cmd_whole(cmd, args, "--context", 2, 1 << 30, 0, &positions));
     g->tokens = (int)tokens;
-    g->top_k = (int)top_k;
-    g->seed = (uint64_t)seed;
+    g->rows = (int)rows;
+    g->positions = (int)positions;
+    return SH_OK;
+}
+
+/* A prompt of one newline stands for "no prompt", since a model needs a token to start from. */
+static sh_rc read_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_prompts *out)
+{
+    const char *prompt = sh_cmd_option(cmd, args, "--prompt"), *file = sh_cmd_option(cmd, args, "--prompts");
+
+    if (prompt && file)
+        return sh_fail(SH_E_USAGE, "sherd generate: --prompt and --prompts are given both");
+    if (!file && (sh_cmd_option(cmd, args, "-o") || sh_cmd_option(cmd, args, "--batch")))
+        return sh_fail(SH_E_USAGE, "sherd generate: -o and --batch go with --prompts FILE");
+    if (file)
+        return sh_prompts_read(file, out);
+    sh_prompts_one(prompt ? prompt : "\n", out);
+    return SH_OK;
+}
+
+/* Positions past those that the model has are no rows of its tables. */
+static sh_rc check_context(const struct generate *g)
+{
+    if (g->g.positions > g->cfg.model.max_seq_len)
+        return sh_fail(SH_E_USAGE, "sherd generate: --context %d is more than model.max_seq_len, which is %d",
+                       g->g.positions, g->cfg.model.max_seq_len);
     return SH_OK;
 }
 
 /* Local; the caller agrees. Options first, since they are the cheaper mistake. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
-                       struct sh_config *cfg, struct sh_generate *g)
+                       struct generate *g)
 {
-    SH_TRY(read_options(cmd, args, g));
-    return sh_cmd_config(args, checkpoint, cfg);
+    SH_TRY(read_parallel(cmd, args, &g->g.parallel));
+    SH_TRY(read_sampling(cmd, args, &g->g.sampling));
+    SH_TRY(read_sizes(cmd, args, &g->g));
+    g->g.stop = sh_cmd_option(cmd, args, "--stop");
+    SH_TRY(read_prompts(cmd, args, &g->prompts));
+    SH_TRY(sh_cmd_config(args, checkpoint, &g->cfg));
+    SH_TRY(check_context(g));
+    SH_TRY(sh_run_tokenizer_of(&g->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &g->tok));
+    g->g.tok = g->tok;
+    return sh_prompts_encode(g->tok, &g->prompts);
+}
+
+/* Rank 0 writes, into a file that appears when it is complete. */
+static sh_rc open_output(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct generate *g)
+{
+    const char *path = sh_cmd_option(cmd, args, "-o");
+    int rank, world, fd;
+
+    sh_mesh_world(&rank, &world);
+    if (rank != 0 || !g->prompts.p[0].line)
+        return SH_OK;
+    if (!path) {
+        g->out = stdout;
+        return SH_OK;
+    }
+    SH_TRY(sh_new_file_create(path, 0644, &g->file));
+    fd = dup(g->file.fd);
+    g->out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    return g->out ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
+}
+
+/* What is still in the stream may find the disk full. */
+static sh_rc close_output(struct generate *g, sh_rc rc)
+{
+    bool file = g->out && g->out != stdout, full = file && fclose(g->out) != 0;
+
+    if (rc == SH_OK && full)
+        rc = sh_fail(SH_E_DATA, "%s: %s", g->file.path, strerror(errno));
+    if (!g->file.path)
+        return rc;
+    if (rc == SH_OK)
+        return sh_new_file_commit(&g->file);
+    sh_new_file_abandon(&g->file);
+    return rc;
 }
 
 /* Collective. The configuration comes from the checkpoint unless a file is given. */
 sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    struct sh_config cfg;
-    struct sh_generate g = {0};
+    struct generate g = {0};
+    struct sh_request_cache cache;
     struct sh_run *run = NULL;
     char *checkpoint = NULL;
     sh_rc rc;
 
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
-    SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &g)));
-    SH_TRY_OUT(sh_run_open(&cfg, SH_TO_GENERATE, &run));
+    SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &g)));
+    SH_TRY_OUT(sh_agree(open_output(cmd, args, &g)));
+    cache = sh_generate_cache(&g.g, &g.prompts, &g.cfg);
+    SH_TRY_OUT(sh_run_open_cached(&g.cfg, &cache, &run));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
-    rc = sh_run_generate(run, &g);
+    SH_TRY_OUT(sh_run_generate(run, &g.g, &g.prompts, g.out));
 out:
+    rc = sh_agree(close_output(&g, rc));
     sh_run_close(run);
+    sh_tokenizer_close(g.tok);
+    sh_prompts_free(&g.prompts);
     free(checkpoint);
     return rc;
 }

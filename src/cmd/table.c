@@ -83,13 +83,21 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
     {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default that which "
      "the checkpoint names"},
-    {.name = "--tokens", .value = "N", .help = "tokens to add; default 256"},
+    {.name = "--prompts", .value = "FILE", .help = "continue the \"prompt\" of each line of a file of JSON lines"},
+    {.name = "-o", .value = "FILE", .help = "with --prompts: file to write, a line for each prompt; default standard output"},
+    {.name = "--tokens", .value = "N", .help = "tokens to add at most; default 256"},
+    {.name = "--stop", .value = "TEXT", .help = "end a text before this"},
     {.name = "--temperature", .value = "X", .help = "0: always the most likely token; default 0.8"},
     {.name = "--top-k", .value = "K", .help = "sample among the K most likely tokens; 0: all; default 40"},
+    {.name = "--top-p", .value = "P", .help = "among the most likely whose probabilities sum to P; default 1: all"},
+    {.name = "--min-p", .value = "P", .help = "among those of at least P times the probability of the most likely one; default 0: all"},
     {.name = "--seed", .value = "S", .help = "seed of the sampling; default 1"},
-    {.name = "--trust", .value = "WHOM",
-     .help = "owner: only checkpoints that no other user may have written; any: all; default owner (the same as "
-             "--checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
+    {.name = "--batch", .value = "N", .help = "with --prompts: prompts at a time on a rank; default 8"},
+    {.name = "--context", .value = "N", .help = "tokens that the model sees at most; default model.max_seq_len"},
+    {.name = "--parallel", .value = "HOW", .help = "resident: each rank has all parameters; shard: each has its part, and they gather a "
+     "unit at a time for each token; auto: resident where the memory allows; default auto"},
+    {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
+     "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 

@@ -190,7 +190,8 @@ static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -
 
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
-    return linear(d, sh_emit_attention(&d->e, qkv, &d->heads), b->proj);
+    qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &d->heads) : sh_emit_attention(&d->e, qkv, &d->heads);
+    return linear(d, qkv, b->proj);
 }
 
 static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
@@ -228,7 +229,7 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
-    struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE, .anew = b->anew},
+    struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .cache = b->cache, .block = SH_NONE, .anew = b->anew},
                         .m = m,
                         .f = sh_family_of(m->family),
                         .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim,
@@ -247,6 +248,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     }
     d.e.block = SH_NONE;
     declare_head(&d);
+    if (b->cache)
+        x = sh_emit_pick(&d.e, x);
     x = norm(&d, x, (struct weights){d.final_norm_w, d.final_norm_b});
     if (b->out == SH_MODEL_LOGITS)
         sh_emit_logits(&d.e, x, d.head);

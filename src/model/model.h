@@ -16,6 +16,7 @@ struct sh_model_batch {
     bool anew;                /* with docs: positions begin anew in each; else they are those of the sequence */
     bool any_order;           /* its backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, or the logits of one position */
+    int cache;                /* LOGITS: positions that the cache of keys and values has, `seq` at least; 0: no cache */
     int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 

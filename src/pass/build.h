@@ -17,7 +17,8 @@ struct sh_build {
     bool packed;                  /* the weights of frozen blocks are kept in four bits an element */
     bool widen;                   /* sh_pass_widen() may choose a larger batch.chunk_rows */
     bool evaluate;                /* an EVAL section beside the training sections, or alone */
-    bool logits;                  /* a LOGITS section (not together with training) */
+    bool logits;                  /* a LOGITS section (not together with training); with batch.cache PREFILL, of batch.seq
+                                     tokens a sequence, and DECODE instead */
     const struct sh_kernel_table *kernels;
     bool snapshot_on_host;        /* the device has memory of its own: snapshots lie in the host's, a tier of its own */
     int threads;                  /* kernels will run with; their scratch depends on it */

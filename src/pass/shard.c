@@ -56,6 +56,22 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
     return rc;
 }
 
+/* What continues sequences: first of several tokens each, then of one. */
+static sh_rc add_cached(const struct sh_build *b, const struct sh_program *prefill, struct sh_program *p)
+{
+    struct sh_build one = *b;
+    struct sh_program *decode;
+    sh_rc rc;
+
+    sh_shard_section(prefill, &b->options, SH_SECTION_PREFILL, 0, 0, p);
+    one.batch.seq = 1;
+    rc = sh_pass_micro_step(&one, false, &decode);
+    if (rc == SH_OK)
+        sh_shard_section(decode, &b->options, SH_SECTION_DECODE, 0, 0, p);
+    sh_program_destroy(decode);
+    return rc;
+}
+
 /* Units and constants are those of the forward: training micro-steps have no other. */
 sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 {
@@ -72,7 +88,9 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
         SH_TRY_OUT(add_training(b, p));
     if (b->evaluate)
         sh_shard_section(micro, &b->options, SH_SECTION_EVAL, 0, 0, p);
-    if (b->logits)
+    if (b->logits && b->batch.cache)
+        SH_TRY_OUT(add_cached(b, micro, p));
+    else if (b->logits)
         sh_shard_section(micro, &b->options, SH_SECTION_LOGITS, 0, 0, p);
     else
         sh_shard_loss(&b->options, p);

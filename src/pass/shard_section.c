@@ -511,18 +511,27 @@ static void walk(struct shard *s)
     free_agenda(&reducing);
 }
 
-/* Tensors that outlive the section are those of the program. */
-static void bind(struct shard *s)
+/* Kinds of memory whose tensors are found by their names. */
+static bool by_name(const struct sh_tensor *t)
 {
-    const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs, s->micro->loss, s->micro->logits};
-    const int to[] = {s->out->tokens, s->out->targets, s->out->docs, s->out->loss, s->out->logits};
+    return t->mem == SH_MEM_CONST || t->mem == SH_MEM_KV;
+}
+
+/* Tensors that outlive the section are those of the program. */
+static void bind(struct shard *s, enum sh_section_kind kind)
+{
+    bool decode = kind == SH_SECTION_DECODE;
+    const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs, s->micro->loss, s->micro->logits,
+                        s->micro->at, s->micro->count};
+    const int to[] = {decode ? s->out->next : s->out->tokens, s->out->targets, s->out->docs, s->out->loss,
+                      s->out->logits, decode ? s->out->next_at : s->out->at, s->out->count};
 
     for (size_t i = 0; i < sizeof from / sizeof *from; i++)
         if (from[i] != SH_NONE)
             s->map[from[i]] = to[i];
     for (int t = 0; t < s->micro->n_tensors; t++)
-        for (int o = 0; o < s->out->n_tensors && s->micro->tensors[t].mem == SH_MEM_CONST && s->map[t] == SH_NONE; o++)
-            if (s->out->tensors[o].persistent && s->out->tensors[o].mem == SH_MEM_CONST &&
+        for (int o = 0; o < s->out->n_tensors && by_name(&s->micro->tensors[t]) && s->map[t] == SH_NONE; o++)
+            if (s->out->tensors[o].persistent && s->out->tensors[o].mem == s->micro->tensors[t].mem &&
                 !strcmp(s->out->tensors[o].name, s->micro->tensors[t].name))
                 s->map[t] = o;
 }
@@ -545,7 +554,7 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
 
     sh_program_add_section(out, kind, repeat);
     out->sections[out->n_sections - 1].micro_step = micro_step;
-    bind(&s);
+    bind(&s, kind);
     find_intervals(&s);
     find_last_grads(&s);
     walk(&s);

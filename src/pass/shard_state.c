@@ -167,6 +167,23 @@ static int keep_like(struct sh_program *p, const struct sh_program *micro, int t
     return sh_program_add_tensor(p, &copy);
 }
 
+/* What continues sequences: keys and values of each block, and the inputs of both sections. */
+static void keep_cache(struct sh_program *p, const struct sh_program *micro)
+{
+    const int64_t *one;
+
+    for (int t = 0; t < micro->n_tensors; t++)
+        if (micro->tensors[t].mem == SH_MEM_KV)
+            keep_like(p, micro, t);
+    p->at = keep_like(p, micro, micro->at);
+    p->count = keep_like(p, micro, micro->count);
+    if (p->at == SH_NONE)
+        return;
+    one = (const int64_t[]){p->tensors[p->at].dim[0], 1};
+    p->next = sh_shard_view(p, p->tokens, 0, 2, one, "next");
+    p->next_at = sh_shard_view(p, p->at, 0, 2, one, "next at");
+}
+
 void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     if (opt->segment_ranks)
@@ -196,6 +213,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
     out->docs = keep_like(out, micro, micro->docs);
     out->loss = keep_like(out, micro, micro->loss);
     out->logits = keep_like(out, micro, micro->logits);
+    keep_cache(out, micro);
     if (!opt->training)
         return;
     out->squares = keep(out, SH_MEM_CONST, SH_F64, SH_EXACT_ELEMS, "gradient", "squares");

@@ -318,3 +318,12 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     };
     return sh_model_check(&out->model, &out->batch);
 }
+
+sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, struct sh_build *build)
+{
+    build->batch.batch = cache->rows;
+    build->batch.seq = cache->piece;
+    build->batch.cache = cache->positions;
+    build->options.strategy = (struct sh_strategy){.params_resident = resident};
+    return sh_model_check(&build->model, &build->batch);
+}

@@ -5,6 +5,7 @@
 #include "src/config/config.h"
 #include "src/device/device.h"
 #include "src/pass/build.h"
+#include "src/plan/cache.h"
 #include "src/plan/topology.h"
 
 enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE };
@@ -26,6 +27,10 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
  * counted, and the like. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
+
+/* Put the cache of keys and values into a build made for SH_TO_GENERATE; `resident`: what is chosen of its parallel. Local.
+ * Errors: SH_E_USAGE when sizes are beyond what can be counted. */
+sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, struct sh_build *build);
 
 /* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no
  * news. Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */

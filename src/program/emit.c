@@ -124,20 +124,35 @@ void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
         e->p->targets = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "targets");
     if (docs)
         e->p->docs = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "docs");
+    if (e->cache) {
+        e->p->at = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "at");
+        e->p->count = add_tensor(e, SH_MEM_DATA, SH_I32, 1, dim, "count");
+    }
 }
 
-/* wte [V,H], wpe [T,H] or SH_NONE where positions enter by rotation; out [B*T,H]. */
-int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
+/* Rows of `table` by ids [B,T], and of wpe by their place; out [B*T,H]. */
+static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *what)
 {
     struct sh_op op = make_op(e, SH_OP_EMBED);
 
-    op.in[0] = e->p->tokens;
-    op.in[1] = wte;
+    op.in[0] = ids;
+    op.in[1] = table;
     op.in[2] = wpe;
     op.in[3] = e->anew && wpe != SH_NONE ? e->p->docs : SH_NONE;
-    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, tensor(e, wte)->dim[1]), "embedded");
+    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, tensor(e, table)->dim[1]), what);
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
+}
+
+/* wte [V,H], wpe [T,H] or SH_NONE where positions enter by rotation; out [B*T,H]. With a cache rows of wpe are looked up by
+ * their positions, and added: the same numbers, since only the sum is rounded. */
+int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
+{
+    int x = look_up(e, e->p->tokens, wte, e->cache ? SH_NONE : wpe, "embedded");
+
+    if (e->cache && wpe != SH_NONE)
+        x = sh_emit_add(e, x, look_up(e, e->p->at, wpe, SH_NONE, "positions"));
+    return x;
 }
 
 /* x [B*T,H] to the same shape. rstd and mean [B*T] are outputs, too: the backward pass reads them instead of computing
@@ -214,7 +229,7 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
 }
 
-/* Cosines and sines for each position, [T,head_dim] f32. Computed once in the init phase and kept, since they depend on
+/* Cosines and sines for each position, [T,head_dim] f32 (with a cache of all that it has). Computed once in the init phase and kept, since they depend on
  * nothing that training changes. */
 int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
 {
@@ -229,7 +244,7 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     op.attr.rope.ramp_first = rope->ramp_first;
     op.attr.rope.ramp_last = rope->ramp_last;
     op.attr.rope.scale = rope->scale;
-    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, head_dim), "rope");
+    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, head_dim), "rope");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
     return op.out[0];
@@ -244,6 +259,7 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     op.in[0] = view3(e, qkv);
     op.in[1] = table;
     op.in[2] = e->anew ? e->p->docs : SH_NONE;
+    op.in[3] = e->p->at;
     op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "rotated");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
@@ -263,6 +279,49 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
+}
+
+/* Keys and values of the new tokens into the cache; returns it, [B,S,2KD]. */
+static int put_into_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
+{
+    struct sh_op op = make_op(e, SH_OP_KV_PUT);
+
+    set_heads(&op, h);
+    op.in[0] = qkv;
+    op.in[1] = e->p->at;
+    op.in[2] = e->p->count;
+    op.out[0] = add_tensor(e, SH_MEM_KV, e->p->act, 3,
+                           DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
+    e->p->tensors[op.out[0]].persistent = true;
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
+{
+    struct sh_op op = make_op(e, SH_OP_ATTENTION_CACHE);
+
+    set_heads(&op, h);
+    op.in[0] = view3(e, qkv);
+    op.in[1] = put_into_cache(e, op.in[0], h);
+    op.in[2] = e->p->at;
+    op.in[3] = e->p->count;
+    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+/* Only these rows need a norm and logits. */
+int sh_emit_pick(struct sh_emit *e, int x)
+{
+    struct sh_op op = make_op(e, SH_OP_PICK);
+
+    op.in[0] = view3(e, x);
+    op.in[1] = e->p->count;
+    op.out[0] = activation(e, 2, DIMS(e->batch, tensor(e, x)->dim[1]), "last");
+    sh_program_add_op(e->p, &op);
+    e->seq = 1;
+    return op.out[0];
 }
 
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of

@@ -11,6 +11,7 @@
 struct sh_emit {
     struct sh_program *p;
     int batch, seq;  /* B and T of one micro-step of one rank */
+    int cache;       /* S: positions of a sequence whose keys and values are kept; 0: none, each micro-step stands alone */
     int block;       /* transformer block being emitted, SH_NONE outside */
     bool anew;       /* with docs: positions begin anew in each */
 };
@@ -28,7 +29,8 @@ int sh_emit_stack(struct sh_emit *e, int first, int n);
 /* The same storage with another shape of as many elements. */
 int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
 
-/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 (when documents are masked). */
+/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 (when documents are masked); with a cache also
+ * at [B,T] and count [B]. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
 
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe);                       /* [V,C], [P,C] or SH_NONE -> [N,C] */
@@ -48,6 +50,9 @@ struct sh_emit_rope {
 int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope); /* -> [T,D] f32, once */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);         /* [N,(H+2K)D] -> [N,H*D] */
+/* The same over the block's cache, into which the new keys and values go first. */
+int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
+int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: the last row of each sequence that counts; then T is 1 */
 
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* [N,C], [V,C]: sets p->loss */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                        /* sets p->logits [B,V] f32 */

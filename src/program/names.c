@@ -20,6 +20,7 @@ const char *sh_program_mem_name(enum sh_mem kind)
         [SH_MEM_WORK] = "kernel scratch",
         [SH_MEM_DATA] = "tokens",
         [SH_MEM_CONST] = "tables and scalars",
+        [SH_MEM_KV] = "keys and values",
     };
     return name[kind];
 }
@@ -56,6 +57,8 @@ const char *sh_section_name(enum sh_section_kind k)
         [SH_SECTION_UPDATE] = "update",
         [SH_SECTION_EVAL] = "eval",
         [SH_SECTION_LOGITS] = "logits",
+        [SH_SECTION_PREFILL] = "prefill",
+        [SH_SECTION_DECODE] = "decode",
     };
     return name[k];
 }

@@ -32,6 +32,7 @@ enum sh_mem {
     SH_MEM_WORK,       /* scratch of kernels */
     SH_MEM_DATA,       /* tokens, targets */
     SH_MEM_CONST,      /* tables and scalars */
+    SH_MEM_KV,         /* keys and values of what was read and generated so far */
     SH_MEM_KINDS
 };
 const char *sh_program_mem_name(enum sh_mem kind);
@@ -161,7 +162,10 @@ enum sh_section_kind {
     SH_SECTION_NORM,   /* squared gradient norm of all owned elements */
     SH_SECTION_UPDATE,
     SH_SECTION_EVAL,   /* forward only: loss */
-    SH_SECTION_LOGITS, /* forward only: logits of one position */
+    SH_SECTION_LOGITS, /* forward only: logits of one position, without a cache */
+    SH_SECTION_PREFILL, /* forward only, into the cache of keys and values: the next tokens of each sequence, and the logits
+                           behind the last of them */
+    SH_SECTION_DECODE, /* the same with one token a sequence */
     SH_SECTION_KINDS
 };
 const char *sh_section_name(enum sh_section_kind k);
@@ -194,6 +198,9 @@ struct sh_program {
     int squares;           /* [SH_EXACT_ELEMS] f64: squares of this rank's gradients (src/base/exact.h) */
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
+    int at, count;         /* [B,T] i32, [B] i32: positions of the tokens, and how many of a row count (kernels/op.h); with
+                              a cache, as the next two */
+    int next, next_at;     /* [B,1] i32: `tokens` and `at` of DECODE; views of those of PREFILL */
 
     struct sh_tier tiers[SH_TIERS_MAX]; int n_tiers;
     struct sh_stream streams[SH_STREAMS_MAX]; int n_streams;

@@ -1,191 +1,214 @@
-#include "src/run/run.h"
+#include "src/run/generate.h"
 
-#include "io/token/token.h"
 #include "src/base/mem.h"
-#include "src/base/rng.h"
+#include "src/run/continue.h"
+#include "src/run/run.h"
+#include "src/run/shown.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* In (0, 1), from a counter: sample i has the same value for the same key, however long the text before it took. Adding
- * 0.5 keeps 0 out, which would choose a word of no weight. */
-static double uniform(uint64_t key, int64_t i)
-{
-    uint32_t bits[4];
-
-    sh_philox(key, 0, (uint64_t)i, bits);
-    return ((double)bits[0] + 0.5) / 4294967296.0;
-}
-
-/* The first of equal ones, so that temperature 0 is deterministic. */
-static int likeliest(const float *logits, int n)
-{
-    int best = 0;
-
-    for (int i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
-static int descending(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-
-    return (x < y) - (x > y);
-}
-
-/* The smallest logit among the top k; ties at it all stay. */
-static float top_k_limit(const float *logits, int n, int k)
-{
-    float *sorted = sh_calloc((size_t)n, sizeof *sorted), limit;
-
-    memcpy(sorted, logits, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, descending);
-    limit = sorted[k - 1];
-    free(sorted);
-    return limit;
-}
-
-/* One word by its weight exp(logit / temperature). The largest logit is subtracted first, or exp() would overflow.
- * `last` is what is left when rounding lets u stay at 0 or above after all words. */
-static int sample(const float *logits, int n, const struct sh_generate *g, double u)
-{
-    float limit = g->top_k > 0 && g->top_k < n ? top_k_limit(logits, n, g->top_k) : -INFINITY;
-    double most = logits[likeliest(logits, n)], sum = 0;
-    int last = 0;
-
-    for (int i = 0; i < n; i++)
-        if (logits[i] >= limit)
-            sum += exp((logits[i] - most) / g->temperature);
-    u *= sum;
-    for (int i = 0; i < n && u >= 0; i++)
-        if (logits[i] >= limit) {
-            u -= exp((logits[i] - most) / g->temperature);
-            last = i;
-        }
-    return last;
-}
-
-/* The last seq_len tokens of the text so far, at the front of the window; the rest does not matter to a causal model.
- */
-static int64_t fill_window(struct sh_run *r, const uint32_t *ids, size_t n, int32_t *window)
-{
-    size_t seq = (size_t)r->cfg.training.seq_len, from = n > seq ? n - seq : 0;
-
-    memset(window, 0, seq * sizeof *window);
-    memcpy(window, ids + from, (n - from) * sizeof *ids);
-    sh_exec_put(r->exec, r->p->tokens, window);
-    return (int64_t)(n - from) - 1;
-}
-
-/* Rank 0's choice is everybody's: the others may round a logit differently, and a text that differs between ranks would
- * send them into different forwards. */
-static sh_rc next_token(struct sh_run *r, const struct sh_generate *g, const uint32_t *ids, size_t n, float *logits,
-                        int32_t *window, uint32_t *next)
-{
-    int vocab = r->cfg.model.vocab_size;
-
-    sh_exec_scalars(r->exec)->position = fill_window(r, ids, n, window);
-    sh_exec_run(r->exec, SH_SECTION_LOGITS);
-    sh_exec_get(r->exec, r->p->logits, logits);
-    *next = g->temperature > 0 ? (uint32_t)sample(logits, vocab, g, uniform(g->seed, (int64_t)n))
-                               : (uint32_t)likeliest(logits, vocab);
-    return sh_mesh_bcast(next, sizeof *next, 0);
-}
-
-/* What rank 0 has printed of the text. */
-struct printed {
-    const struct sh_tokenizer *tok;
-    bool mine;    /* this is rank 0 */
-    size_t bytes; /* of the text */
-    size_t ids;   /* whose text is all printed: of a tokenizer whose ids have a text each */
+/* Texts that are continued together, those of this rank: prompts first, first + ranks, ... of the file. */
+struct texts {
+    const struct sh_generate *g;
+    struct sh_text *t;      /* [n] */
+    struct sh_shown *shown; /* [n] */
+    int n;
+    bool prints;            /* the one text, as it comes */
+    size_t printed;         /* bytes of it */
 };
 
-/* Bytes of a text that will not change with the next token: a character whose bytes are not all there is U+FFFD so
- * far. */
-static size_t settled(const char *text, size_t bytes, bool last)
+static size_t longest_of(const struct sh_prompts *of)
 {
-    while (!last && bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0)
-        bytes -= 3;
-    return bytes;
+    size_t longest = 0;
+
+    for (int i = 0; i < of->n; i++)
+        longest = of->p[i].ids.n > longest ? of->p[i].ids.n : longest;
+    return longest;
 }
 
-/* Print what is new. A word has no text of its own, it depends on those before: all are decoded again. */
-static sh_rc print_text(struct printed *p, const struct sh_ids *ids, bool last)
+/* Prompts are read in pieces: activations of long ones would take much memory, and longer pieces gain nothing. */
+struct sh_request_cache sh_generate_cache(const struct sh_generate *g, const struct sh_prompts *prompts,
+                                          const struct sh_config *cfg)
+{
+    enum { PIECE = 256 };
+    int64_t most = g->positions ? g->positions : cfg->model.max_seq_len, longest = (int64_t)longest_of(prompts);
+    int64_t positions = longest + g->tokens < most ? longest + g->tokens : most;
+    int64_t piece = longest < positions ? longest : positions;
+
+    return (struct sh_request_cache){.rows = g->rows < prompts->n ? g->rows : prompts->n,
+                                     .positions = (int)positions,
+                                     .piece = (int)(piece < PIECE ? piece : PIECE),
+                                     .parallel = g->parallel};
+}
+
+static bool ends(const void *ctx, uint32_t id)
+{
+    const struct texts *of = ctx;
+
+    return sh_tokenizer_ends(of->g->tok, id);
+}
+
+static void print_new(struct texts *of, bool last)
+{
+    const struct sh_shown *s = &of->shown[0];
+    size_t upto = sh_shown_settled(s, last);
+
+    if (upto > of->printed)
+        fwrite(s->text + of->printed, 1, upto - of->printed, stdout);
+    of->printed = upto > of->printed ? upto : of->printed;
+    if (last)
+        putchar('\n');
+    fflush(stdout);
+}
+
+/* Text is needed at once where it is printed or may stop, else at the end. */
+static sh_rc added(void *ctx, struct sh_text *t)
+{
+    struct texts *of = ctx;
+    struct sh_shown *s = &of->shown[t - of->t];
+    bool last = t->state != SH_TEXT_GOES_ON;
+
+    if (last || of->prints || of->g->stop)
+        SH_TRY(sh_shown_add(s, t->ids.id, t->ids.n, last));
+    if (s->stopped)
+        t->state = SH_TEXT_STOPPED;
+    if (of->prints)
+        print_new(of, last || s->stopped);
+    return SH_OK;
+}
+
+/* The text takes the prompt's ids over. */
+static void begin_text(struct texts *of, struct sh_prompt *p, uint64_t index)
+{
+    of->t[of->n] = (struct sh_text){.index = index, .ids = p->ids, .prompt = p->ids.n};
+    sh_shown_begin(&of->shown[of->n], of->g->tok, of->g->stop, p->ids.n);
+    p->ids = (struct sh_ids){0};
+    of->n++;
+}
+
+static void free_texts(struct texts *of)
+{
+    for (int i = 0; i < of->n; i++) {
+        free(of->t[i].ids.id);
+        free(of->shown[i].text);
+    }
+    free(of->t);
+    free(of->shown);
+}
+
+static sh_rc print_prompt(const struct texts *of)
 {
     char *text;
-    size_t bytes, end;
+    size_t bytes;
 
-    if (!p->mine)
-        return SH_OK;
-    if (!p->tok->ops->whole)
-        p->bytes = 0;
-    SH_TRY(sh_decode_ids(p->tok, ids->id + p->ids, ids->n - p->ids, false, &text, &bytes));
-    end = p->tok->ops->whole ? settled(text, bytes, last) : bytes;
-    if (end > p->bytes)
-        fwrite(text + p->bytes, 1, end - p->bytes, stdout);
+    SH_TRY(sh_decode_ids(of->g->tok, of->t[0].ids.id, of->t[0].ids.n, false, &text, &bytes));
+    fwrite(text, 1, bytes, stdout);
     fflush(stdout);
-    p->bytes = end > p->bytes ? end : p->bytes;
-    if (!p->tok->ops->whole)
-        p->ids = ids->n;
     free(text);
     return SH_OK;
 }
 
-/* The prompt's ids, and room for `more`. */
-static sh_rc encode_prompt(const struct sh_tokenizer *tok, const char *prompt, size_t more, struct sh_ids *ids)
-{
-    struct sh_encoder *e = sh_encoder_create(tok);
-    sh_rc rc = sh_encode(e, prompt, strlen(prompt), SH_ENCODE_BEGIN, ids);
+/* What the ranks tell each other of a text: this, then ids and text. */
+struct result {
+    long long n_ids, bytes;
+    int state, prompt;
+};
 
-    sh_encoder_destroy(e);
-    sh_ids_room(ids, more);
-    if (rc == SH_OK && ids->n == 0)
-        return sh_fail(SH_E_USAGE, "generate: no token stands in front of an empty prompt; give --prompt TEXT");
-    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "--prompt: ");
+static sh_rc write_result(FILE *out, const struct sh_prompt *p, const struct result *of, const uint32_t *ids,
+                          const char *text)
+{
+    static const char *const how[] = {
+        [SH_TEXT_ENDED] = "eos", [SH_TEXT_STOPPED] = "stop", [SH_TEXT_FULL] = "length", [SH_TEXT_GOES_ON] = ""};
+    json_t *line = json_deep_copy(p->line), *list = json_array();
+    bool written;
+
+    for (long long i = 0; i < of->n_ids; i++)
+        json_array_append_new(list, json_integer(ids[i]));
+    /* Bytes that are no characters stay with a tokenizer of bytes only: JSON cannot have them. */
+    if (json_object_set_new(line, "text", json_stringn(text, (size_t)of->bytes)) != 0)
+        json_object_set_new(line, "text", json_null());
+    json_object_set_new(line, "tokens", json_integer(of->n_ids - of->prompt));
+    json_object_set_new(line, "ids", list);
+    json_object_set_new(line, "end", json_string(how[of->state]));
+    written = json_dumpf(line, out, JSON_COMPACT | JSON_ENSURE_ASCII) == 0 && fputc('\n', out) != EOF;
+    json_decref(line);
+    return written ? SH_OK : sh_fail(SH_E_DATA, "cannot write the texts; is the disk full?");
 }
 
-/* Until the tokens are made, or the model ends the text. */
-static sh_rc continue_text(struct sh_run *r, const struct sh_generate *g, struct printed *p, struct sh_ids *ids)
+/* The owner of a text sends it to all, and rank 0 writes it. */
+static sh_rc share_result(const struct sh_run *r, const struct texts *of, int own, int root, const struct sh_prompt *p,
+                          FILE *out, sh_rc *wrote)
 {
-    int32_t *window = sh_calloc((size_t)r->cfg.training.seq_len, sizeof *window);
-    float *logits = sh_calloc((size_t)r->cfg.model.vocab_size, sizeof *logits);
-    size_t end = ids->n + (size_t)g->tokens;
+    struct result result = {0};
+    bool mine = r->mesh->rank == root;
+    uint32_t *ids;
+    char *text;
     sh_rc rc;
 
-    SH_TRY_OUT(print_text(p, ids, false));
-    while (ids->n < end) {
-        SH_TRY_OUT(next_token(r, g, ids->id, ids->n, logits, window, &ids->id[ids->n]));
-        if (p->tok->end >= 0 && ids->id[ids->n] == (uint32_t)p->tok->end)
-            break;
-        ids->n++;
-        SH_TRY_OUT(print_text(p, ids, false));
+    if (mine)
+        result = (struct result){.n_ids = (long long)of->t[own].ids.n, .bytes = (long long)of->shown[own].bytes,
+                                 .state = of->t[own].state, .prompt = (int)of->t[own].prompt};
+    SH_TRY(sh_mesh_bcast(&result, sizeof result, root));
+    ids = mine ? of->t[own].ids.id : sh_calloc((size_t)result.n_ids + 1, sizeof *ids);
+    text = mine && result.bytes ? of->shown[own].text : sh_calloc((size_t)result.bytes + 1, 1);
+    SH_TRY_OUT(sh_mesh_bcast(ids, (long)(result.n_ids * (long long)sizeof *ids), root));
+    SH_TRY_OUT(sh_mesh_bcast(text, (long)result.bytes, root));
+    if (r->mesh->rank == 0 && *wrote == SH_OK)
+        *wrote = write_result(out, p, &result, ids, text);
+out:
+    if (!mine)
+        free(ids);
+    if (!mine || text != of->shown[own].text)
+        free(text);
+    return rc;
+}
+
+/* In the order of the file, whoever has them. */
+static sh_rc share_results(const struct sh_run *r, const struct texts *of, const struct sh_prompts *prompts, int first,
+                           int n, FILE *out)
+{
+    int world = r->mesh->world;
+    sh_rc wrote = SH_OK;
+
+    for (int i = 0; i < n; i++)
+        SH_TRY(share_result(r, of, i / world, i % world, &prompts->p[first + i], out, &wrote));
+    return sh_agree(wrote);
+}
+
+/* Prompts [first, first + n) over the ranks. */
+static sh_rc continue_some(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, int first, int n,
+                           FILE *out)
+{
+    size_t rows = (size_t)r->build.batch.batch;
+    struct texts of = {.g = g,
+                       .t = sh_calloc(rows, sizeof *of.t),
+                       .shown = sh_calloc(rows, sizeof *of.shown),
+                       .prints = !prompts->p[0].line && r->mesh->rank == 0};
+    struct sh_continue how = {
+        .sampling = g->sampling, .tokens = (size_t)g->tokens, .ends = ends, .added = added, .ctx = &of};
+    sh_rc rc;
+
+    for (int i = r->mesh->rank; i < n; i += r->mesh->world)
+        begin_text(&of, &prompts->p[first + i], (uint64_t)(first + i));
+    if (!prompts->p[0].line)
+        SH_TRY_OUT(sh_agree(of.prints ? print_prompt(&of) : SH_OK));
+    SH_TRY_OUT(sh_run_continue(r, of.t, of.n, &how));
+    if (prompts->p[0].line)
+        SH_TRY_OUT(share_results(r, &of, prompts, first, n, out));
+out:
+    free_texts(&of);
+    return rc;
+}
+
+sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, FILE *out)
+{
+    int64_t at_once = (int64_t)r->build.batch.batch * r->mesh->world;
+
+    for (int64_t first = 0; first < prompts->n; first += at_once) {
+        int64_t left = prompts->n - first;
+
+        SH_TRY(continue_some(r, g, prompts, (int)first, (int)(left < at_once ? left : at_once), out));
     }
-    SH_TRY_OUT(print_text(p, ids, true));
-    if (p->mine)
-        putchar('\n');
-out:
-    free(window);
-    free(logits);
-    return rc;
-}
-
-/* Collective: each token is a forward over the whole window, since no keys and values are kept between tokens. */
-sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g)
-{
-    struct sh_ids ids = {0};
-    struct sh_tokenizer *tok = NULL;
-    sh_rc rc;
-
-    SH_TRY_OUT(sh_agree(sh_run_tokenizer_open(r, g->tokenizer, &tok)));
-    SH_TRY_OUT(sh_agree(encode_prompt(tok, g->prompt, (size_t)g->tokens, &ids)));
-    struct printed p = {.tok = tok, .mine = r->mesh->rank == 0};
-    rc = continue_text(r, g, &p, &ids);
-out:
-    sh_tokenizer_close(tok);
-    free(ids.id);
-    return rc;
+    return SH_OK;
 }

@@ -53,6 +53,34 @@ static sh_rc fit(struct sh_run *r)
     return SH_OK;
 }
 
+/* Whether all is within the limit with parameters that are gathered once. */
+static sh_rc fits_resident(struct sh_run *r, const struct sh_request_cache *cache, bool *fits)
+{
+    struct sh_program *p = NULL;
+    sh_rc rc;
+
+    SH_TRY(sh_request_cached(cache, true, &r->build));
+    rc = sh_pass_build(&r->build, &p);
+    *fits = rc == SH_OK;
+    sh_program_destroy(p);
+    if (rc == SH_E_MEMORY)
+        sh_error_clear();
+    return rc == SH_E_MEMORY ? SH_OK : rc;
+}
+
+/* One answer for all ranks, which gather together. Collective, agreed. */
+static sh_rc place_cache(struct sh_run *r, const struct sh_request_cache *cache)
+{
+    bool fits = cache->parallel == SH_PARALLEL_RESIDENT;
+    double not_all;
+
+    if (cache->parallel == SH_PARALLEL_AUTO)
+        SH_TRY(sh_agree(fits_resident(r, cache, &fits)));
+    not_all = !fits;
+    SH_TRY(sh_mesh_max(&not_all, 1));
+    return sh_agree(sh_request_cached(cache, not_all == 0, &r->build));
+}
+
 /* As many rows of logits on all ranks. Collective, agreed. */
 static sh_rc widen(struct sh_run *r)
 {
@@ -161,13 +189,17 @@ static const char *describe_ranks(const struct sh_run *r, char text[64])
 static void announce(const struct sh_run *r)
 {
     char ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
-    char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 16] = "";
+    char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "";
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
 
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
         snprintf(recompute, sizeof recompute, ", recompute %s",
                  sh_recompute_text(&r->build.recompute, r->build.model.n_layers, words));
+    if (r->build.batch.cache)
+        snprintf(recompute, sizeof recompute, ", %s, cache %d x %d positions",
+                 r->build.options.strategy.params_resident ? "resident" : "gathered for each token",
+                 r->build.batch.batch, r->build.batch.cache);
     sh_log_info("%s parameters, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
@@ -179,7 +211,8 @@ static void announce(const struct sh_run *r)
 /* Collective. Each phase is agreed before the next begins, so that a rank that cannot go on stops all of them at the
  * same place, and the error comes from it. Order: device, threads, request, plan, network, memory. Only the last two
  * cost time. */
-sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
+static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, const struct sh_request_cache *cache,
+                      struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
     struct sh_topology at;
@@ -196,6 +229,8 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
     SH_TRY_OUT(sh_agree(request(r, purpose, &at)));
+    if (cache)
+        SH_TRY_OUT(place_cache(r, cache));
     SH_TRY_OUT(fit(r));
     SH_TRY_OUT(widen(r));
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
@@ -211,6 +246,16 @@ sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct s
 out:
     sh_run_close(r);
     return rc;
+}
+
+sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
+{
+    return open_run(cfg, purpose, NULL, out);
+}
+
+sh_rc sh_run_open_cached(const struct sh_config *cfg, const struct sh_request_cache *cache, struct sh_run **out)
+{
+    return open_run(cfg, SH_TO_GENERATE, cache, out);
 }
 
 /* Also for a run that was opened in part. The save is abandoned first, for its child or thread reads the snapshot. */

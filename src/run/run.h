@@ -52,6 +52,8 @@ struct sh_run {
 
 /* Mesh, plan, memory, channels, self-test; refuses before anything is allocated what cannot work. */
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out);
+/* To generate, with a cache of keys and values. */
+sh_rc sh_run_open_cached(const struct sh_config *cfg, const struct sh_request_cache *cache, struct sh_run **out);
 void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */
@@ -101,16 +103,5 @@ struct sh_eval_result {
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out);
 
 sh_rc sh_run_train(struct sh_run *r);
-
-struct sh_generate {
-    const char *prompt;
-    const char *tokenizer; /* as of sh_tokenizer_open(); NULL: the model's */
-    int tokens;            /* at most: a model that ends the text stops before */
-    double temperature; /* 0: the likeliest token each time */
-    int top_k;          /* 0: all */
-    uint64_t seed;
-};
-/* Continue the prompt on standard output. */
-sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g);
 
 #endif

@@ -113,6 +113,26 @@ sh_rc sh_run_tokenizer_open(const struct sh_run *r, const char *given, struct sh
     return rc != SH_OK && !given ? sh_fail_prefix(rc, "model.tokenizer: ") : rc;
 }
 
+/* Enough of a run to be asked. */
+sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, const char *given,
+                          struct sh_tokenizer **out)
+{
+    struct sh_run *r;
+    struct sh_ckpt_meta meta = {0};
+    sh_rc rc;
+
+    SH_TRY(sh_ckpt_trusted(checkpoint, cfg->checkpoint.trust));
+    SH_TRY(sh_ckpt_read_meta(checkpoint, &meta));
+    r = sh_calloc(1, sizeof *r);
+    r->cfg = *cfg;
+    sh_run_tokenizer_take(r, &meta, false);
+    rc = sh_run_tokenizer_open(r, given, out);
+    free(r->hf_config);
+    free(r);
+    sh_ckpt_meta_free(&meta);
+    return rc;
+}
+
 /* One line, so that it is a note; the numbers in it stay as they are. */
 static sh_rc read_config(const char *folder, char **hf_config)
 {

@@ -21,6 +21,10 @@ void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bo
  * words than the model, or none is known. */
 sh_rc sh_run_tokenizer_open(const struct sh_run *r, const char *given, struct sh_tokenizer **out);
 
+/* The same before there is a run: for the model of a checkpoint. Local. Errors: besides, those of sh_ckpt_read_meta(). */
+sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, const char *given,
+                          struct sh_tokenizer **out);
+
 /* What checkpoints are to keep of a model.
  *   cfg         model.tokenizer, and model.hf_assets_path whose config.json is kept; a tokenizer of that folder that is not
  *               read here is left out, which is said

@@ -60,6 +60,9 @@ static const struct sh_kernel_table table = {
         [SH_OP_SGD] = sh_cuda_sgd,
         [SH_OP_LION] = sh_cuda_lion,
         [SH_OP_UNPACK] = sh_cuda_unpack,
+        [SH_OP_KV_PUT] = sh_cuda_kv_put,
+        [SH_OP_ATTENTION_CACHE] = sh_cuda_attention_cache,
+        [SH_OP_PICK] = sh_cuda_pick,
     },
     .work_bytes = work_bytes,
 };

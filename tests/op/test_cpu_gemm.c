@@ -1,6 +1,7 @@
 /* Products: every engine against double on odd shapes, in all orders, with bias and addends; then the linear layers
  * against the reference. Bits must not depend on threads or addresses. */
 #include "kernels/cpu/gemm_engine.h"
+#include "kernels/cpu/gemv.h"
 #include "tests/op/agree.h"
 
 #include <math.h>
@@ -261,9 +262,57 @@ static void test_residual_in_place(void **state)
     optest_end(&ref);
 }
 
+/* Few rows: each of them has the bits that it has alone, whoever is beside it; and is right. */
+static void test_few_rows(void **state)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {5, 3}, {64, 16}, {67, 100}, {130, 515}, {520, 40}}; /* n, k */
+    (void)state;
+    optest_seed(8);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int way = 0; way < 8; way++) {
+            enum sh_dtype in = way & 1 ? SH_BF16 : SH_F32, out = way & 4 && way & 1 ? SH_BF16 : SH_F32;
+            int64_t n = sizes[s][0], k = sizes[s][1];
+            bool trans_b = way & 2;
+            struct sh_operand x = tensor(in, 8, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n), b = tensor(in, 1, n);
+            struct sh_operand all = tensor(out, 8, n), few = tensor(out, 8, n);
+            struct sh_gemm g = {.m = 8, .n = n, .k = k, .in_dtype = in, .out_dtype = out, .a = x.data, .lda = k,
+                                .b = w.data, .ldb = trans_b ? k : n, .trans_b = trans_b, .c = all.data, .ldc = n,
+                                .bias = way & 4 ? b.data : NULL};
+            assert_true(sh_gemv_takes(&g));
+            omp_set_num_threads(1);
+            sh_gemv_run(&g);
+            omp_set_num_threads(2);
+            g.c = few.data;
+            for (int64_t m = 1; m <= 8; m++)
+                for (int64_t row = 0; row + m <= 8; row += m) {
+                    size_t from = (size_t)(row * n * sh_dtype_bytes(out)), bytes = (size_t)(m * n * sh_dtype_bytes(out));
+                    g.m = m;
+                    g.a = (char *)x.data + row * k * sh_dtype_bytes(in);
+                    sh_gemv_run(&g);
+                    if (memcmp(few.data, (char *)all.data + from, bytes) != 0)
+                        fail_msg("%s %lld x %lld%s: %lld rows from %lld on differ", sh_dtype_name(in), (long long)n,
+                                 (long long)k, trans_b ? "" : ", [k,n]", (long long)m, (long long)row);
+                }
+            for (int64_t i = 0; i < 8; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    double sum = way & 4 ? optest_get(&b, j) : 0, bound;
+                    for (int64_t l = 0; l < k; l++)
+                        sum += optest_get(&x, i * k + l) * optest_get(&w, trans_b ? j * k + l : l * n + j);
+                    bound = 0x1p-22 * (double)(k + 8) + (out == SH_BF16 ? 0x1p-8 * fabs(sum) : 0);
+                    assert_true(fabs(optest_get(&all, i * n + j) - sum) <= bound);
+                }
+            free(x.data);
+            free(w.data);
+            free(b.data);
+            free(all.data);
+            free(few.data);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_few_rows),
         cmocka_unit_test(test_engines),    cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
         cmocka_unit_test(test_linear_bf16), cmocka_unit_test(test_residual_in_place),
     };

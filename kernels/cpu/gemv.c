@@ -1,0 +1,179 @@
+/* Floor: the bytes of w, once. Whether a processor reaches it is a matter of how many sums are under way: a group of rows of
+ * w is worked on at a time, so that no addition waits for the one before it. */
+#include "kernels/cpu/gemv.h"
+
+#include "kernels/cpu/block.h"
+#include "src/base/clones.h"
+
+#include <string.h>
+
+enum { MOST_ROWS = 8, LANES = 16, GROUP = 4, CHUNK = 64, COLUMNS = 512 };
+
+typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
+typedef uint32_t bits __attribute__((vector_size(LANES * sizeof(uint32_t))));
+typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
+
+bool sh_gemv_takes(const struct sh_gemm *g)
+{
+    bool types = g->in_dtype == SH_BF16 || (g->in_dtype == SH_F32 && g->out_dtype == SH_F32);
+
+    return g->m <= MOST_ROWS && !g->trans_a && !g->addend && types;
+}
+
+/* 16 elements as f32. */
+#define LOAD_F32(v, p) memcpy(&(v), (p), sizeof(vec))
+#define LOAD_BF16(v, p)                                      \
+    do {                                                     \
+        halves half_;                                        \
+        memcpy(&half_, (p), sizeof half_);                   \
+        (v) = (vec)(__builtin_convertvector(half_, bits) << 16); \
+    } while (0)
+
+static inline float one_f32(const float *p)
+{
+    return *p;
+}
+
+static inline float one_bf16(const sh_bf16 *p)
+{
+    return sh_bf16_to_f32(*p);
+}
+
+/* sums [R,M] = w [R,k] x [M,k]': whole vectors by lanes, which are added in their order; then what is left over. The sizes
+ * are constants, so that all sums stay in registers. */
+#define DOTS(name, T, LOAD, ONE, M, R)                                                                     \
+    SH_CLONES static void name(const T *w, int64_t ldw, const T *x, int64_t ldx, int64_t k, float *sums)   \
+    {                                                                                                      \
+        vec part[R][M] = {{{0}}};                                                                          \
+        int64_t whole = k / LANES * LANES;                                                                 \
+        for (int64_t i = 0; i < whole; i += LANES) {                                                       \
+            vec xs[M];                                                                                     \
+            for (int m = 0; m < M; m++)                                                                    \
+                LOAD(xs[m], x + m * ldx + i);                                                              \
+            for (int r = 0; r < R; r++) {                                                                  \
+                vec ws;                                                                                    \
+                LOAD(ws, w + r * ldw + i);                                                                 \
+                for (int m = 0; m < M; m++)                                                                \
+                    part[r][m] += ws * xs[m];                                                              \
+            }                                                                                              \
+        }                                                                                                  \
+        for (int r = 0; r < R; r++)                                                                        \
+            for (int m = 0; m < M; m++) {                                                                  \
+                float sum = 0;                                                                             \
+                for (int l = 0; l < LANES; l++)                                                            \
+                    sum += part[r][m][l];                                                                  \
+                for (int64_t i = whole; i < k; i++)                                                        \
+                    sum += ONE(w + r * ldw + i) * ONE(x + m * ldx + i);                                    \
+                sums[r * M + m] = sum;                                                                     \
+            }                                                                                              \
+    }
+
+DOTS(dots_f32_1, float, LOAD_F32, one_f32, 1, GROUP)
+DOTS(dots_f32_2, float, LOAD_F32, one_f32, 2, GROUP)
+DOTS(dots_f32_4, float, LOAD_F32, one_f32, 4, GROUP)
+DOTS(dots_bf16_1, sh_bf16, LOAD_BF16, one_bf16, 1, GROUP)
+DOTS(dots_bf16_2, sh_bf16, LOAD_BF16, one_bf16, 2, GROUP)
+DOTS(dots_bf16_4, sh_bf16, LOAD_BF16, one_bf16, 4, GROUP)
+/* The rows that a group leaves over, one by one. */
+DOTS(dot_f32, float, LOAD_F32, one_f32, 1, 1)
+DOTS(dot_bf16, sh_bf16, LOAD_BF16, one_bf16, 1, 1)
+
+/* y [r,c], rounded once. */
+static void put(const struct sh_gemm *g, int64_t row, int64_t column, float sum)
+{
+    if (g->bias)
+        sum += g->in_dtype == SH_BF16 ? sh_bf16_to_f32(((const sh_bf16 *)g->bias)[column])
+                                      : ((const float *)g->bias)[column];
+    if (g->out_dtype == SH_BF16)
+        ((sh_bf16 *)g->c)[row * g->ldc + column] = sh_f32_to_bf16(sum);
+    else
+        ((float *)g->c)[row * g->ldc + column] = sum;
+}
+
+/* Rows [row, row + m) of x with a group of w's rows from `column` on; m is 1, 2 or 4. */
+static void take_group(const struct sh_gemm *g, int64_t row, int m, int64_t column)
+{
+    const void *w = sh_cpu_at(g->b, g->in_dtype, column * g->ldb), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda);
+    float sums[GROUP * 4];
+
+    if (g->in_dtype == SH_BF16)
+        (m == 4 ? dots_bf16_4 : m == 2 ? dots_bf16_2 : dots_bf16_1)(w, g->ldb, x, g->lda, g->k, sums);
+    else
+        (m == 4 ? dots_f32_4 : m == 2 ? dots_f32_2 : dots_f32_1)(w, g->ldb, x, g->lda, g->k, sums);
+    for (int r = 0; r < GROUP; r++)
+        for (int i = 0; i < m; i++)
+            put(g, row + i, column + r, sums[r * m + i]);
+}
+
+static void take_one(const struct sh_gemm *g, int64_t row, int64_t column)
+{
+    const void *w = sh_cpu_at(g->b, g->in_dtype, column * g->ldb), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda);
+    float sum;
+
+    if (g->in_dtype == SH_BF16)
+        dot_bf16(w, 0, x, 0, g->k, &sum);
+    else
+        dot_f32(w, 0, x, 0, g->k, &sum);
+    put(g, row, column, sum);
+}
+
+/* Columns [c, end) of y, rows of w; the second and third look at a group find it in the cache. */
+static void take_rows_of_w(const struct sh_gemm *g, int64_t c, int64_t end)
+{
+    for (; c + GROUP <= end; c += GROUP)
+        for (int64_t row = 0, m; row < g->m; row += m) {
+            m = g->m - row >= 4 ? 4 : g->m - row >= 2 ? 2 : 1;
+            take_group(g, row, (int)m, c);
+        }
+    for (; c < end; c++)
+        for (int64_t row = 0; row < g->m; row++)
+            take_one(g, row, c);
+}
+
+/* sums [n] += x w [n] */
+SH_CLONES static void add_f32(float *sums, float x, const float *w, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sums[i] += x * w[i];
+}
+
+SH_CLONES static void add_bf16(float *sums, float x, const sh_bf16 *w, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sums[i] += x * sh_bf16_to_f32(w[i]);
+}
+
+/* Columns [c, c + n) of y where w is [k,n]: sums of multiples of its rows, in their order. */
+static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
+{
+    float sums[MOST_ROWS][COLUMNS];
+
+    memset(sums, 0, sizeof sums);
+    for (int64_t i = 0; i < g->k; i++)
+        for (int64_t row = 0; row < g->m; row++) {
+            const void *w = sh_cpu_at(g->b, g->in_dtype, i * g->ldb + c), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda + i);
+
+            if (g->in_dtype == SH_BF16)
+                add_bf16(sums[row], one_bf16(x), w, n);
+            else
+                add_f32(sums[row], one_f32(x), w, n);
+        }
+    for (int64_t row = 0; row < g->m; row++)
+        for (int64_t i = 0; i < n; i++)
+            put(g, row, c + i, sums[row][i]);
+}
+
+void sh_gemv_run(const struct sh_gemm *g)
+{
+    int64_t part = g->trans_b ? CHUNK : COLUMNS, parts = (g->n + part - 1) / part;
+
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t c = i * part, n = g->n - c < part ? g->n - c : part;
+
+        if (g->trans_b)
+            take_rows_of_w(g, c, c + n);
+        else
+            take_columns_of_w(g, c, n);
+    }
+}

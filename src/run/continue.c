@@ -1,0 +1,190 @@
+#include "src/run/continue.h"
+
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The inputs and the output of a step. */
+struct batch {
+    struct sh_run *r;
+    const struct sh_continue *how;
+    struct sh_text *texts;
+    int n, rows, piece, positions, vocab;
+    int32_t *tokens, *at, *count; /* [rows,piece], [rows,piece], [rows] */
+    float *logits;                /* [rows,vocab] */
+    bool said;                    /* that a text left its beginning behind */
+    sh_rc rc;                     /* the first failure, for which the text is over; its text is kept */
+    char why[256];
+};
+
+static void open_batch(struct batch *b)
+{
+    const struct sh_model_batch *m = &b->r->build.batch;
+
+    b->rows = m->batch;
+    b->piece = m->seq;
+    b->positions = m->cache;
+    b->vocab = b->r->cfg.model.vocab_size;
+    b->tokens = sh_calloc((size_t)b->rows * (size_t)b->piece, sizeof *b->tokens);
+    b->at = sh_calloc((size_t)b->rows * (size_t)b->piece, sizeof *b->at);
+    b->count = sh_calloc((size_t)b->rows, sizeof *b->count);
+    b->logits = sh_calloc((size_t)b->rows * (size_t)b->vocab, sizeof *b->logits);
+}
+
+static void close_batch(struct batch *b)
+{
+    free(b->tokens);
+    free(b->at);
+    free(b->count);
+    free(b->logits);
+}
+
+/* What is full goes on from its last half, as a text whose beginning is not known: its keys have other positions then, and
+ * are made anew. */
+static void make_room(struct batch *b, struct sh_text *t)
+{
+    size_t half = b->positions > 1 ? (size_t)b->positions / 2 : 1;
+
+    if (t->ids.n - t->from <= (size_t)b->positions)
+        return;
+    t->from = t->fed = t->ids.n - half;
+    if (!b->said)
+        sh_log_info("a text is longer than the %d positions of the cache, and goes on from its last %zu tokens",
+                    b->positions, half);
+    b->said = true;
+}
+
+static bool goes_on(const struct batch *b, int row)
+{
+    return row < b->n && b->texts[row].state == SH_TEXT_GOES_ON;
+}
+
+static size_t waiting(const struct sh_text *t)
+{
+    return t->ids.n - t->fed;
+}
+
+/* A row's next tokens. Where others read prompts, a row with one token rests: each token is computed in one way, so that
+ * its bits do not depend on the neighbours of its row. */
+static int feed_row(struct batch *b, int row, bool prefill)
+{
+    struct sh_text *t = &b->texts[row];
+    int room = prefill ? b->piece : 1, n = (int)(waiting(t) < (size_t)room ? waiting(t) : (size_t)room);
+
+    if (prefill && waiting(t) == 1)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        b->tokens[row * room + i] = (int32_t)t->ids.id[t->fed + (size_t)i];
+        b->at[row * room + i] = (int32_t)(t->fed - t->from) + i;
+    }
+    return n;
+}
+
+/* Token 0 at position 0 where a row has nothing: it does not count, but it is looked up. */
+static void run_step(struct batch *b, bool prefill)
+{
+    const struct sh_program *p = b->r->p;
+    int room = prefill ? b->piece : 1;
+
+    memset(b->tokens, 0, (size_t)b->rows * (size_t)room * sizeof *b->tokens);
+    memset(b->at, 0, (size_t)b->rows * (size_t)room * sizeof *b->at);
+    for (int row = 0; row < b->rows; row++)
+        b->count[row] = goes_on(b, row) ? feed_row(b, row, prefill) : 0;
+    sh_exec_put(b->r->exec, prefill ? p->tokens : p->next, b->tokens);
+    sh_exec_put(b->r->exec, prefill ? p->at : p->next_at, b->at);
+    sh_exec_put(b->r->exec, p->count, b->count);
+    sh_exec_run(b->r->exec, prefill ? SH_SECTION_PREFILL : SH_SECTION_DECODE);
+}
+
+/* Others may be in the middle of a step, so a failure ends this text only; all ranks hear of it at the end. */
+static void tell(struct batch *b, struct sh_text *t)
+{
+    sh_rc rc = b->how->added(b->how->ctx, t);
+
+    if (rc == SH_OK)
+        return;
+    if (b->rc == SH_OK) {
+        b->rc = rc;
+        snprintf(b->why, sizeof b->why, "%s", sh_error_text());
+    }
+    sh_error_clear();
+    t->state = SH_TEXT_STOPPED;
+}
+
+static void add_token(struct batch *b, struct sh_text *t, const float *logits)
+{
+    uint32_t id = sh_sample(&b->how->sampling, logits, b->vocab, t->index, t->ids.n);
+
+    if (b->how->ends(b->how->ctx, id)) {
+        t->state = SH_TEXT_ENDED;
+    } else {
+        sh_ids_put(&t->ids, id);
+        if (t->ids.n - t->prompt == b->how->tokens)
+            t->state = SH_TEXT_FULL;
+        make_room(b, t);
+    }
+    tell(b, t);
+}
+
+static void take_step(struct batch *b)
+{
+    bool ready = false;
+
+    for (int row = 0; row < b->n; row++) {
+        if (!b->count[row])
+            continue;
+        b->texts[row].fed += (size_t)b->count[row];
+        ready = ready || !waiting(&b->texts[row]);
+    }
+    if (ready)
+        sh_exec_get(b->r->exec, b->r->p->logits, b->logits);
+    for (int row = 0; row < b->n; row++)
+        if (b->count[row] && !waiting(&b->texts[row]))
+            add_token(b, &b->texts[row], b->logits + (size_t)row * (size_t)b->vocab);
+}
+
+/* Texts of all ranks that go on, and of these those that have several tokens to read. */
+static sh_rc count_texts(const struct batch *b, long long n[2])
+{
+    n[0] = n[1] = 0;
+    for (int row = 0; row < b->n; row++) {
+        n[0] += goes_on(b, row);
+        n[1] += goes_on(b, row) && waiting(&b->texts[row]) > 1;
+    }
+    return sh_mesh_sum_i64(n, 2);
+}
+
+static void begin_texts(struct batch *b)
+{
+    for (int row = 0; row < b->n; row++) {
+        struct sh_text *t = &b->texts[row];
+
+        t->from = t->fed = 0;
+        t->state = b->how->tokens ? SH_TEXT_GOES_ON : SH_TEXT_FULL;
+        make_room(b, t);
+    }
+}
+
+sh_rc sh_run_continue(struct sh_run *r, struct sh_text *texts, int n, const struct sh_continue *how)
+{
+    struct batch b = {.r = r, .how = how, .texts = texts, .n = n};
+    long long left[2];
+    sh_rc rc;
+
+    open_batch(&b);
+    begin_texts(&b);
+    for (;;) {
+        SH_TRY_OUT(count_texts(&b, left));
+        if (!left[0])
+            break;
+        run_step(&b, left[1] > 0);
+        take_step(&b);
+    }
+    rc = sh_agree(b.rc == SH_OK ? SH_OK : sh_fail(b.rc, "%s", b.why));
+out:
+    close_batch(&b);
+    return rc;
+}

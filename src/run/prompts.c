@@ -1,0 +1,110 @@
+#include "src/run/generate.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_BYTES = 1 << 30, MOST_LINES = 1 << 24 };
+
+static struct sh_prompt *add(struct sh_prompts *to)
+{
+    to->p = sh_grow(to->p, to->n, &to->cap, sizeof *to->p);
+    to->p[to->n] = (struct sh_prompt){0};
+    return &to->p[to->n++];
+}
+
+static void take_text(struct sh_prompt *p, const char *text, size_t bytes)
+{
+    p->text = sh_calloc(bytes + 1, 1);
+    memcpy(p->text, text, bytes);
+    p->bytes = bytes;
+}
+
+void sh_prompts_one(const char *text, struct sh_prompts *out)
+{
+    *out = (struct sh_prompts){0};
+    take_text(add(out), text, strlen(text));
+}
+
+/* A model continues at least one token. */
+static sh_rc take_line(const char *line, size_t bytes, const char *name, struct sh_prompts *out)
+{
+    json_t *root, *text;
+    struct sh_prompt *p;
+
+    SH_TRY(sh_json_parse(line, bytes, name, &root));
+    text = json_object_get(root, "prompt");
+    if (!json_is_string(text) || !json_string_length(text)) {
+        json_decref(root);
+        return sh_fail(SH_E_DATA, "%s: want {\"prompt\": TEXT} with a text that is not empty", name);
+    }
+    p = add(out);
+    p->line = root;
+    take_text(p, json_string_value(text), json_string_length(text));
+    return SH_OK;
+}
+
+static sh_rc take_lines(const char *path, const char *data, size_t bytes, struct sh_prompts *out)
+{
+    size_t at = 0;
+
+    for (int line = 1; at < bytes; line++) {
+        const char *end = memchr(data + at, '\n', bytes - at);
+        size_t n = end ? (size_t)(end - data) - at : bytes - at;
+        char *name;
+        sh_rc rc;
+
+        if (out->n == MOST_LINES)
+            return sh_fail(SH_E_DATA, "%s has more than %d lines; cut it in several files", path, MOST_LINES);
+        name = sh_strfmt("%s: line %d", path, line);
+        rc = n ? take_line(data + at, n, name, out) : SH_OK;
+        free(name);
+        SH_TRY(rc);
+        at += n + 1;
+    }
+    return out->n ? SH_OK : sh_fail(SH_E_DATA, "%s has no line", path);
+}
+
+sh_rc sh_prompts_read(const char *path, struct sh_prompts *out)
+{
+    char *data;
+    size_t bytes;
+    sh_rc rc;
+
+    *out = (struct sh_prompts){0};
+    SH_TRY(sh_read_file(path, MOST_BYTES, &data, &bytes));
+    rc = take_lines(path, data, bytes, out);
+    free(data);
+    if (rc != SH_OK)
+        sh_prompts_free(out);
+    return rc;
+}
+
+void sh_prompts_free(struct sh_prompts *of)
+{
+    for (int i = 0; i < of->n; i++) {
+        json_decref(of->p[i].line);
+        free(of->p[i].text);
+        free(of->p[i].ids.id);
+    }
+    free(of->p);
+    *of = (struct sh_prompts){0};
+}
+
+sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
+{
+    struct sh_encoder *e = sh_encoder_create(tok);
+    sh_rc rc = SH_OK;
+
+    for (int i = 0; i < of->n && rc == SH_OK; i++) {
+        rc = sh_encode(e, of->p[i].text, of->p[i].bytes, SH_ENCODE_BEGIN, &of->p[i].ids);
+        if (rc == SH_OK && of->p[i].ids.n == 0)
+            rc = sh_fail(SH_E_DATA, "the tokenizer makes no token of it");
+        if (rc != SH_OK)
+            sh_fail_prefix(rc, of->p[i].line ? "prompt %d: " : "--prompt: ", i + 1);
+    }
+    sh_encoder_destroy(e);
+    return rc;
+}

@@ -1,0 +1,208 @@
+/* Sequences that go on from a cache of keys and values: the logits after each token are those of a forward over the whole
+ * text, whatever pieces the text comes in, for any strategy on any mesh. */
+#include "src/base/rng.h"
+#include "tests/unit/simulate.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Each rank has ROWS texts of TEXT tokens, of which a PREFILL takes up to PIECE. The cache has room to spare. */
+enum { ROWS = 3, TEXT = 7, PIECE = 3, CACHE = TEXT + 2, RANKS = 3, SEED = 11 };
+
+static int32_t text[RANKS][ROWS][TEXT];
+static float whole[RANKS][ROWS][TEXT][TINY_VOCAB]; /* logits without a cache */
+
+static int make_text(void **state)
+{
+    uint32_t bits[4];
+
+    (void)state;
+    for (int i = 0; i < RANKS * ROWS * TEXT; i++) {
+        sh_philox(SEED, 0, (uint64_t)i, bits);
+        (&text[0][0][0])[i] = (int32_t)(bits[0] % TINY_VOCAB);
+    }
+    return 0;
+}
+
+static struct sh_build build_of(const struct tiny_model *m, enum sh_dtype act)
+{
+    struct sh_build b = tiny_build(m, ROWS);
+
+    b.act = act;
+    b.model.max_seq_len = CACHE;
+    b.options.training = false;
+    b.batch.docs = false;
+    b.logits = true;
+    return b;
+}
+
+/* A causal model's logits at a position do not know what follows it. */
+static void run_whole(struct sh_build b)
+{
+    struct sim *s;
+
+    b.batch.seq = TEXT;
+    s = sim_create(&b, 1, 1, 1, SEED);
+    for (int rank = 0; rank < RANKS; rank++) {
+        memcpy(sim_data(s, 0, s->ranks[0].p->tokens), text[rank], sizeof text[rank]);
+        for (int t = 0; t < TEXT; t++) {
+            s->scalars.position = t;
+            sim_run(s, SH_SECTION_LOGITS);
+            for (int row = 0; row < ROWS; row++)
+                memcpy(whole[rank][row][t], (float *)sim_data(s, 0, s->ranks[0].p->logits) + row * TINY_VOCAB,
+                       sizeof whole[rank][row][t]);
+        }
+    }
+    sim_destroy(s);
+}
+
+/* How many tokens of each row are in the cache. */
+static int fed[RANKS][ROWS];
+
+/* Give a row its next n tokens; what follows them is anything. */
+static void feed(const struct sim *s, int rank, int row, int n, int room)
+{
+    const struct sh_program *p = s->ranks[rank].p;
+    int32_t *tokens = (int32_t *)sim_data(s, rank, p->tokens) + row * room;
+    int32_t *at = (int32_t *)sim_data(s, rank, p->at) + row * room;
+
+    for (int i = 0; i < room; i++) {
+        tokens[i] = i < n ? text[rank][row][fed[rank][row] + i] : TINY_VOCAB - 1;
+        at[i] = i < n ? fed[rank][row] + i : 0;
+    }
+    ((int32_t *)sim_data(s, rank, p->count))[row] = n;
+    fed[rank][row] += n;
+}
+
+static void compare(const struct sim *s, int rank, int row, double within)
+{
+    const float *logits = (float *)sim_data(s, rank, s->ranks[rank].p->logits) + row * TINY_VOCAB;
+    const float *expected = whole[rank][row][fed[rank][row] - 1];
+
+    for (int v = 0; v < TINY_VOCAB; v++)
+        if (!(fabs((double)logits[v] - (double)expected[v]) <= within))
+            fail_msg("rank %d row %d token %d word %d: %g, without a cache %g", rank, row, fed[rank][row], v,
+                     (double)logits[v], (double)expected[v]);
+}
+
+/* One section on all ranks: row r of a rank gets n[r] tokens. */
+static void step(struct sim *s, enum sh_section_kind kind, const int n[ROWS], double within)
+{
+    for (int rank = 0; rank < s->world; rank++)
+        for (int row = 0; row < ROWS; row++)
+            feed(s, rank, row, n[row], kind == SH_SECTION_PREFILL ? PIECE : 1);
+    sim_run(s, kind);
+    for (int rank = 0; rank < s->world; rank++)
+        for (int row = 0; row < ROWS; row++)
+            if (n[row])
+                compare(s, rank, row, within);
+}
+
+/* Uneven beginnings, a second piece of one of them, steps in which some rows rest, and a row that begins again. */
+static void run_cached(struct sh_build b, int shard, int replicate, double within)
+{
+    static const struct {
+        enum sh_section_kind kind;
+        int n[ROWS];
+    } steps[] = {
+        {SH_SECTION_PREFILL, {3, 2, 1}}, {SH_SECTION_PREFILL, {2, 0, 0}}, {SH_SECTION_DECODE, {1, 1, 1}},
+        {SH_SECTION_DECODE, {0, 1, 1}},  {SH_SECTION_DECODE, {1, 0, 1}},  {SH_SECTION_PREFILL, {0, 3, 1}},
+        {SH_SECTION_DECODE, {0, 0, 1}},
+    };
+    struct sim *s;
+
+    b.batch.seq = PIECE;
+    b.batch.cache = CACHE;
+    s = sim_create(&b, shard, replicate, 1, SEED);
+    memset(fed, 0, sizeof fed);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        step(s, steps[i].kind, steps[i].n, within);
+    for (int rank = 0; rank < s->world; rank++)
+        fed[rank][0] = 0;
+    step(s, SH_SECTION_PREFILL, (const int[ROWS]){2, 0, 0}, within);
+    sim_destroy(s);
+}
+
+/* bf16 rounds activations after other sums than those of a whole text. */
+static void check_model(const struct tiny_model *m, enum sh_dtype act)
+{
+    double within = act == SH_F32 ? 1e-5 : 0.1;
+    struct sh_build b = build_of(m, act);
+
+    run_whole(b);
+    for (int strategy = 0; strategy < TINY_STRATEGIES; strategy++) {
+        b.options.strategy.params_resident = tiny_strategies[strategy].params_resident;
+        b.options.strategy.keep_after_forward = tiny_strategies[strategy].keep_after_forward;
+        run_cached(b, 1, 1, within);
+        run_cached(b, 2, 1, within);
+        run_cached(b, 3, 1, within);
+        run_cached(b, 1, 2, within);
+    }
+}
+
+static void cached_is_uncached(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        check_model(&tiny_models[m], SH_F32);
+}
+
+static void in_bfloat16(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        check_model(&tiny_models[m], SH_BF16);
+}
+
+/* The kernels of the CPU, with several threads. */
+static void on_the_cpu(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct sh_build b = build_of(&tiny_models[m], SH_F32);
+
+        b.kernels = &sh_kernels_cpu;
+        b.threads = 2;
+        run_whole(b);
+        run_cached(b, 2, 1, 1e-5);
+    }
+}
+
+/* Two bytes or four for each key and value of each position, block and sequence: the row of the plan. */
+static void memory_is_planned(void **state)
+{
+    int64_t bytes[SH_MEM_KINDS];
+
+    (void)state;
+    for (int act = SH_F32; act <= SH_BF16; act++) {
+        struct sh_build b = build_of(&tiny_models[1], (enum sh_dtype)act);
+        struct sh_program *p;
+        int64_t each = ROWS * CACHE * 2 * b.model.n_kv_heads * b.model.head_dim * sh_dtype_bytes((enum sh_dtype)act);
+
+        b.batch.cache = CACHE;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        sh_pass_memory(p, bytes);
+        each = (each + 255) / 256 * 256; /* alignment */
+        assert_int_equal(bytes[SH_MEM_KV], b.model.n_layers * each);
+        assert_null(sh_program_section(p, SH_SECTION_LOGITS));
+        sh_program_destroy(p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cached_is_uncached),
+        cmocka_unit_test(in_bfloat16),
+        cmocka_unit_test(on_the_cpu),
+        cmocka_unit_test(memory_is_planned),
+    };
+    return cmocka_run_group_tests_name("cache", tests, make_text, NULL);
+}
