@@ -40,7 +40,7 @@ sh_rc sh_cpu_rope(const struct sh_op_call *call)
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
     const float *cs = call->in[1].data;
     const int32_t *docs = call->in[2].data; /* positions begin anew in each document */
-    const int32_t *at = call->in[3].data;   /* positions as they are, where a cache is continued */
+    const int32_t *positions = call->in[3].data;   /* positions as they are, where a cache is continued */
     int64_t rows = x->dim[0] * x->dim[1], T = x->dim[1], D = call->attr->attn.head_dim;
     int64_t turned = (call->attr->attn.heads + call->attr->attn.kv_heads) * D, row = turned + call->attr->attn.kv_heads * D;
     size_t rest = (size_t)((row - turned) * sh_dtype_bytes(x->dtype));
@@ -48,7 +48,7 @@ sh_rc sh_cpu_rope(const struct sh_op_call *call)
     SH_REQUIRE(D <= SH_CPU_PIECE);
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < rows; n++) {
-        rotate_row(call, n * row, cs + (at ? at[n] : n % T - (docs ? docs[n] : 0)) * D);
+        rotate_row(call, n * row, cs + (positions ? positions[n] : n % T - (docs ? docs[n] : 0)) * D);
         int64_t at = n * row + turned;
         if (y->data != x->data)
             memcpy(sh_cpu_at(y->data, y->dtype, at), sh_cpu_at(x->data, x->dtype, at), rest);
