@@ -62,7 +62,12 @@ extern "C" {
     OTHER(WAIT, wait)                       /* marker: what op attr->waits_for has started is complete */          \
     OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
     KERNEL(SGD, sgd)                        /* with momentum; in place, p as ADAMW's */                            \
-    KERNEL(LION, lion)                      /* the same operands */
+    KERNEL(LION, lion)                      /* the same operands */                                                   \
+    KERNEL(QK_NORM, qk_norm)                /* RMSNorm of queries and keys, by groups as wide as wq and wk; v copied */ \
+    KERNEL(QK_NORM_BWD, qk_norm_bwd)                                                                                  \
+    KERNEL(GEGLU, geglu)                    /* gelu(gate) * up, in its tanh form; the gate comes first */             \
+    KERNEL(GEGLU_BWD, geglu_bwd)                                                                                      \
+    KERNEL(SCALE, scale)                    /* y = attr->scale.by * x */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -91,6 +96,7 @@ struct sh_op_attr {
         struct {
             float eps;
             bool rms;                              /* RMSNorm instead of LayerNorm */
+            bool plus_one;                         /* times (1 + w) instead of w (Gemma) */
         } norm;                                    /* NORM, NORM_BWD, and what they are fused to */
         struct {
             bool w_in_out;                         /* the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
@@ -107,6 +113,14 @@ struct sh_op_attr {
             double ramp_first, ramp_last;          /* or as YaRN where ramp_last > 0: between these elements of a half */
             double scale;                          /* of cos and sin; 0: 1 */
         } rope;                                    /* ROPE_TABLE */
+        struct {
+            int heads, kv_heads, head_dim;
+            float eps;
+            bool plus_one;                         /* as norm's */
+        } qk;                                      /* QK_NORM* */
+        struct {
+            float by;
+        } scale;                                   /* SCALE */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS* */

@@ -37,8 +37,9 @@ static sh_rc check_family(struct sh_config_state *state)
                                 c->model.head_dim, c->model.n_heads, c->model.dim, f->name);
     if (f->learned_positions && c->model.rope_factor != 0)
         return sh_config_refuse(state, "model.rope_factor", "%s has no rotary positions; leave it out", f->name);
-    if ((c->model.attention_bias || c->model.mlp_bias) && !f->bias_keys)
-        return sh_config_refuse(state, c->model.attention_bias ? "model.attention_bias" : "model.mlp_bias",
+    bool attention = c->model.attention_bias && !f->attention_bias_key;
+    if (attention || (c->model.mlp_bias && !f->mlp_bias_key))
+        return sh_config_refuse(state, attention ? "model.attention_bias" : "model.mlp_bias",
                                 "model.family=%s settles which products have biases; leave it out", f->name);
     if (c->model.no_rope_layer_interval && !f->no_rope_layer_interval)
         return sh_config_refuse(state, "model.no_rope_layer_interval", "%s has positions in all blocks; leave it out",

@@ -75,18 +75,27 @@ MODELS = {
                                                                        no_rope_layers=[1, 0, 1])),
     'starcoder2': (transformers.Starcoder2Config, dict(GROUPED)),
     'starcoder2, untied': (transformers.Starcoder2Config, dict(GROUPED, tie_word_embeddings=False)),
+    'qwen3': (transformers.Qwen3Config, dict(GROUPED, head_dim=24)),
+    'qwen3, tied, biases': (transformers.Qwen3Config, dict(GROUPED, head_dim=16, tie_word_embeddings=True,
+                                                           attention_bias=True)),
+    'olmo2': (transformers.Olmo2Config, dict(GROUPED)),
+    'olmo2, tied, biases': (transformers.Olmo2Config, dict(GROUPED, tie_word_embeddings=True, attention_bias=True)),
+    'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
+    'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
+                                                     attention_bias=True)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
 
 
 def draw(model):
+    around = 0.0 if model.config.model_type.startswith('gemma') else 1.0  # where norms are the identity
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim > 1:
                 p.normal_(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15)
             elif name.endswith('weight'):
-                p.uniform_(0.5, 1.5)
+                p.uniform_(around - 0.5, around + 0.5)
             else:
                 p.normal_(0, 0.2)
 
