@@ -73,9 +73,9 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,O] act, x [N,I] act -> dw [O,I] f32 += turns",
          .flops = "2NIO", .attrs = linear_attrs, APART},
     [SH_OP_BIAS_BWD] = {.shape = "dy [N,O] act -> db [O] f32 +=", .flops = "NO", APART},
-    [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,D] f32", .flops = "2TD", .attrs = table_attrs, APART},
+    [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,R] f32", .flops = "2TR", .attrs = table_attrs, APART},
     [SH_OP_ROPE] =
-        {.shape = "qkv [B,T,HD+2KD] act, cs [T,D] f32 -> turned [B,T,HD+2KD] act",
+        {.shape = "qkv [B,T,HD+2KD] act, cs [T,R] f32 -> turned [B,T,HD+2KD] act",
          .flops = "3BTHD + 6BTKD", .forward = true, .attrs = rotation_attrs, OVER(0)},
     [SH_OP_ATTENTION] =
         {.shape = "qkv [B,T,HD+2KD] act, docs [B,T] i32 opt -> o [B,T,HD] act, lse [B,H,T] f32",

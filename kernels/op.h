@@ -35,8 +35,8 @@ extern "C" {
     KERNEL(LINEAR_BWD_X, linear_bwd_x)      /* dx = dy w + dres */                                                    \
     KERNEL(LINEAR_BWD_W, linear_bwd_w)      /* dw = dy' x */                                                          \
     KERNEL(BIAS_BWD, bias_bwd)              /* sums of columns */                                                     \
-    KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,D/2), sin in [D/2,D) */                                      \
-    KERNEL(ROPE, rope)                      /* q and k rotated, v copied; attr->attn.inverse turns back */            \
+    KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,R/2), sin in [R/2,R) */                                      \
+    KERNEL(ROPE, rope)                      /* the first R of each head of q and k rotated, the rest copied */         \
     KERNEL(ATTENTION, attention)            /* causal; docs: the first position of a token's document */           \
     KERNEL(ATTENTION_BWD, attention_bwd)                                                                              \
     KERNEL(GELU, gelu)                      /* tanh form */                                                           \

@@ -23,6 +23,20 @@ static sh_rc check_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A part of the head turns, or all of it. */
+static sh_rc check_rotary(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+    if (m->rotary_dim && sh_family_of(m->family)->learned_positions)
+        return sh_config_refuse(state, "model.rotary_dim", "%s has no rotary positions; leave it out",
+                                sh_family_of(m->family)->name);
+    if (m->rotary_dim % 2 != 0)
+        return sh_config_refuse(state, "model.rotary_dim", "%d is odd; rotary positions turn pairs of elements", m->rotary_dim);
+    if (m->rotary_dim > m->head_dim)
+        return sh_config_refuse(state, "model.rotary_dim", "%d is more than model.head_dim %d", m->rotary_dim, m->head_dim);
+    return SH_OK;
+}
+
 /* Keys that describe what the family has not. */
 static sh_rc check_family(struct sh_config_state *state)
 {
@@ -273,7 +287,7 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,    check_family,      check_rope,      check_batch, check_documents,
+        check_heads,    check_rotary,   check_family,      check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint, check_device, check_idle,
     };

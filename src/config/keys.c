@@ -187,6 +187,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For yarn: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1."},
     {KEY(model, rope_truncate), BOOL, .def = "true",
      .help = "For yarn: round the ends of the ramp to whole numbers of frequencies."},
+    {KEY(model, rotary_dim), .min = 0, .max = 65536, .def = "0",
+     .help = "Elements at the start of each head that rotary positions turn; an even number. 0: all."},
     {KEY(model, tie_word_embeddings), BOOL, .def = "false",
      .help = "Use the embedding as the output projection as well."},
     {KEY(model, attention_bias), BOOL, .def = "false",

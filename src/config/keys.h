@@ -36,7 +36,7 @@ struct sh_config_key {
 
 extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
-enum { SH_CONFIG_KEYS_MAX = 128, SH_CONFIG_NAME_MAX = 96 };
+enum { SH_CONFIG_KEYS_MAX = 160, SH_CONFIG_NAME_MAX = 96 };
 
 /* What the keys that are aliases were given as; resolved in alias.c. */
 struct sh_config_alias {

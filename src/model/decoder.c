@@ -234,13 +234,13 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
     return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2);
 }
 
-/* One table for all blocks: cos and sin [T,D]. */
+/* One table for all blocks: cos and sin [T,R]. */
 static void emit_rope_table(struct decoder *d)
 {
     struct sh_emit_rope rope = sh_model_rope(d->m);
 
     if (!d->f->learned_positions)
-        d->rope = sh_emit_rope_table(&d->e, d->m->head_dim, &rope);
+        d->rope = sh_emit_rope_table(&d->e, sh_model_rotary_dim(d->m), &rope);
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of

@@ -244,9 +244,9 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
 }
 
-/* Cosines and sines for each position, [T,head_dim] f32. Computed once in the init phase and kept, since they depend on
+/* Cosines and sines for each position, [T,rotary_dim] f32. Computed once in the init phase and kept, since they depend on
  * nothing that training changes. */
-int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
+int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope)
 {
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
 
@@ -259,7 +259,7 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     op.attr.rope.ramp_first = rope->ramp_first;
     op.attr.rope.ramp_last = rope->ramp_last;
     op.attr.rope.scale = rope->scale;
-    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, head_dim), "rope");
+    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->seq, rotary_dim), "rope");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
     return op.out[0];

@@ -49,7 +49,7 @@ struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
     double ramp_first, ramp_last, scale; /* as struct sh_op_attr has them */
 };
-int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope); /* -> [T,D] f32, once */
+int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope); /* -> [T,R] f32, once */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
 /* Queries and keys by groups as wide as wq and wk: [N,(H+2K)D] -> same. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);

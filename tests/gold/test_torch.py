@@ -60,6 +60,7 @@ MODELS = {
     'mistral': {**LLAMA, 'model.family': 'mistral', 'model.head_dim': 24},
     'qwen2': {**LLAMA, 'model.family': 'qwen2', 'model.tie_word_embeddings': True},
     'phi3': {**LLAMA, 'model.family': 'phi3'},
+    'phi3, half of each head turned': {**LLAMA, 'model.family': 'phi3', 'model.rotary_dim': 8},
     'smollm3': {**LLAMA, 'model.family': 'smollm3', 'model.tie_word_embeddings': True, 'model.no_rope_layer_interval': 2},
     'qwen3': {**LLAMA, 'model.family': 'qwen3', 'model.head_dim': 24},
     'olmo2': {**LLAMA, 'model.family': 'olmo2'},

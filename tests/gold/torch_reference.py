@@ -25,7 +25,7 @@ def rms_norm_plus_one(w, name, x, c):
 def rope_frequencies(c):
     """[D/2], and the factor of cos and sin. Llama 3's scaling divides the slow ones by a factor, with a ramp between slow
     and fast in how often they turn; YaRN's has the ramp in their number."""
-    dim, factor, kind = c['model.head_dim'], c.get('model.rope_factor', 0), c.get('model.rope_type', 'llama3')
+    dim, factor, kind = c.get('model.rotary_dim') or c['model.head_dim'], c.get('model.rope_factor', 0), c.get('model.rope_type', 'llama3')
     freq = c['model.rope_theta'] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if not factor:
         return freq, 1
@@ -47,11 +47,12 @@ def rope_frequencies(c):
 
 
 def rotate(x, c):
-    """[B,H,T,D]: element i of a head turns with element i + D/2."""
+    """[B,H,T,D]: element i of a head turns with element i + R/2."""
     freq, scale = rope_frequencies(c)
     angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), freq)
-    a, b, cos, sin = *x.chunk(2, -1), scale * angle.cos(), scale * angle.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    part = 2 * len(freq)
+    a, b, cos, sin = *x[..., :part].chunk(2, -1), scale * angle.cos(), scale * angle.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., part:]], -1)
 
 
 def visible(tokens, separator):

@@ -252,7 +252,7 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse)
     t.attr.attn.head_dim = s[4];
     t.attr.attn.inverse = inverse;
     optest_in(&t, 0, act, DIMS(B, T, row));
-    optest_in(&t, 1, SH_F32, DIMS(T, D));
+    optest_in(&t, 1, SH_F32, DIMS(T, s[5]));
     optest_out(&t, 0, act, DIMS(B, T, row));
     elem_check(&t, TERMS(16));
 }
@@ -260,9 +260,9 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse)
 void elem_rope(void **state)
 {
     (void)state;
-    static const int shapes[][5] = {
-        {1, 1, 1, 1, 2}, {2, 3, 4, 2, 6}, {2, 5, 33, 3, 64}, {1, 3, 8, 1, 256},
-        {2, 2, 3, 1, 24}, {1, 2, 3, 1, 1024}}; /* B, T, H, K, D */
+    static const int shapes[][6] = {
+        {1, 1, 1, 1, 2, 2},   {2, 3, 4, 2, 6, 6},     {2, 5, 33, 3, 64, 64}, {1, 3, 8, 1, 256, 256}, {2, 2, 3, 1, 24, 24},
+        {1, 2, 3, 1, 1024, 1024}, {2, 3, 4, 2, 6, 2}, {2, 5, 3, 3, 64, 16},  {1, 3, 2, 1, 80, 20}}; /* B, T, H, K, D, R */
     optest_seed(3);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int a = 0; a < ACTS; a++)
