@@ -22,7 +22,7 @@
                       int64_t: SH_ATTR_I64, float: SH_ATTR_FLOAT, double: SH_ATTR_DOUBLE),                   \
      .at = offsetof(struct sh_op_attr, row.field)}
 
-static const struct sh_attr_field norm_attrs[] = {FIELD(norm, eps), FIELD(norm, rms), {0}};
+static const struct sh_attr_field norm_attrs[] = {FIELD(norm, eps), FIELD(norm, rms), FIELD(norm, plus_one), {0}};
 static const struct sh_attr_field linear_attrs[] = {FIELD(linear, w_in_out), {0}};
 static const struct sh_attr_field rotation_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, inverse), {0}};
@@ -31,6 +31,9 @@ static const struct sh_attr_field attention_attrs[] = {
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
+static const struct sh_attr_field qk_attrs[] = {
+    LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
+static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), {0}};
 
@@ -74,9 +77,9 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,O] act, x [N,I] act -> dw [O,I] f32 += turns",
          .flops = "2NIO", .attrs = linear_attrs, APART},
     [SH_OP_BIAS_BWD] = {.shape = "dy [N,O] act -> db [O] f32 +=", .flops = "NO", APART},
-    [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,D] f32", .flops = "2TD", .attrs = table_attrs, APART},
+    [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,R] f32", .flops = "2TR", .attrs = table_attrs, APART},
     [SH_OP_ROPE] =
-        {.shape = "qkv [B,T,HD+2KD] act, cs [P>=T,D] f32 of TD, docs [B,T] i32 opt, at [B,T] i32 opt -> turned [B,T,HD+2KD] act",
+        {.shape = "qkv [B,T,HD+2KD] act, cs [P>=T,R] f32 of TR, docs [B,T] i32 opt, at [B,T] i32 opt -> turned [B,T,HD+2KD] act",
          .flops = "3BTHD + 6BTKD", .forward = true, .attrs = rotation_attrs, OVER(0)},
     [SH_OP_ATTENTION] =
         {.shape = "qkv [B,T,HD+2KD] act, docs [B,T] i32 opt -> o [B,T,HD] act, lse [B,H,T] f32",
@@ -136,6 +139,18 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "qkv [B,T,HD+2KD] act of BTHD, kv [B,S,2KD] act, at [B,T] i32, count [B] i32 -> o [B,T,HD] act",
          .flops = "4BTSHD + 3BTSH", .attrs = attention_attrs, APART},
     [SH_OP_PICK] = {.shape = "x [B,T,C] act of BC, count [B] i32 -> y [B,C] act", APART},
+    [SH_OP_QK_NORM] =
+        {.shape = "qkv [N,HD+2KD] act, wq [I] act, wk [J] act -> y [N,HD+2KD] act, rstd [N,G] f32",
+         .flops = "5NHD + 5NKD", .forward = true, .attrs = qk_attrs, OVER(0)},
+    [SH_OP_QK_NORM_BWD] =
+        {.shape = "dy [N,HD+2KD] act, qkv [N,HD+2KD] act, wq [I] act, wk [J] act, rstd [N,G] f32 "
+                  "-> dqkv [N,HD+2KD] act, dwq [I] f32 +=, dwk [J] f32 +=",
+         .flops = "12NHD + 12NKD", .attrs = qk_attrs, OVER(0)},
+    [SH_OP_GEGLU] =
+        {.shape = "gu [N,2F] act -> h [N,F] act",
+         .flops = "10NF", .forward = true, .backward = SH_OP_GEGLU_BWD, APART},
+    [SH_OP_GEGLU_BWD] = {.shape = "dh [N,F] act, gu [N,2F] act -> dgu [N,2F] act", .flops = "27NF", APART},
+    [SH_OP_SCALE] = {.shape = "x [n] act -> y [n] act", .flops = "n", .forward = true, .attrs = scale_attrs, OVER(0)},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},

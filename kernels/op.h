@@ -40,8 +40,8 @@ extern "C" {
     KERNEL(LINEAR_BWD_X, linear_bwd_x)      /* dx = dy w + dres */                                                    \
     KERNEL(LINEAR_BWD_W, linear_bwd_w)      /* dw = dy' x */                                                          \
     KERNEL(BIAS_BWD, bias_bwd)              /* sums of columns */                                                     \
-    KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,D/2), sin in [D/2,D) */                                      \
-    KERNEL(ROPE, rope)                      /* q and k rotated, v copied; attr->attn.inverse turns back; at: positions */ \
+    KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,R/2), sin in [R/2,R) */                                      \
+    KERNEL(ROPE, rope)                      /* the first R of each head of q and k rotated; attr->attn.inverse turns back, at: positions */\
     KERNEL(ATTENTION, attention)            /* causal; docs: the first position of a token's document */           \
     KERNEL(ATTENTION_BWD, attention_bwd)                                                                              \
     KERNEL(GELU, gelu)                      /* tanh form */                                                           \
@@ -71,7 +71,12 @@ extern "C" {
     KERNEL(UNPACK, unpack)                  /* a matrix of src/base/nf4.h, in the compute type */ \
     KERNEL(KV_PUT, kv_put)                  /* keys and values of qkv into the cache, at their positions */        \
     KERNEL(ATTENTION_CACHE, attention_cache) /* queries of qkv over what the cache holds up to their positions */  \
-    KERNEL(PICK, pick)                      /* of each sequence the last row that counts */
+    KERNEL(PICK, pick)                      /* of each sequence the last row that counts */ \
+    KERNEL(QK_NORM, qk_norm)                /* RMSNorm of queries and keys, by groups as wide as wq and wk; v copied */ \
+    KERNEL(QK_NORM_BWD, qk_norm_bwd)                                                                                  \
+    KERNEL(GEGLU, geglu)                    /* gelu(gate) * up, in its tanh form; the gate comes first */             \
+    KERNEL(GEGLU_BWD, geglu_bwd)                                                                                      \
+    KERNEL(SCALE, scale)                    /* y = attr->scale.by * x */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -101,6 +106,7 @@ struct sh_op_attr {
         struct {
             float eps;
             bool rms;                              /* RMSNorm instead of LayerNorm */
+            bool plus_one;                         /* times (1 + w) instead of w (Gemma) */
         } norm;                                    /* NORM, NORM_BWD, and what they are fused to */
         struct {
             bool w_in_out;                         /* the weight is stored [I,O] (GPT-2), not [O,I] (Llama) */
@@ -117,6 +123,14 @@ struct sh_op_attr {
             double ramp_first, ramp_last;          /* or as YaRN where ramp_last > 0: between these elements of a half */
             double scale;                          /* of cos and sin; 0: 1 */
         } rope;                                    /* ROPE_TABLE */
+        struct {
+            int heads, kv_heads, head_dim;
+            float eps;
+            bool plus_one;                         /* as norm's */
+        } qk;                                      /* QK_NORM* */
+        struct {
+            float by;
+        } scale;                                   /* SCALE */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS* */

@@ -29,6 +29,8 @@ struct sh_hf_family {
     const char *absent[SH_HF_VALUES]; /* the class's default. "=": as SH_HF_DIM and SH_HF_HEADS say it; NULL: off */
     const char *window;       /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */
     bool layer_types;         /* a window only with use_sliding_window, and in the blocks that layer_types names */
+    const char *partial;      /* key for the part of a head that turns, beside rope_parameters; NULL: none */
+    double part;              /* where no key says it; 0: all */
     bool one_rope_type;       /* "default" is the only type of rotary positions that the class computes as others do */
     struct sh_hf_must must[6];
     const char *dropout[4];   /* of the class; 0 is written for them where there is no source */

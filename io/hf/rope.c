@@ -49,6 +49,7 @@ static const struct number {
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 #define LENGTH "original_max_position_embeddings"
+#define PARTIAL "partial_rotary_factor"
 
 /* ---- reading ---- */
 
@@ -88,6 +89,24 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
     return SH_OK;
 }
 
+/* Of a part of the head: in the object, or in front of it as older files have it. rope_dim() in transformers cuts off the
+ * fraction. */
+static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
+{
+    json_t *said = sh_hf_find(rope->object, PARTIAL) ? sh_hf_find(rope->object, PARTIAL) : sh_hf_find(r->root, r->f->partial);
+    double head = (double)sh_hf_whole(r, SH_HF_HEAD_DIM), part = said ? json_number_value(said) : r->f->part;
+    char text[64];
+
+    if ((said && !json_is_number(said)) || part < 0 || part > 1)
+        return sh_fail(SH_E_USAGE, "%s: " PARTIAL " must be a number from 0 to 1", r->place);
+    if (part == 0) /* no key, and a class without a default */
+        part = 1;
+    snprintf(text, sizeof text, "%d", part == 1 || head > 65536 ? 0 : (int)(head * part));
+    if (part < 1 && (int)(head * part) < 2)
+        return sh_fail(SH_E_USAGE, "%s: " PARTIAL " %g leaves no pair of elements that turns", r->place, part);
+    return r->give(r->to, "model.rotary_dim", text);
+}
+
 static bool is_number_of(const struct type *type, const char *key)
 {
     unsigned bits = strcmp(type->name, "dynamic") == 0 ? LLAMA3 | LINEAR : type->bit;
@@ -106,7 +125,8 @@ static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
     json_t *value;
 
     json_object_foreach(rope->object, key, value) {
-        bool known = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0 || strcmp(key, "rope_theta") == 0;
+        bool known = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0 || strcmp(key, "rope_theta") == 0 ||
+                     strcmp(key, PARTIAL) == 0;
         if (!known && !is_number_of(rope->type, key) && !sh_hf_plain_value(value))
             return sh_fail(SH_E_USAGE, "%s: %s.%s is not computed here", r->place, rope->where,
                            sh_config_text_shown(key, shown));
@@ -176,7 +196,7 @@ static bool says(const json_t *object, json_t *other)
         bool number = json_is_number(value) && json_is_number(here);
         bool equal = number ? json_number_value(value) == json_number_value(here) : json_equal(value, here);
         /* The type has two names, and theta stands in front in the older spelling. */
-        if (strcmp(key, "type") != 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "rope_theta") != 0 && !equal)
+        if (strcmp(key, "type") != 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "rope_theta") != 0 && strcmp(key, PARTIAL) != 0 && !equal)
             return false;
     }
     return true;
@@ -213,12 +233,13 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
     SH_TRY(r->give(r->to, sh_hf_family_key(SH_HF_THETA), r->value[SH_HF_THETA]));
     SH_TRY(read_type(r, &rope));
     SH_TRY(check_keys(r, &rope));
+    SH_TRY(give_rotary_dim(r, &rope));
     return give_numbers(r, &rope);
 }
 
 bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key)
 {
-    static const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH};
+    const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH, f->partial ? f->partial : LENGTH};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0)
@@ -253,6 +274,16 @@ static char *print_dynamic(const json_t *source)
     if (!type || strcmp(type, "dynamic") != 0 || !json_is_number(sh_hf_find(rope, "factor")))
         return NULL;
     return sh_strfmt("\"factor\": %.17g, \"rope_type\": \"dynamic\"", json_number_value(sh_hf_find(rope, "factor")));
+}
+
+/* The quotient, or the next number where its product with the head would lose the last element. */
+double sh_hf_rope_part(const struct sh_config *cfg)
+{
+    double head = cfg->model.head_dim, part = cfg->model.rotary_dim / head;
+
+    if (cfg->model.rotary_dim == 0)
+        return 1;
+    return (int)(part * head) < cfg->model.rotary_dim ? nextafter(part, 2) : part;
 }
 
 char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)

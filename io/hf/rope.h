@@ -16,6 +16,9 @@ bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key);
  * config.json that the model came from. Freed with free(). */
 char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source);
 
+/* The part of a head that turns; 1: all of it. */
+double sh_hf_rope_part(const struct sh_config *cfg);
+
 /* The value of one of our keys as JSON; with `real`, a whole number gets a fraction. Freed with free(). */
 char *sh_hf_number(const struct sh_config *cfg, const char *key, bool real);
 

@@ -102,10 +102,18 @@ static void put_rope(struct writer *w)
         return;
     char *theta = sh_hf_number(w->cfg, sh_hf_family_key(SH_HF_THETA), true);
     char *rope = sh_hf_rope_print(w->cfg, w->source);
+    double part = sh_hf_rope_part(w->cfg);
     begin(w, "rope_parameters");
-    fprintf(w->out, "{%s, \"rope_theta\": %s}", rope ? rope : "\"rope_type\": \"default\"", theta);
+    fprintf(w->out, "{%s, \"rope_theta\": %s", rope ? rope : "\"rope_type\": \"default\"", theta);
+    if (part != 1 || w->f->part != 0)
+        fprintf(w->out, ", \"partial_rotary_factor\": %.17g", part);
+    fputc('}', w->out);
     begin(w, "rope_scaling");
     fprintf(w->out, rope ? "{%s}" : "null", rope);
+    if (part != 1 || w->f->part != 0) {
+        begin(w, w->f->partial);
+        fprintf(w->out, "%.17g", part);
+    }
     free(theta);
     free(rope);
 }

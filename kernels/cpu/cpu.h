@@ -25,6 +25,8 @@ sh_rc sh_cpu_lion(const struct sh_op_call *call);
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_qk_norm_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_qk_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_w_work_bytes(const struct sh_op_call *call, int threads);

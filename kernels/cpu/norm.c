@@ -53,6 +53,18 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, const floa
     }
 }
 
+/* The weight as f32, in `room` where it is not that already. */
+static const float *weight(const struct sh_op_call *call, const struct sh_operand *w, int64_t C, float *room)
+{
+    const float *as_it_is = sh_cpu_stage_in(w, 0, C, room);
+
+    if (!call->attr->norm.plus_one)
+        return as_it_is;
+    for (int64_t c = 0; c < C; c++)
+        room[c] = 1 + as_it_is[c];
+    return room;
+}
+
 /* x is staged, so that statistics and result read it from cache. */
 static void norm_row(const struct sh_op_call *call, int64_t n, int64_t C, const float *w, const float *b, float *room)
 {
@@ -96,7 +108,7 @@ static sh_rc run_norm(const struct sh_op_call *call, const struct sh_op_call *ad
     float *work = call->work, *rooms = work + 2 * step;
 
     SH_REQUIRE(call->work_bytes >= sh_cpu_norm_work_bytes(call, omp_get_max_threads()));
-    const float *w = sh_cpu_stage_in(&call->in[1], 0, C, work);
+    const float *w = weight(call, &call->in[1], C, work);
     const float *b = call->in[2].data ? sh_cpu_stage_in(&call->in[2], 0, C, work + step) : NULL;
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < N; n++) {
@@ -259,7 +271,7 @@ sh_rc sh_cpu_norm_bwd(const struct sh_op_call *call)
     float *work = call->work;
 
     SH_REQUIRE(call->work_bytes >= k.end * FLOAT);
-    const float *w = sh_cpu_stage_in(&call->in[2], 0, k.C, work);
+    const float *w = weight(call, &call->in[2], k.C, work);
 #pragma omp parallel for schedule(static)
     for (int64_t part = 0; part < k.parts; part++)
         norm_bwd_part(call, &k, part, w);

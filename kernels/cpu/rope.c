@@ -5,10 +5,11 @@
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
 
-/* Heads [0, n) of x, D long each, turned by the angles of one position. y may be x. sign -1 turns back. */
-SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t n, int64_t D, float sign)
+/* Heads [0, n) of x, D long each, of which the first R are turned by the angles of one position. y may be x. sign -1 turns
+ * back. */
+SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t n, int64_t D, int64_t R, float sign)
 {
-    int64_t half = D / 2;
+    int64_t half = R / 2;
 
     for (int64_t h = 0; h < n * D; h += D) {
 #pragma omp simd
@@ -17,6 +18,8 @@ SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t 
             y[h + i] = a * c - b * s;
             y[h + half + i] = b * c + a * s;
         }
+        for (int64_t i = R; i < D && y != x; i++)
+            y[h + i] = x[h + i];
     }
 }
 
@@ -30,7 +33,8 @@ static void rotate_row(const struct sh_op_call *call, int64_t row_at, const floa
     for (int64_t h = 0; h < heads; h += group) {
         int64_t n = heads - h < group ? heads - h : group, at = row_at + h * D;
         float *to = sh_cpu_stage_out(y, at, n * D, y_room);
-        rotate(to, sh_cpu_stage_in(x, at, n * D, x_room), cs, n, D, call->attr->attn.inverse ? -1.0f : 1.0f);
+        rotate(to, sh_cpu_stage_in(x, at, n * D, x_room), cs, n, D, call->in[1].dim[1],
+               call->attr->attn.inverse ? -1.0f : 1.0f);
         sh_cpu_stage_put(y, at, n * D, to);
     }
 }
@@ -48,7 +52,7 @@ sh_rc sh_cpu_rope(const struct sh_op_call *call)
     SH_REQUIRE(D <= SH_CPU_PIECE);
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < rows; n++) {
-        rotate_row(call, n * row, cs + (positions ? positions[n] : n % T - (docs ? docs[n] : 0)) * D);
+        rotate_row(call, n * row, cs + (positions ? positions[n] : n % T - (docs ? docs[n] : 0)) * call->in[1].dim[1]);
         int64_t at = n * row + turned;
         if (y->data != x->data)
             memcpy(sh_cpu_at(y->data, y->dtype, at), sh_cpu_at(x->data, x->dtype, at), rest);

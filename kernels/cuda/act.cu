@@ -1,5 +1,5 @@
 /* Activations, all bound by memory. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12 (with the bias's gradient: and its
- * partial sums), swiglu 12, swiglu_bwd 20.
+ * partial sums), swiglu and geglu 12, their backward 20.
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. In bf16 the fast
  * exponential and division are right to 2^-17 or better, far below what is rounded away; with the exact ones the
@@ -128,6 +128,63 @@ template <class T> struct swiglu_bwd {
         sh_store(dgu + g + F, up);
     }
 };
+/* The same with GELU's gate. */
+template <class T> struct geglu {
+    T *h;
+    const T *gu;
+    int64_t F;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t g = i + i / F * F;
+        float gate[N], up[N];
+        sh_load(gate, gu + g);
+        sh_load(up, gu + g + F);
+        for (int k = 0; k < N; k++)
+            gate[k] *= gelu_gate<T>(gate[k]) * up[k];
+        sh_store(h + i, gate);
+    }
+};
+
+template <class T> struct geglu_bwd {
+    T *dgu;
+    const T *dh, *gu;
+    int64_t F;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t g = i + i / F * F;
+        float d[N], gate[N], up[N];
+        sh_load(d, dh + i);
+        sh_load(gate, gu + g);
+        sh_load(up, gu + g + F);
+        for (int k = 0; k < N; k++) {
+            float dup = d[k] * gate[k] * gelu_gate<T>(gate[k]);
+            gate[k] = d[k] * up[k] * gelu_slope<T>(gate[k]);
+            up[k] = dup;
+        }
+        sh_store(dgu + g, gate);
+        sh_store(dgu + g + F, up);
+    }
+};
+
+/* Vectors need F to be a multiple of their length, or gate and up would not be aligned alike. */
+template <template <class> class G, class T> sh_rc run_gated(const char *name, const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    int64_t F = sh_last_dim(&call->out[0]);
+    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), F};
+    return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.h, F) && sh_aligned<N>(f.gu, F), call->queue);
+}
+
+template <template <class> class G, class T> sh_rc run_gated_bwd(const char *name, const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    int64_t F = sh_last_dim(&call->in[0]);
+    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]), F};
+    bool vectors = sh_aligned<N>(f.dgu, F) && sh_aligned<N>(f.dh, F) && sh_aligned<N>(f.gu, F);
+    return sh_map<N>(name, f, sh_elems(&call->in[0]), vectors, call->queue);
+}
 } // namespace
 
 extern "C" sh_rc sh_cuda_gelu(const struct sh_op_call *call)
@@ -169,27 +226,26 @@ extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
     return sh_fold_parts(sh_data<float>(&call->out[1]), sh_op_adds(call, 1), parts, n_parts, F, call->queue);
 }
 
-/* Vectors need F to be a multiple of their length, or gate and up would not be aligned alike. */
 extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        int64_t F = sh_last_dim(&call->out[0]);
-        swiglu<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), F};
-        return sh_map<N>("swiglu", f, sh_elems(&call->out[0]), sh_aligned<N>(f.h, F) && sh_aligned<N>(f.gu, F),
-                         call->queue);
-    });
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_gated<swiglu, decltype(zero)>("swiglu", call); });
 }
 
 extern "C" sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        int64_t F = sh_last_dim(&call->in[0]);
-        swiglu_bwd<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]), F};
-        bool vectors = sh_aligned<N>(f.dgu, F) && sh_aligned<N>(f.dh, F) && sh_aligned<N>(f.gu, F);
-        return sh_map<N>("swiglu_bwd", f, sh_elems(&call->in[0]), vectors, call->queue);
-    });
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_gated_bwd<swiglu_bwd, decltype(zero)>("swiglu_bwd", call); });
+}
+
+extern "C" sh_rc sh_cuda_geglu(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_gated<geglu, decltype(zero)>("geglu", call); });
+}
+
+extern "C" sh_rc sh_cuda_geglu_bwd(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_gated_bwd<geglu_bwd, decltype(zero)>("geglu_bwd", call); });
 }

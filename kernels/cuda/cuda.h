@@ -48,6 +48,7 @@ sh_rc sh_cuda_take_slots(uint64_t *out, int n, void *queue);
  * bias_bwd: what they are fused to as well. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_qk_norm_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);

@@ -31,7 +31,7 @@ template <class T> struct forward {
     float *rstd, *mean; /* mean NULL: not wanted */
     int64_t rows, C;
     float eps;
-    bool rms, vectors;
+    bool rms, plus_one, vectors;
 };
 
 /* The block's sum of (v - mean)^power over the row. */
@@ -82,7 +82,7 @@ template <class T, int E> __global__ void __launch_bounds__(MOST_THREADS) norm_k
             if (f.b)
                 sh_load_some(b, f.b + c, f.C - c, f.vectors);
             for (int k = 0; k < N; k++)
-                v[p][k] = (v[p][k] - mean) * rstd * w[k] + b[k];
+                v[p][k] = (v[p][k] - mean) * rstd * (f.plus_one ? 1 + w[k] : w[k]) + b[k];
             sh_store_some(f.y + row * f.C + c, v[p], f.C - c, f.vectors);
         }
         if (threadIdx.x == 0) {
@@ -99,7 +99,7 @@ template <class T> struct backward {
     const float *rstd, *mean;   /* mean NULL: 0 */
     float *dw, *db, *dbias;     /* [parts,C]; NULL: not wanted; dbias: sums of dx */
     int64_t rows, C;
-    bool rms, vectors;
+    bool rms, plus_one, vectors;
 };
 
 /* Of the thread's elements of a row: xhat, and of dx what is known before the means of the row are; and what the rows add
@@ -124,7 +124,7 @@ __device__ __forceinline__ void read_row(sums<P, N> &s, float (&mean_g)[2], cons
         if (f.dres)
             sh_load_some(dres, f.dres + at, left, f.vectors);
         for (int k = 0; k < N; k++) {
-            float g = dy[k] * w[k];
+            float g = dy[k] * (f.plus_one ? 1 + w[k] : w[k]);
             s.xhat[p][k] = k < left ? (s.xhat[p][k] - mean) * rstd : 0;
             s.dx[p][k] = rstd * g + dres[k];
             s.dw[p][k] += dy[k] * s.xhat[p][k];
@@ -193,8 +193,8 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
     /* clang-format off */
     forward<T> f = {sh_data<T>(&out[0]), adds ? sh_data<T>(&call->out[0]) : NULL, sh_data<T>(&call->in[0]),
                     sh_data<T>(&in[0]), sh_data<T>(&in[1]), sh_data<T>(&in[2]), sh_data<float>(&out[1]),
-                    sh_data<float>(&out[2]), 0, sh_elems(&in[1]), call->attr->norm.eps, call->attr->norm.rms, false};
-    /* clang-format on */
+                    sh_data<float>(&out[2]), 0, sh_elems(&in[1]), call->attr->norm.eps, call->attr->norm.rms,
+                    call->attr->norm.plus_one, false};
     f.rows = sh_elems(&call->in[0]) / f.C;
     f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.sum, f.C) && sh_aligned<N>(f.x, f.C) &&
                 sh_aligned<N>(f.more, f.C) && sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.b, f.C);
@@ -213,7 +213,7 @@ template <class T> backward<T> backward_of(const struct sh_op_call *call)
     backward<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]),
                      sh_data<T>(&call->in[2]), sh_data<T>(&call->in[5]), sh_data<float>(&call->in[3]),
                      sh_data<float>(&call->in[4]), NULL, NULL, NULL,
-                     0, sh_elems(&call->in[2]), call->attr->norm.rms, false};
+                     0, sh_elems(&call->in[2]), call->attr->norm.rms, call->attr->norm.plus_one, false};
     /* clang-format on */
     f.rows = sh_elems(&call->in[1]) / f.C;
     float *wanted[] = {NULL, NULL, NULL}, *room = static_cast<float *>(call->work);

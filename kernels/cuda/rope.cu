@@ -6,15 +6,15 @@
 
 namespace
 {
-/* Element i counts the first halves of all heads that are touched: of `heads` of the `row_heads` in a row, the first
- * `turned` of which turn. y may be x. */
+/* Element i counts, for each head that is touched, `half` pairs of elements and `rest` single ones behind them: of `heads`
+ * of the `row_heads` in a row, the first `turned` of which turn. y may be x. */
 template <class T> struct rope {
     T *y;
     const T *x;
     const float *cs;
     const int32_t *docs; /* NULL: positions of the sequence; else they begin anew in each document */
     const int32_t *positions; /* NULL: those; else they are given */
-    int64_t heads, row_heads, turned, half, seq;
+    int64_t heads, row_heads, turned, D, half, rest, seq;
     float sign;
 
     template <int N> __device__ __forceinline__ void turn(float (&a)[N], float (&b)[N], const float *angles) const
@@ -31,9 +31,14 @@ template <class T> struct rope {
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
-        int64_t head = i / half, row = head / heads, h = head - row * heads, k = i - head * half;
-        int64_t to = (row * row_heads + h) * 2 * half + k;
+        int64_t each = half + rest, head = i / each, row = head / heads, h = head - row * heads, k = i - head * each;
+        int64_t to = (row * row_heads + h) * D + k;
         float a[N], b[N];
+        if (k >= half) {
+            sh_load(a, x + to + half);
+            sh_store(y + to + half, a);
+            return;
+        }
         sh_load(a, x + to);
         sh_load(b, x + to + half);
         if (h < turned)
@@ -46,13 +51,13 @@ template <class T> struct rope {
 /* As kernels/ref/rope.c, whose comments explain it; once a run. */
 struct rope_table {
     float *cs;
-    int64_t D;
+    int64_t R;
     double theta, factor, low_freq, high_freq, original_len, ramp_first, ramp_last, scale;
 
     __device__ double frequency(int64_t i) const
     {
         const double pi = 3.14159265358979323846;
-        double freq = pow(theta, -2.0 * (double)i / (double)D);
+        double freq = pow(theta, -2.0 * (double)i / (double)R);
         double turns = original_len * freq / (2 * pi);
 
         if (factor != 0 && ramp_last > 0) {
@@ -70,10 +75,10 @@ struct rope_table {
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
-        int64_t t = i / (D / 2), k = i % (D / 2);
+        int64_t t = i / (R / 2), k = i % (R / 2);
         double angle = (double)t * frequency(k);
-        cs[t * D + k] = (float)(scale * cos(angle));
-        cs[t * D + D / 2 + k] = (float)(scale * sin(angle));
+        cs[t * R + k] = (float)(scale * cos(angle));
+        cs[t * R + R / 2 + k] = (float)(scale * sin(angle));
     }
 };
 } // namespace
@@ -82,29 +87,30 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0];
     const struct sh_op_attr *attr = call->attr;
-    int64_t half = attr->attn.head_dim / 2, turned = attr->attn.heads + attr->attn.kv_heads, row_heads = turned + attr->attn.kv_heads;
-    int64_t heads = call->out[0].data == x->data ? turned : row_heads;
+    int64_t D = attr->attn.head_dim, half = call->in[1].dim[1] / 2, turned = attr->attn.heads + attr->attn.kv_heads, row_heads = turned + attr->attn.kv_heads;
+    bool copies = call->out[0].data != x->data;
+    int64_t heads = copies ? row_heads : turned, rest = copies ? D - 2 * half : 0;
     const float *cs = sh_data<float>(&call->in[1]);
 
     return sh_by_act(x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, sh_data<int32_t>(&call->in[2]), sh_data<int32_t>(&call->in[3]), heads, row_heads, turned, half, x->dim[1],
+        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, sh_data<int32_t>(&call->in[2]), sh_data<int32_t>(&call->in[3]), heads, row_heads, turned, D, half, rest, x->dim[1],
                      attr->attn.inverse ? -1.0f : 1.0f};
-        bool vectors = sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) && sh_aligned<N>(cs, half);
-        return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * half, vectors, call->queue);
+        bool vectors = D % N == 0 && rest % N == 0 && sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) &&
+                       sh_aligned<N>(cs, half);
+        return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * (half + rest), vectors, call->queue);
     });
 }
 
 extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
 {
     const struct sh_op_attr *attr = call->attr;
-    int64_t T = call->out[0].dim[0], D = call->out[0].dim[1];
-    /* clang-format off */
-    rope_table f = {sh_data<float>(&call->out[0]), D, attr->rope.theta, attr->rope.factor, attr->rope.low_freq,
+    int64_t T = call->out[0].dim[0], R = call->out[0].dim[1];
+    rope_table f = {sh_data<float>(&call->out[0]), R, attr->rope.theta, attr->rope.factor, attr->rope.low_freq,
                     attr->rope.high_freq, attr->rope.original_len, attr->rope.ramp_first, attr->rope.ramp_last,
                     attr->rope.scale == 0 ? 1 : attr->rope.scale};
     /* clang-format on */
 
-    return sh_map<1>("rope_table", f, T * (D / 2), false, call->queue);
+    return sh_map<1>("rope_table", f, T * (R / 2), false, call->queue);
 }

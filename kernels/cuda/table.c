@@ -17,6 +17,7 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_LINEAR_BWD_X] = sh_cuda_linear_work_bytes,
     [SH_OP_LINEAR_BWD_W] = sh_cuda_linear_work_bytes,
     [SH_OP_NORM_BWD_BIAS] = sh_cuda_norm_bwd_work_bytes,
+    [SH_OP_QK_NORM_BWD] = sh_cuda_qk_norm_bwd_work_bytes,
     [SH_OP_BIAS_BWD] = sh_cuda_bias_bwd_work_bytes,
     [SH_OP_GELU_BWD_BIAS] = sh_cuda_bias_bwd_work_bytes,
     [SH_OP_ATTENTION] = sh_cuda_attention_work_bytes,

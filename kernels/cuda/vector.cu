@@ -1,4 +1,4 @@
-/* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, cast 6, copy 8,
+/* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, scale 8, cast 6, copy 8,
  * accumulate 12. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
@@ -25,6 +25,28 @@ template <class T> sh_rc run_add(T *y, const T *a, const T *b, int64_t n, void *
     constexpr int N = SH_WIDTH<T>;
     bool vectors = sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0) && sh_aligned<N>(b, 0);
     return sh_map<N>("add", add<T>{y, a, b}, n, vectors, queue);
+}
+
+template <class T> struct scale {
+    T *y;
+    const T *x;
+    float by;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            v[k] *= by;
+        sh_store(y + i, v);
+    }
+};
+
+template <class T> sh_rc run_scale(const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    scale<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), call->attr->scale.by};
+    return sh_map<N>("scale", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
 }
 
 template <class Y, class A> struct cast {
@@ -74,6 +96,11 @@ extern "C" sh_rc sh_cuda_add(const struct sh_op_call *call)
         return run_add(sh_data<T>(&call->out[0]), sh_data<const T>(&call->in[0]), sh_data<const T>(&call->in[1]),
                        sh_elems(&call->out[0]), call->queue);
     });
+}
+
+extern "C" sh_rc sh_cuda_scale(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_scale<decltype(zero)>(call); });
 }
 
 extern "C" sh_rc sh_cuda_accumulate(const struct sh_op_call *call)

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/operand.h"
+#include "kernels/qk_norm.h"
 
 static int64_t elems(const struct sh_operand *t)
 {
@@ -24,6 +25,14 @@ int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
     int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C;
     int64_t sums = (call->out[1].ndim > 0) + (call->out[2].ndim > 0) + (call->out[3].ndim > 0);
     return sums * sh_cuda_row_parts(N) * C * (int64_t)sizeof(float);
+}
+
+/* Those of wq, and then in the same place those of wk. */
+int64_t sh_cuda_qk_norm_bwd_work_bytes(const struct sh_op_call *call)
+{
+    struct sh_qk_norm s = sh_qk_norm_of(call, &call->in[2]);
+    int64_t q = sh_cuda_row_parts(s.rows * s.q) * s.wq, k = sh_cuda_row_parts(s.rows * s.k) * s.wk;
+    return (q > k ? q : k) * (int64_t)sizeof(float);
 }
 
 int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)

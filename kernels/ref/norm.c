@@ -1,8 +1,14 @@
 /* LayerNorm: xhat = (x - mean) rstd, y = xhat w + b, rstd = 1 / sqrt(var + eps) with the biased variance.
- * RMSNorm (attr->norm.rms): the same with mean = 0, so that var is the mean square. Statistics are taken over C. */
+ * RMSNorm (attr->norm.rms): the same with mean = 0, so that var is the mean square. Statistics are taken over C.
+ * attr->norm.plus_one: 1 + w stands for w. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
+
+static double weight(const struct sh_op_call *call, const struct sh_operand *w, int64_t c)
+{
+    return sh_ref_get(w, c) + (call->attr->norm.plus_one ? 1 : 0);
+}
 
 sh_rc sh_ref_norm(const struct sh_op_call *call)
 {
@@ -18,7 +24,7 @@ sh_rc sh_ref_norm(const struct sh_op_call *call)
             var += pow(sh_ref_get(x, n * C + c) - mean, 2) / (double)C;
         double rstd = 1 / sqrt(var + (double)call->attr->norm.eps);
         for (int64_t c = 0; c < C; c++)
-            sh_ref_set(y, n * C + c, (sh_ref_get(x, n * C + c) - mean) * rstd * sh_ref_get(w, c) +
+            sh_ref_set(y, n * C + c, (sh_ref_get(x, n * C + c) - mean) * rstd * weight(call, w, c) +
                                          (b->data ? sh_ref_get(b, c) : 0));
         sh_ref_set(rstd_out, n, rstd);
         if (mean_out->data)
@@ -38,7 +44,7 @@ static struct element element_at(const struct sh_op_call *call, int64_t n, int64
     double mean = call->in[4].data ? sh_ref_get(&call->in[4], n) : 0;
     return (struct element){
         .xhat = (sh_ref_get(&call->in[1], n * C + c) - mean) * sh_ref_get(&call->in[3], n),
-        .g = sh_ref_get(&call->in[0], n * C + c) * sh_ref_get(&call->in[2], c),
+        .g = sh_ref_get(&call->in[0], n * C + c) * weight(call, &call->in[2], c),
     };
 }
 

@@ -1,5 +1,6 @@
 /* Rotary position embedding (Su et al., arXiv:2104.09864) in Hugging Face's form: element i of the first half of a head
- * turns with element i + D/2, by an angle that is the position times freq_i = theta^(-2i/D).
+ * turns with element i + R/2, by an angle that is the position times freq_i = theta^(-2i/R). R is the width of the table:
+ * that of a head, or less, and then the head's other elements stay as they are (GPT-NeoX).
  * Llama 3 and YaRN stretch the slow frequencies so that a model can read further than it was first trained. */
 #include "kernels/ref/ref.h"
 
@@ -43,14 +44,14 @@ static double stretch(const struct sh_op_attr *attr, int64_t i, double freq)
 sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 {
     const struct sh_operand *cs = &call->out[0];
-    int64_t T = cs->dim[0], D = cs->dim[1];
+    int64_t T = cs->dim[0], R = cs->dim[1];
     double scale = call->attr->rope.scale == 0 ? 1 : call->attr->rope.scale;
 
-    for (int64_t i = 0; i < D / 2; i++) {
-        double freq = stretch(call->attr, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)D));
+    for (int64_t i = 0; i < R / 2; i++) {
+        double freq = stretch(call->attr, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)R));
         for (int64_t t = 0; t < T; t++) {
-            sh_ref_set(cs, t * D + i, scale * cos((double)t * freq));
-            sh_ref_set(cs, t * D + D / 2 + i, scale * sin((double)t * freq));
+            sh_ref_set(cs, t * R + i, scale * cos((double)t * freq));
+            sh_ref_set(cs, t * R + R / 2 + i, scale * sin((double)t * freq));
         }
     }
     return SH_OK;
@@ -61,16 +62,18 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
 {
     const struct sh_operand *x = &call->in[0], *cs = &call->in[1], *y = &call->out[0];
-    int64_t D = call->attr->attn.head_dim, half = D / 2;
+    int64_t D = call->attr->attn.head_dim, R = cs->dim[1], half = R / 2;
 
     for (int64_t i = 0; i < half; i++) {
         double a = sh_ref_get(x, at + i), b = sh_ref_get(x, at + half + i);
-        double c = sh_ref_get(cs, t * D + i), s = sh_ref_get(cs, t * D + half + i);
+        double c = sh_ref_get(cs, t * R + i), s = sh_ref_get(cs, t * R + half + i);
         if (call->attr->attn.inverse)
             s = -s;
         sh_ref_set(y, at + i, a * c - b * s);
         sh_ref_set(y, at + half + i, b * c + a * s);
     }
+    for (int64_t i = R; i < D; i++)
+        sh_ref_set(y, at + i, sh_ref_get(x, at + i));
 }
 
 /* The gradient of a rotation is the rotation back: attr->attn.inverse is the backward. With docs positions begin anew in

@@ -23,6 +23,20 @@ static sh_rc check_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A part of the head turns, or all of it. */
+static sh_rc check_rotary(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+    if (m->rotary_dim && sh_family_of(m->family)->learned_positions)
+        return sh_config_refuse(state, "model.rotary_dim", "%s has no rotary positions; leave it out",
+                                sh_family_of(m->family)->name);
+    if (m->rotary_dim % 2 != 0)
+        return sh_config_refuse(state, "model.rotary_dim", "%d is odd; rotary positions turn pairs of elements", m->rotary_dim);
+    if (m->rotary_dim > m->head_dim)
+        return sh_config_refuse(state, "model.rotary_dim", "%d is more than model.head_dim %d", m->rotary_dim, m->head_dim);
+    return SH_OK;
+}
+
 /* Keys that describe what the family has not. */
 static sh_rc check_family(struct sh_config_state *state)
 {
@@ -37,8 +51,9 @@ static sh_rc check_family(struct sh_config_state *state)
                                 c->model.head_dim, c->model.n_heads, c->model.dim, f->name);
     if (f->learned_positions && c->model.rope_factor != 0)
         return sh_config_refuse(state, "model.rope_factor", "%s has no rotary positions; leave it out", f->name);
-    if ((c->model.attention_bias || c->model.mlp_bias) && !f->bias_keys)
-        return sh_config_refuse(state, c->model.attention_bias ? "model.attention_bias" : "model.mlp_bias",
+    bool attention = c->model.attention_bias && !f->attention_bias_key;
+    if (attention || (c->model.mlp_bias && !f->mlp_bias_key))
+        return sh_config_refuse(state, attention ? "model.attention_bias" : "model.mlp_bias",
                                 "model.family=%s settles which products have biases; leave it out", f->name);
     if (c->model.no_rope_layer_interval && !f->no_rope_layer_interval)
         return sh_config_refuse(state, "model.no_rope_layer_interval", "%s has positions in all blocks; leave it out",
@@ -274,7 +289,7 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,    check_family,      check_rope,      check_batch, check_documents,
+        check_heads,    check_rotary,   check_family,      check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint, check_device, check_idle,
     };

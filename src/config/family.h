@@ -12,9 +12,14 @@ struct sh_family {
 
     bool layer_norm;          /* LayerNorm with bias; else RMSNorm */
     bool learned_positions;   /* a vector for each position beside the embedding; else rotary positions */
+    bool norm_plus_one;       /* norms multiply by 1 + weight, which begins at 0 */
+    bool norm_after;          /* of each branch, before its sum; else of its input */
+    bool scaled_embedding;    /* times the root of the width */
     bool gelu;                /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
+    bool geglu;               /* GELU for the gate instead of SiLU */
+    bool wide_qk_norm;        /* one norm for all queries and one for all keys; else one for each head */
     bool qkv_bias, o_bias, mlp_bias; /* products with biases */
-    bool bias_keys;           /* or as model.attention_bias and mlp_bias say */
+    bool attention_bias_key, mlp_bias_key; /* or as model.attention_bias and mlp_bias say */
     int no_rope_layer_interval; /* what the key is where it is not given; 0: there is no such key */
     bool w_in_out;            /* matrices are stored [in,out]; else [out,in] */
     bool one_width;           /* heads fill the stream and are all alike: n_kv_heads = n_heads, head_dim = dim / n_heads */
@@ -23,6 +28,7 @@ struct sh_family {
      * all three, one after the other; gate NULL with SwiGLU: up has both, gate first. */
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
+    const char *q_norm, *k_norm; /* NULL: none */
 };
 
 /* The row of a value of model.family. */

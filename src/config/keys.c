@@ -153,11 +153,13 @@ const struct sh_config_key sh_config_keys[] = {
          "Preset that sets all of this section: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, llama3.1-70b. "
          "Keys given explicitly win. Empty or custom: no preset; give every dimension."},
     {KEY(model, family), WORDS(family_words), .def = "llama",
-     .help = "Architecture, as Hugging Face names it. llama: RMSNorm, rotary positions, SwiGLU; mistral: the same; "
-             "qwen2: with biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions "
-             "in each fourth block; gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary "
-             "positions. Attention sees the whole sequence: a mistral or qwen2 with a window is right for sequences up "
-             "to that window."},
+     .help =
+         "Architecture, as Hugging Face names it. llama: RMSNorm, rotary positions, SwiGLU; mistral: the same; qwen2: with "
+         "biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions in each fourth block; "
+         "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions; qwen3: with norms of "
+         "each head's queries and keys; olmo2: with norms of all queries and all keys, and behind the branches; gemma: "
+         "norms times (1 + weight), a scaled embedding, GELU for the gate. Attention sees "
+         "the whole sequence: a mistral, qwen2 or qwen3 with a window is right for sequences up to that window."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
@@ -199,10 +201,12 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For yarn: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1."},
     {KEY(model, rope_truncate), BOOL, .def = "true",
      .help = "For yarn: round the ends of the ramp to whole numbers of frequencies."},
+    {KEY(model, rotary_dim), .min = 0, .max = 65536, .def = "0",
+     .help = "Elements at the start of each head that rotary positions turn; an even number. 0: all."},
     {KEY(model, tie_word_embeddings), BOOL, .def = "false",
      .help = "Use the embedding as the output projection as well."},
     {KEY(model, attention_bias), BOOL, .def = "false",
-     .help = "For llama and smollm3: the four products of attention have biases."},
+     .help = "For llama, smollm3, qwen3, olmo2 and gemma: the four products of attention have biases."},
     {KEY(model, mlp_bias), BOOL, .def = "false",
      .help = "For llama and smollm3: the three products of the feed-forward layers have biases."},
     {KEY(model, no_rope_layer_interval), .min = 0, .max = 10000, .unit = "blocks",

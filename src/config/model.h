@@ -13,6 +13,7 @@ struct sh_model {            /* the preset sets all of these; keys given by the 
     double rope_theta, rope_factor; /* factor 0: no scaling */
     int rope_type;             /* enum sh_cfg_rope, how they are scaled: llama3 | linear | yarn */
     int rope_original_max_len; /* llama3, yarn */
+    int rotary_dim;            /* elements of a head that turn; 0: all */
     double rope_low_freq_factor, rope_high_freq_factor; /* llama3 */
     double rope_beta_fast, rope_beta_slow, rope_attention_factor; /* yarn; attention_factor 0: by rope_factor */
     bool rope_truncate;        /* yarn */

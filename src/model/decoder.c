@@ -25,6 +25,7 @@ struct weights {
 
 struct block {
     struct weights norm1, qkv, proj, norm2, up, down;
+    int q_norm, k_norm;
 };
 
 /* The full name, as the family has it: "transformer.h.3.attn.c_proj.weight" inside of block 3, "lm_head.weight"
@@ -47,7 +48,7 @@ static struct weights declare_norm(struct decoder *d, const char *name)
     int64_t dim = d->m->dim;
     struct weights n = {.b = SH_NONE};
 
-    n.w = declare(d, name, "weight", 1, &dim, SH_INIT_ONE, 0);
+    n.w = declare(d, name, "weight", 1, &dim, d->f->norm_plus_one ? SH_INIT_ZERO : SH_INIT_ONE, 0);
     if (d->f->layer_norm)
         n.b = declare(d, name, "bias", 1, &dim, SH_INIT_ZERO, 0);
     return n;
@@ -98,6 +99,20 @@ static struct weights declare_qkv(struct decoder *d)
     return declare_stack(d, 3, (const char *const[]){f->q, f->k, f->v}, DIMS(q, kv, kv), bias);
 }
 
+/* As wide as a head, or as all of them. */
+static void declare_qk_norm(struct decoder *d, struct block *b)
+{
+    const struct sh_model *m = d->m;
+    enum sh_init init = d->f->norm_plus_one ? SH_INIT_ZERO : SH_INIT_ONE;
+    int64_t q = (d->f->wide_qk_norm ? m->n_heads : 1) * (int64_t)m->head_dim;
+    int64_t k = (d->f->wide_qk_norm ? m->n_kv_heads : 1) * (int64_t)m->head_dim;
+
+    if (!d->f->q_norm)
+        return;
+    b->q_norm = declare(d, d->f->q_norm, "weight", 1, &q, init, 0);
+    b->k_norm = declare(d, d->f->k_norm, "weight", 1, &k, init, 0);
+}
+
 /* [F,C] for GELU, [2F,C] with the gate first for SwiGLU; as one parameter or as two. */
 static struct weights declare_up(struct decoder *d)
 {
@@ -123,6 +138,7 @@ static struct block declare_block(struct decoder *d)
     sh_emit_unit(&d->e, unit);
     b.norm1 = declare_norm(d, d->f->norm1);
     b.qkv = declare_qkv(d);
+    declare_qk_norm(d, &b);
     b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim,
                             d->f->o_bias || m->attention_bias, residual_std);
     b.norm2 = declare_norm(d, d->f->norm2);
@@ -166,9 +182,26 @@ static void declare_head(struct decoder *d)
     d->head = declare(d, d->f->head, "weight", 2, DIMS(d->m->vocab_size, d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
 }
 
+static struct sh_emit_norm norm_kind(const struct decoder *d)
+{
+    return (struct sh_emit_norm){
+        .rms = !d->f->layer_norm, .plus_one = d->f->norm_plus_one, .eps = (float)d->m->norm_eps};
+}
+
 static int norm(struct decoder *d, int x, struct weights n)
 {
-    return sh_emit_norm(&d->e, x, n.w, n.b, !d->f->layer_norm, (float)d->m->norm_eps);
+    return sh_emit_norm(&d->e, x, n.w, n.b, norm_kind(d));
+}
+
+/* A block has a norm before each branch, or after it. */
+static int norm_before(struct decoder *d, int x, struct weights n)
+{
+    return d->f->norm_after ? x : norm(d, x, n);
+}
+
+static int norm_after(struct decoder *d, int x, struct weights n)
+{
+    return d->f->norm_after ? norm(d, x, n) : x;
 }
 
 static int linear(struct decoder *d, int x, struct weights l)
@@ -186,28 +219,31 @@ static bool has_rope(const struct decoder *d)
 
 static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
 {
-    int qkv = linear(d, norm(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
+    int qkv = linear(d, norm_before(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
 
+    if (d->f->q_norm)
+        qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
     qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &d->heads) : sh_emit_attention(&d->e, qkv, &d->heads);
-    return linear(d, qkv, b->proj);
+    return norm_after(d, linear(d, qkv, b->proj), b->norm1);
 }
 
 static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
 {
-    int up = linear(d, norm(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
+    enum sh_op_kind kind = d->f->gelu ? SH_OP_GELU : d->f->geglu ? SH_OP_GEGLU : SH_OP_SWIGLU;
+    int up = linear(d, norm_before(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
 
-    return linear(d, sh_emit_pointwise(&d->e, d->f->gelu ? SH_OP_GELU : SH_OP_SWIGLU, up), b->down);
+    return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2);
 }
 
-/* One table for all blocks: cos and sin [T,D]. */
+/* One table for all blocks: cos and sin [T,R]. */
 static void emit_rope_table(struct decoder *d)
 {
     struct sh_emit_rope rope = sh_model_rope(d->m);
 
     if (!d->f->learned_positions)
-        d->rope = sh_emit_rope_table(&d->e, d->m->head_dim, &rope);
+        d->rope = sh_emit_rope_table(&d->e, sh_model_rotary_dim(d->m), &rope);
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of
@@ -240,6 +276,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     declare_embed(&d);
     emit_rope_table(&d);
     x = sh_emit_embed(&d.e, d.wte, d.wpe);
+    if (d.f->scaled_embedding)
+        x = sh_emit_scale(&d.e, x, sqrtf((float)m->dim));
     for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
         struct block block = declare_block(&d);
 

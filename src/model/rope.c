@@ -6,10 +6,15 @@
 
 #include <math.h>
 
+int sh_model_rotary_dim(const struct sh_model *m)
+{
+    return m->rotary_dim ? m->rotary_dim : m->head_dim;
+}
+
 /* The element whose wave turns so many times within the original length. */
 static double element_of(const struct sh_model *m, double turns)
 {
-    return m->head_dim * log(m->rope_original_max_len / (turns * 2 * M_PI)) / (2 * log(m->rope_theta));
+    return sh_model_rotary_dim(m) * log(m->rope_original_max_len / (turns * 2 * M_PI)) / (2 * log(m->rope_theta));
 }
 
 /* The elements between which YaRN goes from untouched to stretched frequencies. The limits are numbers of turns within
@@ -23,7 +28,7 @@ static void ramp_of(const struct sh_model *m, struct sh_emit_rope *r)
         last = ceil(last);
     }
     r->ramp_first = fmax(first, 0);
-    r->ramp_last = fmin(last, m->head_dim - 1);
+    r->ramp_last = fmin(last, sh_model_rotary_dim(m) - 1);
     if (r->ramp_last <= r->ramp_first) /* a step */
         r->ramp_last = r->ramp_first + 0.001;
 }

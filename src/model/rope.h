@@ -5,6 +5,9 @@
 #include "src/config/model.h"
 #include "src/program/emit.h"
 
+/* Elements of a head that turn. */
+int sh_model_rotary_dim(const struct sh_model *m);
+
 struct sh_emit_rope sh_model_rope(const struct sh_model *m);
 
 #endif

@@ -219,6 +219,32 @@ static void rope_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+static void qk_norm_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_QK_NORM_BWD);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < 3; i++)
+        op.in[1 + i] = g->fwd.in[i];
+    op.in[4] = g->fwd.out[1];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    to_param(g, &op, 1, g->fwd.in[1]);
+    to_param(g, &op, 2, g->fwd.in[2]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+/* The same operation on the gradient. */
+static void scale_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SCALE);
+
+    op.in[0] = upstream(g, 0);
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
 /* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and computes it again. */
 static void attention_rule(struct grad *g)
 {
@@ -282,6 +308,8 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_LINEAR] = linear_rule,
     [SH_OP_ROPE] = rope_rule,
     [SH_OP_ATTENTION] = attention_rule,
+    [SH_OP_QK_NORM] = qk_norm_rule,
+    [SH_OP_SCALE] = scale_rule,
     [SH_OP_ADD] = add_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
 };

@@ -157,19 +157,20 @@ int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 
 /* x [B*T,H] to the same shape. rstd and mean [B*T] are outputs, too: the backward pass reads them instead of computing
  * the statistics again. */
-int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps)
+int sh_emit_norm(struct sh_emit *e, int x, int w, int b, struct sh_emit_norm how)
 {
     struct sh_op op = make_op(e, SH_OP_NORM);
     int64_t rows = tensor(e, x)->dim[0];
 
-    op.attr.norm.rms = rms;
-    op.attr.norm.eps = eps;
+    op.attr.norm.rms = how.rms;
+    op.attr.norm.plus_one = how.plus_one;
+    op.attr.norm.eps = how.eps;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = b;
     op.out[0] = activation(e, 2, tensor(e, x)->dim, "norm");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "rstd");
-    if (!rms)
+    if (!how.rms)
         op.out[2] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "mean");
     sh_program_add_op(e->p, &op);
     return op.out[0];
@@ -220,6 +221,38 @@ int sh_emit_add(struct sh_emit *e, int a, int b)
     return op.out[0];
 }
 
+int sh_emit_scale(struct sh_emit *e, int x, float by)
+{
+    struct sh_op op = make_op(e, SH_OP_SCALE);
+
+    op.attr.scale.by = by;
+    op.in[0] = x;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "scaled");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+/* rstd [B*T,G] of the G groups of a row is kept for the backward, as a norm's. */
+int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how)
+{
+    struct sh_op op = make_op(e, SH_OP_QK_NORM);
+    int64_t groups = (int64_t)h->heads * h->head_dim / tensor(e, wq)->dim[0] +
+                     (int64_t)h->kv_heads * h->head_dim / tensor(e, wk)->dim[0];
+
+    op.attr.qk.heads = h->heads;
+    op.attr.qk.kv_heads = h->kv_heads;
+    op.attr.qk.head_dim = h->head_dim;
+    op.attr.qk.eps = how.eps;
+    op.attr.qk.plus_one = how.plus_one;
+    op.in[0] = qkv;
+    op.in[1] = wq;
+    op.in[2] = wk;
+    op.out[0] = activation(e, 2, tensor(e, qkv)->dim, "qk_norm");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(tensor(e, qkv)->dim[0], groups), "rstd");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
 /* The scale of scores is 1/sqrt(head_dim), the same for all families here. */
 static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
 {
@@ -229,9 +262,9 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
 }
 
-/* Cosines and sines for each position, [T,head_dim] f32 (with a cache of all that it has). Computed once in the init phase and kept, since they depend on
+/* Cosines and sines for each position, [T,rotary_dim] f32, with a cache for all that it holds. Computed once in the init phase and kept, since they depend on
  * nothing that training changes. */
-int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope)
+int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope)
 {
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
 
@@ -244,7 +277,7 @@ int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rop
     op.attr.rope.ramp_first = rope->ramp_first;
     op.attr.rope.ramp_last = rope->ramp_last;
     op.attr.rope.scale = rope->scale;
-    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, head_dim), "rope");
+    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, rotary_dim), "rope");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
     return op.out[0];

@@ -34,9 +34,14 @@ int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
 
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe);                       /* [V,C], [P,C] or SH_NONE -> [N,C] */
-int sh_emit_norm(struct sh_emit *e, int x, int w, int b, bool rms, float eps);/* [N,C] -> [N,C] */
+struct sh_emit_norm {
+    bool rms, plus_one; /* as struct sh_op_attr has them */
+    float eps;
+};
+int sh_emit_norm(struct sh_emit *e, int x, int w, int b, struct sh_emit_norm how); /* [N,C] -> [N,C] */
 int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);    /* [N,I] -> [N,O] */
 int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x);        /* [N,k F] -> [N,F], k by the kind's row */
+int sh_emit_scale(struct sh_emit *e, int x, float by);                        /* [N,C] -> [N,C] */
 int sh_emit_add(struct sh_emit *e, int a, int b);                             /* [N,C] -> [N,C] */
 
 struct sh_emit_heads {
@@ -47,8 +52,10 @@ struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
     double ramp_first, ramp_last, scale; /* as struct sh_op_attr has them */
 };
-int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope); /* -> [T,D] f32, once */
+int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope); /* -> [T,R] f32, once */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
+/* Queries and keys by groups as wide as wq and wk: [N,(H+2K)D] -> same. */
+int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);         /* [N,(H+2K)D] -> [N,H*D] */
 /* The same over the block's cache, into which the new keys and values go first. */
 int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);

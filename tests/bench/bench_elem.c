@@ -30,6 +30,8 @@ static const struct {
     {SH_OP_GELU_BWD, "aNF aNF > aNF"},
     {SH_OP_SWIGLU, "aNG > aNF"},
     {SH_OP_SWIGLU_BWD, "aNF aNG > aNG"},
+    {SH_OP_GEGLU, "aNG > aNF"},
+    {SH_OP_GEGLU_BWD, "aNF aNG > aNG"},
     {SH_OP_BIAS_BWD, "aNF > fF"},
     {SH_OP_ADD, "aNC aNC > aNC"},
     {SH_OP_EMBED, "iBT aVC aTC > aBTC"},

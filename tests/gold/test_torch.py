@@ -60,7 +60,11 @@ MODELS = {
     'mistral': {**LLAMA, 'model.family': 'mistral', 'model.head_dim': 24},
     'qwen2': {**LLAMA, 'model.family': 'qwen2', 'model.tie_word_embeddings': True},
     'phi3': {**LLAMA, 'model.family': 'phi3'},
+    'phi3, half of each head turned': {**LLAMA, 'model.family': 'phi3', 'model.rotary_dim': 8},
     'smollm3': {**LLAMA, 'model.family': 'smollm3', 'model.tie_word_embeddings': True, 'model.no_rope_layer_interval': 2},
+    'qwen3': {**LLAMA, 'model.family': 'qwen3', 'model.head_dim': 24},
+    'olmo2': {**LLAMA, 'model.family': 'olmo2'},
+    'gemma': {**LLAMA, 'model.family': 'gemma', 'model.head_dim': 24, 'model.tie_word_embeddings': True},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.tie_word_embeddings': True},
     'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},
 }
@@ -68,14 +72,14 @@ HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybr
           'mesh.replicate': 2}
 
 
-def draw_weights(shapes):
+def draw_weights(shapes, around=1):
     """Far from where training begins: norms around 1 with both small and large ones, biases as large as activations."""
     random = numpy.random.default_rng(20)
 
     def draw(name, shape):
         if len(shape) > 1:
             return random.normal(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15, shape)
-        return random.uniform(0.5, 1.5, shape) if name.endswith('weight') else random.normal(0, 0.2, shape)
+        return random.uniform(around - 0.5, around + 0.5, shape) if name.endswith('weight') else random.normal(0, 0.2, shape)
 
     return {name: draw(name, shape).astype(numpy.float32) for name, shape in shapes.items()}
 
@@ -118,7 +122,8 @@ class Model:
                                          'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
         seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
         self.format_errors = checkpoint.verify(seed)
-        self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()})
+        self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()},
+                                    0 if self.c['model.family'] == 'gemma' else 1)
         checkpoint.replace(seed, self.weights)
 
     @functools.cached_property

@@ -18,10 +18,14 @@ def rms_norm(w, name, x, c):
     return x / torch.sqrt(x.square().mean(-1, keepdim=True) + c['model.norm_eps']) * w[f'{name}.weight']
 
 
+def rms_norm_plus_one(w, name, x, c):
+    return x / torch.sqrt(x.square().mean(-1, keepdim=True) + c['model.norm_eps']) * (1 + w[f'{name}.weight'])
+
+
 def rope_frequencies(c):
     """[D/2], and the factor of cos and sin. Llama 3's scaling divides the slow ones by a factor, with a ramp between slow
     and fast in how often they turn; YaRN's has the ramp in their number."""
-    dim, factor, kind = c['model.head_dim'], c.get('model.rope_factor', 0), c.get('model.rope_type', 'llama3')
+    dim, factor, kind = c.get('model.rotary_dim') or c['model.head_dim'], c.get('model.rope_factor', 0), c.get('model.rope_type', 'llama3')
     freq = c['model.rope_theta'] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if not factor:
         return freq, 1
@@ -43,11 +47,12 @@ def rope_frequencies(c):
 
 
 def rotate(x, c):
-    """[B,H,T,D]: element i of a head turns with element i + D/2."""
+    """[B,H,T,D]: element i of a head turns with element i + R/2."""
     freq, scale = rope_frequencies(c)
     angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), freq)
-    a, b, cos, sin = *x.chunk(2, -1), scale * angle.cos(), scale * angle.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    part = 2 * len(freq)
+    a, b, cos, sin = *x[..., :part].chunk(2, -1), scale * angle.cos(), scale * angle.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., part:]], -1)
 
 
 def visible(tokens, separator):
@@ -92,6 +97,9 @@ FAMILIES = {
     'qwen2': {'biases': QKV},
     'phi3': {'stacked': True},
     'smollm3': {},
+    'qwen3': {'qk_norm': True},
+    'olmo2': {'qk_norm': True, 'norms': ('post_attention_layernorm', 'post_feedforward_layernorm'), 'after': True},
+    'gemma': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True},
     'starcoder2': {'norm': layer_norm, 'gelu': True, 'biases': QKV + OUT + ('mlp.c_fc', 'mlp.c_proj')},
 }
 
@@ -114,18 +122,29 @@ def llama_block(w, name, x, mask, c, turned):
         y = x @ w[f'{name}.{part}.weight'].T
         return y + w[f'{name}.{part}.bias'] if part in biased else y
 
-    y, dim = norm(w, f'{name}.input_layernorm', x, c), c['model.head_dim']
+    names = [f'{name}.{part}' for part in family.get('norms', ('input_layernorm', 'post_attention_layernorm'))]
+    before = (lambda i, x: x) if family.get('after') else (lambda i, x: norm(w, names[i], x, c))
+    after = (lambda i, x: norm(w, names[i], x, c)) if family.get('after') else (lambda i, x: x)
+
+    def qk_norm(part, x):
+        """A weight as wide as a head, or as all of them."""
+        weight = f'{name}.self_attn.{part}_norm'
+        return norm(w, weight, x.unflatten(-1, (-1, len(w[f'{weight}.weight']))), c).flatten(-2)
+
+    y, dim = before(0, x), c['model.head_dim']
     sizes = [dim * c['model.n_heads'], dim * c['model.n_kv_heads'], dim * c['model.n_kv_heads']]
-    q, k, v = (heads(part, dim) for part in
-               (linear('self_attn.qkv_proj', y).split(sizes, -1) if stacked else [linear(part, y) for part in QKV]))
+    q, k, v = linear('self_attn.qkv_proj', y).split(sizes, -1) if stacked else [linear(part, y) for part in QKV]
+    if family.get('qk_norm'):
+        q, k = qk_norm('q', q), qk_norm('k', k)
+    q, k, v = (heads(part, dim) for part in (q, k, v))
     if turned:
         q, k = rotate(q, c), rotate(k, c)
-    x = x + linear('self_attn.o_proj', attend(q, k, v, mask))
-    y = norm(w, f'{name}.post_attention_layernorm', x, c)
+    x = x + after(0, linear('self_attn.o_proj', attend(q, k, v, mask)))
+    y = before(1, x)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
     gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked else (linear(part, y) for part in GATED[:2])
-    return x + linear('mlp.down_proj', gate * torch.sigmoid(gate) * up)
+    return x + after(1, linear('mlp.down_proj', (gelu(gate) if family.get('geglu') else gate * torch.sigmoid(gate)) * up))
 
 
 def gpt2(w, tokens, mask, c):
@@ -138,6 +157,8 @@ def gpt2(w, tokens, mask, c):
 
 def llama(w, tokens, mask, c):
     x, interval = w['model.embed_tokens.weight'][tokens], c.get('model.no_rope_layer_interval', 0)
+    if FAMILIES[c['model.family']].get('scaled'):
+        x = x * math.sqrt(c['model.dim'])
     for i in range(c['model.n_layers']):
         x = llama_block(w, f'model.layers.{i}', x, mask, c, not interval or (i + 1) % interval != 0)
     return FAMILIES[c['model.family']].get('norm', rms_norm)(w, 'model.norm', x, c)

@@ -26,6 +26,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_EMBED_BWD: return sh_cuda_embed_bwd_work_bytes(call);
     case SH_OP_NORM_BWD:
     case SH_OP_NORM_BWD_BIAS: return sh_cuda_norm_bwd_work_bytes(call);
+    case SH_OP_QK_NORM_BWD: return sh_cuda_qk_norm_bwd_work_bytes(call);
     case SH_OP_BIAS_BWD:
     case SH_OP_GELU_BWD_BIAS: return sh_cuda_bias_bwd_work_bytes(call);
     default: return 0;
@@ -40,6 +41,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_EMBED_BWD] = sh_cuda_embed_bwd,
         [SH_OP_NORM] = sh_cuda_norm,
         [SH_OP_NORM_BWD] = sh_cuda_norm_bwd,
+        [SH_OP_QK_NORM] = sh_cuda_qk_norm,
+        [SH_OP_QK_NORM_BWD] = sh_cuda_qk_norm_bwd,
         [SH_OP_BIAS_BWD] = sh_cuda_bias_bwd,
         [SH_OP_ROPE_TABLE] = sh_cuda_rope_table,
         [SH_OP_ROPE] = sh_cuda_rope,
@@ -50,6 +53,9 @@ static const struct sh_kernel_table table = {
         [SH_OP_GELU_BWD_BIAS] = sh_cuda_gelu_bwd_bias,
         [SH_OP_SWIGLU] = sh_cuda_swiglu,
         [SH_OP_SWIGLU_BWD] = sh_cuda_swiglu_bwd,
+        [SH_OP_GEGLU] = sh_cuda_geglu,
+        [SH_OP_GEGLU_BWD] = sh_cuda_geglu_bwd,
+        [SH_OP_SCALE] = sh_cuda_scale,
         [SH_OP_ADD] = sh_cuda_add,
         [SH_OP_CAST] = sh_cuda_cast,
         [SH_OP_COPY] = sh_cuda_copy,

@@ -62,6 +62,18 @@ def starcoder2():
     return like_llama(transformers.Starcoder2Config(**SIZES))
 
 
+def qwen3():
+    return like_llama(transformers.Qwen3Config(**SIZES, head_dim=6, tie_word_embeddings=True))
+
+
+def olmo2():
+    return like_llama(transformers.Olmo2Config(**SIZES))
+
+
+def gemma():
+    return like_llama(transformers.GemmaConfig(**SIZES, head_dim=6))
+
+
 def draw(model):
     """Far from where training begins, so that no operation is near the identity."""
     with torch.no_grad():
@@ -107,7 +119,7 @@ def make(name, build, **options):
 
 # Options of save_pretrained().
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},
-            starcoder2: {}}
+            starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}}
 for family, options in FAMILIES.items():
     if family.__name__ in sys.argv[1:] or not sys.argv[1:]:
         make(family.__name__, family, **options)

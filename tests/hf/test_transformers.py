@@ -69,24 +69,35 @@ MODELS = {
     'qwen2, tied, window': (transformers.Qwen2Config, dict(GROUPED, tie_word_embeddings=True, use_sliding_window=True,
                                                            sliding_window=33, max_window_layers=1)),
     'phi3': (transformers.Phi3Config, dict(GROUPED)),
+    'phi3, a part of each head turned': (transformers.Phi3Config, dict(GROUPED, rope_parameters={
+        'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.75})),
     'phi3, tied': (transformers.Phi3Config, dict(GROUPED, tie_word_embeddings=True)),
     'smollm3': (transformers.SmolLM3Config, dict(GROUPED, num_hidden_layers=4)),
     'smollm3, untied, other blocks': (transformers.SmolLM3Config, dict(GROUPED, tie_word_embeddings=False,
                                                                        no_rope_layers=[1, 0, 1])),
     'starcoder2': (transformers.Starcoder2Config, dict(GROUPED)),
     'starcoder2, untied': (transformers.Starcoder2Config, dict(GROUPED, tie_word_embeddings=False)),
+    'qwen3': (transformers.Qwen3Config, dict(GROUPED, head_dim=24)),
+    'qwen3, tied, biases': (transformers.Qwen3Config, dict(GROUPED, head_dim=16, tie_word_embeddings=True,
+                                                           attention_bias=True)),
+    'olmo2': (transformers.Olmo2Config, dict(GROUPED)),
+    'olmo2, tied, biases': (transformers.Olmo2Config, dict(GROUPED, tie_word_embeddings=True, attention_bias=True)),
+    'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
+    'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
+                                                     attention_bias=True)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
 
 
 def draw(model):
+    around = 0.0 if model.config.model_type.startswith('gemma') else 1.0  # where norms are the identity
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim > 1:
                 p.normal_(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15)
             elif name.endswith('weight'):
-                p.uniform_(0.5, 1.5)
+                p.uniform_(around - 0.5, around + 0.5)
             else:
                 p.normal_(0, 0.2)
 
@@ -227,6 +238,8 @@ def meaning(config):
         values['model.rope_theta'] = rope['rope_theta']
         values['model.rope_factor'] = rope['factor'] if scaled else 0
         values['model.rope_original_max_len'] = rope.get('original_max_position_embeddings', 0) if scaled else 0
+        part = int(values['model.head_dim'] * rope.get('partial_rotary_factor', 1))
+        values['model.rotary_dim'] = 0 if part == values['model.head_dim'] else part
         values['model.rope_beta_fast'] = rope.get('beta_fast', 32)
     return values
 
@@ -260,6 +273,8 @@ def older(config):
     rope = config.pop('rope_parameters', None)
     if rope:
         config['rope_theta'] = rope['rope_theta']
+        if 'partial_rotary_factor' in rope:
+            config['partial_rotary_factor'] = rope.pop('partial_rotary_factor')
         scaling = {key: value for key, value in rope.items() if key != 'rope_theta'}
         config['rope_scaling'] = scaling if rope['rope_type'] != 'default' else None
     config['torch_dtype'] = config.pop('dtype')

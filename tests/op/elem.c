@@ -74,11 +74,12 @@ void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT])
     optest_end(before);
 }
 
-static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias)
+static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool bias, bool plus_one)
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM);
     t.attr.norm.rms = rms;
+    t.attr.norm.plus_one = plus_one;
     t.attr.norm.eps = 1e-2f;
     optest_in(&t, 0, act, DIMS(N, C));
     optest_in(&t, 1, act, DIMS(C));
@@ -92,11 +93,12 @@ static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool b
 }
 
 /* rstd is up to 1/sqrt(eps) = 10 for rows of one element; sums over N rows stand in dw and db. */
-static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all, bool frozen)
+static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all, bool frozen, bool plus_one)
 {
     struct optest t;
     optest_begin(&t, SH_OP_NORM_BWD);
     t.attr.norm.rms = rms;
+    t.attr.norm.plus_one = plus_one;
     optest_in(&t, 0, act, DIMS(N, C));
     optest_in(&t, 1, act, DIMS(N, C));
     optest_in(&t, 2, act, DIMS(C));
@@ -122,13 +124,67 @@ void elem_norm(void **state)
     optest_seed(1);
     for (int m = 0; m < elem.n_matrices; m++) {
         for (int a = 0; a < ACTS; a++) {
-            for (int kind = 0; kind < 4; kind++) {
-                check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2);
-                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind & 1, kind & 2, false);
+            for (int kind = 0; kind < 5; kind++) { /* the last: as Gemma has it */
+                check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2, kind == 4);
+                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2, false, kind == 4);
             }
-            check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], a, true, true);
+            check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], a, true, true, false);
         }
     }
+}
+
+struct qk_shape {
+    int64_t N;
+    int heads, kv_heads, head_dim;
+    bool wide, plus_one; /* a weight for all heads; 1 + w */
+};
+
+static void begin_qk_norm(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct qk_shape s, int weights)
+{
+    optest_begin(t, kind);
+    t->attr.qk.heads = s.heads;
+    t->attr.qk.kv_heads = s.kv_heads;
+    t->attr.qk.head_dim = s.head_dim;
+    t->attr.qk.plus_one = s.plus_one;
+    t->attr.qk.eps = 1e-2f;
+    for (int i = 0; i < weights; i++)
+        optest_in(t, i, act, DIMS(s.N, (int64_t)(s.heads + 2 * s.kv_heads) * s.head_dim));
+    optest_in(t, weights, act, DIMS((int64_t)(s.wide ? s.heads : 1) * s.head_dim));
+    optest_in(t, weights + 1, act, DIMS((int64_t)(s.wide ? s.kv_heads : 1) * s.head_dim));
+    optest_out(t, 0, act, DIMS(s.N, (int64_t)(s.heads + 2 * s.kv_heads) * s.head_dim));
+}
+
+static void check_qk_norm(enum sh_dtype act, struct qk_shape s, bool add)
+{
+    int64_t groups = s.wide ? 2 : s.heads + s.kv_heads, most = s.N * (s.wide ? 1 : s.heads);
+    struct optest t;
+
+    begin_qk_norm(&t, SH_OP_QK_NORM, act, s, 1);
+    optest_out(&t, 1, SH_F32, DIMS(s.N, groups));
+    elem_check(&t, TERMS(64, 64));
+
+    begin_qk_norm(&t, SH_OP_QK_NORM_BWD, act, s, 2);
+    optest_in(&t, 4, SH_F32, DIMS(s.N, groups));
+    for (int o = 1; o < 3; o++) {
+        optest_out(&t, o, SH_F32, t.call.in[1 + o].ndim, t.call.in[1 + o].dim);
+        if (add)
+            optest_add_to(&t, o);
+    }
+    elem_check(&t, TERMS(400, 8 * (double)most, 8 * (double)most));
+}
+
+/* Heads of one element, heads around the vectors of a GPU, more rows than parts of a sum, wide rows. */
+void elem_qk_norm(void **state)
+{
+    (void)state;
+    static const struct qk_shape shapes[] = {
+        {1, 1, 1, 1, false, false}, {3, 4, 2, 6, false, true}, {70, 3, 1, 16, false, false}, {5, 33, 3, 64, false, false},
+        {2, 2, 2, 130, false, true}, {3, 4, 2, 6, true, false}, {66, 3, 1, 8, true, true},   {2, 16, 4, 128, true, false}};
+    optest_seed(10);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int a = 0; a < ACTS; a++)
+            for (int add = 0; add < 2; add++)
+                check_qk_norm(acts[a], shapes[s], add);
 }
 
 /* Tokens of which `common` in 256 are one and the same, as in text. */
@@ -216,7 +272,7 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs)
     t.attr.attn.head_dim = s[4];
     t.attr.attn.inverse = inverse;
     optest_in(&t, 0, act, DIMS(B, T, row));
-    optest_in(&t, 1, SH_F32, DIMS(T, D));
+    optest_in(&t, 1, SH_F32, DIMS(T, s[5]));
     if (docs)
         add_docs(&t, 2, B, T);
     optest_out(&t, 0, act, DIMS(B, T, row));
@@ -226,9 +282,9 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs)
 void elem_rope(void **state)
 {
     (void)state;
-    static const int shapes[][5] = {
-        {1, 1, 1, 1, 2}, {2, 3, 4, 2, 6}, {2, 5, 33, 3, 64}, {1, 3, 8, 1, 256},
-        {2, 2, 3, 1, 24}, {1, 2, 3, 1, 1024}}; /* B, T, H, K, D */
+    static const int shapes[][6] = {
+        {1, 1, 1, 1, 2, 2},   {2, 3, 4, 2, 6, 6},     {2, 5, 33, 3, 64, 64}, {1, 3, 8, 1, 256, 256}, {2, 2, 3, 1, 24, 24},
+        {1, 2, 3, 1, 1024, 1024}, {2, 3, 4, 2, 6, 2}, {2, 5, 3, 3, 64, 16},  {1, 3, 2, 1, 80, 20}}; /* B, T, H, K, D, R */
     optest_seed(3);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int a = 0; a < ACTS; a++)
@@ -273,16 +329,16 @@ static void check_gelu(enum sh_dtype act, int64_t n)
     elem_check(&t, TERMS(64));
 }
 
-static void check_swiglu(enum sh_dtype act, int64_t N, int64_t F)
+static void check_gated(enum sh_op_kind forward, enum sh_op_kind backward, enum sh_dtype act, int64_t N, int64_t F)
 {
     struct optest t;
-    optest_begin(&t, SH_OP_SWIGLU);
+    optest_begin(&t, forward);
     optest_in(&t, 0, act, DIMS(N, 2 * F));
     optest_scale(&t.call.in[0], 3);
     optest_out(&t, 0, act, DIMS(N, F));
     elem_check(&t, TERMS(64));
 
-    optest_begin(&t, SH_OP_SWIGLU_BWD);
+    optest_begin(&t, backward);
     optest_in(&t, 0, act, DIMS(N, F));
     optest_in(&t, 1, act, DIMS(N, 2 * F));
     optest_scale(&t.call.in[1], 3);
@@ -297,8 +353,10 @@ void elem_act(void **state)
     for (int a = 0; a < ACTS; a++) {
         for (int l = 0; l < elem.n_lengths; l++)
             check_gelu(acts[a], elem.lengths[l]);
-        for (int m = 0; m < elem.n_matrices; m++)
-            check_swiglu(acts[a], elem.matrices[m][0], elem.matrices[m][1]);
+        for (int m = 0; m < elem.n_matrices; m++) {
+            check_gated(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, acts[a], elem.matrices[m][0], elem.matrices[m][1]);
+            check_gated(SH_OP_GEGLU, SH_OP_GEGLU_BWD, acts[a], elem.matrices[m][0], elem.matrices[m][1]);
+        }
     }
 }
 
@@ -331,6 +389,8 @@ static void check_vector(enum sh_op_kind kind, enum sh_dtype in, enum sh_dtype o
 {
     struct optest t;
     optest_begin(&t, kind);
+    if (kind == SH_OP_SCALE)
+        t.attr.scale.by = 45.25f;
     for (int i = 0; i < sh_op_info(kind)->n_in; i++)
         optest_in(&t, i, in, DIMS(n));
     optest_out(&t, 0, out, DIMS(n));
@@ -346,6 +406,7 @@ void elem_vector(void **state)
     for (int l = 0; l < elem.n_lengths; l++) {
         for (int a = 0; a < ACTS; a++) {
             check_vector(SH_OP_ADD, acts[a], acts[a], elem.lengths[l], 1);
+            check_vector(SH_OP_SCALE, acts[a], acts[a], elem.lengths[l], 1);
             check_vector(SH_OP_COPY, acts[a], acts[a], elem.lengths[l], 0);
             check_vector(SH_OP_CAST, acts[a], acts[1 - a], elem.lengths[l], 0);
         }
@@ -465,6 +526,8 @@ void elem_not_finite(void **state)
         check_survives(SH_OP_GELU_BWD, act, 33, 33, x);
         check_survives(SH_OP_SWIGLU, act, 66, 33, x);
         check_survives(SH_OP_SWIGLU_BWD, act, 66, 33, x);
+        check_survives(SH_OP_GEGLU, act, 66, 33, x);
+        check_survives(SH_OP_GEGLU_BWD, act, 66, 33, x);
         check_survives(SH_OP_ADD, act, 33, 33, x);
     }
 }

@@ -67,11 +67,12 @@ static void pair_end(struct optest *fwd, struct optest *bwd)
     optest_end(bwd);
 }
 
-static void check_norm(bool rms, bool bias, int64_t N, int64_t C)
+static void check_norm(bool rms, bool bias, bool plus_one, int64_t N, int64_t C)
 {
     struct optest f, b;
     pair_begin(&f, SH_OP_NORM, &b, SH_OP_NORM_BWD);
     f.attr.norm.rms = b.attr.norm.rms = rms;
+    f.attr.norm.plus_one = b.attr.norm.plus_one = plus_one;
     f.attr.norm.eps = b.attr.norm.eps = 1e-2f;
     optest_in(&f, 0, SH_F64, DIMS(N, C));
     optest_in(&f, 1, SH_F64, DIMS(C));
@@ -105,10 +106,75 @@ static void norm(void **state)
 {
     (void)state;
     optest_seed(1);
-    check_norm(false, true, 3, 7);
-    check_norm(false, false, 2, 5);
-    check_norm(true, false, 3, 6);
-    check_norm(true, true, 1, 17);
+    check_norm(false, true, false, 3, 7);
+    check_norm(false, false, false, 2, 5);
+    check_norm(true, false, false, 3, 6);
+    check_norm(true, true, false, 1, 17);
+    check_norm(true, false, true, 3, 6);
+}
+
+/* Two heads of queries, one of keys; wide: one group of queries. */
+static void check_qk_norm(bool wide, bool plus_one)
+{
+    enum { N = 3, H = 2, K = 1, D = 4, ROW = (H + 2 * K) * D };
+    struct optest f, b;
+    int64_t wq = wide ? H * D : D, groups = wide ? 2 : H + K;
+    pair_begin(&f, SH_OP_QK_NORM, &b, SH_OP_QK_NORM_BWD);
+    f.attr.qk.heads = b.attr.qk.heads = H;
+    f.attr.qk.kv_heads = b.attr.qk.kv_heads = K;
+    f.attr.qk.head_dim = b.attr.qk.head_dim = D;
+    f.attr.qk.eps = b.attr.qk.eps = 1e-2f;
+    f.attr.qk.plus_one = b.attr.qk.plus_one = plus_one;
+    optest_in(&f, 0, SH_F64, DIMS(N, ROW));
+    optest_in(&f, 1, SH_F64, DIMS(wq));
+    optest_in(&f, 2, SH_F64, DIMS(D));
+    optest_out(&f, 0, SH_F64, DIMS(N, ROW));
+    optest_out(&f, 1, SH_F64, DIMS(N, groups));
+    optest_run(&f, &sh_kernels_ref, 1);
+
+    optest_in(&b, 0, SH_F64, DIMS(N, ROW));
+    for (int i = 0; i < 3; i++)
+        give(&b, 1 + i, &f.call.in[i]);
+    give(&b, 4, &f.call.out[1]);
+    optest_out(&b, 0, SH_F64, DIMS(N, ROW));
+    optest_out(&b, 1, SH_F64, DIMS(wq));
+    optest_out(&b, 2, SH_F64, DIMS(D));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    for (int i = 0; i < 3; i++)
+        check_gradient(&f, g, i, &b.call.out[i]);
+    pair_end(&f, &b);
+}
+
+/* The first head of queries by hand: 3 and 4 have the mean square 12.5. */
+static void qk_norm_by_hand(void)
+{
+    struct optest f;
+    optest_begin(&f, SH_OP_QK_NORM);
+    f.attr.qk.heads = f.attr.qk.kv_heads = 1;
+    f.attr.qk.head_dim = 2;
+    optest_in(&f, 0, SH_F64, DIMS(1, 6));
+    optest_in(&f, 1, SH_F64, DIMS(2));
+    optest_in(&f, 2, SH_F64, DIMS(2));
+    for (int i = 0; i < 6; i++)
+        optest_set(&f.call.in[0], i, 3 + i);
+    optest_set(&f.call.in[1], 0, 2);
+    optest_out(&f, 0, SH_F64, DIMS(1, 6));
+    optest_out(&f, 1, SH_F64, DIMS(1, 2));
+    optest_run(&f, &sh_kernels_ref, 1);
+    assert_true(fabs(optest_get(&f.call.out[0], 0) - 6 / sqrt(12.5)) < 1e-12);
+    assert_true(optest_get(&f.call.out[0], 4) == 7 && optest_get(&f.call.out[0], 5) == 8);
+    optest_end(&f);
+}
+
+static void qk_norm(void **state)
+{
+    (void)state;
+    optest_seed(11);
+    for (int i = 0; i < 4; i++)
+        check_qk_norm(i & 1, i & 2);
+    qk_norm_by_hand();
 }
 
 static void check_linear(bool w_in_out)
@@ -229,6 +295,7 @@ static void act(void **state)
     optest_seed(4);
     check_act(SH_OP_GELU, SH_OP_GELU_BWD, 1);
     check_act(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, 2);
+    check_act(SH_OP_GEGLU, SH_OP_GEGLU_BWD, 2);
 }
 
 static void set_heads(struct optest *t, int heads, int kv_heads, int head_dim)
@@ -415,7 +482,7 @@ static void head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
+        cmocka_unit_test(norm), cmocka_unit_test(qk_norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
         cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
         cmocka_unit_test(rope_table), cmocka_unit_test(rope_table_with_a_ramp),    cmocka_unit_test(attention),
         cmocka_unit_test(grouped_queries), cmocka_unit_test(head),

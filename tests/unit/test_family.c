@@ -21,9 +21,11 @@ enum { DIM = 12, HEADS = 3, KV = 1, HEAD_DIM = 4, FFN = 20, BATCH = 6, TOKENS = 
 /* clang-format on */
 enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 
-#define COMMON                                                                                                        \
+#define SIZES                                                                                                         \
     .n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = HEAD_DIM, .ffn_dim = FFN,         \
-    .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .norm_eps = 1e-5, .rope_theta = 100, .init_std = 0.3
+    .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .rope_theta = 100, .init_std = 0.3
+#define COMMON SIZES, .norm_eps = 1e-5
+#define NOT_STEEP SIZES, .norm_eps = 0.1 /* a head of small queries turns sharply */
 
 #define W(name, rows, columns) " " name ".weight[" #rows "," #columns "]"
 #define V(name, rows) " " name "[" #rows "]"
@@ -59,6 +61,16 @@ static const struct row {
          V("post_attention_layernorm.bias", 12) W("mlp.c_fc", 20, 12) V("mlp.c_fc.bias", 20) W("mlp.c_proj", 12, 20)
              V("mlp.c_proj.bias", 12),
      2},
+    {{"qwen3", {NOT_STEEP, .family = SH_FAMILY_QWEN3}, false}, "Qwen3ForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2 MLP DOWN, 2},
+    {{"qwen3, biases", {NOT_STEEP, .family = SH_FAMILY_QWEN3, .attention_bias = true}, false}, "Qwen3ForCausalLM",
+     NORM1 QKV QKV_BIAS V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O V("self_attn.o_proj.bias", 12)
+         NORM2 MLP DOWN, 2},
+    {{"olmo2", {NOT_STEEP, .family = SH_FAMILY_OLMO2}, false}, "Olmo2ForCausalLM",
+     NORM2 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O
+         V("post_feedforward_layernorm.weight", 12) MLP DOWN, 2},
+    {{"gemma", {COMMON, .family = SH_FAMILY_GEMMA, .tie_word_embeddings = true}, false}, "GemmaForCausalLM",
+     NORM1 QKV O NORM2 MLP DOWN, 2},
 };
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof rows[0] };

@@ -21,6 +21,9 @@
 #define LLAMA "{\"model_type\":\"llama\"," SIZES
 #define MISTRAL "{\"model_type\":\"mistral\"," SIZES
 #define QWEN2 "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
+#define QWEN3 "{\"model_type\":\"qwen3\",\"num_key_value_heads\":2," SIZES
+#define OLMO2 "{\"model_type\":\"olmo2\"," SIZES
+#define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define SMOLLM3 "{\"model_type\":\"smollm3\"," SIZES
 #define STARCODER2 "{\"model_type\":\"starcoder2\"," SIZES
@@ -97,7 +100,7 @@ static const struct {
     {LLAMA ",\"rope_scaling\":{\"rope_type\":3}}", NULL, NULL, "rope_type is no string"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", NULL, NULL, "rope_scaling has no low_freq_factor"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":0,\"low_freq_factor\":1}}", NULL, NULL, "rope_scaling.factor is 0"},
-    {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", NULL, NULL, "rope_parameters.partial_rotary_factor is not"},
+    {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", NULL, NULL, "partial_rotary_factor 0.25 leaves no pair"},
     {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":1.0}}", NULL, "model.rope_theta", "10000"},
     {LLAMA ",\"rope_parameters\":{\"rope_theta\":\"x\"}}", NULL, NULL, "rope_theta is a string, where a number is wanted"},
     {LLAMA ",\"rope_parameters\":[1]}", NULL, NULL, "rope_parameters is"},
@@ -146,12 +149,26 @@ static const struct {
     {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
     {PHI3 ",\"sliding_window\":8}", "training.seq_len=9", NULL, "a sliding window of 8"},
     {PHI3 ",\"rope_scaling\":{" YARN "}}", NULL, NULL, "for phi3 it means other frequencies"},
-    {PHI3 ",\"rope_parameters\":{\"partial_rotary_factor\":0.75}}", NULL, NULL, "rope_parameters.partial_rotary_factor is not"},
-    {PHI3 ",\"partial_rotary_factor\":0.75}", NULL, NULL, "mathematics: partial_rotary_factor;"},
+    {PHI3 ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", NULL, "model.rotary_dim", "2"},
+    {PHI3 ",\"partial_rotary_factor\":0.5}", NULL, "model.rotary_dim", "2"},
+    {PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.99}", NULL, NULL, "model.rotary_dim: 5 is odd"},
+    {PHI3 ",\"partial_rotary_factor\":1}", NULL, "model.rotary_dim", "0"},
+    {PHI3 ",\"partial_rotary_factor\":1.5}", NULL, NULL, "partial_rotary_factor must be a number from 0 to 1"},
+    {PHI3 ",\"partial_rotary_factor\":\"1\"}", NULL, NULL, "partial_rotary_factor must be a number from 0 to 1"},
     {STARCODER2 "}", NULL, "model.tie_word_embeddings", "true"},
     {STARCODER2 ",\"norm_epsilon\":1e-3}", NULL, "model.norm_eps", "0.001"},
     {STARCODER2 ",\"use_bias\":false}", NULL, NULL, "use_bias must be true"},
     {STARCODER2 ",\"hidden_act\":\"silu\"}", NULL, NULL, "hidden_act must be gelu_pytorch_tanh"},
+    {QWEN3 "}", NULL, "model.head_dim", "128"},
+    {QWEN3 ",\"head_dim\":6,\"attention_bias\":true}", NULL, "model.attention_bias", "true"},
+    {QWEN3 ",\"mlp_bias\":true}", NULL, NULL, "mathematics: mlp_bias;"},
+    {OLMO2 "}", NULL, "model.norm_eps", "1e-05"},
+    {OLMO2 "}", NULL, "model.head_dim", "4"},
+    {GEMMA "}", NULL, "model.head_dim", "256"},
+    {GEMMA "}", NULL, "model.tie_word_embeddings", "true"},
+    {GEMMA ",\"hidden_act\":\"gelu\",\"hidden_activation\":null}", NULL, "model.family", "gemma"},
+    {GEMMA ",\"hidden_act\":\"silu\"}", NULL, NULL, "hidden_act must be gelu_pytorch_tanh"},
+    {GEMMA ",\"use_bidirectional_attention\":true}", NULL, NULL, "use_bidirectional_attention must be false"},
     /* biases, and blocks without positions */
     {LLAMA ",\"attention_bias\":true}", NULL, "model.attention_bias", "true"},
     {LLAMA ",\"mlp_bias\":true}", NULL, "model.mlp_bias", "true"},
@@ -287,7 +304,8 @@ static void what_is_written_is_read_as_the_same_model(void **state)
                                         LLAMA ",\"mlp_bias\":true,\"rope_scaling\":{" YARN ",\"truncate\":false,"
                                               "\"attention_factor\":1.5,\"beta_slow\":2}}",
                                         LLAMA ",\"rope_scaling\":{" YARN "}}",
-                                        MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", STARCODER2 "}",
+                                        MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}", STARCODER2 "}",
+                                        QWEN3 "}", OLMO2 ",\"attention_bias\":true}", GEMMA ",\"tie_word_embeddings\":false}",
                                         SMOLLM3 "}", SMOLLM3 ",\"no_rope_layers\":[1,1]}",
                                         SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}"};
     struct sh_config cfg, back;

@@ -90,6 +90,17 @@ static uint64_t of_collectives(const struct sh_program *p)
     return h;
 }
 
+/* Attributes that are younger than the digests count where they are not 0. */
+static bool is_younger(const char *name)
+{
+    static const char *const names[] = {"plus_one"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!strcmp(names[i], name))
+            return true;
+    return false;
+}
+
 static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_attr *a = &op->attr;
@@ -99,7 +110,8 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
     h = mix_all(h, (const int[]){(int)a->accumulate, number_of(p, op), a->waits_for, a->after}, 4);
     for (const struct sh_attr_field *f = sh_op_info(op->kind)->attrs; f && f->name; f++)
-        h = mix_value(h, sh_attr_value(a, f));
+        if (!is_younger(f->name) || sh_attr_value(a, f) != 0)
+            h = mix_value(h, sh_attr_value(a, f));
     return h;
 }
 

@@ -108,6 +108,7 @@ static const struct row state[] = {
     {"model.rope_beta_slow", "2", YARN},
     {"model.rope_attention_factor", "2", YARN},
     {"model.rope_truncate", "false", YARN},
+    {"model.rotary_dim", "2", NULL},
     {"model.tie_word_embeddings", "true", NULL},
     {"model.attention_bias", "true", NULL},
     {"model.mlp_bias", "true", NULL},

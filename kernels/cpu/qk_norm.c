@@ -1,0 +1,182 @@
+/* RMSNorm of queries and keys, a group at a time, which stays in the L1 cache while it is passed over again. Bytes an
+ * element, f32 (bf16: half): forward 8, backward 12, and the partial sums (fold.h); of values 8, none in place.
+ *
+ * Scratch: wq and wk as f32, in the backward a row of sums for each part and weight, and for each thread a group's rooms. */
+#include "kernels/qk_norm.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fold.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/stage.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { FLOAT = sizeof(float), FWD_ROOMS = 2, BWD_ROOMS = 3 };
+
+/* Floats from the start of the scratch; rows start on cache lines. */
+struct work {
+    struct sh_qk_norm s;
+    int64_t steps[2], room; /* of wq and wk; of one room */
+    int64_t parts, sums, rooms, end;
+};
+
+static int64_t row_floats(int64_t elems)
+{
+    return sh_cpu_round64(elems * FLOAT) / FLOAT;
+}
+
+static struct work work_of(const struct sh_op_call *call, int first_weight, int n_rooms, int threads)
+{
+    struct work k = {.s = sh_qk_norm_of(call, &call->in[first_weight])};
+
+    k.steps[0] = row_floats(k.s.wq);
+    k.steps[1] = row_floats(k.s.wk);
+    k.room = k.steps[0] > k.steps[1] ? k.steps[0] : k.steps[1];
+    k.sums = k.steps[0] + k.steps[1];
+    k.parts = n_rooms == BWD_ROOMS ? sh_cpu_folds(k.s.rows) : 0;
+    k.rooms = k.sums + k.parts * k.sums;
+    k.end = k.rooms + (int64_t)threads * n_rooms * k.room;
+    return k;
+}
+
+int64_t sh_cpu_qk_norm_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return work_of(call, 1, FWD_ROOMS, threads).end * FLOAT;
+}
+
+int64_t sh_cpu_qk_norm_bwd_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return work_of(call, 2, BWD_ROOMS, threads).end * FLOAT;
+}
+
+/* Both weights as f32 at the start of the scratch. */
+static void load_weights(const struct sh_op_call *call, const struct work *k, int first)
+{
+    float *to = call->work;
+
+    for (int i = 0; i < 2; to += k->steps[i++]) {
+        const struct sh_operand *w = &call->in[first + i];
+        int64_t n = sh_cpu_elems(w);
+        sh_cpu_block_load((struct sh_cpu_block){1, n}, to, n, w->data, n, w->dtype);
+        for (int64_t c = 0; call->attr->qk.plus_one && c < n; c++)
+            to[c] += 1;
+    }
+}
+
+/* Values of row n. */
+static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to, const struct sh_operand *from, int64_t n)
+{
+    int64_t at = n * s->row + s->cols, bytes = (s->row - s->cols) * sh_dtype_bytes(to->dtype);
+
+    if (to->data != from->data)
+        memcpy(sh_cpu_at(to->data, to->dtype, at), sh_cpu_at(from->data, from->dtype, at), (size_t)bytes);
+}
+
+SH_CLONES static float squares(const float *x, int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < n; c++)
+        sum += x[c] * x[c];
+    return sum;
+}
+
+SH_CLONES static void scale(float *y, const float *x, const float *w, float rstd, int64_t n)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        y[c] = x[c] * rstd * w[c];
+}
+
+static void forward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *room)
+{
+    const struct sh_qk_norm *s = &k->s;
+    const float *w = call->work;
+    float *rstd = (float *)call->out[1].data + n * (s->q + s->k);
+
+    for (int64_t g = 0; g < s->q + s->k; g++) {
+        bool key = g >= s->q;
+        int64_t width = key ? s->wk : s->wq, at = n * s->row + (key ? s->q_cols + (g - s->q) * s->wk : g * s->wq);
+        const float *x = sh_cpu_stage_in(&call->in[0], at, width, room);
+        float *to = sh_cpu_stage_out(&call->out[0], at, width, room + k->room);
+        rstd[g] = 1.0f / sqrtf(squares(x, width) / (float)width + call->attr->qk.eps);
+        scale(to, x, key ? w + k->steps[0] : w, rstd[g], width);
+        sh_cpu_stage_put(&call->out[0], at, width, to);
+    }
+    copy_values(s, &call->out[0], &call->in[0], n);
+}
+
+sh_rc sh_cpu_qk_norm(const struct sh_op_call *call)
+{
+    struct work k = work_of(call, 1, FWD_ROOMS, omp_get_max_threads());
+    float *rooms = (float *)call->work + k.rooms;
+
+    SH_REQUIRE(sh_qk_norm_fits(&k.s) && call->work_bytes >= k.end * FLOAT);
+    load_weights(call, &k, 1);
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < k.s.rows; n++)
+        forward_row(call, &k, n, rooms + omp_get_thread_num() * FWD_ROOMS * k.room);
+    return SH_OK;
+}
+
+/* What the group adds to dw; returns the sum of dy w xhat. */
+SH_CLONES static float reduce(float *dw, const float *dy, const float *x, const float *w, float rstd, int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < n; c++) {
+        float xhat = x[c] * rstd;
+        sum += dy[c] * w[c] * xhat;
+        dw[c] += dy[c] * xhat;
+    }
+    return sum;
+}
+
+/* dx may be dy. */
+SH_CLONES static void apply(float *dx, const float *dy, const float *x, const float *w, float rstd, float mean, int64_t n)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        dx[c] = rstd * (dy[c] * w[c] - x[c] * rstd * mean);
+}
+
+/* sums: of this part, for wq and behind it for wk. */
+static void backward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *sums, float *room)
+{
+    const struct sh_qk_norm *s = &k->s;
+    const struct sh_operand *dx = &call->out[0];
+    const float *rstd = (const float *)call->in[4].data + n * (s->q + s->k);
+
+    for (int64_t g = 0; g < s->q + s->k; g++) {
+        bool key = g >= s->q;
+        int64_t width = key ? s->wk : s->wq, at = n * s->row + (key ? s->q_cols + (g - s->q) * s->wk : g * s->wq);
+        const float *w = (const float *)call->work + (key ? k->steps[0] : 0);
+        const float *dy = sh_cpu_stage_in(&call->in[0], at, width, room);
+        const float *x = sh_cpu_stage_in(&call->in[1], at, width, room + k->room);
+        float *to = sh_cpu_stage_out(dx, at, width, room + 2 * k->room);
+        float mean = reduce(sums + (key ? k->steps[0] : 0), dy, x, w, rstd[g], width) / (float)width;
+        apply(to, dy, x, w, rstd[g], mean, width);
+        sh_cpu_stage_put(dx, at, width, to);
+    }
+    copy_values(s, dx, &call->in[0], n);
+}
+
+sh_rc sh_cpu_qk_norm_bwd(const struct sh_op_call *call)
+{
+    struct work k = work_of(call, 2, BWD_ROOMS, omp_get_max_threads());
+    float *work = call->work;
+
+    SH_REQUIRE(sh_qk_norm_fits(&k.s) && call->work_bytes >= k.end * FLOAT);
+    load_weights(call, &k, 2);
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < k.parts; part++) {
+        float *sums = work + k.sums + part * k.sums, *room = work + k.rooms + omp_get_thread_num() * BWD_ROOMS * k.room;
+        memset(sums, 0, (size_t)(k.sums * FLOAT));
+        for (int64_t n = sh_cpu_fold_row(k.s.rows, part); n < sh_cpu_fold_row(k.s.rows, part + 1); n++)
+            backward_row(call, &k, n, sums, room);
+    }
+    sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.sums, k.parts, k.sums, k.s.wq);
+    sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.sums + k.steps[0], k.parts, k.sums, k.s.wk);
+    return SH_OK;
+}

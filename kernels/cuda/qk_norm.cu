@@ -1,0 +1,200 @@
+/* RMSNorm of queries and keys. A warp has a group of a row at a time and reads it twice, the second time from the L1
+ * cache; gradients of the weights are sums over rows and groups (fold.cuh), which read dy and qkv once more, before dqkv is
+ * written, for it may have the storage of dy. Bytes an element, f32 (bf16: half): forward 8, backward 20 and the partial
+ * sums; of values 8, none in place. kernels/ref/qk_norm.c has the formulas. */
+#include "kernels/qk_norm.h"
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/work.h"
+
+namespace
+{
+constexpr int WARPS = 8;
+
+/* Groups of a row, those of queries first; behind them the values as one more, which is copied. */
+template <class T> struct norm {
+    sh_qk_norm s;
+    T *y;
+    const T *x, *dy, *wq, *wk; /* dy NULL: the forward */
+    float *rstd;
+    float eps;
+    bool plus_one, copies, vectors;
+
+    __device__ __forceinline__ int64_t groups() const
+    {
+        return s.q + s.k;
+    }
+
+    __device__ __forceinline__ int64_t column(int64_t g) const
+    {
+        return g < s.q ? g * s.wq : s.q_cols + (g - s.q) * s.wk;
+    }
+
+    template <int N> __device__ __forceinline__ void load_weight(float (&w)[N], int64_t g, int64_t c) const
+    {
+        sh_load_some(w, (g < s.q ? wq : wk) + c, (g < s.q ? s.wq : s.wk) - c, vectors);
+        for (int k = 0; k < N; k++)
+            w[k] += plus_one ? 1.0f : 0.0f;
+    }
+};
+
+constexpr int LANES = 32;
+
+template <class T, int N>
+__device__ __forceinline__ void copy_values(const norm<T> &f, const T *from, int64_t row, unsigned lane)
+{
+    for (int64_t c = f.s.cols + lane * N; c < f.s.row; c += LANES * N) {
+        float v[N];
+        sh_load_some(v, from + row * f.s.row + c, f.s.row - c, f.vectors);
+        sh_store_some(f.y + row * f.s.row + c, v, f.s.row - c, f.vectors);
+    }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void forward_group(const norm<T> &f, int64_t row, int64_t g, unsigned lane)
+{
+    int64_t at = row * f.s.row + f.column(g), width = g < f.s.q ? f.s.wq : f.s.wk;
+    float square = 0;
+
+    for (int64_t c = lane * N; c < width; c += LANES * N) {
+        float v[N];
+        sh_load_some(v, f.x + at + c, width - c, f.vectors);
+        for (int k = 0; k < N; k++)
+            square += v[k] * v[k];
+    }
+    float rstd = 1.0f / sqrtf(sh_warp_reduce(square, sh_add()) / (float)width + f.eps);
+    for (int64_t c = lane * N; c < width; c += LANES * N) {
+        float v[N], w[N];
+        sh_load_some(v, f.x + at + c, width - c, f.vectors);
+        f.load_weight(w, g, c);
+        for (int k = 0; k < N; k++)
+            v[k] = v[k] * rstd * w[k];
+        sh_store_some(f.y + at + c, v, width - c, f.vectors);
+    }
+    if (lane == 0)
+        f.rstd[row * f.groups() + g] = rstd;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void backward_group(const norm<T> &f, int64_t row, int64_t g, unsigned lane)
+{
+    int64_t at = row * f.s.row + f.column(g), width = g < f.s.q ? f.s.wq : f.s.wk;
+    float rstd = f.rstd[row * f.groups() + g], sum = 0;
+
+    for (int64_t c = lane * N; c < width; c += LANES * N) {
+        float dy[N], x[N], w[N];
+        sh_load_some(dy, f.dy + at + c, width - c, f.vectors);
+        sh_load_some(x, f.x + at + c, width - c, f.vectors);
+        f.load_weight(w, g, c);
+        for (int k = 0; k < N; k++)
+            sum += dy[k] * w[k] * x[k] * rstd;
+    }
+    float mean = sh_warp_reduce(sum, sh_add()) / (float)width;
+    for (int64_t c = lane * N; c < width; c += LANES * N) {
+        float dy[N], x[N], w[N];
+        sh_load_some(dy, f.dy + at + c, width - c, f.vectors);
+        sh_load_some(x, f.x + at + c, width - c, f.vectors);
+        f.load_weight(w, g, c);
+        for (int k = 0; k < N; k++)
+            dy[k] = rstd * (dy[k] * w[k] - x[k] * rstd * mean);
+        sh_store_some(f.y + at + c, dy, width - c, f.vectors);
+    }
+}
+
+template <class T> __global__ void __launch_bounds__(WARPS * LANES) qk_norm_kernel(norm<T> f)
+{
+    constexpr int N = SH_WIDTH<T>;
+    unsigned lane = threadIdx.x % LANES;
+    int64_t each = f.groups() + f.copies, all = f.s.rows * each, step = (int64_t)gridDim.x * WARPS;
+
+    for (int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; i < all; i += step) {
+        int64_t row = i / each, g = i % each;
+        if (g == f.groups())
+            copy_values<T, N>(f, f.dy ? f.dy : f.x, row, lane);
+        else if (f.dy)
+            backward_group<T, N>(f, row, g, lane);
+        else
+            forward_group<T, N>(f, row, g, lane);
+    }
+}
+
+/* A group's dy xhat as a row of a matrix [rows * groups, width], of queries or of keys. */
+template <class T> struct weight_rows {
+    norm<T> f;
+    int64_t groups, width, first;
+
+    template <int N> __device__ __forceinline__ void row(float (&v)[N], int64_t i, int64_t left) const
+    {
+        int64_t r = i / width, n = r / groups, g = first + r % groups;
+        int64_t at = n * f.s.row + f.column(g) + i % width;
+        float x[N], rstd = f.rstd[n * f.groups() + g];
+        sh_load_some(v, f.dy + at, left, f.vectors);
+        sh_load_some(x, f.x + at, left, f.vectors);
+        for (int k = 0; k < N; k++)
+            v[k] *= x[k] * rstd;
+    }
+};
+
+template <class T> bool aligned(const norm<T> &f)
+{
+    constexpr int N = SH_WIDTH<T>;
+    return f.s.wq % N == 0 && f.s.wk % N == 0 && f.s.cols % N == 0 && sh_aligned<N>(f.y, f.s.row) &&
+           sh_aligned<N>(f.x, f.s.row) && sh_aligned<N>(f.dy, f.s.row) && sh_aligned<N>(f.wq, 0) && sh_aligned<N>(f.wk, 0);
+}
+
+template <class T> sh_rc launch(const norm<T> &f, void *queue)
+{
+    dim3 grid(sh_blocks(sh_ceil_div(f.s.rows * (f.s.q + f.s.k + f.copies), WARPS)));
+    return SH_LAUNCH(qk_norm_kernel<T>, grid, dim3(WARPS * LANES), 0, queue, f);
+}
+
+template <class T> sh_rc run_forward(const struct sh_op_call *call, const sh_qk_norm &s)
+{
+    norm<T> f = {s, sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), NULL, sh_data<T>(&call->in[1]),
+                 sh_data<T>(&call->in[2]), sh_data<float>(&call->out[1]), call->attr->qk.eps, call->attr->qk.plus_one,
+                 call->out[0].data != call->in[0].data, false};
+    f.vectors = aligned(f);
+    return launch(f, call->queue);
+}
+
+/* Of queries (0) or keys (1). */
+template <class T> sh_rc weight_gradient(const struct sh_op_call *call, const norm<T> &f, int key)
+{
+    constexpr int N = SH_WIDTH<T>;
+    weight_rows<T> rows = {f, key ? f.s.k : f.s.q, key ? f.s.wk : f.s.wq, key ? f.s.q : 0};
+    int64_t n = f.s.rows * rows.groups, parts = sh_cuda_row_parts(n);
+    float *sums = static_cast<float *>(call->work);
+
+    SH_TRY(sh_row_sums<N>(rows, sums, n, rows.width, parts, call->queue));
+    return sh_fold_parts(sh_data<float>(&call->out[1 + key]), sh_op_adds(call, 1 + key), sums, parts, rows.width,
+                         call->queue);
+}
+
+template <class T> sh_rc run_backward(const struct sh_op_call *call, const sh_qk_norm &s)
+{
+    norm<T> f = {s, sh_data<T>(&call->out[0]), sh_data<T>(&call->in[1]), sh_data<T>(&call->in[0]),
+                 sh_data<T>(&call->in[2]), sh_data<T>(&call->in[3]), sh_data<float>(&call->in[4]), 0,
+                 call->attr->qk.plus_one, call->out[0].data != call->in[0].data, false};
+    f.vectors = aligned(f);
+    SH_TRY(weight_gradient(call, f, 0));
+    SH_TRY(weight_gradient(call, f, 1));
+    return launch(f, call->queue);
+}
+} // namespace
+
+extern "C" sh_rc sh_cuda_qk_norm(const struct sh_op_call *call)
+{
+    sh_qk_norm s = sh_qk_norm_of(call, &call->in[1]);
+
+    SH_REQUIRE(sh_qk_norm_fits(&s));
+    return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_forward<decltype(zero)>(call, s); });
+}
+
+extern "C" sh_rc sh_cuda_qk_norm_bwd(const struct sh_op_call *call)
+{
+    sh_qk_norm s = sh_qk_norm_of(call, &call->in[2]);
+
+    SH_REQUIRE(sh_qk_norm_fits(&s) && call->work_bytes >= sh_cuda_qk_norm_bwd_work_bytes(call));
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_backward<decltype(zero)>(call, s); });
+}
