@@ -92,6 +92,8 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     f->documents = h->documents;
     f->offsets_at = h->offsets_at;
     f->mask_at = h->mask_at;
+    f->tokenizer = h->tokenizer;
+    f->vocab_size = h->vocab_size;
     return SH_OK;
 }
 

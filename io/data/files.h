@@ -18,6 +18,8 @@ struct sh_data_file {
     bool has_documents;
     int64_t documents, first_document; /* first_document: those in the files before this one */
     int64_t offsets_at, mask_at;       /* bytes; mask_at 0: it has none, or it is not used */
+    uint64_t tokenizer;                /* hash of tokenizer.json; 0: not known */
+    int vocab_size;                    /* words of the tokenizer */
 };
 
 struct sh_data_files {

@@ -4,6 +4,7 @@
 #include "io/token/batch.h"
 
 #include "io/json/field.h"
+#include "io/token/marks.h"
 #include "src/base/utf8.h"
 
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 struct worker {
     struct sh_encoder *encoder;
     struct sh_text text; /* of one document, or of a batch that was mended */
+    struct sh_marks *marks; /* of conversations, as is `chat` */
+    struct sh_chat chat;
 };
 
 /* Runs in the thread that will use it. */
@@ -21,6 +24,8 @@ void *sh_batch_worker_create(const void *ctx)
     struct worker *w = sh_calloc(1, sizeof *w);
 
     w->encoder = sh_encoder_create(job->tokenizer);
+    if (job->chat)
+        w->marks = sh_marks_create(job->tokenizer);
     return w;
 }
 
@@ -29,6 +34,8 @@ void sh_batch_worker_destroy(void *worker)
     struct worker *w = worker;
 
     sh_encoder_destroy(w->encoder);
+    sh_marks_destroy(w->marks);
+    sh_chat_free(&w->chat);
     free(w->text.at);
     free(w);
 }
@@ -86,6 +93,51 @@ static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, stru
     return SH_OK;
 }
 
+/* Ids that are put in front of a text, or behind it, as the mask has them. */
+static void fill_mask(struct sh_batch *b, unsigned char counts)
+{
+    size_t more = b->ids.n - b->mask.n;
+
+    memset(sh_text_room(&b->mask, more + 1), counts, more);
+    b->mask.n += more;
+}
+
+/* Prompt and completion as they are: begin and end of a text around them, the end learned. A template, or who wrote the
+ * segments, puts there what has to be there. */
+static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line, size_t bytes)
+{
+    bool plain = job->chat == SH_CHAT_COMPLETION && !job->template;
+    size_t begin = b->ids.n, first;
+
+    sh_chat_clear(&w->chat);
+    SH_TRY(sh_chat_parse(job->chat, job->template, job->field, line, bytes, &w->chat));
+    if (plain && !job->no_begin)
+        SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
+    fill_mask(b, 0);
+    first = b->ids.n;
+    SH_TRY(sh_marks_encode(w->marks, w->encoder, &w->chat, plain ? -1 : job->end,
+                           job->special_in_text || job->chat == SH_CHAT_SEGMENTS, &b->ids, &b->mask));
+    SH_TRY(refuse_twice(&b->ids, begin, first));
+    if (plain)
+        sh_ids_put(&b->ids, (uint32_t)job->end);
+    fill_mask(b, 1);
+    sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
+    b->documents++;
+    return SH_OK;
+}
+
+/* One field of a line. */
+static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line, size_t bytes)
+{
+    size_t n = 0;
+
+    w->text.n = 0;
+    /* A decoded string is never longer than the line that it stands in. */
+    char *text = (char *)sh_text_room(&w->text, bytes + 1);
+    SH_TRY(sh_json_field(line, bytes, job->field, text, &n));
+    return put_document(job, w, b, text, n);
+}
+
 /* A line of white space; a zero byte is none (strchr finds the end of its list). */
 static bool is_blank(const unsigned char *line, size_t bytes)
 {
@@ -94,23 +146,18 @@ static bool is_blank(const unsigned char *line, size_t bytes)
     return bytes == 0;
 }
 
-/* jsonl: a document is one field of each line. Messages count lines of the file, from 1. */
+/* jsonl: a document is one field of each line, or a conversation. Messages count lines of the file, from 1. */
 static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     int64_t number = b->first;
 
     for (size_t at = 0, next; at < b->text.n; at = next, number++) {
         const unsigned char *line = b->text.at + at, *end = memchr(line, '\n', b->text.n - at);
-        size_t bytes = end ? (size_t)(end - line) : b->text.n - at, n = 0;
+        size_t bytes = end ? (size_t)(end - line) : b->text.n - at;
         next = at + bytes + (end != NULL);
         if (is_blank(line, bytes))
             continue;
-        w->text.n = 0;
-        /* A decoded string is never longer than the line that it stands in. */
-        char *text = (char *)sh_text_room(&w->text, bytes + 1);
-        sh_rc rc = sh_json_field((const char *)line, bytes, job->field, text, &n);
-        if (rc == SH_OK)
-            rc = put_document(job, w, b, text, n);
+        sh_rc rc = (job->chat ? put_chat : put_field)(job, w, b, (const char *)line, bytes);
         if (rc != SH_OK)
             return sh_fail_prefix(rc, "%s: line %lld: ", b->name, (long long)number + 1);
     }

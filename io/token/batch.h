@@ -2,6 +2,7 @@
 #ifndef IO_TOKEN_BATCH_H
 #define IO_TOKEN_BATCH_H
 
+#include "io/token/chat.h"
 #include "io/token/crew.h"
 #include "io/token/token.h"
 
@@ -10,7 +11,10 @@ struct sh_batch_job {
     const char *field, *separator; /* as of struct sh_token_options */
     bool no_begin, replace_invalid;
     bool documents; /* lengths are wanted */
-    int64_t end; /* id that ends a document; -1: none */
+    int64_t end; /* id that ends a document, of conversations each learned stretch; -1: none */
+    enum sh_chat_form chat; /* a line is a conversation; NONE: a text */
+    const struct sh_template *template; /* of it; NULL: none */
+    bool special_in_text;
 };
 
 /* sh_batch_encode and what belongs to it; ctx is a struct sh_batch_job. */

@@ -9,6 +9,7 @@
 #include "io/token/bin.h"
 #include "io/token/crew.h"
 #include "io/token/documents.h"
+#include "io/token/marks.h"
 #include "io/token/source.h"
 #include "src/base/mem.h"
 
@@ -92,7 +93,7 @@ static bool is_lines(const struct sh_token_options *opt, const char *path)
     size_t n = strlen(path);
 
     if (opt->format != SH_FORMAT_AUTO)
-        return opt->format == SH_FORMAT_JSONL;
+        return opt->format != SH_FORMAT_TEXT;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (n >= strlen(ends[i]) && !strcasecmp(path + n - strlen(ends[i]), ends[i]))
             return true;
@@ -169,6 +170,65 @@ static sh_rc find_end(struct job *j)
         j->tokenizer->path);
 }
 
+/* With the names that there are. */
+static sh_rc refuse_template(const char *given)
+{
+    const struct sh_template *t;
+    struct sh_text names = {0};
+    sh_rc rc;
+
+    for (int i = 0; (t = sh_template_at(i)) != NULL; i++) {
+        sh_text_put(&names, i ? ", " : "", i ? 2 : 0);
+        sh_text_put(&names, t->name, strlen(t->name));
+    }
+    rc = sh_fail(SH_E_USAGE, "%s%s; --chat-template takes %.*s; for others render the text elsewhere and give --format segments",
+                 given ? "no chat template is called " : "messages need a chat template", given ? given : "", (int)names.n,
+                 (const char *)names.at);
+    free(names.at);
+    return rc;
+}
+
+/* Its special tokens must be those of the tokenizer: as plain text a model would not know them. */
+static sh_rc find_template(struct job *j)
+{
+    const struct sh_template *t = NULL;
+
+    if (j->opt->template && !(t = sh_template_find(j->opt->template)))
+        return refuse_template(j->opt->template);
+    for (int i = 0; t && i < SH_TEMPLATE_SPECIALS && t->special[i]; i++) {
+        int64_t id = sh_tokenizer_find(j->tokenizer, t->special[i]);
+        if (id < 0 || !sh_token_is_special(j->tokenizer, (uint32_t)id))
+            return sh_fail(SH_E_USAGE, "%s has no special token %s, which the chat template %s writes; is it this model's?",
+                           j->tokenizer->path, t->special[i], t->name);
+        j->batch.end = i == 0 ? id : j->batch.end;
+    }
+    j->batch.template = t;
+    return SH_OK;
+}
+
+/* After the end is found, for a template has one of its own. */
+static sh_rc settle_chat(struct job *j)
+{
+    static const enum sh_chat_form forms[] = {[SH_FORMAT_SEGMENTS] = SH_CHAT_SEGMENTS,
+                                              [SH_FORMAT_MESSAGES] = SH_CHAT_MESSAGES,
+                                              [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION};
+    const struct sh_token_options *opt = j->opt;
+
+    if (opt->format < SH_FORMAT_SEGMENTS) {
+        if (opt->template || opt->special_in_text)
+            return sh_fail(SH_E_USAGE, "chat templates are for --format messages and prompt-completion");
+        return SH_OK;
+    }
+    j->batch.chat = forms[opt->format];
+    j->batch.documents = true;
+    j->batch.field = opt->field ? opt->field : "messages";
+    if (opt->template && j->batch.chat == SH_CHAT_SEGMENTS)
+        return sh_fail(SH_E_USAGE, "segments are rendered already; leave --chat-template out");
+    if (opt->separator || opt->no_end)
+        return sh_fail(SH_E_USAGE, "%s is not for conversations", opt->separator ? "--separator" : "--no-eos");
+    return find_template(j);
+}
+
 /* Strings are lent from the options, which outlive the job. */
 static sh_rc open_tokenizer(struct job *j)
 {
@@ -181,8 +241,16 @@ static sh_rc open_tokenizer(struct job *j)
                                      .no_begin = opt->no_begin,
                                      .replace_invalid = opt->replace_invalid,
                                      .documents = opt->documents,
+                                     .special_in_text = opt->special_in_text,
                                      .end = -1};
-    return j->tokenizer->ops->whole ? find_end(j) : check_bytes(opt);
+    if (!j->tokenizer->ops->whole)
+        return check_bytes(opt);
+    if (opt->format == SH_FORMAT_MESSAGES && !opt->template)
+        return refuse_template(NULL);
+    /* A template says itself what ends a text. */
+    if (!opt->template)
+        SH_TRY(find_end(j));
+    return settle_chat(j);
 }
 
 /* Sizes of all before the first is read: a name that is wrong is seen at once. */
@@ -352,14 +420,16 @@ static sh_rc open_output(const struct job *j, const char *path, struct output *o
     int words = j->tokenizer->vocab_size;
 
     if (j->batch.documents)
-        return sh_document_writer_open(path, words, j->tokenizer->hash, false, &out->documents);
+        return sh_document_writer_open(path, words, j->tokenizer->hash, j->batch.chat != SH_CHAT_NONE,
+                                       &out->documents);
     return sh_token_writer_open(path, words, &out->tokens);
 }
 
 static sh_rc put_batch(struct output *out, const struct sh_batch *b)
 {
     if (out->documents)
-        return sh_document_writer_put(out->documents, b->ids.id, NULL, b->ids.n, b->lengths.id, b->lengths.n);
+        return sh_document_writer_put(out->documents, b->ids.id, b->mask.n ? b->mask.at : NULL, b->ids.n, b->lengths.id,
+                                      b->lengths.n);
     return sh_token_writer_put(out->tokens, b->ids.id, b->ids.n);
 }
 

@@ -9,7 +9,14 @@
 #include "io/token/token.h"
 
 /* AUTO: by the end of the name, before .gz or .zst. */
-enum sh_token_format { SH_FORMAT_AUTO, SH_FORMAT_TEXT, SH_FORMAT_JSONL };
+enum sh_token_format {
+    SH_FORMAT_AUTO,
+    SH_FORMAT_TEXT,
+    SH_FORMAT_JSONL,
+    SH_FORMAT_SEGMENTS, /* these are lines of jsonl that are conversations (chat.h) */
+    SH_FORMAT_MESSAGES,
+    SH_FORMAT_COMPLETION
+};
 
 struct sh_token_progress {
     int64_t taken, total;  /* bytes of the files, packed as they lie there */
@@ -24,11 +31,13 @@ struct sh_token_options {
     const char *val_output; /* NULL: no validation file */
     double val_fraction;    /* of the bytes, from the end; in (0, 1) when val_output is given */
     enum sh_token_format format;
-    const char *field;      /* of jsonl; NULL: "text" */
+    const char *field;      /* of jsonl; NULL: "text", of conversations "messages" */
     const char *separator;  /* of text: a line that is just this ends a document, and is no part of it; NULL: none */
     const char *end;        /* word that ends a document; NULL: the one that the model's folder names */
     bool no_begin, no_end;  /* leave out what stands in front of each document, behind it */
-    bool documents;         /* document files instead of token files */
+    bool documents;         /* document files instead of token files; conversations always are, with a mask */
+    const char *template;   /* of conversations, by name; NULL: none */
+    bool special_in_text;   /* of conversations: messages may have special tokens in them */
     bool replace_invalid;   /* U+FFFD for what is not UTF-8, which is refused otherwise */
     int threads;            /* that encode; 0: as many as the process may use */
     size_t piece_bytes;     /* text read at a time, for tests; 0: 1 MiB */

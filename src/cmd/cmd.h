@@ -85,11 +85,15 @@ sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command 
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file);
 sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust);
 
+/* data.c: the first document of a file, as its tokenizer has it; what is trained stands in angle brackets. */
+sh_rc sh_cmd_data_first(const char *path, const char *tokenizer);
+
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_data(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

@@ -61,11 +61,13 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
     {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
     {.name = "--val-fraction", .value = "F", .help = "fraction of the text for --val; default 0.1"},
-    {.name = "--tokenizer", .value = "NAME",
-     .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
-    {.name = "--format", .value = "FORMAT",
-     .help = "text: a file is a document; jsonl: a line is; default by the name's end, before .gz or .zst"},
-    {.name = "--field", .value = "KEY", .help = "jsonl: what has the text; default text"},
+    {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
+    {.name = "--format", .value = "FORMAT", .help = "text: a file is a document; jsonl: a line is; messages, prompt-completion, segments: a line is a "
+     "conversation, of which the answers are trained; default by the name's end, before .gz or .zst"},
+    {.name = "--field", .value = "KEY", .help = "jsonl: what has the text, default text; messages: what has them, default messages"},
+    {.name = "--chat-template", .value = "NAME", .help = "messages, prompt-completion: chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma "
+     "or phi3"},
+    {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
     {.name = "--separator", .value = "LINE", .help = "text: a line that is just this ends a document"},
     {.name = "--eos", .value = "WORD",
      .help = "ends each document; default the eos_token_id of the tokenizer's folder"},
@@ -74,6 +76,16 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "--documents", .help = "write a file that knows its documents, for data.packing; default a stream of tokens"},
     {.name = "--invalid", .value = "HOW", .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
     {.name = "--threads", .value = "N", .help = "threads that encode; default as many as there are cores"},
+    {0},
+};
+
+static const struct sh_cmd_option data[] = {
+    {.name = "--tokenizer", .value = "NAME", .help = "that of the documents, to show their text: a folder that has tokenizer.json, or such a "
+     "file; default: show ids"},
+    {.name = "--seq-len", .value = "T", .help = "pack them into sequences of so many tokens; default 2048"},
+    {.name = "--excess", .value = "HOW", .help = "longer documents: raise, truncate, drop or split; default split"},
+    {.name = "--first", .value = "I", .help = "number of the first document to show; default 0"},
+    {.name = "--documents", .value = "N", .help = "documents to show; default 1"},
     {0},
 };
 
@@ -185,6 +197,8 @@ const struct sh_cmd sh_commands[] = {
      "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed "
      "(.gz, .zst)",
      tokenize, .run = sh_cmd_tokenize},
+    {"data", "FILE", "what is in a document file: lengths, how full sequences get, and the text of documents, with what is trained in "
+     "angle brackets", data, .run = sh_cmd_data},
     {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
     {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,

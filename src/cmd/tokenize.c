@@ -61,7 +61,17 @@ static sh_rc warn_of_held_out(const char *output)
     return SH_OK;
 }
 
-/* One of a few words; `words` ends with NULL. */
+/* With the words that there are. */
+static sh_rc refuse_word(const char *name, const char *given, const char *const *words)
+{
+    char list[128] = "";
+
+    for (int i = 0; words[i]; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i == 0 ? "" : words[i + 1] ? ", " : " or ", words[i]);
+    return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s, not \"%s\"", name, list, given);
+}
+
+/* One of a few words; `words` ends with NULL, and *out is its place. */
 static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name,
                     const char *const *words, int *out)
 {
@@ -72,20 +82,21 @@ static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
             return SH_OK;
     if (!given)
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s or %s, not \"%s\"", name, words[0], words[1], given);
+    return refuse_word(name, given, words);
 }
 
 /* What concerns documents; the tokenizer byte refuses most of it later. */
 static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
-    static const char *const formats[] = {"text", "jsonl", NULL}, *const invalid[] = {"refuse", "replace", NULL};
+    static const char *const formats[] = {"text", "jsonl", "segments", "messages", "prompt-completion", NULL};
+    static const char *const invalid[] = {"refuse", "replace", NULL};
     int format, how;
     int64_t threads;
 
     SH_TRY(choose(cmd, args, "--format", formats, &format));
     SH_TRY(choose(cmd, args, "--invalid", invalid, &how));
     SH_TRY(sh_cmd_whole(cmd, args, "--threads", 1, 256, 0, &threads));
-    opt->format = !sh_cmd_option(cmd, args, "--format") ? SH_FORMAT_AUTO : format ? SH_FORMAT_JSONL : SH_FORMAT_TEXT;
+    opt->format = sh_cmd_option(cmd, args, "--format") ? (enum sh_token_format)(SH_FORMAT_TEXT + format) : SH_FORMAT_AUTO;
     opt->replace_invalid = how == 1;
     opt->threads = (int)threads;
     opt->tokenizer = sh_cmd_option(cmd, args, "--tokenizer");
@@ -94,6 +105,8 @@ static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *
     opt->end = sh_cmd_option(cmd, args, "--eos");
     opt->no_begin = sh_cmd_option(cmd, args, "--no-bos") != NULL;
     opt->no_end = sh_cmd_option(cmd, args, "--no-eos") != NULL;
+    opt->template = sh_cmd_option(cmd, args, "--chat-template");
+    opt->special_in_text = sh_cmd_option(cmd, args, "--special-in-text") != NULL;
     opt->documents = sh_cmd_option(cmd, args, "--documents") != NULL;
     return SH_OK;
 }
@@ -152,5 +165,7 @@ sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         fputs("\r\x1b[K", stderr);
     SH_TRY(rc);
     print_report(&opt, &report);
-    return warn_of_held_out(opt.output);
+    if (opt.format >= SH_FORMAT_SEGMENTS)
+        return sh_cmd_data_first(opt.output, opt.tokenizer);
+    return opt.documents ? SH_OK : warn_of_held_out(opt.output);
 }

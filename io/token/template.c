@@ -1,0 +1,257 @@
+#include "io/token/template.h"
+
+#include "io/token/ranges.h"
+#include "src/base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of each role: what stands before and behind its text. */
+#define TAGS(system, user, assistant) {system, user, assistant}
+#define HEADER(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define ALL {true, true, true}
+
+static const struct sh_template templates[] = {
+    {"chatml",
+     {"<|im_end|>", "<|im_start|>"},
+     "",
+     TAGS("<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"),
+     TAGS("<|im_end|>\n", "<|im_end|>\n", "\n"),
+     "<|im_end|>",
+     {false},
+     SH_SYSTEM_ALONE},
+    {"llama3",
+     {"<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"},
+     "<|begin_of_text|>",
+     TAGS(HEADER("system"), HEADER("user"), HEADER("assistant")),
+     TAGS("<|eot_id|>", "<|eot_id|>", ""),
+     "<|eot_id|>",
+     ALL,
+     SH_SYSTEM_ALONE},
+    {"llama2",
+     {"</s>", "<s>"},
+     "",
+     TAGS("<<SYS>>\n", "<s>[INST] ", " "),
+     TAGS("\n<</SYS>>\n\n", " [/INST]", ""),
+     " </s>",
+     ALL,
+     SH_SYSTEM_IN_USER},
+    /* Where a system message goes depends on what follows in its Jinja text: not said here. */
+    {"mistral-v3",
+     {"</s>", "<s>", "[INST]", "[/INST]"},
+     "<s>",
+     TAGS("", "[INST] ", " "),
+     TAGS("", "[/INST]", ""),
+     "</s>",
+     {false, false, true},
+     SH_SYSTEM_NOWHERE},
+    {"mistral-v7",
+     {"</s>", "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+     "<s>",
+     TAGS("[SYSTEM_PROMPT] ", "[INST] ", " "),
+     TAGS("[/SYSTEM_PROMPT]", "[/INST]", ""),
+     "</s>",
+     {false},
+     SH_SYSTEM_ALONE},
+    {"mistral-v7-tekken",
+     {"</s>", "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+     "<s>",
+     TAGS("[SYSTEM_PROMPT]", "[INST]", ""),
+     TAGS("[/SYSTEM_PROMPT]", "[/INST]", ""),
+     "</s>",
+     {false},
+     SH_SYSTEM_ALONE},
+    {"gemma",
+     {"<end_of_turn>", "<bos>", "<start_of_turn>"},
+     "<bos>",
+     TAGS("", "<start_of_turn>user\n", "<start_of_turn>model\n"),
+     TAGS("\n\n", "<end_of_turn>\n", "\n"),
+     "<end_of_turn>",
+     {false, true, true},
+     SH_SYSTEM_BEFORE_USER},
+    {"phi3",
+     {"<|end|>", "<|system|>", "<|user|>", "<|assistant|>"},
+     "",
+     TAGS("<|system|>\n", "<|user|>\n", "<|assistant|>\n"),
+     TAGS("<|end|>\n", "<|end|>\n", "\n"),
+     "<|end|>",
+     {false},
+     SH_SYSTEM_ALONE},
+};
+
+const struct sh_template *sh_template_at(int i)
+{
+    return i < (int)(sizeof templates / sizeof templates[0]) ? &templates[i] : NULL;
+}
+
+const struct sh_template *sh_template_find(const char *name)
+{
+    const struct sh_template *t;
+
+    for (int i = 0; (t = sh_template_at(i)) != NULL; i++)
+        if (!strcmp(t->name, name))
+            return t;
+    return NULL;
+}
+
+void sh_chat_clear(struct sh_chat *c)
+{
+    c->text.n = 0;
+    c->n = c->n_foreign = 0;
+}
+
+void sh_chat_free(struct sh_chat *c)
+{
+    free(c->text.at);
+    free(c->stretch);
+    free(c->foreign);
+    *c = (struct sh_chat){0};
+}
+
+static void add_stretch(struct sh_stretch **to, int *n, int *room, struct sh_stretch s)
+{
+    if (*n == *room) {
+        *room = *room ? 2 * *room : 16;
+        *to = sh_realloc(*to, (size_t)*room, sizeof **to);
+    }
+    (*to)[(*n)++] = s;
+}
+
+void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end)
+{
+    if (c->n && c->stretch[c->n - 1].end == begin) {
+        c->stretch[c->n - 1].end = end;
+        return;
+    }
+    add_stretch(&c->stretch, &c->n, &c->room, (struct sh_stretch){begin, end});
+}
+
+void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes)
+{
+    size_t begin = c->text.n;
+
+    sh_text_put(&c->text, text, bytes);
+    add_stretch(&c->foreign, &c->n_foreign, &c->foreign_room, (struct sh_stretch){begin, c->text.n});
+}
+
+/* White space of Unicode, and the separators that Python counts as such. */
+static bool is_space(const unsigned char *p, size_t *n)
+{
+    return sh_char_is_space(sh_utf8_get(p, n)) || (*p >= 0x1c && *p <= 0x1f);
+}
+
+/* As Jinja's trim. */
+static void trim(const unsigned char **text, size_t *bytes)
+{
+    size_t n;
+
+    while (*bytes && is_space(*text, &n)) {
+        *text += n;
+        *bytes -= n;
+    }
+    while (*bytes) {
+        size_t last = sh_utf8_last(*text, *bytes);
+        if (!is_space(*text + *bytes - last, &n))
+            return;
+        *bytes -= last;
+    }
+}
+
+/* What the template writes. */
+static void put_markup(const char *text, struct sh_chat *out)
+{
+    sh_text_put(&out->text, text, strlen(text));
+}
+
+/* The system message inside of the first user's, which is trimmed with it. */
+static void put_inside(const struct sh_template *t, const struct sh_message *system, const struct sh_message *user,
+                       struct sh_chat *out)
+{
+    struct sh_text both = {0};
+    const unsigned char *text;
+    size_t bytes;
+
+    sh_text_put(&both, t->before[SH_ROLE_SYSTEM], strlen(t->before[SH_ROLE_SYSTEM]));
+    sh_text_put(&both, system->text, system->bytes);
+    sh_text_put(&both, t->after[SH_ROLE_SYSTEM], strlen(t->after[SH_ROLE_SYSTEM]));
+    sh_text_put(&both, user->text, user->bytes);
+    text = both.at;
+    bytes = both.n;
+    if (t->trim[SH_ROLE_USER])
+        trim(&text, &bytes);
+    sh_chat_put(out, text, bytes);
+    free(both.at);
+}
+
+static void put_text(const struct sh_template *t, const struct sh_message *m, struct sh_chat *out)
+{
+    const unsigned char *text = (const unsigned char *)m->text;
+    size_t bytes = m->bytes;
+
+    if (t->trim[m->role])
+        trim(&text, &bytes);
+    sh_chat_put(out, text, bytes);
+}
+
+/* `system`: the message that goes into this one, NULL: none. */
+static sh_rc put_message(const struct sh_template *t, const struct sh_message *m, const struct sh_message *system,
+                         struct sh_chat *out)
+{
+    size_t begin;
+
+    put_markup(t->before[m->role], out);
+    begin = out->text.n;
+    if (system && t->system == SH_SYSTEM_IN_USER) {
+        put_inside(t, system, m, out);
+    } else {
+        if (system) {
+            sh_chat_put(out, system->text, system->bytes);
+            put_markup(t->after[SH_ROLE_SYSTEM], out);
+        }
+        put_text(t, m, out);
+    }
+    if (m->role == SH_ROLE_ASSISTANT) {
+        if (out->text.n == begin)
+            return sh_fail(SH_E_DATA, "an assistant's message is empty: there is nothing to learn");
+        put_markup(t->stop, out);
+        if (m->learned)
+            sh_chat_learn(out, begin, out->text.n);
+    }
+    put_markup(t->after[m->role], out);
+    return SH_OK;
+}
+
+static sh_rc check_roles(const struct sh_message *m, int n)
+{
+    static const char *const names[] = {"system", "user", "assistant"};
+    int first = n > 0 && m[0].role == SH_ROLE_SYSTEM;
+
+    for (int i = first; i < n; i++) {
+        enum sh_role right = (i - first) % 2 ? SH_ROLE_ASSISTANT : SH_ROLE_USER;
+        if (m[i].role != right)
+            return sh_fail(SH_E_DATA, "message %d is of role %s where %s was due: user and assistant take turns", i + 1,
+                           names[m[i].role], names[right]);
+    }
+    if (n == first || m[n - 1].role != SH_ROLE_ASSISTANT)
+        return sh_fail(SH_E_DATA, "the last message is not an assistant's: there is nothing to learn");
+    return SH_OK;
+}
+
+sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
+{
+    const struct sh_message *system = NULL;
+    int i = 0;
+
+    SH_TRY(check_roles(m, n));
+    put_markup(t->begin, out);
+    if (m[0].role == SH_ROLE_SYSTEM && t->system == SH_SYSTEM_NOWHERE)
+        return sh_fail(SH_E_DATA, "template %s has no place for a system message; put it into the first user's text", t->name);
+    if (m[0].role == SH_ROLE_SYSTEM && t->system != SH_SYSTEM_ALONE)
+        system = &m[i++];
+    for (; i < n; i++) {
+        SH_TRY(put_message(t, &m[i], m[i].role == SH_ROLE_USER ? system : NULL, out));
+        if (m[i].role == SH_ROLE_USER)
+            system = NULL;
+    }
+    return SH_OK;
+}

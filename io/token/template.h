@@ -1,0 +1,63 @@
+/* Templates of conversations: how messages become one text, and which stretches of it a model is to learn. A row of a
+ * table each; the Jinja text of a model's folder is not run. Local, no state.
+ *
+ * Sources: the chat templates that the models' folders have; tests/gold/test_chat.py has them and compares. */
+#ifndef IO_TOKEN_TEMPLATE_H
+#define IO_TOKEN_TEMPLATE_H
+
+#include "io/token/text.h"
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum sh_role { SH_ROLE_SYSTEM, SH_ROLE_USER, SH_ROLE_ASSISTANT, SH_ROLES };
+
+/* Where a system message goes. */
+enum sh_system { SH_SYSTEM_ALONE, SH_SYSTEM_BEFORE_USER, SH_SYSTEM_IN_USER, SH_SYSTEM_NOWHERE };
+
+enum { SH_TEMPLATE_SPECIALS = 6 };
+
+struct sh_template {
+    const char *name;
+    const char *special[SH_TEMPLATE_SPECIALS]; /* special tokens that it writes, the stop token first; then NULL */
+    const char *begin;                         /* before the first message */
+    const char *before[SH_ROLES], *after[SH_ROLES];
+    const char *stop; /* behind an assistant's text, and learned with it */
+    bool trim[SH_ROLES];
+    enum sh_system system;
+};
+
+/* NULL: there is none of this name. */
+const struct sh_template *sh_template_find(const char *name);
+const struct sh_template *sh_template_at(int i); /* for lists; NULL: no more */
+
+struct sh_message {
+    enum sh_role role;
+    const char *text; /* UTF-8, may hold 0 */
+    size_t bytes;
+    bool learned; /* of an assistant */
+};
+
+/* A text and the stretches of it that are learned, in order, apart from each other. */
+struct sh_stretch {
+    size_t begin, end;
+};
+struct sh_chat {
+    struct sh_text text;
+    struct sh_stretch *stretch; /* [n] learned */
+    int n, room;
+    struct sh_stretch *foreign; /* [n_foreign] texts of messages, and not of a template */
+    int n_foreign, foreign_room;
+};
+
+void sh_chat_clear(struct sh_chat *c);
+void sh_chat_free(struct sh_chat *c);
+void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end); /* joins a stretch that ends where it begins */
+void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes); /* the text of a message */
+
+/* Append a conversation. Errors: SH_E_DATA: roles out of order (a system message or none, then user and assistant in
+ * turn, an assistant last), an assistant's text that is empty, a system message for which the template has no place. */
+sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
+
+#endif

@@ -1,0 +1,51 @@
+#include "src/cmd/show.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Control characters but line ends and tabs would do things to a terminal. */
+static void put_text(FILE *out, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+            fprintf(out, "\\x%02x", c);
+        else
+            putc(c, out);
+    }
+}
+
+static sh_rc put_ids(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, size_t n)
+{
+    char *text;
+    size_t bytes;
+
+    for (size_t i = 0; i < n && !t; i++)
+        fprintf(out, "%s%u", i ? " " : "", ids[i]);
+    if (!t)
+        return SH_OK;
+    SH_TRY(sh_decode_ids(t, ids, n, true, &text, &bytes));
+    put_text(out, text, bytes);
+    free(text);
+    return SH_OK;
+}
+
+sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask, size_t n)
+{
+    for (size_t at = 0, end; at < n; at = end) {
+        bool trained = mask && mask[at];
+        for (end = at + 1; end < n && mask && !mask[end] == !trained;)
+            end++;
+        if (!mask)
+            end = n;
+        if (at && !t)
+            putc(' ', out);
+        if (trained)
+            fputs("\xe2\x9f\xa8", out);
+        SH_TRY(put_ids(out, t, ids + at, end - at));
+        if (trained)
+            fputs("\xe2\x9f\xa9", out);
+    }
+    putc('\n', out);
+    return SH_OK;
+}

@@ -1,0 +1,15 @@
+/* Documents for people to read. Local. */
+#ifndef SH_CMD_SHOW_H
+#define SH_CMD_SHOW_H
+
+#include "io/token/token.h"
+
+#include <stdio.h>
+
+/* A line (or several) of a document: stretches that are trained stand in angle brackets (U+27E8, U+27E9).
+ *   t     its tokenizer; NULL: ids
+ *   mask  [n] 0 or 1; NULL: nothing is marked
+ * Control characters are shown as \xNN. Errors: of sh_decode_ids(). */
+sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask, size_t n);
+
+#endif

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Conversations against transformers: ids and masks of apply_chat_template, template by template, on random conversations.
+Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+
+The Jinja texts say what the models' own ones say of conversations as these are: texts that a model is to learn stand in
+`generation` blocks.
+"""
+import json
+import os
+import pathlib
+import random
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+VENV = os.environ.get('SHERD_HF_VENV', '')
+if not VENV or not os.path.exists(f'{VENV}/bin/python'):
+    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
+if not sys.prefix.startswith(os.path.realpath(VENV)):
+    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
+os.environ['HF_HUB_OFFLINE'] = '1'
+import tokenizers
+import transformers
+
+COUNT = 2000 if os.environ.get('SHERD_LONG') else 200
+SPECIALS = {
+    'chatml': ['<|im_start|>', '<|im_end|>'],
+    'llama3': ['<|begin_of_text|>', '<|start_header_id|>', '<|end_header_id|>', '<|eot_id|>'],
+    'llama2': ['<s>', '</s>'],
+    'mistral-v3': ['<s>', '</s>', '[INST]', '[/INST]'],
+    'mistral-v7': ['<s>', '</s>', '[INST]', '[/INST]', '[SYSTEM_PROMPT]', '[/SYSTEM_PROMPT]'],
+    'mistral-v7-tekken': ['<s>', '</s>', '[INST]', '[/INST]', '[SYSTEM_PROMPT]', '[/SYSTEM_PROMPT]'],
+    'gemma': ['<bos>', '<start_of_turn>', '<end_of_turn>'],
+    'phi3': ['<|system|>', '<|user|>', '<|assistant|>', '<|end|>'],
+}
+LEARN = '{%% generation %%}%s{%% endgeneration %%}'
+
+
+def turns(learn, assistant, other, begin=''):
+    """One message after the other."""
+    return ('%s{%% for m in messages %%}{%% if m.role == "assistant" %%}' % begin + assistant % (LEARN % learn) + '{% else %}' +
+            other + '{% endif %}{% endfor %}')
+
+
+def inst(space, begin, content='m.content'):
+    return turns('{{ m.content }}</s>', space + '%s', '{% if m.role == "system" %}[SYSTEM_PROMPT]' + space +
+                 '{{ m.content }}[/SYSTEM_PROMPT]{% else %}[INST]' + space + '{{ m.content }}[/INST]{% endif %}', begin)
+
+
+JINJA = {
+    'chatml': turns('{{ m.content }}<|im_end|>', '<|im_start|>assistant\n%s{{ "\\n" }}',
+                    '<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{{ "\\n" }}'),
+    'llama3': turns('{{ m.content | trim }}<|eot_id|>', '<|start_header_id|>assistant<|end_header_id|>{{ "\\n\\n" }}%s',
+                    '<|start_header_id|>{{ m.role }}<|end_header_id|>{{ "\\n\\n" }}{{ m.content | trim }}<|eot_id|>',
+                    '<|begin_of_text|>'),
+    'llama2': '{% if messages[0].role == "system" %}{% set rest = messages[1:] %}{% set system = messages[0].content %}{% else %}'
+              '{% set rest = messages %}{% set system = none %}{% endif %}{% for m in rest %}'
+              '{% if loop.index0 == 0 and system is not none %}'
+              '{% set content = "<<SYS>>\\n" + system + "\\n<</SYS>>\\n\\n" + m.content %}{% else %}{% set content = m.content %}'
+              '{% endif %}{% if m.role == "user" %}{{ "<s>[INST] " + content.strip() + " [/INST]" }}{% else %}{{ " " }}' +
+              LEARN % '{{ content.strip() + " </s>" }}' + '{% endif %}{% endfor %}',
+    'mistral-v3': turns('{{ m.content | trim }}</s>', '{{ " " }}%s', '[INST] {{ m.content }}[/INST]', '<s>'),
+    'mistral-v7': inst('{{ " " }}', '<s>'),
+    'mistral-v7-tekken': inst('', '<s>'),
+    'gemma': '<bos>{% if messages[0].role == "system" %}{% set prefix = messages[0].content + "\\n\\n" %}'
+             '{% set rest = messages[1:] %}{% else %}{% set prefix = "" %}{% set rest = messages %}{% endif %}'
+             '{% for m in rest %}{% if m.role == "assistant" %}<start_of_turn>model{{ "\\n" }}' +
+             LEARN % '{{ m.content | trim }}<end_of_turn>' + '{{ "\\n" }}{% else %}<start_of_turn>user{{ "\\n" }}'
+             '{{ prefix if loop.first else "" }}{{ m.content | trim }}<end_of_turn>{{ "\\n" }}{% endif %}{% endfor %}',
+    'phi3': turns('{{ m.content }}<|end|>', '<|assistant|>\n%s{{ "\\n" }}',
+                  '<|{{ m.role }}|>\n{{ m.content }}<|end|>{{ "\\n" }}'),
+}
+
+
+def words(draw, least):
+    parts = [draw.choice(['hi', ' you', '\n', '\n\n', ' ', '  ', 'é', '北京', '1', '23', "'s", 'the', 'x', '[', '<', '😀', 'user'])
+             for _ in range(draw.randrange(least, 12))]
+    text = ''.join(parts)
+    return text if text.strip() or not least else 'ok'
+
+
+def conversation(draw, name):
+    messages = []
+    if name != 'mistral-v3' and draw.random() < 0.4:
+        messages.append({'role': 'system', 'content': words(draw, 0)})
+    for _ in range(draw.randrange(1, 4)):
+        messages += [{'role': 'user', 'content': words(draw, 0)}, {'role': 'assistant', 'content': words(draw, 1)}]
+    return messages
+
+
+def make_tokenizer(name, kind, texts):
+    """Byte level as Llama 3 and Qwen have it, or with marks for spaces as Llama 2."""
+    trainer = dict(vocab_size=700, special_tokens=[tokenizers.AddedToken(s, special=True, normalized=False) for s in SPECIALS[name]])
+    if kind == 'bytes':
+        t = tokenizers.Tokenizer(tokenizers.models.BPE())
+        t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False)
+        t.decoder = tokenizers.decoders.ByteLevel()
+        t.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), **trainer))
+    else:
+        t = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token='?', byte_fallback=False, fuse_unk=True))
+        t.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend('▁'),
+                                                        tokenizers.normalizers.Replace(' ', '▁')])
+        trainer['special_tokens'] = ['?', *trainer['special_tokens']]
+        t.decoder = tokenizers.decoders.Replace('▁', ' ')
+        t.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(**trainer))
+    return t
+
+
+def documents(path):
+    """Ids and mask of each, from doc/data-format.md."""
+    data = path.read_bytes()
+    _, _, size, flags, _, count, offsets, tokens, mask = struct.unpack('<4i5q', data[:56])
+    assert size == 2 and flags == 1
+    bounds = struct.unpack(f'<{count + 1}q', data[offsets:offsets + 8 * (count + 1)])
+    for a, b in zip(bounds, bounds[1:]):
+        yield (list(struct.unpack(f'<{b - a}H', data[tokens + 2 * a:tokens + 2 * b])),
+               [data[mask + i // 8] >> i % 8 & 1 for i in range(a, b)])
+
+
+def case(name, kind):
+    draw = random.Random(f'{name} {kind}')
+    chats = [conversation(draw, name) for _ in range(COUNT)]
+    texts = [m['content'] for c in chats for m in c]
+    folder = job.prepare(f'{name}-{kind}', {})
+    tokenizer = make_tokenizer(name, kind, texts)
+    tokenizer.save(str(folder / 'tokenizer.json'))
+    (folder / 'chats.jsonl').write_text(''.join(json.dumps({'messages': c}) + '\n' for c in chats))
+    job.sherd('tokenize', 'chats.jsonl', '-o', 'out.bin', '--tokenizer', '.', '--format', 'messages', '--chat-template', name,
+              '--threads', 2, folder=folder)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    wrong = []
+    for chat, (ids, mask) in zip(chats, documents(folder / 'out.bin'), strict=True):
+        right = theirs.apply_chat_template(chat, chat_template=JINJA[name], tokenize=True, return_dict=True,
+                                           return_assistant_tokens_mask=True)
+        if ids != right['input_ids'] or mask != right['assistant_masks']:
+            wrong.append(f'{chat}: {ids} {mask}, expected {right["input_ids"]} {right["assistant_masks"]}')
+    return wrong[:3]
+
+
+if __name__ == '__main__':
+    sys.exit(job.run_cases([(f'{name}, {kind}', case, name, kind) for name in JINJA for kind in ('bytes', 'marks')]))

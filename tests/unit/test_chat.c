@@ -1,0 +1,313 @@
+/* Conversations to ids and masks: each template, what is learned to the token, and what is refused. */
+#include "io/data/format.h"
+#include "io/token/chat.h"
+#include "io/token/files.h"
+#include "io/token/marks.h"
+#include "src/base/file.h"
+#include "src/base/str.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/test_chat.XXXXXX";
+static char *in_path, *out_path, *model_path;
+
+static const char *const specials[] = {
+    "<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "<bos>",
+    "<start_of_turn>", "<end_of_turn>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|begin_of_text|>",
+    "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+
+/* Letters and what templates write as words, spaces as the mark; "▁a" and "ab" are words, so that merges cross borders.
+ * With `prefix` a space is put in front, as Llama 2 does. */
+static void write_model(bool prefix)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzSYINT<>/[]!";
+    struct sh_text t = {0};
+    char word[128];
+    int id = 0;
+#define ADD(...) sh_text_put(&t, word, (size_t)snprintf(word, sizeof word, __VA_ARGS__))
+
+    ADD("{\"added_tokens\":[");
+    for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++, id++)
+        ADD("%s{\"id\":%d,\"content\":\"%s\",\"special\":true,\"normalized\":false}", i ? "," : "", id, specials[i]);
+    ADD("],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    if (prefix)
+        ADD("{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},");
+    ADD("{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}]},");
+    ADD("\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},");
+    ADD("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},");
+    ADD("{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[2]}}},");
+    ADD("\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"?\":%d", id++);
+    for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++)
+        ADD(",\"%s\":%zu", specials[i], i);
+    for (size_t i = 0; letters[i]; i++, id++)
+        ADD(",\"%c\":%d", letters[i], id);
+    ADD(",\"\\n\":%d,\"\xe2\x96\x81\":%d,\"\xe2\x96\x81" "a\":%d,\"ab\":%d},", id, id + 1, id + 2, id + 3);
+    ADD("\"merges\":[\"\xe2\x96\x81 a\",\"a b\"]}}");
+#undef ADD
+    assert_int_equal(sh_write_file_atomic(model_path, t.at, t.n), SH_OK);
+    free(t.at);
+}
+
+static sh_rc run(enum sh_token_format format, const char *template, const char *line, struct sh_token_options more)
+{
+    const char *inputs[] = {in_path};
+    struct sh_token_report report;
+
+    assert_int_equal(sh_write_file_atomic(in_path, line, strlen(line)), SH_OK);
+    more.tokenizer = model_path;
+    more.inputs = inputs;
+    more.n_inputs = 1;
+    more.output = out_path;
+    more.format = format;
+    more.template = template;
+    more.end = more.end || template ? more.end : "</s>";
+    more.threads = 1;
+    return sh_token_file(&more, &report);
+}
+
+/* All documents, a | between them; tokens that are learned in braces, each by itself. */
+static char *written(void)
+{
+    const struct sh_document_header *h;
+    struct sh_tokenizer *t;
+    struct sh_text out = {0};
+    char *data, *text;
+    size_t bytes, n;
+
+    assert_int_equal(sh_read_file(out_path, 1 << 20, &data, &bytes), SH_OK);
+    h = (const void *)data;
+    assert_int_equal(h->flags, SH_DOCUMENT_MASK);
+    const int64_t *offsets = (const void *)(data + h->offsets_at);
+    assert_int_equal(sh_tokenizer_open(model_path, &t), SH_OK);
+    for (int64_t i = 0, d = 1; i < h->tokens; i++) {
+        uint32_t id = ((const uint16_t *)(const void *)(data + h->tokens_at))[i];
+        bool learned = data[h->mask_at + i / 8] >> i % 8 & 1;
+        if (i == offsets[d] && ++d)
+            sh_text_put(&out, "|", 1);
+        assert_int_equal(sh_decode_ids(t, &id, 1, true, &text, &n), SH_OK);
+        sh_text_put(&out, "{", learned);
+        sh_text_put(&out, text, n);
+        sh_text_put(&out, "}", learned);
+        free(text);
+    }
+    sh_text_put(&out, "", 1);
+    sh_tokenizer_close(t);
+    free(data);
+    return (char *)out.at;
+}
+
+static void check(enum sh_token_format format, const char *template, const char *line, struct sh_token_options more,
+                  const char *right)
+{
+    char *found;
+
+    if (run(format, template, line, more) != SH_OK)
+        fail_msg("%s: %s: %s", template ? template : "none", line, sh_error_text());
+    found = written();
+    if (strcmp(found, right))
+        fail_msg("%s\nis      %s\nshould  %s", template ? template : "none", found, right);
+    free(found);
+}
+
+#define MESSAGE(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
+#define MESSAGES(...) "{\"messages\":[" __VA_ARGS__ "]}"
+#define TURNS MESSAGE("user", " x ") "," MESSAGE("assistant", " abc ") "," MESSAGE("user", "y") "," MESSAGE("assistant", "b")
+
+/* White space around texts stays or goes as the template says. */
+static void templates(void **state)
+{
+    static const char with_system[] = MESSAGES(MESSAGE("system", " s ") "," TURNS), without[] = MESSAGES(TURNS);
+    static const struct {
+        const char *name, *system, *none; /* NULL: refused */
+    } rows[] = {
+        {"chatml",
+         "<|im_start|>system\n s <|im_end|>\n<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
+         "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n",
+         "<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
+         "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n"},
+        {"llama3",
+         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+         "{ab}{c}{<|eot_id|>}<|start_header_id|>user<|end_header_id|>\n\ny<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n{b}{<|eot_id|>}",
+         NULL},
+        {"llama2",
+         "<s>[INST] <<SYS>>\n s \n<</SYS>>\n\n x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}",
+         "<s>[INST] x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}"},
+        {"mistral-v3", NULL, "<s>[INST]  x [/INST]{ a}{b}{c}{</s>}[INST] y[/INST] {b}{</s>}"},
+        {"mistral-v7",
+         "<s>[SYSTEM_PROMPT]  s [/SYSTEM_PROMPT][INST]  x [/INST] { a}{b}{c}{ }{</s>}[INST] y[/INST] {b}{</s>}",
+         "<s>[INST]  x [/INST] { a}{b}{c}{ }{</s>}[INST] y[/INST] {b}{</s>}"},
+        {"mistral-v7-tekken",
+         "<s>[SYSTEM_PROMPT] s [/SYSTEM_PROMPT][INST] x [/INST]{ a}{b}{c}{ }{</s>}[INST]y[/INST]{b}{</s>}", NULL},
+        {"gemma",
+         "<bos><start_of_turn>user\n s \n\nx<end_of_turn>\n<start_of_turn>model\n{ab}{c}{<end_of_turn>}\n"
+         "<start_of_turn>user\ny<end_of_turn>\n<start_of_turn>model\n{b}{<end_of_turn>}\n",
+         "<bos><start_of_turn>user\nx<end_of_turn>\n<start_of_turn>model\n{ab}{c}{<end_of_turn>}\n"
+         "<start_of_turn>user\ny<end_of_turn>\n<start_of_turn>model\n{b}{<end_of_turn>}\n"},
+        {"phi3",
+         "<|system|>\n s <|end|>\n<|user|>\n x <|end|>\n<|assistant|>\n{ a}{b}{c}{ }{<|end|>}\n<|user|>\ny<|end|>\n"
+         "<|assistant|>\n{b}{<|end|>}\n",
+         NULL},
+    };
+    int n = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].system)
+            check(SH_FORMAT_MESSAGES, rows[i].name, with_system, (struct sh_token_options){0}, rows[i].system);
+        else
+            assert_int_equal(run(SH_FORMAT_MESSAGES, rows[i].name, with_system, (struct sh_token_options){0}), SH_E_DATA);
+        if (rows[i].none)
+            check(SH_FORMAT_MESSAGES, rows[i].name, without, (struct sh_token_options){0}, rows[i].none);
+    }
+    while (sh_template_at(n))
+        n++;
+    assert_int_equal(n, sizeof rows / sizeof rows[0]);
+}
+
+static void other_forms(void **state)
+{
+    static const char segments[] = "{\"segments\":[{\"text\":\"<s>x\",\"label\":false},{\"text\":\" \",\"label\":false},"
+                                   "{\"text\":\"a\",\"label\":true},{\"text\":\"b</s>\",\"label\":true},"
+                                   "{\"text\":\"y a\",\"label\":false},{\"text\":\"b</s>\",\"label\":true}]}\n";
+    struct sh_token_options none = {0};
+
+    (void)state;
+    check(SH_FORMAT_SEGMENTS, NULL, segments, none, "<s>x{ a}{b}{</s>}y a{b}{</s>}");
+    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x \",\"completion\":\"ab\"}\n\n{\"prompt\":\"\",\"completion\":\"y\"}",
+          none, "<s>x{ a}{b}{</s>}|<s>{y}{</s>}");
+    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"y\"}", (struct sh_token_options){.no_begin = true},
+          "x{y}{</s>}");
+    check(SH_FORMAT_COMPLETION, "chatml", "{\"prompt\":\"x\",\"completion\":\"y\"}", none,
+          "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
+    check(SH_FORMAT_COMPLETION, "chatml",
+          "{\"prompt\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "no") "," MESSAGE("user", "x")
+          "],\"completion\":[" MESSAGE("assistant", "y") "]}", none,
+          "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n"
+          "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
+    check(SH_FORMAT_MESSAGES, "chatml", "{\"chat\":[" TURNS "]}", (struct sh_token_options){.field = "chat"},
+          "<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
+          "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n");
+    check(SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("user", "x</s>") "," MESSAGE("assistant", "y")),
+          (struct sh_token_options){.special_in_text = true}, "<s>[INST] x</s>[/INST] {y}{</s>}");
+}
+
+/* A space that the tokenizer puts in front of a text counts to what it stands before. */
+static void prepended_spaces(void **state)
+{
+    (void)state;
+    write_model(true);
+    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"ab\",\"completion\":\" abb\"}", (struct sh_token_options){0},
+          "<s> ab{ a}{b}{b}{</s>}");
+    check(SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "ab")),
+          (struct sh_token_options){0}, "<s>[INST]  x[/INST] { a}{b}{</s>}");
+    write_model(false);
+}
+
+static void refused(void **state)
+{
+    static const struct {
+        enum sh_token_format format;
+        const char *template, *line, *says;
+    } rows[] = {
+        {SH_FORMAT_MESSAGES, NULL, MESSAGES(TURNS), "messages need a chat template; --chat-template takes chatml, llama3"},
+        {SH_FORMAT_MESSAGES, "zephyr", MESSAGES(TURNS), "no chat template is called zephyr"},
+        {SH_FORMAT_SEGMENTS, "chatml", "{}", "leave --chat-template out"},
+        {SH_FORMAT_JSONL, "chatml", "{}", "chat templates are for --format messages"},
+        {SH_FORMAT_MESSAGES, "chatml", "[1]", "line 1: it is a list, not an object"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"messages\":3}", "\"messages\" is "},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(""), "the last message is not an assistant's"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x")), "the last message is not an assistant's"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("assistant", "x")), "message 1 is of role assistant where user was due"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")), "message 2 is of role user"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(TURNS "," MESSAGE("system", "x")), "message 5 is of role system"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("tool", "x")), "of role \"tool\""},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "")), "message is empty"},
+        {SH_FORMAT_MESSAGES, "llama3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", " \\n ")), "message is empty"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\",\"content\":null}"), "content is null, not a string"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\"}"), "content is nothing"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}"), "\"tool_calls\""},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"tools\":[],\"messages\":[" TURNS "]}", "it has \"tools\""},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x</s>") "," MESSAGE("assistant", "y")), "special token"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("7"), "a message is "},
+        {SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("system", "s") "," TURNS), "no place for a system message"},
+        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"\"}", "\"completion\" is empty"},
+        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\"}", "\"completion\" is nothing"},
+        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
+        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":[],\"completion\":[]}", "give --chat-template NAME"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x\",\"label\":true}]}", "ends with token "},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":false}]}", "no segment has the label true"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"\",\"label\":true}]}", "a segment to learn is empty"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\"}]}", "a segment's label is nothing"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":1}]}", "a segment's label is "},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[7]}", "a segment's text is nothing"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        sh_rc rc = run(rows[i].format, rows[i].template, rows[i].line, (struct sh_token_options){0});
+        if (rc == SH_OK || !strstr(sh_error_text(), rows[i].says))
+            fail_msg("row %zu: rc %d: %s", i, (int)rc, rc ? sh_error_text() : "taken");
+    }
+    assert_int_equal(run(SH_FORMAT_SEGMENTS, NULL, "{}", (struct sh_token_options){.no_end = true, .end = NULL}), SH_E_USAGE);
+}
+
+/* What a template writes must be tokens of the model. */
+static void another_model(void **state)
+{
+    char *text;
+    size_t bytes;
+
+    (void)state;
+    assert_int_equal(sh_read_file(model_path, 1 << 20, &text, &bytes), SH_OK);
+    for (char *at; (at = strstr(text, "<|im_start|>")) != NULL;)
+        memcpy(at, "<|im_starx|>", 12);
+    assert_int_equal(sh_write_file_atomic(model_path, text, bytes), SH_OK);
+    assert_int_equal(run(SH_FORMAT_MESSAGES, "chatml", MESSAGES(TURNS), (struct sh_token_options){0}), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "has no special token <|im_start|>, which the chat template chatml writes"));
+    free(text);
+    write_model(false);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    in_path = sh_path_join(folder, "in.jsonl");
+    out_path = sh_path_join(folder, "out.bin");
+    model_path = sh_path_join(folder, "tokenizer.json");
+    write_model(false);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unlink(in_path);
+    unlink(out_path);
+    unlink(model_path);
+    free(in_path);
+    free(out_path);
+    free(model_path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(templates), cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(refused),   cmocka_unit_test(another_model),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""`sherd data` and what `sherd tokenize` prints of conversations. Prints TAP."""
+import pathlib
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
+import job
+import test_documents
+
+KIND = job.TOP / 'tests/golden/tokenizer'
+CHAT = '{"prompt": "What is 2 + 2?", "completion": " It is 4.\\u001b[2J"}\n{"prompt": "x", "completion": "y"}\n'
+
+
+def refuses(words, status, says):
+    try:
+        return [f'{words}: {job.sherd(*words)}']
+    except job.Failed as failed:
+        return [] if f': exit {status}\n' in str(failed) and says in str(failed) else [str(failed)]
+
+
+def lacks(text, *parts):
+    return [f'no "{part}" in: {text}' for part in parts if part not in text]
+
+
+def case_documents():
+    path = test_documents.write_documents('masked.bin', 1, 90, True)
+    said = job.sherd('data', path, '--seq-len', 12, '--first', 88, '--documents', 5)
+    wrong = lacks(said, '1 file, 90 documents, ', 'with a mask of targets', 'tokenizer: 61 words', 'lengths: 0 to 30 tokens',
+                  'data.packing=bfd: ', ' sequences of 12, 0.', 'do not fit into one', '\ndocument 89, ', '\u27e8')
+    wrong += [f'a document too many: {said}'] if 'document 90' in said else []
+    wrong += refuses(['data', path, '--first', 90], 2, '--first 90, but')
+    wrong += refuses(['data', path, '--excess', 'raise', '--seq-len', 12], 3, 'data.excess_length_strategy')
+    wrong += refuses(['data', path, '--excess', 'all'], 2, '--excess must be')
+    return wrong + refuses(['data'], 2, 'give one file')
+
+
+def case_stream():
+    pathlib.Path('text.txt').write_text(CHAT)
+    job.sherd('tokenize', 'text.txt', '-o', 'text.bin')
+    return lacks(job.sherd('data', 'text.bin', '--seq-len', 12), f'{len(CHAT)} tokens, no documents: {(len(CHAT) - 1) // 12} ')
+
+
+def case_conversations():
+    """The text that was just written, and the same again from the file; a terminal is safe from what is in it."""
+    pathlib.Path('chat.jsonl').write_text(CHAT)
+    said = job.sherd('tokenize', 'chat.jsonl', '-o', 'chat.bin', '--tokenizer', KIND / 'llama3.json', '--format',
+                     'prompt-completion', '--eos', '<|end_of_text|>')
+    shown = 'What is 2 + 2?\u27e8 It is 4.\\x1b[2J<|end_of_text|>\u27e9'
+    wrong = lacks(said, '2 documents', shown)
+    wrong += lacks(job.sherd('data', 'chat.bin', '--tokenizer', KIND / 'llama3.json'), shown, 'tokenizer.json with hash ')
+    return wrong + refuses(['data', 'chat.bin', '--tokenizer', KIND / 'qwen.json'], 3, 'another tokenizer.json')
+
+
+if __name__ == '__main__':
+    sys.exit(job.run_cases([('documents', case_documents), ('a stream', case_stream), ('conversations', case_conversations)]))
