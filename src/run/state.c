@@ -27,6 +27,20 @@ static void put_constant(struct sh_run *r, float value, struct sh_floats out, in
         sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, n - at < PIECE ? n - at : PIECE);
 }
 
+/* Made here, since they are few. */
+static void put_uniform(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
+                        float *buffer)
+{
+    uint64_t key = sh_rng_key(r->cfg.debug.seed, param->name);
+
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_rng_fill_uniform(key, first + at, here, param->init_std, buffer);
+        sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
+    }
+}
+
 /* Normal values are made where they stay. */
 static void init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
 {
@@ -37,6 +51,8 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
     if (param->init == SH_INIT_NORMAL)
         sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
                             mine.end - mine.begin, param->init_std);
+    else if (param->init == SH_INIT_UNIFORM)
+        put_uniform(r, param, mine.begin - param->unit_elems, mine.end - mine.begin, out, buffer);
     else
         put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
 }
