@@ -15,11 +15,11 @@
 /* Of a diff, unless all are wanted: a training step changes every tensor. */
 enum { DIFFERENCES = 5 };
 
-/* A NULL ends `options` where there are fewer than six. */
+/* A NULL ends `options` where there are fewer than ten. */
 struct verb {
     const char *name, *arguments;
     int n_arguments;
-    const char *options[6]; /* of the command's table, those that mean something here */
+    const char *options[10]; /* of the command's table, those that mean something here */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
@@ -207,7 +207,8 @@ static const struct verb verbs[] = {
     {"diff", "FILE FILE", 2, {"--all", "--trust"}, run_diff},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
-    {"export", "FILE -o DIR", 1, {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust"}, run_export},
+    {"export", "FILE -o DIR", 1,
+     {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--base"}, run_export},
     {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--trust"}, run_import},
 };
 

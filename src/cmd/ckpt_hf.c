@@ -75,31 +75,82 @@ static void find_beside(const char *source, const struct sh_ckpt_meta *meta, con
                     "another folder that has it", name);
 }
 
+/* The tensors of a model, as its program declares them. */
+static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        t[i] = (struct sh_ckpt_tensor){.name = p->params[i].name, .ndim = p->params[i].ndim, .elems = p->params[i].elems};
+        for (int d = 0; d < t[i].ndim; d++)
+            t[i].dim[d] = p->params[i].dim[d];
+    }
+}
+
+/* What the file holds, and what of it is asked for, go together. *base: what the file says of its own. */
+static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, char **base)
+{
+    bool adapter = option(args, "--adapter"), merge = option(args, "--merge");
+    uint64_t sum;
+
+    if (adapter && (merge || option(args, "-o")))
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes adapters alone; leave out %s", merge ? "--merge" : "-o");
+    if (meta->base[0] && !adapter && !merge)
+        return sh_fail(SH_E_USAGE, "%s has adapters only; give --adapter DIR for a folder of PEFT, or --merge -o DIR for the model "
+                       "with them", file);
+    if (!meta->base[0] && (adapter || merge || option(args, "--base")))
+        return sh_fail(SH_E_USAGE, "%s has a whole model and no adapters; leave out %s", file,
+                       adapter ? "--adapter" : merge ? "--merge" : "--base");
+    return meta->base[0] ? sh_ckpt_base_read(file, meta->base, &sum, base) : SH_OK;
+}
+
+static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
+{
+    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
+    struct sh_program *p = sh_program_create(SH_F32);
+    struct sh_ckpt_tensor *tensors;
+    sh_rc rc;
+
+    sh_model_emit(&cfg->model, &batch, p);
+    tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
+    list_tensors(p, tensors);
+    rc = sh_hf_merge_file(file, out, cfg, &(struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensors,
+                                                               .n_tensors = p->n_params}, options);
+    free(tensors);
+    sh_program_destroy(p);
+    return rc;
+}
+
 static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
 {
-    const char *source = option(args, "--hf");
-    struct beside beside;
+    const char *source = option(args, "--hf"), *base = option(args, "--base");
+    struct beside beside = {0};
+    char *noted = NULL;
     struct sh_config cfg;
+    sh_rc rc;
 
-    SH_TRY(read_config(args, file, meta, &cfg));
+    SH_TRY_OUT(check_request(args, file, meta, &noted));
+    SH_TRY_OUT(read_config(args, file, meta, &cfg));
     find_beside(source, meta, &cfg, &beside);
     const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
                                          .max_shard_bytes = cfg.checkpoint.max_shard_size,
                                          .verify = cfg.checkpoint.verify,
                                          .source = source ? source : "",
                                          .kept = beside.hf_config,
-                                         .tokenizer = beside.tokenizer};
-    sh_rc rc = sh_hf_export_file(file, out, &cfg, &options);
+                                         .tokenizer = beside.tokenizer,
+                                         .adapter = option(args, "--adapter") != NULL,
+                                         .base = base ? base : noted};
+    rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
+out:
     free(beside.hash);
     free(beside.hf_config);
     free(beside.tokenizer);
+    free(noted);
     return rc;
 }
 
 /* Prints the folder, so that a script can take it from there. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 {
-    const char *out = option(args, "-o");
+    const char *adapter = option(args, "--adapter"), *out = adapter ? adapter : option(args, "-o");
     struct sh_ckpt_meta meta = {0};
     sh_rc rc;
 
@@ -113,16 +164,6 @@ sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 }
 
 /* ---- import ---- */
-
-/* The tensors of a model, as its program declares them. */
-static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
-{
-    for (int i = 0; i < p->n_params; i++) {
-        t[i] = (struct sh_ckpt_tensor){.name = p->params[i].name, .ndim = p->params[i].ndim, .elems = p->params[i].elems};
-        for (int d = 0; d < t[i].ndim; d++)
-            t[i].dim[d] = p->params[i].dim[d];
-    }
-}
 
 /* Where it is from, and what an export and the tokenizer's users need of that folder. */
 static sh_rc list_notes(struct sh_config *cfg, char **notes)

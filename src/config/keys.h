@@ -43,6 +43,8 @@ enum { SH_CONFIG_KEYS_MAX = 192, SH_CONFIG_NAME_MAX = 96 };
 struct sh_config_alias {
     int zero_stage, replicate_degree, shard_degree, selective_option, reshard;
     char hf[SH_CONFIG_PATH_MAX];
+    int lora_rank;
+    double lora_alpha;
 };
 enum { SH_ALIAS_SELECTIVE_OP }; /* or k */
 enum { SH_ALIAS_RESHARD_DEFAULT, SH_ALIAS_RESHARD_ALWAYS, SH_ALIAS_RESHARD_NEVER };

@@ -1,5 +1,8 @@
 #include "src/plan/request.h"
 
+#include "src/config/family.h"
+
+#include <math.h>
 #include <stdio.h>
 
 /* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes. `whole`: all of it everywhere, on each rank
@@ -269,6 +272,18 @@ static bool packs(const struct sh_config *cfg)
     return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE;
 }
 
+/* check.c has seen that the modules are there. */
+static struct sh_adapters adapters(const struct sh_config *cfg)
+{
+    struct sh_adapters a = {.rank = cfg->lora.rank};
+    char bad[SH_FAMILY_WORD];
+
+    if (!a.rank || !sh_family_targets(sh_family_of(cfg->model.family), cfg->lora.target_modules, &a.targets, bad))
+        return (struct sh_adapters){0};
+    a.scale = (float)(cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(a.rank) : (double)a.rank));
+    return a;
+}
+
 /* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
  * limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -278,6 +293,9 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     /* `parts`: ranks with data of their own. They, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
+    if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
+        return sh_fail(SH_E_USAGE, "checkpoint.last_save_in_hf writes a whole model, and lora.rank=%d trains adapters; leave it out "
+                       "and use `sherd ckpt export FILE --adapter DIR`, or --merge", cfg->lora.rank);
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
     if (purpose == SH_TO_TRAIN && reproducible(cfg))
@@ -289,6 +307,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .docs = (cfg->data.document_mask || packs(cfg)) && !generate,
                   .anew = packs(cfg) && !generate,
                   .any_order = gpu && !cfg->training.deterministic,
+                  .adapters = adapters(cfg),
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),

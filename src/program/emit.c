@@ -49,6 +49,13 @@ void sh_emit_unit(struct sh_emit *e, const char *name)
     sh_program_add_unit(e->p, name);
 }
 
+void sh_emit_unit_beside(struct sh_emit *e, const char *name)
+{
+    int unit = sh_program_add_unit(e->p, name);
+
+    e->p->units[unit].beside = unit - 1;
+}
+
 /* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie one
  * after another in one flat buffer, which is gathered and reduced as a whole. Weight decay is for matrices; biases and
  * norm weights (one dimension) go without unless optimizer.decay_all says otherwise. */
@@ -354,6 +361,29 @@ int sh_emit_pick(struct sh_emit *e, int x)
     op.out[0] = activation(e, 2, DIMS(e->batch, tensor(e, x)->dim[1]), "last");
     sh_program_add_op(e->p, &op);
     e->seq = 1;
+    return op.out[0];
+}
+
+/* u [N,parts R] is kept for the backward, as lse is: a thin matrix. */
+int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
+{
+    struct sh_op op = make_op(e, SH_OP_LORA);
+
+    if (!l->parts)
+        return y;
+    op.attr.lora.parts = l->parts;
+    op.attr.lora.scale = l->scale;
+    for (int p = 0; p < l->parts; p++) {
+        op.attr.lora.first[p] = l->first[p];
+        op.attr.lora.width[p] = l->width[p];
+    }
+    op.in[0] = y;
+    op.in[1] = x;
+    op.in[2] = l->a;
+    op.in[3] = l->b;
+    op.out[0] = activation(e, 2, tensor(e, y)->dim, "adapted");
+    op.out[1] = activation(e, 2, DIMS(tensor(e, x)->dim[0], tensor(e, l->a)->dim[0]), "low rank");
+    sh_program_add_op(e->p, &op);
     return op.out[0];
 }
 

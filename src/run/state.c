@@ -39,6 +39,20 @@ static void put_normal(struct sh_run *r, const struct sh_param *param, int64_t f
     }
 }
 
+/* Made here, since they are few. */
+static void put_uniform(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
+                        float *buffer)
+{
+    uint64_t key = sh_rng_key(r->cfg.debug.seed, param->name);
+
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_rng_fill_uniform(key, first + at, here, param->init_std, buffer);
+        sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
+    }
+}
+
 /* Normal values are made where they stay. */
 static void init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
 {
@@ -51,6 +65,8 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
     else if (param->init == SH_INIT_NORMAL)
         sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
                             mine.end - mine.begin, param->init_std);
+    else if (param->init == SH_INIT_UNIFORM)
+        put_uniform(r, param, mine.begin - param->unit_elems, mine.end - mine.begin, out, buffer);
     else
         put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
 }
@@ -201,6 +217,24 @@ sh_rc sh_run_load_hf(struct sh_run *r)
         sh_shards_put(r, &s);
     sh_shards_free(&s);
     free(family);
+    if (rc == SH_OK)
+        sh_exec_run(r->exec, SH_SECTION_INIT);
+    return rc;
+}
+
+sh_rc sh_run_load_adapter(struct sh_run *r)
+{
+    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
+                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                                 .share = r->mesh->n_nodes > 1};
+    struct sh_shards s;
+    sh_rc rc;
+
+    sh_shards_make(r, SH_SHARDS_LOAD, &s);
+    rc = sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options);
+    if (rc == SH_OK)
+        sh_shards_put(r, &s);
+    sh_shards_free(&s);
     if (rc == SH_OK)
         sh_exec_run(r->exec, SH_SECTION_INIT);
     return rc;
