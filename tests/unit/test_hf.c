@@ -79,7 +79,7 @@ static const struct {
     {GPT2 ",\"scale_attn_weights\":false}", NULL, NULL, "scale_attn_weights must be true"},
     {GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", NULL, NULL, "scale_attn_by_inverse_layer_idx must be false"},
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", NULL, NULL, "code in the folder"},
-    {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "packed weights"},
+    {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "only bitsandbytes nf4"},
     {"{\"model_type\":\"gemma2\"}", NULL, NULL, "model_type gemma2: its soft cap"},
     {"{\"model_type\":\"mixtral\"}", NULL, NULL, "experts"},
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
