@@ -1,5 +1,6 @@
 /* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim,
- * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks. Additions and multiplications are
+ * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks; of LORA P parts, R rank,
+ * M columns of the stack. Additions and multiplications are
  * counted from the formulas in kernels/ref, with an exponential, a division or a root as one. */
 #include "kernels/op.h"
 
@@ -31,6 +32,9 @@ static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rop
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
+static const struct sh_attr_field lora_attrs[] = {
+    LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
+    FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), {0}};
 
 double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)
@@ -126,6 +130,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "g [n] f32 -> p [n] act inout, m [n] f32 inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] act", .flops = "64b", APART},
+    [SH_OP_LORA] =
+        {.shape = "y [N,M] act, x [N,I] act, a [PR,I] act, b [O,R] act -> z [N,M] act, u [N,PR] act",
+         .flops = "2NIPR + 2NOR", .forward = true, .costly = true, .attrs = lora_attrs, OVER(0)},
+    [SH_OP_LORA_BWD] =
+        {.shape = "dy [N,M] act, x [N,I] act, u [N,PR] act, a [PR,I] act, b [O,R] act, dres [N,I] act opt "
+                  "-> dx [N,I] act opt, da [PR,I] f32 +=, db [O,R] f32 +=",
+         .flops = "4NOR + 2NIPR + 2NIPR:dx", .attrs = lora_attrs, OVER(5)},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .comm = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .comm = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .comm = true, APART},

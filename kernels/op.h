@@ -62,7 +62,9 @@ extern "C" {
     OTHER(WAIT, wait)                       /* marker: what op attr->waits_for has started is complete */          \
     OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
     KERNEL(SGD, sgd)                        /* with momentum; in place, p as ADAMW's */                            \
-    KERNEL(LION, lion)                      /* the same operands */                                                   \
+    KERNEL(LION, lion)                      /* the same operands */                                                \
+    KERNEL(LORA, lora)                      /* u = scale x a', z = y + u b': a low-rank product beside a linear one */ \
+    KERNEL(LORA_BWD, lora_bwd)              /* with du = scale dy b: dx = du a + dres, da = du' x, db = dy' u */          \
     KERNEL(UNPACK, unpack)                  /* a matrix of src/base/nf4.h, in the compute type */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
@@ -73,6 +75,7 @@ enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
 #define SH_OP_SKIP(KIND, name)
 
 enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
+enum { SH_LORA_PARTS = 3 };
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* that an optimizer keeps of a parameter, beside its two halves */
 
 /* A run of elements of a flat shard with one rule of weight decay. */
@@ -114,6 +117,12 @@ struct sh_op_attr {
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
         } runs;                                    /* ADAMW, SGD, LION */
+        struct {
+            int parts;                             /* matrices of y's stack that have one: part i has rows [R i, R (i + 1)) of
+                                                      a, and after those of the parts before its width of rows of b */
+            int first[SH_LORA_PARTS], width[SH_LORA_PARTS]; /* columns of y */
+            float scale;
+        } lora;                                    /* LORA* */
     };
 };
 

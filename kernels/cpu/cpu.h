@@ -32,6 +32,7 @@ int64_t sh_cpu_bias_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* both ways */
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 
 #endif

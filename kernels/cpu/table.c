@@ -19,6 +19,8 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_HEAD_LOSS] = sh_cpu_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cpu_head_work_bytes,
     [SH_OP_LOGITS] = sh_cpu_head_work_bytes,
+    [SH_OP_LORA] = sh_cpu_lora_work_bytes,
+    [SH_OP_LORA_BWD] = sh_cpu_lora_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)

@@ -32,6 +32,9 @@ sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 sh_rc sh_cuda_sgd(const struct sh_op_call *call);
 sh_rc sh_cuda_lion(const struct sh_op_call *call);
 
+/* vector.cu: y [n] of f32 or bf16 = by * a */
+sh_rc sh_cuda_scale(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue);
+
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
 
@@ -52,6 +55,7 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call); /* both ways */
 int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call);
 
 #ifdef __cplusplus

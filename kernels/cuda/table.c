@@ -23,6 +23,8 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_HEAD_LOSS] = sh_cuda_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_work_bytes,
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
+    [SH_OP_LORA] = sh_cuda_lora_work_bytes,
+    [SH_OP_LORA_BWD] = sh_cuda_lora_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
@@ -45,6 +47,8 @@ static sh_rc prepare_call(const struct sh_op_call *call)
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_LOSS_GRAD:
     case SH_OP_LOGITS:
+    case SH_OP_LORA:
+    case SH_OP_LORA_BWD:
         SH_TRY(sh_cuda_product_prepare(call));
         return sh_cublaslt_ask(call, sh_kernels_cuda.run[call->kind]);
     default: return SH_OK;

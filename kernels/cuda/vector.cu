@@ -46,6 +46,27 @@ template <class Y, class A> sh_rc run_cast(const struct sh_op_call *call)
     return sh_map<N>("cast", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.a, 0), call->queue);
 }
 
+template <class Y> struct scale {
+    Y *y;
+    const float *a;
+    float by;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, a + i);
+        for (int k = 0; k < N; k++)
+            v[k] *= by;
+        sh_store(y + i, v);
+    }
+};
+
+template <class Y> sh_rc run_scale(Y *y, const float *a, float by, int64_t n, void *queue)
+{
+    constexpr int N = 4; /* 16 bytes of the wider type */
+    return sh_map<N>("scale", scale<Y>{y, a, by}, n, sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0), queue);
+}
+
 /* Of a type that has the size. */
 template <class T> struct copy {
     T *y;
@@ -91,6 +112,13 @@ extern "C" sh_rc sh_cuda_cast(const struct sh_op_call *call)
     if (from == SH_BF16 && to == SH_F32)
         return run_cast<float, sh_bf16>(call);
     return sh_fail(SH_E_BUG, "cast from %s to %s", sh_dtype_name(from), sh_dtype_name(to));
+}
+
+extern "C" sh_rc sh_cuda_scale(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue)
+{
+    return sh_by_act(type, [&](auto zero) {
+        return run_scale(static_cast<decltype(zero) *>(y), a, by, n, queue);
+    });
 }
 
 extern "C" sh_rc sh_cuda_copy(const struct sh_op_call *call)

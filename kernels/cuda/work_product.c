@@ -34,6 +34,21 @@ int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call)
     return call->kind == SH_OP_LOGITS ? SH_CUBLASLT_WORK_BYTES : sh_cuda_head_work(call).bytes;
 }
 
+struct sh_cuda_lora_work sh_cuda_lora_work(const struct sh_op_call *call)
+{
+    const struct sh_operand *u = call->kind == SH_OP_LORA ? &call->out[1] : &call->in[2];
+    int64_t n = u->dim[0] * u->dim[1];
+    struct sh_cuda_lora_work w = {.scaled = sh_cuda_round256(n * (int64_t)sizeof(float))};
+    w.product = w.scaled + (call->kind == SH_OP_LORA ? 0 : sh_cuda_round256(n * sh_dtype_bytes(u->dtype)));
+    w.bytes = w.product + SH_CUBLASLT_WORK_BYTES + 256;
+    return w;
+}
+
+int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call)
+{
+    return sh_cuda_lora_work(call).bytes;
+}
+
 /* [B,T,(H+2K)D] of either direction */
 static const struct sh_operand *qkv_of(const struct sh_op_call *call)
 {

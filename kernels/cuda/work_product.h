@@ -13,6 +13,13 @@ struct sh_cuda_head_work {
 };
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call);
 
+/* LORA, LORA_BWD: bytes from a place that begins at 256 bytes to what is not yet scaled (it begins there), du, and cuBLASLt's
+ * scratch. */
+struct sh_cuda_lora_work {
+    int64_t scaled, product, bytes;
+};
+struct sh_cuda_lora_work sh_cuda_lora_work(const struct sh_op_call *call);
+
 /* ATTENTION, ATTENTION_BWD by cuDNN. Its deterministic backward pass keeps a [T,T] matrix of each query head that it
  * works on, the other one dq in f32, so a call is cut: `batch` sequences times `kv_heads` key-value heads at a time, each
  * dividing the whole.

@@ -19,6 +19,7 @@ sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, stru
 
 int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_ref_lora_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call);
 
 /* Element i of an operand. */

@@ -38,3 +38,14 @@ void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float
     for (int64_t j = 0; j < n; j++)
         out[j] = (float)sh_philox_centred_sum(key, (uint64_t)(first + j)) * scale;
 }
+
+/* The first word of a block, centred; an odd number, so that none of them is 0. */
+void sh_rng_fill_uniform(uint64_t key, int64_t first, int64_t n, float bound, float *out)
+{
+    const float scale = bound * 0x1p-32f;
+    uint32_t bits[4];
+    for (int64_t j = 0; j < n; j++) {
+        sh_philox_block(key, 0, (uint64_t)(first + j), bits);
+        out[j] = (float)(2 * (int64_t)bits[0] + 1 - ((int64_t)1 << 32)) * scale;
+    }
+}

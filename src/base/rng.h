@@ -27,6 +27,9 @@ uint64_t sh_rng_key(uint64_t seed, const char *name);
  * within +-4.9 std, have 524281 levels, and an excess kurtosis of -0.15. */
 void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out);
 
+/* The same of numbers that are evenly distributed within +-bound: 2^32 levels, symmetric. */
+void sh_rng_fill_uniform(uint64_t key, int64_t first, int64_t n, float bound, float *out);
+
 /* The float that multiplies S (sh_philox_centred_sum() of philox.h). */
 float sh_rng_normal_scale(float std);
 

@@ -4,6 +4,7 @@
 #include "src/cmd/cmd.h"
 
 #include "src/base/mem.h"
+#include "src/base/nf4.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
 #include "src/pass/build.h"
@@ -59,7 +60,7 @@ static void print_request(const struct plan *l)
     const struct sh_model *m = &l->build.model;
     const struct sh_mesh_shape *mesh = &l->mesh;
     int inner = sh_group_size(mesh, mesh->inner);
-    struct sh_model_flops f = sh_model_flops(m, l->cfg.training.seq_len);
+    struct sh_model_flops f = sh_model_flops_adapted(m, &l->build.batch.adapters, l->cfg.training.seq_len);
     char count[SH_STR_SHORT], limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
     char strategy[SH_STRATEGY_TEXT];
 
@@ -98,25 +99,46 @@ static void print_request(const struct plan *l)
 /* Blocks of a transformer are alike, so 80 of them become one line. */
 static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 {
-    return a->elems == b->elems && a->n_params == b->n_params;
+    return a->elems == b->elems && a->n_params == b->n_params && a->trainable == b->trainable;
 }
 
-/* Neighbouring units of one shape are one line. */
+/* Where the units of the same kind continue: after those beside this one. */
+static int next_alike(const struct sh_program *p, int i)
+{
+    int next = i + 1 < p->n_units && (p->units[i + 1].beside == i || p->units[i].beside != SH_NONE) ? i + 2 : i + 1;
+
+    return next < p->n_units && same_shape(&p->units[i], &p->units[next]) ? next : SH_NONE;
+}
+
+static int64_t gathered_bytes(const struct plan *l, const struct sh_unit *u)
+{
+    int64_t elems = u->chunk * sh_group_size(&l->mesh, u->shard);
+
+    return u->packed ? sh_nf4_bytes(elems) : elems * sh_dtype_bytes(l->p->act);
+}
+
+/* Units of one shape that follow each other are one line. */
 static void print_units(const struct plan *l)
 {
     const struct sh_program *p = l->p;
+    bool *printed = sh_calloc((size_t)p->n_units + 1, sizeof *printed);
 
     printf("\n%-24s %10s %16s %16s %14s\n", "units", "tensors", "parameters", "chunk of a rank", "gathered");
-    for (int i = 0, n; i < p->n_units; i += n) {
+    for (int i = 0; i < p->n_units; i++) {
         const struct sh_unit *u = &p->units[i];
         char name[2 * SH_NAME_MAX + 8], bytes[SH_STR_SHORT];
+        int last = i;
 
-        for (n = 1; i + n < p->n_units && same_shape(u, &p->units[i + n]); n++)
-            ;
-        snprintf(name, sizeof name, n > 1 ? "%s .. %s" : "%s", u->name, p->units[i + n - 1].name);
-        printf("  %-22s %10d %16lld %16lld %14s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
-               sh_str_bytes(u->chunk * sh_group_size(&l->mesh, u->shard) * sh_dtype_bytes(p->act), bytes));
+        if (printed[i])
+            continue;
+        for (int k = i; k != SH_NONE; k = next_alike(p, k))
+            printed[last = k] = true;
+        snprintf(name, sizeof name, last > i ? "%s .. %s" : "%s", u->name, p->units[last].name);
+        printf("  %-22s %10d %16lld %16lld %14s%s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
+               sh_str_bytes(gathered_bytes(l, u), bytes),
+               u->trainable ? "" : u->packed ? "  frozen, nf4" : u->resident ? "  frozen, stays gathered" : "  frozen");
     }
+    free(printed);
 }
 
 /* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */

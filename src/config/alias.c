@@ -203,10 +203,28 @@ static sh_rc resolve_hf(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* PEFT's words. */
+static sh_rc resolve_lora(struct sh_config_state *state)
+{
+    bool rank, alpha;
+    SH_TRY(decides(state, "lora.r", "lora.rank", &rank));
+    SH_TRY(decides(state, "lora.lora_alpha", "lora.alpha", &alpha));
+    if (rank) {
+        state->cfg.lora.rank = state->alias.lora_rank;
+        take_place(state, "lora.r", "lora.rank");
+    }
+    if (alpha) {
+        state->cfg.lora.alpha = state->alias.lora_alpha;
+        take_place(state, "lora.lora_alpha", "lora.alpha");
+    }
+    return SH_OK;
+}
+
 /* The order matters: degrees and stages choose a strategy, which reshard then refines. */
 sh_rc sh_config_alias_resolve(struct sh_config_state *state)
 {
     SH_TRY(resolve_hf(state));
+    SH_TRY(resolve_lora(state));
     /* Stages and degrees before reshard, which looks at the strategy that they leave. */
     SH_TRY(resolve_zero_stage(state));
     SH_TRY(resolve_shard_degree(state));

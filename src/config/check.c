@@ -224,6 +224,11 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
+        {"lora.alpha", "lora.rank", c->lora.rank > 0},
+        {"lora.target_modules", "lora.rank", c->lora.rank > 0},
+        {"lora.use_rslora", "lora.rank", c->lora.rank > 0},
+        {"lora.quantize_base", "lora.rank", c->lora.rank > 0},
+        {"lora.adapter_path", "lora.rank", c->lora.rank > 0},
     };
     /* Only arguments are judged: their author has just written them. */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -268,13 +273,38 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* What the model's products can have. What is loaded is checked when it is. */
+static sh_rc check_lora(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct sh_family *f = sh_family_of(c->model.family);
+    char bad[SH_FAMILY_WORD];
+    unsigned targets;
+    if (!c->lora.rank)
+        return SH_OK;
+    if (!sh_family_targets(f, c->lora.target_modules, &targets, bad))
+        return sh_config_refuse(state, "lora.target_modules", "'%s' is no linear product of %s; give all-linear, or names "
+                                "such as %s", bad, f->name, f->o);
+    for (int i = 0; i < SH_LINEARS; i++) {
+        int64_t in, out;
+        sh_family_linear_dims(&c->model, i, &in, &out);
+        if (targets & 1u << i && c->lora.rank > (in < out ? in : out))
+            return sh_config_refuse(state, "lora.rank", "%d is above the rank of %s, which has %" PRId64 " inputs and %" PRId64
+                                    " outputs", c->lora.rank, sh_family_linear_name(f, i), in, out);
+    }
+    if (c->checkpoint.last_save_in_hf)
+        return sh_config_refuse(state, "checkpoint.last_save_in_hf", "writes a whole model, and lora.rank=%d trains adapters; "
+                                "leave it out and use `sherd ckpt export FILE --adapter DIR`, or --merge", c->lora.rank);
+    return SH_OK;
+}
+
 /* check_idle comes last: a key that is wrong in itself is the better message than one without effect. */
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,    check_family,      check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_device, check_idle,
+        check_checkpoint, check_device, check_lora, check_idle,
     };
     /* One message of each check: the second one of a subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

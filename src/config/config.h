@@ -26,6 +26,14 @@ struct sh_config {
         double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
     } job;
     struct sh_model model;
+    struct {                     /* adapters of low rank; the model itself is then frozen */
+        int rank;                /* 0: none */
+        double alpha;
+        char target_modules[256]; /* of sh_family_targets() */
+        bool use_rslora;         /* alpha / sqrt(rank) instead of alpha / rank */
+        int quantize_base;       /* enum sh_cfg_quantize: what the frozen model is kept in */
+        char adapter_path[SH_CONFIG_PATH_MAX]; /* folder of PEFT to begin with; "" */
+    } lora;
     struct {                     /* model.hf_...: where the section above is from */
         char assets_path[SH_CONFIG_PATH_MAX]; /* Hugging Face folder that has all of it, and the weights; "" */
         char ignore[512];        /* keys of its config.json that may be left out: "key, key" */

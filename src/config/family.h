@@ -4,7 +4,10 @@
 #ifndef SH_CONFIG_FAMILY_H
 #define SH_CONFIG_FAMILY_H
 
+#include "src/config/model.h"
+
 #include <stdbool.h>
+#include <stdint.h>
 
 struct sh_family {
     const char *name;         /* of model.family, and model_type in config.json */
@@ -24,6 +27,21 @@ struct sh_family {
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
 };
+
+/* The linear products of a block. Where q has k and v too, or up the gate, only that is one. */
+enum sh_family_linear {
+    SH_LINEAR_Q, SH_LINEAR_K, SH_LINEAR_V, SH_LINEAR_O, SH_LINEAR_GATE, SH_LINEAR_UP, SH_LINEAR_DOWN, SH_LINEARS
+};
+
+/* Its module below a block, as "self_attn.q_proj"; NULL: the family has it not. */
+const char *sh_family_linear_name(const struct sh_family *f, enum sh_family_linear which);
+void sh_family_linear_dims(const struct sh_model *m, enum sh_family_linear which, int64_t *in, int64_t *out);
+
+/* What lora.target_modules means, as bits 1 << enum sh_family_linear: "all-linear", or modules or the ends of their names
+ * ("q_proj", "self_attn.q_proj") with commas or blanks between.
+ *   bad  out  [SH_FAMILY_WORD] where it is false: the word that names nothing */
+enum { SH_FAMILY_WORD = 64 };
+bool sh_family_targets(const struct sh_family *f, const char *text, unsigned *targets, char bad[SH_FAMILY_WORD]);
 
 /* The row of a value of model.family. */
 const struct sh_family *sh_family_of(int word);

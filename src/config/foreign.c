@@ -41,6 +41,7 @@ static const struct {
     {"metrics.save_for_all_ranks", "leave it out: metrics.jsonl has the sums and extremes over all ranks"},
     {"metrics.disable_color_printing", "leave it out: nothing is printed in colour"},
     {"metrics.enable_color_printing", "leave it out: nothing is printed in colour"},
+    {"lora.lora_dropout", "leave it out: adapters have no dropout, as if it were 0"},
     {"model.flavor", "model.name is preset and size in one, such as llama3.1-8b"},
     {"model.tokenizer_path", TOKEN_FILES},
     {"model.converters", NO_FLOAT8},

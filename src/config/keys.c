@@ -33,6 +33,7 @@
 enum {
     OF_job = SH_OF_MACHINE,
     OF_model = SH_OF_MODEL,
+    OF_lora = SH_OF_MODEL,
     OF_training = SH_OF_RUN,
     OF_data = SH_OF_RUN,
     OF_parallelism = SH_OF_MACHINE,
@@ -61,6 +62,7 @@ static words family_words = {
 #undef FAMILY
     {NULL, 0}};
 static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
+static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {
     {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
@@ -205,6 +207,26 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Keys of that config.json, with commas between, that are left out. Any other key with a value that is not known "
              "here is refused, since it may change the mathematics."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
+
+    {KEY(lora, rank), .min = 0, .max = 65536, .def = "0",
+     .help = "Above 0: the model stays as it is, and adapters of this rank beside its linear products are trained "
+             "(doc/fine-tuning.md). It begins with model.hf_assets_path, or a checkpoint of all of it as "
+             "checkpoint.initial_load_path. 0: the model itself is trained."},
+    {KEY(lora, alpha), .min = 1e-6, .max = 1e6, .def = "8", .help = "What adapters add is multiplied by alpha / rank."},
+    {KEY(lora, target_modules), .def = "all-linear",
+     .help = "The products that are adapted: all-linear, which leaves out the output matrix, or modules by their names or "
+             "the ends of those, with commas between, such as q_proj,v_proj."},
+    {KEY(lora, use_rslora), BOOL, .def = "false", .help = "true: alpha / sqrt(rank) instead of alpha / rank."},
+    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
+     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
+             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
+             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
+    {KEY_OF(SH_OF_MACHINE, lora, adapter_path), .def = "",
+     .help = "Folder of adapters as PEFT saves them, with which a new run begins. Its rank, alpha and modules must be those of "
+             "this section. Empty: A starts evenly distributed within +-1 / sqrt(its columns), B at 0."},
+    {.name = "lora.r", ALIAS("lora.rank", lora_rank), .min = 0, .max = 65536, .derived = "not set", .help = "The same."},
+    {.name = "lora.lora_alpha", ALIAS("lora.alpha", lora_alpha), .min = 1e-6, .max = 1e6, .derived = "not set",
+     .help = "The same."},
 
     {KEY(training, dataset_path), .def = "",
      .help = "Token file, or a glob pattern that matches several. Required by train."},

@@ -36,12 +36,14 @@ struct sh_config_key {
 
 extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
-enum { SH_CONFIG_KEYS_MAX = 128, SH_CONFIG_NAME_MAX = 96 };
+enum { SH_CONFIG_KEYS_MAX = 192, SH_CONFIG_NAME_MAX = 96 };
 
 /* What the keys that are aliases were given as; resolved in alias.c. */
 struct sh_config_alias {
     int zero_stage, replicate_degree, shard_degree, selective_option, reshard;
     char hf[SH_CONFIG_PATH_MAX];
+    int lora_rank;
+    double lora_alpha;
 };
 enum { SH_ALIAS_SELECTIVE_OP }; /* or k */
 enum { SH_ALIAS_RESHARD_DEFAULT, SH_ALIAS_RESHARD_ALWAYS, SH_ALIAS_RESHARD_NEVER };

@@ -1,4 +1,5 @@
 #include "src/config/family.h"
+#include "src/model/adapt.h"
 #include "src/model/model.h"
 #include "src/model/rope.h"
 #include "src/program/emit.h"
@@ -13,12 +14,14 @@ struct decoder {
     struct sh_emit e;
     const struct sh_model *m;
     const struct sh_family *f;
+    const struct sh_adapters *adapters;
     struct sh_emit_heads heads;
     int wte, wpe, final_norm_w, final_norm_b, head, rope;
 };
 
 struct weights {
     int w, b;
+    struct sh_emit_lora lora;
 };
 
 struct block {
@@ -65,7 +68,7 @@ static struct weights declare_linear(struct decoder *d, const char *name, int64_
 /* n products of one input, written as one: their matrices are neighbours, and so are their biases behind them. */
 static struct weights declare_stack(struct decoder *d, int n, const char *const *name, const int64_t *out, bool bias)
 {
-    struct weights first = {SH_NONE, SH_NONE};
+    struct weights first = {.w = SH_NONE, .b = SH_NONE};
 
     for (int i = 0; i < n; i++) {
         int w = declare(d, name[i], "weight", 2, DIMS(out[i], d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
@@ -115,7 +118,7 @@ static struct block declare_block(struct decoder *d)
     const struct sh_model *m = d->m;
     float residual_std = (float)m->init_std / sqrtf(2.0f * (float)m->n_layers);
     char unit[SH_NAME_MAX];
-    struct block b;
+    struct block b = {0};
 
     snprintf(unit, sizeof unit, "layers.%d", d->e.block);
     sh_emit_unit(&d->e, unit);
@@ -127,6 +130,37 @@ static struct block declare_block(struct decoder *d)
     b.up = declare_up(d);
     b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias || m->mlp_bias, residual_std);
     return b;
+}
+
+/* Of a stack of n products, from `first` on. */
+static struct sh_emit_lora adapt(struct decoder *d, enum sh_family_linear first, int n)
+{
+    struct sh_adapt s = {.block = d->f->block};
+
+    for (int i = first; i < (int)first + n; i++) {
+        const char *name = sh_family_linear_name(d->f, i);
+
+        if (!name)
+            continue;
+        s.which[s.n] = i;
+        s.name[s.n] = name;
+        sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
+    }
+    return sh_adapt_stack(&d->e, d->adapters, &s);
+}
+
+static void adapt_block(struct decoder *d, struct block *b)
+{
+    char unit[SH_NAME_MAX];
+
+    if (!d->adapters->rank)
+        return;
+    snprintf(unit, sizeof unit, "layers.%d.lora", d->e.block);
+    sh_emit_unit_beside(&d->e, unit);
+    b->qkv.lora = adapt(d, SH_LINEAR_Q, 3);
+    b->proj.lora = adapt(d, SH_LINEAR_O, 1);
+    b->up.lora = adapt(d, SH_LINEAR_GATE, 2);
+    b->down.lora = adapt(d, SH_LINEAR_DOWN, 1);
 }
 
 /* The final norm is in the last unit that the forward gathers, which is the head's. */
@@ -171,7 +205,7 @@ static int norm(struct decoder *d, int x, struct weights n)
 
 static int linear(struct decoder *d, int x, struct weights l)
 {
-    return sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out);
+    return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);
 }
 
 /* With no_rope_layer_interval 4 blocks 3, 7, 11, ... have no positions. */
@@ -229,6 +263,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .block = SH_NONE},
                         .m = m,
                         .f = sh_family_of(m->family),
+                        .adapters = &b->adapters,
                         .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim,
                                   .any_order = b->any_order}};
     int x;
@@ -240,14 +275,17 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
         struct block block = declare_block(&d);
 
+        adapt_block(&d, &block);
         x = sh_emit_add(&d.e, x, attention(&d, x, &block));
         x = sh_emit_add(&d.e, x, feed_forward(&d, x, &block));
     }
     d.e.block = SH_NONE;
     declare_head(&d);
-    x = norm(&d, x, (struct weights){d.final_norm_w, d.final_norm_b});
+    x = norm(&d, x, (struct weights){.w = d.final_norm_w, .b = d.final_norm_b});
     if (b->out == SH_MODEL_LOGITS)
         sh_emit_logits(&d.e, x, d.head);
     else
         sh_emit_head_loss(&d.e, x, d.head, b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act));
+    if (b->adapters.rank)
+        sh_adapt_freeze(p);
 }

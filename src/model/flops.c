@@ -1,36 +1,50 @@
 #include "src/model/model.h"
 
 /* The caller destroys it. float32, for only shapes are counted. */
-static struct sh_program *emit(const struct sh_model *m, int seq)
+static struct sh_program *emit(const struct sh_model *m, const struct sh_adapters *a, int seq)
 {
     struct sh_program *p = sh_program_create(SH_F32);
 
-    sh_model_emit(m, &(struct sh_model_batch){.batch = 1, .seq = seq, .out = SH_MODEL_LOSS}, p);
+    sh_model_emit(m, &(struct sh_model_batch){.batch = 1, .seq = seq, .out = SH_MODEL_LOSS, .adapters = *a}, p);
     return p;
 }
 
-/* The backward has two products for each of the forward. */
+static const struct sh_adapters none;
+
+static double elems(const struct sh_program *p, int tensor)
+{
+    return (double)sh_tensor_elems(&p->tensors[tensor]);
+}
+
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 {
-    struct sh_program *p = emit(m, seq);
-    double weights = 0, square = 0;
+    return sh_model_flops_adapted(m, &none, seq);
+}
+
+/* The backward has two products for each of the forward, but one for that with a frozen matrix. */
+struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq)
+{
+    struct sh_program *p = emit(m, a, seq);
+    double matmul = 0, square = 0;
 
     for (int i = 0; i < p->n_ops; i++) {
         const struct sh_op *op = &p->ops[i];
 
         if (op->kind == SH_OP_LINEAR || op->kind == SH_OP_HEAD_LOSS)
-            weights += (double)sh_tensor_elems(&p->tensors[op->in[1]]);
+            matmul += (a->rank ? 4 : 6) * elems(p, op->in[1]);
+        if (op->kind == SH_OP_LORA)
+            matmul += 6 * (elems(p, op->in[2]) + elems(p, op->in[3]));
         if (op->kind == SH_OP_ATTENTION) /* scores and their sums of values: [T,T] products of H*D elements a row */
             square += 12.0 * (double)p->tensors[op->out[0]].dim[2] * (double)seq;
     }
     sh_program_destroy(p);
-    return (struct sh_model_flops){.matmul = 6.0 * weights, .attention_causal = square / 2, .attention_full = square};
+    return (struct sh_model_flops){.matmul = matmul, .attention_causal = square / 2, .attention_full = square};
 }
 
 /* Padding of units is not counted: this is the number that a user knows a model by. */
 int64_t sh_model_params(const struct sh_model *m)
 {
-    struct sh_program *p = emit(m, 1);
+    struct sh_program *p = emit(m, &none, 1);
     int64_t n = 0;
 
     for (int i = 0; i < p->n_units; i++)

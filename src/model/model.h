@@ -8,6 +8,13 @@
 #include "src/config/model.h"
 #include "src/program/program.h"
 
+/* Adapters of low rank, by what sh_family_targets() says; rank 0: none. All other parameters are frozen then. */
+struct sh_adapters {
+    int rank;
+    float scale;
+    unsigned targets;
+};
+
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS };
 
 struct sh_model_batch {
@@ -15,6 +22,7 @@ struct sh_model_batch {
     bool docs;                /* attention stays inside documents */
     bool any_order;           /* its backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, or the logits of one position */
+    struct sh_adapters adapters;
     int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 
@@ -27,13 +35,18 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
 
 /* Floating-point operations of forward and backward for one token, without recomputation: those of the products of the
  * program that the model emits.
- * matmul: 6 per weight of a matrix product, embedding look-ups not counted, the output matrix counted.
+ * matmul: 6 per weight of a matrix product, embedding look-ups not counted, the output matrix counted; of frozen ones 4.
  * attention: causal = 6 H D T for each attention (half of the square), full = 12 H D T. */
 struct sh_model_flops {
     double matmul, attention_causal, attention_full;
 };
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq);
+struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq);
 
 int64_t sh_model_params(const struct sh_model *m);
+
+/* Names of adapters are those of PEFT without its first two words: "model.layers.0.self_attn.q_proj.lora_A.weight" [R,I],
+ * "...lora_B.weight" [O,R], whatever the order in which the family stores its matrices. Units: "layers.N.lora", beside
+ * "layers.N". */
 
 #endif

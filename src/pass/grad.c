@@ -204,6 +204,29 @@ static void linear_rule(struct grad *g)
     give(g, g->fwd.in[0], x.out[0]);
 }
 
+/* y goes on as it is. The gradient of x comes before that of the product beside it, which adds it to its own. */
+static void lora_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_LORA_BWD);
+    int x = g->fwd.in[1];
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = x;
+    op.in[2] = g->fwd.out[1];
+    op.in[3] = g->fwd.in[2];
+    op.in[4] = g->fwd.in[3];
+    give(g, g->fwd.in[0], op.in[0]);
+    if (wanted(g, x)) {
+        op.in[5] = take(g, x);
+        op.out[0] = fresh(g, x);
+    }
+    to_param(g, &op, 1, g->fwd.in[2]);
+    to_param(g, &op, 2, g->fwd.in[3]);
+    sh_program_add_op(g->p, &op);
+    if (op.out[0] != SH_NONE)
+        give(g, x, op.out[0]);
+}
+
 /* The rotation's inverse is its transpose: the same kernel with the other sign. */
 static void rope_rule(struct grad *g)
 {
@@ -277,6 +300,7 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_EMBED] = embed_rule,
     [SH_OP_NORM] = norm_rule,
     [SH_OP_LINEAR] = linear_rule,
+    [SH_OP_LORA] = lora_rule,
     [SH_OP_ROPE] = rope_rule,
     [SH_OP_ATTENTION] = attention_rule,
     [SH_OP_ADD] = add_rule,

@@ -1,5 +1,8 @@
 #include "src/plan/request.h"
 
+#include "src/config/family.h"
+
+#include <math.h>
 #include <stdio.h>
 
 /* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes. `whole`: all of it everywhere, on each rank
@@ -263,6 +266,18 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
+/* check.c has seen that the modules are there. */
+static struct sh_adapters adapters(const struct sh_config *cfg)
+{
+    struct sh_adapters a = {.rank = cfg->lora.rank};
+    char bad[SH_FAMILY_WORD];
+
+    if (!a.rank || !sh_family_targets(sh_family_of(cfg->model.family), cfg->lora.target_modules, &a.targets, bad))
+        return (struct sh_adapters){0};
+    a.scale = (float)(cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(a.rank) : (double)a.rank));
+    return a;
+}
+
 /* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
  * limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -282,6 +297,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .seq = cfg->training.seq_len,
                   .docs = cfg->data.document_mask && !generate,
                   .any_order = gpu && !cfg->training.deterministic,
+                  .adapters = adapters(cfg),
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),
@@ -300,6 +316,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
+        .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),

@@ -47,6 +47,13 @@ void sh_emit_unit(struct sh_emit *e, const char *name)
     sh_program_add_unit(e->p, name);
 }
 
+void sh_emit_unit_beside(struct sh_emit *e, const char *name)
+{
+    int unit = sh_program_add_unit(e->p, name);
+
+    e->p->units[unit].beside = unit - 1;
+}
+
 /* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie one
  * after another in one flat buffer, which is gathered and reduced as a whole. Weight decay is for matrices; biases and
  * norm weights (one dimension) go without unless optimizer.decay_all says otherwise. */
@@ -259,6 +266,29 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
+}
+
+/* u [N,parts R] is kept for the backward, as lse is: a thin matrix. */
+int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
+{
+    struct sh_op op = make_op(e, SH_OP_LORA);
+
+    if (!l->parts)
+        return y;
+    op.attr.lora.parts = l->parts;
+    op.attr.lora.scale = l->scale;
+    for (int p = 0; p < l->parts; p++) {
+        op.attr.lora.first[p] = l->first[p];
+        op.attr.lora.width[p] = l->width[p];
+    }
+    op.in[0] = y;
+    op.in[1] = x;
+    op.in[2] = l->a;
+    op.in[3] = l->b;
+    op.out[0] = activation(e, 2, tensor(e, y)->dim, "adapted");
+    op.out[1] = activation(e, 2, DIMS(tensor(e, x)->dim[0], tensor(e, l->a)->dim[0]), "low rank");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
 }
 
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of

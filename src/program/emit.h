@@ -17,6 +17,9 @@ struct sh_emit {
 /* Parameters declared from here on belong to a new unit of this name. */
 void sh_emit_unit(struct sh_emit *e, const char *name);
 
+/* The same; used between uses of the unit that was declared before it. */
+void sh_emit_unit_beside(struct sh_emit *e, const char *name);
+
 /* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
 int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std);
 
@@ -47,6 +50,14 @@ struct sh_emit_rope {
 int sh_emit_rope_table(struct sh_emit *e, int head_dim, const struct sh_emit_rope *rope); /* -> [T,D] f32, once */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);         /* [N,(H+2K)D] -> [N,H*D] */
+
+/* Adapters of some of the stretches of columns of a linear product; parts 0: none. */
+struct sh_emit_lora {
+    int parts, a, b;                                        /* stacks [parts R,I] and [sum of widths,R] */
+    int first[SH_LORA_PARTS], width[SH_LORA_PARTS];         /* columns */
+    float scale;
+};
+int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; y where there are none */
 
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* [N,C], [V,C]: sets p->loss */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                        /* sets p->logits [B,V] f32 */

@@ -102,8 +102,8 @@ struct sh_op {
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
 };
 
-/* Initial value of a parameter. Normal values come from (seed, name, element index): the same on every mesh. */
-enum sh_init { SH_INIT_ZERO, SH_INIT_ONE, SH_INIT_NORMAL };
+/* Initial value of a parameter. Random values come from (seed, name, element index): the same on every mesh. */
+enum sh_init { SH_INIT_ZERO, SH_INIT_ONE, SH_INIT_NORMAL, SH_INIT_UNIFORM };
 
 struct sh_param {
     char name[SH_NAME_MAX];  /* Hugging Face name: "model.layers.0.self_attn.q_proj.weight" */
@@ -111,7 +111,7 @@ struct sh_param {
     int64_t dim[SH_MAX_DIMS];
     int64_t elems;
     enum sh_init init;
-    float init_std;
+    float init_std;          /* of UNIFORM the bound */
     bool decay;              /* weight decay applies */
     bool trainable;          /* as all of its unit; else it has neither gradient nor state, and is not saved */
     int unit;

@@ -157,10 +157,24 @@ static const char *describe_ranks(const struct sh_run *r, char text[64])
     return text;
 }
 
+/* ", of adapters 1.09 M", where others than the model's are trained. */
+static const char *describe_adapters(const struct sh_run *r, char text[64])
+{
+    char count[SH_STR_SHORT];
+    int64_t n = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < r->p->n_units; i++)
+        n += r->p->units[i].beside == SH_NONE ? 0 : r->p->units[i].elems;
+    if (n)
+        snprintf(text, 64, ", of adapters %s", sh_str_count(n, count));
+    return text;
+}
+
 /* The line that a user compares with the plan. Types are named twice only if computation and reduction differ. */
 static void announce(const struct sh_run *r)
 {
-    char ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
+    char adapters[64], ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 16] = "";
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
@@ -168,8 +182,8 @@ static void announce(const struct sh_run *r)
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
         snprintf(recompute, sizeof recompute, ", recompute %s",
                  sh_recompute_text(&r->build.recompute, r->build.model.n_layers, words));
-    sh_log_info("%s parameters, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
-                sh_str_count(sh_model_params(&r->build.model), params),
+    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
+                sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
                 describe_device(r, device),
                 r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",

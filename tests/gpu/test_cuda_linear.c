@@ -3,6 +3,7 @@
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
+#include "tests/op/calls.h"
 
 #include <malloc.h>
 #include <setjmp.h>
@@ -15,7 +16,8 @@
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
-    return sh_cuda_linear_work_bytes(call);
+    return call->kind == SH_OP_LORA || call->kind == SH_OP_LORA_BWD ? sh_cuda_lora_work_bytes(call)
+                                                                    : sh_cuda_linear_work_bytes(call);
 }
 
 static const struct sh_kernel_table table = {
@@ -24,6 +26,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_LINEAR] = sh_cuda_linear,
         [SH_OP_LINEAR_BWD_X] = sh_cuda_linear_bwd_x,
         [SH_OP_LINEAR_BWD_W] = sh_cuda_linear_bwd_w,
+        [SH_OP_LORA] = sh_cuda_lora,
+        [SH_OP_LORA_BWD] = sh_cuda_lora_bwd,
     },
     .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
@@ -161,6 +165,41 @@ static void test_shifted_bias(void **state)
     device_free(dy);
 }
 
+/* On the device and by the reference; output 0 in the storage of input alias_in (-1: in its own). */
+static void check_lora(struct optest *t, int alias_in)
+{
+    struct optest ref;
+    optest_copy(&ref, t);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    if (alias_in >= 0)
+        optest_alias(t, alias_in, 0);
+    optest_device_run(t, &table);
+    for (int o = 0; o < 3; o++)
+        if (ref.call.out[o].data)
+            optest_within(&ref, t, o, lora_bound(t, o), lora_relative(t));
+    optest_end(t);
+    optest_end(&ref);
+}
+
+static void test_lora(void **state)
+{
+    (void)state;
+    optest_seed(46);
+    for (int i = 0; i < LORA_SHAPES * 2; i++) {
+        enum sh_dtype act = i % 2 ? SH_BF16 : SH_F32;
+        struct optest t;
+        for (int alias = -1; alias < 1; alias++) {
+            lora_forward(&t, act, &lora_shapes[i / 2]);
+            check_lora(&t, alias);
+        }
+        for (int v = 0; v < 4; v++) {
+            bool dx = v != 3, dres = v & 1;
+            lora_backward(&t, act, &lora_shapes[i / 2], dx, dx && dres, v & 2);
+            check_lora(&t, dx && dres ? 5 : -1);
+        }
+    }
+}
+
 /* Twice through more shapes than have room: the second time round, the first are chosen again. */
 static void test_many_shapes(void **state)
 {
@@ -206,6 +245,7 @@ static void test_too_little_work(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lora),
         cmocka_unit_test(test_f32),         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_in_place),    cmocka_unit_test(test_many_shapes),
         cmocka_unit_test(test_too_little_work), cmocka_unit_test(test_shifted_bias),

@@ -107,3 +107,79 @@ void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64
     optest_in(t, 1, act, DIMS(s.vocab, s.dim));
     optest_out(t, 0, SH_F32, DIMS(s.batch, s.vocab));
 }
+
+/* All of a stack; some of it; none of it to spare; numbers of rows and ranks that divide nothing. */
+const struct lora_shape lora_shapes[LORA_SHAPES] = {
+    {1, 1, 1, 1, 1, {0}, {1}},
+    {5, 12, 7, 2, 3, {0, 6, 9}, {6, 3, 3}},
+    {33, 40, 16, 4, 2, {0, 30}, {20, 10}},
+    {130, 48, 65, 3, 1, {16}, {32}},
+    {64, 256, 128, 16, 3, {0, 128, 192}, {128, 64, 64}},
+    {96, 100, 50, 5, 2, {0, 50}, {50, 50}},
+    {300, 70, 33, 8, 1, {0}, {70}},
+};
+
+static int64_t rows_of_b(const struct lora_shape *s)
+{
+    int64_t rows = 0;
+    for (int p = 0; p < s->parts; p++)
+        rows += s->width[p];
+    return rows;
+}
+
+static void set_parts(struct optest *t, const struct lora_shape *s)
+{
+    t->attr.lora.parts = s->parts;
+    t->attr.lora.scale = 1.375f;
+    for (int p = 0; p < s->parts; p++) {
+        t->attr.lora.first[p] = s->first[p];
+        t->attr.lora.width[p] = s->width[p];
+    }
+}
+
+void lora_forward(struct optest *t, enum sh_dtype act, const struct lora_shape *s)
+{
+    optest_begin(t, SH_OP_LORA);
+    set_parts(t, s);
+    optest_in(t, 0, act, DIMS(s->rows, s->columns));
+    optest_in(t, 1, act, DIMS(s->rows, s->in));
+    optest_in(t, 2, act, DIMS(s->parts * s->rank, s->in));
+    optest_in(t, 3, act, DIMS(rows_of_b(s), s->rank));
+    optest_scale(&t->call.in[2], 1 / sqrt((double)s->in));
+    optest_scale(&t->call.in[3], 1 / sqrt((double)s->rank));
+    optest_out(t, 0, act, DIMS(s->rows, s->columns));
+    optest_out(t, 1, act, DIMS(s->rows, s->parts * s->rank));
+}
+
+void lora_backward(struct optest *t, enum sh_dtype act, const struct lora_shape *s, bool dx, bool dres, bool add)
+{
+    optest_begin(t, SH_OP_LORA_BWD);
+    set_parts(t, s);
+    optest_in(t, 0, act, DIMS(s->rows, s->columns));
+    optest_in(t, 1, act, DIMS(s->rows, s->in));
+    optest_in(t, 2, act, DIMS(s->rows, s->parts * s->rank));
+    optest_in(t, 3, act, DIMS(s->parts * s->rank, s->in));
+    optest_in(t, 4, act, DIMS(rows_of_b(s), s->rank));
+    optest_scale(&t->call.in[4], 1 / sqrt((double)s->columns));
+    optest_scale(&t->call.in[3], 1 / sqrt((double)(s->parts * s->rank)));
+    if (dres)
+        optest_in(t, 5, act, DIMS(s->rows, s->in));
+    if (dx)
+        optest_out(t, 0, act, DIMS(s->rows, s->in));
+    optest_out(t, 1, SH_F32, DIMS(s->parts * s->rank, s->in));
+    optest_out(t, 2, SH_F32, DIMS(rows_of_b(s), s->rank));
+    for (int o = 1; o < 3 && add; o++)
+        optest_add_to(t, o);
+}
+
+double lora_bound(const struct optest *t, int o)
+{
+    bool sums = t->call.kind == SH_OP_LORA_BWD && o > 0;
+    double terms = sums ? (double)t->call.in[0].dim[0] : 1, eps = t->call.in[0].dtype == SH_BF16 ? 0x1p-8 : 0x1p-20;
+    return (t->call.kind == SH_OP_LORA_BWD && o == 2 ? 0x1p-20 : eps) * 16 * sqrt(terms);
+}
+
+double lora_relative(const struct optest *t)
+{
+    return t->call.in[0].dtype == SH_BF16 ? 0x1p-6 : 0x1p-18;
+}

@@ -31,4 +31,21 @@ void head_nothing_counts(struct optest *t);
 
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position);
 
+/* A stack of `columns` columns of which some stretches are adapted. */
+struct lora_shape {
+    int64_t rows, columns, in, rank;
+    int parts, first[SH_LORA_PARTS], width[SH_LORA_PARTS];
+};
+enum { LORA_SHAPES = 7 };
+extern const struct lora_shape lora_shapes[LORA_SHAPES];
+
+/* LORA, and LORA_BWD: with dx or without, as below the first trained parameter; with dres; going on from earlier sums. */
+void lora_forward(struct optest *t, enum sh_dtype act, const struct lora_shape *s);
+void lora_backward(struct optest *t, enum sh_dtype act, const struct lora_shape *s, bool dx, bool dres, bool add);
+
+/* |a - b| <= bound + 2^-6 |a| in bf16, 2^-18 |a| in f32, for output o of either: operands are of size 1, and what is summed
+ * has been rounded once in one of them, to the compute type. */
+double lora_bound(const struct optest *t, int o);
+double lora_relative(const struct optest *t);
+
 #endif

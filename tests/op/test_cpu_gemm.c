@@ -2,6 +2,7 @@
  * against the reference. Bits must not depend on threads or addresses. */
 #include "kernels/cpu/gemm_engine.h"
 #include "tests/op/agree.h"
+#include "tests/op/calls.h"
 
 #include <math.h>
 #include <omp.h>
@@ -239,6 +240,38 @@ static void test_linear_bf16(void **state)
     check_layers(SH_BF16);
 }
 
+static void check_lora(struct optest *t, int n, int alias_in)
+{
+    struct agree_bound bound[3];
+    for (int o = 0; o < n; o++)
+        bound[o] = (struct agree_bound){.atol = lora_bound(t, o), .rtol = lora_relative(t)};
+    agree(t, n, bound, alias_in, 0);
+    optest_end(t);
+}
+
+/* z in the storage of y has the bits that it has elsewhere; dx in that of dres starts an f32 sum with it. */
+static void check_loras(enum sh_dtype act, const struct lora_shape *s)
+{
+    struct optest t;
+    lora_forward(&t, act, s);
+    check_lora(&t, 2, 0);
+    for (int v = 0; v < 4; v++) {
+        bool dx = v != 3, dres = v & 1;
+        lora_backward(&t, act, s, dx, dx && dres, v & 2);
+        check_lora(&t, 3, dx && dres && act == SH_BF16 ? 5 : -1);
+    }
+}
+
+static void test_lora(void **state)
+{
+    (void)state;
+    optest_seed(5);
+    for (int i = 0; i < LORA_SHAPES; i++) {
+        check_loras(SH_F32, &lora_shapes[i]);
+        check_loras(SH_BF16, &lora_shapes[i]);
+    }
+}
+
 /* A residual in the storage of its gradient, f32, against the reference. */
 static void test_residual_in_place(void **state)
 {
@@ -264,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engines),    cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
         cmocka_unit_test(test_linear_bf16), cmocka_unit_test(test_residual_in_place),
+        cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);
 }

@@ -177,6 +177,40 @@ static void embed(void **state)
     pair_end(&f, &b);
 }
 
+/* Three stretches of a stack, one of which ends it; u is made by the forward. */
+static void lora(void **state)
+{
+    enum { N = 3, M = 9, I = 4, R = 2, PARTS = 2, O = 5 };
+    struct optest f, b;
+
+    (void)state;
+    optest_seed(9);
+    pair_begin(&f, SH_OP_LORA, &b, SH_OP_LORA_BWD);
+    f.attr.lora = b.attr.lora = (typeof(f.attr.lora)){.parts = PARTS, .first = {1, 6}, .width = {2, 3}, .scale = 1.5f};
+    optest_in(&f, 0, SH_F64, DIMS(N, M));
+    optest_in(&f, 1, SH_F64, DIMS(N, I));
+    optest_in(&f, 2, SH_F64, DIMS(PARTS * R, I));
+    optest_in(&f, 3, SH_F64, DIMS(O, R));
+    optest_out(&f, 0, SH_F64, DIMS(N, M));
+    optest_out(&f, 1, SH_F64, DIMS(N, PARTS * R));
+    optest_run(&f, &sh_kernels_ref, 1);
+
+    optest_in(&b, 0, SH_F64, DIMS(N, M));
+    give(&b, 1, &f.call.in[1]);
+    give(&b, 2, &f.call.out[1]);
+    give(&b, 3, &f.call.in[2]);
+    give(&b, 4, &f.call.in[3]);
+    optest_out(&b, 0, SH_F64, DIMS(N, I));
+    optest_out(&b, 1, SH_F64, DIMS(PARTS * R, I));
+    optest_out(&b, 2, SH_F64, DIMS(O, R));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    for (int i = 0; i < 3; i++)
+        check_gradient(&f, g, 1 + i, &b.call.out[i]);
+    pair_end(&f, &b);
+}
+
 static void embed_refuses(void **state)
 {
     (void)state;
@@ -405,7 +439,7 @@ int main(void)
         cmocka_unit_test(norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
         cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
         cmocka_unit_test(rope_table), cmocka_unit_test(rope_table_with_a_ramp),    cmocka_unit_test(attention),
-        cmocka_unit_test(grouped_queries), cmocka_unit_test(head),
+        cmocka_unit_test(grouped_queries), cmocka_unit_test(head), cmocka_unit_test(lora),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

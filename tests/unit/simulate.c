@@ -107,6 +107,12 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
         assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems,
                                                  mine.end - mine.begin, param->init_std, to, NULL),
                          SH_OK);
+    for (int64_t i = 0; param->init == SH_INIT_UNIFORM && i < mine.end - mine.begin; i++) {
+        float x;
+
+        sh_rng_fill_uniform(sh_rng_key(seed, param->name), mine.begin - param->unit_elems + i, 1, param->init_std, &x);
+        sh_floats_put(sh_floats_at(to, i), 1, &x);
+    }
     for (int64_t i = 0; param->init == SH_INIT_ONE && i < mine.end - mine.begin; i++)
         sh_floats_put(sh_floats_at(to, i), 1, &(float){1});
 }

@@ -160,12 +160,38 @@ static void backward_ends_where_nothing_is_trained(void **state)
     sh_program_destroy(p);
 }
 
+/* A block and its adapters are each gathered once a pass, however their uses alternate. */
+static void adapters_lie_beside_their_block(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], BATCH);
+    struct sh_program *p;
+
+    (void)state;
+    b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
+    p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+    assert_int_equal(p->n_units, 1 + 2 * 3 + 1);
+    for (int i = 0; i < p->n_units; i++) {
+        bool of_adapters = strstr(p->units[i].name, ".lora") != NULL;
+
+        assert_int_equal(p->units[i].trainable, of_adapters);
+        assert_int_equal(p->units[i].beside, of_adapters ? i - 1 : SH_NONE);
+        assert_int_equal(count(p, SH_OP_REDUCE_SCATTER, i), of_adapters);
+        if (p->units[i].name[0] == 'l')
+            assert_int_equal(count(p, SH_OP_ALL_GATHER, i), 2);
+    }
+    assert_int_equal(count(p, SH_OP_LORA, SH_NONE), 3 * 4);
+    assert_int_equal(count(p, SH_OP_LORA_BWD, SH_NONE), 3 * 4);
+    assert_int_equal(count(p, SH_OP_LINEAR_BWD_W, SH_NONE), 0);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_same),
         cmocka_unit_test(nothing_for_training),
         cmocka_unit_test(backward_ends_where_nothing_is_trained),
+        cmocka_unit_test(adapters_lie_beside_their_block),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

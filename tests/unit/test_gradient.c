@@ -1,6 +1,7 @@
 /* The gradient of each parameter is the slope of the loss: along its direction the loss rises by its length. So the
  * passes make the backward of the forward, whatever is recomputed. One rank, reference kernels. */
 #include "src/base/rng.h"
+#include "src/config/family.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -74,30 +75,72 @@ static void check_param(struct sim *s, const struct sh_param *param)
     free(grad);
 }
 
+/* Away from where they start: with B = 0 there is no gradient of A. */
+static void fill_adapters(struct sim *s)
+{
+    const struct sh_program *p = s->ranks[0].p;
+
+    for (int i = 0; i < p->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+        float *values = (float *)sim_data(s, 0, p->units[param->unit].compute) + param->unit_elems;
+
+        if (strstr(param->name, ".lora_"))
+            sh_rng_fill_normal(sh_rng_key(SEED, param->name), 0, param->elems, 0.5f, values);
+    }
+}
+
+static void check_build(const struct sh_build *b)
+{
+    struct sim *s = sim_create(b, 1, 1, 1, SEED);
+    int n = 0;
+
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1};
+    feed(s);
+    fill_adapters(s);
+    for (int i = 0; i < s->ranks[0].p->n_params; i++)
+        if (s->ranks[0].p->params[i].trainable) {
+            check_param(s, &s->ranks[0].p->params[i]);
+            n++;
+        }
+    assert_true(n > 0);
+    sim_destroy(s);
+}
+
 static void check_model(void **state)
 {
     const struct tiny_model *m = *state;
 
     for (int r = 0; r < TINY_RECOMPUTES; r++) {
         struct sh_build b = tiny_build(m, BATCH);
-        struct sim *s;
 
         b.recompute = tiny_recomputes[r];
-        s = sim_create(&b, 1, 1, 1, SEED);
-        s->scalars = (struct sh_op_scalars){.loss_scale = 1};
-        feed(s);
-        for (int i = 0; i < s->ranks[0].p->n_params; i++)
-            check_param(s, &s->ranks[0].p->params[i]);
-        sim_destroy(s);
+        check_build(&b);
+    }
+}
+
+/* All products, those of queries and values only, the last of a block, in both orders of storage. */
+static void adapters(void **state)
+{
+    static const unsigned targets[] = {(1u << SH_LINEARS) - 1, 1u << SH_LINEAR_Q | 1u << SH_LINEAR_V,
+                                       1u << SH_LINEAR_DOWN | 1u << SH_LINEAR_GATE | 1u << SH_LINEAR_Q};
+
+    (void)state;
+    for (int i = 0; i < TINY_MODELS * TINY_RECOMPUTES; i++) {
+        struct sh_build b = tiny_build(&tiny_models[i % TINY_MODELS], BATCH);
+
+        b.recompute = tiny_recomputes[i / TINY_MODELS];
+        b.batch.adapters = (struct sh_adapters){.rank = 1 + i % 3, .scale = 1.5f, .targets = targets[i % 3]};
+        check_build(&b);
     }
 }
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS];
+    struct CMUnitTest tests[TINY_MODELS + 1];
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
                                        .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+    tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(adapters);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

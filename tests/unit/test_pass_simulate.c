@@ -195,14 +195,16 @@ static struct outcome run_variant(struct sh_build b, const struct variant *v, in
     return run(&b, shard, replicate, v->inner ? inner_size(shard) : 1);
 }
 
-/* What build_of() freezes. */
+/* What build_of() freezes, and what it trains instead of the model. */
 static const char *const *frozen;
+static struct sh_adapters adapters;
 
 static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
 {
     struct sh_build b = tiny_build(m, GLOBAL / (world * micros));
 
     b.frozen = frozen;
+    b.batch.adapters = adapters;
     b.options.micro_steps = micros;
     b.options.strategy.sync_last_only = sync_last;
     b.evaluate = true;
@@ -251,9 +253,20 @@ static void with_frozen_units(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         frozen = lists[i];
-        check_model((void *[]){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
+        check_model(&(void *){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
         frozen = NULL;
     }
+}
+
+/* Adapters of all products, and of some, on each mesh. */
+static void with_adapters(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        adapters = (struct sh_adapters){.rank = 2 + i, .scale = 1.5f, .targets = i ? ~0u : 0x15};
+        check_model(&(void *){(void *)(uintptr_t)&tiny_models[i ? 4 : 1]});
+    }
+    adapters = (struct sh_adapters){0};
 }
 
 /* Compute in bf16 rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
@@ -362,6 +375,10 @@ static void reproducible(void **state)
     check_reproducible(&tiny_models[1], SH_F32);
     check_reproducible(&tiny_models[5], SH_BF16);
     frozen = NULL;
+    adapters = (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u};
+    check_reproducible(&tiny_models[2], SH_F32);
+    check_reproducible(&tiny_models[3], SH_BF16);
+    adapters = (struct sh_adapters){0};
 }
 
 /* The tree changes the order of sums, and nothing else. */
@@ -452,7 +469,7 @@ static void fused_kinds_change_no_bit(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 7] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 8] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
@@ -464,5 +481,6 @@ int main(void)
     tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(bf16_is_sent);
     tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(fused_kinds_change_no_bit);
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
+    tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

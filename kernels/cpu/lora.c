@@ -1,0 +1,173 @@
+/* Adapters of low rank: thin matrix products beside those of the matrices that they adapt; kernels/ref/lora.c has the
+ * formulas. What is scaled is made in f32 and rounded once. The parts' columns of y lie in rows of the whole stack, so a part
+ * is one product with the stack's leading dimension. Floor: x and dy are read once a part, 2 R operations an element. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/stage.h"
+
+#include <omp.h>
+#include <string.h>
+
+/* A call's sizes, and its scratch: f32 before it is scaled, du in the compute type, the products' own. */
+struct lora {
+    const struct sh_op_call *call;
+    enum sh_dtype act;
+    int64_t N, M, I, R, K; /* K: R a part */
+    int64_t sums, scaled, products, bytes; /* places and length in bytes */
+};
+
+static struct lora lora_of(const struct sh_op_call *call, int threads)
+{
+    const struct sh_operand *y = &call->in[0], *x = &call->in[1];
+    const struct sh_operand *b = &call->in[call->kind == SH_OP_LORA ? 3 : 4];
+    struct lora l = {.call = call, .act = y->dtype, .N = y->dim[0], .M = y->dim[1], .I = x->dim[1], .R = b->dim[1]};
+
+    l.K = l.R * call->attr->lora.parts;
+    l.scaled = sh_cpu_round64(l.N * l.K * (int64_t)sizeof(float));
+    l.products = l.scaled + (call->kind == SH_OP_LORA ? 0 : sh_cpu_round64(l.N * l.K * sh_dtype_bytes(l.act)));
+    int64_t act = sh_gemm_work_bytes(l.act, l.act, threads), f32 = sh_gemm_work_bytes(l.act, SH_F32, threads);
+    l.bytes = l.products + (act > f32 ? act : f32);
+    return l;
+}
+
+int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return lora_of(call, threads).bytes;
+}
+
+static void *at(const struct sh_operand *t, int64_t i)
+{
+    return sh_cpu_at(t->data, t->dtype, i);
+}
+
+static sh_rc product(const struct lora *l, const struct sh_gemm *g)
+{
+    return sh_gemm_run(g, (char *)l->call->work + l->products, l->bytes - l->products);
+}
+
+/* to [N,K] act = scale * sums, by all threads; f32 in place where `to` is f32. */
+static void scale_into(const struct lora *l, const struct sh_operand *to)
+{
+    const float *sums = (const float *)(const void *)((const char *)l->call->work + l->sums);
+    float scale = l->call->attr->lora.scale;
+    int64_t n = l->N * l->K;
+
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < sh_cpu_pieces(n); p++) {
+        float room[SH_CPU_PIECE];
+        int64_t first = p * SH_CPU_PIECE, here = sh_cpu_piece_elems(n, p);
+        float *out = sh_cpu_stage_out(to, first, here, room);
+
+        for (int64_t i = 0; i < here; i++)
+            out[i] = scale * sums[first + i];
+        sh_cpu_stage_put(to, first, here, out);
+    }
+}
+
+/* Where z has storage of its own, all columns of y, of which the parts' are then added to. */
+static void copy_rows(const struct lora *l)
+{
+    const struct sh_operand *y = &l->call->in[0], *z = &l->call->out[0];
+    int64_t bytes = l->M * sh_dtype_bytes(l->act);
+
+    if (z->data == y->data)
+        return;
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < l->N; n++)
+        memcpy((char *)z->data + n * bytes, (const char *)y->data + n * bytes, (size_t)bytes);
+}
+
+sh_rc sh_cpu_lora(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0], *u = &call->out[1];
+    struct lora l = lora_of(call, omp_get_max_threads());
+    struct sh_gemm down = {
+        .m = l.N, .n = l.K, .k = l.I,
+        .in_dtype = l.act, .out_dtype = SH_F32,
+        .a = x->data, .lda = l.I,
+        .b = a->data, .ldb = l.I, .trans_b = true,
+        .c = (char *)call->work + l.sums, .ldc = l.K,
+    };
+
+    SH_REQUIRE(call->work_bytes >= l.bytes);
+    SH_TRY(product(&l, &down));
+    scale_into(&l, u);
+    copy_rows(&l);
+    for (int64_t p = 0, row = 0; p < call->attr->lora.parts; row += call->attr->lora.width[p++]) {
+        void *columns = at(z, call->attr->lora.first[p]);
+        struct sh_gemm up = {
+            .m = l.N, .n = call->attr->lora.width[p], .k = l.R,
+            .in_dtype = l.act, .out_dtype = l.act,
+            .a = at(u, p * l.R), .lda = l.K,
+            .b = at(b, row * l.R), .ldb = l.R, .trans_b = true,
+            .c = columns, .ldc = l.M, .addend = columns,
+        };
+        SH_TRY(product(&l, &up));
+    }
+    return SH_OK;
+}
+
+/* Of part p, whose rows of b begin at `row`: db (+)= dy' u, and its columns of dy b, not yet scaled. */
+static sh_rc part_backward(const struct lora *l, int64_t p, int64_t row)
+{
+    const struct sh_op_call *call = l->call;
+    const struct sh_operand *dy = &call->in[0], *u = &call->in[2], *b = &call->in[4], *db = &call->out[2];
+    struct sh_gemm g = {
+        .m = call->attr->lora.width[p], .n = l->R, .k = l->N,
+        .in_dtype = l->act, .out_dtype = SH_F32,
+        .a = at(dy, call->attr->lora.first[p]), .lda = l->M, .trans_a = true,
+        .b = at(u, p * l->R), .ldb = l->K,
+        .c = at(db, row * l->R), .ldc = l->R,
+        .addend = sh_op_adds(call, 2) ? at(db, row * l->R) : NULL,
+    };
+
+    SH_TRY(product(l, &g));
+    g = (struct sh_gemm){
+        .m = l->N, .n = l->R, .k = call->attr->lora.width[p],
+        .in_dtype = l->act, .out_dtype = SH_F32,
+        .a = at(dy, call->attr->lora.first[p]), .lda = l->M,
+        .b = at(b, row * l->R), .ldb = l->R,
+        .c = (float *)(void *)((char *)call->work + l->sums) + p * l->R, .ldc = l->K,
+    };
+    return product(l, &g);
+}
+
+/* da (+)= du' x, dx = du a + dres */
+static sh_rc through_a(const struct lora *l, const struct sh_operand *du)
+{
+    const struct sh_op_call *call = l->call;
+    const struct sh_operand *x = &call->in[1], *a = &call->in[3], *dx = &call->out[0], *da = &call->out[1];
+    struct sh_gemm g = {
+        .m = l->K, .n = l->I, .k = l->N,
+        .in_dtype = l->act, .out_dtype = SH_F32,
+        .a = du->data, .lda = l->K, .trans_a = true,
+        .b = x->data, .ldb = l->I,
+        .c = da->data, .ldc = l->I,
+        .addend = sh_op_adds(call, 1) ? da->data : NULL,
+    };
+
+    SH_TRY(product(l, &g));
+    if (!dx->data)
+        return SH_OK;
+    g = (struct sh_gemm){
+        .m = l->N, .n = l->I, .k = l->K,
+        .in_dtype = l->act, .out_dtype = l->act,
+        .a = du->data, .lda = l->K,
+        .b = a->data, .ldb = l->I,
+        .c = dx->data, .ldc = l->I,
+        .addend = call->in[5].data,
+    };
+    return product(l, &g);
+}
+
+sh_rc sh_cpu_lora_bwd(const struct sh_op_call *call)
+{
+    struct lora l = lora_of(call, omp_get_max_threads());
+    struct sh_operand du = {.data = (char *)call->work + l.scaled, .dtype = l.act, .ndim = 2, .dim = {l.N, l.K}};
+
+    SH_REQUIRE(call->work_bytes >= l.bytes);
+    for (int64_t p = 0, row = 0; p < call->attr->lora.parts; row += call->attr->lora.width[p++])
+        SH_TRY(part_backward(&l, p, row));
+    scale_into(&l, &du);
+    return through_a(&l, &du);
+}

@@ -1,0 +1,54 @@
+#include "src/model/adapt.h"
+
+#include <math.h>
+
+#define DIMS(...) (const int64_t[]){__VA_ARGS__}
+
+/* One of the two matrices of a product; the tensor of the first that is declared is a stack's. */
+static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, const char *which, int64_t rows, int64_t columns,
+                   enum sh_init init, float bound)
+{
+    char name[SH_NAME_MAX];
+
+    snprintf(name, sizeof name, "%s.%d.%s.lora_%s.weight", s->block, e->block, s->name[i], which);
+    return sh_emit_param(e, name, 2, DIMS(rows, columns), init, bound);
+}
+
+/* All of A lie end to end, and behind them all of B. A starts as in PEFT: Kaiming's with a = sqrt(5), which comes to evenly
+ * within 1 / sqrt(columns); B at 0, so that a run begins with the model as it is. */
+struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s)
+{
+    struct sh_emit_lora l = {.a = SH_NONE, .b = SH_NONE, .scale = a->scale};
+    int from[SH_LORA_PARTS];
+
+    for (int i = 0, first = 0; i < s->n; first += (int)s->out[i++]) {
+        if (!(a->targets & 1u << s->which[i]))
+            continue;
+        from[l.parts] = i;
+        l.first[l.parts] = first;
+        l.width[l.parts++] = (int)s->out[i];
+    }
+    for (int p = 0; p < l.parts; p++) {
+        int t = declare(e, s, from[p], "A", a->rank, s->in, SH_INIT_UNIFORM, 1.0f / sqrtf((float)s->in));
+
+        l.a = p ? l.a : t;
+    }
+    for (int p = 0; p < l.parts; p++) {
+        int t = declare(e, s, from[p], "B", l.width[p], a->rank, SH_INIT_ZERO, 0);
+
+        l.b = p ? l.b : t;
+    }
+    if (l.parts > 1) {
+        l.a = sh_emit_stack(e, l.a, l.parts);
+        l.b = sh_emit_stack(e, l.b, l.parts);
+    }
+    return l;
+}
+
+/* After all units are declared. */
+void sh_adapt_freeze(struct sh_program *p)
+{
+    for (int i = 0; i < p->n_units; i++)
+        if (p->units[i].beside == SH_NONE)
+            sh_program_freeze(p, i);
+}

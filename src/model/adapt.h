@@ -1,0 +1,25 @@
+/* Adapters of the linear products of a block: their parameters, which the decoder declares in a unit beside the block's.
+ * Inside src/model only; local. */
+#ifndef SH_MODEL_ADAPT_H
+#define SH_MODEL_ADAPT_H
+
+#include "src/config/family.h"
+#include "src/model/model.h"
+#include "src/program/emit.h"
+
+/* n products of one input that are written as one: queries, keys and values; gate and up. */
+struct sh_adapt {
+    int n;
+    const char *block; /* the family's */
+    enum sh_family_linear which[SH_LORA_PARTS];
+    const char *name[SH_LORA_PARTS];
+    int64_t in, out[SH_LORA_PARTS];
+};
+
+/* Declare what is wanted of them in the newest unit; parts 0 where none is. */
+struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s);
+
+/* Freeze all units but those of adapters. */
+void sh_adapt_freeze(struct sh_program *p);
+
+#endif
