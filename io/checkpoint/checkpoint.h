@@ -38,6 +38,7 @@ struct sh_ckpt_tensor {
     int ndim;               /* 1..4 */
     int64_t dim[4];
     int64_t elems;
+    bool packed;            /* loading: into blocks of four bits an element (src/base/nf4.h), which may be there so */
 };
 
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not

@@ -127,6 +127,9 @@ static bool is_known(const struct sh_hf_reader *r, const char *key)
     for (size_t i = 0; i < sizeof r->f->plain / sizeof *r->f->plain && r->f->plain[i]; i++)
         if (strcmp(r->f->plain[i], key) == 0)
             return true;
+    /* It has been looked at by check_packing(). */
+    if (strcmp(key, "quantization_config") == 0)
+        return true;
     return sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
 }
 
@@ -171,6 +174,18 @@ static sh_rc unknown_type(const struct sh_hf_reader *r, const char *type)
                    near ? "; nearest is " : "", near ? near : "");
 }
 
+/* Of packed weights those of bitsandbytes in nf4 are read, for a frozen base. */
+static sh_rc check_packing(const struct reader *r)
+{
+    json_t *said = find(r->root, "quantization_config");
+    json_t *method = json_object_get(said, "quant_method"), *type = json_object_get(said, "bnb_4bit_quant_type");
+    if (!said || (method && is_word(method, "bitsandbytes") && json_is_true(json_object_get(said, "load_in_4bit")) && type &&
+                  is_word(type, "nf4")))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: quantization_config: of packed weights only bitsandbytes nf4 is read here; "
+                   "save_pretrained() the model unpacked", r->place);
+}
+
 /* Code and packed weights first: with these the rest of the file does not say what is computed. */
 static sh_rc choose_family(struct sh_hf_reader *r)
 {
@@ -178,9 +193,7 @@ static sh_rc choose_family(struct sh_hf_reader *r)
     if (sh_hf_find(r->root, "auto_map") && !sh_hf_is_named("auto_map", r->so_far->hf.ignore))
         return sh_fail(SH_E_USAGE, "%s: auto_map: the model is code in the folder, which is not run here; if it is what "
                        "transformers has under this model_type, say model.hf_ignore=auto_map", r->place);
-    if (sh_hf_find(r->root, "quantization_config"))
-        return sh_fail(SH_E_USAGE, "%s: quantization_config: packed weights are not read here; save_pretrained() the model "
-                       "unpacked", r->place);
+    SH_TRY(check_packing(r));
     if (!type)
         return sh_fail(SH_E_USAGE, "%s: it has no model_type", r->place);
     if (!(r->f = sh_hf_family_of_type(type)))

@@ -6,6 +6,7 @@
 #include "io/move/deadline.h"
 #include "io/move/parts.h"
 #include "src/base/mem.h"
+#include "src/base/nf4.h"
 #include "src/config/family.h"
 #include "src/mesh/mesh.h"
 
@@ -77,16 +78,36 @@ static sh_rc match(struct load *l)
     return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
 }
 
+/* Blocks [first, first + n) of codes or of scales, where a packed weight has them. Returns 1. */
+static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64_t first, int64_t n, struct sh_floats data,
+                      const struct sh_move_nested *nested, struct sh_move_part *part)
+{
+    *part = (struct sh_move_part){.name = e->name, .type = type, .file = e->file, .first = first, .elems = n, .data = data,
+                                  .at = e->at + first * sh_move_type_bytes(type), .nested = nested};
+    return 1;
+}
+
+/* Of a piece, which is of whole blocks where it is packed. Returns the number of parts. */
+static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, struct sh_move_part *part)
+{
+    int64_t first = p->begin / SH_NF4_ELEMS, n = p->elems / SH_NF4_ELEMS;
+    struct sh_floats data = p->data[SH_CKPT_MODEL];
+    int parts = add_blocks(w->codes, SH_MOVE_CODES, first, n, data, NULL, part);
+    return parts + add_blocks(w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES, first, n, data, &w->table, part + parts);
+}
+
 /* This rank's pieces of the parameters, as places in the files. Optimizer state is not there and stays as it is. */
 static sh_rc plan_reads(struct load *l)
 {
-    struct sh_move_part *part = sh_calloc((size_t)l->set->n_pieces + 1, sizeof *part);
+    struct sh_move_part *part = sh_calloc(2 * (size_t)l->set->n_pieces + 1, sizeof *part);
     int n = 0;
     for (int i = 0; i < l->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &l->set->pieces[i];
         /* Parts without a place in memory are another rank's. */
         const struct sh_st_entry *e = l->match.entry[p->tensor];
-        if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
+        if (!sh_floats_none(p->data[SH_CKPT_MODEL]) && l->match.nf4[p->tensor])
+            n += add_packed(p, l->match.nf4[p->tensor], part + n);
+        else if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
             part[n++] = (struct sh_move_part){.name = e->name, .type = sh_hf_move_type(e), .file = e->file,
                                               .at = e->at + p->begin * sh_st_type_bytes(e->type), .elems = p->elems,
                                               .first = p->begin, .data = p->data[SH_CKPT_MODEL]};
@@ -118,10 +139,29 @@ static sh_rc open_files(struct load *l)
     return SH_OK;
 }
 
-/* As in io/checkpoint/load.c: those who read the same parts share the reading. */
+static sh_rc read_small(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
+{
+    struct load *l = arg;
+    SH_TRY(open_file(l, e->file));
+    return sh_file_read(l->file[e->file].fd, l->path[e->file], to, n, e->at + at);
+}
+
+/* What says how the packed weights that this rank has a part of are to be read. */
+static sh_rc read_packing(struct load *l)
+{
+    for (int i = 0; i < l->set->n_pieces; i++) {
+        int t = l->set->pieces[i].tensor;
+        if (l->match.nf4[t])
+            SH_TRY(sh_hf_nf4_read(l->match.nf4[t], l->folder, &l->set->tensors[t], read_small, l));
+    }
+    return SH_OK;
+}
+
+/* As in io/checkpoint/load.c: those who read the same parts share the reading. Not of packed weights: codes and scales have
+ * one place, which they would hand on with the other half of it not read yet. */
 static sh_rc find_replicas(struct load *l)
 {
-    return l->options->share ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas) : SH_OK;
+    return l->options->share && !l->match.n_packed ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas) : SH_OK;
 }
 
 /* Replicas read together; a rank alone reads its chunks in any order. */
@@ -184,6 +224,7 @@ static const struct {
     {"matching tensors", true, match},
     {"planning the reads", true, plan_reads},
     {"opening the files", true, open_files},
+    {"reading how weights are packed", true, read_packing},
     {"comparing output matrix and embedding", true, compare_copy},
     {"finding replicas", false, find_replicas},
     {"reading the weights", true, read_data},

@@ -51,11 +51,17 @@ static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
                    strcmp(t->name, HEAD) == 0 ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
-/* Name, shape and type. *out points into the index. */
-static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out)
+/* Name, shape and type. *out points into the index. Of a packed weight also what lies beside it. */
+static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out,
+                          struct sh_hf_nf4 **packed)
 {
     const struct sh_st_entry *e = sh_st_index_find(m->index, name_there(m, t->name));
     char have[100], want[100];
+    if (sh_hf_nf4_is(m->index, name_there(m, t->name))) {
+        *packed = sh_calloc(1, sizeof **packed);
+        *out = e;
+        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t, m->used, *packed);
+    }
     if (!e)
         return missing(m, t);
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
@@ -123,8 +129,10 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
 /* First what the model needs, then what the folder has more. */
 static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
 {
-    for (int i = 0; i < m->set->n_tensors; i++)
-        SH_TRY(match_tensor(m, &m->set->tensors[i], &out->entry[i]));
+    for (int i = 0; i < m->set->n_tensors; i++) {
+        SH_TRY(match_tensor(m, &m->set->tensors[i], &out->entry[i], &out->nf4[i]));
+        out->n_packed += out->nf4[i] != NULL;
+    }
     return match_rest(m, out);
 }
 
@@ -133,7 +141,8 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
                   struct sh_hf_match *out)
 {
     const struct sh_hf_family *f = sh_hf_family_to_write(family);
-    struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry)};
+    struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry),
+                                .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4), .n = set->n_tensors};
     struct matcher m = {.folder = folder, .index = index, .set = set, .prefix = f ? f->prefix : "",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* A folder of a base class has no prefix at all. */
@@ -162,6 +171,12 @@ enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e)
 
 void sh_hf_match_free(struct sh_hf_match *m)
 {
+    for (int i = 0; i < m->n; i++)
+        if (m->nf4[i]) {
+            sh_hf_nf4_free(m->nf4[i]);
+            free(m->nf4[i]);
+        }
+    free(m->nf4);
     free(m->entry);
     *m = (struct sh_hf_match){0};
 }

@@ -5,11 +5,14 @@
 #define IO_HF_NAMES_H
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/hf/nf4.h"
 #include "io/move/types.h"
 #include "io/safetensors/index.h"
 
 struct sh_hf_match {
     const struct sh_st_entry **entry; /* [tensors of the set] */
+    struct sh_hf_nf4 **nf4;           /* [tensors of the set] what of it is packed in the folder; NULL: it is numbers */
+    int n, n_packed;
     const struct sh_st_entry *copy;   /* of a tied model: an output matrix, to be compared with `of`; NULL: none */
     const struct sh_st_entry *of;
 };

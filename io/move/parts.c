@@ -25,6 +25,12 @@ static int64_t bytes_of(const struct sh_move_part *p)
     return p->elems * sh_move_type_bytes(p->type);
 }
 
+/* Elements of memory that n of the file are. */
+static int64_t in_memory(enum sh_move_type t, int64_t n)
+{
+    return t < SH_MOVE_TYPES ? n : n * SH_NF4_ELEMS;
+}
+
 /* Pieces that a chunk has room for. */
 static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *cap)
 {
@@ -34,7 +40,8 @@ static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *ca
         out->part = sh_grow(out->part, out->n, cap, sizeof *out->part);
         out->part[out->n++] = (struct sh_move_part){.name = p->name, .type = p->type, .file = p->file,
                                                     .at = p->at + done * sh_move_type_bytes(p->type), .elems = n,
-                                                    .first = p->first + done, .data = sh_floats_at(p->data, done)};
+                                                    .first = p->first + done, .nested = p->nested,
+                                                    .data = sh_floats_at(p->data, in_memory(p->type, done))};
     }
 }
 
@@ -109,7 +116,8 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
     const char *from = buffer + (c->at - sh_file_align_down(c->at));
     SH_TRY(sh_file_direct_read(f, buffer, c->at, c->at + c->bytes));
     for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++) {
-        int64_t bad = sh_move_widen(p->type, from, p->elems, p->data);
+        int64_t bad = p->type < SH_MOVE_TYPES ? sh_move_widen(p->type, from, p->elems, p->data)
+                                              : sh_move_join(p->type, from, p->first, p->elems, p->nested, p->data);
         if (bad < p->elems)
             return not_finite(f, p, bad);
         from += bytes_of(p);

@@ -17,6 +17,7 @@ struct sh_move_part {
     int file;
     int64_t at, elems, first;
     struct sh_floats data;
+    const struct sh_move_nested *nested; /* of the type NESTED; lent */
 };
 
 /* Neighbours of one file, in order, and what of their bytes was written. */
@@ -38,7 +39,7 @@ void sh_move_parts_free(struct sh_move_parts *p);
 
 /* `files`: by their number; those that have no part may be anything.
  * read: fill the data. Errors: SH_E_DATA: I/O; a number that is not finite, by name.
- * read_together: the same where `r` want the same, in the same order: each reads a part and hands it to the others.
+ * read_together: not of packed weights; the same where `r` want the same, in the same order: each reads a part and hands it to the others.
  *   Collective over them, not agreed: a rank does not know that another one failed.
  * write: to places that were reserved. Errors: SH_E_DATA: I/O; SH_E_NUMERIC: a number that float16 does not have, by name.
  * compare: read back what was written. Errors: SH_E_DATA: other bytes, by name. */

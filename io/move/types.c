@@ -6,7 +6,8 @@ enum { PIECE = 4096 }; /* elements at a time, so that floats between two forms s
 
 int sh_move_type_bytes(enum sh_move_type t)
 {
-    static const int bytes[SH_MOVE_TYPES] = {[SH_MOVE_F32] = 4, [SH_MOVE_F16] = 2, [SH_MOVE_BF16] = 2};
+    static const int bytes[SH_MOVE_ALL_TYPES] = {[SH_MOVE_F32] = 4, [SH_MOVE_F16] = 2, [SH_MOVE_BF16] = 2,
+                                                 [SH_MOVE_CODES] = SH_NF4_CODE_BYTES, [SH_MOVE_SCALES] = 4, [SH_MOVE_NESTED] = 1};
     return bytes[t];
 }
 
@@ -118,6 +119,39 @@ int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct s
         int64_t first = widen_to(t, (const char *)from + at * sh_move_type_bytes(t), m, sh_floats_at(to, at));
         if (first < m && bad == n)
             bad = at + first;
+    }
+    return bad;
+}
+
+/* The product of two floats is exact in double, so that no compiler makes one rounding of two. */
+static float nested_scale(const struct sh_move_nested *table, int code, int64_t block)
+{
+    float product = (float)((double)table->map[code] * (double)table->scale[block / SH_MOVE_NESTED_SCALES]);
+    return product + table->offset;
+}
+
+static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t first, const struct sh_move_nested *nested)
+{
+    float scale;
+    if (t == SH_MOVE_NESTED)
+        return nested_scale(nested, ((const unsigned char *)from)[i], first + i);
+    memcpy(&scale, (const char *)from + 4 * i, 4);
+    return scale;
+}
+
+int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n, const struct sh_move_nested *nested,
+                     struct sh_floats to)
+{
+    int64_t bad = n;
+    if (t == SH_MOVE_CODES) {
+        sh_nf4_join(from, NULL, n, to.packed);
+        return n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float scale = scale_of(t, from, i, first, nested);
+        sh_nf4_join(NULL, &scale, 1, to.packed + i * SH_NF4_BLOCK_BYTES);
+        if (!(isfinite(scale) && scale >= 0) && bad == n)
+            bad = i;
     }
     return bad;
 }

@@ -8,9 +8,27 @@
 
 #include "src/base/floats.h"
 
-enum sh_move_type { SH_MOVE_F32, SH_MOVE_F16, SH_MOVE_BF16, SH_MOVE_TYPES };
+enum sh_move_type {
+    SH_MOVE_F32, SH_MOVE_F16, SH_MOVE_BF16, SH_MOVE_TYPES,
+    /* Of weights that lie packed in a file, one element a block of 64: its codes; its scale; the code of its scale. */
+    SH_MOVE_CODES = SH_MOVE_TYPES, SH_MOVE_SCALES, SH_MOVE_NESTED, SH_MOVE_ALL_TYPES
+};
 
 int sh_move_type_bytes(enum sh_move_type t);
+
+/* Scales that are packed themselves: of block i it is map[code] * scale[i / SH_MOVE_NESTED_SCALES] + offset, rounded after
+ * each step. */
+enum { SH_MOVE_NESTED_SCALES = 256 };
+struct sh_move_nested {
+    float map[256], *scale, offset;
+};
+
+/* n blocks of one of the last three types into to.packed; what the type does not have stays as it is there.
+ *   first   number of the first one in its weight
+ *   nested  NESTED: the table; else not looked at
+ * Returns the first whose scale is negative or not finite, or n. */
+int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n, const struct sh_move_nested *nested,
+                     struct sh_floats to);
 
 /* n elements; `to` as sh_floats_put() takes it. Returns the first that is not finite, or n. */
 int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to);

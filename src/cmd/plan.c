@@ -4,6 +4,7 @@
 #include "src/cmd/plan.h"
 
 #include "src/base/mem.h"
+#include "src/base/nf4.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
 #include "src/run/feed.h"
@@ -97,6 +98,13 @@ static int next_alike(const struct sh_program *p, int i)
     return next < p->n_units && same_shape(&p->units[i], &p->units[next]) ? next : SH_NONE;
 }
 
+static int64_t gathered_bytes(const struct plan *l, const struct sh_unit *u)
+{
+    int64_t elems = u->chunk * sh_group_size(&l->mesh, u->shard);
+
+    return u->packed ? sh_nf4_bytes(elems) : elems * sh_dtype_bytes(l->p->act);
+}
+
 /* Units of one shape that follow each other are one line. */
 static void print_units(const struct sh_cmd_plan *l)
 {
@@ -115,8 +123,8 @@ static void print_units(const struct sh_cmd_plan *l)
             printed[last = k] = true;
         snprintf(name, sizeof name, last > i ? "%s .. %s" : "%s", u->name, p->units[last].name);
         printf("  %-22s %10d %16lld %16lld %14s%s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
-               sh_str_bytes(u->chunk * sh_group_size(&l->mesh, u->shard) * sh_dtype_bytes(p->act), bytes),
-               u->trainable ? "" : "  frozen");
+               sh_str_bytes(gathered_bytes(l, u), bytes),
+               u->trainable ? "" : u->packed ? "  frozen, nf4" : u->resident ? "  frozen, stays gathered" : "  frozen");
     }
     free(printed);
 }

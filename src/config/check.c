@@ -244,6 +244,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},
+        {"lora.quantize_base", "lora.rank", c->lora.rank > 0},
         {"lora.adapter_path", "lora.rank", c->lora.rank > 0},
     };
     /* Only arguments are judged: their author has just written them. */

@@ -32,6 +32,7 @@ struct sh_config {
         double alpha;
         char target_modules[256]; /* of sh_family_targets() */
         bool use_rslora;         /* alpha / sqrt(rank) instead of alpha / rank */
+        int quantize_base;       /* enum sh_cfg_quantize: what the frozen model is kept in */
         char adapter_path[SH_CONFIG_PATH_MAX]; /* folder of PEFT to begin with; "" */
     } lora;
     struct {                     /* model.hf_...: where the section above is from */

@@ -62,6 +62,7 @@ static words family_words = {
 #undef FAMILY
     {NULL, 0}};
 static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
+static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {
     {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
@@ -230,6 +231,10 @@ const struct sh_config_key sh_config_keys[] = {
              "hash: generate and eval use it, and a resume with another one is refused. Empty: not known."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
+    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
+     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
+             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
+             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
     {KEY(training, dataset_path), .def = "",
      .help = "Token file, or a glob pattern that matches several. Required by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",

@@ -38,6 +38,7 @@ enum sh_cfg_family {
 #undef FAMILY
 };
 enum sh_cfg_rope { SH_ROPE_LLAMA3, SH_ROPE_LINEAR, SH_ROPE_YARN };
+enum sh_cfg_quantize { SH_QUANTIZE_NONE, SH_QUANTIZE_NF4 };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

@@ -326,6 +326,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
+        .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),

@@ -27,28 +27,16 @@ static void put_constant(struct sh_run *r, float value, struct sh_floats out, in
         sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, n - at < PIECE ? n - at : PIECE);
 }
 
-/* Where they do not stay as they are made. */
-static void put_normal(struct sh_run *r, const struct sh_param *param, int64_t first, struct sh_floats out, int64_t n,
-                       float *buffer)
-{
-    for (int64_t at = 0; at < n; at += PIECE) {
-        int64_t here = n - at < PIECE ? n - at : PIECE;
-
-        sh_rng_fill_normal(sh_rng_key(r->cfg.debug.seed, param->name), first + at, here, param->init_std, buffer);
-        sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
-    }
-}
-
-/* Made here, since they are few. */
-static void put_uniform(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
-                        float *buffer)
+/* Drawn here and not where they stay: what is few, or does not stay as it is drawn. */
+static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
+                      float *buffer)
 {
     uint64_t key = sh_rng_key(r->cfg.debug.seed, param->name);
 
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
-        sh_rng_fill_uniform(key, first + at, here, param->init_std, buffer);
+        (param->init == SH_INIT_NORMAL ? sh_rng_fill_normal : sh_rng_fill_uniform)(key, first + at, here, param->init_std, buffer);
         sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
     }
 }
@@ -60,13 +48,11 @@ static void init_param(struct sh_run *r, const struct sh_param *param, float *bu
     struct sh_range own = sh_shards_owned(r, u), mine = sh_layout_intersect(own, sh_shards_range(param));
     struct sh_floats out = sh_floats_at(sh_shards_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin);
 
-    if (param->init == SH_INIT_NORMAL && out.packed)
-        put_normal(r, param, mine.begin - param->unit_elems, out, mine.end - mine.begin, buffer);
+    if (param->init == SH_INIT_UNIFORM || (param->init == SH_INIT_NORMAL && out.packed))
+        put_drawn(r, param, mine.begin - param->unit_elems, mine.end - mine.begin, out, buffer);
     else if (param->init == SH_INIT_NORMAL)
         sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
                             mine.end - mine.begin, param->init_std);
-    else if (param->init == SH_INIT_UNIFORM)
-        put_uniform(r, param, mine.begin - param->unit_elems, mine.end - mine.begin, out, buffer);
     else
         put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
 }

@@ -111,8 +111,8 @@ static const struct {
     {GPT2 ",\"scale_attn_weights\":false}", NULL, NULL, "scale_attn_weights must be true"},
     {GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", NULL, NULL, "scale_attn_by_inverse_layer_idx must be false"},
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", NULL, NULL, "code in the folder"},
-    {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "packed weights"},
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", "model.hf_ignore=auto_map", "model.dim", "16"},
+    {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "only bitsandbytes nf4"},
     {"{\"model_type\":\"gemma2\"}", NULL, NULL, "model_type gemma2: its soft cap"},
     {"{\"model_type\":\"mixtral\"}", NULL, NULL, "experts"},
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
@@ -375,7 +375,7 @@ static void what_was_not_seen_is_taken_over(void **state)
 
 /* ---- names ---- */
 
-static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8}, {"model.norm.weight", 1, {2}, 2}};
+static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8, false}, {"model.norm.weight", 1, {2}, 2, false}};
 static const struct sh_ckpt_set set = {.tensors = wanted, .n_tensors = 2};
 
 struct have {
