@@ -175,9 +175,9 @@ static sh_rc unknown_type(const struct sh_hf_reader *r, const char *type)
 }
 
 /* Of packed weights those of bitsandbytes in nf4 are read, for a frozen base. */
-static sh_rc check_packing(const struct reader *r)
+static sh_rc check_packing(const struct sh_hf_reader *r)
 {
-    json_t *said = find(r->root, "quantization_config");
+    json_t *said = sh_hf_find(r->root, "quantization_config");
     json_t *method = json_object_get(said, "quant_method"), *type = json_object_get(said, "bnb_4bit_quant_type");
     if (!said || (method && is_word(method, "bitsandbytes") && json_is_true(json_object_get(said, "load_in_4bit")) && type &&
                   is_word(type, "nf4")))

@@ -33,7 +33,7 @@ sh_rc sh_cuda_sgd(const struct sh_op_call *call);
 sh_rc sh_cuda_lion(const struct sh_op_call *call);
 
 /* vector.cu: y [n] of f32 or bf16 = by * a */
-sh_rc sh_cuda_scale(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue);
+sh_rc sh_cuda_scale_into(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue);
 
 /* init.cu: fill_normal of the table */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);

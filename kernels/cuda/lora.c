@@ -36,7 +36,7 @@ static sh_rc product(const struct lora *l, const struct sh_cublaslt_product *p)
 static sh_rc scale_into(const struct lora *l, void *to)
 {
     return sh_cublaslt_is_asking() ? SH_OK
-                                   : sh_cuda_scale((const float *)(const void *)l->work, l->call->attr->lora.scale,
+                                   : sh_cuda_scale_into((const float *)(const void *)l->work, l->call->attr->lora.scale,
                                                    l->N * l->K, l->act, to, l->call->queue);
 }
 

@@ -141,7 +141,7 @@ extern "C" sh_rc sh_cuda_cast(const struct sh_op_call *call)
     return sh_fail(SH_E_BUG, "cast from %s to %s", sh_dtype_name(from), sh_dtype_name(to));
 }
 
-extern "C" sh_rc sh_cuda_scale(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue)
+extern "C" sh_rc sh_cuda_scale_into(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue)
 {
     return sh_by_act(type, [&](auto zero) {
         return run_scale(static_cast<decltype(zero) *>(y), a, by, n, queue);

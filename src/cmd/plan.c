@@ -98,7 +98,7 @@ static int next_alike(const struct sh_program *p, int i)
     return next < p->n_units && same_shape(&p->units[i], &p->units[next]) ? next : SH_NONE;
 }
 
-static int64_t gathered_bytes(const struct plan *l, const struct sh_unit *u)
+static int64_t gathered_bytes(const struct sh_cmd_plan *l, const struct sh_unit *u)
 {
     int64_t elems = u->chunk * sh_group_size(&l->mesh, u->shard);
 
