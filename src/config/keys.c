@@ -231,10 +231,6 @@ const struct sh_config_key sh_config_keys[] = {
              "hash: generate and eval use it, and a resume with another one is refused. Empty: not known."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
-    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
-     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
-             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
-             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
     {KEY(training, dataset_path), .def = "",
      .help = "Token file, or a glob pattern that matches several. Required by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
@@ -297,6 +293,10 @@ const struct sh_config_key sh_config_keys[] = {
     {.name = "lora.r", ALIAS("lora.rank", lora_rank), .min = 0, .max = 65536, .derived = "not set", .help = "The same."},
     {.name = "lora.lora_alpha", ALIAS("lora.alpha", lora_alpha), .min = 1e-6, .max = 1e6, .derived = "not set",
      .help = "The same."},
+    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
+     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
+             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
+             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},
