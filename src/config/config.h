@@ -84,7 +84,7 @@ struct sh_config {
         int ranks;               /* plan only: the number of ranks to plan for; 0: one, or what MPI says */
     } mesh;
     struct {
-        int name;                /* enum sh_cfg_optimizer: adamw | sgd | lion; a row of src/optim/table.c */
+        int name;                /* enum sh_cfg_optimizer: adamw | sgd | lion; a row of optim.inc */
         double lr, beta1, beta2, eps, weight_decay;
         bool decay_all;          /* also biases, norms; default: matrices only */
     } optimizer;

@@ -103,7 +103,11 @@ static words grad_sync_words = {
 static words shard_words = {
     {"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
 static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
-static words optimizer_words = {{"adamw", SH_OPTIM_ADAMW}, {"sgd", SH_OPTIM_SGD}, {"lion", SH_OPTIM_LION}, {NULL, 0}};
+static words optimizer_words = {
+#define OPTIM(id, word, ...) {word, SH_OPTIM_##id},
+#include "src/config/optim.inc"
+#undef OPTIM
+    {NULL, 0}};
 static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},

@@ -19,7 +19,12 @@ enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };
 /* clang-format on */
-enum sh_cfg_optimizer { SH_OPTIM_ADAMW, SH_OPTIM_SGD, SH_OPTIM_LION };
+enum sh_cfg_optimizer {
+#define OPTIM(id, ...) SH_OPTIM_##id,
+#include "src/config/optim.inc"
+#undef OPTIM
+    SH_OPTIMS
+};
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_WSD };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };

@@ -33,7 +33,9 @@ struct sh_optim {
 /* The row of a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);
 
-extern const struct sh_optim sh_optim_adamw, sh_optim_sgd, sh_optim_lion;
+#define OPTIM(id, word, name) extern const struct sh_optim sh_optim_##name;
+#include "src/config/optim.inc"
+#undef OPTIM
 
 struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */

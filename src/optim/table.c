@@ -1,7 +1,10 @@
 #include "src/optim/optim.h"
 
 static const struct sh_optim *const optimizers[] = {
-    [SH_OPTIM_ADAMW] = &sh_optim_adamw, [SH_OPTIM_SGD] = &sh_optim_sgd, [SH_OPTIM_LION] = &sh_optim_lion};
+#define OPTIM(id, word, name) [SH_OPTIM_##id] = &sh_optim_##name,
+#include "src/config/optim.inc"
+#undef OPTIM
+};
 
 const struct sh_optim *sh_optim_of(int word)
 {

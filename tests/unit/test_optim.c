@@ -257,7 +257,7 @@ static void damaged_state_is_refused(void **state)
 static void optimizers(void **unused)
 {
     (void)unused;
-    for (int i = SH_OPTIM_ADAMW; i <= SH_OPTIM_LION; i++) {
+    for (int i = 0; i < SH_OPTIMS; i++) {
         const struct sh_optim *o = sh_optim_of(i);
         const struct sh_op_info *op = sh_op_info(o->op);
 

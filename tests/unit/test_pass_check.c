@@ -238,19 +238,23 @@ static void norm_sum_too_early(struct plant *l)
     move(l, find(l, SH_OP_ALL_REDUCE, false, 0), find(l, SH_OP_SUMSQ, false, 2));
 }
 
-/* The shard of the gradient lives between sections, so that it has a value before. */
+/* The shard of the gradient lives between sections, so that it has a value before; the operation that reads it writes
+ * another tensor. */
 static void sum_is_read_meanwhile(struct plant *l)
 {
-    int first = find(l, SH_OP_REDUCE_SCATTER, false, 0), next = first + 1;
-    struct sh_op add;
+    int first = find(l, SH_OP_REDUCE_SCATTER, false, 0), next = first + 1, squares = 0;
+    struct sh_op read;
 
     while (sh_op_info(op_at(l, next)->kind)->async || op_at(l, next)->in[0] == SH_NONE)
         next++;
+    while (l->p->ops[squares].kind != SH_OP_SUMSQ)
+        squares++;
     assert_true(l->p->tensors[op_at(l, first)->out[0]].persistent && op_at(l, next)->kind != SH_OP_WAIT);
-    add = sh_program_op(SH_OP_ACCUMULATE); /* of a chunk to itself, since another unit's may be of another size */
-    add.phase = op_at(l, next)->phase;
-    add.in[0] = add.out[0] = op_at(l, first)->out[0];
-    *op_at(l, next) = add;
+    read = l->p->ops[squares];
+    read.phase = op_at(l, next)->phase;
+    read.in[0] = op_at(l, first)->out[0];
+    read.attr.accumulate = 0;
+    *op_at(l, next) = read;
 }
 
 static struct sh_tensor *tensor_of(const struct plant *l, int tensor)
