@@ -419,7 +419,7 @@ static bool spells_unknown(const struct sh_hf *hf)
     return all;
 }
 
-/* Whether a byte in a word stands beside something: then a merge may cross from a character that is spelled to the next. */
+/* Whether a byte stands beside something in a word: a merge may cross from a character that is spelled to the next. */
 static bool merges_bytes(const struct sh_hf *hf)
 {
     for (int id = 0; id < hf->words; id++) {
@@ -469,8 +469,9 @@ static void cut_at_pairs(struct sh_hf *hf, bool spells)
 
 /* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces may
  * end. With unknown characters spelled by their bytes that is between any two characters that no word has side by side.
- * Without, it is at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within a
- * word, and what stands before is not left out; and between characters of ASCII. With ignore_merges a whole piece may be a word, so there they may not. */
+ * Without, it is at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within
+ * a word, and what stands before is not left out; and between characters of ASCII. With ignore_merges a whole piece may
+ * be a word, so there they may not. */
 static void cut_between_words(struct sh_hf *hf)
 {
     const struct sh_bpe *m = &hf->model;
