@@ -4,10 +4,12 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
+enum { READ_BYTES = 256 << 10 };
 enum { TURN = 4 }; /* chunks that a replica reads before it hands them on */
 
 /* By file, then by place: neighbours in the file become one chunk. */
@@ -106,22 +108,38 @@ static sh_rc not_finite(const struct sh_file_direct *f, const struct sh_move_par
     return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", f->path, (long long)(p->first + at), p->name);
 }
 
-/* One read, then its parts are widened from the buffer to where they stay. Weights that are not finite are refused at
- * once: training would only show it steps later. */
+/* Elements [first, first + n) of a part, as they lie in the file. Returns the first that is not finite, n: none. */
+static int64_t take(const struct sh_move_part *p, const char *from, int64_t first, int64_t n)
+{
+    struct sh_floats to = sh_floats_at(p->data, in_memory(p->type, first));
+    return p->type < SH_MOVE_TYPES ? sh_move_widen(p->type, from, n, to)
+                                   : sh_move_join(p->type, from, p->first + first, n, p->nested, to);
+}
+
+/* Weights that are not finite are refused at once: training would only show it steps later. */
+static sh_rc read_part(const struct sh_file_direct *f, const struct sh_move_part *p, char *buffer)
+{
+    int64_t size = sh_move_type_bytes(p->type), n, bad;
+    for (int64_t done = 0; done < p->elems; done += n) {
+        int64_t at = p->at + done * size;
+        n = p->elems - done < READ_BYTES / size ? p->elems - done : READ_BYTES / size;
+        SH_TRY(sh_file_direct_read(f, buffer, at, at + n * size));
+        bad = take(p, buffer + (at - sh_file_align_down(at)), done, n);
+        if (bad < n)
+            return not_finite(f, p, done + bad);
+    }
+    return SH_OK;
+}
+
+/* Asked for at once, and taken from the page cache in short reads: what was read is still near the processor when it is
+ * widened. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
     const struct sh_move_chunk *c = &t->parts->chunk[t->first + job];
-    const struct sh_file_direct *f = &t->files[c->file];
-    const char *from = buffer + (c->at - sh_file_align_down(c->at));
-    SH_TRY(sh_file_direct_read(f, buffer, c->at, c->at + c->bytes));
-    for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++) {
-        int64_t bad = p->type < SH_MOVE_TYPES ? sh_move_widen(p->type, from, p->elems, p->data)
-                                              : sh_move_join(p->type, from, p->first, p->elems, p->nested, p->data);
-        if (bad < p->elems)
-            return not_finite(f, p, bad);
-        from += bytes_of(p);
-    }
+    (void)posix_fadvise(t->files[c->file].fd, c->at, c->bytes, POSIX_FADV_WILLNEED); /* a hint */
+    for (int i = c->first; i < c->first + c->n; i++)
+        SH_TRY(read_part(&t->files[c->file], &t->parts->part[i], buffer));
     return SH_OK;
 }
 

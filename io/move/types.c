@@ -49,15 +49,33 @@ static uint16_t narrow_f16(float x)
 }
 
 /* Through memcpy: values in a file need not be aligned. */
+/* Blocks of a fixed length, which compilers make vectors of. */
+enum { BLOCK = 32 };
+
+static void widen_bf16(const char *from, int64_t n, float *to)
+{
+    uint16_t h[BLOCK];
+    int64_t i = 0;
+    for (; n - i >= BLOCK; i += BLOCK) {
+        uint32_t bits[BLOCK];
+        memcpy(h, from + 2 * i, sizeof h);
+        for (int k = 0; k < BLOCK; k++)
+            bits[k] = (uint32_t)h[k] << 16;
+        memcpy(to + i, bits, sizeof bits);
+    }
+    for (; i < n; i++) {
+        memcpy(h, from + 2 * i, 2);
+        to[i] = sh_bf16_to_f32(h[0]);
+    }
+}
+
 static void widen_piece(enum sh_move_type t, const char *from, int64_t n, float *to)
 {
     uint16_t h;
     if (t == SH_MOVE_F32)
         memcpy(to, from, (size_t)n * 4);
-    for (int64_t i = 0; t == SH_MOVE_BF16 && i < n; i++) {
-        memcpy(&h, from + 2 * i, 2);
-        to[i] = sh_bf16_to_f32(h);
-    }
+    if (t == SH_MOVE_BF16)
+        widen_bf16(from, n, to);
     for (int64_t i = 0; t == SH_MOVE_F16 && i < n; i++) {
         memcpy(&h, from + 2 * i, 2);
         to[i] = widen_f16(h);
@@ -67,13 +85,18 @@ static void widen_piece(enum sh_move_type t, const char *from, int64_t n, float 
 /* The exponent of all ones, without a branch an element. */
 static bool all_finite(const float *x, int64_t n)
 {
-    uint32_t bad = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], 4);
-        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    uint32_t bits[BLOCK], bad[BLOCK] = {0};
+    int64_t i = 0;
+    for (; n - i >= BLOCK; i += BLOCK) {
+        memcpy(bits, &x[i], sizeof bits);
+        for (int k = 0; k < BLOCK; k++)
+            bad[k] |= (bits[k] & 0x7f800000u) == 0x7f800000u;
     }
-    return !bad;
+    for (; i < n; i++)
+        bad[0] |= !isfinite(x[i]);
+    for (int k = 1; k < BLOCK; k++)
+        bad[0] |= bad[k];
+    return !bad[0];
 }
 
 /* Only when all_finite() has said that there is one. */
@@ -88,13 +111,21 @@ static int64_t first_not_finite(const float *x, int64_t n)
 /* The upper half is the number, and the lower one is zero. */
 static bool widen_halves(const char *from, int64_t n, struct sh_floats to)
 {
-    uint32_t bad = 0;
+    uint16_t h[BLOCK], bad[BLOCK] = {0};
+    int64_t i = 0;
     memcpy(to.high, from, (size_t)n * 2);
     if (to.low)
         memset(to.low, 0, (size_t)n * 2);
-    for (int64_t i = 0; i < n; i++)
-        bad |= (to.high[i] & 0x7f80u) == 0x7f80u;
-    return !bad;
+    for (; n - i >= BLOCK; i += BLOCK) {
+        memcpy(h, to.high + i, sizeof h);
+        for (int k = 0; k < BLOCK; k++)
+            bad[k] |= (h[k] & 0x7f80u) == 0x7f80u;
+    }
+    for (; i < n; i++)
+        bad[0] |= (to.high[i] & 0x7f80u) == 0x7f80u;
+    for (int k = 1; k < BLOCK; k++)
+        bad[0] |= bad[k];
+    return !bad[0];
 }
 
 /* Returns the first that is not finite, or n. Directly to where they stay, where that is possible. */

@@ -408,53 +408,87 @@ static bool mark_follows(const struct sh_hf *hf)
     return false;
 }
 
-/* An unknown character waits for the next known one, which must not be in another piece. */
-static bool unknown_waits(const struct sh_hf *hf)
+/* Whether an unknown character becomes its bytes. Else it waits for the next known one, which must not be in another
+ * piece, or is left out, so that its neighbours may merge. */
+static bool spells_unknown(const struct sh_hf *hf)
 {
-    bool waits = hf->model.unk >= 0 && !hf->model.byte_fallback;
+    bool all = hf->model.byte_fallback;
 
-    for (int b = 0; b < 256 && hf->model.unk >= 0; b++)
-        waits |= hf->model.byte_id[b] < 0;
-    return waits;
+    for (int b = 0; b < 256; b++)
+        all &= hf->model.byte_id[b] >= 0;
+    return all;
 }
 
-/* Two characters that are words, and that no word has side by side: no merge crosses the place between them. */
-static void cut_at_pairs(struct sh_hf *hf)
+/* Whether a byte stands beside something in a word: a merge may cross from a character that is spelled to the next. */
+static bool merges_bytes(const struct sh_hf *hf)
 {
-    char *together = sh_calloc(128 * 128, 1);
-
-    for (int a = 0; a < 128; a++)
-        for (int b = 0; b < 128; b++)
-            together[a * 128 + b] = hf->model.ascii_id[a] < 0 || hf->model.ascii_id[b] < 0;
     for (int id = 0; id < hf->words; id++) {
-        const unsigned char *text = (const unsigned char *)hf->word[id].text;
-        for (uint32_t i = 1; text && i < hf->word[id].bytes; i++)
-            if ((text[i - 1] | text[i]) < 128)
-                together[text[i - 1] * 128 + text[i]] = 1;
+        const struct sh_token_json_word *w = &hf->word[id];
+        if (w->text && w->bytes > 6 && memmem(w->text, w->bytes, "<0x", 3))
+            return true;
     }
-    hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_PAIRS, .text = together};
+    return false;
+}
+
+/* Places where two characters meet within words; more than there are pairs. */
+static size_t count_pairs(const struct sh_hf *hf)
+{
+    size_t n = 0;
+
+    for (int id = 0; id < hf->words; id++)
+        n += hf->word[id].text ? hf->word[id].bytes : 0;
+    return n;
+}
+
+static void put_pairs(struct sh_pairs *pairs, const unsigned char *text, size_t bytes)
+{
+    size_t n = 0;
+    uint32_t before = bytes ? sh_utf8_get(text, &n) : 0;
+
+    for (size_t i = n; i < bytes; i += n) {
+        uint32_t code = sh_utf8_get(text + i, &n);
+        sh_pairs_put(pairs, before, code);
+        before = code;
+    }
+}
+
+/* Two characters that no word has side by side: no merge crosses the place between them. Where unknown ones are not
+ * spelled both must be words, which is asked of ASCII only. */
+static void cut_at_pairs(struct sh_hf *hf, bool spells)
+{
+    struct sh_pairs *pairs = sh_pairs_create(spells ? count_pairs(hf) : 0);
+
+    for (int a = 0; a < 128 && !spells; a++)
+        for (int b = 0; b < 128; b++)
+            pairs->ascii[a * 128 + b] = hf->model.ascii_id[a] < 0 || hf->model.ascii_id[b] < 0;
+    for (int id = 0; id < hf->words; id++)
+        if (hf->word[id].text)
+            put_pairs(pairs, (const unsigned char *)hf->word[id].text, hf->word[id].bytes);
+    hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_PAIRS, .pairs = pairs};
 }
 
 /* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces may
- * end: at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within a word;
- * between characters that no word has side by side. With ignore_merges a whole piece may be a word, so there they may
- * not. */
+ * end. With unknown characters spelled by their bytes that is between any two characters that no word has side by side.
+ * Without, it is at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within
+ * a word, and what stands before is not left out; and between characters of ASCII. With ignore_merges a whole piece may
+ * be a word, so there they may not. */
 static void cut_between_words(struct sh_hf *hf)
 {
     const struct sh_bpe *m = &hf->model;
+    bool spells = spells_unknown(hf) && !merges_bytes(hf);
 
     for (int i = 0; i < hf->n_split; i++)
         if (hf->split[i].kind != SH_SPLIT_METASPACE && hf->split[i].kind != SH_SPLIT_PREFIX)
             return;
     if (m->byte_level || m->ignore_merges)
         return;
-    if ((m->ascii_id['\n'] >= 0 || !unknown_waits(hf)) && !is_part(hf, "\n") && !is_part(hf, "<0x0A>"))
+    if (!spells && m->ascii_id['\n'] >= 0 && !is_part(hf, "\n"))
         hf->split[hf->n_split++] =
             (struct sh_split){.kind = SH_SPLIT_STRING, .how = SH_SPLIT_ISOLATED, .text = sh_strdup("\n"), .bytes = 1};
-    if (sh_words_get(&m->words, mark, sizeof mark - 1) >= 0 && !mark_follows(hf))
+    if (!spells && m->unk >= 0 && sh_words_get(&m->words, mark, sizeof mark - 1) >= 0 && !mark_follows(hf))
         hf->split[hf->n_split++] =
             (struct sh_split){.kind = SH_SPLIT_MARKS, .text = sh_strdup(mark), .bytes = sizeof mark - 1};
-    cut_at_pairs(hf);
+    cut_at_pairs(hf, spells);
 }
 
 /* Only now, when all words are known. */

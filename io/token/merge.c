@@ -19,11 +19,20 @@ static uint64_t key_of(uint32_t left, uint32_t right)
 }
 
 /* Fibonacci hashing: the multiplication spreads neighbouring ids, the upper bits are the best ones. */
-static uint32_t row_of(const struct sh_merges *m, uint64_t key)
+static uint64_t hash_of(uint64_t key)
 {
-    uint64_t h = (key ^ key >> 32) * 0x9e3779b97f4a7c15u;
+    return (key ^ key >> 32) * 0x9e3779b97f4a7c15u;
+}
 
-    return (uint32_t)(h >> 32) & m->mask;
+static uint32_t row_of(const struct sh_merges *m, uint64_t hash)
+{
+    return (uint32_t)(hash >> 32) & m->mask;
+}
+
+/* The bits lie in a sixteenth of the memory of the rows, so that a pair that is not there costs no look at these. */
+static uint32_t bit_of(const struct sh_merges *m, uint64_t hash)
+{
+    return (uint32_t)(hash >> 29) & (m->mask << 3 | 7);
 }
 
 /* At most half full, so that a search ends soon. */
@@ -33,7 +42,8 @@ void sh_merges_init(struct sh_merges *m, size_t n)
 
     while (rows < n * 2)
         rows *= 2;
-    *m = (struct sh_merges){.row = sh_calloc(rows, sizeof *m->row), .mask = rows - 1};
+    *m = (struct sh_merges){
+        .row = sh_calloc(rows, sizeof *m->row), .mask = rows - 1, .bit = sh_calloc(rows / 4, sizeof *m->bit)};
     for (uint32_t i = 0; i < rows; i++)
         m->row[i].rank = SH_NO_RANK;
 }
@@ -41,6 +51,7 @@ void sh_merges_init(struct sh_merges *m, size_t n)
 void sh_merges_free(struct sh_merges *m)
 {
     free(m->row);
+    free(m->bit);
     *m = (struct sh_merges){0};
 }
 
@@ -48,15 +59,25 @@ void sh_merges_free(struct sh_merges *m)
 static struct sh_pair *find(const struct sh_merges *m, uint32_t left, uint32_t right)
 {
     uint64_t key = key_of(left, right);
-    uint32_t i = row_of(m, key);
+    uint32_t i = row_of(m, hash_of(key));
 
     while (m->row[i].rank != SH_NO_RANK && m->row[i].key != key)
         i = (i + 1) & m->mask;
     return &m->row[i];
 }
 
+static uint32_t rank_of(const struct sh_merges *m, uint32_t left, uint32_t right)
+{
+    uint32_t bit = bit_of(m, hash_of(key_of(left, right)));
+
+    return m->bit[bit >> 5] >> (bit & 31) & 1 ? find(m, left, right)->rank : SH_NO_RANK;
+}
+
 void sh_merges_put(struct sh_merges *m, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
 {
+    uint32_t bit = bit_of(m, hash_of(key_of(left, right)));
+
+    m->bit[bit >> 5] |= 1u << (bit & 31);
     *find(m, left, right) = (struct sh_pair){key_of(left, right), rank, id};
 }
 
@@ -82,7 +103,7 @@ static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
     uint32_t rank[SCANNED];
 
     for (size_t i = 0; i + 1 < n; i++)
-        rank[i] = find(m, id[i], id[i + 1])->rank;
+        rank[i] = rank_of(m, id[i], id[i + 1]);
     while (n > 1) {
         uint32_t least = SH_NO_RANK;
         size_t best = 0;
@@ -97,9 +118,9 @@ static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
         close_gap(id, best + 1, n);
         close_gap(rank, best, n > 0 ? n - 1 : 0);
         if (best + 1 < n)
-            rank[best] = find(m, id[best], id[best + 1])->rank;
+            rank[best] = rank_of(m, id[best], id[best + 1]);
         if (best > 0)
-            rank[best - 1] = find(m, id[best - 1], id[best])->rank;
+            rank[best - 1] = rank_of(m, id[best - 1], id[best]);
     }
     return n;
 }

@@ -24,15 +24,21 @@ static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t
     return true;
 }
 
+/* Most often a space is looked for, and is near. */
+static const unsigned char *find(const struct sh_normal *s, const unsigned char *text, size_t bytes)
+{
+    return s->from_bytes == 1 ? memchr(text, s->from[0], bytes) : memmem(text, bytes, s->from, s->from_bytes);
+}
+
 /* False when there is nothing to replace. */
 static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
-    const unsigned char *at = memmem(text, bytes, s->from, s->from_bytes);
+    const unsigned char *at = find(s, text, bytes);
     size_t done = 0;
 
     if (!at)
         return false;
-    for (; at; at = memmem(text + done, bytes - done, s->from, s->from_bytes)) {
+    for (; at; at = find(s, text + done, bytes - done)) {
         sh_text_put(out, text + done, (size_t)(at - text) - done);
         sh_text_put(out, s->to, s->to_bytes);
         done = (size_t)(at - text) + s->from_bytes;

@@ -30,6 +30,7 @@ void sh_split_free(struct sh_split *s)
 {
     sh_expression_free(s->code);
     free(s->text);
+    sh_pairs_destroy(s->pairs);
     *s = (struct sh_split){0};
 }
 
@@ -205,14 +206,16 @@ static sh_rc cut_marks(struct cut *c)
     }
 }
 
+/* These cuts are ours as well. */
 static sh_rc cut_pairs(struct cut *c)
 {
-    const char *together = c->step->text;
-    size_t done = 0;
+    const struct sh_pairs *pairs = c->step->pairs;
+    size_t done = 0, n;
+    uint32_t before = sh_utf8_get(c->text, &n), code;
 
-    for (size_t i = 1; i < c->bytes; i++) {
-        unsigned a = c->text[i - 1], b = c->text[i];
-        if ((a | b) >= 128 || together[a * 128 + b])
+    for (size_t i = n; i < c->bytes; i += n, before = code) {
+        code = sh_utf8_get(c->text + i, &n);
+        if (sh_pairs_have(pairs, before, code))
             continue;
         SH_TRY(emit(c, done, i));
         done = i;

@@ -3,6 +3,7 @@
 #ifndef IO_TOKEN_SPLIT_H
 #define IO_TOKEN_SPLIT_H
 
+#include "io/token/pairs.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>
@@ -13,7 +14,7 @@ enum sh_split_kind {
     SH_SPLIT_STRING,    /* at a text */
     SH_SPLIT_DIGITS,    /* at each number (Unicode: N*) */
     SH_SPLIT_MARKS,     /* before each run of a text */
-    SH_SPLIT_PAIRS,     /* between two characters of ASCII that are not in a table */
+    SH_SPLIT_PAIRS,     /* between two characters that are not in a set of pairs */
     SH_SPLIT_PREFIX,    /* no cut: a space before a piece without one */
     SH_SPLIT_METASPACE, /* no cut: a text for each space, and before the piece */
 };
@@ -32,9 +33,10 @@ struct sh_split {
     enum sh_split_kind kind;
     enum sh_split_how how;
     bool invert;
-    char *text; /* STRING, MARKS, METASPACE; PAIRS: [128 * 128], 1 for those that stay together; owned */
+    char *text; /* STRING, MARKS, METASPACE; owned */
     size_t bytes;
     enum sh_split_prepend prepend;
+    struct sh_pairs *pairs; /* PAIRS: those that stay together; owned */
     void *code; /* PATTERN: compiled */
     bool jit;
 };

@@ -30,18 +30,31 @@ bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t i
 /* SH_NO_ID: it is not there. */
 int64_t sh_words_get(const struct sh_words *w, const void *text, size_t bytes);
 
-/* Eight bytes at a time; pieces of text are short. The upper bits are the good ones. */
+/* Up to eight bytes as one number, by two loads that may overlap: a copy of so many bytes would be waited for. */
+static inline uint64_t sh_words_few(const unsigned char *p, size_t n)
+{
+    uint32_t low, high;
+
+    if (n < 4)
+        return n ? p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16 : 0;
+    memcpy(&low, p, 4);
+    memcpy(&high, p + n - 4, 4);
+    return low | (uint64_t)high << 32;
+}
+
+/* Eight bytes at a time, the last eight of a longer text may overlap the others; pieces of text are short. The upper bits
+ * are the good ones. */
 static inline uint64_t sh_words_hash(const unsigned char *p, size_t n)
 {
-    uint64_t h = n * 0x9e3779b97f4a7c15u, x = 0;
+    uint64_t h = n * 0x9e3779b97f4a7c15u, x;
+    const unsigned char *last = p + n - (n < 8 ? n : 8);
 
-    for (; n >= 8; p += 8, n -= 8) {
+    for (; p < last; p += 8) {
         memcpy(&x, p, 8);
         h = (h ^ x) * 0xff51afd7ed558ccdu;
         h ^= h >> 32;
     }
-    x = 0;
-    memcpy(&x, p, n);
+    x = sh_words_few(last, n < 8 ? n : 8);
     h = (h ^ x) * 0xff51afd7ed558ccdu;
     return h ^ h >> 29;
 }

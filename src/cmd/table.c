@@ -190,7 +190,7 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .stops = true, .run = sh_cmd_train},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks, and what it takes on a machine", plan,
      .config = true, .run = sh_cmd_plan},
-    {"config", "get KEY... CONFIG | get KEY... --model.hf=DIR | given CONFIG",
+    {"config", "get KEY... [CONFIG] | given CONFIG",
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
      "quotes; or the names of the keys that the file and the arguments set, a line each",
      none, .config = true, .run = sh_cmd_config_run},

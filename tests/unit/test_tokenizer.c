@@ -296,6 +296,75 @@ static void unknown_characters(void **state)
     }
 }
 
+static void encode_all(struct sh_hf *hf, void *encoder, const char *text, bool cut, struct sh_ids *ids)
+{
+    int n = hf->n_split;
+    ids->n = 0;
+    hf->n_split = cut ? n : 0;
+    assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)text, strlen(text), 0, ids), SH_OK);
+    hf->n_split = n;
+}
+
+/* Texts of three to six of these characters. */
+static void check_cuts(struct sh_hf *hf, const char *const *letters, unsigned n_letters)
+{
+    void *a = sh_token_hf.create(hf), *b = sh_token_hf.create(hf);
+    struct sh_ids whole = {0}, cut = {0};
+    for (unsigned code = 0; code < 5000; code++) {
+        char text[64] = "";
+        uint64_t left = sh_mix64(code) >> 16;
+        for (unsigned k = 0; k < 3 + code % 4; k++, left /= n_letters)
+            strcat(text, letters[left % n_letters]);
+        encode_all(hf, a, text, false, &whole);
+        encode_all(hf, b, text, true, &cut);
+        if (whole.n != cut.n || (cut.n && memcmp(whole.id, cut.id, cut.n * sizeof *cut.id) != 0))
+            fail_msg("%s has other ids when it is cut", text);
+    }
+    free(whole.id);
+    free(cut.id);
+    sh_token_hf.destroy(a);
+    sh_token_hf.destroy(b);
+}
+
+/* The places where a text without a pre-tokenizer is cut change no id, whatever happens to unknown characters: they are
+ * left out, so that their neighbours merge; one word, or one for several; their bytes, which may be parts of words. */
+static void cuts_change_no_id(void **state)
+{
+    static const char *const letters[] = {"a", "b", "\n", "\xc3\xa9", "\xe2\x96\x81", "\xe6\xbc\xa2", "x", "."};
+    static const char vocab[] = "\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"ab\":3,\"\xe2\x96\x81\":4,\"\xe2\x96\x81"
+                                "a\":5,\"\xc3\xa9\":6,\"\xc3\xa9\xe6\xbc\xa2\":7,\"\xe6\xbc\xa2\":8,\".\":9,\"a.\":10,"
+                                "\"\xe2\x96\x81\xe2\x96\x81\":11%s},\"merges\":[\"a b\",\"\xe2\x96\x81 a\",\"\xc3\xa9 "
+                                "\xe6\xbc\xa2\",\"a .\",\"\xe2\x96\x81 \xe2\x96\x81\"%s]";
+    static const struct {
+        const char *more; /* of the model */
+        bool all_bytes;
+        const char *words, *merges;
+    } rows[] = {
+        {"", false, "", ""},
+        {",\"unk_token\":\"<unk>\"", false, "", ""},
+        {",\"unk_token\":\"<unk>\",\"fuse_unk\":true", false, "", ""},
+        {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", false, ",\"<0x78>\":12", ""},
+        {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", true, "", ""},
+        {",\"byte_fallback\":true", true, "", ""},
+        {",\"byte_fallback\":true", true, ",\"<0x78>b\":268", ",\"<0x78> b\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char words[8192] = "", text[16384], *model;
+        struct sh_hf *hf = NULL;
+        for (int b = 0; b < 256 && rows[i].all_bytes; b++)
+            sprintf(words + strlen(words), ",\"<0x%02X>\":%d", (unsigned)b, 12 + b);
+        strcat(words, rows[i].words);
+        model = sh_strfmt(vocab, words, rows[i].merges);
+        snprintf(text, sizeof text, "{\"model\":{\"type\":\"BPE\",%s%s}}", model, rows[i].more);
+        assert_int_equal(parse(text, &hf), SH_OK);
+        assert_true(hf->n_split > 0);
+        check_cuts(hf, letters, sizeof letters / sizeof *letters);
+        sh_token_json_free(hf);
+        free(model);
+    }
+}
+
 static void text_must_be_utf8(void **state)
 {
     static const char *const wrong[] = {"ab\xff",     "ab\xc0\x80", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80",
@@ -328,6 +397,7 @@ int main(void)
         cmocka_unit_test(classes_are_our_own),
         cmocka_unit_test(long_pieces_merge_as_short_ones),
         cmocka_unit_test(unknown_characters),
+        cmocka_unit_test(cuts_change_no_id),
         cmocka_unit_test(text_must_be_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@ that it begins with. Prints TAP.
 A text becomes a model that continues it: what the first block says must work from a fresh folder, one command after the
 other. Of the second block, for root and containers, what this MPI understands.
 """
+import importlib.util
 import os
 import pathlib
 import re
@@ -28,7 +29,7 @@ def blocks():
 
 def shorten(block):
     """The same lines, but that training takes few steps and a sample few tokens."""
-    more = {'sherd train ': FEWER, 'sherd generate ': '--tokens 8 --training.threads=1'}
+    more = {'sherd train ': FEWER, 'sherd generate ': '--tokens 8 --training.threads=1', 'sherd eval ': '--sequences 8'}
     lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
     return [' '.join([line, *(words for command, words in more.items() if command in line)]) for line in lines]
 
@@ -78,6 +79,32 @@ def case_path():
     return wrong + ([] if report.exists() else ['no outputs/report.html'])
 
 
+def make_words(line):
+    """The first line where this Python has the library, without fetching it; else a tokenizer of the tests stands in."""
+    install, train = line.split(' && ')
+    if importlib.util.find_spec('tokenizers') and install == 'pip install tokenizers':
+        return [train.replace('python3 ', shlex.quote(sys.executable) + ' ')]
+    (work / 'words').mkdir(exist_ok=True)
+    shutil.copyfile(job.TOP / 'tests/golden/tokenizer/gpt2.json', work / 'words/tokenizer.json')
+    (work / 'words/generation_config.json').write_text('{"eos_token_id": 0}')
+    return []
+
+
+def case_words():
+    """The model of words, up to the folder for transformers."""
+    prepare()
+    (work / 'examples').symlink_to(job.TOP / 'examples')
+    lines = shorten(blocks()[2])
+    exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
+    out, said = run([f'export PATH={work}/build:$PATH', *exports, *make_words(lines[0]), *lines[1:]])
+    wanted = {'tokenised': 'tokens in words.bin', 'evaluated': 'bits per byte', 'continued': 'Once '}
+    wrong = [f'not {what}: {out}' for what, words in wanted.items() if words not in out]
+    wrong += [] if 'done: 6 steps' in said else [said]
+    there = {path.name for path in (work / 'llama-words').iterdir()}
+    missing = {'config.json', 'model.safetensors', 'tokenizer.json', 'generation_config.json'} - there
+    return wrong + ([f'the export lacks {missing}'] if missing else [])
+
+
 def case_root():
     exports, lines = for_root()
     if os.environ['MPI_KIND'] != 'openmpi':
@@ -95,7 +122,8 @@ def case_plan():
     return [f'not printed, or in another order: {row}' for row in rows if row not in printed]
 
 
-CASES = [('the plan on the first screen', case_plan), ('from a text to a model that continues it', case_path), ('as root, on more ranks than cores', case_root)]
+CASES = [('the plan on the first screen', case_plan), ('from a text to a model that continues it', case_path),
+         ('from a text to a model of words', case_words), ('as root, on more ranks than cores', case_root)]
 
 if __name__ == '__main__':
     job.need_launcher()
