@@ -163,6 +163,9 @@ sh_rc sh_hf_config_write(const struct sh_config *cfg, const char *dtype, const c
     struct writer w = {.cfg = cfg};
     size_t bytes;
     char *family;
+    /* config.json would say that attention sees all. */
+    if (cfg->model.attention_window)
+        return sh_fail(SH_E_USAGE, "a model with model.attention_window is not exported");
     SH_TRY(sh_config_get(cfg, "model.family", &family));
     w.f = sh_hf_family_to_write(family);
     free(family);

@@ -182,13 +182,24 @@ static bool has_rope(const struct decoder *d)
     return !d->f->learned_positions && (!interval || (d->e.block + 1) % interval);
 }
 
+/* Of the block at hand; 0: it sees all. With full_attention_interval 6 blocks 5, 11, 17, ... see all. */
+static int window_of(const struct decoder *d)
+{
+    const struct sh_model *m = d->m;
+    int interval = m->full_attention_interval;
+
+    return d->e.block < m->window_first_layer || (interval && (d->e.block + 1) % interval == 0) ? 0 : m->attention_window;
+}
+
 static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
 {
+    struct sh_emit_heads heads = d->heads;
     int qkv = linear(d, norm(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
 
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
-    return linear(d, sh_emit_attention(&d->e, qkv, &d->heads), b->proj);
+    heads.window = window_of(d);
+    return linear(d, sh_emit_attention(&d->e, qkv, &heads), b->proj);
 }
 
 static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
