@@ -38,8 +38,8 @@ static const char *in_folder(const char *name)
 
 static void write_small(const char *name, bool masked)
 {
-    assert_int_equal(sh_document_write(in_folder(name), VOCAB, 0x1122334455667788, ids, masked ? mask : NULL, lengths, DOCS),
-                     SH_OK);
+    assert_int_equal(
+        sh_document_write(in_folder(name), VOCAB, 0x1122334455667788, ids, masked ? mask : NULL, lengths, DOCS), SH_OK);
 }
 
 static struct sh_data_options options(const char *name)
@@ -72,11 +72,15 @@ static void write_bytes(const char *name, const void *bytes, size_t n)
 static void bytes_are_those_of_the_format(void **state)
 {
     static const unsigned char header[72] = {
-        'S', 'H', 'R', 'D', 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0,         /* magic, version, bytes of a token, mask */
-        22,  0,   0,   0,   0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,         /* tokens, documents */
-        0,   0x30, 0,  0,   0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0,      /* offsets, tokens */
-        0,   0x20, 0,  0,   0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, /* mask, tokenizer */
-        0xe8, 3,  0,   0,   0, 0, 0, 0};                                /* vocabulary, zero */
+        'S',  'H',  'R',  'D',  1,    0,    0,    0,
+        2,    0,    0,    0,    1,    0,    0,    0, /* magic, version, bytes of a token, mask */
+        22,   0,    0,    0,    0,    0,    0,    0,
+        5,    0,    0,    0,    0,    0,    0,    0, /* tokens, documents */
+        0,    0x30, 0,    0,    0,    0,    0,    0,
+        0,    0x10, 0,    0,    0,    0,    0,    0, /* offsets, tokens */
+        0,    0x20, 0,    0,    0,    0,    0,    0,
+        0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, /* mask, tokenizer */
+        0xe8, 3,    0,    0,    0,    0,    0,    0};   /* vocabulary, zero */
     static const unsigned char bits[3] = {0x86, 0x87, 0x3e};
     static const int64_t offsets[] = {0, 4, 11, 11, 20, 22};
     unsigned char *bytes;
@@ -99,17 +103,14 @@ static void bytes_are_those_of_the_format(void **state)
 /* Places of 3, 6, 8 and 1: the longest alone, 6 with 1 (the 3 does not fit beside it), 3. */
 static void rows(void **state)
 {
-    static const int32_t tokens[3][T] = {{300, 301, 302, 303, 304, 305, 306, 307},
-                                         {400, 100, 101, 102, 103, 104, 105, 0},
-                                         {0, 1, 2, 0, 0, 0, 0, 0}};
+    static const int32_t tokens[3][T] = {
+        {300, 301, 302, 303, 304, 305, 306, 307}, {400, 100, 101, 102, 103, 104, 105, 0}, {0, 1, 2, 0, 0, 0, 0, 0}};
     static const int32_t targets[3][T] = {{301, 302, 303, 304, 305, 306, 307, 308},
                                           {401, 101, 102, 103, 104, 105, 106, -1},
                                           {1, 2, 3, -1, -1, -1, -1, -1}};
-    static const int32_t masked[3][T] = {{-1, -1, -1, 304, -1, 306, 307, 308},
-                                         {401, -1, -1, 103, 104, 105, 106, -1},
-                                         {1, 2, -1, -1, -1, -1, -1, -1}};
-    static const int32_t docs[3][T] = {
-        {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 1, 1, 1, 1, 1, 7}, {0, 0, 0, 3, 4, 5, 6, 7}};
+    static const int32_t masked[3][T] = {
+        {-1, -1, -1, 304, -1, 306, 307, 308}, {401, -1, -1, 103, 104, 105, 106, -1}, {1, 2, -1, -1, -1, -1, -1, -1}};
+    static const int32_t docs[3][T] = {{0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 1, 1, 1, 1, 1, 7}, {0, 0, 0, 3, 4, 5, 6, 7}};
     int32_t a[3][T], b[3][T], c[3][T];
     int64_t counted, ahead;
 

@@ -64,7 +64,8 @@ static double run(struct sim *s, const struct row *r, double *grads)
     memcpy(sim_data(s, 0, p->docs), r->docs, sizeof r->docs);
     sim_run(s, SH_SECTION_ONLY);
     for (int i = 0; i < p->n_params; i++) {
-        const float *from = (const float *)sim_data(s, 0, p->units[p->params[i].unit].grad_shard) + p->params[i].unit_elems;
+        const float *from =
+            (const float *)sim_data(s, 0, p->units[p->params[i].unit].grad_shard) + p->params[i].unit_elems;
         for (int64_t k = 0; k < p->params[i].elems; k++)
             *grads++ += from[k];
     }
@@ -124,7 +125,7 @@ int main(void)
     struct CMUnitTest tests[TINY_MODELS];
 
     for (int i = 0; i < TINY_MODELS; i++)
-        tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check,
-                                       .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+        tests[i] = (struct CMUnitTest){
+            .name = tiny_models[i].name, .test_func = check, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
