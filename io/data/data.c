@@ -296,6 +296,24 @@ int64_t sh_data_tokens(const struct sh_data *d)
     return tokens;
 }
 
+/* Of all sets together. */
+bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out)
+{
+    double used = 0;
+
+    *out = (struct sh_data_rows){0};
+    for (int i = 0; i < d->n_sets && d->set[i].packed; i++) {
+        const struct sh_pack *p = &d->set[i].pack;
+        out->rows += p->rows;
+        out->documents += p->documents;
+        out->left_out += p->left_out;
+        out->cut += p->cut;
+        used += (double)p->used;
+    }
+    out->full = out->rows ? used / ((double)out->rows * d->seq_len) : 0;
+    return d->set[0].packed;
+}
+
 /* Whether targets may be -1. */
 bool sh_data_masked(const struct sh_data *d)
 {
