@@ -2,7 +2,7 @@
  * once. The planner divides them by measured rates; they are floors, not predictions.
  *
  * Of the pairs (query, key) of attention those that the causal mask leaves are counted, T(T+1)/2 of T*T, as only they need
- * be looked at. Document masks leave still fewer; the shapes do not tell. */
+ * be looked at, and of these those that a window leaves. Document masks leave still fewer; the shapes do not tell. */
 #include "kernels/shape.h"
 
 static double bytes(const struct sh_operand *t)
@@ -36,6 +36,18 @@ static double written(const struct sh_op_call *c, int i, const struct sh_letters
     return earlier ? 2 * some : some;
 }
 
+/* T(T+1)/2 pairs less those of the T-W queries that see no more than W keys. */
+static double share_of_pairs(const struct sh_op_call *c)
+{
+    double T, W = c->attr->attn.window, hidden;
+
+    if (c->kind != SH_OP_ATTENTION && c->kind != SH_OP_ATTENTION_BWD)
+        return 1;
+    T = (double)c->in[c->kind == SH_OP_ATTENTION ? 0 : 1].dim[1];
+    hidden = W > 0 && W < T ? (T - W) * (T - W + 1) / 2 : 0;
+    return 1 - hidden / (T * (T + 1) / 2);
+}
+
 struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
 {
     const struct sh_op_shape *s = sh_op_shape(call->kind);
@@ -45,7 +57,7 @@ struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
     if (sh_op_info(call->kind)->marker)
         return cost;
     sh_shape_letters(call, &letters);
-    cost.flops = sh_formula_value(&s->flops, &letters, call);
+    cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call);
     for (int i = 0; i < s->n_in; i++)
         cost.bytes += touched(call, &s->in[i], &call->in[i], &letters);
     for (int i = 0; i < s->n_out; i++)

@@ -28,7 +28,7 @@ static const struct sh_attr_field linear_attrs[] = {FIELD(linear, w_in_out), {0}
 static const struct sh_attr_field rotation_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, inverse), {0}};
 static const struct sh_attr_field attention_attrs[] = {
-    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), {0}};
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};

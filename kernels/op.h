@@ -42,7 +42,7 @@ extern "C" {
     KERNEL(BIAS_BWD, bias_bwd)              /* sums of columns */                                                     \
     KERNEL(ROPE_TABLE, rope_table)          /* cos in [0,R/2), sin in [R/2,R) */                                      \
     KERNEL(ROPE, rope)                      /* the first R of each head of q and k rotated; attr->attn.inverse turns back, at: positions */\
-    KERNEL(ATTENTION, attention)            /* causal; docs: the first position of a token's document */           \
+    KERNEL(ATTENTION, attention)            /* causal; docs: the first position of a token's document; attr->attn.window */ \
     KERNEL(ATTENTION_BWD, attention_bwd)                                                                              \
     KERNEL(GELU, gelu)                      /* tanh form */                                                           \
     KERNEL(GELU_BWD, gelu_bwd)                                                                                        \
@@ -119,6 +119,7 @@ struct sh_op_attr {
             float scale;                           /* ATTENTION*: 1/sqrt(D) */
             bool inverse;                          /* ROPE: turns back */
             bool any_order;                        /* ATTENTION_BWD: may add in an order that changes from run to run */
+            int window;                            /* ATTENTION*: a query sees itself and window - 1 keys before; 0: all */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {
             double theta;                          /* scaling as Llama 3: none when factor == 0 */

@@ -104,8 +104,8 @@ static sh_rc mask_targets(const struct set *set, int64_t window, unsigned char *
 }
 
 /* One window of a stream. */
-static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window, int32_t *tokens,
-                         int32_t *targets, int32_t *docs)
+static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window,
+                         int32_t *tokens, int32_t *targets, int32_t *docs)
 {
     size_t row_bytes = (size_t)d->seq_len * sizeof(int32_t);
 
@@ -120,8 +120,8 @@ static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct 
     return SH_OK;
 }
 
-static sh_rc read_window(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window, int32_t *tokens,
-                         int32_t *targets, int32_t *docs)
+static sh_rc read_window(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window,
+                         int32_t *tokens, int32_t *targets, int32_t *docs)
 {
     if (set->packed)
         return sh_data_rows_read(&set->files, &set->pack, window, tokens, targets, docs ? docs : r->docs);
@@ -222,8 +222,10 @@ static sh_rc check_kinds(const struct sh_data *d)
 {
     for (int i = 1; i < d->n_sets; i++)
         if (d->set[i].packed != d->set[0].packed)
-            return sh_fail(SH_E_DATA, "data.mix: %s has documents and %s has none; make document files of both, or set data.packing=concat",
-                           d->mix.path[d->set[i].packed ? i : 0], d->mix.path[d->set[i].packed ? 0 : i]);
+            return sh_fail(
+                SH_E_DATA,
+                "data.mix: %s has documents and %s has none; make document files of both, or set data.packing=concat",
+                d->mix.path[d->set[i].packed ? i : 0], d->mix.path[d->set[i].packed ? 0 : i]);
     return SH_OK;
 }
 
@@ -292,6 +294,24 @@ int64_t sh_data_tokens(const struct sh_data *d)
     for (int i = 0; i < d->n_sets; i++)
         tokens += d->set[i].files.tokens;
     return tokens;
+}
+
+/* Of all sets together. */
+bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out)
+{
+    double used = 0;
+
+    *out = (struct sh_data_rows){0};
+    for (int i = 0; i < d->n_sets && d->set[i].packed; i++) {
+        const struct sh_pack *p = &d->set[i].pack;
+        out->rows += p->rows;
+        out->documents += p->documents;
+        out->left_out += p->left_out;
+        out->cut += p->cut;
+        used += (double)p->used;
+    }
+    out->full = out->rows ? used / ((double)out->rows * d->seq_len) : 0;
+    return d->set[0].packed;
 }
 
 /* Whether targets may be -1. */

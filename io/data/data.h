@@ -51,6 +51,15 @@ int64_t sh_data_samples(const struct sh_data *d); /* windows: the length of an e
 int64_t sh_data_tokens(const struct sh_data *d);
 bool sh_data_masked(const struct sh_data *d); /* whether targets may be -1: there are masks, or places without a token */
 
+/* How full the rows of documents are, and what was not packed; false: it is a stream. */
+struct sh_data_rows {
+    int64_t rows, documents;
+    int64_t left_out; /* documents: dropped, or of less than two tokens */
+    int64_t cut;      /* documents longer than a row: truncated, dropped or split */
+    double full;      /* share of the places that have a token */
+};
+bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out);
+
 /* What the files of a pattern are: SH_PACKING_BFD where the first one is a document file, SH_PACKING_CONCAT where it is
  * not, or cannot be read, which opening it will say. Reads one header. */
 enum sh_cfg_packing sh_data_packing_of(const char *path);

@@ -35,8 +35,9 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
 
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         if (checks[i].wrong)
-            return sh_fail(SH_E_DATA, "%s: document file: its %s is %lld, which this version does not know; make it again",
-                           path, checks[i].field, checks[i].value);
+            return sh_fail(SH_E_DATA,
+                           "%s: document file: its %s is %lld, which this version does not know; make it again", path,
+                           checks[i].field, checks[i].value);
     return SH_OK;
 }
 
@@ -61,8 +62,10 @@ static sh_rc check_sections(const char *path, const struct sh_document_header *h
     qsort(s, (size_t)n, sizeof *s, by_place);
     for (int i = 0; i < n; i++) {
         if (s[i].at < end || s[i].at % SH_DOCUMENT_ALIGN || s[i].at > bytes || s[i].bytes > bytes - s[i].at)
-            return sh_fail(SH_E_DATA, "%s: document file: its %s are %lld bytes at byte %lld, and the file has %lld; copy it again",
-                           path, s[i].name, (long long)s[i].bytes, (long long)s[i].at, (long long)bytes);
+            return sh_fail(
+                SH_E_DATA,
+                "%s: document file: its %s are %lld bytes at byte %lld, and the file has %lld; copy it again", path,
+                s[i].name, (long long)s[i].bytes, (long long)s[i].at, (long long)bytes);
         end = s[i].at + s[i].bytes;
     }
     if (end != bytes)
@@ -77,14 +80,16 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     SH_TRY(check_fields(path, h));
     SH_TRY(check_sections(path, h, bytes));
     if (h->vocab_size > vocab_size)
-        return sh_fail(SH_E_DATA,
-                       "%s was made with a tokenizer of %d words, but model.vocab_size is %d; tokenize with the model's own",
-                       path, h->vocab_size, vocab_size);
+        return sh_fail(
+            SH_E_DATA,
+            "%s was made with a tokenizer of %d words, but model.vocab_size is %d; tokenize with the model's own", path,
+            h->vocab_size, vocab_size);
     if (h->tokenizer && tokenizer && h->tokenizer != tokenizer)
-        return sh_fail(SH_E_DATA,
-                       "%s was made with another tokenizer.json (hash %016llx) than the model's (%016llx); tokenize the "
-                       "text again with that one",
-                       path, (unsigned long long)h->tokenizer, (unsigned long long)tokenizer);
+        return sh_fail(
+            SH_E_DATA,
+            "%s was made with another tokenizer.json (hash %016llx) than the model's (%016llx); tokenize the "
+            "text again with that one",
+            path, (unsigned long long)h->tokenizer, (unsigned long long)tokenizer);
     f->token_bytes = h->token_bytes;
     f->offset = h->tokens_at;
     f->tokens = h->tokens;
@@ -107,9 +112,11 @@ static sh_rc read_offsets(const struct sh_data_files *set, const struct sh_data_
         bool wrong = offsets[i] < least || offsets[i] > f->tokens || (d == 0 && offsets[i] != 0) ||
                      (d == f->documents && offsets[i] != f->tokens);
         if (wrong)
-            return sh_fail(SH_E_DATA, "%s: offset %lld is %lld, which does not fit the one before it and its %lld tokens; "
-                           "make it again", sh_handles_path(set->handles, f->handle), (long long)d,
-                           (long long)offsets[i], (long long)f->tokens);
+            return sh_fail(SH_E_DATA,
+                           "%s: offset %lld is %lld, which does not fit the one before it and its %lld tokens; "
+                           "make it again",
+                           sh_handles_path(set->handles, f->handle), (long long)d, (long long)offsets[i],
+                           (long long)f->tokens);
     }
     return SH_OK;
 }

@@ -104,9 +104,8 @@ struct sh_piece sh_pack_whole(const struct sh_pack *p, int64_t row)
         else
             high = mid;
     }
-    return (struct sh_piece){.document = p->longs[low].document,
-                             .begin = (row - p->longs[low].row) * p->seq_len,
-                             .places = p->seq_len};
+    return (struct sh_piece){
+        .document = p->longs[low].document, .begin = (row - p->longs[low].row) * p->seq_len, .places = p->seq_len};
 }
 
 /* Memory doubles. */
@@ -241,7 +240,8 @@ sh_rc sh_pack_build(const char *name, int seq_len, enum sh_cfg_packing packing, 
 
     *out = (struct sh_pack){.seq_len = seq_len, .excess = excess, .documents = documents};
     if (documents > INT32_MAX)
-        return sh_fail(SH_E_DATA, "%s has %lld documents; at most %d can be packed", name, (long long)documents, INT32_MAX);
+        return sh_fail(SH_E_DATA, "%s has %lld documents; at most %d can be packed", name, (long long)documents,
+                       INT32_MAX);
     if (best_fit) {
         out->next = sh_calloc((size_t)documents + 1, sizeof *out->next);
         f.head = sh_calloc((size_t)seq_len + 1, sizeof *f.head);

@@ -15,13 +15,13 @@ struct sh_pack {
     int seq_len;
     enum sh_cfg_excess excess;
     int64_t documents;
-    int64_t rows;      /* whole ones first */
-    int64_t whole;     /* rows that are a piece of a long document each, and full */
-    int64_t used;      /* places of all rows that have a token */
-    int64_t left_out;  /* documents without a place: too short, or dropped */
-    int64_t cut;       /* documents longer than a row */
-    int32_t *first;    /* [rows - whole] a document of the row */
-    int32_t *next;     /* [documents] the next one of its row; -1: the last. NULL: a row has one document */
+    int64_t rows;               /* whole ones first */
+    int64_t whole;              /* rows that are a piece of a long document each, and full */
+    int64_t used;               /* places of all rows that have a token */
+    int64_t left_out;           /* documents without a place: too short, or dropped */
+    int64_t cut;                /* documents longer than a row */
+    int32_t *first;             /* [rows - whole] a document of the row */
+    int32_t *next;              /* [documents] the next one of its row; -1: the last. NULL: a row has one document */
     struct sh_pack_long *longs; /* [n_longs] whose pieces the whole rows are */
     int64_t n_longs;
 };

@@ -27,7 +27,8 @@ struct walk {
 
 static struct walk walk_row(const struct sh_data_files *set, const struct sh_pack *pack, int64_t row)
 {
-    return (struct walk){.set = set, .pack = pack, .row = row, .next = row < pack->whole ? 0 : pack->first[row - pack->whole]};
+    return (struct walk){
+        .set = set, .pack = pack, .row = row, .next = row < pack->whole ? 0 : pack->first[row - pack->whole]};
 }
 
 /* *piece with 0 places: there are no more. A row cannot get longer than it is, even if the file changes under it. */
@@ -47,7 +48,8 @@ static sh_rc next_piece(struct walk *w, struct sh_piece *piece)
         w->next = w->pack->next ? w->pack->next[w->next] : -1;
     }
     if (piece->places == 0 || piece->places > w->pack->seq_len - w->at)
-        return sh_fail(SH_E_DATA, "document %lld has another length than when the run began; start again to use the new file",
+        return sh_fail(SH_E_DATA,
+                       "document %lld has another length than when the run began; start again to use the new file",
                        (long long)piece->document);
     w->at += piece->places;
     return SH_OK;

@@ -164,6 +164,9 @@ static void put_all(struct writer *w, const char *dtype)
 static sh_rc write_text(struct writer *w, const char *dtype, char **text)
 {
     size_t bytes;
+    /* config.json would say that attention sees all. */
+    if (w->cfg->model.attention_window)
+        return sh_fail(SH_E_USAGE, "a model with model.attention_window is not exported");
     w->f = sh_hf_family_to_write(sh_family_of(w->cfg->model.family)->name);
     SH_REQUIRE(w->f);
     w->out = sh_memstream(text, &bytes);

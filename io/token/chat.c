@@ -25,8 +25,10 @@ static sh_rc refuse_tools(const json_t *object)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *value = json_object_get(object, keys[i]);
         if (value && !json_is_null(value))
-            return sh_fail(SH_E_DATA, "it has \"%s\": tools are not rendered here; render them elsewhere and give --format "
-                           "segments", keys[i]);
+            return sh_fail(SH_E_DATA,
+                           "it has \"%s\": tools are not rendered here; render them elsewhere and give --format "
+                           "segments",
+                           keys[i]);
     }
     return SH_OK;
 }
@@ -108,7 +110,8 @@ static sh_rc parse_messages(const struct sh_template *t, const char *field, cons
 }
 
 /* As two messages, or as they are. */
-static sh_rc put_completion(const struct sh_template *t, const json_t *prompt, const json_t *completion, struct sh_chat *out)
+static sh_rc put_completion(const struct sh_template *t, const json_t *prompt, const json_t *completion,
+                            struct sh_chat *out)
 {
     struct sh_message m[2] = {{.role = SH_ROLE_USER}, {.role = SH_ROLE_ASSISTANT, .learned = true}};
     size_t begin;
@@ -161,8 +164,8 @@ static sh_rc parse_segments(const json_t *top, struct sh_chat *out)
     return out->n ? SH_OK : sh_fail(SH_E_DATA, "no segment has the label true: there is nothing to learn");
 }
 
-sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line, size_t bytes,
-                    struct sh_chat *out)
+sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
+                    size_t bytes, struct sh_chat *out)
 {
     json_t *top;
     sh_rc rc;

@@ -14,7 +14,7 @@ enum sh_chat_form { SH_CHAT_NONE, SH_CHAT_SEGMENTS, SH_CHAT_MESSAGES, SH_CHAT_CO
  *   field  of messages: the key that has them
  *   t      of messages and completions; NULL: prompt and completion are texts that follow each other
  * Errors: SH_E_DATA: no such object; tools; what cannot be rendered (template.h); nothing to learn. */
-sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line, size_t bytes,
-                    struct sh_chat *out);
+sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
+                    size_t bytes, struct sh_chat *out);
 
 #endif

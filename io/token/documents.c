@@ -187,8 +187,8 @@ out:
     return rc;
 }
 
-sh_rc sh_document_write(const char *path, int vocab_size, uint64_t tokenizer, const uint32_t *ids, const unsigned char *mask,
-                        const uint32_t *lengths, size_t documents)
+sh_rc sh_document_write(const char *path, int vocab_size, uint64_t tokenizer, const uint32_t *ids,
+                        const unsigned char *mask, const uint32_t *lengths, size_t documents)
 {
     struct sh_document_writer *w;
     size_t n = 0;

@@ -30,7 +30,7 @@ sh_rc sh_document_writer_commit(struct sh_document_writer *w);
 void sh_document_writer_abandon(struct sh_document_writer *w); /* NULL is fine */
 
 /* A whole file at once. */
-sh_rc sh_document_write(const char *path, int vocab_size, uint64_t tokenizer, const uint32_t *ids, const unsigned char *mask,
-                        const uint32_t *lengths, size_t documents);
+sh_rc sh_document_write(const char *path, int vocab_size, uint64_t tokenizer, const uint32_t *ids,
+                        const unsigned char *mask, const uint32_t *lengths, size_t documents);
 
 #endif

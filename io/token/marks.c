@@ -77,8 +77,8 @@ static sh_rc measure(struct sh_marks *m, struct sh_encoder *e, const unsigned ch
 }
 
 /* Ids from `first` on are a piece; those that touch its bytes [begin, end) are learned. */
-static sh_rc mark(struct sh_marks *m, struct sh_encoder *e, const unsigned char *piece, size_t bytes, size_t begin, size_t end,
-                  size_t first, const struct sh_ids *ids, unsigned char *mask)
+static sh_rc mark(struct sh_marks *m, struct sh_encoder *e, const unsigned char *piece, size_t bytes, size_t begin,
+                  size_t end, size_t first, const struct sh_ids *ids, unsigned char *mask)
 {
     uint64_t from = 0, to = UINT64_MAX, at = 0;
 
@@ -96,8 +96,8 @@ static sh_rc mark(struct sh_marks *m, struct sh_encoder *e, const unsigned char 
 }
 
 /* text [at, at + bytes) is a piece. *s: the first stretch that may reach into it. */
-static sh_rc put_piece(struct sh_marks *m, struct sh_encoder *e, const struct sh_chat *chat, size_t at, size_t bytes, int *s,
-                       struct sh_ids *ids, struct sh_text *mask)
+static sh_rc put_piece(struct sh_marks *m, struct sh_encoder *e, const struct sh_chat *chat, size_t at, size_t bytes,
+                       int *s, struct sh_ids *ids, struct sh_text *mask)
 {
     size_t first = ids->n, end = at + bytes;
     unsigned char *marks;
@@ -121,9 +121,10 @@ static sh_rc check_stops(const struct sh_ids *ids, const unsigned char *mask, si
 {
     for (size_t i = first; i < ids->n; i++)
         if (mask[i] && (i + 1 == ids->n || !mask[i + 1]) && ids->id[i] != stop)
-            return sh_fail(SH_E_DATA, "a stretch to learn ends with token %u and not with %lld, which ends a text: a model "
-                           "would not learn to stop; put it there, or give --eos for another one", ids->id[i],
-                           (long long)stop);
+            return sh_fail(SH_E_DATA,
+                           "a stretch to learn ends with token %u and not with %lld, which ends a text: a model "
+                           "would not learn to stop; put it there, or give --eos for another one",
+                           ids->id[i], (long long)stop);
     return SH_OK;
 }
 
@@ -138,8 +139,10 @@ static sh_rc check_specials(struct sh_marks *m, struct sh_encoder *e, const stru
             SH_TRY(sh_encode(e, chat->text.at + f->begin, f->end - f->begin, 0, &m->prefix));
         for (size_t k = 0; k < m->prefix.n; k++)
             if (sh_token_is_special(m->t, m->prefix.id[k]) && m->prefix.id[k] != m->hf->model.unk)
-                return sh_fail(SH_E_DATA, "a message has the text of a special token in it (token %u); take it out, or give "
-                               "--special-in-text", m->prefix.id[k]);
+                return sh_fail(SH_E_DATA,
+                               "a message has the text of a special token in it (token %u); take it out, or give "
+                               "--special-in-text",
+                               m->prefix.id[k]);
     }
     return SH_OK;
 }

@@ -17,8 +17,8 @@ void sh_marks_destroy(struct sh_marks *m); /* NULL is fine */
  *   stop      id with which each stretch has to end
  *   strange   whether special tokens may be in the text beside those that a template wrote
  * Errors: SH_E_DATA: of sh_encode(); a stretch that does not end with `stop`; a special token in the text. */
-sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *encoder, const struct sh_chat *chat, int64_t stop, bool strange,
-                      struct sh_ids *ids, struct sh_text *mask);
+sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *encoder, const struct sh_chat *chat, int64_t stop,
+                      bool strange, struct sh_ids *ids, struct sh_text *mask);
 
 /* Whether a word is a special token. */
 bool sh_token_is_special(const struct sh_tokenizer *t, uint32_t id);

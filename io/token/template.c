@@ -7,10 +7,17 @@
 #include <string.h>
 
 /* Of each role: what stands before and behind its text. */
-#define TAGS(system, user, assistant) {system, user, assistant}
+#define TAGS(system, user, assistant) \
+    {                                 \
+        system, user, assistant       \
+    }
 #define HEADER(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
-#define ALL {true, true, true}
+#define ALL              \
+    {                    \
+        true, true, true \
+    }
 
+/* clang-format off */
 static const struct sh_template templates[] = {
     {"chatml",
      {"<|im_end|>", "<|im_start|>"},
@@ -78,6 +85,7 @@ static const struct sh_template templates[] = {
      {false},
      SH_SYSTEM_ALONE},
 };
+/* clang-format on */
 
 const struct sh_template *sh_template_at(int i)
 {
@@ -245,7 +253,8 @@ sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m
     SH_TRY(check_roles(m, n));
     put_markup(t->begin, out);
     if (m[0].role == SH_ROLE_SYSTEM && t->system == SH_SYSTEM_NOWHERE)
-        return sh_fail(SH_E_DATA, "template %s has no place for a system message; put it into the first user's text", t->name);
+        return sh_fail(SH_E_DATA, "template %s has no place for a system message; put it into the first user's text",
+                       t->name);
     if (m[0].role == SH_ROLE_SYSTEM && t->system != SH_SYSTEM_ALONE)
         system = &m[i++];
     for (; i < n; i++) {

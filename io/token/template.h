@@ -53,7 +53,7 @@ struct sh_chat {
 
 void sh_chat_clear(struct sh_chat *c);
 void sh_chat_free(struct sh_chat *c);
-void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end); /* joins a stretch that ends where it begins */
+void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end);     /* joins a stretch that ends where it begins */
 void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes); /* the text of a message */
 
 /* Append a conversation. Errors: SH_E_DATA: roles out of order (a system message or none, then user and assistant in

@@ -1,6 +1,6 @@
 /* What the forward and the backward of attention share. Neither stores a [T,T] matrix: queries go in blocks of
  * SH_ATTN_Q rows, keys in blocks of SH_ATTN_K, and one such tile of scores at a time is in scratch, in f32 whatever the
- * compute type. Query t sees the keys docs[t] <= s <= t; blocks of keys that no query of the block sees are skipped.
+ * compute type. Query t sees the keys docs[t] <= s <= t, of which with a window only the last W; blocks of keys that no query of the block sees are skipped.
  * Method: FlashAttention-2, Dao 2023 (arXiv:2307.08691). Internal to kernels/cpu; local, no state. */
 #ifndef SH_KERNELS_CPU_ATTENTION_H
 #define SH_KERNELS_CPU_ATTENTION_H
@@ -22,6 +22,7 @@ extern const struct sh_attn_engine sh_attn_amx, sh_attn_amx_bwd; /* with HAVE_AM
 
 struct sh_attn {
     int64_t batch, seq, heads, kv_heads, dim;
+    int64_t window;                  /* W; 0: none */
     int64_t ld;                      /* (H+2K)D: one packed row of qkv */
     enum sh_dtype dtype;
     float scale;

@@ -13,6 +13,7 @@ struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand
         .heads = attr->attn.heads,
         .kv_heads = attr->attn.kv_heads,
         .dim = attr->attn.head_dim,
+        .window = attr->attn.window,
         .ld = qkv->dim[2],
         .dtype = qkv->dtype,
         .scale = attr->attn.scale,
@@ -33,9 +34,12 @@ struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, in
     return (struct sh_attn_view){.data = scratch, .ld = a->dim};
 }
 
+/* It never falls from one query to the next, with documents and with windows. */
 int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t)
 {
-    return a->docs ? a->docs[b * a->seq + t] : 0;
+    int64_t first = a->docs ? a->docs[b * a->seq + t] : 0, near = a->window ? t - a->window + 1 : 0;
+
+    return near > first ? near : first;
 }
 
 /* The smallest first key of some queries: documents may begin within the block. */

@@ -58,7 +58,14 @@ __device__ __forceinline__ rows heads_of_out(const sh_attention &a, const void *
 /* Positions are 32 bits wide, for the registers' sake. */
 __device__ __forceinline__ int first_key(const sh_attention &a, int64_t b, int t)
 {
-    return a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0;
+    int first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
+    return near > first ? near : first;
+}
+
+/* Whether first_key() may be another one than 0. */
+__device__ __forceinline__ bool limited(const sh_attention &a)
+{
+    return a.docs || a.window;
 }
 
 /* What a block of queries owns, and the tiles of keys that it sees. */
@@ -211,8 +218,8 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
         SH_UNROLL
         for (int j = 0; j < TILE / 16; j++)
             sh_tile::dot<D, M>(s[j], query, shared + buffer * TILE_ELEMS<D>, 16 * j);
-        /* Only tiles on the diagonal, or with documents, need the mask. */
-        if (a.docs || k0 + TILE - 1 > own) {
+        /* Only tiles on the diagonal, or with documents or a window, need the mask. */
+        if (limited(a) || k0 + TILE - 1 > own) {
             SH_UNROLL
             for (int j = 0; j < TILE / 16; j++)
                 SH_UNROLL
@@ -260,7 +267,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
         __syncthreads();
         if (k0 + TILE < q.end)
             fetch_pair<D>(shared, buffer ^ 1, keys, values, k0 + TILE);
-        bool whole = !a.docs && k0 + TILE - 1 <= own;
+        bool whole = !limited(a) && k0 + TILE - 1 <= own;
         SH_UNROLL
         for (int j = 0; j < TILE / 16; j++) {
             float s[M][2][4], dp[M][2][4];
@@ -307,11 +314,11 @@ __device__ __forceinline__ void fetch_of_queries(const sh_attention &a, of_queri
         sh_mma::copy<4>(&to->first[buffer][i], &a.docs[b * a.seq + t], there);
 }
 
-/* Past the last tile of queries that see keys up to `last`: documents begin in the order of their positions. */
+/* Past the last tile of queries that see keys up to `last`: first keys never fall. */
 __device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t b, int first_tile, int last)
 {
     int low = first_tile, high = (int)((a.seq + TILE - 1) / TILE);
-    while (a.docs && low < high) {
+    while (limited(a) && low < high) {
         int mid = (low + high) / 2;
         if (first_key(a, b, mid * TILE) <= last)
             low = mid + 1;
@@ -354,7 +361,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys
             continue;
         int buffer = i % 2, q0 = (first_tile + i % tiles) * TILE;
         sh_bf16 *query = shared + buffer * TILE_ELEMS<D>, *dout = shared + (2 + buffer) * TILE_ELEMS<D>;
-        bool whole = !a.docs && q0 >= own + 16 * M - 1;
+        bool whole = !limited(a) && q0 >= own + 16 * M - 1;
         SH_NO_UNROLL
         for (int j = 0; j < TILE / 16; j++) {
             float p[M][2][4], ds[M][2][4];
@@ -365,7 +372,8 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys
             SH_UNROLL
             for (int e = 0; e < 8 * M; e++) {
                 int m = e / 8, n = e / 4 % 2, c = e % 4, column = 16 * j + lane_column(n, c % 2);
-                int first = a.docs ? of->first[buffer][column] : 0;
+                int first = a.docs ? of->first[buffer][column] : 0, near = a.window ? q0 + column - a.window + 1 : 0;
+                first = near > first ? near : first;
                 bool on = whole || seen(own + lane_row(m, c / 2), q0 + column, first);
                 float w = sh_mma::exp2_of(p[m][n][c] * (a.scale * LOG2E) - of->lse[buffer][column] * LOG2E);
                 p[m][n][c] = on ? w : 0;

@@ -1,6 +1,6 @@
 /* Attention on a GPU: three ways to the same operands, chosen by the shape alone, so that all ranks choose alike.
  *
- *   attention_cudnn.c  cuDNN: bf16, head sizes of 64 and 128, whole tiles, no documents; when the library is there
+ *   attention_cudnn.c  cuDNN: bf16, head sizes of 64 and 128, whole tiles, no documents, no window; when the library is there
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
  *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
  *
@@ -20,6 +20,7 @@ extern "C" {
 struct sh_attention {
     int64_t batch, seq;
     int heads, kv_heads, dim;
+    int window; /* a query sees itself and so many keys less one before; 0: all */
     enum sh_dtype dtype;
     float scale;
     const void *qkv;
@@ -38,6 +39,7 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     struct sh_attention a;
     a.batch = qkv->dim[0], a.seq = qkv->dim[1];
     a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
+    a.window = call->attr->attn.window;
     a.dtype = qkv->dtype, a.scale = call->attr->attn.scale;
     a.qkv = qkv->data;
     a.docs = (const int32_t *)call->in[forward ? 1 : 4].data;

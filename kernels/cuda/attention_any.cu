@@ -129,10 +129,11 @@ __device__ __forceinline__ void write(rows to, int64_t row, const float sum[C], 
             set(to, row * to.stride + lane + LANES * c, sum[c] * factor);
 }
 
-/* 0 without documents: then every query sees from the first position on. */
+/* 0 without documents and window: then every query sees from the first position on. */
 __device__ __forceinline__ int64_t first_key(const sh_attention &a, int64_t b, int64_t t)
 {
-    return a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0;
+    int64_t first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
+    return near > first ? near : first;
 }
 
 /* What a block of queries owns; `own` is the first of this warp's rows. */
@@ -277,9 +278,9 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t q0 = from / LANES * LANES; q0 < a.seq; q0 += LANES) {
             int64_t t = q0 + lane, at = (b * a.heads + head) * a.seq + t, first = first_key(a, b, t);
-            /* Documents begin in the order of positions, so all later tiles see none of these keys. */
+            /* First keys never fall, so all later tiles see none of these keys. */
             if (first_key(a, b, q0) >= from + OWN)
-                break; /* later documents */
+                break;
             __syncthreads();
             read(s.tile[0], a.dim + 1, of_qkv(a, b, head), q0, LANES, a.dim);
             read(s.tile[1], a.dim + 1, of_out(a, a.dout, b, head), q0, LANES, a.dim);

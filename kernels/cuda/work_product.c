@@ -61,12 +61,13 @@ static bool has_docs(const struct sh_op_call *call)
     return call->in[call->kind == SH_OP_ATTENTION ? 1 : 4].ndim > 0;
 }
 
-/* Whole tiles, two head sizes, bf16 and no document mask: the graphs of cudnn_graph.c are written for these. */
+/* Whole tiles, two head sizes, bf16, no document mask and no window: the graphs of cudnn_graph.c are written for these. */
 static bool cudnn_can(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = qkv_of(call);
     int dim = call->attr->attn.head_dim;
-    return qkv->dtype == SH_BF16 && (dim == 64 || dim == 128) && qkv->dim[1] % CUDNN_TILE == 0 && !has_docs(call);
+    return qkv->dtype == SH_BF16 && (dim == 64 || dim == 128) && qkv->dim[1] % CUDNN_TILE == 0 && !has_docs(call) &&
+           call->attr->attn.window == 0;
 }
 
 /* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. In any order there is

@@ -1,8 +1,9 @@
-/* Causal attention within documents, grouped queries: with q, k, v of one head,
- *     score[t,s] = scale q[t].k[s] for docs[t] <= s <= t, p = softmax over s, o[t] = sum over s of p[t,s] v[s],
+/* Causal attention within documents and a window W, grouped queries: with q, k, v of one head,
+ *     score[t,s] = scale q[t].k[s] for max(docs[t], t - W + 1) <= s <= t, p = softmax over s, o[t] = sum over s of p[t,s] v[s],
  *     lse[t] = log of the sum over s of e^score[t,s].
  * A packed row of qkv is H query heads, K key heads, K value heads, each D long; query head h uses key-value head
- * h / (H/K). docs[t] is the first position of the document that t is in; without docs it is 0. */
+ * h / (H/K). docs[t] is the first position of the document that t is in; without docs it is 0. Without
+ * a window (W = 0) only documents limit what is seen. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -34,10 +35,13 @@ static int64_t value_at(struct shape z, int64_t b, int64_t t, int64_t h)
     return key_at(z, b, t, h) + z.K * z.D;
 }
 
-/* Without documents every query sees from position 0. */
-static int64_t first_key(const struct sh_operand *docs, struct shape z, int64_t b, int64_t t)
+/* Without documents and window every query sees from position 0. */
+static int64_t first_key(const struct sh_op_call *call, const struct sh_operand *docs, struct shape z, int64_t b, int64_t t)
 {
-    return docs->data ? (int64_t)sh_ref_get(docs, b * z.T + t) : 0;
+    int64_t first = docs->data ? (int64_t)sh_ref_get(docs, b * z.T + t) : 0;
+    int64_t near = call->attr->attn.window ? t - call->attr->attn.window + 1 : 0;
+
+    return near > first ? near : first;
 }
 
 /* In double, in ascending order. */
@@ -53,7 +57,7 @@ static double dot(const struct sh_operand *x, int64_t x_at, const struct sh_oper
 static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int64_t h, int64_t t, double *score)
 {
     const struct sh_operand *qkv = &call->in[0];
-    int64_t first = first_key(&call->in[1], z, b, t);
+    int64_t first = first_key(call, &call->in[1], z, b, t);
     double max = -INFINITY, sum = 0;
 
     for (int64_t s = first; s <= t; s++) {
@@ -99,7 +103,7 @@ static void attend_bwd(const struct sh_op_call *call, struct shape z, int64_t b,
     double lse = sh_ref_get(&call->in[3], (b * z.H + h) * z.T + t), scale = (double)call->attr->attn.scale;
     double delta = dot(dout, out_at, o, out_at, z.D);
 
-    for (int64_t s = first_key(&call->in[4], z, b, t); s <= t; s++) {
+    for (int64_t s = first_key(call, &call->in[4], z, b, t); s <= t; s++) {
         int64_t k = key_at(z, b, s, h), v = value_at(z, b, s, h);
         double p = exp(scale * dot(qkv, q, qkv, k, z.D) - lse);
         double dscore = p * (dot(dout, out_at, qkv, v, z.D) - delta) * scale;

@@ -45,8 +45,9 @@ static sh_rc take_packing(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
             l->opt.excess = (enum sh_cfg_excess)i;
             return SH_OK;
         }
-    return excess ? sh_fail(SH_E_USAGE, "sherd data: --excess must be raise, truncate, drop or split, not \"%s\"", excess)
-                  : SH_OK;
+    return excess
+               ? sh_fail(SH_E_USAGE, "sherd data: --excess must be raise, truncate, drop or split, not \"%s\"", excess)
+               : SH_OK;
 }
 
 /* A tokenizer must be that of the file, or its text would be another one. */
@@ -73,7 +74,8 @@ static void print_files(const struct look *l)
     char files[SH_STR_SHORT], text[SH_STR_SHORT];
 
     printf("%s, %s, %lld tokens%s\n", sh_str_plural(l->set.n, "file", files),
-           sh_str_plural(l->set.documents, "document", text), (long long)l->set.tokens, l->set.masked ? ", with a mask of targets" : ", all of them targets");
+           sh_str_plural(l->set.documents, "document", text), (long long)l->set.tokens,
+           l->set.masked ? ", with a mask of targets" : ", all of them targets");
     printf("tokenizer: %d words", f->vocab_size);
     if (f->tokenizer)
         printf(", tokenizer.json with hash %016llx", (unsigned long long)f->tokenizer);
@@ -89,7 +91,8 @@ static sh_rc print_lengths(const struct look *l)
     qsort(tokens, (size_t)n, sizeof *tokens, ascending);
     if (n)
         printf("lengths: %lld to %lld tokens, half of the documents up to %lld, nine in ten up to %lld\n",
-               (long long)tokens[0], (long long)tokens[n - 1], (long long)tokens[(n - 1) / 2], (long long)tokens[(n - 1) * 9 / 10]);
+               (long long)tokens[0], (long long)tokens[n - 1], (long long)tokens[(n - 1) / 2],
+               (long long)tokens[(n - 1) * 9 / 10]);
     rc = SH_OK;
 out:
     free(tokens);
@@ -128,7 +131,8 @@ static sh_rc print_document(const struct look *l, int64_t d)
     if (n == 0)
         return SH_OK;
     if (n > INT_MAX)
-        return sh_fail(SH_E_DATA, "document %lld has %lld tokens, which is too many to show", (long long)d, (long long)n);
+        return sh_fail(SH_E_DATA, "document %lld has %lld tokens, which is too many to show", (long long)d,
+                       (long long)n);
     piece.places = (int)n - 1;
     ids = sh_calloc((size_t)n, sizeof *ids);
     mask = sh_calloc((size_t)n, 1);
@@ -152,8 +156,8 @@ static sh_rc look(struct look *l)
         return SH_OK;
     }
     if (l->first && l->first >= l->set.documents)
-        return sh_fail(SH_E_USAGE, "sherd data: --first %lld, but %s has %lld documents, counted from 0", (long long)l->first,
-                       l->opt.path, (long long)l->set.documents);
+        return sh_fail(SH_E_USAGE, "sherd data: --first %lld, but %s has %lld documents, counted from 0",
+                       (long long)l->first, l->opt.path, (long long)l->set.documents);
     print_files(l);
     SH_TRY(print_lengths(l));
     SH_TRY(print_fill(l, SH_PACKING_BFD, "bfd"));

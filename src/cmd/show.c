@@ -30,7 +30,8 @@ static sh_rc put_ids(FILE *out, const struct sh_tokenizer *t, const uint32_t *id
     return SH_OK;
 }
 
-sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask, size_t n)
+sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask,
+                       size_t n)
 {
     for (size_t at = 0, end; at < n; at = end) {
         bool trained = mask && mask[at];

@@ -10,6 +10,7 @@
  *   t     its tokenizer; NULL: ids
  *   mask  [n] 0 or 1; NULL: nothing is marked
  * Control characters are shown as \xNN. Errors: of sh_decode_ids(). */
-sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask, size_t n);
+sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask,
+                       size_t n);
 
 #endif

@@ -61,6 +61,19 @@ static sh_rc check_family(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Which blocks have a window says nothing without one. */
+static sh_rc check_window(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+    if (m->attention_window == 0 && (m->window_first_layer || m->full_attention_interval))
+        return sh_config_refuse(state, m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
+                                "needs model.attention_window");
+    /* Now rather than at the end of the run. */
+    if (m->attention_window && state->cfg.checkpoint.last_save_in_hf)
+        return sh_config_refuse(state, "checkpoint.last_save_in_hf", "a model with model.attention_window is not exported");
+    return SH_OK;
+}
+
 /* Ranges that a formula divides by, or takes logarithms of. */
 static sh_rc check_rope(struct sh_config_state *state)
 {
@@ -316,7 +329,7 @@ static sh_rc check_lora(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,    check_rotary,   check_family,      check_rope,      check_batch, check_documents,
+        check_heads,    check_rotary,   check_family, check_window,     check_rope,      check_batch, check_documents,
         check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint, check_device, check_lora, check_idle,
     };

@@ -217,8 +217,13 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For llama and smollm3: the three products of the feed-forward layers have biases."},
     {KEY(model, no_rope_layer_interval), .min = 0, .max = 10000, .unit = "blocks",
      .derived = "4 for smollm3, else 0",
-     .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have "
-             "them."},
+     .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
+    {KEY(model, attention_window), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
+     .help = "Attention sees a token itself and so many less one before it (sliding window). 0: all before it."},
+    {KEY(model, window_first_layer), .min = 0, .max = 10000, .def = "0",
+     .help = "Blocks before this one, counted from 0, have no window (max_window_layers of Qwen2)."},
+    {KEY(model, full_attention_interval), .min = 0, .max = 10000, .unit = "blocks", .def = "0",
+     .help = "Each block of this number, counted from 1, has no window (6 for Gemma 3). 0: all have it."},
     {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
      .help = "Standard deviation of the initial weights; projections back into the residual stream use this "
              "divided by sqrt(2 n_layers). Each value is a sum of eight uniform numbers: nearly normal, with an "

@@ -20,6 +20,9 @@ struct sh_model {            /* the preset sets all of these; keys given by the 
     bool tie_word_embeddings;
     bool attention_bias, mlp_bias; /* biases of products where the family leaves the choice */
     int no_rope_layer_interval; /* each block of that number has no rotary positions; 0: all have */
+    int attention_window;       /* keys that a query sees, its own included; 0: all */
+    int window_first_layer;     /* blocks before it see all */
+    int full_attention_interval; /* each block of that number sees all; 0: none does */
     double init_std;
 };
 

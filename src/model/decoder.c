@@ -251,15 +251,26 @@ static bool has_rope(const struct decoder *d)
     return !d->f->learned_positions && (!interval || (d->e.block + 1) % interval);
 }
 
+/* Of the block at hand; 0: it sees all. With full_attention_interval 6 blocks 5, 11, 17, ... see all. */
+static int window_of(const struct decoder *d)
+{
+    const struct sh_model *m = d->m;
+    int interval = m->full_attention_interval;
+
+    return d->e.block < m->window_first_layer || (interval && (d->e.block + 1) % interval == 0) ? 0 : m->attention_window;
+}
+
 static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
 {
+    struct sh_emit_heads heads = d->heads;
     int qkv = linear(d, norm_before(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
 
     if (d->f->q_norm)
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
-    qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &d->heads) : sh_emit_attention(&d->e, qkv, &d->heads);
+    heads.window = window_of(d);
+    qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
     return norm_after(d, linear(d, qkv, b->proj), b->norm1);
 }
 

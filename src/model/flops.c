@@ -16,6 +16,14 @@ static double elems(const struct sh_program *p, int tensor)
     return (double)sh_tensor_elems(&p->tensors[tensor]);
 }
 
+/* Keys that a query sees, on average: half of the sequence, or of a window all but what its first queries lack. */
+static double keys_seen(const struct sh_op *op, int seq)
+{
+    double T = seq, W = op->attr.attn.window;
+
+    return W > 0 ? W - W * W / (2 * T) : T / 2;
+}
+
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 {
     return sh_model_flops_adapted(m, &none, seq);
@@ -25,7 +33,7 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq)
 {
     struct sh_program *p = emit(m, a, seq);
-    double matmul = 0, square = 0;
+    double matmul = 0, causal = 0, full = 0;
 
     for (int i = 0; i < p->n_ops; i++) {
         const struct sh_op *op = &p->ops[i];
@@ -34,11 +42,14 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
             matmul += (a->rank ? 4 : 6) * elems(p, op->in[1]);
         if (op->kind == SH_OP_LORA)
             matmul += 6 * (elems(p, op->in[2]) + elems(p, op->in[3]));
-        if (op->kind == SH_OP_ATTENTION) /* scores and their sums of values: [T,T] products of H*D elements a row */
-            square += 12.0 * (double)p->tensors[op->out[0]].dim[2] * (double)seq;
+        if (op->kind == SH_OP_ATTENTION) { /* scores and their sums of values: [T,T] products of H*D elements a row */
+            double row = 12.0 * (double)p->tensors[op->out[0]].dim[2];
+            causal += row * keys_seen(op, seq);
+            full += row * (op->attr.attn.window ? op->attr.attn.window : seq);
+        }
     }
     sh_program_destroy(p);
-    return (struct sh_model_flops){.matmul = matmul, .attention_causal = square / 2, .attention_full = square};
+    return (struct sh_model_flops){.matmul = matmul, .attention_causal = causal, .attention_full = full};
 }
 
 /* Padding of units is not counted: this is the number that a user knows a model by. */

@@ -38,7 +38,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
 /* Floating-point operations of forward and backward for one token, without recomputation: those of the products of the
  * program that the model emits.
  * matmul: 6 per weight of a matrix product, embedding look-ups not counted, the output matrix counted; of frozen ones 4.
- * attention: causal = 6 H D T for each attention (half of the square), full = 12 H D T. */
+ * attention: causal = 6 H D T for each attention (half of the square), full = 12 H D T; with a window what lies in it. */
 struct sh_model_flops {
     double matmul, attention_causal, attention_full;
 };

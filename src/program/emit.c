@@ -313,6 +313,8 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 
     set_heads(&op, h);
     op.attr.attn.any_order = h->any_order;
+    /* One that hides nothing is none, so that kernels without windows may do it. */
+    op.attr.attn.window = h->window < e->seq ? h->window : 0;
     op.in[0] = view3(e, qkv);
     op.in[1] = e->p->docs;
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");

@@ -50,6 +50,7 @@ int sh_emit_add(struct sh_emit *e, int a, int b);                             /*
 struct sh_emit_heads {
     int heads, kv_heads, head_dim;
     bool any_order; /* see struct sh_op_attr */
+    int window;     /* the same */
 };
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */

@@ -3,9 +3,11 @@
 #include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -76,6 +78,22 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
     else if (largest < BYTES)
         sh_log_info("note: %s has ids below %d only, and model.vocab_size is %d: are these byte tokens? Those want "
                     "--model.vocab_size=256", path, BYTES, vocab_size);
+}
+
+/* What is left out, or cut, is never passed over in silence. */
+void sh_feed_note_rows(const struct sh_data *d)
+{
+    struct sh_data_rows r;
+    char documents[SH_STR_SHORT], left_out[64] = "", cut[64] = "";
+
+    if (!sh_data_rows(d, &r))
+        return;
+    if (r.left_out)
+        snprintf(left_out, sizeof left_out, ", %lld of them left out", (long long)r.left_out);
+    if (r.cut)
+        snprintf(cut, sizeof cut, ", %lld longer than a sequence", (long long)r.cut);
+    sh_log_info("%s in %lld sequences, %.1f %% full%s%s", sh_str_plural(r.documents, "document", documents), (long long)r.rows,
+                100 * r.full, cut, left_out);
 }
 
 /* Buffers hold one micro-step: tokens, targets and, with a document mask, documents, all [sequences][seq_len]. */

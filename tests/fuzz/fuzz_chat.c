@@ -25,9 +25,9 @@ static char *make_json(void)
 
     ADD("{\"added_tokens\":[");
     for (int i = 0; i < 6; i++)
-        ADD("%s{\"id\":%d,\"content\":\"%s\",\"special\":%s,\"normalized\":false,\"lstrip\":%s,\"rstrip\":%s}", i ? "," : "", i,
-            (const char *const[]){"<|im_start|>", "<|im_end|>", "<s>", "</s>", "<l>", "<r>"}[i], i < 4 ? "true" : "false",
-            i == 4 ? "true" : "false", i == 5 ? "true" : "false");
+        ADD("%s{\"id\":%d,\"content\":\"%s\",\"special\":%s,\"normalized\":false,\"lstrip\":%s,\"rstrip\":%s}",
+            i ? "," : "", i, (const char *const[]){"<|im_start|>", "<|im_end|>", "<s>", "</s>", "<l>", "<r>"}[i],
+            i < 4 ? "true" : "false", i == 4 ? "true" : "false", i == 5 ? "true" : "false");
     ADD("],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"_\"},");
     ADD("{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"}]},");
     ADD("\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"<|im_start|>\":0,\"<|im_end|>\":1,\"<s>\":2,\"</s>\":3,\"<l>\":4,\"<r>\":5");
@@ -133,15 +133,17 @@ enum { MAX_BYTES = 1024 };
 
 static const char *const seeds[] = {
     "{\"messages\":[" MESSAGE("system", "s") "," MESSAGE("user", "x a") "," MESSAGE("assistant", " ab") "]}",
-    "{\"messages\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "b <r> a") "," MESSAGE("user", "<l>") ","
-    MESSAGE("assistant", "c") "]}",
+    "{\"messages\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "b <r> a") "," MESSAGE("user", "<l>") "," MESSAGE(
+        "assistant", "c") "]}",
     "{\"segments\":[{\"text\":\"<s>x \",\"label\":false},{\"text\":\"ab</s>\",\"label\":true},{\"text\":\" a\",\"label\":true}]}",
     "{\"prompt\":\"x \",\"completion\":\"ab\\u00e9\"}",
     "{\"prompt\":[" MESSAGE("user", "x") "],\"completion\":[" MESSAGE("assistant", "y") "]}",
 };
-static const char *const pieces[] = {"\"",   "\\n",   " ",      "a",     "ab",   "<s>",  "</s>", "<|im_end|>", "<l>", "<r>",
-                                     "null", "true",  "false",  "[",     "]",    "{",    "}",    ",",          ":",   "user",
-                                     "7",    "\\u0000", "system", "assistant", "tools", "text", "\xc3\xa9", MESSAGE("user", "") ","};
+static const char *const pieces[] = {
+    "\"",         "\\n",    " ",         "a",     "ab",   "<s>",      "</s>",
+    "<|im_end|>", "<l>",    "<r>",       "null",  "true", "false",    "[",
+    "]",          "{",      "}",         ",",     ":",    "user",     "7",
+    "\\u0000",    "system", "assistant", "tools", "text", "\xc3\xa9", MESSAGE("user", "") ","};
 
 static uint64_t state;
 

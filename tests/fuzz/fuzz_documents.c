@@ -32,8 +32,8 @@ static void write_file(const uint8_t *bytes, size_t n)
 static void check_row(const int32_t *tokens, const int32_t *targets, const int32_t *docs)
 {
     for (int t = 0; t < T; t++)
-        if (tokens[t] < 0 || tokens[t] >= VOCAB || targets[t] < -1 || targets[t] >= VOCAB || docs[t] < 0 || docs[t] > t ||
-            docs[docs[t]] != docs[t])
+        if (tokens[t] < 0 || tokens[t] >= VOCAB || targets[t] < -1 || targets[t] >= VOCAB || docs[t] < 0 ||
+            docs[t] > t || docs[docs[t]] != docs[t])
             abort();
 }
 
@@ -123,8 +123,11 @@ static size_t make_good(uint8_t *bytes)
 static size_t mutate(uint8_t *bytes, size_t n)
 {
     for (uint64_t k = random_below(4); k > 0; k--) {
-        uint64_t where = random_below(4), at = where == 0 ? random_below(n) : where < 3 ? random_below(80) : n - 1 - random_below(n < 300 ? n : 300);
-        bytes[at % n] = random_below(3) ? (uint8_t)random_below(256) : (uint8_t)(bytes[at % n] + 1 - 2 * (int)random_below(2));
+        uint64_t where = random_below(4), at = where == 0  ? random_below(n)
+                                               : where < 3 ? random_below(80)
+                                                           : n - 1 - random_below(n < 300 ? n : 300);
+        bytes[at % n] = random_below(3) ? (uint8_t)random_below(256)
+                                        : (uint8_t)(bytes[at % n] + 1 - 2 * (int)random_below(2));
     }
     return random_below(8) == 0 ? 1 + random_below(n) : n;
 }

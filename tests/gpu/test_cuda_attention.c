@@ -28,17 +28,19 @@ static const struct sh_kernel_table table = {
 };
 
 static const struct attention_shape any_shapes[] = {
-    {1, 1, 1, 1, 8, false},   {2, 17, 2, 1, 8, true},   {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
-    {1, 70, 2, 1, 80, true},  {1, 40, 6, 2, 40, false}, {1, 35, 2, 1, 256, false},
+    {1, 1, 1, 1, 8, false, 0},   {2, 17, 2, 1, 8, true, 0},   {1, 64, 3, 3, 16, false, 0}, {2, 65, 4, 2, 10, true, 0},
+    {1, 70, 2, 1, 80, true, 0},  {1, 40, 6, 2, 40, false, 0}, {1, 35, 2, 1, 256, false, 0},
+    {2, 65, 2, 1, 10, false, 1}, {1, 70, 4, 2, 80, true, 7},    {1, 100, 2, 1, 40, false, 33},
 };
 
 /* clang-format off */
 static const struct attention_shape tensor_shapes[] = {
-    {1, 1, 1, 1, 32, false},  {2, 63, 2, 1, 32, true},   {1, 65, 3, 3, 32, false}, {1, 200, 2, 1, 64, true},
-    {1, 129, 4, 2, 64, false}, {2, 64, 2, 2, 128, false}, {1, 131, 2, 1, 128, true}, {1, 90, 1, 1, 96, false},
-    {1, 300, 1, 1, 32, true},
+    {1, 1, 1, 1, 32, false, 0},  {2, 63, 2, 1, 32, true, 0},   {1, 65, 3, 3, 32, false, 0}, {1, 200, 2, 1, 64, true, 0},
+    {1, 129, 4, 2, 64, false, 0}, {2, 64, 2, 2, 128, false, 0}, {1, 131, 2, 1, 128, true, 0}, {1, 90, 1, 1, 96, false, 0},
+    {1, 300, 1, 1, 32, true, 0},
+    {2, 65, 2, 1, 32, false, 1}, {1, 200, 4, 2, 64, true, 7},   {1, 300, 2, 1, 32, false, 70}, {1, 131, 2, 1, 128, false, 64},
 #ifndef SH_CUDA_EMULATED /* what models have; those without documents are cuDNN's */
-    {2, 512, 8, 2, 128, false}, {1, 1024, 4, 4, 64, false}, {1, 1024, 4, 1, 128, true},
+    {2, 512, 8, 2, 128, false, 0}, {1, 1024, 4, 4, 64, false, 0}, {1, 1024, 4, 1, 128, true, 0},
 #endif
 };
 /* clang-format on */
@@ -140,7 +142,7 @@ static void test_large_scores(void **state)
     (void)state;
     optest_seed(34);
     struct optest t, ref;
-    attention_forward(&t, SH_BF16, (struct attention_shape){1, 200, 1, 1, 32, false});
+    attention_forward(&t, SH_BF16, (struct attention_shape){1, 200, 1, 1, 32, false, 0});
     optest_scale(&t.call.in[0], 16);
     optest_copy(&ref, &t);
     optest_run(&ref, &sh_kernels_ref, 1);
@@ -159,7 +161,7 @@ static void test_nan_stays_in_its_row(void **state)
     for (int i = 0; i < 2; i++) {
         optest_seed(35);
         struct optest t, ref;
-        attention_forward(&t, acts[i], (struct attention_shape){1, 140, 1, 1, 32, false});
+        attention_forward(&t, acts[i], (struct attention_shape){1, 140, 1, 1, 32, false, 0});
         optest_set(&t.call.in[0], 139 * 96, NAN);
         optest_copy(&ref, &t);
         optest_run(&ref, &sh_kernels_ref, 1);
@@ -178,7 +180,7 @@ static void test_head_too_large(void **state)
 {
     (void)state;
     struct optest t;
-    attention_forward(&t, SH_F32, (struct attention_shape){1, 4, 1, 1, 264, false});
+    attention_forward(&t, SH_F32, (struct attention_shape){1, 4, 1, 1, 264, false, 0});
     assert_int_equal(sh_cuda_attention_prepare(&t.call), SH_E_USAGE);
     optest_end(&t);
 }

@@ -145,6 +145,9 @@ static void test_others(void **state)
     assert_int_equal(sh_cuda_cudnn_work(&call).batch, 0);
     call = call_of(SH_OP_ATTENTION, shapes[0], SH_BF16);
     assert_int_equal(sh_cuda_cudnn_work(&call).batch, shapes[0].batch);
+    attr.attn.window = 64;
+    assert_int_equal(sh_cuda_cudnn_work(&call).batch, 0);
+    attr.attn.window = 0;
     call.in[1] = (struct sh_operand){.dtype = SH_I32, .ndim = 2, .dim = {shapes[0].batch, shapes[0].seq}};
     assert_int_equal(sh_cuda_cudnn_work(&call).batch, 0);
 }

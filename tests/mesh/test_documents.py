@@ -7,8 +7,10 @@ The files are made here from doc/data-format.md, without Sherd.
 import array
 import pathlib
 import random
+import re
 import shutil
 import struct
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
@@ -26,12 +28,12 @@ MESHES = {
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'tokens')
 
 
-def write_documents(name, seed, count, masked):
-    """Documents of 0 to 30 tokens, some longer than a row. Returns the absolute path."""
+def write_documents(name, seed, count, masked, tokenizer=0, words=tiny.COMMON['model.vocab_size']):
+    """Documents of 0 to 30 tokens, some longer than a row; tokenizer: the hash of its file. Returns the absolute path."""
     draw = random.Random(seed)
     lengths = [draw.randrange(31) for _ in range(count)]
     offsets = [sum(lengths[:i]) for i in range(count + 1)]
-    tokens = [draw.randrange(tiny.COMMON['model.vocab_size']) for _ in range(offsets[-1])]
+    tokens = [draw.randrange(words) for _ in range(offsets[-1])]
     bits = [draw.random() < 0.7 for _ in tokens] + [0] * 7
     mask = bytes(sum(bits[i + k] << k for k in range(8)) for i in range(0, len(tokens), 8)) if masked else b''
     sections = [array.array('q', offsets).tobytes(), array.array('H', tokens).tobytes(), mask]
@@ -40,7 +42,7 @@ def write_documents(name, seed, count, masked):
         places.append(end)
         end += (len(section) + 4095) // 4096 * 4096
     header = struct.pack('<4i5qQi', 0x44524853, 1, 2, int(masked), len(tokens), count, *places[:2],
-                         places[2] if masked else 0, 0, tiny.COMMON['model.vocab_size'])
+                         places[2] if masked else 0, tokenizer, words)
     data = bytearray(header.ljust(4096, b'\0'))
     for place, section in zip(places, sections):
         data.extend(bytes(place - len(data)) + section if section else b'')
@@ -110,10 +112,31 @@ def case_eval():
     return wrong
 
 
+def case_other_tokenizer():
+    """A model's folder has the tokenizer whose ids it knows."""
+    folder = job.prepare('model', {})
+    shutil.copytree(job.TOP / 'tests/hf/llama', folder / 'hf')
+    (folder / 'hf/tokenizer.json').write_text('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
+    words = ['train', '--model.hf=hf', '--data.excess_length_strategy=split', '--training.seq_len=12', '--training.steps=1']
+    write_documents('model/other.bin', 1, 90, False, tokenizer=7, words=32)
+    write_documents('model/any.bin', 1, 90, False, words=32)
+    done = subprocess.run(job.command(0, [*words, '--training.dataset_path=any.bin']), cwd=folder, capture_output=True,
+                          text=True, env=job.environment(0), check=True)
+    if not re.search(r'\n90 documents in \d+ sequences, \d+\.\d % full, \d+ longer than a sequence, \d+ of them left out\n',
+                     done.stderr):
+        return [done.stderr]
+    try:
+        job.sherd(*words, '--training.dataset_path=other.bin', '--job.dump_folder=new', folder=folder)
+    except job.Failed as failed:
+        said = 'training.dataset_path: other.bin was made with another tokenizer.json (hash 0000000000000007)'
+        return [] if said in str(failed) and ': exit 3\n' in str(failed) else [str(failed)]
+    return ['it was taken']
+
+
 if __name__ == '__main__':
     job.need_launcher()
     masked, plain = write_documents('masked.bin', 1, 90, True), write_documents('plain.bin', 2, 50, False)
     one = {kind: train(f'one-{kind}', kind, 1, {}) for kind in ('rows', 'mix')}
     sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in one for mesh in MESHES),
                             *((f'{kind}: resumed', case_resume, kind) for kind in one), ('plan', case_plan),
-                            ('eval', case_eval)]))
+                            ('eval', case_eval), ('another tokenizer', case_other_tokenizer)]))

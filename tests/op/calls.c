@@ -22,6 +22,7 @@ static void begin(struct optest *t, enum sh_op_kind kind, struct attention_shape
     t->attr.attn.heads = s.heads;
     t->attr.attn.kv_heads = s.kv_heads;
     t->attr.attn.head_dim = s.dim;
+    t->attr.attn.window = s.window;
     t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
 }
 

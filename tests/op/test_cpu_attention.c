@@ -13,10 +13,12 @@
 
 /* clang-format off */
 static const struct attention_shape shapes[] = {
-    {1, 1, 1, 1, 8, false},    {2, 17, 2, 1, 8, true},    {1, 64, 3, 3, 16, false}, {2, 65, 4, 2, 10, true},
-    {1, 130, 4, 2, 64, true},  {1, 200, 6, 2, 40, false}, {2, 129, 2, 2, 128, true}, {1, 70, 2, 1, 256, false},
-    {1, 530, 2, 1, 64, true},  {3, 128, 1, 1, 32, true},  {1, 193, 4, 1, 64, false},
-    {1, 97, 3, 3, 33, true},   {2, 300, 2, 1, 128, true},
+    {1, 1, 1, 1, 8, false, 0},    {2, 17, 2, 1, 8, true, 0},    {1, 64, 3, 3, 16, false, 0}, {2, 65, 4, 2, 10, true, 0},
+    {1, 130, 4, 2, 64, true, 0},  {1, 200, 6, 2, 40, false, 0}, {2, 129, 2, 2, 128, true, 0}, {1, 70, 2, 1, 256, false, 0},
+    {1, 530, 2, 1, 64, true, 0},  {3, 128, 1, 1, 32, true, 0},  {1, 193, 4, 1, 64, false, 0},
+    {1, 97, 3, 3, 33, true, 0},   {2, 300, 2, 1, 128, true, 0},
+    {2, 65, 2, 1, 10, false, 1}, {1, 130, 4, 2, 64, true, 7},   {1, 530, 2, 1, 64, false, 100}, {2, 300, 3, 1, 32, true, 33},
+    {1, 97, 1, 1, 16, false, 96}, {1, 97, 1, 1, 16, false, 97}, {1, 400, 2, 2, 128, false, 64},
 };
 /* clang-format on */
 
@@ -81,7 +83,7 @@ static void test_large_scores(void **state)
     (void)state;
     optest_seed(13);
     struct optest t;
-    attention_forward(&t, SH_F32, (struct attention_shape){1, 600, 2, 2, 16, false});
+    attention_forward(&t, SH_F32, (struct attention_shape){1, 600, 2, 2, 16, false, 0});
     optest_scale(&t.call.in[0], 20);
     /* Scores of size 400 are off by 400 * D * eps, and the weights by that factor. */
     double off = 400 * 16 * 0x1p-23;
@@ -93,7 +95,7 @@ static void test_large_scores(void **state)
 static void check_nan(enum sh_dtype act)
 {
     struct optest t;
-    attention_forward(&t, act, (struct attention_shape){1, 140, 1, 1, 16, false});
+    attention_forward(&t, act, (struct attention_shape){1, 140, 1, 1, 16, false, 0});
     optest_set(&t.call.in[0], 139 * 48, NAN);
     struct agree_bound o = weighted(agree_sum(act, 160), act, 2);
     agree(&t, 2, (struct agree_bound[]){o, agree_sum(SH_F32, 160)}, -1, -1);

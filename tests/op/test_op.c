@@ -115,6 +115,10 @@ static void attention_costs(void **state)
     struct sh_op_call bwd = {.kind = SH_OP_ATTENTION_BWD, .attr = &attr, .in = {o, qkv, o, lse}, .out = {qkv}};
     check_cost(&fwd, 48 * (4 * 5 + 6), 4 * (240 + 120 + 24));
     check_cost(&bwd, 48 * (10 * 5 + 6), 4 * (120 + 240 + 120 + 24 + 240));
+    attr.attn.window = 2; /* 5 pairs of 6: one query has lost one key */
+    check_cost(&fwd, 40 * (4 * 5 + 6), 4 * (240 + 120 + 24));
+    attr.attn.window = 3;
+    check_cost(&fwd, 48 * (4 * 5 + 6), 4 * (240 + 120 + 24));
 }
 
 static void other_costs(void **state)

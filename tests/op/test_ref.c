@@ -412,7 +412,7 @@ static void rope_table_with_a_ramp(void **state)
     optest_end(&t);
 }
 
-static void check_attention(bool docs, int heads, int kv_heads)
+static void check_attention(bool docs, int heads, int kv_heads, int window)
 {
     enum { B = 2, T = 5, D = 4 };
     int64_t row = (heads + 2 * kv_heads) * D;
@@ -420,6 +420,7 @@ static void check_attention(bool docs, int heads, int kv_heads)
     pair_begin(&f, SH_OP_ATTENTION, &b, SH_OP_ATTENTION_BWD);
     set_heads(&f, heads, kv_heads, D);
     set_heads(&b, heads, kv_heads, D);
+    f.attr.attn.window = b.attr.attn.window = window;
     optest_in(&f, 0, SH_F64, DIMS(B, T, row));
     if (docs) {
         optest_in_ints(&f, 1, 0, 1, DIMS(B, T));
@@ -443,13 +444,53 @@ static void check_attention(bool docs, int heads, int kv_heads)
     pair_end(&f, &b);
 }
 
+/* A window is what documents would be that begin anew at each query: the last W keys, or fewer where a document begins. */
+static void attention_window(void **state)
+{
+    enum { T = 9, W = 3, D = 4 };
+
+    (void)state;
+    for (int docs = 0; docs < 2; docs++) {
+        struct optest with, without;
+        optest_seed(8);
+        optest_begin(&with, SH_OP_ATTENTION);
+        set_heads(&with, 1, 1, D);
+        optest_in(&with, 0, SH_F64, DIMS(1, T, 3 * D));
+        if (docs) {
+            optest_in_ints(&with, 1, 0, 1, DIMS(1, T));
+            for (int t = 4; t < T; t++)
+                optest_set(&with.call.in[1], t, 4);
+        }
+        optest_out(&with, 0, SH_F64, DIMS(1, T, D));
+        optest_out(&with, 1, SH_F64, DIMS(1, 1, T));
+        with.attr.attn.window = W;
+        optest_begin(&without, SH_OP_ATTENTION);
+        set_heads(&without, 1, 1, D);
+        give(&without, 0, &with.call.in[0]);
+        optest_in_ints(&without, 1, 0, 1, DIMS(1, T));
+        for (int t = 0; t < T; t++) {
+            int near = t - W + 1, first = docs && t >= 4 ? 4 : 0;
+            optest_set(&without.call.in[1], t, near > first ? near : first);
+        }
+        optest_out(&without, 0, SH_F64, DIMS(1, T, D));
+        optest_out(&without, 1, SH_F64, DIMS(1, 1, T));
+        optest_run(&with, &sh_kernels_ref, 1);
+        optest_run(&without, &sh_kernels_ref, 1);
+        for (int i = 0; i < T * D; i++)
+            assert_true(optest_get(&with.call.out[0], i) == optest_get(&without.call.out[0], i));
+        pair_end(&with, &without);
+    }
+}
+
 static void attention(void **state)
 {
     (void)state;
     optest_seed(6);
-    check_attention(false, 2, 2);
-    check_attention(true, 4, 2);
-    check_attention(true, 3, 1);
+    check_attention(false, 2, 2, 0);
+    check_attention(true, 4, 2, 0);
+    check_attention(true, 3, 1, 0);
+    check_attention(false, 2, 1, 2);
+    check_attention(true, 2, 1, 2);
 }
 
 /* Neighbouring query heads share a key-value head: 4 on 2 are 4 on 4 with each key and value standing twice. */
@@ -517,7 +558,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm), cmocka_unit_test(qk_norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
-        cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
+        cmocka_unit_test(attention_window), cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
         cmocka_unit_test(rope_table), cmocka_unit_test(rope_table_with_a_ramp),    cmocka_unit_test(attention),
         cmocka_unit_test(grouped_queries), cmocka_unit_test(head), cmocka_unit_test(lora),
     };

@@ -20,10 +20,25 @@
 static char folder[] = "/tmp/test_chat.XXXXXX";
 static char *in_path, *out_path, *model_path;
 
-static const char *const specials[] = {
-    "<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "<bos>",
-    "<start_of_turn>", "<end_of_turn>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|begin_of_text|>",
-    "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+static const char *const specials[] = {"<|im_start|>",
+                                       "<|im_end|>",
+                                       "<s>",
+                                       "</s>",
+                                       "[INST]",
+                                       "[/INST]",
+                                       "[SYSTEM_PROMPT]",
+                                       "[/SYSTEM_PROMPT]",
+                                       "<bos>",
+                                       "<start_of_turn>",
+                                       "<end_of_turn>",
+                                       "<|system|>",
+                                       "<|user|>",
+                                       "<|assistant|>",
+                                       "<|end|>",
+                                       "<|begin_of_text|>",
+                                       "<|start_header_id|>",
+                                       "<|end_header_id|>",
+                                       "<|eot_id|>"};
 
 /* Letters and what templates write as words, spaces as the mark; "▁a" and "ab" are words, so that merges cross borders.
  * With `prefix` a space is put in front, as Llama 2 does. */
@@ -50,7 +65,9 @@ static void write_model(bool prefix)
         ADD(",\"%s\":%zu", specials[i], i);
     for (size_t i = 0; letters[i]; i++, id++)
         ADD(",\"%c\":%d", letters[i], id);
-    ADD(",\"\\n\":%d,\"\xe2\x96\x81\":%d,\"\xe2\x96\x81" "a\":%d,\"ab\":%d},", id, id + 1, id + 2, id + 3);
+    ADD(",\"\\n\":%d,\"\xe2\x96\x81\":%d,\"\xe2\x96\x81"
+        "a\":%d,\"ab\":%d},",
+        id, id + 1, id + 2, id + 3);
     ADD("\"merges\":[\"\xe2\x96\x81 a\",\"a b\"]}}");
 #undef ADD
     assert_int_equal(sh_write_file_atomic(model_path, t.at, t.n), SH_OK);
@@ -120,7 +137,8 @@ static void check(enum sh_token_format format, const char *template, const char 
 
 #define MESSAGE(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
 #define MESSAGES(...) "{\"messages\":[" __VA_ARGS__ "]}"
-#define TURNS MESSAGE("user", " x ") "," MESSAGE("assistant", " abc ") "," MESSAGE("user", "y") "," MESSAGE("assistant", "b")
+#define TURNS \
+    MESSAGE("user", " x ") "," MESSAGE("assistant", " abc ") "," MESSAGE("user", "y") "," MESSAGE("assistant", "b")
 
 /* White space around texts stays or goes as the template says. */
 static void templates(void **state)
@@ -140,8 +158,7 @@ static void templates(void **state)
          "{ab}{c}{<|eot_id|>}<|start_header_id|>user<|end_header_id|>\n\ny<|eot_id|>"
          "<|start_header_id|>assistant<|end_header_id|>\n\n{b}{<|eot_id|>}",
          NULL},
-        {"llama2",
-         "<s>[INST] <<SYS>>\n s \n<</SYS>>\n\n x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}",
+        {"llama2", "<s>[INST] <<SYS>>\n s \n<</SYS>>\n\n x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}",
          "<s>[INST] x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}"},
         {"mistral-v3", NULL, "<s>[INST]  x [/INST]{ a}{b}{c}{</s>}[INST] y[/INST] {b}{</s>}"},
         {"mistral-v7",
@@ -166,7 +183,8 @@ static void templates(void **state)
         if (rows[i].system)
             check(SH_FORMAT_MESSAGES, rows[i].name, with_system, (struct sh_token_options){0}, rows[i].system);
         else
-            assert_int_equal(run(SH_FORMAT_MESSAGES, rows[i].name, with_system, (struct sh_token_options){0}), SH_E_DATA);
+            assert_int_equal(run(SH_FORMAT_MESSAGES, rows[i].name, with_system, (struct sh_token_options){0}),
+                             SH_E_DATA);
         if (rows[i].none)
             check(SH_FORMAT_MESSAGES, rows[i].name, without, (struct sh_token_options){0}, rows[i].none);
     }
@@ -177,22 +195,25 @@ static void templates(void **state)
 
 static void other_forms(void **state)
 {
-    static const char segments[] = "{\"segments\":[{\"text\":\"<s>x\",\"label\":false},{\"text\":\" \",\"label\":false},"
-                                   "{\"text\":\"a\",\"label\":true},{\"text\":\"b</s>\",\"label\":true},"
-                                   "{\"text\":\"y a\",\"label\":false},{\"text\":\"b</s>\",\"label\":true}]}\n";
+    static const char segments[] =
+        "{\"segments\":[{\"text\":\"<s>x\",\"label\":false},{\"text\":\" \",\"label\":false},"
+        "{\"text\":\"a\",\"label\":true},{\"text\":\"b</s>\",\"label\":true},"
+        "{\"text\":\"y a\",\"label\":false},{\"text\":\"b</s>\",\"label\":true}]}\n";
     struct sh_token_options none = {0};
 
     (void)state;
     check(SH_FORMAT_SEGMENTS, NULL, segments, none, "<s>x{ a}{b}{</s>}y a{b}{</s>}");
-    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x \",\"completion\":\"ab\"}\n\n{\"prompt\":\"\",\"completion\":\"y\"}",
-          none, "<s>x{ a}{b}{</s>}|<s>{y}{</s>}");
-    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"y\"}", (struct sh_token_options){.no_begin = true},
-          "x{y}{</s>}");
+    check(SH_FORMAT_COMPLETION, NULL,
+          "{\"prompt\":\"x \",\"completion\":\"ab\"}\n\n{\"prompt\":\"\",\"completion\":\"y\"}", none,
+          "<s>x{ a}{b}{</s>}|<s>{y}{</s>}");
+    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"y\"}",
+          (struct sh_token_options){.no_begin = true}, "x{y}{</s>}");
     check(SH_FORMAT_COMPLETION, "chatml", "{\"prompt\":\"x\",\"completion\":\"y\"}", none,
           "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
     check(SH_FORMAT_COMPLETION, "chatml",
-          "{\"prompt\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "no") "," MESSAGE("user", "x")
-          "],\"completion\":[" MESSAGE("assistant", "y") "]}", none,
+          "{\"prompt\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "no") "," MESSAGE(
+              "user", "x") "],\"completion\":[" MESSAGE("assistant", "y") "]}",
+          none,
           "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n"
           "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
     check(SH_FORMAT_MESSAGES, "chatml", "{\"chat\":[" TURNS "]}", (struct sh_token_options){.field = "chat"},
@@ -220,7 +241,8 @@ static void refused(void **state)
         enum sh_token_format format;
         const char *template, *line, *says;
     } rows[] = {
-        {SH_FORMAT_MESSAGES, NULL, MESSAGES(TURNS), "messages need a chat template; --chat-template takes chatml, llama3"},
+        {SH_FORMAT_MESSAGES, NULL, MESSAGES(TURNS),
+         "messages need a chat template; --chat-template takes chatml, llama3"},
         {SH_FORMAT_MESSAGES, "zephyr", MESSAGES(TURNS), "no chat template is called zephyr"},
         {SH_FORMAT_SEGMENTS, "chatml", "{}", "leave --chat-template out"},
         {SH_FORMAT_JSONL, "chatml", "{}", "chat templates are for --format messages"},
@@ -228,17 +250,23 @@ static void refused(void **state)
         {SH_FORMAT_MESSAGES, "chatml", "{\"messages\":3}", "\"messages\" is "},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(""), "the last message is not an assistant's"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x")), "the last message is not an assistant's"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("assistant", "x")), "message 1 is of role assistant where user was due"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")), "message 2 is of role user"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("assistant", "x")),
+         "message 1 is of role assistant where user was due"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")),
+         "message 2 is of role user"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(TURNS "," MESSAGE("system", "x")), "message 5 is of role system"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("tool", "x")), "of role \"tool\""},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "")), "message is empty"},
-        {SH_FORMAT_MESSAGES, "llama3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", " \\n ")), "message is empty"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\",\"content\":null}"), "content is null, not a string"},
+        {SH_FORMAT_MESSAGES, "llama3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", " \\n ")),
+         "message is empty"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\",\"content\":null}"),
+         "content is null, not a string"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\"}"), "content is nothing"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}"), "\"tool_calls\""},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}"),
+         "\"tool_calls\""},
         {SH_FORMAT_MESSAGES, "chatml", "{\"tools\":[],\"messages\":[" TURNS "]}", "it has \"tools\""},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x</s>") "," MESSAGE("assistant", "y")), "special token"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x</s>") "," MESSAGE("assistant", "y")),
+         "special token"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES("7"), "a message is "},
         {SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("system", "s") "," TURNS), "no place for a system message"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"\"}", "\"completion\" is empty"},
@@ -246,7 +274,8 @@ static void refused(void **state)
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":[],\"completion\":[]}", "give --chat-template NAME"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x\",\"label\":true}]}", "ends with token "},
-        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":false}]}", "no segment has the label true"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":false}]}",
+         "no segment has the label true"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"\",\"label\":true}]}", "a segment to learn is empty"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\"}]}", "a segment's label is nothing"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":1}]}", "a segment's label is "},
@@ -259,7 +288,8 @@ static void refused(void **state)
         if (rc == SH_OK || !strstr(sh_error_text(), rows[i].says))
             fail_msg("row %zu: rc %d: %s", i, (int)rc, rc ? sh_error_text() : "taken");
     }
-    assert_int_equal(run(SH_FORMAT_SEGMENTS, NULL, "{}", (struct sh_token_options){.no_end = true, .end = NULL}), SH_E_USAGE);
+    assert_int_equal(run(SH_FORMAT_SEGMENTS, NULL, "{}", (struct sh_token_options){.no_end = true, .end = NULL}),
+                     SH_E_USAGE);
 }
 
 /* What a template writes must be tokens of the model. */
@@ -274,7 +304,8 @@ static void another_model(void **state)
         memcpy(at, "<|im_starx|>", 12);
     assert_int_equal(sh_write_file_atomic(model_path, text, bytes), SH_OK);
     assert_int_equal(run(SH_FORMAT_MESSAGES, "chatml", MESSAGES(TURNS), (struct sh_token_options){0}), SH_E_USAGE);
-    assert_non_null(strstr(sh_error_text(), "has no special token <|im_start|>, which the chat template chatml writes"));
+    assert_non_null(
+        strstr(sh_error_text(), "has no special token <|im_start|>, which the chat template chatml writes"));
     free(text);
     write_model(false);
 }
@@ -306,7 +337,7 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates), cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(templates), cmocka_unit_test(other_forms),   cmocka_unit_test(prepended_spaces),
         cmocka_unit_test(refused),   cmocka_unit_test(another_model),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

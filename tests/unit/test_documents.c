@@ -38,8 +38,8 @@ static const char *in_folder(const char *name)
 
 static void write_small(const char *name, bool masked)
 {
-    assert_int_equal(sh_document_write(in_folder(name), VOCAB, 0x1122334455667788, ids, masked ? mask : NULL, lengths, DOCS),
-                     SH_OK);
+    assert_int_equal(
+        sh_document_write(in_folder(name), VOCAB, 0x1122334455667788, ids, masked ? mask : NULL, lengths, DOCS), SH_OK);
 }
 
 static struct sh_data_options options(const char *name)
@@ -72,11 +72,15 @@ static void write_bytes(const char *name, const void *bytes, size_t n)
 static void bytes_are_those_of_the_format(void **state)
 {
     static const unsigned char header[72] = {
-        'S', 'H', 'R', 'D', 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0,         /* magic, version, bytes of a token, mask */
-        22,  0,   0,   0,   0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,         /* tokens, documents */
-        0,   0x30, 0,  0,   0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0,      /* offsets, tokens */
-        0,   0x20, 0,  0,   0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, /* mask, tokenizer */
-        0xe8, 3,  0,   0,   0, 0, 0, 0};                                /* vocabulary, zero */
+        'S',  'H',  'R',  'D',  1,    0,    0,    0,
+        2,    0,    0,    0,    1,    0,    0,    0, /* magic, version, bytes of a token, mask */
+        22,   0,    0,    0,    0,    0,    0,    0,
+        5,    0,    0,    0,    0,    0,    0,    0, /* tokens, documents */
+        0,    0x30, 0,    0,    0,    0,    0,    0,
+        0,    0x10, 0,    0,    0,    0,    0,    0, /* offsets, tokens */
+        0,    0x20, 0,    0,    0,    0,    0,    0,
+        0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, /* mask, tokenizer */
+        0xe8, 3,    0,    0,    0,    0,    0,    0};   /* vocabulary, zero */
     static const unsigned char bits[3] = {0x86, 0x87, 0x3e};
     static const int64_t offsets[] = {0, 4, 11, 11, 20, 22};
     unsigned char *bytes;
@@ -99,17 +103,14 @@ static void bytes_are_those_of_the_format(void **state)
 /* Places of 3, 6, 8 and 1: the longest alone, 6 with 1 (the 3 does not fit beside it), 3. */
 static void rows(void **state)
 {
-    static const int32_t tokens[3][T] = {{300, 301, 302, 303, 304, 305, 306, 307},
-                                         {400, 100, 101, 102, 103, 104, 105, 0},
-                                         {0, 1, 2, 0, 0, 0, 0, 0}};
+    static const int32_t tokens[3][T] = {
+        {300, 301, 302, 303, 304, 305, 306, 307}, {400, 100, 101, 102, 103, 104, 105, 0}, {0, 1, 2, 0, 0, 0, 0, 0}};
     static const int32_t targets[3][T] = {{301, 302, 303, 304, 305, 306, 307, 308},
                                           {401, 101, 102, 103, 104, 105, 106, -1},
                                           {1, 2, 3, -1, -1, -1, -1, -1}};
-    static const int32_t masked[3][T] = {{-1, -1, -1, 304, -1, 306, 307, 308},
-                                         {401, -1, -1, 103, 104, 105, 106, -1},
-                                         {1, 2, -1, -1, -1, -1, -1, -1}};
-    static const int32_t docs[3][T] = {
-        {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 1, 1, 1, 1, 1, 7}, {0, 0, 0, 3, 4, 5, 6, 7}};
+    static const int32_t masked[3][T] = {
+        {-1, -1, -1, 304, -1, 306, 307, 308}, {401, -1, -1, 103, 104, 105, 106, -1}, {1, 2, -1, -1, -1, -1, -1, -1}};
+    static const int32_t docs[3][T] = {{0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 1, 1, 1, 1, 1, 7}, {0, 0, 0, 3, 4, 5, 6, 7}};
     int32_t a[3][T], b[3][T], c[3][T];
     int64_t counted, ahead;
 
@@ -143,6 +144,7 @@ static void other_ways(void **state)
 {
     struct sh_data_options opt = options("ways.bin");
     int32_t a[2 * T], b[2 * T], c[2 * T];
+    struct sh_data_rows rows;
     int64_t counted;
     struct sh_data *d;
 
@@ -173,6 +175,11 @@ static void other_ways(void **state)
     opt.seq_len = 5;
     assert_int_equal(sh_data_open(&opt, &d), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "2 of 5 documents have more than 6 tokens"));
+    opt.excess = SH_EXCESS_DROP;
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    assert_true(sh_data_rows(d, &rows));
+    assert_true(rows.rows == 2 && rows.documents == 5 && rows.left_out == 3 && rows.cut == 2 && rows.full == 0.4);
+    sh_data_close(d);
     opt.excess = SH_EXCESS_SPLIT;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
     assert_int_equal(sh_data_samples(d), 6);
@@ -279,7 +286,7 @@ static void wrong_headers(void **state)
 static void wrong_contents(void **state)
 {
     static const unsigned char none[TOKENS] = {0};
-    static const uint32_t shorter[DOCS] = {4, 6, 1, 9, 2};
+    static const uint32_t shorter[DOCS] = {4, 6, 1, 9, 2}, longer[DOCS] = {4, 9, 0, 7, 2};
     struct sh_data_options opt = options("contents.bin");
     int32_t tokens[3 * T], targets[3 * T], docs[3 * T];
     unsigned char *bytes;
@@ -304,6 +311,12 @@ static void wrong_contents(void **state)
     write_bytes("contents.bin", bytes, n); /* the same inode */
     assert_int_equal(sh_data_read(d, 1, 1, tokens, targets, docs, &counted), SH_OK);
     assert_int_equal(docs[6], 6); /* one place less */
+    assert_int_equal(sh_document_write(in_folder("other.bin"), VOCAB, 0, ids, NULL, longer, DOCS), SH_OK);
+    free(bytes);
+    bytes = read_bytes("other.bin", &n);
+    write_bytes("contents.bin", bytes, n);
+    assert_int_equal(sh_data_read(d, 1, 1, tokens, targets, docs, &counted), SH_E_DATA); /* 1 place and 8 */
+    assert_non_null(strstr(sh_error_text(), "document 1 has another length"));
     write_small("longer.bin", true);
     free(bytes);
     bytes = read_bytes("longer.bin", &n);
@@ -367,6 +380,29 @@ static void mixes(void **state)
     assert_true(switches > SH_MIX_BLOCK); /* of 0.46 of 4 blocks: the sets are shuffled well */
 }
 
+/* Another program made these from doc/data-format.md: a later version must go on in the same order. */
+static void mixes_are_those_of_the_format(void **state)
+{
+    static const char *const blocks[] = {"110000101001000011000110", "001100100001000001001001"};
+    struct sh_mix_block *b = malloc(sizeof *b);
+    struct sh_mix m;
+
+    (void)state;
+    assert_int_equal(sh_mix_parse("a.bin=3,b.bin=1", &m), SH_OK);
+    assert_true(m.share[0] == 3072 && m.share[1] == 1024);
+    b->number = -1;
+    for (int i = 0; i < 2; i++) {
+        int taken[2] = {0};
+        sh_mix_order(&m, 5, i, b);
+        for (int p = 0; p < 24; p++) {
+            assert_int_equal(b->set[p], blocks[i][p] - '0');
+            assert_int_equal(b->rank[p], taken[b->set[p]]++);
+        }
+    }
+    sh_mix_free(&m);
+    free(b);
+}
+
 static void wrong_mixes(void **state)
 {
     static const struct {
@@ -427,6 +463,7 @@ int main(void)
         cmocka_unit_test(wrong_headers),
         cmocka_unit_test(wrong_contents),
         cmocka_unit_test(mixes),
+        cmocka_unit_test(mixes_are_those_of_the_format),
         cmocka_unit_test(wrong_mixes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

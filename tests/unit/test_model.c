@@ -239,6 +239,55 @@ static void flops_are_those_of_the_program(void **state)
     }
 }
 
+/* Of which block is what; a window as long as the sequence is none. */
+static void windows(void **state)
+{
+    static const struct {
+        int window, first, interval, seq;
+        const char *blocks; /* w: has it, -: sees all */
+    } rows[] = {
+        {0, 0, 0, 16, "------"}, {8, 0, 0, 16, "wwwwww"}, {8, 2, 0, 16, "--wwww"}, {8, 0, 3, 16, "ww-ww-"},
+        {8, 1, 2, 16, "--w-w-"}, {16, 0, 0, 16, "------"}, {15, 0, 0, 16, "wwwwww"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_model m = tiny_models[0].model;
+        struct sh_program *p = sh_program_create(SH_F32);
+        int at[2] = {0};
+
+        m.n_layers = 6;
+        m.attention_window = rows[i].window;
+        m.window_first_layer = rows[i].first;
+        m.full_attention_interval = rows[i].interval;
+        sh_model_emit(&m, &(struct sh_model_batch){.batch = 1, .seq = rows[i].seq}, p);
+        assert_int_equal(sh_pass_grad(NULL, p), SH_OK);
+        for (int k = 0; k < p->n_ops; k++) {
+            bool forward = p->ops[k].kind == SH_OP_ATTENTION, backward = p->ops[k].kind == SH_OP_ATTENTION_BWD;
+            if (!forward && !backward)
+                continue;
+            int block = backward ? 5 - at[1]++ : at[0]++;
+            assert_int_equal(p->ops[k].attr.attn.window, rows[i].blocks[block] == 'w' ? rows[i].window : 0);
+        }
+        assert_true(at[0] == 6 && at[1] == 6);
+        sh_program_destroy(p);
+    }
+}
+
+/* A window of 4 in 16 tokens: 4 keys but for the first three queries, which lack 6 of them. */
+static void flops_of_windows(void **state)
+{
+    struct sh_model m = tiny_models[0].model;
+    struct sh_model_flops f;
+
+    (void)state;
+    m.n_layers = 1;
+    m.attention_window = 4;
+    f = sh_model_flops(&m, 16);
+    assert_true(f.attention_causal == 12.0 * m.n_heads * m.head_dim * (4 - 0.5));
+    assert_true(f.attention_full == 12.0 * m.n_heads * m.head_dim * 4);
+}
+
 /* The formula of the field: 6 operations for each weight of a product, and 6 L H D T for attention. */
 static void flops_are_six_for_each_weight(void **state)
 {
@@ -284,7 +333,7 @@ int main(void)
         cmocka_unit_test(inputs_and_results),
         cmocka_unit_test(rows_of_logits_take_50_mib),
         cmocka_unit_test(flops_are_those_of_the_program),
-        cmocka_unit_test(flops_are_six_for_each_weight),
+        cmocka_unit_test(windows), cmocka_unit_test(flops_of_windows), cmocka_unit_test(flops_are_six_for_each_weight),
         cmocka_unit_test(families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

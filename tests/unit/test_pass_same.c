@@ -93,7 +93,7 @@ static uint64_t of_collectives(const struct sh_program *p)
 /* Attributes that are younger than the digests count where they are not 0. */
 static bool is_younger(const char *name)
 {
-    static const char *const names[] = {"plus_one"};
+    static const char *const names[] = {"plus_one", "window"};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(names[i], name))

@@ -32,6 +32,7 @@ BASE = {**tiny.MODELS['llama'], 'training.steps': 4, 'lr_scheduler.total_steps':
         'training.device': 'cpu'}
 ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
 YARN = {**ROPE, 'model.rope_type': 'yarn', 'model.rope_theta': 4}  # so that a head of 4 elements has a ramp
+WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 TRACE = {'profiling.trace': 'trace.json'}
@@ -78,6 +79,9 @@ ROWS = {
     'model.attention_bias': Row('true', 'plan'),
     'model.mlp_bias': Row('true', 'plan'),
     'model.no_rope_layer_interval': Row(2, 'plan', needs={'model.family': 'smollm3'}),
+    'model.attention_window': Row(5, 'plan'),
+    'model.window_first_layer': Row(1, 'plan', needs=WINDOW),
+    'model.full_attention_interval': Row(2, 'plan', needs=WINDOW),
     'model.tie_word_embeddings': Row('true', 'plan'),
     'model.init_std': Row(0.1, 'steps'),
     'lora.rank': Row(2, 'plan'),
