@@ -67,7 +67,10 @@ extern "C" {
     KERNEL(QK_NORM_BWD, qk_norm_bwd)                                                                                  \
     KERNEL(GEGLU, geglu)                    /* gelu(gate) * up, in its tanh form; the gate comes first */             \
     KERNEL(GEGLU_BWD, geglu_bwd)                                                                                      \
-    KERNEL(SCALE, scale)                    /* y = attr->scale.by * x */
+    KERNEL(SCALE, scale)                    /* y = attr->scale.by * x */                                              \
+    KERNEL(GELU_ERF, gelu_erf)              /* by the normal distribution itself */                                   \
+    KERNEL(GELU_ERF_BWD, gelu_erf_bwd)                                                                                \
+    KERNEL(REGROUP, regroup)                /* q, k, v of each head to all q, all k, all v; attr->regroup.inverse: back */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -121,6 +124,10 @@ struct sh_op_attr {
         struct {
             float by;
         } scale;                                   /* SCALE */
+        struct {
+            int heads, head_dim;
+            bool inverse;
+        } regroup;                                 /* REGROUP */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS* */

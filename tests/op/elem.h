@@ -34,6 +34,7 @@ void elem_begin_update(struct optest *t, enum sh_op_kind kind, int64_t n);
 
 void elem_norm(void **state);
 void elem_qk_norm(void **state);
+void elem_regroup(void **state);
 void elem_embed(void **state);
 void elem_rope(void **state);
 void elem_rope_table(void **state);
@@ -45,7 +46,7 @@ void elem_update_in_halves(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 #define ELEM_TESTS                                                                                                 \
-    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
+    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_regroup), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
         cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias),                \
         cmocka_unit_test(elem_vector), cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves),     \
         cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused)
