@@ -34,6 +34,8 @@ static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rop
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
 static const struct sh_attr_field qk_attrs[] = {
     LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
+static const struct sh_attr_field regroup_attrs[] = {
+    LETTER(regroup, heads, 'H'), LETTER(regroup, head_dim, 'D'), FIELD(regroup, inverse), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
 static const struct sh_attr_field lora_attrs[] = {
@@ -162,6 +164,11 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,M] act, x [N,I] act, u [N,PR] act, a [PR,I] act, b [O,R] act, dres [N,I] act opt "
                   "-> dx [N,I] act opt, da [PR,I] f32 +=, db [O,R] f32 +=",
          .flops = "4NOR + 2NIPR + 2NIPR:dx", .attrs = lora_attrs, OVER(5)},
+    [SH_OP_GELU_ERF] =
+        {.shape = "x [n] act -> y [n] act", .flops = "4n", .forward = true, .backward = SH_OP_GELU_ERF_BWD, APART},
+    [SH_OP_GELU_ERF_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "9n", OVER(0)},
+    [SH_OP_REGROUP] =
+        {.shape = "x [N,3HD] act -> y [N,3HD] act", .forward = true, .attrs = regroup_attrs, APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},

@@ -78,7 +78,10 @@ extern "C" {
     KERNEL(GEGLU_BWD, geglu_bwd)                                                                                      \
     KERNEL(SCALE, scale)                    /* y = attr->scale.by * x */ \
     KERNEL(LORA, lora)                      /* u = scale x a', z = y + u b': a low-rank product beside a linear one */ \
-    KERNEL(LORA_BWD, lora_bwd)              /* with du = scale dy b: dx = du a + dres, da = du' x, db = dy' u */
+    KERNEL(LORA_BWD, lora_bwd)              /* with du = scale dy b: dx = du a + dres, da = du' x, db = dy' u */ \
+    KERNEL(GELU_ERF, gelu_erf)              /* by the normal distribution itself */                                   \
+    KERNEL(GELU_ERF_BWD, gelu_erf_bwd)                                                                                \
+    KERNEL(REGROUP, regroup)                /* q, k, v of each head to all q, all k, all v; attr->regroup.inverse: back */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -135,6 +138,10 @@ struct sh_op_attr {
         struct {
             float by;
         } scale;                                   /* SCALE */
+        struct {
+            int heads, head_dim;
+            bool inverse;
+        } regroup;                                 /* REGROUP */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS* */

@@ -25,6 +25,7 @@ struct sh_hf_family {
     const char *family;       /* model.family */
     const char *refused;      /* why there is none */
     const char *prefix;       /* of tensors' names, which a folder of the base model lacks */
+    const char *head;         /* the output matrix; NULL: lm_head.weight */
     const char *key[SH_HF_VALUES][2]; /* first found wins; none: the class has no such key */
     const char *absent[SH_HF_VALUES]; /* the class's default. "=": as SH_HF_DIM and SH_HF_HEADS say it; NULL: off */
     const char *window;       /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */

@@ -7,13 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD "lm_head.weight"
-
 struct matcher {
     const char *folder;
     const struct sh_st_index *index;
     const struct sh_ckpt_set *set;
-    const char *prefix;
+    const char *prefix, *head;
     bool bare;  /* no name has the prefix */
     bool *used; /* [index->n] */
 };
@@ -48,7 +46,7 @@ static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
         n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
                    name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
-                   strcmp(t->name, HEAD) == 0 ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
+                   strcmp(t->name, m->head) == 0 ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
 /* Name, shape and type. *out points into the index. Of a packed weight also what lies beside it. */
@@ -121,7 +119,7 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
         const struct sh_st_entry *e = &m->index->entry[i];
         if (m->used[i] || is_buffer(e->name))
             continue;
-        SH_TRY(strcmp(e->name, HEAD) == 0 ? take_head(m, e, out) : unexpected(m, e));
+        SH_TRY(strcmp(e->name, m->head) == 0 ? take_head(m, e, out) : unexpected(m, e));
     }
     return SH_OK;
 }
@@ -144,6 +142,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry),
                                 .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4), .n = set->n_tensors};
     struct matcher m = {.folder = folder, .index = index, .set = set, .prefix = f ? f->prefix : "",
+                        .head = f && f->head ? f->head : "lm_head.weight",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* A folder of a base class has no prefix at all. */
     m.bare = is_bare(&m);

@@ -9,6 +9,7 @@
 
 #include <omp.h>
 #include <stddef.h>
+#include <string.h>
 
 SH_CLONES static void add(float *y, const float *a, const float *b, int64_t n)
 {
@@ -49,6 +50,28 @@ sh_rc sh_cpu_scale(const struct sh_op_call *call)
         scale(to, sh_cpu_stage_in(x, at, n, from), call->attr->scale.by, n);
         sh_cpu_stage_put(y, at, n, to);
     }
+    return SH_OK;
+}
+
+/* A row of heads, each with its q, k and v, to all q, all k and all v; or back. */
+static void regroup_row(char *to, const char *from, int64_t H, int64_t bytes, bool inverse)
+{
+    for (int64_t h = 0; h < H; h++)
+        for (int64_t p = 0; p < 3; p++) {
+            int64_t by_head = (3 * h + p) * bytes, by_part = (p * H + h) * bytes;
+            memcpy(to + (inverse ? by_head : by_part), from + (inverse ? by_part : by_head), (size_t)bytes);
+        }
+}
+
+sh_rc sh_cpu_regroup(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t H = call->attr->regroup.heads, bytes = call->attr->regroup.head_dim * sh_dtype_bytes(y->dtype);
+    int64_t row = 3 * H * bytes;
+
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < y->dim[0]; n++)
+        regroup_row((char *)y->data + n * row, (const char *)x->data + n * row, H, bytes, call->attr->regroup.inverse);
     return SH_OK;
 }
 

@@ -88,6 +88,38 @@ template <class T> struct gelu_bwd_row {
     }
 };
 
+/* By the normal distribution; erfcf loses no digits where it is small. */
+constexpr float ROOT_HALF = 0.70710678118654752f, DENSITY = 0.39894228040143268f; /* sqrt(1/2), 1/sqrt(2 pi) */
+
+template <class T> struct gelu_erf {
+    T *y;
+    const T *x;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            v[k] = 0.5f * v[k] * erfcf(-v[k] * ROOT_HALF);
+        sh_store(y + i, v);
+    }
+};
+
+template <class T> struct gelu_erf_bwd {
+    T *dx;
+    const T *dy, *x;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float d[N], v[N];
+        sh_load(d, dy + i);
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            d[k] *= 0.5f * erfcf(-v[k] * ROOT_HALF) + v[k] * DENSITY * expf(-0.5f * v[k] * v[k]);
+        sh_store(dx + i, d);
+    }
+};
+
 /* Element i of h [N,F] belongs to gate i + row * F and up F further on, in gu [N,2F]. */
 template <class T> struct swiglu {
     T *h;
@@ -168,6 +200,21 @@ template <class T> struct geglu_bwd {
     }
 };
 
+template <template <class> class G, class T> sh_rc run_map(const char *name, const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
+    return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
+}
+
+template <template <class> class G, class T> sh_rc run_map_bwd(const char *name, const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])};
+    bool vectors = sh_aligned<N>(f.dx, 0) && sh_aligned<N>(f.dy, 0) && sh_aligned<N>(f.x, 0);
+    return sh_map<N>(name, f, sh_elems(&call->out[0]), vectors, call->queue);
+}
+
 /* Vectors need F to be a multiple of their length, or gate and up would not be aligned alike. */
 template <template <class> class G, class T> sh_rc run_gated(const char *name, const struct sh_op_call *call)
 {
@@ -189,24 +236,26 @@ template <template <class> class G, class T> sh_rc run_gated_bwd(const char *nam
 
 extern "C" sh_rc sh_cuda_gelu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        gelu<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
-        return sh_map<N>("gelu", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0),
-                         call->queue);
-    });
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_map<gelu, decltype(zero)>("gelu", call); });
 }
 
 extern "C" sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        gelu_bwd<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])};
-        bool vectors = sh_aligned<N>(f.dx, 0) && sh_aligned<N>(f.dy, 0) && sh_aligned<N>(f.x, 0);
-        return sh_map<N>("gelu_bwd", f, sh_elems(&call->out[0]), vectors, call->queue);
-    });
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_map_bwd<gelu_bwd, decltype(zero)>("gelu_bwd", call); });
+}
+
+extern "C" sh_rc sh_cuda_gelu_erf(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_map<gelu_erf, decltype(zero)>("gelu_erf", call); });
+}
+
+extern "C" sh_rc sh_cuda_gelu_erf_bwd(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_map_bwd<gelu_erf_bwd, decltype(zero)>("gelu_erf_bwd", call); });
 }
 
 /* dx and its column sums in one pass; the partial sums are added by a second kernel, in a fixed order. */

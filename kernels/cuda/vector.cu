@@ -49,6 +49,31 @@ template <class T> sh_rc run_scale(const struct sh_op_call *call)
     return sh_map<N>("scale", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
 }
 
+/* Element i is in the order of heads; the other one in that of q, k and v. */
+template <class T> struct regroup {
+    T *y;
+    const T *x;
+    int64_t H, D;
+    bool inverse;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t row = 3 * H * D, n = i / row, h = i % row / (3 * D), p = i / D % 3;
+        int64_t by_part = n * row + (p * H + h) * D + i % D;
+        T v[N];
+        sh_load_raw(v, x + (inverse ? by_part : i));
+        sh_store_raw(y + (inverse ? i : by_part), v);
+    }
+};
+
+template <class T> sh_rc run_regroup(const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    regroup<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), call->attr->regroup.heads,
+                    call->attr->regroup.head_dim, call->attr->regroup.inverse};
+    return sh_map<N>("regroup", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, f.D) && sh_aligned<N>(f.x, f.D), call->queue);
+}
+
 template <class Y, class A> struct cast {
     Y *y;
     const A *a;
@@ -122,6 +147,11 @@ extern "C" sh_rc sh_cuda_add(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_scale(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_scale<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_regroup(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_regroup<decltype(zero)>(call); });
 }
 
 extern "C" sh_rc sh_cuda_accumulate(const struct sh_op_call *call)

@@ -1,5 +1,5 @@
 /* Activations. GELU in its tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks, Gimpel,
- * arXiv:1606.08415). SwiGLU: h = silu(gate) up with silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202); GEGLU: with
+ * arXiv:1606.08415), and as defined there, by the normal distribution. SwiGLU: h = silu(gate) up with silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202); GEGLU: with
  * GELU for silu. */
 #include "kernels/ref/ref.h"
 
@@ -7,6 +7,7 @@
 
 static const double root_2_pi = 0.79788456080286535588; /* sqrt(2/pi) */
 static const double cubic = 0.044715;
+static const double root_half = 0.70710678118654752440; /* sqrt(1/2) */
 
 static double gelu(double x)
 {
@@ -36,6 +37,26 @@ sh_rc sh_ref_gelu_bwd(const struct sh_op_call *call)
     for (int64_t i = 0; i < sh_ref_elems(&call->in[1]); i++) {
         double dy = sh_ref_get(&call->in[0], i), x = sh_ref_get(&call->in[1], i);
         sh_ref_set(&call->out[0], i, dy * gelu_slope(x));
+    }
+    return SH_OK;
+}
+
+/* x times the normal distribution up to x; the slope has its density as well. */
+sh_rc sh_ref_gelu_erf(const struct sh_op_call *call)
+{
+    for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++) {
+        double x = sh_ref_get(&call->in[0], i);
+        sh_ref_set(&call->out[0], i, 0.5 * x * erfc(-x * root_half));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ref_gelu_erf_bwd(const struct sh_op_call *call)
+{
+    for (int64_t i = 0; i < sh_ref_elems(&call->in[1]); i++) {
+        double dy = sh_ref_get(&call->in[0], i), x = sh_ref_get(&call->in[1], i);
+        double density = 0.5 * root_2_pi * exp(-0.5 * x * x);
+        sh_ref_set(&call->out[0], i, dy * (0.5 * erfc(-x * root_half) + x * density));
     }
     return SH_OK;
 }

@@ -16,6 +16,19 @@ sh_rc sh_ref_scale(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* Part p (q, k, v) of head h: in one order (h, p), in the other (p, h). */
+sh_rc sh_ref_regroup(const struct sh_op_call *call)
+{
+    int64_t H = call->attr->regroup.heads, D = call->attr->regroup.head_dim, row = 3 * H * D;
+
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++) {
+        int64_t n = i / row, h = i % row / (3 * D), p = i / D % 3, d = i % D, by_part = n * row + (p * H + h) * D + d;
+        sh_ref_set(&call->out[0], call->attr->regroup.inverse ? i : by_part,
+                   sh_ref_get(&call->in[0], call->attr->regroup.inverse ? by_part : i));
+    }
+    return SH_OK;
+}
+
 sh_rc sh_ref_copy(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)

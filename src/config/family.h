@@ -17,8 +17,11 @@ struct sh_family {
     bool learned_positions;   /* a vector for each position beside the embedding; else rotary positions */
     bool norm_plus_one;       /* norms multiply by 1 + weight, which begins at 0 */
     bool norm_after;          /* of each branch, before its sum; else of its input */
+    bool parallel;            /* both branches have the input of the block */
+    bool qkv_by_head;         /* rows of the stacked matrix: q, k and v of each head */
     bool scaled_embedding;    /* times the root of the width */
     bool gelu;                /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
+    bool gelu_erf;            /* GELU by the normal distribution instead of its tanh form */
     bool geglu;               /* GELU for the gate instead of SiLU */
     bool wide_qk_norm;        /* one norm for all queries and one for all keys; else one for each head */
     bool qkv_bias, o_bias, mlp_bias; /* products with biases */

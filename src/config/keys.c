@@ -164,7 +164,8 @@ const struct sh_config_key sh_config_keys[] = {
          "biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions in each fourth block; "
          "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions; qwen3: with norms of "
          "each head's queries and keys; olmo2: with norms of all queries and all keys, and behind the branches; gemma: "
-         "norms times (1 + weight), a scaled embedding, GELU for the gate. Attention sees "
+         "norms times (1 + weight), a scaled embedding, GELU for the gate; gpt_neox: as starcoder2, with both branches of a block "
+         "at once and GELU by erf. Attention sees "
          "the whole sequence: a mistral, qwen2 or qwen3 with a window is right for sequences up to that window."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},

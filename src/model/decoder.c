@@ -265,6 +265,8 @@ static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -
     struct sh_emit_heads heads = d->heads;
     int qkv = linear(d, norm_before(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
 
+    if (d->f->qkv_by_head)
+        qkv = sh_emit_regroup(&d->e, qkv, &d->heads);
     if (d->f->q_norm)
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
     if (has_rope(d))
@@ -276,7 +278,10 @@ static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -
 
 static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
 {
-    enum sh_op_kind kind = d->f->gelu ? SH_OP_GELU : d->f->geglu ? SH_OP_GEGLU : SH_OP_SWIGLU;
+    enum sh_op_kind kind = d->f->gelu_erf ? SH_OP_GELU_ERF
+                           : d->f->gelu   ? SH_OP_GELU
+                           : d->f->geglu  ? SH_OP_GEGLU
+                                          : SH_OP_SWIGLU;
     int up = linear(d, norm_before(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
 
     return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2);
@@ -326,10 +331,11 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
         x = sh_emit_scale(&d.e, x, sqrtf((float)m->dim));
     for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
         struct block block = declare_block(&d);
+        int in = x;
 
         adapt_block(&d, &block);
         x = sh_emit_add(&d.e, x, attention(&d, x, &block));
-        x = sh_emit_add(&d.e, x, feed_forward(&d, x, &block));
+        x = sh_emit_add(&d.e, x, feed_forward(&d, d.f->parallel ? in : x, &block));
     }
     d.e.block = SH_NONE;
     declare_head(&d);

@@ -257,6 +257,17 @@ static void qk_norm_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+static void regroup_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_REGROUP);
+
+    op.attr.regroup.inverse = !g->fwd.attr.regroup.inverse;
+    op.in[0] = upstream(g, 0);
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
 /* The same operation on the gradient. */
 static void scale_rule(struct grad *g)
 {
@@ -334,6 +345,7 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_ATTENTION] = attention_rule,
     [SH_OP_QK_NORM] = qk_norm_rule,
     [SH_OP_SCALE] = scale_rule,
+    [SH_OP_REGROUP] = regroup_rule,
     [SH_OP_ADD] = add_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
 };

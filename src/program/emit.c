@@ -239,6 +239,18 @@ int sh_emit_scale(struct sh_emit *e, int x, float by)
     return op.out[0];
 }
 
+int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
+{
+    struct sh_op op = make_op(e, SH_OP_REGROUP);
+
+    op.attr.regroup.heads = h->heads;
+    op.attr.regroup.head_dim = h->head_dim;
+    op.in[0] = qkv;
+    op.out[0] = activation(e, 2, tensor(e, qkv)->dim, "regrouped");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
 /* rstd [B*T,G] of the G groups of a row is kept for the backward, as a norm's. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how)
 {

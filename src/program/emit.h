@@ -58,6 +58,9 @@ struct sh_emit_rope {
 };
 int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope); /* -> [T,R] f32, once */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
+/* A product whose rows are by head (its q, its k, its v) as the other operations have it: all q, all k, all v. */
+int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
+
 /* Queries and keys by groups as wide as wq and wk: [N,(H+2K)D] -> same. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);         /* [N,(H+2K)D] -> [N,H*D] */

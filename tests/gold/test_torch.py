@@ -64,6 +64,7 @@ MODELS = {
     'smollm3': {**LLAMA, 'model.family': 'smollm3', 'model.tie_word_embeddings': True, 'model.no_rope_layer_interval': 2},
     'qwen3': {**LLAMA, 'model.family': 'qwen3', 'model.head_dim': 24},
     'olmo2': {**LLAMA, 'model.family': 'olmo2'},
+    'gpt_neox': {**LLAMA, 'model.family': 'gpt_neox', 'model.n_kv_heads': 4, 'model.rotary_dim': 8},
     'gemma': {**LLAMA, 'model.family': 'gemma', 'model.head_dim': 24, 'model.tie_word_embeddings': True},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.tie_word_embeddings': True},
     'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},

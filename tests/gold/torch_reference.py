@@ -147,6 +147,25 @@ def llama_block(w, name, x, mask, c, turned):
     return x + after(1, linear('mlp.down_proj', (gelu(gate) if family.get('geglu') else gate * torch.sigmoid(gate)) * up))
 
 
+def gpt_neox_block(w, name, x, mask, c):
+    """Both branches have the block's input; rows of query_key_value are by head."""
+    def linear(part, x):
+        return x @ w[f'{name}.{part}.weight'].T + w[f'{name}.{part}.bias']
+
+    qkv = linear('attention.query_key_value', layer_norm(w, f'{name}.input_layernorm', x, c))
+    q, k, v = heads(qkv, 3 * c['model.head_dim']).chunk(3, -1)
+    attention = linear('attention.dense', attend(rotate(q, c), rotate(k, c), v, mask))
+    up = linear('mlp.dense_h_to_4h', layer_norm(w, f'{name}.post_attention_layernorm', x, c))
+    return x + attention + linear('mlp.dense_4h_to_h', 0.5 * up * (1 + torch.erf(up / math.sqrt(2))))
+
+
+def gpt_neox(w, tokens, mask, c):
+    x = w['gpt_neox.embed_in.weight'][tokens]
+    for i in range(c['model.n_layers']):
+        x = gpt_neox_block(w, f'gpt_neox.layers.{i}', x, mask, c)
+    return layer_norm(w, 'gpt_neox.final_layer_norm', x, c)
+
+
 def gpt2(w, tokens, mask, c):
     """[B,T] tokens to [B,T,C]."""
     x = w['transformer.wte.weight'][tokens] + w['transformer.wpe.weight'][:tokens.shape[1]]
@@ -171,9 +190,11 @@ def mean_loss(w, tokens, targets, c):
     """[B,T] each."""
     family = c['model.family']
     separator = c['data.document_separator'] if c.get('data.document_mask') else -1
-    x = (gpt2 if family == 'gpt2' else llama)(w, tokens, visible(tokens, separator), c)
-    embedding = 'transformer.wte.weight' if family == 'gpt2' else 'model.embed_tokens.weight'
-    logits = x @ w['lm_head.weight' if 'lm_head.weight' in w else embedding].T
+    run, embedding, head = {'gpt2': (gpt2, 'transformer.wte.weight', 'lm_head.weight'),
+                            'gpt_neox': (gpt_neox, 'gpt_neox.embed_in.weight', 'embed_out.weight')}.get(
+        family, (llama, 'model.embed_tokens.weight', 'lm_head.weight'))
+    x = run(w, tokens, visible(tokens, separator), c)
+    logits = x @ w[head if head in w else embedding].T
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 

@@ -74,6 +74,13 @@ def gemma():
     return like_llama(transformers.GemmaConfig(**SIZES, head_dim=6))
 
 
+def gpt_neox():
+    return like_llama(transformers.GPTNeoXConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.5}))
+
+
 def draw(model):
     """Far from where training begins, so that no operation is near the identity."""
     with torch.no_grad():
@@ -119,7 +126,7 @@ def make(name, build, **options):
 
 # Options of save_pretrained().
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},
-            starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}}
+            starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}, gpt_neox: {}}
 for family, options in FAMILIES.items():
     if family.__name__ in sys.argv[1:] or not sys.argv[1:]:
         make(family.__name__, family, **options)

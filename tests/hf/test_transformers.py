@@ -46,6 +46,7 @@ LLAMA3 = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_f
 # Of the eight frequencies two lie before the ramp and one behind.
 YARN = {'rope_type': 'yarn', 'rope_theta': 100.0, 'factor': 4.0, 'original_max_position_embeddings': 32, 'beta_fast': 4.0}
 GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+NEOX = dict(SIZES, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
 MODELS = {
@@ -85,6 +86,9 @@ MODELS = {
     'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
     'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
                                                      attention_bias=True)),
+    'gpt_neox': (transformers.GPTNeoXConfig, dict(NEOX)),
+    'gpt_neox, tied, all of each head turned': (transformers.GPTNeoXConfig, dict(NEOX, tie_word_embeddings=True, rope_parameters={
+        'rope_type': 'default', 'rope_theta': 500.0, 'partial_rotary_factor': 1.0})),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -144,7 +148,13 @@ def reference(folder, stream):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, {name: p.detach() for name, p in model.state_dict().items()}
+    return losses, {name: p.detach() for name, p in as_in_file(model.state_dict().items(), model).items()}
+
+
+def as_in_file(tensors, model):
+    """By the names that save_pretrained() gives; older names of the output matrix are kept in files."""
+    other = {'lm_head.weight': 'embed_out.weight'} if model.config.model_type == 'gpt_neox' else {}
+    return {other.get(name, name): p for name, p in tensors}
 
 
 def compare_changes(before, found, wanted):
@@ -169,7 +179,7 @@ def slug(text):
 def case_train(name, dtype):
     folder = f'{slug(name)}-{dtype}'.replace('torch.', '')
     model = make(name, dtype, f'{folder}-hf', max_shard_size='100KB')
-    before = {key: p.clone() for key, p in model.state_dict().items()}
+    before = {key: p.clone() for key, p in as_in_file(model.state_dict().items(), model).items()}
     stream = make_tokens(model.config.vocab_size)
     losses, after = reference(f'{folder}-hf', stream)
     steps = job.train(folder, {**RUN, 'model.hf_assets_path': f'../{folder}-hf'})
@@ -188,7 +198,7 @@ def case_gradients(name):
     job.train(folder, {**SLOPE, 'model.hf_assets_path': f'../{folder}-hf'})
     after = load_file(f'{folder}/out/checkpoint/hf-{1:08}/model.safetensors')
     wrong = []
-    for name, p in model.named_parameters():
+    for name, p in as_in_file(model.named_parameters(), model).items():
         found = (p.detach() - after[name].double()) / SLOPE['optimizer.lr']
         off = ((found - p.grad).norm() / p.grad.norm()).item()
         wrong += [f'{name}: its gradient is {off:.2g} off, bound {GRADIENT_BOUND:g}'] if not off <= GRADIENT_BOUND else []
@@ -215,7 +225,7 @@ def case_export(name):
     return wrong
 
 
-EPS = {'gpt2': 'layer_norm_epsilon', 'starcoder2': 'norm_epsilon'}
+EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
           'model.tie_word_embeddings': 'tie_word_embeddings', 'model.init_std': 'initializer_range'}
@@ -226,11 +236,11 @@ def meaning(config):
     heads = config.num_attention_heads
     gpt2 = config.model_type == 'gpt2'
     values = {key: getattr(config, field) for key, field in FIELDS.items()}
-    values['model.n_kv_heads'] = heads if gpt2 else config.num_key_value_heads
+    values['model.n_kv_heads'] = getattr(config, 'num_key_value_heads', heads)
     values['model.head_dim'] = getattr(config, 'head_dim', None) or config.hidden_size // heads
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
-    values['model.attention_bias'] = getattr(config, 'attention_bias', False)
+    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type != 'gpt_neox'
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
     if not gpt2:
         rope = config.rope_parameters
@@ -272,9 +282,10 @@ def older(config):
     config = dict(config)
     rope = config.pop('rope_parameters', None)
     if rope:
-        config['rope_theta'] = rope['rope_theta']
+        neox = config['model_type'] == 'gpt_neox'
+        config['rotary_emb_base' if neox else 'rope_theta'] = rope['rope_theta']
         if 'partial_rotary_factor' in rope:
-            config['partial_rotary_factor'] = rope.pop('partial_rotary_factor')
+            config['rotary_pct' if neox else 'partial_rotary_factor'] = rope.pop('partial_rotary_factor')
         scaling = {key: value for key, value in rope.items() if key != 'rope_theta'}
         config['rope_scaling'] = scaling if rope['rope_type'] != 'default' else None
     config['torch_dtype'] = config.pop('dtype')

@@ -312,16 +312,16 @@ void elem_rope_table(void **state)
 }
 
 /* Inputs with deviation 3, so that the flat ends of the curves are met. */
-static void check_gelu(enum sh_dtype act, int64_t n)
+static void check_gelu(enum sh_op_kind forward, enum sh_op_kind backward, enum sh_dtype act, int64_t n)
 {
     struct optest t;
-    optest_begin(&t, SH_OP_GELU);
+    optest_begin(&t, forward);
     optest_in(&t, 0, act, DIMS(n));
     optest_scale(&t.call.in[0], 3);
     optest_out(&t, 0, act, DIMS(n));
     elem_check(&t, TERMS(4));
 
-    optest_begin(&t, SH_OP_GELU_BWD);
+    optest_begin(&t, backward);
     optest_in(&t, 0, act, DIMS(n));
     optest_in(&t, 1, act, DIMS(n));
     optest_scale(&t.call.in[1], 3);
@@ -351,8 +351,10 @@ void elem_act(void **state)
     (void)state;
     optest_seed(4);
     for (int a = 0; a < ACTS; a++) {
-        for (int l = 0; l < elem.n_lengths; l++)
-            check_gelu(acts[a], elem.lengths[l]);
+        for (int l = 0; l < elem.n_lengths; l++) {
+            check_gelu(SH_OP_GELU, SH_OP_GELU_BWD, acts[a], elem.lengths[l]);
+            check_gelu(SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD, acts[a], elem.lengths[l]);
+        }
         for (int m = 0; m < elem.n_matrices; m++) {
             check_gated(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, acts[a], elem.matrices[m][0], elem.matrices[m][1]);
             check_gated(SH_OP_GEGLU, SH_OP_GEGLU_BWD, acts[a], elem.matrices[m][0], elem.matrices[m][1]);
@@ -381,6 +383,25 @@ void elem_bias(void **state)
                 check_bias(acts[a], elem.matrices[m][0], elem.matrices[m][1], add);
         check_bias(acts[a], 500, 40, true);
         check_bias(acts[a], 5 * 512 + 3, 40, false); /* several rows of a part at once, and one */
+    }
+}
+
+/* Heads, and elements of one. */
+void elem_regroup(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{1, 1, 1}, {3, 4, 6}, {5, 3, 64}, {70, 2, 5}};
+    optest_seed(12);
+    for (int i = 0; i < 4 * ACTS * 2; i++) {
+        const int *s = shapes[i / 4];
+        struct optest t;
+        optest_begin(&t, SH_OP_REGROUP);
+        t.attr.regroup.heads = s[1];
+        t.attr.regroup.head_dim = s[2];
+        t.attr.regroup.inverse = i & 1;
+        optest_in(&t, 0, acts[i / 2 % 2], DIMS(s[0], 3 * s[1] * s[2]));
+        optest_out(&t, 0, acts[i / 2 % 2], DIMS(s[0], 3 * s[1] * s[2]));
+        elem_check(&t, TERMS(0));
     }
 }
 
@@ -527,6 +548,8 @@ void elem_not_finite(void **state)
         check_survives(SH_OP_SWIGLU, act, 66, 33, x);
         check_survives(SH_OP_SWIGLU_BWD, act, 66, 33, x);
         check_survives(SH_OP_GEGLU, act, 66, 33, x);
+        check_survives(SH_OP_GELU_ERF, act, 33, 33, x);
+        check_survives(SH_OP_GELU_ERF_BWD, act, 33, 33, x);
         check_survives(SH_OP_GEGLU_BWD, act, 66, 33, x);
         check_survives(SH_OP_ADD, act, 33, 33, x);
     }

@@ -36,6 +36,7 @@ void elem_begin_update(struct optest *t, enum sh_op_kind kind, int64_t n);
 
 void elem_norm(void **state);
 void elem_qk_norm(void **state);
+void elem_regroup(void **state);
 void elem_embed(void **state);
 void elem_rope(void **state);
 void elem_rope_table(void **state);
@@ -53,7 +54,7 @@ void elem_kv_put(void **state);
 void elem_attention_cache(void **state);
 void elem_pick(void **state);
 #define ELEM_TESTS                                                                                                 \
-    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
+    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_regroup), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
         cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias),                \
         cmocka_unit_test(elem_vector), cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves),     \
         cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused),             \

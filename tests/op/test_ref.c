@@ -168,6 +168,29 @@ static void qk_norm_by_hand(void)
     optest_end(&f);
 }
 
+/* Two heads of one element: q0 k0 v0 q1 k1 v1. */
+static void regroup_by_hand(void **state)
+{
+    static const double by_part[] = {0, 3, 1, 4, 2, 5};
+    struct optest f, b;
+    (void)state;
+    pair_begin(&f, SH_OP_REGROUP, &b, SH_OP_REGROUP);
+    f.attr.regroup.heads = b.attr.regroup.heads = 2;
+    f.attr.regroup.head_dim = b.attr.regroup.head_dim = 1;
+    b.attr.regroup.inverse = true;
+    optest_in(&f, 0, SH_F64, DIMS(1, 6));
+    for (int i = 0; i < 6; i++)
+        optest_set(&f.call.in[0], i, i);
+    optest_out(&f, 0, SH_F64, DIMS(1, 6));
+    optest_run(&f, &sh_kernels_ref, 1);
+    give(&b, 0, &f.call.out[0]);
+    optest_out(&b, 0, SH_F64, DIMS(1, 6));
+    optest_run(&b, &sh_kernels_ref, 1);
+    for (int i = 0; i < 6; i++)
+        assert_true(optest_get(&f.call.out[0], i) == by_part[i] && optest_get(&b.call.out[0], i) == i);
+    pair_end(&f, &b);
+}
+
 static void qk_norm(void **state)
 {
     (void)state;
@@ -330,6 +353,7 @@ static void act(void **state)
     check_act(SH_OP_GELU, SH_OP_GELU_BWD, 1);
     check_act(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, 2);
     check_act(SH_OP_GEGLU, SH_OP_GEGLU_BWD, 2);
+    check_act(SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD, 1);
 }
 
 static void set_heads(struct optest *t, int heads, int kv_heads, int head_dim)
@@ -557,7 +581,7 @@ static void head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm), cmocka_unit_test(qk_norm),          cmocka_unit_test(linear), cmocka_unit_test(embed),
+        cmocka_unit_test(norm), cmocka_unit_test(qk_norm), cmocka_unit_test(regroup_by_hand),          cmocka_unit_test(linear), cmocka_unit_test(embed),
         cmocka_unit_test(attention_window), cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
         cmocka_unit_test(rope_table), cmocka_unit_test(rope_table_with_a_ramp),    cmocka_unit_test(attention),
         cmocka_unit_test(grouped_queries), cmocka_unit_test(head), cmocka_unit_test(lora),

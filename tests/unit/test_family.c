@@ -69,6 +69,16 @@ static const struct row {
     {{"olmo2", {NOT_STEEP, .family = SH_FAMILY_OLMO2}, false}, "Olmo2ForCausalLM",
      NORM2 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O
          V("post_feedforward_layernorm.weight", 12) MLP DOWN, 2},
+    {{"gpt_neox",
+      {.n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = HEAD_DIM, .ffn_dim = FFN,
+       .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .rope_theta = 100, .init_std = 0.3, .norm_eps = 1e-5,
+       .family = SH_FAMILY_GPT_NEOX, .rotary_dim = 2}, false},
+     "GPTNeoXForCausalLM",
+     NORM1 V("input_layernorm.bias", 12) W("attention.query_key_value", 36, 12) V("attention.query_key_value.bias", 36)
+         W("attention.dense", 12, 12) V("attention.dense.bias", 12) NORM2 V("post_attention_layernorm.bias", 12)
+             W("mlp.dense_h_to_4h", 20, 12) V("mlp.dense_h_to_4h.bias", 20) W("mlp.dense_4h_to_h", 12, 20)
+                 V("mlp.dense_4h_to_h.bias", 12),
+     2},
     {{"gemma", {COMMON, .family = SH_FAMILY_GEMMA, .tie_word_embeddings = true}, false}, "GemmaForCausalLM",
      NORM1 QKV O NORM2 MLP DOWN, 2},
 };
@@ -94,8 +104,8 @@ static void names_are_hugging_faces(void **state)
 
     sh_model_emit(&row->m.model, &(struct sh_model_batch){.batch = 2, .seq = TINY_SEQ, .out = SH_MODEL_LOSS}, p);
     for (int i = 0; i < p->n_params; i++)
-        if (!strncmp(p->params[i].name, "model.layers.0.", 15))
-            append(text, &p->params[i], 15);
+        if (strstr(p->params[i].name, ".layers.0."))
+            append(text, &p->params[i], (size_t)(strstr(p->params[i].name, ".0.") + 3 - p->params[i].name));
     for (int i = 0; i < p->n_ops; i++)
         rope += p->ops[i].kind == SH_OP_ROPE;
     assert_string_equal(text, row->block);

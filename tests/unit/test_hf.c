@@ -23,6 +23,7 @@
 #define QWEN2 "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
 #define QWEN3 "{\"model_type\":\"qwen3\",\"num_key_value_heads\":2," SIZES
 #define OLMO2 "{\"model_type\":\"olmo2\"," SIZES
+#define NEOX "{\"model_type\":\"gpt_neox\"," SIZES
 #define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define SMOLLM3 "{\"model_type\":\"smollm3\"," SIZES
@@ -165,6 +166,13 @@ static const struct {
     {OLMO2 "}", NULL, "model.norm_eps", "1e-05"},
     {OLMO2 "}", NULL, "model.head_dim", "4"},
     {GEMMA "}", NULL, "model.head_dim", "256"},
+    {NEOX ",\"rotary_pct\":0.5}", NULL, "model.rotary_dim", "2"},
+    {NEOX ",\"rotary_pct\":1.0}", NULL, "model.rotary_dim", "0"},
+    {NEOX "}", NULL, NULL, "partial_rotary_factor 0.25 leaves no pair"},
+    {"{\"model_type\":\"gpt_neox\"}", NULL, "model.rotary_dim", "24"},
+    {NEOX ",\"rotary_pct\":0.5,\"rotary_emb_base\":500,\"rope_theta\":7}", NULL, "model.rope_theta", "500"},
+    {NEOX ",\"rotary_pct\":0.5,\"use_parallel_residual\":false}", NULL, NULL, "use_parallel_residual must be true"},
+    {NEOX ",\"rotary_pct\":0.5,\"hidden_act\":\"gelu_new\"}", NULL, NULL, "hidden_act must be gelu"},
     {GEMMA "}", NULL, "model.tie_word_embeddings", "true"},
     {GEMMA ",\"hidden_act\":\"gelu\",\"hidden_activation\":null}", NULL, "model.family", "gemma"},
     {GEMMA ",\"hidden_act\":\"silu\"}", NULL, NULL, "hidden_act must be gelu_pytorch_tanh"},
@@ -304,7 +312,7 @@ static void what_is_written_is_read_as_the_same_model(void **state)
                                         LLAMA ",\"mlp_bias\":true,\"rope_scaling\":{" YARN ",\"truncate\":false,"
                                               "\"attention_factor\":1.5,\"beta_slow\":2}}",
                                         LLAMA ",\"rope_scaling\":{" YARN "}}",
-                                        MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}", STARCODER2 "}",
+                                        MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", NEOX ",\"rotary_pct\":0.5}", PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}", STARCODER2 "}",
                                         QWEN3 "}", OLMO2 ",\"attention_bias\":true}", GEMMA ",\"tie_word_embeddings\":false}",
                                         SMOLLM3 "}", SMOLLM3 ",\"no_rope_layers\":[1,1]}",
                                         SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}"};

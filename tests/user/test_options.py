@@ -75,7 +75,7 @@ ROWS = {
     'model.rope_beta_slow': Row(0.01, 'steps', needs=YARN),
     'model.rope_attention_factor': Row(2, 'steps', needs=YARN),
     'model.rope_truncate': Row('false', 'steps', needs=YARN),
-    'model.rotary_dim': Row('8', 'steps'),
+    'model.rotary_dim': Row('2', 'steps'),
     'model.attention_bias': Row('true', 'plan'),
     'model.mlp_bias': Row('true', 'plan'),
     'model.no_rope_layer_interval': Row(2, 'plan', needs={'model.family': 'smollm3'}),
