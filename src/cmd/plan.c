@@ -332,6 +332,8 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         rc = sh_pass_build_until(&l.build, after, &l.after);
     if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
+    if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))
+        rc = sh_cmd_plan_check(&l);
     if (rc == SH_OK && l.priced)
         rc = sh_cmd_plan_cost(cmd, args, &l);
     sh_cmd_plan_free(&l);
