@@ -35,4 +35,7 @@ sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request
 /* plan_check.c: all ranks. Errors: those of sh_ranks_check(). */
 sh_rc sh_cmd_plan_check(const struct sh_cmd_plan *l);
 
+/* plan_search.c: --search, --tokens, --within, --write; l has configuration, machine and ranks, and no program. */
+sh_rc sh_cmd_plan_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
+
 #endif

@@ -32,6 +32,10 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction into this file"},
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
     {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of it so many times as fast: products=1.2,network=2"},
+    {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch; the best first"},
+    {.name = "--write", .value = "FILE", .help = "with --search: write the configuration that is marked as the best"},
+    {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes train on N tokens (2T, 300B) in that time"},
+    {.name = "--within", .value = "TIME", .help = "of --tokens: 30d, 12h, 90m"},
     {.name = "--check", .help = "compare the programs of all ranks, not only of one: collectives, sizes, groups, parts, memory"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS", .help = "with --show: the program as it is after this pass; they are, in their order:"
