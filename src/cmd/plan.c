@@ -302,7 +302,7 @@ void sh_cmd_plan_free(struct sh_cmd_plan *l)
 static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     static const char *const planned[] = {"--json", "--trace", "--what-if", "--check", "--show", "--rank"};
-    static const char *const priced[] = {"--json", "--trace", "--what-if", "--search", "--tokens", "--within"};
+    static const char *const priced[] = {"--json", "--trace", "--what-if", "--search", "--tokens", "--within", "--fit"};
 
     if (sh_cmd_option(cmd, args, "--after") && !sh_cmd_option(cmd, args, "--show"))
         return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
@@ -315,6 +315,17 @@ static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *a
         if (sh_cmd_option(cmd, args, priced[i]) && !sh_cmd_option(cmd, args, "--machine"))
             return sh_fail(SH_E_USAGE, "%s is of the prediction on a machine; add --machine", priced[i]);
     return SH_OK;
+}
+
+/* Runs have their configurations with them. */
+static sh_rc fit(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    for (const struct sh_cmd_option *o = cmd->options; o->name; o++)
+        if (strcmp(o->name, "--fit") && strcmp(o->name, "--machine") && sh_cmd_option(cmd, args, o->name))
+            return sh_fail(SH_E_USAGE, "sherd plan --fit: takes --machine FILE and nothing else; leave out %s", o->name);
+    if (args->n_positional || args->n_overrides)
+        return sh_fail(SH_E_USAGE, "sherd plan --fit: takes no configuration, for each run below the folder has its own");
+    return sh_cmd_plan_fit(sh_cmd_option(cmd, args, "--fit"), sh_cmd_option(cmd, args, "--machine"));
 }
 
 static sh_rc print_config(const struct sh_cmd_args *args)
@@ -337,6 +348,8 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     sh_rc rc;
 
     SH_TRY(check_options(cmd, args));
+    if (sh_cmd_option(cmd, args, "--fit"))
+        return fit(cmd, args);
     if (sh_cmd_option(cmd, args, "--print-config"))
         return print_config(args);
     /* Printed even when it was refused, if it was built: a plan that does not fit shows what takes the room. */

@@ -36,6 +36,8 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--write", .value = "FILE", .help = "with --search: write the configuration that is marked as the best"},
     {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes train on N tokens (2T, 300B) in that time"},
     {.name = "--within", .value = "TIME", .help = "of --tokens: 30d, 12h, 90m"},
+    {.name = "--fit", .value = "FOLDER", .help = "with --machine FILE and without CONFIG: fit its figures to the runs below this folder, "
+     "and write them into it"},
     {.name = "--check", .help = "compare the programs of all ranks, not only of one: collectives, sizes, groups, parts, memory"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS", .help = "with --show: the program as it is after this pass; they are, in their order:"

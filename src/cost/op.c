@@ -223,5 +223,5 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
 {
     struct work w = work_of(call, act);
 
-    return (struct sh_price){.seconds = formula(m, f, &w) * correction(m, &w), .flops = w.flops, .bytes = w.bytes};
+    return (struct sh_price){.seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
 }
