@@ -216,6 +216,22 @@ step() {
     return "$status"
 }
 
+# check_ranks: compare the programs of all ranks before any of them starts. On this node, where nobody may see the GPUs, memory
+# is no reason to end: training knows better. Ranks and nodes are Slurm's, unless the run says what they are.
+check_ranks() {
+    local names text status arguments=() ranks=${SLURM_NTASKS:-} each=${SLURM_NTASKS_PER_NODE:-}
+    [ -n "$ranks" ] || [ -z "$each" ] || ranks=$((each * ${SLURM_JOB_NUM_NODES:-1}))
+    [ -n "$ranks" ] || return 0
+    names=$("$SHERD" config given "${run[@]}") || return
+    grep -Fxq mesh.ranks <<<"$names" || arguments+=(--ranks "$ranks")
+    [[ ! $each =~ ^[0-9]+$ ]] || grep -Fxq mesh.ranks_per_node <<<"$names" || arguments+=("--mesh.ranks_per_node=$each")
+    text=$("$SHERD" plan "${run[@]}" "${arguments[@]}" --check)
+    status=$?
+    sed -n '/^check /,$p' <<<"$text" >&2
+    [ "$status" -ne 4 ] || status=0
+    return "$status"
+}
+
 # start ARGUMENT...: everything of one start.
 start() {
     run_arguments "$@"
@@ -227,6 +243,7 @@ start() {
     trap 'kill -USR1 "$srun_pid" 2>/dev/null' USR1
     trap 'cancelled=yes' TERM
     say "start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NUM_NODES nodes from $(name_step "$at"): $SLURM_JOB_NODELIST"
+    check_ranks || finish $?
     step "$SHERD" doctor "${run[@]}" || finish $?
     step "$SHERD" train "${run[@]}"
     finish $?

@@ -13,6 +13,7 @@ struct sh_bench_options {
     int repeat;          /* rounds; what is compared is measured in each of them */
     int64_t max_bytes;   /* comm: the largest operand; 0: 1 GiB, or what the memory allows */
     const char *json;    /* (optional) file for the results */
+    const char *machine; /* (optional) machine file that the results are written into as points */
     const char *compare; /* (optional) results of an earlier run, to be set against these */
 };
 

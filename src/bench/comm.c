@@ -5,6 +5,7 @@
 #include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/bench/folder.h"
+#include "src/bench/points.h"
 #include "src/bench/rate.h"
 #include "src/bench/rows.h"
 #include "src/mesh/segment.h"
@@ -21,15 +22,14 @@ enum { GROWTH = 8, OPERANDS = 2, PAGE = 4096, IN_FLIGHT = 128 /* in a queue; cha
 static const int64_t usual_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
-/* Kinds with their traffic: in a ring each rank's link carries `turns` * (size-1)/size of the bytes. */
+/* Kinds, with MPI's own call. */
 static const struct collective {
     enum sh_op_kind kind;
     const char *name, *mpi;
-    int turns;
 } collectives[] = {
-    {SH_OP_ALL_GATHER, "all_gather", "MPI_Allgather", 1},
-    {SH_OP_REDUCE_SCATTER, "reduce_scatter", "MPI_Reduce_scatter_block", 1},
-    {SH_OP_ALL_REDUCE, "all_reduce", "MPI_Allreduce", 2},
+    {SH_OP_ALL_GATHER, "all_gather", "MPI_Allgather"},
+    {SH_OP_REDUCE_SCATTER, "reduce_scatter", "MPI_Reduce_scatter_block"},
+    {SH_OP_ALL_REDUCE, "all_reduce", "MPI_Allreduce"},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 
@@ -205,7 +205,7 @@ static void add_test(struct bench *b, const struct test *t, const char *name)
         return;
     b->list.times[row].bytes = t->elems * (int64_t)sizeof(float);
     if (t->coll)
-        b->list.times[row].bus = t->coll->turns * (1 - 1.0 / size_of(b, t->group));
+        b->list.times[row].bus = sh_coll_received(t->coll->kind, size_of(b, t->group), 1);
 }
 
 /* The row, and beside it the same by MPI's own call, as a baseline. Elements are rounded down to a multiple of the
@@ -351,6 +351,26 @@ static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
     return time_calls(b, t, *seconds < least_seconds ? (int64_t)(least_seconds / *seconds) + 1 : 1, seconds);
 }
 
+/* Sherd's own only. The segment carries what the group of all its ranks says to each other. */
+static sh_rc write_points(const struct bench *b)
+{
+    struct sh_bench_points points = {0};
+    int node = b->r->mesh->node_size;
+
+    for (int i = 0; i < b->list.n; i++) {
+        const struct test *t = &b->tests[i];
+        struct sh_coll_place at;
+
+        if (!t->coll || t->plain)
+            continue;
+        at = sh_coll_place(&b->r->mesh->shape, t->group->axes, node);
+        at.segment = b->segment.ranks && (is_shard(b, t->group) || b->segment.ranks == sh_mesh_ranks(&b->r->mesh->shape));
+        sh_bench_points_coll(&points, t->coll->kind, t->group->name, &at, (double)t->elems * sizeof(float),
+                             b->list.times[i].seconds, b->options->repeat);
+    }
+    return sh_bench_points_write(&points, b->options, b->r);
+}
+
 /* Rank 0. The head says what the figures mean, since the file is read without this source. */
 static sh_rc report(const struct bench *b)
 {
@@ -367,7 +387,7 @@ static sh_rc report(const struct bench *b)
     sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
 
     free(head);
-    return rc;
+    return rc == SH_OK ? write_points(b) : rc;
 }
 
 /* Rounds outside, rows inside: a disturbance of some seconds hits one round of all rows and not all

@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/rng.h"
 #include "src/bench/folder.h"
+#include "src/bench/points.h"
 #include "src/bench/rate.h"
 #include "src/bench/rows.h"
 #include "src/run/run.h"
@@ -212,6 +213,27 @@ static double peak_tflops(const struct bench *b)
     return best > 0 ? t->flops / best / 1e12 : 0;
 }
 
+/* Each shape, and the squares as peaks. */
+static sh_rc write_points(const struct bench *b)
+{
+    struct sh_bench_points points = {0};
+    int rounds = b->options->repeat;
+
+    for (int i = 0; i < b->list.n; i++) {
+        enum sh_dtype dtype = b->shapes[i].dtype;
+        const struct sh_bench_times *t = &b->list.times[i];
+        double best = t->seconds[0];
+
+        for (int k = 1; k < rounds; k++)
+            best = t->seconds[k] < best ? t->seconds[k] : best;
+        if (i == b->square[dtype])
+            sh_bench_points_figure(&points, dtype == SH_BF16 ? "peak.bfloat16" : "peak.float32", t->flops / best);
+        else
+            sh_bench_points_op(&points, &b->shapes[i].call, dtype, t->seconds, rounds);
+    }
+    return sh_bench_points_write(&points, b->options, b->r);
+}
+
 /* Rank 0. The measured peak is printed as the option that training takes for its MFU. */
 static sh_rc report(struct bench *b)
 {
@@ -228,7 +250,7 @@ static sh_rc report(struct bench *b)
     judge(b);
     rc = sh_bench_report("gemm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
     free(head);
-    return rc;
+    return rc == SH_OK ? write_points(b) : rc;
 }
 
 /* Collective. Rounds outside, rows inside, so that a disturbance does not hit one row only. */

@@ -9,6 +9,7 @@
 #include "src/bench/baseline.h"
 #include "src/bench/empty.h"
 #include "src/bench/folder.h"
+#include "src/bench/points.h"
 #include "src/bench/rows.h"
 #include "src/run/run.h"
 #include "src/run/shards.h"
@@ -238,6 +239,20 @@ static sh_rc measure(struct bench *b)
     return SH_OK;
 }
 
+/* Of the nodes that took part; a job on all of them measures the file system itself. */
+static sh_rc write_points(const struct bench *b)
+{
+    struct sh_bench_points points = {0};
+    int rounds = b->options->repeat;
+    double write = (double)b->bytes / sh_bench_median(b->times[SAVE_DIRECT].seconds, rounds);
+    int nodes = (sh_mesh_ranks(&b->r->mesh->shape) + b->r->mesh->node_size - 1) / b->r->mesh->node_size;
+
+    sh_bench_points_figure(&points, "disk.write", write);
+    sh_bench_points_figure(&points, "disk.each_node", write / nodes);
+    sh_bench_points_figure(&points, "disk.read", (double)b->bytes / sh_bench_median(b->times[LOAD].seconds, rounds));
+    return sh_bench_points_write(&points, b->options, b->r);
+}
+
 /* Rank 0. */
 static sh_rc report(const struct bench *b)
 {
@@ -247,7 +262,7 @@ static sh_rc report(const struct bench *b)
     sh_rc rc = sh_bench_report("io", head, rows, b->times, ROWS, b->options->repeat, b->options);
 
     free(head);
-    return rc;
+    return rc == SH_OK ? write_points(b) : rc;
 }
 
 /* Collective; the save itself expects the folder. */

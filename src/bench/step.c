@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/bench/folder.h"
+#include "src/bench/points.h"
 #include "src/bench/rate.h"
 #include "src/bench/trace.h"
 #include "src/run/run.h"
@@ -24,12 +25,15 @@ struct bench {
     const struct sh_bench_options *options;
     struct sh_bench_list list;
     struct sh_bench_peaks peaks;
+    struct sh_bench_points points;
     int64_t arena_bytes, rss_bytes;
 };
 
 /* Files in the folder, all of which are deleted. */
 static const char *const files[] = {"tokens.bin", "trace.json", "metrics.jsonl", "config.yaml", "progress.json"};
 enum { TOKENS, TRACE, METRICS };
+
+static const char between[] = "between operations";
 
 /* The caller frees it. */
 static char *path_of(const struct sh_config *cfg, int file)
@@ -138,7 +142,7 @@ static void sum_up(struct bench *b)
         for (int k = 0; k < rounds; k++)
             sum.seconds[k] += t->seconds[k];
     }
-    rest = sh_bench_add(&b->list, "between operations");
+    rest = sh_bench_add(&b->list, "%s", between);
     for (int k = 0; k < rounds; k++)
         b->list.times[rest].seconds[k] = b->list.times[TRACED].seconds[k] - sum.seconds[k];
     for (int i = STEP; i <= TRACED; i++) {
@@ -149,6 +153,25 @@ static void sum_up(struct bench *b)
     for (int i = TRACED; i < b->list.n; i++)
         b->list.times[i].share = sh_bench_median(b->list.times[i].seconds, rounds) / whole;
     sh_bench_sort(&b->list, TRACED + 1, rounds);
+}
+
+/* What a step takes beside its operations; a trace slows it down, so its steps do not tell. */
+static double host_seconds(const struct bench *b)
+{
+    int rounds = b->options->repeat;
+    double rest = sh_bench_median(b->list.times[STEP].seconds, rounds);
+
+    for (int i = TRACED + 1; i < b->list.n; i++)
+        if (strcmp(b->list.rows[i].name, between))
+            rest -= sh_bench_median(b->list.times[i].seconds, rounds);
+    return rest > 0 ? rest : 0;
+}
+
+static sh_rc write_points(struct bench *b)
+{
+    sh_bench_points_figure(&b->points, "memory.bytes_per_second", b->peaks.bytes_per_second);
+    sh_bench_points_figure(&b->points, "host.step_seconds", host_seconds(b));
+    return sh_bench_points_write(&b->points, b->options, b->r);
 }
 
 /* The caller frees it. */
@@ -182,13 +205,15 @@ static sh_rc report(struct bench *b, const struct sh_config *cfg)
     rc = read_metrics(b, cfg);
     if (rc == SH_OK)
         rc = sh_bench_trace_read(path, b->r->p->n_streams, b->options->repeat, &b->peaks, &b->list);
+    if (rc == SH_OK && b->options->machine)
+        rc = sh_bench_points_trace(&b->points, path, b->r->p, b->options->repeat);
     free(path);
     SH_TRY(rc);
     sum_up(b);
     head = describe(b, cfg);
     rc = sh_bench_report("step", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
     free(head);
-    return rc;
+    return rc == SH_OK ? write_points(b) : rc;
 }
 
 /* The best of many tries, some before the training and some after it: what disturbs them only makes them slower. */

@@ -1,6 +1,7 @@
 #include "src/cmd/cmd.h"
 
 #include "src/bench/bench.h"
+#include "src/bench/points.h"
 #include "src/bench/rows.h"
 #include "src/mesh/mesh.h"
 
@@ -64,6 +65,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     *options = (struct sh_bench_options){.folder = folder ? folder : ".",
                                          .repeat = (int)repeat,
                                          .max_bytes = max_bytes,
+                                         .machine = sh_cmd_option(cmd, args, "--machine"),
                                          .json = sh_cmd_option(cmd, args, "--json"),
                                          .compare = sh_cmd_option(cmd, args, "--compare")};
     return SH_OK;
@@ -78,5 +80,6 @@ sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 
     SH_TRY(sh_agree(read_arguments(cmd, args, &kind, &cfg, &options)));
     /* From here on every rank has the same options. */
+    SH_TRY(sh_agree(sh_bench_points_check(&options, &cfg)));
     return kind->run(&cfg, &options);
 }

@@ -247,6 +247,11 @@ static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
     return SH_OK;
 }
 
+static bool is_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    return sh_cmd_option(cmd, args, "--search") || sh_cmd_option(cmd, args, "--tokens") || sh_cmd_option(cmd, args, "--within");
+}
+
 /* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
 {
@@ -269,6 +274,8 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
                               .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
                               .in_blocks = true};
     SH_TRY(sh_request_gpu(&l->cfg, true, &l->at.gpu, why));
+    if (is_search(cmd, args))
+        return SH_OK;
     SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
     l->threads = threads_of_rank(l);
     SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
@@ -317,14 +324,31 @@ void sh_cmd_plan_free(struct sh_cmd_plan *l)
 /* Options that only mean something beside another. */
 static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    static const char *const priced[] = {"--json", "--trace", "--what-if"};
+    static const char *const planned[] = {"--json", "--trace", "--what-if", "--check", "--show", "--rank"};
+    static const char *const priced[] = {"--json", "--trace", "--what-if", "--search", "--tokens", "--within", "--fit"};
 
     if (sh_cmd_option(cmd, args, "--after") && !sh_cmd_option(cmd, args, "--show"))
         return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
+    if (sh_cmd_option(cmd, args, "--write") && !sh_cmd_option(cmd, args, "--search"))
+        return sh_fail(SH_E_USAGE, "--write writes the configuration that --search finds; add --search");
+    for (size_t i = 0; is_search(cmd, args) && i < sizeof planned / sizeof *planned; i++)
+        if (sh_cmd_option(cmd, args, planned[i]))
+            return sh_fail(SH_E_USAGE, "%s is of one configuration, and a search is of many; leave out one of them", planned[i]);
     for (size_t i = 0; i < sizeof priced / sizeof *priced; i++)
         if (sh_cmd_option(cmd, args, priced[i]) && !sh_cmd_option(cmd, args, "--machine"))
             return sh_fail(SH_E_USAGE, "%s is of the prediction on a machine; add --machine", priced[i]);
     return SH_OK;
+}
+
+/* Runs have their configurations with them. */
+static sh_rc fit(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    for (const struct sh_cmd_option *o = cmd->options; o->name; o++)
+        if (strcmp(o->name, "--fit") && strcmp(o->name, "--machine") && sh_cmd_option(cmd, args, o->name))
+            return sh_fail(SH_E_USAGE, "sherd plan --fit: takes --machine FILE and nothing else; leave out %s", o->name);
+    if (args->n_positional || args->n_overrides)
+        return sh_fail(SH_E_USAGE, "sherd plan --fit: takes no configuration, for each run below the folder has its own");
+    return sh_cmd_plan_fit(sh_cmd_option(cmd, args, "--fit"), sh_cmd_option(cmd, args, "--machine"));
 }
 
 static sh_rc print_config(const struct sh_cmd_args *args)
@@ -347,14 +371,23 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     sh_rc rc;
 
     SH_TRY(check_options(cmd, args));
+    if (sh_cmd_option(cmd, args, "--fit"))
+        return fit(cmd, args);
     if (sh_cmd_option(cmd, args, "--print-config"))
         return print_config(args);
     /* Printed even when it was refused, if it was built: a plan that does not fit shows what takes the room. */
     rc = make(cmd, args, &l);
+    if (rc == SH_OK && is_search(cmd, args)) {
+        rc = sh_cmd_plan_search(cmd, args, &l);
+        sh_cmd_plan_free(&l);
+        return rc;
+    }
     if (rc == SH_OK && after)
         rc = sh_pass_build_until(&l.build, after, &l.after);
     if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
+    if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))
+        rc = sh_cmd_plan_check(&l);
     if (rc == SH_OK && l.priced)
         rc = sh_cmd_plan_cost(cmd, args, &l);
     sh_cmd_plan_free(&l);

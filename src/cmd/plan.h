@@ -32,4 +32,13 @@ sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                    const struct sh_cost_step *step, const char *path);
 
+/* plan_check.c: all ranks. Errors: those of sh_ranks_check(). */
+sh_rc sh_cmd_plan_check(const struct sh_cmd_plan *l);
+
+/* plan_search.c: --search, --tokens, --within, --write; l has configuration, machine and ranks, and no program. */
+sh_rc sh_cmd_plan_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
+
+/* plan_fit.c: --fit FOLDER into a machine file. */
+sh_rc sh_cmd_plan_fit(const char *folder, const char *path);
+
 #endif

@@ -37,6 +37,13 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction into this file"},
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
     {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of it so many times as fast: products=1.2,network=2"},
+    {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch; the best first"},
+    {.name = "--write", .value = "FILE", .help = "with --search: write the configuration that is marked as the best"},
+    {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes train on N tokens (2T, 300B) in that time"},
+    {.name = "--within", .value = "TIME", .help = "of --tokens: 30d, 12h, 90m"},
+    {.name = "--fit", .value = "FOLDER", .help = "with --machine FILE and without CONFIG: fit its figures to the runs below this folder, "
+     "and write them into it"},
+    {.name = "--check", .help = "compare the programs of all ranks, not only of one: collectives, sizes, groups, parts, memory"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS",
      .help = "with --show: the program as it is after this pass; they are, in their order:"
@@ -167,8 +174,9 @@ static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
      .help = "write there, into a new folder that is deleted at the end; default ."},
     {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
-    {.name = "--max-bytes", .value = "N",
-     .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
+    {.name = "--max-bytes", .value = "N", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
+    {.name = "--machine", .value = "FILE", .help = "write the results into this machine file as measured points, for sherd plan "
+     "--machine FILE; on CPUs a new one is made"},
     {.name = "--json", .value = "FILE", .help = "write the results into this file"},
     {.name = "--compare", .value = "FILE", .help =
      "compare the results with those of an earlier --json; name the rows that are slower beyond the spread of both"},

@@ -262,6 +262,13 @@ static bool same_point(const struct sh_machine_point *a, const struct sh_machine
            a->bytes == b->bytes && same_dims(a, b);
 }
 
+/* What the point is there for, even where it is 0. */
+static bool is_asked(const struct sh_machine_point *p, const char *at)
+{
+    return (p->what == SH_POINT_FIGURE && at == (const char *)&p->value) ||
+           (p->what == SH_POINT_BESIDE && at == (const char *)&p->slowdown);
+}
+
 void sh_machine_print_point(const struct sh_machine_point *p, FILE *out)
 {
     const char *between = "";
@@ -272,7 +279,7 @@ void sh_machine_print_point(const struct sh_machine_point *p, FILE *out)
 
         if (point_fields[i].text && *at)
             fprintf(out, "%s%s: %s", between, point_fields[i].name, at);
-        else if (!point_fields[i].text && *(const double *)at > 0)
+        else if (!point_fields[i].text && (*(const double *)at > 0 || is_asked(p, at)))
             fprintf(out, "%s%s: %.10g", between, point_fields[i].name, *(const double *)at);
         else
             continue;

@@ -49,6 +49,7 @@ struct sh_machine {
     struct { double write, read, each_node; } disk;
     struct { double device_hours, restart_seconds; } failure;
     struct { double step_seconds; } host;
+    struct { double computation; } fit;
 
     enum sh_machine_from from[SH_MACHINE_KEYS_MAX]; /* by row of sh_machine_keys */
     struct sh_machine_point *points; int n_points, cap_points;

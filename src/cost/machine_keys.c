@@ -51,6 +51,7 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(disk.each_node, 1, LARGE, "byte/s", "that a node reaches by itself"),
     NUMBER(failure.device_hours, 0, LARGE, "h", "device-hours between failures; 0: not known"),
     NUMBER(failure.restart_seconds, 0, 1e7, "s", "from a failure to the first step after it"),
+    NUMBER(fit.computation, 0.01, 100, "", "seconds of all computation over those of formulas and points; found by sherd plan --fit"),
     NUMBER(host.step_seconds, 0, 1e4, "s", "of the host between the operations of a step"),
 };
 const int sh_machine_n_keys = sizeof sh_machine_keys / sizeof *sh_machine_keys;

@@ -195,7 +195,7 @@ static double formula(const struct sh_machine *m, const struct sh_cost_faster *f
     return m->device.launch_seconds + fmax(arithmetic(m, f, w), memory);
 }
 
-static const char *type_name(enum sh_dtype act)
+const char *sh_price_type(enum sh_dtype act)
 {
     return act == SH_BF16 ? "bfloat16" : "float32";
 }
@@ -210,7 +210,7 @@ static double correction(const struct sh_machine *m, const struct work *w)
         const struct sh_machine_point *p = &m->points[i];
         struct work at;
 
-        if (p->what != SH_POINT_OP || p->n_dims != w->n || strcmp(p->kind, kind) || strcmp(p->type, type_name(w->act)))
+        if (p->what != SH_POINT_OP || p->n_dims != w->n || strcmp(p->kind, kind) || strcmp(p->type, sh_price_type(w->act)))
             continue;
         at = work_of_point(w->kind, w->act, p->dims, p->n_dims);
         sh_nearby_add(&near, sh_nearby_distance(w->dims, p->dims, w->n), p->seconds / formula(m, &sh_cost_as_is, &at));
@@ -223,5 +223,5 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
 {
     struct work w = work_of(call, act);
 
-    return (struct sh_price){.seconds = formula(m, f, &w) * correction(m, &w), .flops = w.flops, .bytes = w.bytes};
+    return (struct sh_price){.seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
 }

@@ -75,6 +75,7 @@ static void fill(const struct preset *p, struct sh_machine *m)
         .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
         .failure = {.device_hours = 50700, .restart_seconds = 300},
         .host = {.step_seconds = 0.0004},
+        .fit = {.computation = 1},
     };
     if (!strcmp(p->kind, "cpu"))
         of_cpu(m);

@@ -89,6 +89,11 @@ struct sh_pass_options {
 /* A number that is the same on all ranks when they meet the same collectives in the same order. */
 uint64_t sh_pass_hash(const struct sh_program *p);
 
+/* Make of a program that of another rank of the same job: opt is what it was built with, but for mesh.rank and
+ * segment_rank. All but the offsets of views, and what the place in the group `inner` decides, so that must be the same: a
+ * thousandth of what building it costs. */
+void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p);
+
 /* Live bytes per kind of memory at the peak of the whole program, persistent ones included; the device's only. */
 void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
 

@@ -84,7 +84,16 @@ static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_un
     return owned->end - owned->begin;
 }
 
-/* Owned elements only: padding does not count. Replicas own the same, and share it out. The first that is trained starts
+/* Whose squares this rank makes: owned elements only, since padding does not count. Replicas own the same, and share it
+ * out. */
+static struct sh_range squared_part(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
+
+    return sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
+}
+
+/* The first that is trained starts
  * the sum. */
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
@@ -93,13 +102,11 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
     for (int i = 0; i < out->n_units; i++) {
         const struct sh_unit *u = &out->units[i];
         struct sh_op op = sh_program_op(SH_OP_SUMSQ);
-        struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
-        int64_t n;
+        struct sh_range part = squared_part(opt, u);
+        int64_t n = part.end - part.begin;
 
         if (!u->trainable)
             continue;
-        part = sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
-        n = part.end - part.begin;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->squares;
         op.attr.accumulate = add;
@@ -170,4 +177,37 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         sh_shard_op(out, op);
         gather_resident(opt, out, i, SH_PHASE_UPDATE);
     }
+}
+
+/* A view whose elements are this rank's own begins elsewhere on another one. */
+static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    for (int i = 0; i < p->n_units; i++) {
+        const struct sh_unit *u = &p->units[i];
+
+        if (p->tensors[u->compute].base != SH_NONE)
+            p->tensors[u->compute].base_elems = u->chunk * sh_shard_index(opt, u);
+    }
+}
+
+/* The operations that read a rank's own elements: their numbers are the same on all. */
+void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    move_views(opt, p);
+    p->n_runs = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        struct sh_op *op = &p->ops[i];
+        struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
+
+        if (t && t->base == p->units[op->unit].grad_shard) {
+            struct sh_range part = squared_part(opt, &p->units[op->unit]);
+
+            t->base_elems = part.begin;
+            t->dim[0] = part.end - part.begin;
+        }
+        if (sh_op_info(op->kind)->runs)
+            add_runs(opt, p, op->unit, op);
+    }
+    if (p->segment.ranks)
+        p->segment.rank = opt->segment_rank;
 }

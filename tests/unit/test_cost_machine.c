@@ -153,6 +153,7 @@ static void points_are_written(void **state)
     assert_int_equal(sh_write_file_atomic(path, text, strlen(text)), SH_OK);
     free(text);
     assert_int_equal(sh_machine_add_points(path, "cpu", (struct sh_machine_point[]){a, c}, 2), SH_OK);
+    b.value = 0;
     assert_int_equal(sh_machine_add_points(path, "cpu", &b, 1), SH_OK);
     assert_int_equal(sh_read_file(path, 1 << 20, &text, NULL), SH_OK);
     assert_non_null(strstr(text, "# mine\ndevice: {kind: cpu} # here\n"));
@@ -160,7 +161,7 @@ static void points_are_written(void **state)
     assert_int_equal(sh_machine_load(path, &m), SH_OK);
     assert_int_equal(m.n_points, 3);
     assert_true(m.points[0].seconds == 0.25 && m.points[0].rounds == 3 && m.points[1].ranks == 2);
-    assert_true(m.host.step_seconds == 0.001 && m.node.devices == 2);
+    assert_true(m.host.step_seconds == 0 && m.node.devices == 2);
     sh_machine_close(&m);
     unlink(path);
     free(path);

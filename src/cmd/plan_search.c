@@ -1,0 +1,225 @@
+/* `sherd plan --search`: the best configurations of a job on a machine, and with --tokens and --within how many nodes a
+ * deadline needs. */
+#include "src/cmd/plan.h"
+
+#include "src/base/file.h"
+#include "src/base/str.h"
+#include "src/cost/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 10, MOST_NODES = 1 << 14 };
+
+static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f,
+                                 char text[SH_STRATEGY_TEXT])
+{
+    struct sh_config cfg;
+    struct sh_mesh_shape mesh = l->mesh;
+
+    sh_search_apply(s, f, &cfg);
+    mesh.shard = 0; /* the name alone */
+    return sh_request_strategy_text(&cfg, &mesh, text);
+}
+
+static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f)
+{
+    char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
+
+    snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
+    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10.4g %10s  %s\n", f->best ? '*' : ' ', f->pareto ? 'P' : ' ',
+           strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps, f->forward_prefetch,
+           sh_str_bytes(f->bytes, bytes), f->seconds, sh_str_count(llround(f->tokens_per_second), rate), f->recompute);
+}
+
+static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *found, int n)
+{
+    printf("\n   %-18s %11s %6s %6s %6s %6s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro", "ahead", "memory",
+           "seconds", "tokens/s", "recompute");
+    for (int i = 0; i < n; i++)
+        if (i < SHOWN || found[i].best || found[i].pareto)
+            say_row(l, s, &found[i]);
+    puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
+}
+
+static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool quick)
+{
+    const struct sh_machine *m = &l->machine;
+    int64_t room = (int64_t)(m->device.memory_bytes - m->device.reserved_bytes), limit = l->cfg.memory.limit_bytes;
+    int node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)m->node.devices;
+
+    return (struct sh_search){.cfg = &l->cfg,
+                              .machine = m,
+                              .ranks = ranks,
+                              .ranks_per_node = ranks < node ? ranks : node,
+                              .limit_bytes = limit && limit < room ? limit : room > 0 ? room : 1,
+                              .quick = quick};
+}
+
+static sh_rc write_best(const struct sh_search *s, const struct sh_search_found *found, int n, const char *path)
+{
+    struct sh_config cfg;
+    char *text;
+    sh_rc rc;
+
+    for (int i = 0; i < n; i++)
+        if (found[i].best)
+            sh_search_apply(s, &found[i], &cfg);
+    SH_TRY(sh_config_print(&cfg, &text));
+    rc = sh_write_file_atomic(path, text, strlen(text));
+    free(text);
+    return rc;
+}
+
+static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *path)
+{
+    struct sh_search s = search_of(l, l->at.world, false);
+    struct sh_search_found found[SH_SEARCH_MOST];
+    char limit[SH_STR_SHORT];
+    int n;
+
+    SH_TRY(sh_search_run(&s, found, &n));
+    if (!n)
+        return sh_fail(SH_E_MEMORY, "no configuration fits %d ranks of %s each; use more ranks", s.ranks,
+                       sh_str_bytes(s.limit_bytes, limit));
+    printf("search       %d ranks of %s, %lld sequences a step, at most %s a rank\n", s.ranks, l->machine.name,
+           (long long)sh_request_global_batch(&l->cfg, s.ranks), sh_str_bytes(s.limit_bytes, limit));
+    say_table(l, &s, found, n);
+    return path ? write_best(&s, found, n, path) : SH_OK;
+}
+
+/* --- deadlines --- */
+
+/* "2T", "300B", "1.5e12". */
+static sh_rc read_tokens(const char *text, double *out)
+{
+    static const struct {
+        char letter;
+        double factor;
+    } units[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
+    char *end;
+
+    *out = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end != text && *end == units[i].letter) {
+            *out *= units[i].factor;
+            end++;
+            break;
+        }
+    if (end == text || *end || !(*out >= 1 && *out <= 1e18))
+        return sh_fail(SH_E_USAGE, "sherd plan: --tokens %s: wants a number, as 2T, 300B or 1.5e12", text);
+    return SH_OK;
+}
+
+/* "30d", "12h", "90m". */
+static sh_rc read_time(const char *text, double *seconds)
+{
+    char *end;
+    double unit;
+
+    *seconds = strtod(text, &end);
+    unit = end == text ? 0 : *end == 'd' ? 86400 : *end == 'h' ? 3600 : *end == 'm' ? 60 : 0;
+    if (unit <= 0 || end[1] || !(*seconds * unit >= 1 && *seconds < 1e9))
+        return sh_fail(SH_E_USAGE, "sherd plan: --within %s: wants days, hours or minutes, as 30d, 12h or 90m", text);
+    *seconds *= unit;
+    return SH_OK;
+}
+
+/* A number of nodes with its best configuration. */
+struct size {
+    int nodes;
+    double seconds, device_hours; /* of all the tokens, failures included */
+    struct sh_search_found best;
+};
+
+static double goodput_of(const struct sh_cmd_plan *l, int ranks)
+{
+    struct sh_cost_job job = {.ranks = ranks, .save_seconds = 1};
+    struct sh_cost_failures f = sh_cost_failures_of(&l->machine, &job);
+
+    return f.between > 0 ? sh_cost_goodput(&f, sh_cost_best_interval(&f)) : 1;
+}
+
+/* *fits: whether a configuration fits, and the batch divides. */
+static sh_rc size_of(const struct sh_cmd_plan *l, int nodes, double tokens, struct size *out, bool *fits)
+{
+    struct sh_search s = search_of(l, nodes * (int)l->machine.node.devices, true);
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n;
+    sh_rc rc = sh_search_run(&s, found, &n);
+
+    *fits = rc == SH_OK && n > 0;
+    if (!*fits) {
+        sh_error_clear();
+        return rc == SH_E_USAGE ? SH_OK : rc;
+    }
+    *out = (struct size){.nodes = nodes, .best = found[0]};
+    out->seconds = tokens / found[0].tokens_per_second / goodput_of(l, s.ranks);
+    out->device_hours = out->seconds / 3600 * s.ranks;
+    return SH_OK;
+}
+
+static void say_size(const struct sh_cmd_plan *l, const char *what, const struct size *z)
+{
+    struct sh_search s = search_of(l, z->nodes * (int)l->machine.node.devices, true);
+    char time[SH_STR_SHORT], hours[SH_STR_SHORT], strategy[SH_STRATEGY_TEXT];
+
+    printf("%-12s %d nodes: %s, %s device-hours", what, z->nodes, sh_str_duration(z->seconds, time),
+           sh_str_count(llround(z->device_hours), hours));
+    if (l->machine.node.price_per_device_hour > 0)
+        printf(", %.4g of money", z->device_hours * l->machine.node.price_per_device_hour);
+    printf("; %s %d x %d, batch %d, recompute %s\n", strategy_name(l, &s, &z->best, strategy), z->best.replicate, z->best.shard,
+           z->best.local_batch, z->best.recompute);
+}
+
+/* Powers of two of nodes; whoever has as many as --ranks says is not asked to use more. */
+static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double within)
+{
+    struct size z, least = {0}, cheapest = {0}, fastest = {0};
+    int most = l->cfg.mesh.ranks ? l->cfg.mesh.ranks / (int)l->machine.node.devices : MOST_NODES;
+
+    for (int nodes = 1; nodes <= most; nodes *= 2) {
+        bool fits;
+
+        if (nodes > 1 && l->machine.network.bytes_per_second <= 0)
+            break;
+        SH_TRY(size_of(l, nodes, tokens, &z, &fits));
+        if (!fits)
+            continue;
+        if (!fastest.nodes || z.seconds < fastest.seconds)
+            fastest = z;
+        if (z.seconds > within)
+            continue;
+        if (!least.nodes)
+            least = z;
+        if (!cheapest.nodes || z.device_hours < cheapest.device_hours)
+            cheapest = z;
+    }
+    if (!fastest.nodes)
+        return sh_fail(SH_E_MEMORY, "no number of nodes up to %d has a configuration that fits, with %lld sequences a step", most,
+                       (long long)sh_request_global_batch(&l->cfg, 1));
+    if (least.nodes) {
+        say_size(l, "least nodes", &least);
+        say_size(l, "cheapest", &cheapest);
+    } else
+        puts("least nodes  none are fast enough: a step of this batch cannot be spread further, or nothing larger is allowed");
+    say_size(l, "fastest", &fastest);
+    return SH_OK;
+}
+
+sh_rc sh_cmd_plan_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
+{
+    const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
+    double n, seconds;
+
+    if (!tokens != !within)
+        return sh_fail(SH_E_USAGE, "sherd plan: --tokens and --within go together: so many tokens in that time");
+    if (!tokens)
+        return search_ranks(l, sh_cmd_option(cmd, args, "--write"));
+    if (sh_cmd_option(cmd, args, "--write"))
+        return sh_fail(SH_E_USAGE, "sherd plan: --write is for --search on given ranks, without --tokens");
+    SH_TRY(read_tokens(tokens, &n));
+    SH_TRY(read_time(within, &seconds));
+    return search_deadline(l, n, seconds);
+}

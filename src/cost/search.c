@@ -1,0 +1,283 @@
+/* In two rounds. First every strategy, mesh and micro-batch, with the least of three degrees of recomputation that fits:
+ * none, selective, full. Then the best of those, finely: the ladder of src/pass/fit.c, prefetch, resharding over a node.
+ *
+ * A mesh whose parameters and states alone do not fit is not planned, nor is one whose computation alone would take longer
+ * than the best so far. */
+#include "src/cost/search.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/cost/step.h"
+#include "src/plan/request.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FINE = 6, MOST_BATCH = 64 };
+
+/* Masters, two states and a gradient in float32: what a rank keeps of each parameter that it owns, at least. */
+static const double least_bytes_a_parameter = 12;
+
+static const int strategies[] = {SH_FULL_SHARD, SH_HYBRID_SHARD,        SH_SHARD_GRAD_OP,
+                                 SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
+static const int modes[] = {SH_RECOMPUTE_NONE, SH_RECOMPUTE_SELECTIVE, SH_RECOMPUTE_FULL};
+
+struct state {
+    const struct sh_search *s;
+    struct sh_search_found *found;
+    int *n;
+    double parameters;
+    int64_t sequences; /* of a step */
+    int planned;
+};
+
+static bool is_hybrid(int strategy)
+{
+    return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2;
+}
+
+void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f, struct sh_config *out)
+{
+    *out = *s->cfg;
+    out->mesh.ranks = s->ranks;
+    out->mesh.ranks_per_node = s->ranks_per_node;
+    out->mesh.shard = f->shard;
+    out->mesh.replicate = f->replicate;
+    out->training.local_batch_size = f->local_batch;
+    out->training.global_batch_size = f->local_batch * f->micro_steps * s->ranks;
+    out->parallelism.sharding_strategy = f->strategy;
+    out->parallelism.reshard_after_forward = f->inner;
+    out->parallelism.forward_prefetch = f->forward_prefetch;
+    out->parallelism.backward_prefetch = f->backward_prefetch;
+    out->activation_checkpoint.mode = f->mode;
+    if (f->mode == SH_RECOMPUTE_MEMORY_BUDGET)
+        out->memory.limit_bytes = s->limit_bytes;
+}
+
+/* Price what was built. */
+static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b, int64_t tokens,
+                   struct sh_search_found *f)
+{
+    struct sh_cost_request r = {.mesh = mesh, .machine = s->machine, .ranks_per_node = s->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_program *p = NULL;
+    struct sh_cost_step step;
+    char text[SH_RECOMPUTE_TEXT];
+    sh_rc rc = sh_pass_build(b, &p);
+
+    r.p = p;
+    if (rc == SH_OK)
+        rc = sh_cost_step(&r, &step);
+    if (rc == SH_OK) {
+        f->bytes = p->arena_bytes;
+        f->seconds = step.seconds;
+        f->tokens_per_second = (double)tokens / step.seconds;
+        snprintf(f->recompute, sizeof f->recompute, "%s", sh_recompute_text(&b->recompute, b->model.n_layers, text));
+    }
+    sh_program_destroy(p);
+    return rc;
+}
+
+/* SH_E_MEMORY: it does not fit. SH_E_USAGE: the strategy, the batch or the mesh is not possible. */
+static sh_rc try_one(struct state *st, struct sh_search_found *f)
+{
+    const struct sh_search *s = st->s;
+    struct sh_config cfg;
+    struct sh_topology at = {.world = s->ranks, .ranks_per_node = s->ranks_per_node, .in_blocks = true,
+                             .gpu = sh_machine_is_gpu(s->machine)};
+    struct sh_mesh_shape mesh;
+    struct sh_build b;
+    int level = 0;
+
+    sh_search_apply(s, f, &cfg);
+    st->planned++;
+    SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
+    SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1, s->limit_bytes, &b));
+    SH_TRY(sh_pass_fit(&b, &level));
+    return price(s, &mesh, &b, st->sequences * cfg.training.seq_len, f);
+}
+
+/* In the order of speed; the last one falls off a list that is full. */
+static void keep(struct state *st, const struct sh_search_found *f)
+{
+    int at = *st->n;
+
+    while (at > 0 && st->found[at - 1].seconds > f->seconds)
+        at--;
+    if (at == SH_SEARCH_MOST)
+        return;
+    if (*st->n < SH_SEARCH_MOST)
+        ++*st->n;
+    memmove(&st->found[at + 1], &st->found[at], (size_t)(*st->n - 1 - at) * sizeof *st->found);
+    st->found[at] = *f;
+}
+
+/* The least recomputation of three that fits; more of it is only slower. */
+static sh_rc try_modes(struct state *st, struct sh_search_found f)
+{
+    sh_rc rc = SH_OK;
+
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        f.mode = modes[i];
+        rc = try_one(st, &f);
+        if (rc == SH_OK)
+            keep(st, &f);
+        if (rc != SH_E_MEMORY)
+            break;
+    }
+    return rc;
+}
+
+static bool could_fit(const struct state *st, const struct sh_search_found *f)
+{
+    int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
+
+    return st->parameters * least_bytes_a_parameter / owners <= (double)st->s->limit_bytes;
+}
+
+/* Micro-batches of 1, 2, 4, ... that divide what a rank has of a step. */
+static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
+{
+    int64_t each = st->sequences / st->s->ranks;
+
+    for (int batch = 1; batch <= each && batch <= MOST_BATCH; batch *= 2) {
+        sh_rc rc;
+
+        if (each % batch || !could_fit(st, &f))
+            continue;
+        f.local_batch = batch;
+        f.micro_steps = (int)(each / batch);
+        rc = try_modes(st, f);
+        if (rc == SH_E_MEMORY)
+            break; /* a larger one takes more */
+        if (rc != SH_OK && rc != SH_E_USAGE)
+            return rc;
+        *last = rc == SH_OK ? *last : rc;
+    }
+    return SH_OK;
+}
+
+/* Divisors of a node's ranks, and its multiples, that divide the ranks. */
+static bool is_shard(const struct sh_search *s, int strategy, int shard)
+{
+    int node = s->ranks_per_node;
+
+    if (s->ranks % shard)
+        return false;
+    if (strategy == SH_NO_SHARD)
+        return shard == 1;
+    if (!is_hybrid(strategy))
+        return shard == s->ranks;
+    if (shard == s->ranks || shard == 1)
+        return false;
+    if (s->quick)
+        return shard >= node && shard % node == 0;
+    return shard < node ? node % shard == 0 : shard % node == 0;
+}
+
+static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
+{
+    const struct sh_search *s = st->s;
+    struct sh_search_found f = {.strategy = strategy,
+                                .inner = 1,
+                                .forward_prefetch = s->cfg->parallelism.forward_prefetch,
+                                .backward_prefetch = s->cfg->parallelism.backward_prefetch};
+
+    for (int shard = s->ranks; shard >= 1; shard--) {
+        if (!is_shard(s, strategy, shard))
+            continue;
+        f.shard = shard;
+        f.replicate = s->ranks / shard;
+        SH_TRY(try_batches(st, f, last));
+    }
+    return SH_OK;
+}
+
+static sh_rc coarse(struct state *st, sh_rc *last)
+{
+    size_t n = st->s->quick ? 2 : sizeof strategies / sizeof *strategies;
+
+    for (size_t i = 0; i < n; i++)
+        SH_TRY(try_meshes(st, strategies[i], last));
+    return SH_OK;
+}
+
+/* A finer neighbour of a result, kept where it fits and is faster. */
+static sh_rc refine(struct state *st, struct sh_search_found f, double than)
+{
+    sh_rc rc = try_one(st, &f);
+
+    if (rc == SH_OK && f.seconds < than * 0.9995)
+        keep(st, &f);
+    return rc == SH_E_MEMORY || rc == SH_E_USAGE ? SH_OK : rc;
+}
+
+static sh_rc refine_one(struct state *st, struct sh_search_found f)
+{
+    struct sh_search_found other = f;
+
+    if (f.mode != SH_RECOMPUTE_NONE) {
+        other.mode = SH_RECOMPUTE_MEMORY_BUDGET;
+        SH_TRY(refine(st, other, f.seconds));
+    }
+    other.forward_prefetch = other.backward_prefetch = 2;
+    SH_TRY(refine(st, other, f.seconds));
+    other = f;
+    other.inner = st->s->ranks_per_node;
+    if (f.shard > other.inner && f.shard % other.inner == 0 && (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
+        SH_TRY(refine(st, other, f.seconds));
+    return SH_OK;
+}
+
+/* Of the coarse results; those that refinement adds are not refined again. */
+static sh_rc fine(struct state *st)
+{
+    struct sh_search_found first[FINE];
+    int n = *st->n < FINE ? *st->n : FINE;
+
+    memcpy(first, st->found, (size_t)n * sizeof *first);
+    for (int i = 0; i < n; i++)
+        SH_TRY(refine_one(st, first[i]));
+    return SH_OK;
+}
+
+/* What a user has to understand: one axis before two, no budget, no resharding, the usual prefetch. */
+static int complexity(const struct sh_search_found *f)
+{
+    return 4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * is_hybrid(f->strategy) + 2 * (f->inner > 1) +
+           2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
+}
+
+static void mark(struct sh_search_found *found, int n)
+{
+    const double equal = 1.02;
+    int best = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (found[i].seconds <= equal * found[0].seconds && complexity(&found[i]) < complexity(&found[best]))
+            best = i;
+        found[i].pareto = true;
+        for (int k = 0; k < i; k++)
+            found[i].pareto &= found[k].bytes > found[i].bytes;
+    }
+    if (n)
+        found[best].best = true;
+}
+
+sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
+{
+    struct state st = {.s = s, .found = found, .n = n, .parameters = (double)sh_model_params(&s->cfg->model)};
+    sh_rc last = SH_OK;
+
+    *n = 0;
+    st.sequences = sh_request_global_batch(s->cfg, s->ranks);
+    if (st.sequences % s->ranks)
+        return sh_fail(SH_E_USAGE, "training.global_batch_size %lld does not divide by %d ranks", (long long)st.sequences, s->ranks);
+    SH_TRY(coarse(&st, &last));
+    if (!*n && last != SH_OK)
+        return last;
+    sh_error_clear();
+    SH_TRY(s->quick ? SH_OK : fine(&st));
+    mark(found, *n);
+    return SH_OK;
+}

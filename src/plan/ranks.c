@@ -1,0 +1,462 @@
+#include "src/plan/ranks.h"
+
+#include "src/base/mem.h"
+#include "src/layout/layout.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A part of a unit, of its flat elements. */
+struct part {
+    int unit, rank;
+    struct sh_range range;
+};
+
+struct parts {
+    struct part *of;
+    int n, cap;
+};
+
+/* What rank 0 has: a collective, and its sizes. */
+struct coll {
+    int op, section;
+    struct sh_op copy;
+    int64_t in_elems, out_elems;
+    enum sh_dtype in_type, out_type;
+};
+
+struct check {
+    const struct sh_ranks *ranks;
+    struct sh_ranks_found *out;
+    int rank;
+    const struct sh_program *p; /* of `rank` */
+    const struct sh_mesh_shape *mesh;
+
+    struct sh_mesh_shape first_mesh;
+    struct coll *colls; int n_colls, cap_colls;
+    struct sh_unit *units; int n_units;
+    struct sh_section *sections; int n_sections;
+    unsigned char *data; /* [world] a rank has these sequences */
+    struct parts squared, updated;
+    int64_t node_bytes;
+};
+
+static const char *label(const struct check *c, const struct sh_op *op, char text[SH_OP_LABEL])
+{
+    sh_op_label(c->p, op, text);
+    return text;
+}
+
+/* --- meshes --- */
+
+static bool same_axes(const struct sh_mesh_shape *a, const struct sh_mesh_shape *b)
+{
+    if (a->n != b->n || a->shard != b->shard || a->inner != b->inner || a->replicate != b->replicate || a->data != b->data)
+        return false;
+    for (int i = 0; i < a->n; i++)
+        if (a->axis[i].size != b->axis[i].size || a->axis[i].stride != b->axis[i].stride)
+            return false;
+    return true;
+}
+
+/* With one arithmetic on all ranks, groups agree when each rank finds itself where its index says. */
+static sh_rc check_mesh(const struct check *c)
+{
+    const struct sh_mesh_shape *m = c->mesh;
+
+    if (m->rank != c->rank)
+        return sh_fail(SH_E_BUG, "rank %d: its mesh is that of rank %d", c->rank, m->rank);
+    if (!same_axes(m, &c->first_mesh) || sh_mesh_ranks(m) != c->ranks->world)
+        return sh_fail(SH_E_BUG, "rank %d: axes of its mesh are not those of rank 0 (%d x %d ranks, and there %d x %d)", c->rank,
+                       sh_group_size(m, m->replicate), sh_group_size(m, m->shard),
+                       sh_group_size(&c->first_mesh, c->first_mesh.replicate),
+                       sh_group_size(&c->first_mesh, c->first_mesh.shard));
+    for (int i = 0; i < c->p->n_groups; i++) {
+        sh_group g = c->p->groups[i].axes;
+
+        if (sh_group_member(m, g, sh_group_index(m, g)) != c->rank)
+            return sh_fail(SH_E_BUG, "rank %d: is not a member of its group %s", c->rank, c->p->groups[i].name);
+    }
+    return SH_OK;
+}
+
+/* --- collectives --- */
+
+static struct coll coll_of(const struct sh_program *p, int section, int op)
+{
+    struct coll c = {.op = op, .section = section, .copy = p->ops[op]};
+    int in = c.copy.in[0], out = c.copy.out[0];
+
+    c.in_elems = in == SH_NONE ? 0 : sh_tensor_elems(&p->tensors[in]);
+    c.out_elems = sh_tensor_elems(&p->tensors[out]);
+    c.in_type = in == SH_NONE ? SH_F32 : p->tensors[in].dtype;
+    c.out_type = p->tensors[out].dtype;
+    return c;
+}
+
+static const char *why_other(const struct coll *a, const struct coll *b)
+{
+    if (a->section != b->section || a->copy.kind != b->copy.kind || a->copy.unit != b->copy.unit)
+        return "another collective";
+    if (a->copy.attr.group != b->copy.attr.group)
+        return "another group";
+    if (a->copy.stream != b->copy.stream)
+        return "another stream";
+    if (a->in_type != b->in_type || a->out_type != b->out_type)
+        return "another type";
+    if (a->in_elems != b->in_elems || a->out_elems != b->out_elems)
+        return "another size";
+    /* The order is the same; but what one rank prefetches the others do not. */
+    return a->op != b->op ? "another place among the operations" : NULL;
+}
+
+/* The two sides of a collective, which differ by the number of ranks; an all_reduce has one. */
+static sh_rc check_sides(const struct check *c, const struct coll *x)
+{
+    int64_t n = sh_group_size(c->mesh, x->copy.attr.group);
+    bool gather = x->copy.kind == SH_OP_ALL_GATHER, all = x->copy.unit != SH_NONE;
+    int64_t part = gather ? x->in_elems : x->out_elems, whole = gather ? x->out_elems : x->in_elems;
+    char text[SH_OP_LABEL];
+
+    if (x->copy.kind == SH_OP_ALL_REDUCE)
+        return x->out_elems > 0 ? SH_OK
+                                : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements", c->rank, x->op,
+                                          label(c, &x->copy, text), (long long)x->out_elems);
+    /* What is gathered over a part of the group lies in a buffer that has room for the padding of all of it. */
+    all = all && x->copy.attr.group == c->p->units[x->copy.unit].shard;
+    if (part > 0 && whole / n >= part && (!all || whole == part * n) && x->in_type == x->out_type)
+        return SH_OK;
+    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements of %s over %lld ranks are not %lld of %s", c->rank, x->op,
+                   label(c, &x->copy, text), (long long)part, sh_dtype_name(gather ? x->in_type : x->out_type), (long long)n,
+                   (long long)whole, sh_dtype_name(gather ? x->out_type : x->in_type));
+}
+
+static sh_rc compare(struct check *c, int at, const struct coll *x)
+{
+    char mine[SH_OP_LABEL], its[SH_OP_LABEL];
+    const char *why;
+
+    SH_TRY(check_sides(c, x));
+    if (c->rank == 0) {
+        c->colls = sh_grow(c->colls, c->n_colls, &c->cap_colls, sizeof *c->colls);
+        c->colls[c->n_colls++] = *x;
+        return SH_OK;
+    }
+    why = at < c->n_colls ? why_other(x, &c->colls[at]) : "one more collective";
+    if (!why)
+        return SH_OK;
+    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %s than on rank 0 (%s)", c->rank, x->op, label(c, &x->copy, mine), why,
+                   at < c->n_colls ? label(c, &c->colls[at].copy, its) : "it has none there");
+}
+
+static sh_rc check_sections(struct check *c)
+{
+    if (c->rank == 0) {
+        c->n_sections = c->p->n_sections;
+        c->sections = sh_calloc((size_t)c->n_sections + 1, sizeof *c->sections);
+        memcpy(c->sections, c->p->sections, (size_t)c->n_sections * sizeof *c->sections);
+    }
+    for (int s = 0; s < c->p->n_sections || s < c->n_sections; s++)
+        if (s >= c->p->n_sections || s >= c->n_sections || c->p->sections[s].kind != c->sections[s].kind ||
+            c->p->sections[s].repeat != c->sections[s].repeat)
+            return sh_fail(SH_E_BUG, "rank %d, section %d (%s): runs %d times, not as on rank 0", c->rank, s,
+                           s < c->p->n_sections ? sh_section_name(c->p->sections[s].kind) : "missing",
+                           s < c->p->n_sections ? c->p->sections[s].repeat : 0);
+    return SH_OK;
+}
+
+static sh_rc check_collectives(struct check *c)
+{
+    int n = 0;
+
+    SH_TRY(check_sections(c));
+    for (int s = 0; s < c->p->n_sections; s++)
+        for (int i = c->p->sections[s].first_op; i < c->p->sections[s].first_op + c->p->sections[s].n_ops; i++) {
+            struct coll x;
+
+            if (!sh_op_info(c->p->ops[i].kind)->comm)
+                continue;
+            x = coll_of(c->p, s, i);
+            SH_TRY(compare(c, n++, &x));
+        }
+    if (n != c->n_colls)
+        return sh_fail(SH_E_BUG, "rank %d: %d collectives, and rank 0 has %d; the first that it lacks is operation %d", c->rank, n,
+                       c->n_colls, c->colls[n].op);
+    return SH_OK;
+}
+
+/* --- units and their parts --- */
+
+static sh_rc check_units(struct check *c)
+{
+    if (c->rank == 0) {
+        c->n_units = c->p->n_units;
+        c->units = sh_calloc((size_t)c->n_units + 1, sizeof *c->units);
+        memcpy(c->units, c->p->units, (size_t)c->n_units * sizeof *c->units);
+    }
+    if (c->p->n_units != c->n_units)
+        return sh_fail(SH_E_BUG, "rank %d: %d units, and rank 0 has %d", c->rank, c->p->n_units, c->n_units);
+    for (int i = 0; i < c->n_units; i++) {
+        const struct sh_unit *a = &c->p->units[i], *b = &c->units[i];
+
+        if (strcmp(a->name, b->name) || a->elems != b->elems || a->chunk != b->chunk || a->shard != b->shard ||
+            a->replicate != b->replicate)
+            return sh_fail(SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, and on rank 0 %lld in chunks of %lld",
+                           c->rank, a->name, (long long)a->elems, (long long)a->chunk, (long long)b->elems, (long long)b->chunk);
+        if (a->chunk * sh_group_size(c->mesh, a->shard) < a->elems)
+            return sh_fail(SH_E_BUG, "rank %d, unit %s: chunks of %lld do not cover its %lld elements", c->rank, a->name,
+                           (long long)a->chunk, (long long)a->elems);
+    }
+    return SH_OK;
+}
+
+static void add_part(struct parts *l, int unit, int rank, int64_t begin, int64_t end)
+{
+    if (begin >= end)
+        return;
+    l->of = sh_grow(l->of, l->n, &l->cap, sizeof *l->of);
+    l->of[l->n++] = (struct part){unit, rank, {begin, end}};
+}
+
+/* Where this rank's chunk of the unit begins. */
+static int64_t chunk_begin(const struct check *c, const struct sh_unit *u)
+{
+    return u->chunk * sh_group_index(c->mesh, u->shard);
+}
+
+/* What an operation reads of the chunk, in elements of the unit. */
+static sh_rc note_squares(struct check *c, const struct sh_op *op)
+{
+    const struct sh_unit *u = &c->p->units[op->unit];
+    const struct sh_tensor *t = &c->p->tensors[op->in[0]];
+    int64_t begin = chunk_begin(c, u) + t->base_elems;
+
+    if (t->base != u->grad_shard)
+        return SH_OK;
+    add_part(&c->squared, op->unit, c->rank, begin, begin + t->dim[0]);
+    return SH_OK;
+}
+
+/* Runs lie end to end from the beginning of the chunk. Replicas update the same. */
+static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
+{
+    const struct sh_unit *u = &c->p->units[op->unit];
+    int64_t at = 0;
+    char text[SH_OP_LABEL];
+
+    for (int k = op->attr.runs.first; k < op->attr.runs.first + op->attr.runs.count; k++) {
+        if (k >= c->p->n_runs || c->p->runs[k].begin != at || c->p->runs[k].end <= at || c->p->runs[k].end > u->chunk)
+            return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): runs of weight decay do not lie end to end in its chunk", c->rank,
+                           i, label(c, op, text));
+        at = c->p->runs[k].end;
+    }
+    if (sh_group_index(c->mesh, u->replicate) == 0)
+        add_part(&c->updated, op->unit, c->rank, chunk_begin(c, u), chunk_begin(c, u) + at);
+    return SH_OK;
+}
+
+static sh_rc note_parts(struct check *c)
+{
+    for (int i = 0; i < c->p->n_ops; i++) {
+        const struct sh_op *op = &c->p->ops[i];
+
+        if (op->kind == SH_OP_SUMSQ && op->unit != SH_NONE)
+            SH_TRY(note_squares(c, op));
+        else if (sh_op_info(op->kind)->runs)
+            SH_TRY(note_update(c, i, op));
+    }
+    return SH_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+
+    if (x->unit != y->unit)
+        return x->unit < y->unit ? -1 : 1;
+    return (x->range.begin > y->range.begin) - (x->range.begin < y->range.begin);
+}
+
+static sh_rc not_covered(const struct check *c, int unit, int64_t from, int64_t to, int rank, const char *what)
+{
+    return sh_fail(SH_E_BUG, "unit %s: elements %lld to %lld are %s by %s, next to those of rank %d", c->units[unit].name,
+                   (long long)(from < to ? from : to), (long long)(from < to ? to : from), what,
+                   from < to ? "no rank" : "two ranks", rank);
+}
+
+/* Without gap or overlap from the first to the last element of each unit. */
+static sh_rc check_covered(const struct check *c, struct parts *l, const char *what)
+{
+    int k = 0;
+
+    if (l->n)
+        qsort(l->of, (size_t)l->n, sizeof *l->of, by_place);
+    for (int i = 0; i < c->n_units; i++) {
+        int64_t at = 0;
+        int rank = 0;
+
+        for (; k < l->n && l->of[k].unit == i; k++) {
+            rank = l->of[k].rank;
+            if (l->of[k].range.begin != at)
+                return not_covered(c, i, at, l->of[k].range.begin, rank, what);
+            at = l->of[k].range.end;
+        }
+        if (at != c->units[i].elems)
+            return not_covered(c, i, at, c->units[i].elems, rank, what);
+    }
+    return SH_OK;
+}
+
+/* --- batch, memory --- */
+
+static sh_rc check_data(struct check *c)
+{
+    int index = sh_group_index(c->mesh, c->mesh->data), parts = sh_group_size(c->mesh, c->mesh->data), micro = 0;
+    const struct sh_tensor *tokens = c->p->tokens == SH_NONE ? NULL : &c->p->tensors[c->p->tokens];
+
+    for (int s = 0; s < c->p->n_sections; s++)
+        micro += c->p->sections[s].kind <= SH_SECTION_ONLY && c->p->sections[s].kind != SH_SECTION_INIT ? c->p->sections[s].repeat
+                                                                                                        : 0;
+    if (tokens && tokens->dim[0] != c->ranks->batch)
+        return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, and the others have %d", c->rank,
+                       (long long)tokens->dim[0], c->ranks->batch);
+    if ((int64_t)micro * c->ranks->batch * parts != c->ranks->sequences)
+        return sh_fail(SH_E_BUG, "rank %d: %d micro-steps of %d sequences on %d ranks are not the %lld of a step", c->rank, micro,
+                       c->ranks->batch, parts, (long long)c->ranks->sequences);
+    c->data[index]++;
+    return SH_OK;
+}
+
+static sh_rc check_sequences(const struct check *c)
+{
+    int parts = sh_group_size(&c->first_mesh, c->first_mesh.data), each = c->ranks->world / parts;
+
+    for (int i = 0; i < parts; i++)
+        if (c->data[i] != each)
+            return sh_fail(SH_E_BUG, "part %d of the batch is read by %d ranks, not by %d", i, c->data[i], each);
+    return SH_OK;
+}
+
+static sh_rc check_memory(struct check *c)
+{
+    const struct sh_ranks *r = c->ranks;
+    int64_t mine = c->p->arena_bytes;
+
+    if (c->rank % r->ranks_per_node == 0)
+        c->node_bytes = 0;
+    c->node_bytes += mine;
+    if (mine > c->out->most_bytes) {
+        c->out->most_bytes = mine;
+        c->out->largest_rank = c->rank;
+    }
+    if (c->node_bytes > c->out->node_bytes) {
+        c->out->node_bytes = c->node_bytes;
+        c->out->fullest_node = c->rank / r->ranks_per_node;
+    }
+    if (r->rank_bytes && mine > r->rank_bytes)
+        return sh_fail(SH_E_MEMORY, "rank %d needs %lld bytes, and may take %lld", c->rank, (long long)mine, (long long)r->rank_bytes);
+    if (r->node_bytes && c->node_bytes > r->node_bytes)
+        return sh_fail(SH_E_MEMORY, "node %d (ranks to %d) needs %lld bytes, and has %lld", c->rank / r->ranks_per_node, c->rank,
+                       (long long)c->node_bytes, (long long)r->node_bytes);
+    return SH_OK;
+}
+
+static void note_state(struct check *c)
+{
+    int64_t owned = 0;
+
+    for (int i = 0; i < c->n_units; i++) {
+        const struct sh_unit *u = &c->p->units[i];
+        struct sh_range r = sh_layout_owned(u->elems, sh_group_size(c->mesh, u->shard), sh_group_index(c->mesh, u->shard));
+
+        owned += r.end - r.begin;
+    }
+    if (c->rank == 0 || owned < c->out->state_least)
+        c->out->state_least = owned;
+    if (owned > c->out->state_most)
+        c->out->state_most = owned;
+}
+
+static sh_rc check_rank(struct check *c, int rank)
+{
+    c->rank = rank;
+    SH_TRY(c->ranks->get(c->ranks->from, rank, &c->p, &c->mesh));
+    if (rank == 0)
+        c->first_mesh = *c->mesh;
+    SH_TRY(check_mesh(c));
+    SH_TRY(check_units(c));
+    SH_TRY(check_collectives(c));
+    SH_TRY(note_parts(c));
+    SH_TRY(check_data(c));
+    note_state(c);
+    return check_memory(c);
+}
+
+sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out)
+{
+    struct check c = {.ranks = ranks, .out = out, .data = sh_calloc((size_t)ranks->world, 1)};
+    sh_rc rc = SH_OK;
+
+    memset(out, 0, sizeof *out);
+    for (int r = 0; r < ranks->world && rc == SH_OK; r++)
+        rc = check_rank(&c, r);
+    if (rc == SH_OK)
+        rc = check_covered(&c, &c.squared, "squared");
+    if (rc == SH_OK)
+        rc = check_covered(&c, &c.updated, "updated");
+    if (rc == SH_OK)
+        rc = check_sequences(&c);
+    for (int i = 0; i < c.n_colls; i++)
+        out->collectives += c.sections[c.colls[i].section].repeat;
+    free(c.data);
+    free(c.colls);
+    free(c.units);
+    free(c.sections);
+    free(c.squared.of);
+    free(c.updated.of);
+    return rc;
+}
+
+/* --- programs of a request --- */
+
+struct sh_ranks_built {
+    struct sh_build b;
+    struct sh_program **of; /* [places in the group inner]; NULL: not built yet */
+    int n;
+};
+
+sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out)
+{
+    int n = sh_group_size(&b->options.mesh, b->options.mesh.inner);
+
+    *out = sh_calloc(1, sizeof **out);
+    **out = (struct sh_ranks_built){.b = *b, .of = sh_calloc((size_t)n, sizeof *(*out)->of), .n = n};
+    (*out)->b.limit_bytes = 0; /* memory is checked beside the others */
+    return SH_OK;
+}
+
+void sh_ranks_free(struct sh_ranks_built *b)
+{
+    for (int i = 0; i < b->n; i++)
+        sh_program_destroy(b->of[i]);
+    free(b->of);
+    free(b);
+}
+
+sh_rc sh_ranks_get(void *built, int rank, const struct sh_program **p, const struct sh_mesh_shape **mesh)
+{
+    struct sh_ranks_built *l = built;
+    struct sh_program **mine;
+
+    l->b.options.mesh.rank = rank;
+    l->b.options.segment_rank = l->b.options.segment_ranks ? rank % l->b.options.segment_ranks : 0;
+    mine = &l->of[sh_group_index(&l->b.options.mesh, l->b.options.mesh.inner)];
+    if (!*mine)
+        SH_TRY(sh_pass_build(&l->b, mine));
+    else
+        sh_pass_rank(&l->b.options, *mine);
+    *p = *mine;
+    *mesh = &l->b.options.mesh;
+    return SH_OK;
+}

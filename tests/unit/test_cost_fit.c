@@ -1,0 +1,135 @@
+/* A machine that is another than its preset is found from small runs, and then predicts the large ones. */
+#include "src/cost/fit.h"
+#include "tests/unit/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { SMALL = 4, ALL = 6, NODE = 8 };
+
+static struct sh_machine preset(void)
+{
+    struct sh_machine m;
+
+    assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
+    return m;
+}
+
+/* Slower devices, a slower network. */
+static struct sh_machine real_machine(void)
+{
+    struct sh_machine m = preset();
+
+    m.fit.computation = 1.3;
+    m.host.step_seconds = 0.001;
+    m.inside.hop_seconds *= 1.6;
+    m.network.hop_seconds *= 1.6;
+    m.network.share *= 0.9;
+    return m;
+}
+
+static double seconds_of(const struct sh_cost_run *run, const struct sh_machine *m)
+{
+    struct sh_cost_request r = {
+        .p = run->p, .mesh = run->mesh, .machine = m, .ranks_per_node = run->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_step step;
+
+    assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    return step.seconds;
+}
+
+struct runs {
+    struct sh_cost_run of[ALL];
+    struct sh_mesh_shape mesh[ALL];
+    struct sh_program *p[ALL];
+};
+
+static void make(struct runs *r, const struct sh_machine *real)
+{
+    for (int i = 0; i < ALL; i++) {
+        struct sh_build b = tiny_build(&not_tiny_model, 1);
+
+        b.model.n_layers = 3;
+        b.model.dim = 2048;
+        b.batch.seq = 2048;
+        b.act = SH_BF16;
+        b.kernels = &sh_kernels_cuda;
+        r->mesh[i] = b.options.mesh = tiny_mesh(NODE << i, 1, 1, 0);
+        r->p[i] = tiny_program(&b, r->mesh[i]);
+        r->of[i] = (struct sh_cost_run){.p = r->p[i], .mesh = &r->mesh[i], .ranks_per_node = NODE};
+        r->of[i].seconds = seconds_of(&r->of[i], real) * (i % 2 ? 1.01 : 0.99);
+    }
+}
+
+static void destroy(struct runs *r)
+{
+    for (int i = 0; i < ALL; i++)
+        sh_program_destroy(r->p[i]);
+}
+
+static void small_runs_predict_large_ones(void **state)
+{
+    struct sh_machine real = real_machine(), m = preset();
+    struct sh_cost_fitted found;
+    struct runs r;
+
+    (void)state;
+    make(&r, &real);
+    assert_int_equal(sh_cost_fit(r.of, SMALL, &m, &found), SH_OK);
+    assert_true(found.error < 0.03);
+    assert_true(found.computation > 1 && found.hops > 1 && found.share < 1);
+    for (int i = 0; i < ALL; i++) {
+        double fitted = fabs(seconds_of(&r.of[i], &m) / seconds_of(&r.of[i], &real) - 1), naive;
+        struct sh_machine before = preset();
+
+        naive = fabs(seconds_of(&r.of[i], &before) / seconds_of(&r.of[i], &real) - 1);
+        print_message("# %d ranks: %.1f %% fitted, %.1f %% by the preset\n", NODE << i, 100 * fitted, 100 * naive);
+        assert_true(fitted < 0.1 && fitted < naive / 2);
+    }
+    destroy(&r);
+}
+
+static void one_run_tells_computation_only(void **state)
+{
+    struct sh_machine real = real_machine(), m = preset(), before = preset();
+    struct sh_cost_fitted found;
+    struct runs r;
+
+    (void)state;
+    make(&r, &real);
+    assert_int_equal(sh_cost_fit(r.of, 1, &m, &found), SH_OK);
+    assert_true(found.computation > 1.1 && found.hops == 1 && found.share == 1 && found.crowding == 1);
+    assert_true(m.host.step_seconds == before.host.step_seconds);
+    destroy(&r);
+}
+
+/* A run that went wrong does not turn the rest. */
+static void outliers_count_little(void **state)
+{
+    struct sh_machine real = real_machine(), m = preset();
+    struct sh_cost_fitted found;
+    struct runs r;
+
+    (void)state;
+    make(&r, &real);
+    r.of[1].seconds *= 3;
+    assert_int_equal(sh_cost_fit(r.of, ALL, &m, &found), SH_OK);
+    assert_true(fabs(r.of[4].after / r.of[4].seconds - 1) < 0.12);
+    destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_runs_predict_large_ones),
+        cmocka_unit_test(one_run_tells_computation_only),
+        cmocka_unit_test(outliers_count_little),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+/* A search against all there is: on small jobs nothing that fits is faster than what it finds, what it finds fits, and the
+ * configuration that it writes is planned as fast as it said. */
+#include "src/cost/search.h"
+
+#include "src/cost/step.h"
+#include "src/plan/request.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 8, NODE = 4 };
+
+static struct sh_config config(int global)
+{
+    struct sh_config cfg;
+    char batch[64];
+    const char *const args[] = {"model.family=llama", "model.n_layers=4", "model.dim=256", "model.n_heads=4", "model.ffn_dim=1024",
+                                "model.vocab_size=4096", "model.max_seq_len=512", "training.seq_len=512", batch,
+                                "training.mixed_precision_param=bfloat16", "training.device=cuda"};
+
+    snprintf(batch, sizeof batch, "training.global_batch_size=%d", global);
+    assert_int_equal(sh_config_load(NULL, sizeof args / sizeof *args, args, &cfg), SH_OK);
+    return cfg;
+}
+
+static struct sh_machine machine(void)
+{
+    struct sh_machine m;
+
+    assert_int_equal(sh_machine_preset("a100-40x4-hdr200", &m), SH_OK);
+    m.network.bytes_per_second = 1e9; /* so that meshes differ */
+    return m;
+}
+
+/* INFINITY: not possible, or it does not fit. */
+static double seconds_of(const struct sh_config *cfg, const struct sh_machine *m, int64_t limit)
+{
+    struct sh_topology at = {.world = RANKS, .ranks_per_node = NODE, .in_blocks = true, .gpu = true};
+    struct sh_mesh_shape mesh;
+    struct sh_build b;
+    struct sh_cost_request r = {.mesh = &mesh, .machine = m, .ranks_per_node = NODE, .faster = sh_cost_as_is};
+    struct sh_cost_step step = {.seconds = INFINITY};
+    struct sh_program *p = NULL;
+    int level = 0;
+
+    if (sh_request_mesh(cfg, &at, &mesh) == SH_OK &&
+        sh_request_build(cfg, &at, &mesh, SH_TO_TRAIN, 1, limit, &b) == SH_OK && sh_pass_fit(&b, &level) == SH_OK &&
+        sh_pass_build(&b, &p) == SH_OK) {
+        r.p = p;
+        assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+    }
+    sh_program_destroy(p);
+    sh_error_clear();
+    return step.seconds;
+}
+
+/* Every strategy, mesh, micro-batch and degree of recomputation. */
+static double brute_force(const struct sh_config *asked, const struct sh_machine *m, int64_t limit)
+{
+    double best = INFINITY;
+
+    for (int strategy = SH_NO_SHARD; strategy <= SH_HYBRID_SHARD_ZERO2; strategy++)
+        for (int shard = 1; shard <= RANKS; shard *= 2)
+            for (int batch = 1; batch <= asked->training.global_batch_size / RANKS; batch *= 2)
+                for (int mode = 0; mode < 4; mode++) {
+                    static const int modes[] = {SH_RECOMPUTE_NONE, SH_RECOMPUTE_SELECTIVE, SH_RECOMPUTE_FULL,
+                                                SH_RECOMPUTE_MEMORY_BUDGET};
+                    struct sh_config cfg = *asked;
+
+                    cfg.parallelism.sharding_strategy = strategy;
+                    cfg.mesh.shard = shard;
+                    cfg.mesh.replicate = RANKS / shard;
+                    cfg.mesh.ranks_per_node = NODE;
+                    cfg.training.local_batch_size = batch;
+                    cfg.activation_checkpoint.mode = modes[mode];
+                    best = fmin(best, seconds_of(&cfg, m, limit));
+                }
+    return best;
+}
+
+static void search_is_as_good_as_brute_force(void **state)
+{
+    static const int64_t limits[] = {4ll << 30, 200 << 20, 120 << 20, 90 << 20};
+    static const int batches[] = {8, 32};
+    struct sh_machine m = machine();
+    int found_some = 0;
+
+    (void)state;
+    for (size_t l = 0; l < sizeof limits / sizeof *limits; l++)
+        for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+            struct sh_config cfg = config(batches[i]), best;
+            struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = limits[l]};
+            struct sh_search_found found[SH_SEARCH_MOST];
+            double least = brute_force(&cfg, &m, limits[l]);
+            int n, marked = 0;
+
+            assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+            assert_true((n > 0) == isfinite(least));
+            found_some += n > 0;
+            if (n && found[0].seconds > least * (1 + 1e-9))
+                fail_msg("limit %lld, %d sequences: %g s found, %g s possible", (long long)limits[l], batches[i],
+                         found[0].seconds, least);
+            for (int k = 0; k < n; k++) {
+                assert_true(found[k].bytes <= limits[l]);
+                assert_true(k == 0 || found[k].seconds >= found[k - 1].seconds);
+                marked += found[k].best;
+                assert_true(!found[k].best || found[k].seconds <= 1.02 * found[0].seconds);
+                sh_search_apply(&s, &found[k], &best);
+                assert_true(fabs(seconds_of(&best, &m, limits[l]) - found[k].seconds) < 1e-12);
+            }
+            assert_int_equal(marked, n > 0);
+        }
+    assert_true(found_some >= 4);
+}
+
+static void batches_that_do_not_divide_are_refused(void **state)
+{
+    struct sh_config cfg = config(8);
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = 1ll << 30};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n;
+
+    (void)state;
+    cfg.training.global_batch_size = 12;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "12 does not divide by 8 ranks"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(search_is_as_good_as_brute_force),
+        cmocka_unit_test(batches_that_do_not_divide_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

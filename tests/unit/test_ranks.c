@@ -1,0 +1,331 @@
+/* The programs of all ranks, compared: right ones agree on every mesh, and each planted fault is named with its rank and
+ * its operation or unit. A program that is made that of another rank is the one that is built there. */
+#include "src/plan/ranks.h"
+
+#include "src/base/mem.h"
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SHARD = 4, REPLICATE = 2, WORLD = SHARD * REPLICATE, BAD = 5, MICRO = 3 };
+
+/* A rank's own build, program and mesh; a fault changes one of them before it is looked at. */
+struct faulty {
+    struct sh_build b;
+    void (*build)(struct sh_build *b);
+    void (*program)(struct sh_program *p);
+    void (*mesh)(struct sh_mesh_shape *m);
+    struct sh_program *p;
+    struct sh_mesh_shape shape;
+};
+
+static sh_rc get(void *from, int rank, const struct sh_program **p, const struct sh_mesh_shape **mesh)
+{
+    struct faulty *f = from;
+    struct sh_build b = f->b;
+
+    sh_program_destroy(f->p);
+    f->p = NULL;
+    b.options.mesh.rank = rank;
+    if (rank == BAD && f->build)
+        f->build(&b);
+    SH_TRY(sh_pass_build(&b, &f->p));
+    f->shape = b.options.mesh;
+    if (rank == BAD && f->program)
+        f->program(f->p);
+    if (rank == BAD && f->mesh)
+        f->mesh(&f->shape);
+    *p = f->p;
+    *mesh = &f->shape;
+    return SH_OK;
+}
+
+static struct sh_build job(void)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 2);
+
+    b.act = SH_BF16;
+    b.options.mesh = tiny_mesh(SHARD, REPLICATE, 1, 0);
+    b.options.micro_steps = MICRO;
+    b.options.forward_prefetch = b.options.backward_prefetch = 1;
+    return b;
+}
+
+static sh_rc check(struct faulty *f, struct sh_ranks *r, struct sh_ranks_found *found)
+{
+    r->world = sh_mesh_ranks(&f->b.options.mesh);
+    r->ranks_per_node = r->ranks_per_node ? r->ranks_per_node : r->world;
+    r->batch = 2;
+    r->sequences = (int64_t)r->world * 2 * f->b.options.micro_steps;
+    r->get = get;
+    r->from = f;
+    return sh_ranks_check(r, found);
+}
+
+/* --- faults --- */
+
+static void prefetch_forward(struct sh_build *b) { b->options.forward_prefetch = 0; }
+static void prefetch_backward(struct sh_build *b) { b->options.backward_prefetch = 0; }
+static void more_micro_steps(struct sh_build *b) { b->options.micro_steps++; }
+static void reduce_bf16(struct sh_build *b) { b->options.reduce = SH_BF16; }
+static void keep_gathered(struct sh_build *b) { b->options.strategy.keep_after_forward = true; }
+static void keep_resident(struct sh_build *b) { b->options.strategy.params_resident = true; }
+static void sync_last(struct sh_build *b) { b->options.strategy.sync_last_only = true; }
+static void larger_batch(struct sh_build *b) { b->batch.batch++; }
+static void one_layer_more(struct sh_build *b) { b->model.n_layers++; }
+static void wider(struct sh_build *b) { b->model.ffn_dim *= 2; }
+static void float32(struct sh_build *b) { b->act = SH_F32; }
+static void other_mesh(struct sh_build *b) { b->options.mesh = tiny_mesh(REPLICATE, SHARD, 1, BAD); }
+
+/* The i-th collective of a kind in sections of a step. */
+static struct sh_op *collective(struct sh_program *p, enum sh_op_kind kind, int i)
+{
+    for (int s = 0; s < p->n_sections; s++)
+        for (int k = 0; k < p->sections[s].n_ops; k++) {
+            struct sh_op *op = &p->ops[p->sections[s].first_op + k];
+
+            if (p->sections[s].repeat && op->kind == kind && i-- == 0)
+                return op;
+        }
+    fail();
+    return NULL;
+}
+
+static struct sh_op *update(struct sh_program *p)
+{
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_op_info(p->ops[i].kind)->runs && p->ops[i].attr.runs.count > 0)
+            return &p->ops[i];
+    fail();
+    return NULL;
+}
+
+static struct sh_tensor *squared(struct sh_program *p)
+{
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == SH_OP_SUMSQ && p->ops[i].unit == 1 && p->tensors[p->ops[i].in[0]].dim[0] > 0)
+            return &p->tensors[p->ops[i].in[0]];
+    fail();
+    return NULL;
+}
+
+static void chunk_off_by_64(struct sh_program *p) { p->units[1].chunk += 64; }
+static void chunk_too_small(struct sh_program *p) { p->units[1].chunk -= 64; }
+static void unit_of_other_size(struct sh_program *p) { p->units[0].elems--; }
+
+static void groups_exchanged(struct sh_program *p)
+{
+    struct sh_op *op = collective(p, SH_OP_REDUCE_SCATTER, 1);
+
+    op->attr.group = p->units[op->unit].replicate;
+}
+
+static void other_stream(struct sh_program *p) { collective(p, SH_OP_ALL_GATHER, 2)->stream = SH_STREAM_REPLICATE; }
+static void dropped(struct sh_program *p) { collective(p, SH_OP_ALL_GATHER, 3)->kind = SH_OP_RELEASE; }
+static void section_repeats(struct sh_program *p) { p->sections[2].repeat++; }
+
+static void exchanged(struct sh_program *p)
+{
+    struct sh_op *a = collective(p, SH_OP_ALL_GATHER, 0), *b = collective(p, SH_OP_ALL_GATHER, 1), c = *a;
+
+    *a = *b;
+    *b = c;
+}
+
+static void received_as_other_type(struct sh_program *p)
+{
+    p->tensors[collective(p, SH_OP_ALL_GATHER, 0)->out[0]].dtype = SH_F32;
+}
+
+/* As an int of a number of elements that is beyond 2^31. */
+static void overflow(struct sh_program *p)
+{
+    struct sh_tensor *t = &p->tensors[collective(p, SH_OP_REDUCE_SCATTER, 0)->in[0]];
+
+    t->dim[0] = (int32_t)(uint32_t)(t->dim[0] + (1ll << 31));
+}
+
+static void one_of_sums_grows(struct sh_program *p) { p->tensors[collective(p, SH_OP_ALL_REDUCE, 0)->out[0]].dim[0] *= 2; }
+static void squares_moved(struct sh_program *p) { squared(p)->base_elems += 64; }
+static void squares_cut(struct sh_program *p) { squared(p)->dim[0] -= 1; }
+static void runs_lost(struct sh_program *p) { update(p)->attr.runs.count = 0; }
+static void run_shortened(struct sh_program *p) { p->runs[update(p)->attr.runs.first].end--; }
+static void run_begins_late(struct sh_program *p) { p->runs[update(p)->attr.runs.first].begin++; }
+
+static void axes_exchanged(struct sh_mesh_shape *m)
+{
+    int stride = m->axis[1].stride;
+
+    m->axis[1].stride = m->axis[2].stride;
+    m->axis[2].stride = stride;
+}
+
+static void same_rank_twice(struct sh_mesh_shape *m) { m->rank = BAD - 1; }
+static void data_over_shards(struct sh_mesh_shape *m) { m->data = m->shard; }
+
+static const struct {
+    const char *what;
+    struct faulty f;
+    const char *says; /* beside the rank */
+} faults[] = {
+    {"another prefetch forward", {.build = prefetch_forward}, "all_gather): another place"},
+    {"another prefetch backward", {.build = prefetch_backward}, "rank 0"},
+    {"a micro-step more", {.build = more_micro_steps}, "runs"},
+    {"gradients in bfloat16", {.build = reduce_bf16}, "reduce_scatter): another type"},
+    {"gathered units kept", {.build = keep_gathered}, "rank 0"},
+    {"gathered units resident", {.build = keep_resident}, "rank 0"},
+    {"reduced at the end only", {.build = sync_last}, "rank 0"},
+    {"a larger batch", {.build = larger_batch}, "a micro-step of 3 sequences"},
+    {"one layer more", {.build = one_layer_more}, "units"},
+    {"a wider model", {.build = wider}, "unit "},
+    {"computes in float32", {.build = float32}, "another type"},
+    {"another mesh", {.build = other_mesh}, "axes of its mesh"},
+    {"a chunk off by 64", {.program = chunk_off_by_64}, "unit "},
+    {"a chunk too small", {.program = chunk_too_small}, "unit "},
+    {"a unit of another size", {.program = unit_of_other_size}, "unit embed"},
+    {"groups exchanged", {.program = groups_exchanged}, "reduce_scatter)"},
+    {"another stream", {.program = other_stream}, "all_gather): another stream"},
+    {"a collective dropped", {.program = dropped}, "rank 0"},
+    {"a section more often", {.program = section_repeats}, "section 2"},
+    {"two collectives exchanged", {.program = exchanged}, "all_gather): another collective"},
+    {"received as another type", {.program = received_as_other_type}, "all_gather)"},
+    {"an int that overflows", {.program = overflow}, "reduce_scatter)"},
+    {"a sum of another size", {.program = one_of_sums_grows}, "reduce_scatter)"},
+    {"squares moved", {.program = squares_moved}, "squared by"},
+    {"squares cut", {.program = squares_cut}, "squared by no rank"},
+    {"runs lost", {.program = runs_lost}, "updated by"},
+    {"a run shortened", {.program = run_shortened}, "updated by no rank"},
+    {"a run that begins late", {.program = run_begins_late}, "runs of weight decay"},
+    {"axes exchanged", {.mesh = axes_exchanged}, "axes of its mesh"},
+    {"a rank twice", {.mesh = same_rank_twice}, "its mesh is that of rank 4"},
+    {"data over shards only", {.mesh = data_over_shards}, "axes of its mesh"},
+};
+
+/* BAD is a replica, whose parts of squares count and whose runs do not: for those the first of its shard is damaged. */
+static void faults_are_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct faulty f = faults[i].f;
+        struct sh_ranks r = {0};
+        struct sh_ranks_found found;
+        sh_rc rc;
+
+        f.b = job();
+        if (!strncmp(faults[i].says, "updated", 7) || !strcmp(faults[i].what, "a run shortened"))
+            f.b.options.mesh = tiny_mesh(WORLD, 1, 1, 0);
+        rc = check(&f, &r, &found);
+        if (rc != SH_E_BUG || !strstr(sh_error_text(), faults[i].says) || !strstr(sh_error_text(), "rank"))
+            fail_msg("%s: class %d, %s", faults[i].what, rc, rc ? sh_error_text() : "");
+        sh_program_destroy(f.p);
+    }
+}
+
+static void right_programs_agree(void **state)
+{
+    static const int meshes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 3, 1}, {4, 2, 2}, {8, 1, 4}, {9, 1, 1}, {1, 5, 1}, {6, 2, 3}};
+
+    (void)state;
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
+        for (int s = 0; s < TINY_STRATEGIES; s++) {
+            struct faulty f = {.b = job()};
+            struct sh_ranks r = {0};
+            struct sh_ranks_found found;
+
+            f.b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
+            f.b.options.strategy.params_resident = tiny_strategies[s].params_resident;
+            f.b.options.strategy.keep_after_forward = tiny_strategies[s].keep_after_forward;
+            if (check(&f, &r, &found) != SH_OK)
+                fail_msg("%d x %d: %s", meshes[m][1], meshes[m][0], sh_error_text());
+            assert_true(found.most_bytes > 0 && found.node_bytes >= found.most_bytes && found.state_most >= found.state_least);
+            sh_program_destroy(f.p);
+        }
+}
+
+static void memory_is_compared(void **state)
+{
+    struct faulty f = {.b = job()};
+    struct sh_ranks r = {.ranks_per_node = SHARD};
+    struct sh_ranks_found found;
+
+    (void)state;
+    assert_int_equal(check(&f, &r, &found), SH_OK);
+    r.rank_bytes = found.most_bytes - 1;
+    assert_int_equal(check(&f, &r, &found), SH_E_MEMORY);
+    assert_non_null(strstr(sh_error_text(), "rank 0 needs"));
+    r.rank_bytes = 0;
+    r.node_bytes = found.most_bytes * SHARD - 1;
+    assert_int_equal(check(&f, &r, &found), SH_E_MEMORY);
+    assert_non_null(strstr(sh_error_text(), "node 0"));
+    sh_program_destroy(f.p);
+}
+
+static void same_program(const struct sh_program *a, const struct sh_program *b)
+{
+    assert_int_equal(a->n_ops, b->n_ops);
+    assert_int_equal(a->n_runs, b->n_runs);
+    assert_int_equal(sh_pass_hash(a), sh_pass_hash(b));
+    for (int i = 0; i < a->n_runs; i++) {
+        assert_int_equal(a->runs[i].begin, b->runs[i].begin);
+        assert_int_equal(a->runs[i].end, b->runs[i].end);
+        assert_int_equal(a->runs[i].decay, b->runs[i].decay);
+    }
+    for (int i = 0; i < a->n_ops; i++) {
+        assert_memory_equal(&a->ops[i].attr.accumulate, &b->ops[i].attr.accumulate, sizeof a->ops[i].attr.accumulate);
+        if (sh_op_info(a->ops[i].kind)->runs)
+            assert_memory_equal(&a->ops[i].attr.runs, &b->ops[i].attr.runs, sizeof a->ops[i].attr.runs);
+    }
+    for (int t = 0; t < a->n_tensors; t++) {
+        assert_int_equal(a->tensors[t].base_elems, b->tensors[t].base_elems);
+        assert_memory_equal(a->tensors[t].dim, b->tensors[t].dim, sizeof a->tensors[t].dim);
+    }
+}
+
+/* From any rank to any other, where the place in the group `inner` is the same or there is none. */
+static void moved_programs_are_those_that_are_built(void **state)
+{
+    static const int meshes[][3] = {{4, 2, 1}, {9, 1, 1}, {1, 3, 1}, {5, 3, 1}, {4, 2, 2}};
+
+    (void)state;
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
+        for (int s = 0; s < TINY_STRATEGIES; s++) {
+            struct sh_build b = job();
+            struct sh_ranks_built *built;
+            const struct sh_program *moved;
+            const struct sh_mesh_shape *mesh;
+
+            b.options.strategy.params_resident = tiny_strategies[s].params_resident;
+            b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
+            assert_int_equal(sh_ranks_build(&b, &built), SH_OK);
+            for (int k = 0; k < 2 * sh_mesh_ranks(&b.options.mesh); k++) {
+                struct sh_program *p;
+                int rank = k * 7 % sh_mesh_ranks(&b.options.mesh);
+
+                assert_int_equal(sh_ranks_get(built, rank, &moved, &mesh), SH_OK);
+                assert_int_equal(mesh->rank, rank);
+                b.options.mesh.rank = rank;
+                assert_int_equal(sh_pass_build(&b, &p), SH_OK);
+                same_program(moved, p);
+                sh_program_destroy(p);
+            }
+            sh_ranks_free(built);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(right_programs_agree),
+        cmocka_unit_test(memory_is_compared),
+        cmocka_unit_test(moved_programs_are_those_that_are_built),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
