@@ -175,6 +175,14 @@ struct sh_ckpt_load_report {
 sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
 
+/* A base in words, as meta.base has it, freed with free(); and what such words say, *path freed with free(). `of`: the
+ * checkpoint, in messages. Local. Errors: SH_E_DATA: they are none. */
+char *sh_ckpt_base_text(uint64_t sum, const char *path);
+sh_rc sh_ckpt_base_read(const char *of, const char *text, uint64_t *sum, char **path);
+
+/* The `place` (src/base/mixsum.h) of element `at` of a tensor of the base, whose sum is over all its tensors. Local. */
+uint64_t sh_ckpt_base_place(const char *name, int64_t at);
+
 /* Only the meta data; local, serial (eval, generate, info before a mesh exists). */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);

@@ -3,11 +3,11 @@
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/index.h"
 #include "io/file/file.h"
+#include "io/hf/adapter.h"
+#include "io/hf/base.h"
 #include "io/hf/config.h"
-#include "io/move/pool.h"
+#include "io/hf/stream.h"
 #include "io/move/deadline.h"
-#include "io/safetensors/write.h"
-#include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -32,7 +32,7 @@ static const char *const beside[] = {
 static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems, enum sh_move_type type)
 {
     struct sh_st_entry e = {.type = types[type].file_type, .ndim = ndim, .elems = elems};
-    snprintf(e.name, sizeof e.name, "%s", name);
+    snprintf(e.name, sizeof e.name, "%.*s", (int)sizeof e.name - 1, name);
     memcpy(e.dim, dim, (size_t)ndim * sizeof *dim);
     return e;
 }
@@ -161,102 +161,59 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
 
 /* ---- from a file ---- */
 
-/* A block of a tensor in the checkpoint, and the tensor in the export that it belongs to. */
-struct job {
-    const struct sh_ckpt_entry *from;
-    const struct sh_st_entry *to;
-    int64_t block;
-    uint64_t sum;
-};
-
-struct copy {
+struct source {
     const char *path;
     struct sh_ckpt_index index;
     int fd;
+    const struct sh_config *cfg;
     const struct sh_hf_export *options;
-    struct sh_st_writing w;
-    struct job *job;
-    int64_t n;
 };
 
-/* Blocks are read whole, since their digests are of whole blocks. */
-enum { BLOCK_BYTES = SH_CKPT_BLOCK_ELEMS * 4, THREADS = 4 };
-
-/* Where the block goes in the output file, whose elements may have another size. */
-static int64_t place_of(const struct job *j)
+/* Compared with its digest. */
+static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
-    return j->to->at + j->block * SH_CKPT_BLOCK_ELEMS * sh_st_type_bytes(j->to->type);
+    const struct source *f = arg;
+    (void)spare;
+    return sh_ckpt_index_read_block(&f->index, f->fd, f->path, SH_CKPT_MODEL, &f->index.entry[tensor],
+                                    first / SH_CKPT_BLOCK_ELEMS, out, &n);
 }
 
-/* The buffer has room for a block of floats and one of the file. */
-static sh_rc copy_block(void *arg, int64_t i, char *buffer)
+static sh_rc beside_model(void *arg, const struct sh_st_writing *w)
 {
-    struct copy *c = arg;
-    struct job *j = &c->job[i];
-    float *from = (float *)(void *)buffer;
-    char *to = buffer + BLOCK_BYTES;
-    const struct sh_file_direct *f = &c->w.file[j->to->file];
-    int64_t n, bad;
-    SH_TRY(sh_ckpt_index_read_block(&c->index, c->fd, c->path, SH_CKPT_MODEL, j->from, j->block, from, &n));
-    bad = sh_move_narrow(c->options->type, (struct sh_floats){.whole = from}, n, to);
-    /* float16 has the smallest range of the three, so only there can a number be too large. */
-    if (bad < n)
-        return sh_fail(SH_E_NUMERIC, "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
-                       c->path, (long long)(j->block * SH_CKPT_BLOCK_ELEMS + bad), j->to->name, (double)from[bad]);
-    j->sum = sh_hash64(to, (size_t)(n * sh_st_type_bytes(j->to->type)));
-    return sh_file_write(f->fd, f->path, to, n * sh_st_type_bytes(j->to->type), place_of(j));
+    const struct source *f = arg;
+    return write_beside(w, f->cfg, f->options);
 }
 
-/* Through direct I/O where it is possible, so that the disk is read and not the cache. */
-static sh_rc compare_block(void *arg, int64_t i, char *buffer)
+static sh_rc beside_adapter(void *arg, const struct sh_st_writing *w)
 {
-    const struct copy *c = arg;
-    const struct job *j = &c->job[i];
-    const struct sh_file_direct *f = &c->w.file[j->to->file];
-    int64_t bytes = sh_ckpt_block_elems(j->from->elems, j->block) * sh_st_type_bytes(j->to->type), at = place_of(j);
-    SH_TRY(sh_file_direct_read(f, buffer, at, at + bytes));
-    if (sh_hash64(buffer + (at - sh_file_align_down(at)), (size_t)bytes) == j->sum)
-        return SH_OK;
-    return sh_fail(SH_E_DATA, "%s: bytes of %s are not what was written: is the disk sound?", f->path, j->to->name);
+    const struct source *f = arg;
+    char *text;
+    SH_TRY(sh_hf_adapter_write(f->cfg, f->options->base, &text));
+    sh_rc rc = sh_st_writing_note(w, SH_HF_ADAPTER_CONFIG, text);
+    free(text);
+    return rc;
 }
 
-/* One job a block: the digests of the checkpoint are by block, so each is verified as it is converted. */
-static sh_rc lay_out_copy(struct copy *c, const char *folder)
+/* Names of adapters get the two words that PEFT puts before those of the model. */
+static sh_rc copy_all(struct source *f, const char *folder)
 {
-    struct sh_st_entry *e = sh_calloc((size_t)c->index.n + 1, sizeof *e);
-    int cap = 0, n = 0;
-    for (int64_t i = 0; i < c->index.n; i++)
-        e[i] = describe(c->index.entry[i].name, c->index.entry[i].ndim, c->index.entry[i].dim, c->index.entry[i].elems,
-                        c->options->type);
-    sh_rc rc = sh_st_writing_begin(&c->w, folder, e, c->index.n, c->options->max_shard_bytes, (int)c->options->verify);
+    bool adapter = f->options->adapter;
+    struct sh_hf_stream out = {.folder = folder, .from = f->path, .options = f->options, .arg = f, .read = read_block,
+                               .beside = adapter ? beside_adapter : beside_model,
+                               .file = adapter ? SH_HF_ADAPTER_FILE : NULL};
+    SH_TRY(sh_ckpt_index_read(f->path, &f->index));
+    SH_TRY(sh_ckpt_index_open_data(&f->index, f->path, &f->fd));
+    struct sh_st_entry *e = sh_calloc((size_t)f->index.n + 1, sizeof *e);
+    for (int64_t i = 0; i < f->index.n; i++) {
+        char name[SH_ST_NAME_MAX + sizeof SH_HF_ADAPTER_PREFIX];
+        snprintf(name, sizeof name, "%s%s", adapter ? SH_HF_ADAPTER_PREFIX : "", f->index.entry[i].name);
+        e[i] = describe(name, f->index.entry[i].ndim, f->index.entry[i].dim, f->index.entry[i].elems, f->options->type);
+    }
+    out.tensor = e;
+    out.n = f->index.n;
+    sh_rc rc = sh_hf_stream_out(&out);
     free(e);
-    SH_TRY(rc);
-    for (int64_t i = 0; i < c->index.n; i++)
-        for (int64_t b = 0; b < sh_ckpt_blocks(c->index.entry[i].elems); b++) {
-            c->job = sh_grow(c->job, n, &cap, sizeof *c->job);
-            c->job[n++] = (struct job){.from = &c->index.entry[i], .to = &c->w.layout.index.entry[i], .block = b};
-        }
-    c->n = n;
-    return SH_OK;
-}
-
-/* In order: read and check the index, create, copy in parallel, sync, compare, describe, publish. */
-static sh_rc copy_all(struct copy *c, const char *folder, const struct sh_config *cfg)
-{
-    SH_TRY(sh_ckpt_index_read(c->path, &c->index));
-    SH_TRY(sh_ckpt_index_open_data(&c->index, c->path, &c->fd));
-    SH_TRY(lay_out_copy(c, folder));
-    SH_TRY(sh_st_writing_create(&c->w));
-    /* Opened before the pool starts: sh_st_writing_open() is for one thread. */
-    for (int i = 0; i < c->w.layout.index.n_files; i++)
-        SH_TRY(sh_st_writing_open(&c->w, i));
-    SH_TRY(sh_move_pool_run(c->n, THREADS, 2 * BLOCK_BYTES, copy_block, c));
-    SH_TRY(sh_st_writing_sync(&c->w));
-    /* With verify=off what was written is trusted. */
-    if (c->options->verify != SH_VERIFY_OFF)
-        SH_TRY(sh_move_pool_run(c->n, THREADS, BLOCK_BYTES + 2 * SH_FILE_ALIGN, compare_block, c));
-    SH_TRY(write_beside(&c->w, cfg, c->options));
-    return sh_st_writing_commit(&c->w);
+    return rc;
 }
 
 /* One process, without MPI: converts a checkpoint block by block, so that a model larger than memory can be exported.
@@ -264,12 +221,55 @@ static sh_rc copy_all(struct copy *c, const char *folder, const struct sh_config
 sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                         const struct sh_hf_export *options)
 {
-    struct copy c = {.path = checkpoint, .fd = -1, .options = options};
-    sh_rc rc = copy_all(&c, folder, cfg);
-    sh_st_writing_end(&c.w);
-    sh_ckpt_index_free(&c.index);
-    if (c.fd >= 0)
-        close(c.fd);
-    free(c.job);
+    struct source f = {.path = checkpoint, .fd = -1, .cfg = cfg, .options = options};
+    sh_rc rc = copy_all(&f, folder);
+    sh_ckpt_index_free(&f.index);
+    if (f.fd >= 0)
+        close(f.fd);
+    return rc;
+}
+
+/* ---- a checkpoint of adapters, into the model that they go upon ---- */
+
+struct merging {
+    struct sh_hf_base base;
+    const struct sh_config *cfg;
+    const struct sh_hf_export *options;
+};
+
+static sh_rc read_merged(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    return sh_hf_base_read(&((struct merging *)arg)->base, tensor, first, n, out, spare);
+}
+
+/* Before the folder gets its name. */
+static sh_rc beside_merged(void *arg, const struct sh_st_writing *w)
+{
+    const struct merging *m = arg;
+    SH_TRY(sh_hf_base_check(&m->base));
+    return write_beside(w, m->cfg, m->options);
+}
+
+static sh_rc merge(struct merging *m, const char *checkpoint, const char *folder, const struct sh_ckpt_set *set)
+{
+    struct sh_hf_stream out = {.folder = folder, .from = checkpoint, .options = m->options, .arg = m, .read = read_merged,
+                               .beside = beside_merged, .n = set->n_tensors};
+    SH_TRY(sh_hf_base_open(checkpoint, m->options->base, m->cfg, set, &m->base));
+    struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
+    for (int i = 0; i < set->n_tensors; i++)
+        e[i] = describe(set->tensors[i].name, set->tensors[i].ndim, set->tensors[i].dim, set->tensors[i].elems,
+                        m->options->type);
+    out.tensor = e;
+    sh_rc rc = sh_hf_stream_out(&out);
+    free(e);
+    return rc;
+}
+
+sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
+                       const struct sh_hf_export *options)
+{
+    struct merging m = {.cfg = cfg, .options = options};
+    sh_rc rc = merge(&m, checkpoint, folder, set);
+    sh_hf_base_close(&m.base);
     return rc;
 }

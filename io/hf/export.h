@@ -13,6 +13,8 @@ struct sh_hf_export {
     enum sh_cfg_verify verify; /* how much is read back before the folder gets its name */
     double timeout_seconds;     /* of each stage; 0: no limit */
     const char *source;         /* a folder for ids of tokens, generation_config.json and tokenizer; "": none */
+    bool adapter;               /* a checkpoint of adapters into a folder as PEFT has it */
+    const char *base;           /* of adapters: the folder or checkpoint of the model; NULL: as the checkpoint says */
 };
 
 /* From the memory of all ranks: data[SH_CKPT_MODEL] of the set's pieces, which cover each element once. Each writes its own
@@ -25,5 +27,11 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
  * `cfg`: the file's own. Local, serial. Errors: as above; SH_E_DATA: the file is damaged. */
 sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                         const struct sh_hf_export *options);
+
+/* From a checkpoint of adapters: the model that they go upon, with scale B A added in float32 and rounded once, block by
+ * block. `set` has the model's tensors and no pieces. Beside the indices and the adapters 33 MiB. Local, serial.
+ * Errors: as above; SH_E_DATA: the base cannot be read, or is not the one that the adapters were trained upon. */
+sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
+                       const struct sh_hf_export *options);
 
 #endif

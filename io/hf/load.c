@@ -1,11 +1,13 @@
 #include "io/hf/load.h"
 
 #include "io/file/file.h"
+#include "io/hf/adapter.h"
 #include "io/hf/names.h"
 #include "io/move/deadline.h"
 #include "io/move/parts.h"
 #include "src/base/mem.h"
 #include "src/base/nf4.h"
+#include "src/config/family.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
@@ -17,6 +19,7 @@ enum { COMPARE_BYTES = 1 << 20 };
 
 struct load {
     const char *folder, *family;
+    const struct sh_config *adapter; /* the folder is of adapters, which this describes; NULL: of a model */
     const struct sh_ckpt_set *set;
     const struct sh_ckpt_load_options *options;
     int rank, world;
@@ -32,7 +35,21 @@ struct load {
 /* Rank 0 reads all headers: 1000 ranks that open 100 files each would be a load on the metadata server. */
 static sh_rc read_index(struct load *l)
 {
-    return l->rank == 0 ? sh_st_index_read(l->folder, &l->index) : SH_OK;
+    if (l->rank != 0)
+        return SH_OK;
+    if (!l->adapter)
+        return sh_st_index_read(l->folder, &l->index);
+    SH_TRY(sh_hf_adapter_check(l->folder, l->adapter));
+    SH_TRY(sh_st_index_read_one(l->folder, SH_HF_ADAPTER_FILE, &l->index));
+    /* The names of the model's modules. All begin alike, so that the order by name stays; one that does not is no tensor of
+     * the model. */
+    for (int64_t i = 0; i < l->index.n; i++) {
+        char *name = l->index.entry[i].name;
+        size_t n = strlen(SH_HF_ADAPTER_PREFIX);
+        if (strncmp(name, SH_HF_ADAPTER_PREFIX, n) == 0)
+            memmove(name, name + n, strlen(name + n) + 1);
+    }
+    return sh_st_index_sort(&l->index, l->folder);
 }
 
 static sh_rc share_index(struct load *l)
@@ -240,21 +257,34 @@ static void clean(struct load *l)
     sh_st_index_free(&l->index);
 }
 
+static sh_rc run(struct load *l)
+{
+    char *what = sh_strfmt("loading %s", l->folder);
+    sh_rc rc = SH_OK;
+    sh_mesh_own_mpi();
+    sh_mesh_world(&l->rank, &l->world);
+    l->deadline = sh_move_deadline_start(what, l->options->timeout_seconds, l->rank);
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++)
+        rc = run_stage(l, i);
+    sh_move_deadline_stop(l->deadline);
+    free(what);
+    clean(l);
+    return rc;
+}
+
 /* Collective. Parameters of a folder into the pieces of `set`. */
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
                  const struct sh_ckpt_load_options *options)
 {
     struct load l = {.folder = folder, .family = family, .set = set, .options = options,
                      .replicas = sh_move_replicas_alone()};
-    char *what = sh_strfmt("loading %s", folder);
-    sh_rc rc = SH_OK;
-    sh_mesh_own_mpi();
-    sh_mesh_world(&l.rank, &l.world);
-    l.deadline = sh_move_deadline_start(what, options->timeout_seconds, l.rank);
-    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++)
-        rc = run_stage(&l, i);
-    sh_move_deadline_stop(l.deadline);
-    free(what);
-    clean(&l);
-    return rc;
+    return run(&l);
+}
+
+sh_rc sh_hf_load_adapter(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
+                         const struct sh_ckpt_load_options *options)
+{
+    struct load l = {.folder = folder, .family = sh_family_of(cfg->model.family)->name, .set = set, .options = options,
+                     .adapter = cfg, .replicas = sh_move_replicas_alone()};
+    return run(&l);
 }

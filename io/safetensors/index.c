@@ -105,17 +105,23 @@ static sh_rc read_file(struct sh_st_index *x, const char *folder, int file)
     return rc;
 }
 
-/* All headers, then sorted by name, so that sh_st_index_find() can bisect and doubles are neighbours. */
-static sh_rc read_files(struct sh_st_index *x, const char *folder)
+/* So that sh_st_index_find() can bisect and doubles are neighbours. */
+sh_rc sh_st_index_sort(struct sh_st_index *x, const char *folder)
 {
-    for (int i = 0; i < x->n_files; i++)
-        SH_TRY(read_file(x, folder, i));
     qsort(x->entry, (size_t)x->n, sizeof *x->entry, by_name);
     for (int64_t i = 1; i < x->n; i++)
         if (strcmp(x->entry[i - 1].name, x->entry[i].name) == 0)
             return sh_fail(SH_E_DATA, "%s: %s and %s both have %s", folder, x->file[x->entry[i - 1].file].name,
                            x->file[x->entry[i].file].name, x->entry[i].name);
     return SH_OK;
+}
+
+/* All headers, then sorted by name. */
+static sh_rc read_files(struct sh_st_index *x, const char *folder)
+{
+    for (int i = 0; i < x->n_files; i++)
+        SH_TRY(read_file(x, folder, i));
+    return sh_st_index_sort(x, folder);
 }
 
 /* ---- model.safetensors.index.json ---- */
@@ -251,6 +257,18 @@ sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out)
 {
     struct sh_st_index x = {0};
     sh_rc rc = read_folder(&x, folder);
+    if (rc == SH_OK)
+        *out = x;
+    else
+        sh_st_index_free(&x);
+    return rc;
+}
+
+sh_rc sh_st_index_read_one(const char *folder, const char *file, struct sh_st_index *out)
+{
+    struct sh_st_index x = {0};
+    add_file(&x, file);
+    sh_rc rc = read_files(&x, folder);
     if (rc == SH_OK)
         *out = x;
     else

@@ -29,6 +29,12 @@ bool sh_st_has_weights(const char *folder);
 /* Local. Errors: SH_E_DATA: no weights, or those of other formats only; the rules of header.h; of the index: names of files
  * with a path in them, a file that is not there, tensors that file and index do not both have, or that two files have. */
 sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out);
+
+/* One file of the folder alone. Local. Errors: SH_E_DATA: the rules of header.h. */
+sh_rc sh_st_index_read_one(const char *folder, const char *file, struct sh_st_index *out);
+
+/* By name again, after names were changed. Local. Errors: SH_E_DATA: two are equal. */
+sh_rc sh_st_index_sort(struct sh_st_index *index, const char *folder);
 void sh_st_index_free(struct sh_st_index *index);
 
 /* The files that the text of an index names, each once, without looking at them. Local. Errors: SH_E_DATA. */

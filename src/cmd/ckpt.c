@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A NULL ends `options` where there are fewer than six. */
+/* A NULL ends `options` where there are fewer than ten. */
 struct verb {
     const char *name, *arguments;
     int n_arguments;
-    const char *options[6]; /* of the command's table, those that mean something here */
+    const char *options[10]; /* of the command's table, those that mean something here */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
@@ -203,7 +203,8 @@ static const struct verb verbs[] = {
     {"diff", "FILE FILE", 2, {"--trust"}, run_diff},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
-    {"export", "FILE -o DIR", 1, {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust"}, run_export},
+    {"export", "FILE -o DIR", 1,
+     {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--base"}, run_export},
     {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--trust"}, run_import},
 };
 

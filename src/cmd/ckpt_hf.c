@@ -59,25 +59,6 @@ static sh_rc read_config(const struct sh_cmd_args *args, const char *file, struc
     return rc;
 }
 
-/* Prints the folder, so that a script can take it from there. */
-sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
-{
-    const char *out = option(args, "-o"), *source = option(args, "--hf");
-    struct sh_config cfg;
-
-    SH_TRY(wants_output("export", out));
-    SH_TRY(read_config(args, file, &cfg));
-    const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
-                                         .max_shard_bytes = cfg.checkpoint.max_shard_size,
-                                         .verify = cfg.checkpoint.verify,
-                                         .source = source ? source : ""};
-    SH_TRY(sh_hf_export_file(file, out, &cfg, &options));
-    printf("%s\n", out);
-    return SH_OK;
-}
-
-/* ---- import ---- */
-
 /* The tensors of a model, as its program declares them. */
 static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
 {
@@ -87,6 +68,75 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
             t[i].dim[d] = p->params[i].dim[d];
     }
 }
+
+/* What the file holds, and what of it is asked for, go together. *base: what the file says of its own. */
+static sh_rc check_wish(const struct sh_cmd_args *args, const char *file, char **base)
+{
+    struct sh_ckpt_meta meta;
+    bool adapter = option(args, "--adapter"), merge = option(args, "--merge");
+    uint64_t sum;
+    sh_rc rc = SH_OK;
+
+    *base = NULL;
+    if (adapter && (merge || option(args, "-o")))
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes adapters alone; leave out %s", merge ? "--merge" : "-o");
+    SH_TRY(sh_ckpt_read_meta(file, &meta));
+    if (meta.base[0] && !adapter && !merge)
+        rc = sh_fail(SH_E_USAGE, "%s has adapters only; give --adapter DIR for a folder of PEFT, or --merge -o DIR for the model "
+                     "with them", file);
+    else if (!meta.base[0] && (adapter || merge || option(args, "--base")))
+        rc = sh_fail(SH_E_USAGE, "%s has a whole model and no adapters; leave out %s", file,
+                     adapter ? "--adapter" : merge ? "--merge" : "--base");
+    else if (meta.base[0])
+        rc = sh_ckpt_base_read(file, meta.base, &sum, base);
+    sh_ckpt_meta_free(&meta);
+    return rc;
+}
+
+static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
+{
+    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
+    struct sh_program *p = sh_program_create(SH_F32);
+    struct sh_ckpt_tensor *tensors;
+    sh_rc rc;
+
+    sh_model_emit(&cfg->model, &batch, p);
+    tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
+    list_tensors(p, tensors);
+    rc = sh_hf_merge_file(file, out, cfg, &(struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensors,
+                                                               .n_tensors = p->n_params}, options);
+    free(tensors);
+    sh_program_destroy(p);
+    return rc;
+}
+
+/* Prints the folder, so that a script can take it from there. */
+sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
+{
+    const char *adapter = option(args, "--adapter"), *out = adapter ? adapter : option(args, "-o"), *base = option(args, "--base");
+    const char *source = option(args, "--hf");
+    char *noted = NULL;
+    struct sh_config cfg;
+    sh_rc rc;
+
+    SH_TRY(wants_output("export", out));
+    SH_TRY(check_wish(args, file, &noted));
+    SH_TRY_OUT(read_config(args, file, &cfg));
+    const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
+                                         .max_shard_bytes = cfg.checkpoint.max_shard_size,
+                                         .verify = cfg.checkpoint.verify,
+                                         .source = source ? source : "",
+                                         .adapter = adapter,
+                                         .base = base ? base : noted};
+    rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
+    if (rc == SH_OK)
+        printf("%s\n", out);
+out:
+    free(noted);
+    return rc;
+}
+
+/* ---- import ---- */
 
 static sh_rc import(const char *from, const char *folder, enum sh_cfg_trust trust, const struct sh_config *cfg,
                     const struct sh_program *p)

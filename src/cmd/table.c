@@ -89,6 +89,10 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--dtype", .value = "TYPE", .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
     {.name = "--max-shard-size", .value = "BYTES", .help = "export: most bytes of tensors in a file; default 5GB"},
     {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
+    {.name = "--adapter", .value = "DIR", .help = "export: of a checkpoint of adapters, a new folder that PEFT opens"},
+    {.name = "--merge", .help = "export: of a checkpoint of adapters, the model with what they add"},
+    {.name = "--base", .value = "PATH", .help = "export: with --adapter and --merge, the folder or checkpoint of the model; default: "
+     "as the checkpoint of adapters says"},
     {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},
     {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},

@@ -292,9 +292,6 @@ static sh_rc check_lora(struct sh_config_state *state)
             return sh_config_refuse(state, "lora.rank", "%d is above the rank of %s, which has %" PRId64 " inputs and %" PRId64
                                     " outputs", c->lora.rank, sh_family_linear_name(f, i), in, out);
     }
-    if (c->checkpoint.last_save_in_hf)
-        return sh_config_refuse(state, "checkpoint.last_save_in_hf", "writes a whole model, and lora.rank=%d trains adapters; "
-                                "leave it out and use `sherd ckpt export FILE --adapter DIR`, or --merge", c->lora.rank);
     return SH_OK;
 }
 

@@ -208,26 +208,6 @@ const struct sh_config_key sh_config_keys[] = {
              "here is refused, since it may change the mathematics."},
     {.name = "model.hf", ALIAS("model.hf_assets_path", hf), .derived = "not set", .help = "The same folder."},
 
-    {KEY(lora, rank), .min = 0, .max = 65536, .def = "0",
-     .help = "Above 0: the model stays as it is, and adapters of this rank beside its linear products are trained "
-             "(doc/fine-tuning.md). It begins with model.hf_assets_path, or a checkpoint of all of it as "
-             "checkpoint.initial_load_path. 0: the model itself is trained."},
-    {KEY(lora, alpha), .min = 1e-6, .max = 1e6, .def = "8", .help = "What adapters add is multiplied by alpha / rank."},
-    {KEY(lora, target_modules), .def = "all-linear",
-     .help = "The products that are adapted: all-linear, which leaves out the output matrix, or modules by their names or "
-             "the ends of those, with commas between, such as q_proj,v_proj."},
-    {KEY(lora, use_rslora), BOOL, .def = "false", .help = "true: alpha / sqrt(rank) instead of alpha / rank."},
-    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
-     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
-             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
-             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
-    {KEY_OF(SH_OF_MACHINE, lora, adapter_path), .def = "",
-     .help = "Folder of adapters as PEFT saves them, with which a new run begins. Its rank, alpha and modules must be those of "
-             "this section. Empty: A starts evenly distributed within +-1 / sqrt(its columns), B at 0."},
-    {.name = "lora.r", ALIAS("lora.rank", lora_rank), .min = 0, .max = 65536, .derived = "not set", .help = "The same."},
-    {.name = "lora.lora_alpha", ALIAS("lora.alpha", lora_alpha), .min = 1e-6, .max = 1e6, .derived = "not set",
-     .help = "The same."},
-
     {KEY(training, dataset_path), .def = "",
      .help = "Token file, or a glob pattern that matches several. Required by train."},
     {KEY(training, seq_len), .min = 1, .max = MANY_ELEMS, .unit = "tokens",
@@ -272,6 +252,26 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY_OF(SH_OF_MACHINE, training, loss_chunk_rows), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Tokens whose logits exist at one time; 0: on the CPU equal parts of at most 50 MiB of the compute type (of "
              "bfloat16 without AMX twice that) or 256 tokens, on a GPU 2048, or 4096 or 8192 where memory.limit_bytes allows it."},
+
+    {KEY(lora, rank), .min = 0, .max = 65536, .def = "0",
+     .help = "Above 0: the model stays as it is, and adapters of this rank beside its linear products are trained "
+             "(doc/fine-tuning.md). It begins with model.hf_assets_path, or a checkpoint of all of it as "
+             "checkpoint.initial_load_path. 0: the model itself is trained."},
+    {KEY(lora, alpha), .min = 1e-6, .max = 1e6, .def = "8", .help = "What adapters add is multiplied by alpha / rank."},
+    {KEY(lora, target_modules), .def = "all-linear",
+     .help = "The products that are adapted: all-linear, which leaves out the output matrix, or modules by their names or "
+             "the ends of those, with commas between, such as q_proj,v_proj."},
+    {KEY(lora, use_rslora), BOOL, .def = "false", .help = "true: alpha / sqrt(rank) instead of alpha / rank."},
+    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
+     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
+             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
+             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
+    {KEY_OF(SH_OF_MACHINE, lora, adapter_path), .def = "",
+     .help = "Folder of adapters as PEFT saves them, with which a new run begins. Its rank, alpha and modules must be those of "
+             "this section. Empty: A starts evenly distributed within +-1 / sqrt(its columns), B at 0."},
+    {.name = "lora.r", ALIAS("lora.rank", lora_rank), .min = 0, .max = 65536, .derived = "not set", .help = "The same."},
+    {.name = "lora.lora_alpha", ALIAS("lora.alpha", lora_alpha), .min = 1e-6, .max = 1e6, .derived = "not set",
+     .help = "The same."},
 
     {KEY(data, token_type), WORDS(token_words), .def = "auto",
      .help = "Type of tokens in files without a header. auto: uint16 when the vocabulary allows it."},

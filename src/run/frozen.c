@@ -1,7 +1,6 @@
 #include "src/run/frozen.h"
 
 #include "io/hf/load.h"
-#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
@@ -26,11 +25,10 @@ bool sh_frozen_any(const struct sh_run *r)
 
 /* ---- sums ---- */
 
-/* Of elements [from, from + n) of a parameter, which lie at `data`. Elements are summed with their name and place, so that
- * parts add up to the same whatever the mesh. */
+/* Of elements [from, from + n) of a parameter, which lie at `data`. Parts add up to the same whatever the mesh. */
 static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, int64_t n, struct sh_floats data)
 {
-    uint64_t seed = sh_mix64(sh_hash64(name, strlen(name))), sum = 0;
+    uint64_t sum = 0;
 
 #pragma omp parallel reduction(+ : sum) if (!r->device->gpu)
     {
@@ -41,7 +39,7 @@ static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, i
             int64_t here = n - at < BLOCK ? n - at : BLOCK;
 
             sh_exec_get_floats(r->exec, buffer, sh_floats_at(data, at), here);
-            sum += sh_mixsum((struct sh_floats){.whole = buffer}, here, seed + (uint64_t)(from + at) * SH_MIXSUM_STEP);
+            sum += sh_mixsum((struct sh_floats){.whole = buffer}, here, sh_ckpt_base_place(name, from + at));
         }
         free(buffer);
     }
@@ -81,26 +79,9 @@ static sh_rc sum_over_ranks(uint64_t mine, uint64_t *all)
 
 /* ---- what a checkpoint has of it ---- */
 
-static const char form[] = "sum: %016llx\npath: %s\n";
-
 char *sh_frozen_text(const struct sh_run *r)
 {
-    if (!r->base.there)
-        return sh_strdup("");
-    return sh_strfmt(form, (unsigned long long)r->base.sum, r->base.path ? r->base.path : "");
-}
-
-/* *path is the rest of the line, freed with free(). */
-static sh_rc read_text(const char *of, const char *text, uint64_t *sum, char **path)
-{
-    unsigned long long number;
-    const char *at = strchr(text, '\n'), *end = at ? strchr(at + 1, '\n') : NULL;
-
-    if (!end || sscanf(text, "sum: %16llx\n", &number) != 1 || strncmp(at + 1, "path: ", 6) != 0)
-        return sh_fail(SH_E_DATA, "%s: what it says of its base is not readable", of);
-    *sum = number;
-    *path = sh_strfmt("%.*s", (int)(end - at - 7), at + 7);
-    return SH_OK;
+    return r->base.there ? sh_ckpt_base_text(r->base.sum, r->base.path) : sh_strdup("");
 }
 
 /* ---- loading ---- */
@@ -229,7 +210,7 @@ sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text)
     if (!sh_frozen_any(r))
         return SH_OK;
     if (text && text[0])
-        SH_TRY(read_text(of, text, &sum, &noted));
+        SH_TRY(sh_ckpt_base_read(of, text, &sum, &noted));
     if (!r->base.there)
         SH_TRY_OUT(load(r, of, noted));
     if (noted && sum != r->base.sum)

@@ -161,6 +161,16 @@ static sh_rc load_hf(struct sh_run *r)
     return SH_OK;
 }
 
+/* As PEFT has saved them. */
+static sh_rc load_adapter(struct sh_run *r)
+{
+    SH_TRY(sh_run_load_adapter(r));
+    free(r->parameters_from);
+    r->parameters_from = sh_strdup(r->cfg.lora.adapter_path);
+    sh_log_info("begins with the adapters of %s", r->cfg.lora.adapter_path);
+    return SH_OK;
+}
+
 /* Trained parameters upon a base: of a checkpoint that is named beside the base, or initial values. */
 static sh_rc begin_upon_base(struct sh_run *r)
 {
@@ -169,6 +179,8 @@ static sh_rc begin_upon_base(struct sh_run *r)
     sh_log_info("a new run upon the frozen parameters of %s", r->base.path);
     if (begins_in_hf(r) && r->cfg.checkpoint.initial_load_path[0])
         return load_named(r);
+    if (r->cfg.lora.adapter_path[0])
+        return load_adapter(r);
     return sh_run_init_trained(r);
 }
 

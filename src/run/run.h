@@ -56,6 +56,7 @@ sh_rc sh_run_init_trained(struct sh_run *r); /* of what is trained; what is froz
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
 sh_rc sh_run_load_hf(struct sh_run *r); /* those of model.hf_assets_path, in the same way */
+sh_rc sh_run_load_adapter(struct sh_run *r); /* those of lora.adapter_path; the base is there */
 char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed with free() */
 
 /* save.c: checkpoints of training, synchronous or asynchronous as checkpoint.async_mode says. */

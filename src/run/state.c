@@ -207,6 +207,24 @@ sh_rc sh_run_load_hf(struct sh_run *r)
     return rc;
 }
 
+sh_rc sh_run_load_adapter(struct sh_run *r)
+{
+    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
+                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                                 .share = r->mesh->n_nodes > 1};
+    struct sh_shards s;
+    sh_rc rc;
+
+    sh_shards_make(r, SH_SHARDS_LOAD, &s);
+    rc = sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options);
+    if (rc == SH_OK)
+        sh_shards_put(r, &s);
+    sh_shards_free(&s);
+    if (rc == SH_OK)
+        sh_exec_run(r->exec, SH_SECTION_INIT);
+    return rc;
+}
+
 /* As sh_run_load(), but only parameters: fine-tuning begins at step 0 with fresh optimizer state. */
 sh_rc sh_run_load_model(struct sh_run *r, const char *path)
 {

@@ -1,0 +1,20 @@
+/* Folders of adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors. Local. */
+#ifndef IO_HF_ADAPTER_H
+#define IO_HF_ADAPTER_H
+
+#include "src/config/config.h"
+
+#define SH_HF_ADAPTER_CONFIG "adapter_config.json"
+#define SH_HF_ADAPTER_FILE "adapter_model.safetensors"
+#define SH_HF_ADAPTER_PREFIX "base_model.model." /* before the names of the model's modules */
+
+/* adapter_config.json of a run with cfg->lora; *text freed with free().
+ *   base  in  what it names as the model; NULL, "": nothing */
+sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text);
+
+/* Whether a folder's adapters are what cfg->lora says. Names and shapes are compared when the tensors are read.
+ * Errors: SH_E_DATA: no adapter_config.json, or one that is damaged; another rank or scale, with the key; anything that is
+ * not done here, by name. */
+sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg);
+
+#endif

@@ -1,0 +1,241 @@
+#include "io/hf/base.h"
+
+#include "io/checkpoint/digest.h"
+#include "io/file/file.h"
+#include "src/base/mem.h"
+#include "src/base/mixsum.h"
+#include "src/config/family.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
+struct sh_hf_pair {
+    float *a, *b;
+    int64_t rank, in, out;
+};
+
+/* ---- adapters ---- */
+
+/* A whole tensor, block by block, which are compared with their digests. Freed with free(). */
+static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e, float **out)
+{
+    float *all = sh_calloc((size_t)(sh_ckpt_blocks(e->elems) * SH_CKPT_BLOCK_ELEMS), sizeof *all);
+    sh_rc rc = SH_OK;
+    for (int64_t b = 0, n; b < sh_ckpt_blocks(e->elems) && rc == SH_OK; b++)
+        rc = sh_ckpt_index_read_block(index, fd, path, SH_CKPT_MODEL, e, b, all + b * SH_CKPT_BLOCK_ELEMS, &n);
+    *out = all;
+    return rc;
+}
+
+/* "x.q_proj.weight" has "x.q_proj.lora_A.weight"; NULL: it has none. */
+static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *index, const char *name, const char *which)
+{
+    static const char end[] = ".weight";
+    size_t n = strlen(name);
+    char full[SH_CKPT_NAME_MAX + 1];
+    int64_t at;
+    if (n < sizeof end || strcmp(name + n - (sizeof end - 1), end) != 0)
+        return NULL;
+    snprintf(full, sizeof full, "%.*s.lora_%s.weight", (int)(n - (sizeof end - 1)), name, which);
+    at = sh_ckpt_index_find(index, full, 0);
+    return at < 0 ? NULL : &index->entry[at];
+}
+
+static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd, const struct sh_ckpt_tensor *t,
+                       struct sh_hf_pair *pair, int64_t *used)
+{
+    const struct sh_ckpt_entry *x = find_adapter(index, t->name, "A"), *y = find_adapter(index, t->name, "B");
+    int64_t in, out;
+    if (!x && !y)
+        return SH_OK;
+    if (!x || !y || t->ndim != 2 || x->ndim != 2 || y->ndim != 2)
+        return sh_fail(SH_E_DATA, "%s: %s has one adapter of two, or of another kind", b->of, t->name);
+    in = t->dim[b->w_in_out ? 0 : 1];
+    out = t->dim[b->w_in_out ? 1 : 0];
+    if (x->dim[1] != in || y->dim[0] != out || x->dim[0] != y->dim[1])
+        return sh_fail(SH_E_DATA, "%s: the adapters of %s are [%lld,%lld] and [%lld,%lld], which do not fit its %lld inputs and "
+                       "%lld outputs", b->of, t->name, (long long)x->dim[0], (long long)x->dim[1], (long long)y->dim[0],
+                       (long long)y->dim[1], (long long)in, (long long)out);
+    *pair = (struct sh_hf_pair){.rank = x->dim[0], .in = in, .out = out};
+    *used += 2;
+    SH_TRY(read_tensor(index, fd, b->of, x, &pair->a));
+    return read_tensor(index, fd, b->of, y, &pair->b);
+}
+
+static sh_rc read_pairs(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd)
+{
+    int64_t used = 0;
+    for (int i = 0; i < b->set->n_tensors; i++)
+        SH_TRY(read_pair(b, index, fd, &b->set->tensors[i], &b->pair[i], &used));
+    if (used < index->n)
+        return sh_fail(SH_E_DATA, "%s has %lld tensors that are adapters of nothing in this model", b->of,
+                       (long long)(index->n - used));
+    return SH_OK;
+}
+
+/* What the checkpoint says of its base, and all that it adds to it. */
+static sh_rc read_adapters(struct sh_hf_base *b, char **noted)
+{
+    struct sh_ckpt_index index = {0};
+    int fd = -1;
+    sh_rc rc;
+    SH_TRY_OUT(sh_ckpt_index_read(b->of, &index));
+    if (!index.meta.base[0]) {
+        rc = sh_fail(SH_E_USAGE, "%s has a whole model and no adapters; leave out --merge", b->of);
+        goto out;
+    }
+    SH_TRY_OUT(sh_ckpt_base_read(b->of, index.meta.base, &b->noted, noted));
+    SH_TRY_OUT(sh_ckpt_index_open_data(&index, b->of, &fd));
+    rc = read_pairs(b, &index, fd);
+out:
+    if (fd >= 0)
+        close(fd);
+    sh_ckpt_index_free(&index);
+    return rc;
+}
+
+/* ---- the base ---- */
+
+static sh_rc open_folder(struct sh_hf_base *b, const char *family)
+{
+    int64_t bytes;
+    SH_TRY(sh_st_index_read(b->path, &b->folder));
+    SH_TRY(sh_hf_match(b->path, &b->folder, b->set, family, &b->match));
+    b->fd = sh_calloc((size_t)b->folder.n_files + 1, sizeof *b->fd);
+    b->file = sh_calloc((size_t)b->folder.n_files + 1, sizeof *b->file);
+    for (int64_t i = 0; i < b->folder.n_files; i++)
+        b->fd[i] = -1;
+    for (int64_t i = 0; i < b->folder.n_files; i++) {
+        b->file[i] = sh_path_join(b->path, b->folder.file[i].name);
+        SH_TRY(sh_file_open(b->file[i], &b->fd[i], &bytes));
+    }
+    return SH_OK;
+}
+
+static sh_rc open_checkpoint(struct sh_hf_base *b)
+{
+    SH_TRY(sh_ckpt_index_read(b->path, &b->checkpoint));
+    b->place = sh_calloc((size_t)b->set->n_tensors + 1, sizeof *b->place);
+    for (int i = 0; i < b->set->n_tensors; i++) {
+        const struct sh_ckpt_tensor *t = &b->set->tensors[i];
+        int64_t at = b->place[i] = sh_ckpt_index_find(&b->checkpoint, t->name, i);
+        if (at < 0 || b->checkpoint.entry[at].elems != t->elems)
+            return sh_fail(SH_E_DATA, "%s has no %s of this model; is it of another model?", b->path, t->name);
+    }
+    return sh_ckpt_index_open_data(&b->checkpoint, b->path, &b->checkpoint_fd);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+sh_rc sh_hf_base_open(const char *of, const char *path, const struct sh_config *cfg, const struct sh_ckpt_set *set,
+                      struct sh_hf_base *out)
+{
+    const struct sh_family *f = sh_family_of(cfg->model.family);
+    char *noted = NULL;
+    *out = (struct sh_hf_base){.of = of, .set = set, .checkpoint_fd = -1, .w_in_out = f->w_in_out,
+                               .rounded = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16,
+                               .pair = sh_calloc((size_t)set->n_tensors + 1, sizeof *out->pair)};
+    out->scale = cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(cfg->lora.rank) : (double)cfg->lora.rank);
+    sh_rc rc = read_adapters(out, &noted);
+    out->path = path ? sh_strdup(path) : noted;
+    if (path)
+        free(noted);
+    if (rc == SH_OK)
+        rc = is_folder(out->path) ? open_folder(out, f->name) : open_checkpoint(out);
+    return rc;
+}
+
+void sh_hf_base_close(struct sh_hf_base *b)
+{
+    for (int64_t i = 0; b->fd && i < b->folder.n_files; i++) {
+        if (b->fd[i] >= 0)
+            close(b->fd[i]);
+        free(b->file[i]);
+    }
+    for (int i = 0; b->pair && i < b->set->n_tensors; i++) {
+        free(b->pair[i].a);
+        free(b->pair[i].b);
+    }
+    if (b->checkpoint_fd >= 0)
+        close(b->checkpoint_fd);
+    free(b->pair);
+    free(b->fd);
+    free(b->file);
+    free(b->place);
+    free(b->path);
+    sh_hf_match_free(&b->match);
+    sh_st_index_free(&b->folder);
+    sh_ckpt_index_free(&b->checkpoint);
+}
+
+/* ---- blocks ---- */
+
+static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    const struct sh_st_entry *e;
+    int size;
+    if (b->place)
+        return sh_ckpt_index_read_block(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
+                                        &b->checkpoint.entry[b->place[tensor]], first / SH_CKPT_BLOCK_ELEMS, out, &n);
+    e = b->match.entry[tensor];
+    size = sh_st_type_bytes(e->type);
+    SH_TRY(sh_file_read(b->fd[e->file], b->file[e->file], spare, n * size, e->at + first * size));
+    if (sh_move_widen(sh_hf_move_type(e), spare, n, (struct sh_floats){.whole = out}) < n)
+        return sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->file[e->file], e->name);
+    return SH_OK;
+}
+
+/* Of the numbers as they were computed with. */
+static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, const float *x, void *spare)
+{
+    struct sh_floats whole = {.whole = (float *)(uintptr_t)x}, high = {.high = spare};
+    float *rounded = NULL;
+    if (b->rounded) {
+        rounded = sh_calloc((size_t)n, sizeof *rounded);
+        sh_floats_put(high, n, x);
+        sh_floats_get(high, n, rounded);
+        whole.whole = rounded;
+    }
+    __atomic_fetch_add(&b->sum, sh_mixsum(whole, n, sh_ckpt_base_place(b->set->tensors[tensor].name, first)),
+                       __ATOMIC_RELAXED);
+    free(rounded);
+}
+
+/* W + scale B A, in double and rounded to float32 once. Matrices of [in,out] have their elements the other way round. */
+static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, int64_t first, int64_t n, float *x)
+{
+    int64_t columns = b->w_in_out ? p->out : p->in;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t row = (first + k) / columns, column = (first + k) % columns;
+        int64_t o = b->w_in_out ? column : row, i = b->w_in_out ? row : column;
+        double sum = 0;
+        for (int64_t r = 0; r < p->rank; r++)
+            sum += (double)p->b[o * p->rank + r] * (double)p->a[r * p->in + i];
+        x[k] = (float)((double)x[k] + b->scale * sum);
+    }
+}
+
+sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    SH_TRY(read_plain(b, tensor, first, n, out, spare));
+    add_to_sum(b, tensor, first, n, out, spare);
+    if (b->pair[tensor].a)
+        add_product(b, &b->pair[tensor], first, n, out);
+    return SH_OK;
+}
+
+sh_rc sh_hf_base_check(const struct sh_hf_base *b)
+{
+    if (b->sum == b->noted)
+        return SH_OK;
+    return sh_fail(SH_E_DATA, "%s was trained upon other numbers than those in %s; give --base with the folder or checkpoint that "
+                   "it began with", b->of, b->path);
+}
