@@ -4,6 +4,7 @@
 #include "io/hf/export.h"
 #include "io/hf/import.h"
 #include "src/base/mem.h"
+#include "src/pass/build.h"
 #include "src/plan/request.h"
 #include "src/run/stored.h"
 
@@ -69,6 +70,17 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
     }
 }
 
+static sh_rc check_merge_base(const char *form, bool merges)
+{
+    if (!form)
+        return SH_OK;
+    if (!merges)
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base has no effect without --merge");
+    if (strcmp(form, "none") && strcmp(form, "nf4"))
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base is none or nf4, as lora.quantize_base");
+    return SH_OK;
+}
+
 /* What the file holds, and what of it is asked for, go together. *base: what the file says of its own. */
 static sh_rc check_wish(const struct sh_cmd_args *args, const char *file, char **base)
 {
@@ -93,6 +105,21 @@ static sh_rc check_wish(const struct sh_cmd_args *args, const char *file, char *
     return rc;
 }
 
+/* The tensors that a run packs, by the pass that it has. It ran, so that the pass refuses nothing. */
+static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, struct sh_ckpt_tensor *t, int n)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    sh_model_emit(&cfg->model, batch, p);
+    for (int i = 0; i < p->n_units; i++)
+        sh_program_freeze(p, i);
+    (void)sh_pass_pack(&(struct sh_build){.packed = true}, p);
+    for (int i = 0; i < p->n_params; i++)
+        for (int k = 0; k < n && p->units[p->params[i].unit].packed; k++)
+            t[k].packed = t[k].packed || !strcmp(t[k].name, p->params[i].name);
+    sh_program_destroy(p);
+}
+
 static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
 {
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -103,6 +130,8 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     sh_model_emit(&cfg->model, &batch, p);
     tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
     list_tensors(p, tensors);
+    if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
+        mark_packed(cfg, &batch, tensors, p->n_params);
     rc = sh_hf_merge_file(file, out, cfg, &(struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensors,
                                                                .n_tensors = p->n_params}, options);
     free(tensors);
@@ -114,12 +143,13 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 {
     const char *adapter = option(args, "--adapter"), *out = adapter ? adapter : option(args, "-o"), *base = option(args, "--base");
-    const char *source = option(args, "--hf");
+    const char *source = option(args, "--hf"), *merge_base = option(args, "--merge-base");
     char *noted = NULL;
     struct sh_config cfg;
     sh_rc rc;
 
     SH_TRY(wants_output("export", out));
+    SH_TRY(check_merge_base(merge_base, option(args, "--merge")));
     SH_TRY(check_wish(args, file, &noted));
     SH_TRY_OUT(read_config(args, file, &cfg));
     const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
@@ -127,6 +157,7 @@ sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
                                          .verify = cfg.checkpoint.verify,
                                          .source = source ? source : "",
                                          .adapter = adapter,
+                                         .packed = merge_base && strcmp(merge_base, "nf4") == 0,
                                          .base = base ? base : noted};
     rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
     if (rc == SH_OK)
