@@ -186,10 +186,61 @@ def case_not_a_base():
     return wrong
 
 
+def merged(*words):
+    """The weight, of adapters that a step has moved."""
+    shutil.rmtree('merged', ignore_errors=True)
+    file = next(pathlib.Path('run/out/checkpoint').glob('*.h5'))
+    job.sherd('ckpt', 'export', file, '--merge', '-o', 'merged', *words)
+    return floats(read('merged/model.safetensors')[WEIGHT][2])
+
+
+def widened(content):
+    return [struct.unpack('<f', b'\0\0' + content[i:i + 2])[0] for i in range(0, len(content), 2)]
+
+
+def unpacked(tensors):
+    """By the definition, in Python's floats."""
+    numbers, scales = floats(tensors[WEIGHT + '.quant_map'][2]), floats(tensors[WEIGHT + '.absmax'][2])
+    codes = [code for byte in tensors[WEIGHT][2] for code in (byte >> 4, byte & 15)]
+    return [rounded(numbers[code] * scales[i // 64]) for i, code in enumerate(codes)]
+
+
+def near(found, wanted, bound=1e-6):
+    off = max(abs(a - b) for a, b in zip(found, wanted, strict=True))
+    return [] if off <= bound else [f'{off} off']
+
+
+def case_merge():
+    """What is added is the same; what it is added to are the numbers as they are written down, or as they were packed."""
+    source, packed = read(HERE / 'nf4/source/model.safetensors'), read(HERE / 'nf4/plain/model.safetensors')
+    base_of(HERE / 'nf4/source')
+    onto_written, onto_packed = merged(), merged('--merge-base', 'nf4')
+    added = [a - b for a, b in zip(onto_written, widened(source[WEIGHT][2]))]
+    wrong = [] if any(abs(a) > 1e-7 for a in added) else ['nothing was added']
+    wrong += near([a - b for a, b in zip(onto_packed, unpacked(packed))], added)
+    for folder in ('plain', 'nested'):
+        base_of(HERE / 'nf4' / folder)
+        wrong += near(merged('--merge-base', 'nf4'), onto_packed, 1 if folder == 'nested' else 0)
+        wrong += not_merged('has its weights in four bits only; say --merge-base nf4')
+    wrong += not_merged('was trained upon other numbers than those in', '--merge-base', 'nf4', '--base', HERE / 'nf4/plain')
+    base_of(HERE / 'nf4/source', **{'lora.quantize_base': 'none'})
+    return wrong + not_merged('upon a base that was not packed; leave out --merge-base nf4', '--merge-base', 'nf4') + not_merged(
+        '--merge-base is none or nf4', '--merge-base', 'int8')
+
+
+def not_merged(want, *words):
+    try:
+        merged(*words)
+    except job.Failed as error:
+        return [] if want in str(error) and not pathlib.Path('merged').exists() else [str(error)]
+    return [f'it was merged: {want}']
+
+
 if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(struct.pack('<100H', *(i * 7 % 32 for i in range(100))))
     cases = [('packed there as here', case_as_packed_here), ('scales that are packed', case_nested),
-             ('codes in another type', case_storage), ('what is not right', case_bad), ('what is no base', case_not_a_base)]
+             ('codes in another type', case_storage), ('what is not right', case_bad), ('what is no base', case_not_a_base),
+             ('merged', case_merge)]
     apart = {'comm.shared_memory': 'off'}
     if job.can_launch():
         cases += [(f'{name} over {ranks} ranks', case_meshes, name, ranks, changes)
