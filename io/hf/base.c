@@ -2,8 +2,10 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/file/file.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
+#include "src/base/nf4.h"
 #include "src/config/family.h"
 
 #include <math.h>
@@ -100,6 +102,24 @@ out:
 
 /* ---- the base ---- */
 
+static sh_rc read_bytes(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
+{
+    const struct sh_hf_base *b = arg;
+    return sh_file_read(b->fd[e->file], b->file[e->file], to, n, e->at + at);
+}
+
+/* Of weights that the folder has packed. */
+static sh_rc read_packing(struct sh_hf_base *b)
+{
+    if (b->match.n_packed && !b->as_packed)
+        return sh_fail(SH_E_USAGE, "%s has its weights in four bits only; say --merge-base nf4, or give --base with a folder that "
+                       "has all of them", b->path);
+    for (int i = 0; i < b->set->n_tensors; i++)
+        if (b->match.nf4[i])
+            SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->set->tensors[i], read_bytes, b));
+    return SH_OK;
+}
+
 static sh_rc open_folder(struct sh_hf_base *b, const char *family)
 {
     int64_t bytes;
@@ -113,7 +133,7 @@ static sh_rc open_folder(struct sh_hf_base *b, const char *family)
         b->file[i] = sh_path_join(b->path, b->folder.file[i].name);
         SH_TRY(sh_file_open(b->file[i], &b->fd[i], &bytes));
     }
-    return SH_OK;
+    return read_packing(b);
 }
 
 static sh_rc open_checkpoint(struct sh_hf_base *b)
@@ -129,22 +149,36 @@ static sh_rc open_checkpoint(struct sh_hf_base *b)
     return sh_ckpt_index_open_data(&b->checkpoint, b->path, &b->checkpoint_fd);
 }
 
+/* Adapters make good what packing has lost, and so belong to the packed base. */
+static sh_rc check_packing(const struct sh_hf_base *b)
+{
+    if (b->as_packed && !b->packed)
+        return sh_fail(SH_E_USAGE, "%s was trained upon a base that was not packed; leave out --merge-base nf4", b->of);
+    if (b->packed && !b->as_packed)
+        sh_log_info("%s was trained upon its base in four bits, and is merged with the base as it is written down; "
+                    "--merge-base nf4 merges it with what it was trained upon", b->of);
+    return SH_OK;
+}
+
 static bool is_folder(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-sh_rc sh_hf_base_open(const char *of, const char *path, const struct sh_config *cfg, const struct sh_ckpt_set *set,
-                      struct sh_hf_base *out)
+sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
+                      const struct sh_ckpt_set *set, struct sh_hf_base *out)
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
     char *noted = NULL;
-    *out = (struct sh_hf_base){.of = of, .set = set, .checkpoint_fd = -1, .w_in_out = f->w_in_out,
+    *out = (struct sh_hf_base){.of = of, .set = set, .checkpoint_fd = -1, .w_in_out = f->w_in_out, .as_packed = as_packed,
+                               .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
                                .rounded = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16,
                                .pair = sh_calloc((size_t)set->n_tensors + 1, sizeof *out->pair)};
     out->scale = cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(cfg->lora.rank) : (double)cfg->lora.rank);
-    sh_rc rc = read_adapters(out, &noted);
+    sh_rc rc = check_packing(out);
+    if (rc == SH_OK)
+        rc = read_adapters(out, &noted);
     out->path = path ? sh_strdup(path) : noted;
     if (path)
         free(noted);
@@ -178,6 +212,28 @@ void sh_hf_base_close(struct sh_hf_base *b)
 
 /* ---- blocks ---- */
 
+/* Elements [first, first + n) of a weight that the folder has packed: whole blocks, as blocks of checkpoints are. */
+static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    const struct sh_hf_nf4 *w = b->match.nf4[tensor];
+    const struct {
+        const struct sh_st_entry *e;
+        enum sh_move_type type;
+    } halves[] = {{w->codes, SH_MOVE_CODES}, {w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES}};
+    int64_t block = first / SH_NF4_ELEMS, blocks = n / SH_NF4_ELEMS;
+    unsigned char *packed = sh_calloc((size_t)blocks, SH_NF4_BLOCK_BYTES);
+    sh_rc rc = SH_OK;
+    for (int i = 0; i < 2 && rc == SH_OK; i++) {
+        int size = sh_move_type_bytes(halves[i].type);
+        rc = read_bytes((void *)(uintptr_t)b, halves[i].e, block * size, blocks * size, spare);
+        if (rc == SH_OK && sh_move_join(halves[i].type, spare, block, blocks, &w->table, (struct sh_floats){.packed = packed}) < blocks)
+            rc = sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->path, halves[i].e->name);
+    }
+    sh_nf4_unpack(packed, blocks, out);
+    free(packed);
+    return rc;
+}
+
 static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct sh_st_entry *e;
@@ -185,6 +241,8 @@ static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, i
     if (b->place)
         return sh_ckpt_index_read_block(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
                                         &b->checkpoint.entry[b->place[tensor]], first / SH_CKPT_BLOCK_ELEMS, out, &n);
+    if (b->match.nf4[tensor])
+        return read_unpacked(b, tensor, first, n, out, spare);
     e = b->match.entry[tensor];
     size = sh_st_type_bytes(e->type);
     SH_TRY(sh_file_read(b->fd[e->file], b->file[e->file], spare, n * size, e->at + first * size));
@@ -193,17 +251,20 @@ static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, i
     return SH_OK;
 }
 
-/* Of the numbers as they were computed with. */
-static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, const float *x, void *spare)
+/* Of the numbers as they were kept, packed or rounded, which x [n] becomes where they are to be read so. */
+static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x, void *spare)
 {
-    struct sh_floats whole = {.whole = (float *)(uintptr_t)x}, high = {.high = spare};
+    bool packed = b->packed && b->set->tensors[tensor].packed;
+    struct sh_floats whole = {.whole = x}, kept = {.high = packed ? NULL : spare, .packed = packed ? spare : NULL};
     float *rounded = NULL;
-    if (b->rounded) {
+    if (packed || b->rounded) {
         rounded = sh_calloc((size_t)n, sizeof *rounded);
-        sh_floats_put(high, n, x);
-        sh_floats_get(high, n, rounded);
+        sh_floats_put(kept, n, x);
+        sh_floats_get(kept, n, rounded);
         whole.whole = rounded;
     }
+    if (packed && b->as_packed)
+        memcpy(x, rounded, (size_t)n * sizeof *x);
     __atomic_fetch_add(&b->sum, sh_mixsum(whole, n, sh_ckpt_base_place(b->set->tensors[tensor].name, first)),
                        __ATOMIC_RELAXED);
     free(rounded);

@@ -268,7 +268,7 @@ static sh_rc merge(struct merging *m, const char *checkpoint, const char *folder
 {
     struct sh_hf_stream out = {.folder = folder, .from = checkpoint, .options = m->options, .arg = m, .read = read_merged,
                                .beside = beside_merged, .n = set->n_tensors};
-    SH_TRY(sh_hf_base_open(checkpoint, m->options->base, m->cfg, set, &m->base));
+    SH_TRY(sh_hf_base_open(checkpoint, m->options->base, m->options->packed, m->cfg, set, &m->base));
     struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
     for (int i = 0; i < set->n_tensors; i++)
         e[i] = describe(set->tensors[i].name, set->tensors[i].ndim, set->tensors[i].dim, set->tensors[i].elems,

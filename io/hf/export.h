@@ -16,6 +16,7 @@ struct sh_hf_export {
     const char *kept;           /* without it: the config.json for ids of tokens, as text; NULL: none */
     const char *tokenizer;      /* without it: a folder for the tokenizer and generation_config.json; NULL: none */
     bool adapter;               /* a checkpoint of adapters into a folder as PEFT has it */
+    bool packed;                /* merged: onto the base as it is packed in four bits, not as it is written down */
     const char *base;           /* of adapters: the folder or checkpoint of the model; NULL: as the checkpoint says */
 };
 
@@ -31,7 +32,8 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
                         const struct sh_hf_export *options);
 
 /* From a checkpoint of adapters: the model that they go upon, with scale B A added in float32 and rounded once, block by
- * block. `set` has the model's tensors and no pieces. Beside the indices and the adapters 33 MiB. Local, serial.
+ * block. `set` has the model's tensors and no pieces; those
+ * that the run had packed say so. Beside the indices and the adapters 33 MiB. Local, serial.
  * Errors: as above; SH_E_DATA: the base cannot be read, or is not the one that the adapters were trained upon. */
 sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                        const struct sh_hf_export *options);

@@ -5,6 +5,7 @@
 #include "io/hf/import.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/pass/build.h"
 #include "src/plan/request.h"
 #include "src/run/stored.h"
 #include "src/run/tokenizer.h"
@@ -85,6 +86,17 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
     }
 }
 
+static sh_rc check_merge_base(const char *form, bool merges)
+{
+    if (!form)
+        return SH_OK;
+    if (!merges)
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base has no effect without --merge");
+    if (strcmp(form, "none") && strcmp(form, "nf4"))
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base is none or nf4, as lora.quantize_base");
+    return SH_OK;
+}
+
 /* What the file holds, and what of it is asked for, go together. *base: what the file says of its own. */
 static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, char **base)
 {
@@ -102,6 +114,21 @@ static sh_rc check_request(const struct sh_cmd_args *args, const char *file, con
     return meta->base[0] ? sh_ckpt_base_read(file, meta->base, &sum, base) : SH_OK;
 }
 
+/* The tensors that a run packs, by the pass that it has. It ran, so that the pass refuses nothing. */
+static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, struct sh_ckpt_tensor *t, int n)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    sh_model_emit(&cfg->model, batch, p);
+    for (int i = 0; i < p->n_units; i++)
+        sh_program_freeze(p, i);
+    (void)sh_pass_pack(&(struct sh_build){.packed = true}, p);
+    for (int i = 0; i < p->n_params; i++)
+        for (int k = 0; k < n && p->units[p->params[i].unit].packed; k++)
+            t[k].packed = t[k].packed || !strcmp(t[k].name, p->params[i].name);
+    sh_program_destroy(p);
+}
+
 static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
 {
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -112,6 +139,8 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     sh_model_emit(&cfg->model, &batch, p);
     tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
     list_tensors(p, tensors);
+    if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
+        mark_packed(cfg, &batch, tensors, p->n_params);
     rc = sh_hf_merge_file(file, out, cfg, &(struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensors,
                                                                .n_tensors = p->n_params}, options);
     free(tensors);
@@ -121,12 +150,13 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
 
 static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
 {
-    const char *source = option(args, "--hf"), *base = option(args, "--base");
+    const char *source = option(args, "--hf"), *base = option(args, "--base"), *merge_base = option(args, "--merge-base");
     struct beside beside = {0};
     char *noted = NULL;
     struct sh_config cfg;
     sh_rc rc;
 
+    SH_TRY_OUT(check_merge_base(merge_base, option(args, "--merge")));
     SH_TRY_OUT(check_request(args, file, meta, &noted));
     SH_TRY_OUT(read_config(args, file, meta, &cfg));
     find_beside(source, meta, &cfg, &beside);
@@ -137,6 +167,7 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
                                          .kept = beside.hf_config,
                                          .tokenizer = beside.tokenizer,
                                          .adapter = option(args, "--adapter") != NULL,
+                                         .packed = merge_base && strcmp(merge_base, "nf4") == 0,
                                          .base = base ? base : noted};
     rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
 out:

@@ -147,6 +147,8 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
     {.name = "--adapter", .value = "DIR", .help = "export: of a checkpoint of adapters, a new folder that PEFT opens"},
     {.name = "--merge", .help = "export: of a checkpoint of adapters, the model with what they add"},
+    {.name = "--merge-base", .value = "FORM", .help = "export: nf4: merge with the base in four bits, as lora.quantize_base has it; "
+                                                      "default: none"},
     {.name = "--base", .value = "PATH", .help = "export: with --adapter and --merge, the folder or checkpoint of the model; default: "
      "as the checkpoint of adapters says"},
     {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits,
+from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits,
                     tiny, traces)
 
 LONG = bool(os.environ.get('SHERD_LONG'))
@@ -211,6 +211,8 @@ def main():
             counted, '2x1', 4, 64, **{'fault.replica_check_every': 1})),
         ('a save brings the state over once', functools.partial(
             counted, '2x1', 8, state_bytes(), **{'checkpoint.enable': True, 'checkpoint.interval': 1})),
+        ('adapters upon a model of the CPU, on two GPUs', adapted, '1x2', 'float32'),
+        ('adapters upon a model of the CPU, on replicas', adapted, '2x2', 'bfloat16'),
         ('validation', evaluates),
         ('targets that do not count', masked),
         ('a trace', traces),

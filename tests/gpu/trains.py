@@ -42,6 +42,13 @@ def as_on_cpu(model, mesh, precision, more):
                               10 * BOUND[precision])
 
 
+def adapted(mesh, precision):
+    """Adapters upon a model that the CPU has trained."""
+    run('whole', 'llama', CPU)
+    base = str(pathlib.Path('whole/out/checkpoint').absolute())
+    return as_on_cpu('llama', mesh, precision, {'lora.rank': 2, 'lora.alpha': 16, 'checkpoint.initial_load_path': base})
+
+
 def same_bits(first, second):
     a, b = (job.losses(run(f'bits{i}', 'llama', CUDA, mesh, **more)) for i, (mesh, more) in enumerate((first, second)))
     return job.differ('losses', a, b, 0)

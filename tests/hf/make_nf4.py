@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Make tests/op/nf4.bin, what bitsandbytes makes of some numbers:
+"""Make what bitsandbytes makes of some numbers, tests/op/nf4.bin, and of a tiny model: the folders nf4/source as transformers
+saved it, nf4/plain and nf4/nested in four bits, with float32 scales and with scales that are packed themselves.
 
     tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_nf4.py
 
-Little-endian: int64 blocks; float32 numbers [blocks,64]; bytes of codes [blocks,32]; float32 scales [blocks]; float32 what
+nf4.bin is little-endian: int64 blocks; float32 numbers [blocks,64]; bytes of codes [blocks,32]; float32 scales [blocks]; float32 what
 comes back [blocks,64].
 """
 import pathlib
+import shutil
 import struct
 
 import bitsandbytes.functional
 import torch
+import transformers
 
 BLOCKS = 24
 
@@ -34,9 +37,30 @@ def numbers():
     return x
 
 
-x = numbers()
-packed, state = bitsandbytes.functional.quantize_4bit(x.clone(), quant_type='nf4')
-back = bitsandbytes.functional.dequantize_4bit(packed, state)
-path = pathlib.Path(__file__).resolve().parent.parent / 'op/nf4.bin'
-path.write_bytes(struct.pack('<q', BLOCKS) + x.numpy().tobytes() + packed.numpy().tobytes() +
-                 state.absmax.numpy().tobytes() + back.numpy().tobytes())
+def write_numbers(path):
+    x = numbers()
+    packed, state = bitsandbytes.functional.quantize_4bit(x.clone(), quant_type='nf4')
+    back = bitsandbytes.functional.dequantize_4bit(packed, state)
+    path.write_bytes(struct.pack('<q', BLOCKS) + x.numpy().tobytes() + packed.numpy().tobytes() +
+                     state.absmax.numpy().tobytes() + back.numpy().tobytes())
+
+
+def write_folders(top):
+    """Weights of 8 to 48 blocks: ranks have parts of them."""
+    shutil.rmtree(top, ignore_errors=True)
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=96, num_hidden_layers=1,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                      rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(top / 'source')
+    for name, options in (('plain', {}), ('nested', {'bnb_4bit_use_double_quant': True,
+                                                     'bnb_4bit_quant_storage': torch.bfloat16})):
+        packing = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4',
+                                                  bnb_4bit_compute_dtype=torch.bfloat16, **options)
+        transformers.AutoModelForCausalLM.from_pretrained(
+            top / 'source', quantization_config=packing, device_map='cpu', dtype=torch.bfloat16).save_pretrained(top / name)
+
+
+HERE = pathlib.Path(__file__).resolve().parent
+write_numbers(HERE.parent / 'op/nf4.bin')
+write_folders(HERE / 'nf4')

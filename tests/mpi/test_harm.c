@@ -1,5 +1,6 @@
 /* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN
  * gets into the optimizer's state. Nothing of it gets into a checkpoint. */
+#include "src/run/frozen.h"
 #include "src/run/shards.h"
 #include "src/run/replicas.h"
 #include "src/run/finite.h"
@@ -34,6 +35,9 @@ static void write_tokens(void)
     sh_mesh_barrier();
 }
 
+/* Of the run that is opened next: a model for adapters, adapters upon it. */
+static enum { NONE, WHOLE, UPON } adapters;
+
 static struct sh_run *open_run(const char *folder, int shard, const char *precision, int every, int interval)
 {
     char text[6][64];
@@ -50,7 +54,9 @@ static struct sh_run *open_run(const char *folder, int shard, const char *precis
                          "training.threads=1",
                          "metrics.log_freq=1000",
                          "parallelism.sharding_strategy=hybrid_shard",
-                         "training.steps=400",
+                         adapters ? "training.steps=1" : "training.steps=400",
+                         adapters == UPON ? "lora.rank=2" : "lora.rank=0",
+                         adapters == UPON ? "checkpoint.initial_load_path=whole" : "checkpoint.initial_load_path=",
                          text[0],
                          text[1],
                          text[2],
@@ -166,6 +172,38 @@ static void test_sound(const char *precision)
     test_end("a NaN is found in every state");
 }
 
+/* A bit of the model that adapters go upon, on each rank in turn; and of an adapter, which is others' to find. */
+static void test_frozen(const char *precision)
+{
+    struct sh_run *r;
+    char rank[32];
+
+    adapters = WHOLE;
+    r = open_run("whole", test_world(), precision, 0, 1000);
+    CHECK_OK(sh_run_train(r));
+    sh_run_close(r);
+    adapters = UPON;
+    r = open_run("upon", test_world(), precision, 0, 1000);
+    adapters = NONE;
+    CHECK_OK(sh_run_load_start(r, false));
+    CHECK(sh_frozen_any(r));
+    for (int victim = 0; victim < test_world(); victim++) {
+        CHECK_OK(sh_frozen_check(r));
+        if (test_rank() == victim)
+            flip(r, r->p->units[1].compute);
+        CHECK(sh_frozen_check(r) == SH_E_REPLICA);
+        snprintf(rank, sizeof rank, "rank %d on ", victim);
+        CHECK(!sh_error_text()[0] || (strstr(sh_error_text(), "frozen parameters") && strstr(sh_error_text(), rank)));
+        sh_error_clear();
+        if (test_rank() == victim)
+            flip(r, r->p->units[1].compute);
+    }
+    flip(r, r->p->units[2].compute);
+    CHECK_OK(sh_frozen_check(r));
+    sh_run_close(r);
+    test_end("a flipped bit of the base is found");
+}
+
 struct damage {
     struct sh_run *r;
     void (*harm)(struct sh_run *r, int tensor);
@@ -239,6 +277,8 @@ int main(int argc, char **argv)
     test_compare("float32");
     test_sound("float32");
     test_sound("bfloat16");
+    test_frozen("float32");
+    test_frozen("bfloat16");
     if (test_world() > 1) {
         test_flip_in_training("often", 5, 1000);
         test_flip_in_training("save", 1000000, 20);
@@ -251,6 +291,7 @@ int main(int argc, char **argv)
     test_compare("float32");
     test_sound("float32");
     test_sound("bfloat16");
+    test_frozen("bfloat16");
 #endif
     sh_mesh_stop();
     return bad_tests != 0;

@@ -142,9 +142,30 @@ static const struct tiny_model with_window = {
      .attention_window = 2, .full_attention_interval = 2},
     true};
 
+/* Of every family: products with biases, and stacks that are one parameter. */
+static void adapters_of_families(void **state)
+{
+    static const int families[] = {
+#define FAMILY(id, word, ...) SH_FAMILY_##id,
+#include "src/config/family.inc"
+#undef FAMILY
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct sh_build b = tiny_build(&tiny_models[2], BATCH);
+
+        b.model.family = families[i];
+        if (sh_family_of(b.model.family)->one_width)
+            b.model.n_kv_heads = b.model.n_heads;
+        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = ~0u};
+        check_build(&b);
+    }
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 1];
+    struct CMUnitTest tests[TINY_MODELS + 2];
 
     tests[TINY_MODELS] = (struct CMUnitTest){.name = with_window.name, .test_func = check_model,
                                              .initial_state = (void *)(uintptr_t)&with_window};
@@ -152,5 +173,6 @@ int main(void)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
                                        .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(adapters);
+    tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(adapters_of_families);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

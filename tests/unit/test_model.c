@@ -288,6 +288,25 @@ static void flops_of_windows(void **state)
     assert_true(f.attention_full == 12.0 * m.n_heads * m.head_dim * 4);
 }
 
+/* With adapters nothing is asked of the frozen matrices' own gradients. */
+static void flops_of_frozen_weights_are_four(void **state)
+{
+    enum { SEQ = 64, RANK = 16 };
+    const struct sh_adapters a = {.rank = RANK, .scale = 1, .targets = ~0u};
+    struct sh_model_flops whole = sh_model_flops(&llama_1b, SEQ), some = sh_model_flops_adapted(&llama_1b, &a, SEQ);
+    double adapters = 0;
+
+    (void)state;
+    for (int i = 0; i < SH_LINEARS; i++) {
+        int64_t in, out;
+
+        sh_family_linear_dims(&llama_1b, i, &in, &out);
+        adapters += (double)llama_1b.n_layers * RANK * (double)(in + out);
+    }
+    assert_true(some.matmul == whole.matmul / 6 * 4 + 6 * adapters);
+    assert_true(some.attention_causal == whole.attention_causal);
+}
+
 /* The formula of the field: 6 operations for each weight of a product, and 6 L H D T for attention. */
 static void flops_are_six_for_each_weight(void **state)
 {
@@ -334,6 +353,7 @@ int main(void)
         cmocka_unit_test(rows_of_logits_take_50_mib),
         cmocka_unit_test(flops_are_those_of_the_program),
         cmocka_unit_test(windows), cmocka_unit_test(flops_of_windows), cmocka_unit_test(flops_are_six_for_each_weight),
+        cmocka_unit_test(flops_of_frozen_weights_are_four),
         cmocka_unit_test(families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

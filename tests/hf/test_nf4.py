@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Weights that bitsandbytes packed in four bits, as the base of adapters: the same to the bit as packing them here, on any mesh;
+and folders that are not right. Prints TAP.
+
+make_nf4.py made the folders. What is loaded shows in a checkpoint as one number over all frozen elements.
+"""
+import json
+import math
+import pathlib
+import re
+import shutil
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+HERE = pathlib.Path(__file__).resolve().parent
+RUN = {'training.seq_len': 15, 'training.local_batch_size': 1, 'training.global_batch_size': 6, 'training.steps': 1,
+       'training.threads': 1, 'training.dataset_path': '../tokens.bin', 'lora.rank': 2, 'lora.quantize_base': 'nf4'}
+WEIGHT = 'model.layers.0.mlp.down_proj.weight'
+STATE = WEIGHT + '.quant_state.bitsandbytes__nf4'
+NAN = struct.pack('<f', math.nan)
+
+
+def read(path):
+    """{name: [type, shape, bytes]}."""
+    data = pathlib.Path(path).read_bytes()
+    length, = struct.unpack('<Q', data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop('__metadata__', None)
+    return {name: [t['dtype'], t['shape'], data[8 + length + t['data_offsets'][0]:8 + length + t['data_offsets'][1]]]
+            for name, t in header.items()}
+
+
+def write(path, tensors):
+    header, data = {}, b''
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {'dtype': dtype, 'shape': shape, 'data_offsets': [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b' ' * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(struct.pack('<Q', len(text)) + text + data)
+
+
+def copy(name, change):
+    """A folder of its own with other tensors."""
+    shutil.rmtree('changed', ignore_errors=True)
+    shutil.copytree(HERE / 'nf4' / name, 'changed')
+    tensors = read('changed/model.safetensors')
+    change(tensors)
+    write('changed/model.safetensors', tensors)
+    return pathlib.Path('changed').resolve()
+
+
+def floats(content):
+    return list(struct.unpack(f'<{len(content) // 4}f', content))
+
+
+def rounded(x):
+    return struct.unpack('<f', struct.pack('<f', x))[0]
+
+
+def base_of(folder, ranks=0, **changes):
+    """The number over the frozen elements, and the loss."""
+    steps = job.train('run', {**RUN, 'model.hf_assets_path': str(folder), **changes}, ranks)
+    text = job.sherd('ckpt', 'info', next(pathlib.Path('run/out/checkpoint').glob('*.h5')))
+    return re.search(r'sum: ([0-9a-f]{16})', text)[1], job.losses(steps)
+
+
+def differ(a, b):
+    return [] if a == b else [f'{a} and {b}']
+
+
+def case_meshes(name, ranks, changes):
+    return differ(base_of(HERE / 'nf4' / name, ranks, **changes)[0], base_of(HERE / 'nf4' / name)[0])
+
+
+def case_as_packed_here():
+    return differ(base_of(HERE / 'nf4/plain'), base_of(HERE / 'nf4/source'))
+
+
+def unpack_scales(tensors):
+    for name in [n for n in tensors if n.endswith('.nested_absmax')]:
+        weight = name[:-len('.nested_absmax')]
+        scales, table = floats(tensors.pop(name)[2]), floats(tensors.pop(weight + '.nested_quant_map')[2])
+        state = json.loads(tensors[weight + '.quant_state.bitsandbytes__nf4'][2])
+        codes = tensors[weight + '.absmax'][2]
+        content = [rounded(rounded(table[c] * scales[i // 256]) + state['nested_offset']) for i, c in enumerate(codes)]
+        tensors[weight + '.absmax'] = ['F32', [len(content)], struct.pack(f'<{len(content)}f', *content)]
+
+
+def case_nested():
+    return differ(base_of(HERE / 'nf4/nested'), base_of(copy('nested', unpack_scales)))
+
+
+def store_as_float32(tensors):
+    for t in tensors.values():
+        if t[0] == 'BF16' and t[1][-1] == 1:
+            t[0], t[1] = 'F32', [1, t[1][0] // 2]
+
+
+def case_storage():
+    return differ(base_of(HERE / 'nf4/nested'), base_of(copy('nested', store_as_float32)))
+
+
+def state(**changes):
+    def change(tensors):
+        text = json.dumps({**json.loads(tensors[STATE][2]), **changes}).encode()
+        tensors[STATE] = ['U8', [len(text)], text]
+    return change
+
+
+def content(name, to, dtype=None):
+    def change(tensors):
+        tensors[name][2] = to(tensors[name][2])
+        tensors[name][0] = dtype or tensors[name][0]
+        tensors[name][1] = [len(tensors[name][2]) // {'F32': 4, 'U8': 1, 'I8': 1}[tensors[name][0]]]
+    return change
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def renamed(name, to):
+    def change(tensors):
+        tensors[to] = tensors.pop(name)
+    return change
+
+
+BAD = [
+    ('plain', without(WEIGHT + '.absmax'), WEIGHT + '.absmax is missing'),
+    ('plain', without(WEIGHT + '.quant_map'), WEIGHT + '.quant_map is missing'),
+    ('plain', without(WEIGHT), f'is there, and {WEIGHT} is not'),
+    ('plain', without(STATE), f'{WEIGHT} has shape'),
+    ('plain', renamed(STATE, STATE.replace('nf4', 'fp4')), 'in four bits of the type fp4'),
+    ('plain', content(WEIGHT, lambda b: b[:-1]), '1535 bytes of codes, and the weight 3072 elements'),
+    ('plain', content(WEIGHT + '.absmax', lambda b: b[:-4]), 'and F32 of 48 elements is wanted'),
+    ('plain', content(WEIGHT + '.absmax', lambda b: b, 'I8'), 'and F32 of 48 elements is wanted'),
+    ('plain', content(WEIGHT + '.absmax', lambda b: b[:8] + NAN + b[12:]), f'element 2 of {WEIGHT}.absmax is not a finite'),
+    ('plain', content(WEIGHT + '.absmax', lambda b: b[:8] + struct.pack('<f', -1) + b[12:]), f'element 2 of {WEIGHT}.absmax'),
+    ('plain', content(WEIGHT + '.quant_map', lambda b: b[4:] + b[:4]), 'has other numbers than nf4'),
+    ('plain', content(STATE, lambda b: b'{' * 9), 'line 1, column'),
+    ('plain', content(STATE, lambda b: b'[]'), 'quant_type is not nf4'),
+    ('plain', content(STATE, lambda b: b + b' ' * 5000), 'is no text of at most 4096 bytes'),
+    ('plain', state(quant_type='fp4'), 'quant_type is not nf4'),
+    ('plain', state(blocksize=128), 'blocksize is not 64'),
+    ('plain', state(shape=[96, 32]), 'shape is not that of the model'),
+    ('plain', state(shape=[32, 96, 1]), 'shape is not that of the model'),
+    ('nested', state(nested_blocksize=64), 'nested_blocksize is not 256'),
+    ('nested', state(nested_offset='0'), 'nested_offset is not a finite number'),
+    ('nested', state(nested_offset=1e39), 'nested_offset is not a finite number'),
+    ('nested', without(WEIGHT + '.nested_absmax'), '.nested_absmax is missing'),
+    ('nested', content(WEIGHT + '.nested_absmax', lambda b: NAN), 'element 0 of ' + WEIGHT + '.nested_absmax is not a finite'),
+    ('nested', content(WEIGHT + '.nested_quant_map', lambda b: b[4:]), 'F32 of 256 elements is wanted'),
+]
+
+
+def refused(folder, want, *words):
+    job.prepare('run', {**RUN, 'model.hf_assets_path': str(folder)})
+    try:
+        job.sherd('train', 'c.yaml', *words, folder='run')
+    except job.Failed as error:
+        lines = [line for line in str(error).splitlines() if 'error:' in line]
+        return [] if len(lines) == 1 and want in lines[0] else [str(error)]
+    return [f'it was taken: {want}']
+
+
+def case_bad():
+    wrong = []
+    for name, change, want in BAD:
+        wrong += refused(copy(name, change), want)
+    return wrong
+
+
+def case_not_a_base():
+    wrong = refused(HERE / 'nf4/plain', 'can only be a frozen weight here: say lora.quantize_base=nf4',
+                    '--lora.quantize_base=none')
+    for key, value in (('quant_method', 'gptq'), ('load_in_4bit', False), ('bnb_4bit_quant_type', 'fp4')):
+        folder = copy('plain', lambda tensors: None)
+        config = json.loads((folder / 'config.json').read_text())
+        config['quantization_config'][key] = value
+        (folder / 'config.json').write_text(json.dumps(config))
+        wrong += refused(folder, 'of packed weights only bitsandbytes nf4 is read')
+    return wrong
+
+
+def merged(*words):
+    """The weight, of adapters that a step has moved."""
+    shutil.rmtree('merged', ignore_errors=True)
+    file = next(pathlib.Path('run/out/checkpoint').glob('*.h5'))
+    job.sherd('ckpt', 'export', file, '--merge', '-o', 'merged', *words)
+    return floats(read('merged/model.safetensors')[WEIGHT][2])
+
+
+def widened(content):
+    return [struct.unpack('<f', b'\0\0' + content[i:i + 2])[0] for i in range(0, len(content), 2)]
+
+
+def unpacked(tensors):
+    """By the definition, in Python's floats."""
+    numbers, scales = floats(tensors[WEIGHT + '.quant_map'][2]), floats(tensors[WEIGHT + '.absmax'][2])
+    codes = [code for byte in tensors[WEIGHT][2] for code in (byte >> 4, byte & 15)]
+    return [rounded(numbers[code] * scales[i // 64]) for i, code in enumerate(codes)]
+
+
+def near(found, wanted, bound=1e-6):
+    off = max(abs(a - b) for a, b in zip(found, wanted, strict=True))
+    return [] if off <= bound else [f'{off} off']
+
+
+def case_merge():
+    """What is added is the same; what it is added to are the numbers as they are written down, or as they were packed."""
+    source, packed = read(HERE / 'nf4/source/model.safetensors'), read(HERE / 'nf4/plain/model.safetensors')
+    base_of(HERE / 'nf4/source')
+    onto_written, onto_packed = merged(), merged('--merge-base', 'nf4')
+    added = [a - b for a, b in zip(onto_written, widened(source[WEIGHT][2]))]
+    wrong = [] if any(abs(a) > 1e-7 for a in added) else ['nothing was added']
+    wrong += near([a - b for a, b in zip(onto_packed, unpacked(packed))], added)
+    for folder in ('plain', 'nested'):
+        base_of(HERE / 'nf4' / folder)
+        wrong += near(merged('--merge-base', 'nf4'), onto_packed, 1 if folder == 'nested' else 0)
+        wrong += not_merged('has its weights in four bits only; say --merge-base nf4')
+    wrong += not_merged('was trained upon other numbers than those in', '--merge-base', 'nf4', '--base', HERE / 'nf4/plain')
+    base_of(HERE / 'nf4/source', **{'lora.quantize_base': 'none'})
+    return wrong + not_merged('upon a base that was not packed; leave out --merge-base nf4', '--merge-base', 'nf4') + not_merged(
+        '--merge-base is none or nf4', '--merge-base', 'int8')
+
+
+def not_merged(want, *words):
+    try:
+        merged(*words)
+    except job.Failed as error:
+        return [] if want in str(error) and not pathlib.Path('merged').exists() else [str(error)]
+    return [f'it was merged: {want}']
+
+
+if __name__ == '__main__':
+    pathlib.Path('tokens.bin').write_bytes(struct.pack('<100H', *(i * 7 % 32 for i in range(100))))
+    cases = [('packed there as here', case_as_packed_here), ('scales that are packed', case_nested),
+             ('codes in another type', case_storage), ('what is not right', case_bad), ('what is no base', case_not_a_base),
+             ('merged', case_merge)]
+    apart = {'comm.shared_memory': 'off'}
+    if job.can_launch():
+        cases += [(f'{name} over {ranks} ranks', case_meshes, name, ranks, changes)
+                  for name in ('plain', 'nested') for ranks, changes in (
+                      (2, {}), (3, apart), (2, {**apart, 'parallelism.sharding_strategy': 'no_shard'}))]
+    sys.exit(job.run_cases(cases))

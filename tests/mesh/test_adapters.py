@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Adapters by every strategy, with and without shared memory, with activations recomputed, saved in the background, and
+resumed on another mesh: with training.reproducible=mesh the checkpoint has the same bytes as one rank's. Prints TAP.
+"""
+import filecmp
+import pathlib
+import re
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+STEPS = 3
+HYBRID = {'mesh.shard': 2, 'mesh.replicate': 2}
+APART = {'comm.shared_memory': 'off'}
+CASES = {
+    'no_shard': (4, {}), 'no_shard, nothing shared': (4, APART), 'shard_optim': (2, APART), 'shard_grad_op': (4, APART),
+    'full_shard': (4, APART), 'full_shard, a node': (4, {}),
+    'full_shard, resharded over 2': (4, {**APART, 'parallelism.reshard_after_forward': 2}),
+    'hybrid_shard': (4, {**HYBRID, **APART}), 'hybrid_shard_zero2': (4, HYBRID),
+    'full_shard, all recomputed': (2, {'activation_checkpoint.mode': 'full', 'checkpoint.async_mode': 'async'}),
+    'full_shard, some recomputed': (2, {'activation_checkpoint.mode': 'selective', **APART}),
+}
+
+
+def config(model, precision, **changes):
+    return {**tiny.MODELS[model], 'training.dataset_path': tokens, 'training.global_batch_size': 8,
+            'training.local_batch_size': 1, 'training.reproducible': 'mesh', 'training.mixed_precision_param': precision,
+            'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, **changes}
+
+
+def upon(model, precision, **changes):
+    return config(model, precision, **{'lora.rank': 3, 'lora.alpha': 9,
+                                       'checkpoint.initial_load_path': str(pathlib.Path(f'base-{model}/out').resolve()),
+                                       **changes})
+
+
+def last(folder, step=STEPS):
+    return pathlib.Path(folder, f'out/checkpoint/step-{step:08}.h5')
+
+
+def make(model, precision):
+    """One rank's, once for each model and precision."""
+    one = pathlib.Path(f'one-{model}-{precision}')
+    if not one.exists():
+        if not pathlib.Path(f'base-{model}').exists():
+            job.train(f'base-{model}', config(model, 'float32', **{'training.steps': 1}))
+        job.train(one, upon(model, precision))
+    return last(one)
+
+
+def case_mesh(name, model, precision):
+    one, (ranks, changes) = make(model, precision), CASES[name]
+    job.train('run', upon(model, precision, **{'parallelism.sharding_strategy': name.split(',')[0], **changes}), ranks)
+    return [] if filecmp.cmp(one, last('run'), shallow=False) else ['the checkpoint has other bytes']
+
+
+def case_resume():
+    """From two ranks to one, and to four."""
+    one, wrong = make('llama', 'bfloat16'), []
+    for ranks in 0, 4:
+        job.train('half', upon('llama', 'bfloat16', **{'training.steps': 1, **APART}), 2)
+        job.sherd('train', 'c.yaml', f'--training.steps={STEPS}', ranks=ranks, folder='half')
+        wrong += [] if filecmp.cmp(one, last('half'), shallow=False) else [f'on {ranks or 1} ranks: other bytes']
+    return wrong
+
+
+def case_plan():
+    """To the byte what the run takes, with a row for the model, of which there are no remainders and no gradients."""
+    step = job.train('planned', upon('llama', 'bfloat16', **APART), 2)[-1]
+    text = job.sherd('plan', 'planned/c.yaml', '--ranks', '2')
+    rows = {name: int(size) for name, size in re.findall(r'^  (\S.*?) +(\d+) +[\d.]+ [KM]?i?B$', text, re.M)}
+    wrong = [f'{step["arena_bytes"]} bytes, planned {text}'] * (step['arena_bytes'] != rows['arena: all that is allocated'])
+    return wrong + [text] * (rows['parameters, frozen'] <= 2 * rows['parameters']
+                             or rows['parameters (remainder)'] != rows['parameters'])
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    for folder in [*pathlib.Path('.').glob('one-*'), *pathlib.Path('.').glob('base-*')]:
+        shutil.rmtree(folder)
+    tiny.write_tokens()
+    tokens = str(pathlib.Path('tokens.bin').resolve())
+    ways = [('llama', 'float32'), ('gpt2', 'bfloat16')]
+    sys.exit(job.run_cases([(f'{name}: {model}, {precision}', case_mesh, name, model, precision)
+                            for i, name in enumerate(CASES) for model, precision in [ways[i % 2]]]
+                           + [('resumed on other meshes', case_resume), ('memory as planned', case_plan)]))
