@@ -69,7 +69,8 @@ extern "C" {
     KERNEL(LION, lion)                      /* the same operands */                                                \
     KERNEL(KV_PUT, kv_put)                  /* keys and values of qkv into the cache, at their positions */        \
     KERNEL(ATTENTION_CACHE, attention_cache) /* queries of qkv over what the cache holds up to their positions */  \
-    KERNEL(PICK, pick)                      /* of each sequence the last row that counts */
+    KERNEL(PICK, pick)                      /* of each sequence the last row that counts */                        \
+    KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 where it is negative; likeliest word */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -116,7 +117,7 @@ struct sh_op_attr {
         } rope;                                    /* ROPE_TABLE */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
-        } head;                                    /* HEAD_LOSS* */
+        } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
         } runs;                                    /* ADAMW, SGD, LION */

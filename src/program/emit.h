@@ -54,6 +54,7 @@ int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_hea
 int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: the last row of each sequence that counts; then T is 1 */
 
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* [N,C], [V,C]: sets p->loss */
+void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* sets p->logprob, p->likeliest [N] */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                        /* sets p->logits [B,V] f32 */
 
 #endif

@@ -26,6 +26,9 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
 /* Mask all targets of such a call. */
 void head_nothing_counts(struct optest *t);
 
+/* HEAD_SCORE of the same, one target in five masked. */
+void head_score(struct optest *t, enum sh_dtype act, struct head_shape s);
+
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position);
 
 #endif
