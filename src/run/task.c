@@ -147,7 +147,7 @@ sh_rc sh_task_encode(const struct sh_tokenizer *tok, int positions, int words, s
     for (int i = 0; i < t->n_choices && t->kind != SH_TASK_TEXT; i++) {
         rc = encode_choice(&e, i, t);
         if (rc != SH_OK) {
-            sh_fail_prefix(rc, "continuation %d: ", i + 1);
+            rc = sh_fail_prefix(rc, "continuation %d: ", i + 1);
             goto out;
         }
     }
