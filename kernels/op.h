@@ -81,7 +81,8 @@ extern "C" {
     KERNEL(LORA_BWD, lora_bwd)              /* with du = scale dy b: dx = du a + dres, da = du' x, db = dy' u */ \
     KERNEL(GELU_ERF, gelu_erf)              /* by the normal distribution itself */                                   \
     KERNEL(GELU_ERF_BWD, gelu_erf_bwd)                                                                                \
-    KERNEL(REGROUP, regroup)                /* q, k, v of each head to all q, all k, all v; attr->regroup.inverse: back */
+    KERNEL(REGROUP, regroup)                /* q, k, v of each head to all q, all k, all v; attr->regroup.inverse: back */ \
+    KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 where it is negative; likeliest word */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -144,7 +145,7 @@ struct sh_op_attr {
         } regroup;                                 /* REGROUP */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
-        } head;                                    /* HEAD_LOSS* */
+        } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
         } runs;                                    /* ADAMW, SGD, LION */

@@ -21,7 +21,7 @@ sh_rc sh_cpu_sgd(const struct sh_op_call *call);
 sh_rc sh_cpu_lion(const struct sh_op_call *call);
 
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
- * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind. */
+ * head: HEAD_LOSS, HEAD_LOSS_GRAD, HEAD_SCORE and LOGITS, told apart by call->kind. */
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);

@@ -66,7 +66,7 @@ static int64_t products_bytes(enum sh_dtype dtype, int threads)
 #ifdef SH_AMX
 static bool by_tiles(const struct sh_op_call *call)
 {
-    return call->in[0].dtype == SH_BF16 && sh_amx_usable();
+    return call->kind != SH_OP_HEAD_SCORE && call->in[0].dtype == SH_BF16 && sh_amx_usable();
 }
 #endif
 
@@ -236,6 +236,40 @@ sh_rc sh_cpu_head_loss(const struct sh_op_call *call)
 sh_rc sh_cpu_head_loss_grad(const struct sh_op_call *call)
 {
     return run_head(call);
+}
+
+/* The first of equally likely words. A row of NaNs has word 0. */
+static int32_t word_of(const float *x, int64_t n, float max)
+{
+    for (int64_t v = 0; v < n; v++)
+        if (x[v] == max)
+            return (int32_t)v;
+    return 0;
+}
+
+static void score_row(const struct head *h, int64_t r, int64_t i)
+{
+    float *x = h->logits + i * h->ld, max = sh_cpu_row_max(x, h->vocab);
+    int32_t target = h->targets[r + i];
+    double sum;
+
+    ((int32_t *)h->call->out[1].data)[r + i] = word_of(x, h->vocab, max);
+    ((float *)h->call->out[0].data)[r + i] = target < 0 ? 0 : (float)-row_loss(x, h->vocab, target, &sum);
+}
+
+sh_rc sh_cpu_head_score(const struct sh_op_call *call)
+{
+    struct head h;
+
+    SH_TRY(open_head(call, &h));
+    for (int64_t r = 0; r < h.rows; r += h.chunk) {
+        int64_t n = h.rows - r < h.chunk ? h.rows - r : h.chunk;
+        SH_TRY(logits_of(&h, r, n));
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n; i++)
+            score_row(&h, r, i);
+    }
+    return SH_OK;
 }
 
 /* logits [B,V] = x [B, position, C] w': rows T*C elements apart */

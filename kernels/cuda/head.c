@@ -123,6 +123,31 @@ sh_rc sh_cuda_head_loss_grad(const struct sh_op_call *call)
     return run_chunks(call, true);
 }
 
+/* rows [n,V]. Nothing is launched while products are collected. */
+static sh_rc chunk_scores(const struct head *h, int64_t r, int64_t n)
+{
+    const struct sh_op_call *call = h->call;
+    struct sh_cuda_scores s = {
+        .rows = n, .vocab = h->vocab, .ld = h->at.ld,
+        .logits = (float *)(void *)(h->work + h->at.logits),
+        .targets = (const int32_t *)call->in[2].data + r,
+        .logprob = (float *)call->out[0].data + r, .likeliest = (int32_t *)call->out[1].data + r,
+    };
+    return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_scores(&s, call->queue);
+}
+
+sh_rc sh_cuda_head_score(const struct sh_op_call *call)
+{
+    SH_REQUIRE(call->work_bytes >= sh_cuda_head_work(call).bytes);
+    struct head h = head_of(call);
+    for (int64_t r = 0; r < h.rows; r += h.at.chunk) {
+        int64_t n = h.rows - r < h.at.chunk ? h.rows - r : h.at.chunk;
+        SH_TRY(chunk_logits(&h, r, n));
+        SH_TRY(chunk_scores(&h, r, n));
+    }
+    return SH_OK;
+}
+
 /* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
 sh_rc sh_cuda_logits(const struct sh_op_call *call)
 {

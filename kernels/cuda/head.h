@@ -32,6 +32,18 @@ struct sh_cuda_softmax {
  * Errors: SH_E_BUG when the launch is refused. */
 sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue);
 
+/* Log-probability of each row's target, 0 where that is negative, and the row's likeliest word; the logits stay.
+ *   logprob    out [rows]   likeliest out [rows]
+ * Cost: reads the logits twice. Errors: as above. */
+struct sh_cuda_scores {
+    int64_t rows, vocab, ld; /* as above */
+    const float *logits;
+    const int32_t *targets;
+    float *logprob;
+    int32_t *likeliest;
+};
+sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue);
+
 #ifdef __cplusplus
 }
 #endif

@@ -95,11 +95,51 @@ template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sh_
         softmax_row<T>(s, r);
 }
 
+struct sh_smaller {
+    __device__ __forceinline__ int operator()(int a, int b) const
+    {
+        return a < b ? a : b;
+    }
+};
+
+/* The first word with the row's maximum; 0 where nothing has it. */
+__device__ __forceinline__ int word_of(const float *row, int64_t vocab, float max)
+{
+    int first[1] = {INT32_MAX};
+
+    for (int64_t v = threadIdx.x; v < vocab && first[0] == INT32_MAX; v += blockDim.x)
+        if (row[v] == max)
+            first[0] = (int)v;
+    sh_block_reduce(first, INT32_MAX, sh_smaller());
+    return first[0] == INT32_MAX ? 0 : first[0];
+}
+
+__global__ void __launch_bounds__(THREADS) scores_kernel(sh_cuda_scores s)
+{
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
+        const float *row = s.logits + r * s.ld;
+        int64_t target = s.targets[r];
+        soft of_row = soft_of(row, s.vocab);
+        int word = word_of(row, s.vocab, of_row.max);
+        if (threadIdx.x)
+            continue;
+        s.likeliest[r] = word;
+        s.logprob[r] = 0;
+        if (target >= 0)
+            s.logprob[r] = target < s.vocab
+                               ? (float)((double)row[target] - (double)of_row.max - log((double)of_row.sum)) : nanf("");
+    }
+}
+
+dim3 block_of(int64_t vocab)
+{
+    int64_t threads = sh_ceil_div(sh_ceil_div(vocab, 4 * N), 32) * 32;
+    return dim3((unsigned)(threads < THREADS ? threads : THREADS));
+}
+
 template <class T> sh_rc run(const struct sh_cuda_softmax *s, void *queue)
 {
-    int64_t threads = sh_ceil_div(sh_ceil_div(s->vocab, 4 * N), 32) * 32;
-    dim3 block((unsigned)(threads < THREADS ? threads : THREADS));
-    return SH_LAUNCH(softmax_kernel<T>, dim3(sh_blocks(s->rows)), block, 0, queue, *s);
+    return SH_LAUNCH(softmax_kernel<T>, dim3(sh_blocks(s->rows)), block_of(s->vocab), 0, queue, *s);
 }
 } // namespace
 
@@ -112,4 +152,9 @@ extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *que
     else
         SH_TRY(sh_by_act(s->grad_dtype, [&](auto zero) { return run<decltype(zero)>(s, queue); }));
     return sh_sum_parts(s->loss, s->add_loss, s->row_loss, s->rows, queue);
+}
+
+extern "C" sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue)
+{
+    return SH_LAUNCH(scores_kernel, dim3(sh_blocks(s->rows)), block_of(s->vocab), 0, queue, *s);
 }

@@ -24,6 +24,7 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd_work_bytes,
     [SH_OP_HEAD_LOSS] = sh_cuda_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_work_bytes,
+    [SH_OP_HEAD_SCORE] = sh_cuda_head_work_bytes,
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
     [SH_OP_LORA] = sh_cuda_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cuda_lora_work_bytes,
@@ -49,6 +50,7 @@ static sh_rc prepare_call(const struct sh_op_call *call)
     case SH_OP_LINEAR_BWD_W:
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_LOSS_GRAD:
+    case SH_OP_HEAD_SCORE:
     case SH_OP_LOGITS:
     case SH_OP_LORA:
     case SH_OP_LORA_BWD:

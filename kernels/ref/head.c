@@ -94,6 +94,31 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The first of equally likely words. */
+static int64_t likeliest(const double *logits, int64_t n)
+{
+    int64_t best = 0;
+
+    for (int64_t v = 1; v < n; v++)
+        if (logits[v] > logits[best])
+            best = v;
+    return best;
+}
+
+sh_rc sh_ref_head_score(const struct sh_op_call *call)
+{
+    struct shape z = shape_of(call);
+    double *logits = call->work;
+
+    for (int64_t n = 0; n < z.N; n++) {
+        int64_t target = (int64_t)sh_ref_get(&call->in[2], n);
+        double lse = logits_of(call, z, n, logits);
+        sh_ref_set(&call->out[0], n, target < 0 ? 0 : logits[target] - lse);
+        sh_ref_set(&call->out[1], n, (double)likeliest(logits, z.V));
+    }
+    return SH_OK;
+}
+
 /* The logits of one position of every sequence, for generation. */
 sh_rc sh_ref_logits(const struct sh_op_call *call)
 {

@@ -4,6 +4,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "src/base/err.h"
+#include "src/base/file.h"
 #include "src/config/config.h"
 
 #include <stdbool.h>
@@ -73,6 +74,20 @@ sh_rc sh_cmd_find_config(const char *given, char **path);
 
 /* What --checkpoint means: the file, or the newest valid one of a folder. *path is freed with free(). Collective. */
 sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args, char **path);
+
+/* output.c: what a command writes for the job: a file that appears when it is complete, or standard output. Rank 0 has it;
+ * `out` is NULL on others. Local.
+ * close: commits the file, or where rc is a failure deletes it. Returns rc or its own failure; fine without an open. */
+struct sh_cmd_output {
+    struct sh_new_file file;
+    FILE *out;
+};
+sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o); /* NULL: standard output */
+sh_rc sh_cmd_output_close(struct sh_cmd_output *o, sh_rc rc);
+
+/* eval_task.c: whether the arguments ask for texts of a file, and their evaluation. */
+bool sh_cmd_eval_is_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_eval_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 
 void sh_cmd_help(FILE *out, enum sh_config_help form);
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as text */

@@ -7,6 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Options that go with texts of a file only. */
+static sh_rc not_of_tasks(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    static const char *const options[] = {"-o", "--batch", "--context", "--tokenizer"};
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (sh_cmd_option(cmd, args, options[i]))
+            return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --requests, --choices or --text", options[i]);
+    return SH_OK;
+}
+
 /* Local; the caller agrees. --data is the key validation.dataset_path. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
                        struct sh_config *cfg, int64_t *sequences)
@@ -66,6 +77,9 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     int64_t sequences = 0;
     sh_rc rc;
 
+    if (sh_cmd_eval_is_task(cmd, args))
+        return sh_cmd_eval_task(cmd, args);
+    SH_TRY_OUT(sh_agree(not_of_tasks(cmd, args)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &sequences)));
     SH_TRY_OUT(sh_run_open(&cfg, SH_TO_EVALUATE, &run));

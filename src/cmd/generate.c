@@ -1,22 +1,17 @@
 #include "src/cmd/cmd.h"
 
-#include "src/base/file.h"
-#include "src/mesh/mesh.h"
 #include "src/run/generate.h"
 #include "src/run/run.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct generate {
     struct sh_config cfg;
     struct sh_generate g;
     struct sh_prompts prompts;
     struct sh_tokenizer *tok;
-    struct sh_new_file file; /* rank 0's, with -o */
-    FILE *out;               /* of it, or standard output; NULL where the prompt is of the command line */
+    struct sh_cmd_output output; /* with --prompts */
 };
 
 static sh_rc read_parallel(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_parallel *parallel)
@@ -102,40 +97,6 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return sh_prompts_encode(g->tok, &g->prompts);
 }
 
-/* Rank 0 writes, into a file that appears when it is complete. */
-static sh_rc open_output(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct generate *g)
-{
-    const char *path = sh_cmd_option(cmd, args, "-o");
-    int rank, world, fd;
-
-    sh_mesh_world(&rank, &world);
-    if (rank != 0 || !g->prompts.p[0].line)
-        return SH_OK;
-    if (!path) {
-        g->out = stdout;
-        return SH_OK;
-    }
-    SH_TRY(sh_new_file_create(path, 0644, &g->file));
-    fd = dup(g->file.fd);
-    g->out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    return g->out ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
-}
-
-/* What is still in the stream may find the disk full. */
-static sh_rc close_output(struct generate *g, sh_rc rc)
-{
-    bool file = g->out && g->out != stdout, full = file && fclose(g->out) != 0;
-
-    if (rc == SH_OK && full)
-        rc = sh_fail(SH_E_DATA, "%s: %s", g->file.path, strerror(errno));
-    if (!g->file.path)
-        return rc;
-    if (rc == SH_OK)
-        return sh_new_file_commit(&g->file);
-    sh_new_file_abandon(&g->file);
-    return rc;
-}
-
 /* Collective. The configuration comes from the checkpoint unless a file is given. */
 sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
@@ -147,13 +108,14 @@ sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &g)));
-    SH_TRY_OUT(sh_agree(open_output(cmd, args, &g)));
+    if (g.prompts.p[0].line)
+        SH_TRY_OUT(sh_agree(sh_cmd_output_open(sh_cmd_option(cmd, args, "-o"), &g.output)));
     cache = sh_generate_cache(&g.g, &g.prompts, &g.cfg);
     SH_TRY_OUT(sh_run_open_cached(&g.cfg, &cache, &run));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
-    SH_TRY_OUT(sh_run_generate(run, &g.g, &g.prompts, g.out));
+    SH_TRY_OUT(sh_run_generate(run, &g.g, &g.prompts, g.output.out));
 out:
-    rc = sh_agree(close_output(&g, rc));
+    rc = sh_agree(sh_cmd_output_close(&g.output, rc));
     sh_run_close(run);
     sh_tokenizer_close(g.tok);
     sh_prompts_free(&g.prompts);

@@ -126,9 +126,18 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--data", .value = "FILE",
      .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
     {.name = "--sequences", .value = "N", .help = "evaluate its first N sequences; default all"},
-    {.name = "--trust", .value = "WHOM",
-     .help = "owner: only checkpoints that no other user may have written; any: all; default owner (the same as "
-             "--checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
+    {.name = "--requests", .value = "FILE", .help = "log-probability of the \"continuation\" of each line's \"context\" (JSON lines)"},
+    {.name = "--choices", .value = "FILE", .help = "accuracy over lines of \"query\", \"choices\" and \"gold\"; or over HellaSwag's own lines; or "
+     "over an evaluation file of llm.c"},
+    {.name = "--text", .value = "FILE", .help = "log-likelihood of a text, and its bits per byte"},
+    {.name = "-o", .value = "FILE", .help = "with --requests: lines with their answers, default standard output; with --choices: samples as lm_eval "
+     "logs them"},
+    {.name = "--tokenizer", .value = "NAME", .help = "of the model, for these: byte, a folder that has tokenizer.json, or such a file; default that "
+     "which the checkpoint names"},
+    {.name = "--batch", .value = "N", .help = "rows of text at a time on a rank, for these; default 8"},
+    {.name = "--context", .value = "N", .help = "tokens that the model reads at most, for these; default model.max_seq_len"},
+    {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
+     "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
@@ -215,7 +224,7 @@ const struct sh_cmd sh_commands[] = {
      "angle brackets", data, .run = sh_cmd_data},
     {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
-    {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file", eval, .config = true,
+    {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file; log-probabilities and accuracy over texts of a file", eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
     {"ckpt", "info|verify|ls|latest|diff|extract|prune|export|import ARGUMENT...",
      "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; "

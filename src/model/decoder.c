@@ -321,9 +321,10 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                         .adapters = &b->adapters,
                         .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim,
                                   .any_order = b->any_order}};
+    int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 
-    sh_emit_inputs(&d.e, b->out == SH_MODEL_LOSS, b->docs);
+    sh_emit_inputs(&d.e, b->out != SH_MODEL_LOGITS, b->docs);
     declare_embed(&d);
     emit_rope_table(&d);
     x = sh_emit_embed(&d.e, d.wte, d.wpe);
@@ -344,8 +345,10 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     x = norm(&d, x, (struct weights){.w = d.final_norm_w, .b = d.final_norm_b});
     if (b->out == SH_MODEL_LOGITS)
         sh_emit_logits(&d.e, x, d.head);
+    else if (b->out == SH_MODEL_SCORE)
+        sh_emit_head_score(&d.e, x, d.head, chunk_rows);
     else
-        sh_emit_head_loss(&d.e, x, d.head, b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act));
+        sh_emit_head_loss(&d.e, x, d.head, chunk_rows);
     if (b->adapters.rank)
         sh_adapt_freeze(p);
 }

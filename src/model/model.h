@@ -15,14 +15,14 @@ struct sh_adapters {
     unsigned targets;
 };
 
-enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS };
+enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 
 struct sh_model_batch {
     int batch, seq;           /* sequences and tokens of one micro-step of one rank */
     bool docs;                /* attention stays inside documents */
     bool anew;                /* with docs: positions begin anew in each; else they are those of the sequence */
     bool any_order;           /* its backward may add in any order (kernels/op.h) */
-    enum sh_model_output out; /* summed loss, or the logits of one position */
+    enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
     int cache;                /* LOGITS: positions that the cache of keys and values has, `seq` at least; 0: no cache */
     struct sh_adapters adapters;
     int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */

@@ -43,7 +43,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
 
-    batch.out = b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
+    batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
     freeze(b, micro);
     return SH_OK;

@@ -19,6 +19,7 @@ struct sh_build {
     bool evaluate;                /* an EVAL section beside the training sections, or alone */
     bool logits;                  /* a LOGITS section (not together with training); with batch.cache PREFILL, of batch.seq
                                      tokens a sequence, and DECODE instead */
+    bool score;                   /* a SCORE section, alone */
     const struct sh_kernel_table *kernels;
     bool snapshot_on_host;        /* the device has memory of its own: snapshots lie in the host's, a tier of its own */
     int threads;                  /* kernels will run with; their scratch depends on it */

@@ -88,7 +88,9 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
         SH_TRY_OUT(add_training(b, p));
     if (b->evaluate)
         sh_shard_section(micro, &b->options, SH_SECTION_EVAL, 0, 0, p);
-    if (b->logits && b->batch.cache)
+    if (b->score)
+        sh_shard_section(micro, &b->options, SH_SECTION_SCORE, 0, 0, p);
+    else if (b->logits && b->batch.cache)
         SH_TRY_OUT(add_cached(b, micro, p));
     else if (b->logits)
         sh_shard_section(micro, &b->options, SH_SECTION_LOGITS, 0, 0, p);

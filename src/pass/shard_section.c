@@ -522,9 +522,9 @@ static void bind(struct shard *s, enum sh_section_kind kind)
 {
     bool decode = kind == SH_SECTION_DECODE;
     const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs, s->micro->loss, s->micro->logits,
-                        s->micro->at, s->micro->count};
+                        s->micro->at, s->micro->count, s->micro->logprob, s->micro->likeliest};
     const int to[] = {decode ? s->out->next : s->out->tokens, s->out->targets, s->out->docs, s->out->loss,
-                      s->out->logits, decode ? s->out->next_at : s->out->at, s->out->count};
+                      s->out->logits, decode ? s->out->next_at : s->out->at, s->out->count, s->out->logprob, s->out->likeliest};
 
     for (size_t i = 0; i < sizeof from / sizeof *from; i++)
         if (from[i] != SH_NONE)

@@ -213,6 +213,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
     out->docs = keep_like(out, micro, micro->docs);
     out->loss = keep_like(out, micro, micro->loss);
     out->logits = keep_like(out, micro, micro->logits);
+    out->logprob = keep_like(out, micro, micro->logprob);
+    out->likeliest = keep_like(out, micro, micro->likeliest);
     keep_cache(out, micro);
     if (!opt->training)
         return;

@@ -331,6 +331,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
+        .score = purpose == SH_TO_SCORE,
         .kernels = kernels(cfg, gpu),
         .snapshot_on_host = gpu,
         .threads = threads,
@@ -345,5 +346,13 @@ sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, str
     build->batch.seq = cache->piece;
     build->batch.cache = cache->positions;
     build->options.strategy = (struct sh_strategy){.params_resident = resident};
+    return sh_model_check(&build->model, &build->batch);
+}
+
+sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build)
+{
+    build->batch.batch = score->rows;
+    build->batch.seq = score->seq;
+    build->batch.docs = score->docs;
     return sh_model_check(&build->model, &build->batch);
 }

@@ -8,7 +8,7 @@
 #include "src/plan/cache.h"
 #include "src/plan/topology.h"
 
-enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE };
+enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE, SH_TO_SCORE };
 
 /* The mesh that configuration and strategy ask for. no_shard: nodes as replicas where the ranks of each share memory,
  * and hold everything once, in shards; else, and where mesh.shard or mesh.replicate is given, each rank has all of it.
@@ -31,6 +31,9 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 /* Put the cache of keys and values into a build made for SH_TO_GENERATE; `resident`: what is chosen of its parallel. Local.
  * Errors: SH_E_USAGE when sizes are beyond what can be counted. */
 sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, struct sh_build *build);
+
+/* The same for SH_TO_SCORE. */
+sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build);
 
 /* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no
  * news. Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */

@@ -416,6 +416,27 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     sh_program_add_op(e->p, &op);
 }
 
+static int result(struct sh_emit *e, enum sh_dtype dtype, const char *what)
+{
+    int t = add_tensor(e, SH_MEM_CONST, dtype, 1, DIMS((int64_t)e->batch * e->seq), what);
+
+    e->p->tensors[t].persistent = true;
+    return t;
+}
+
+void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
+{
+    struct sh_op op = make_op(e, SH_OP_HEAD_SCORE);
+
+    op.attr.head.chunk_rows = chunk_rows;
+    op.in[0] = x;
+    op.in[1] = w;
+    op.in[2] = sh_emit_view(e, e->p->targets, 1, DIMS((int64_t)e->batch * e->seq));
+    op.out[0] = e->p->logprob = result(e, SH_F32, "logprob");
+    op.out[1] = e->p->likeliest = result(e, SH_I32, "likeliest");
+    sh_program_add_op(e->p, &op);
+}
+
 /* For generation: [B,V] of one position. */
 void sh_emit_logits(struct sh_emit *e, int x, int w)
 {

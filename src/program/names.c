@@ -59,6 +59,7 @@ const char *sh_section_name(enum sh_section_kind k)
         [SH_SECTION_LOGITS] = "logits",
         [SH_SECTION_PREFILL] = "prefill",
         [SH_SECTION_DECODE] = "decode",
+        [SH_SECTION_SCORE] = "score",
     };
     return name[k];
 }

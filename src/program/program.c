@@ -35,7 +35,7 @@ struct sh_program *sh_program_create(enum sh_dtype act)
     memcpy(p->streams, sh_streams, sizeof sh_streams);
     p->n_streams = SH_STREAMS;
     p->tokens = p->targets = p->docs = p->loss = p->squares = p->sumsq = p->logits = SH_NONE;
-    p->at = p->count = p->next = p->next_at = SH_NONE;
+    p->logprob = p->likeliest = p->at = p->count = p->next = p->next_at = SH_NONE;
     return p;
 }
 

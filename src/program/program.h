@@ -166,6 +166,7 @@ enum sh_section_kind {
     SH_SECTION_PREFILL, /* forward only, into the cache of keys and values: the next tokens of each sequence, and the logits
                            behind the last of them */
     SH_SECTION_DECODE, /* the same with one token a sequence */
+    SH_SECTION_SCORE,  /* forward only: log-probability of each target, and the likeliest word */
     SH_SECTION_KINDS
 };
 const char *sh_section_name(enum sh_section_kind k);
@@ -198,6 +199,7 @@ struct sh_program {
     int squares;           /* [SH_EXACT_ELEMS] f64: squares of this rank's gradients (src/base/exact.h) */
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
+    int logprob, likeliest; /* [N] f32, [N] i32 of SCORE */
     int at, count;         /* [B,T] i32, [B] i32: positions of the tokens, and how many of a row count (kernels/op.h); with
                               a cache, as the next two */
     int next, next_at;     /* [B,1] i32: `tokens` and `at` of DECODE; views of those of PREFILL */

@@ -2,6 +2,7 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/time.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -168,6 +169,20 @@ static void begin_texts(struct batch *b)
     }
 }
 
+/* Logits have been waited for when a step has tokens to add. */
+static void count_time(const struct batch *b, bool prefill, int64_t ns)
+{
+    struct sh_continue_time *t = b->how->time;
+
+    if (!t)
+        return;
+    if (prefill)
+        t->read += (double)ns / 1e9;
+    else
+        t->write += (double)ns / 1e9;
+    t->steps += !prefill;
+}
+
 sh_rc sh_run_continue(struct sh_run *r, struct sh_text *texts, int n, const struct sh_continue *how)
 {
     struct batch b = {.r = r, .how = how, .texts = texts, .n = n};
@@ -177,11 +192,14 @@ sh_rc sh_run_continue(struct sh_run *r, struct sh_text *texts, int n, const stru
     open_batch(&b);
     begin_texts(&b);
     for (;;) {
+        int64_t begin = sh_now_ns();
+
         SH_TRY_OUT(count_texts(&b, left));
         if (!left[0])
             break;
         run_step(&b, left[1] > 0);
         take_step(&b);
+        count_time(&b, left[1] > 0, sh_now_ns() - begin);
     }
     rc = sh_agree(b.rc == SH_OK ? SH_OK : sh_fail(b.rc, "%s", b.why));
 out:

@@ -26,6 +26,12 @@ struct sh_text {
     size_t from, fed;
 };
 
+/* What the steps took. */
+struct sh_continue_time {
+    double read, write; /* seconds of steps that read prompts, and of those of one token a row */
+    long long steps;    /* of the latter */
+};
+
 struct sh_continue {
     struct sh_sampling sampling;
     size_t tokens; /* added to a text at most */
@@ -33,6 +39,7 @@ struct sh_continue {
     /* After each token that was added, and with the state set after the last; may set SH_TEXT_STOPPED. */
     sh_rc (*added)(void *ctx, struct sh_text *text);
     void *ctx; /* of both */
+    struct sh_continue_time *time; /* added to; NULL: not asked for */
 };
 
 /* Until none of the texts of any rank goes on: all ranks run the same sections. Ranks may have less texts than rows, or

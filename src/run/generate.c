@@ -1,5 +1,6 @@
 #include "src/run/generate.h"
 
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/run/continue.h"
 #include "src/run/run.h"
@@ -178,7 +179,7 @@ static sh_rc share_results(const struct sh_run *r, const struct texts *of, const
 
 /* Prompts [first, first + n) over the ranks. */
 static sh_rc continue_some(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, int first, int n,
-                           FILE *out)
+                           FILE *out, struct sh_continue_time *time)
 {
     size_t rows = (size_t)r->build.batch.batch;
     struct texts of = {.g = g,
@@ -186,7 +187,7 @@ static sh_rc continue_some(struct sh_run *r, const struct sh_generate *g, struct
                        .shown = sh_calloc(rows, sizeof *of.shown),
                        .prints = !prompts->p[0].line && r->mesh->rank == 0};
     struct sh_continue how = {
-        .sampling = g->sampling, .tokens = (size_t)g->tokens, .ends = ends, .added = added, .ctx = &of};
+        .sampling = g->sampling, .tokens = (size_t)g->tokens, .ends = ends, .added = added, .ctx = &of, .time = time};
     sh_rc rc;
 
     for (int i = r->mesh->rank; i < n; i += r->mesh->world)
@@ -204,11 +205,15 @@ out:
 sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, FILE *out)
 {
     int64_t at_once = (int64_t)r->build.batch.batch * r->mesh->world;
+    struct sh_continue_time time = {0};
 
     for (int64_t first = 0; first < prompts->n; first += at_once) {
         int64_t left = prompts->n - first;
 
-        SH_TRY(continue_some(r, g, prompts, (int)first, (int)(left < at_once ? left : at_once), out));
+        SH_TRY(continue_some(r, g, prompts, (int)first, (int)(left < at_once ? left : at_once), out, &time));
     }
+    if (time.steps)
+        sh_log_info("prompts read in %.2f s; then %lld steps of one token a text, %.2f ms each", time.read, time.steps,
+                    1e3 * time.write / (double)time.steps);
     return SH_OK;
 }

@@ -103,7 +103,7 @@ sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
         if (rc == SH_OK && of->p[i].ids.n == 0)
             rc = sh_fail(SH_E_DATA, "the tokenizer makes no token of it");
         if (rc != SH_OK)
-            sh_fail_prefix(rc, of->p[i].line ? "prompt %d: " : "--prompt: ", i + 1);
+            rc = sh_fail_prefix(rc, of->p[i].line ? "prompt %d: " : "--prompt: ", i + 1);
     }
     sh_encoder_destroy(e);
     return rc;

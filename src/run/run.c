@@ -226,7 +226,7 @@ static void announce(const struct sh_run *r)
  * same place, and the error comes from it. Order: device, threads, request, plan, network, memory. Only the last two
  * cost time. */
 static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, const struct sh_request_cache *cache,
-                      struct sh_run **out)
+                      const struct sh_request_score *score, struct sh_run **out)
 {
     struct sh_run *r = sh_calloc(1, sizeof *r);
     struct sh_topology at;
@@ -245,6 +245,8 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     SH_TRY_OUT(sh_agree(request(r, purpose, &at)));
     if (cache)
         SH_TRY_OUT(place_cache(r, cache));
+    if (score)
+        SH_TRY_OUT(sh_agree(sh_request_scored(score, &r->build)));
     SH_TRY_OUT(fit(r));
     SH_TRY_OUT(widen(r));
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
@@ -264,12 +266,17 @@ out:
 
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out)
 {
-    return open_run(cfg, purpose, NULL, out);
+    return open_run(cfg, purpose, NULL, NULL, out);
 }
 
 sh_rc sh_run_open_cached(const struct sh_config *cfg, const struct sh_request_cache *cache, struct sh_run **out)
 {
-    return open_run(cfg, SH_TO_GENERATE, cache, out);
+    return open_run(cfg, SH_TO_GENERATE, cache, NULL, out);
+}
+
+sh_rc sh_run_open_scoring(const struct sh_config *cfg, const struct sh_request_score *score, struct sh_run **out)
+{
+    return open_run(cfg, SH_TO_SCORE, NULL, score, out);
 }
 
 /* Also for a run that was opened in part. The save is abandoned first, for its child or thread reads the snapshot. */

@@ -54,6 +54,7 @@ struct sh_run {
 sh_rc sh_run_open(const struct sh_config *cfg, enum sh_purpose purpose, struct sh_run **out);
 /* To generate, with a cache of keys and values. */
 sh_rc sh_run_open_cached(const struct sh_config *cfg, const struct sh_request_cache *cache, struct sh_run **out);
+sh_rc sh_run_open_scoring(const struct sh_config *cfg, const struct sh_request_score *score, struct sh_run **out);
 void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */

@@ -25,6 +25,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_HEAD_LOSS] = sh_cuda_head_loss,
         [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_loss_grad,
         [SH_OP_LOGITS] = sh_cuda_logits,
+        [SH_OP_HEAD_SCORE] = sh_cuda_head_score,
     },
     .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
@@ -100,12 +101,21 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
     check(&t, 1, &bound);
 }
 
+static void check_score(enum sh_dtype act, struct head_shape s)
+{
+    struct optest t;
+    head_score(&t, act, s);
+    struct bound bound[2] = {{.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20}, {0, 0}};
+    check(&t, 2, bound);
+}
+
 static void check_shapes(enum sh_dtype act)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_loss(act, shapes[i]);
         check_gradients(act, shapes[i], false);
         check_gradients(act, shapes[i], true);
+        check_score(act, shapes[i]);
         check_logits(act, shapes[i], shapes[i].seq - 1);
     }
 }

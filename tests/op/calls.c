@@ -100,6 +100,20 @@ void head_nothing_counts(struct optest *t)
         optest_set(&t->call.in[2], i, -1);
 }
 
+void head_score(struct optest *t, enum sh_dtype act, struct head_shape s)
+{
+    optest_begin(t, SH_OP_HEAD_SCORE);
+    t->attr.head.chunk_rows = s.chunk_rows;
+    optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
+    optest_in(t, 1, act, DIMS(s.vocab, s.dim));
+    optest_in_ints(t, 2, 0, s.vocab, DIMS(s.batch * s.seq));
+    for (int64_t i = 0; i < s.batch * s.seq; i++)
+        if (optest_int(0, 5) == 0)
+            optest_set(&t->call.in[2], i, -1);
+    optest_out(t, 0, SH_F32, DIMS(s.batch * s.seq));
+    optest_out(t, 1, SH_I32, DIMS(s.batch * s.seq));
+}
+
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position)
 {
     optest_begin(t, SH_OP_LOGITS);

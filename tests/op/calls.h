@@ -30,6 +30,9 @@ void head_frozen(struct optest *t);
 /* Mask all targets of such a call. */
 void head_nothing_counts(struct optest *t);
 
+/* HEAD_SCORE of the same, one target in five masked. */
+void head_score(struct optest *t, enum sh_dtype act, struct head_shape s);
+
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position);
 
 /* A stack of `columns` columns of which some stretches are adapted. */

@@ -60,12 +60,23 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
     optest_end(&t);
 }
 
+/* The likeliest of words must not hang on rounding: the largest of normal logits stands apart. */
+static void check_score(enum sh_dtype act, struct head_shape s)
+{
+    struct optest t;
+    head_score(&t, act, s);
+    struct agree_bound bound[2] = {{.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20}, {0, 0}};
+    agree(&t, 2, bound, -1, -1);
+    optest_end(&t);
+}
+
 static void check_shapes(enum sh_dtype act)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_loss(act, shapes[i]);
         check_gradients(act, shapes[i], false);
         check_gradients(act, shapes[i], true);
+        check_score(act, shapes[i]);
         check_logits(act, shapes[i], 0);
         check_logits(act, shapes[i], shapes[i].seq - 1);
     }

@@ -1,0 +1,41 @@
+/* A file that rank 0 writes for the job, and that appears when it is complete. */
+#include "src/cmd/cmd.h"
+
+#include "src/mesh/mesh.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o)
+{
+    int rank, world, fd;
+
+    *o = (struct sh_cmd_output){0};
+    sh_mesh_world(&rank, &world);
+    if (rank != 0)
+        return SH_OK;
+    if (!path) {
+        o->out = stdout;
+        return SH_OK;
+    }
+    SH_TRY(sh_new_file_create(path, 0644, &o->file));
+    fd = dup(o->file.fd);
+    o->out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    return o->out ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
+}
+
+/* What is still in the stream may find the disk full. */
+sh_rc sh_cmd_output_close(struct sh_cmd_output *o, sh_rc rc)
+{
+    bool full = o->out && o->out != stdout && fclose(o->out) != 0;
+
+    if (rc == SH_OK && full)
+        rc = sh_fail(SH_E_DATA, "%s: %s", o->file.path, strerror(errno));
+    if (!o->file.path)
+        return rc;
+    if (rc == SH_OK)
+        return sh_new_file_commit(&o->file);
+    sh_new_file_abandon(&o->file);
+    return rc;
+}

@@ -1,0 +1,176 @@
+#include "src/run/score.h"
+
+#include "src/base/mem.h"
+#include "src/config/family.h"
+#include "src/run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT = 512 }; /* tokens that a row has at least, where several texts may share it */
+
+/* Where a text stands: tokens [at, at + n - 1) of a row are its inputs. */
+struct place {
+    int64_t row;
+    int64_t at;
+};
+
+/* A rotation by the place in a row is as good as one by the place in the text, since only distances count. */
+static bool shares_rows(const struct sh_config *cfg)
+{
+    return !sh_family_of(cfg->model.family)->learned_positions;
+}
+
+/* The last token predicts nothing. */
+static int64_t inputs_of(const struct sh_score *text)
+{
+    return (int64_t)text->n - 1;
+}
+
+struct sh_request_score sh_score_request(const struct sh_score *texts, int n, int rows, const struct sh_config *cfg)
+{
+    int64_t longest = 1, most = cfg->model.max_seq_len;
+
+    for (int i = 0; i < n; i++)
+        longest = inputs_of(&texts[i]) > longest ? inputs_of(&texts[i]) : longest;
+    if (shares_rows(cfg) && longest < SHORT)
+        longest = most < SHORT ? most : SHORT;
+    return (struct sh_request_score){.rows = rows, .seq = (int)longest, .docs = shares_rows(cfg)};
+}
+
+/* One text behind the other; returns the rows. */
+static int64_t place_texts(const struct sh_run *r, const struct sh_score *texts, int n, struct place *place)
+{
+    int64_t row = 0, at = 0, room = r->build.batch.seq;
+
+    for (int i = 0; i < n; i++) {
+        if (at && (!r->build.batch.docs || at + inputs_of(&texts[i]) > room)) {
+            row++;
+            at = 0;
+        }
+        place[i] = (struct place){row, at};
+        at += inputs_of(&texts[i]);
+    }
+    return n ? row + 1 : 0;
+}
+
+/* The rows of this rank in one step. */
+struct step {
+    struct sh_run *r;
+    int64_t first, rows, seq; /* rows [first, first + rows) of all */
+    int32_t *tokens, *targets, *docs, *word;
+    float *logprob;
+};
+
+static int64_t elem_of(const struct step *s, const struct place *p)
+{
+    return (p->row - s->first) * s->seq + p->at;
+}
+
+/* What no text fills is masked, and a document of its own for each token. */
+static void clear(struct step *s)
+{
+    for (int64_t i = 0; i < s->rows * s->seq; i++) {
+        s->tokens[i] = 0;
+        s->targets[i] = -1;
+        s->docs[i] = (int32_t)(i % s->seq);
+    }
+}
+
+static void put_text(struct step *s, const struct sh_score *text, const struct place *p)
+{
+    int64_t at = elem_of(s, p);
+
+    for (int64_t i = 0; i < inputs_of(text); i++) {
+        s->tokens[at + i] = (int32_t)text->ids[i];
+        s->targets[at + i] = (size_t)i + 1 < text->first ? -1 : (int32_t)text->ids[i + 1];
+        s->docs[at + i] = (int32_t)p->at;
+    }
+}
+
+static void run_step(struct step *s)
+{
+    const struct sh_program *p = s->r->p;
+
+    sh_exec_put(s->r->exec, p->tokens, s->tokens);
+    sh_exec_put(s->r->exec, p->targets, s->targets);
+    if (p->docs != SH_NONE)
+        sh_exec_put(s->r->exec, p->docs, s->docs);
+    sh_exec_run(s->r->exec, SH_SECTION_SCORE);
+    sh_exec_get(s->r->exec, p->logprob, s->logprob);
+    sh_exec_get(s->r->exec, p->likeliest, s->word);
+}
+
+static void take_text(const struct step *s, struct sh_score *text, const struct place *p)
+{
+    int64_t at = elem_of(s, p);
+
+    text->greedy = true;
+    for (size_t i = text->first; i < text->n; i++) {
+        int64_t e = at + (int64_t)i - 1;
+
+        text->logprob += s->logprob[e];
+        text->greedy = text->greedy && s->word[e] == (int32_t)text->ids[i];
+    }
+}
+
+/* Texts of this rank's rows; others stay 0, as the sum over the ranks wants. Rows ascend with the texts. */
+static void do_step(struct step *s, struct sh_score *texts, int n, const struct place *place)
+{
+    int begin = 0, end;
+
+    while (begin < n && place[begin].row < s->first)
+        begin++;
+    for (end = begin; end < n && place[end].row < s->first + s->rows; end++)
+        ;
+    clear(s);
+    for (int i = begin; i < end; i++)
+        put_text(s, &texts[i], &place[i]);
+    run_step(s);
+    for (int i = begin; i < end; i++)
+        take_text(s, &texts[i], &place[i]);
+}
+
+/* Of the ranks one has a text's answer, and the others zeros: a sum of whole numbers changes no bit. */
+static sh_rc share(struct sh_score *texts, int n)
+{
+    long long *all = sh_calloc(2 * (size_t)n + 1, sizeof *all);
+    sh_rc rc;
+
+    for (int i = 0; i < n; i++) {
+        memcpy(&all[2 * i], &texts[i].logprob, sizeof texts[i].logprob);
+        all[2 * i + 1] = texts[i].greedy;
+    }
+    rc = sh_mesh_sum_i64(all, 2 * n);
+    for (int i = 0; i < n; i++) {
+        memcpy(&texts[i].logprob, &all[2 * i], sizeof texts[i].logprob);
+        texts[i].greedy = all[2 * i + 1] != 0;
+    }
+    free(all);
+    return rc;
+}
+
+sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
+{
+    struct step s = {.r = r, .rows = r->build.batch.batch, .seq = r->build.batch.seq};
+    struct place *place = sh_calloc((size_t)n + 1, sizeof *place);
+    int64_t all = place_texts(r, texts, n, place), elems = s.rows * s.seq, at_once = s.rows * r->mesh->world;
+
+    for (int i = 0; i < n; i++) {
+        texts[i].logprob = 0;
+        texts[i].greedy = false;
+    }
+    s.tokens = sh_calloc(4 * (size_t)elems, sizeof *s.tokens);
+    s.targets = s.tokens + elems;
+    s.docs = s.targets + elems;
+    s.word = s.docs + elems;
+    s.logprob = sh_calloc((size_t)elems, sizeof *s.logprob);
+    for (int64_t first = 0; first < all; first += at_once) {
+        s.first = first + r->mesh->rank * s.rows;
+        do_step(&s, texts, n, place);
+    }
+    free(s.tokens);
+    free(s.logprob);
+    free(place);
+    return sh_agree(share(texts, n));
+}

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Greedy texts against transformers' generate, log-probabilities against its logits, and lm_eval with our adapter against
+lm_eval with transformers. Models are random, so that texts are anything and no two words are equally likely for long. Prints
+TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+
+VENV = os.environ.get('SHERD_HF_VENV', '')
+if not VENV or not os.path.exists(f'{VENV}/bin/python'):
+    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
+if not sys.prefix.startswith(os.path.realpath(VENV)):
+    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
+os.environ['HF_HUB_OFFLINE'] = os.environ['HF_DATASETS_OFFLINE'] = '1'
+os.environ['HF_HOME'] = os.path.abspath('hf-home')
+import torch
+import transformers
+
+NEW, CLOSE = 128, 2e-5  # tokens; logits that may change places
+TOKENIZER = job.TOP / 'tests/golden/tokenizer/qwen.json'
+SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=512)
+GPT2 = dict(n_embd=64, n_layer=3, n_head=4, n_positions=512)
+MODELS = {
+    'llama': (transformers.LlamaConfig, SIZES),
+    'llama tied, grouped, wide heads': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True, num_key_value_heads=2, head_dim=24)),
+    'mistral': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=1, sliding_window=512)),
+    'gpt2': (transformers.GPT2Config, GPT2),
+}
+PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',
+           'a much longer prompt that goes on and on, ' * 9]
+F32 = '--training.mixed_precision_param=float32'
+
+
+def make(name):
+    torch.manual_seed(20)
+    kind, values = MODELS[name]
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER))
+    words = len(tokenizer)
+    model = transformers.AutoModelForCausalLM.from_config(
+        kind(**values, vocab_size=words, bos_token_id=None, eos_token_id=[words - 1, 3]))
+    with torch.no_grad():
+        for p_name, p in model.named_parameters():
+            if p.ndim > 1:
+                p.normal_(0, 0.3 if 'wte' in p_name or 'wpe' in p_name or 'embed' in p_name else 0.15)
+            elif p_name.endswith('weight'):
+                p.uniform_(0.5, 1.5)
+            else:
+                p.normal_(0, 0.2)
+    shutil.rmtree('hf', ignore_errors=True)
+    shutil.rmtree('ckpt', ignore_errors=True)
+    model.save_pretrained('hf')
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(words - 1)
+    tokenizer.save_pretrained('hf')
+    job.sherd('ckpt', 'import', 'hf', '-o', 'ckpt')
+    return model.eval(), tokenizer
+
+
+def write_lines(name, lines):
+    pathlib.Path(name).write_text(''.join(json.dumps(line) + '\n' for line in lines))
+
+
+def read_lines(name):
+    return [json.loads(line) for line in pathlib.Path(name).read_text().splitlines()]
+
+
+def reference(model, ids):
+    out = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), do_sample=False,
+                         max_new_tokens=NEW, pad_token_id=0)[0].tolist()
+    return out[:-1] if out[-1] in model.generation_config.eos_token_id and len(out) > len(ids) else out
+
+
+def compare(model, prompt, ours, theirs):
+    """Up to where the two best words are too close to call."""
+    for i, (a, b) in enumerate(zip(ours, theirs)):
+        if a != b:
+            logits = model(torch.tensor([theirs[:i]])).logits[0, -1]
+            off = (logits[b] - logits[a]).item()
+            return [] if off < CLOSE else [f'{prompt[:20]!r}: token {i} is {a}, and {b} is {off:.2g} likelier']
+    shorter, longer = sorted((ours, theirs), key=len)
+    if len(shorter) == len(longer):
+        return []
+    logits = model(torch.tensor([shorter])).logits[0, -1]
+    off = (logits.max() - logits[longer[len(shorter)]]).item()
+    return [] if off < CLOSE else [f'{prompt[:20]!r}: {len(ours)} tokens, for transformers {len(theirs)}']
+
+
+def generate(ranks, *options):
+    job.sherd('generate', '--checkpoint', 'ckpt', '--tokenizer', 'hf', '--prompts', 'prompts.jsonl', '-o', 'out.jsonl', '--tokens', NEW,
+              '--temperature', 0, F32, *options, ranks=ranks)
+    return read_lines('out.jsonl')
+
+
+@torch.no_grad()
+def case_greedy(name):
+    model, tokenizer = make(name)
+    write_lines('prompts.jsonl', [{'prompt': prompt} for prompt in PROMPTS])
+    wrong = []
+    theirs = [reference(model, tokenizer(prompt)['input_ids']) for prompt in PROMPTS]
+    for ranks, options in (0, []), (0, ['--batch', 3]), (3, ['--batch', 2, '--parallel', 'shard', '--comm.shared_memory=off']):
+        if ranks and not job.can_launch():
+            continue
+        for prompt, line, wanted in zip(PROMPTS, generate(ranks, *options), theirs):
+            wrong += [f'{ranks} ranks: {text}' for text in compare(model, prompt, line['ids'], wanted)]
+            end = len(line['ids']) - line['tokens']
+            if line['ids'] == wanted and line['text'] != tokenizer.decode(wanted[end:], skip_special_tokens=True):
+                wrong.append(f'{prompt[:20]!r}: the text is {line["text"]!r}')
+    return wrong
+
+
+@torch.no_grad()
+def case_requests(name):
+    model, tokenizer = make(name)
+    pairs = [(a, b) for a in PROMPTS for b in (' house', 'Haus', ' дом and more')]
+    write_lines('requests.jsonl', [{'context': a, 'continuation': b} for a, b in pairs])
+    job.sherd('eval', '--checkpoint', 'ckpt', '--tokenizer', 'hf', '--requests', 'requests.jsonl', '-o', 'out.jsonl', F32)
+    wrong = []
+    for (a, b), line in zip(pairs, read_lines('out.jsonl')):
+        spaces = len(a) - len(a.rstrip())
+        ids, n = tokenizer(a + b)['input_ids'], len(tokenizer(a[:len(a) - spaces])['input_ids'])
+        scores = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        wanted = sum(scores[i - 1, ids[i]].item() for i in range(n, len(ids)))
+        greedy = all(scores[i - 1].argmax().item() == ids[i] for i in range(n, len(ids)))
+        if abs(line['logprob'] - wanted) > 1e-4 or line['is_greedy'] != greedy or line['tokens'] != len(ids) - n:
+            wrong.append(f'{a[:20]!r} {b!r}: {line}, wanted {wanted}, {greedy}')
+    return wrong
+
+
+TASK = """task: sherd_choices
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{query}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{gold}}}}"
+metric_list:
+  - {{metric: acc}}
+  - {{metric: acc_norm}}
+"""
+
+
+def lm_eval(model, args):
+    shutil.rmtree('results', ignore_errors=True)
+    program = [str(job.TOP / 'share/sherd/lm_eval_sherd.py')] if model == 'sherd' else ['-m', 'lm_eval']
+    done = subprocess.run([sys.executable, *program, '--model', model, '--model_args', args, '--tasks', 'sherd_choices',
+                           '--include_path', 'tasks', '--output_path', 'results', '--log_samples', '--device', 'cpu',
+                           '--batch_size', '4'], capture_output=True, text=True)
+    if done.returncode:
+        raise job.Failed(done.stdout + done.stderr)
+    results = json.loads(next(pathlib.Path('results').rglob('results_*.json')).read_text())['results']['sherd_choices']
+    samples = sorted(read_lines(next(pathlib.Path('results').rglob('samples_*.jsonl'))), key=lambda sample: sample['doc_id'])
+    return results, samples
+
+
+def write_task():
+    words = 'house garden tree the a small large und Haus die Straße дом 日本 return main'.split()
+    r = random.Random(3)
+    text = lambda n: ' '.join(r.choice(words) for _ in range(n))
+    write_lines('choices.jsonl', [{'query': text(r.randint(1, 20)), 'choices': [text(r.randint(1, 6)) for _ in range(4)],
+                                   'gold': r.randrange(4)} for _ in range(40)])
+    pathlib.Path('tasks').mkdir(exist_ok=True)
+    pathlib.Path('tasks/task.yaml').write_text(TASK.format(file=os.path.abspath('choices.jsonl')))
+
+
+def values(sample):
+    """An answer as (log-probability, greedy), whatever lm_eval's version makes of it in a file."""
+    return [(float(answer[0]), str(answer[1]) == 'True') for answer in sample['filtered_resps']]
+
+
+def case_lm_eval(name):
+    make(name)
+    write_task()
+    theirs, their_samples = lm_eval('hf', 'pretrained=hf,dtype=float32')
+    ours, our_samples = lm_eval('sherd', f'checkpoint=ckpt,tokenizer=hf,precision=float32,sherd={os.environ["SHERD"]}')
+    job.sherd('eval', '--checkpoint', 'ckpt', '--tokenizer', 'hf', '--choices', 'choices.jsonl', '-o', 'samples.jsonl', F32)
+    alone = read_lines('samples.jsonl')
+    wrong = [f'{key}: {ours[key]}, for transformers {theirs[key]}' for key in ('acc,none', 'acc_norm,none') if ours[key] != theirs[key]]
+    for key in 'acc', 'acc_norm':
+        mean = sum(sample[key] for sample in alone) / len(alone)
+        wrong += [f'sherd eval --choices: {key} {mean}'] if abs(mean - theirs[f'{key},none']) > 1e-9 else []
+    for a, b, c in zip(our_samples, their_samples, alone):
+        if any(abs(x[0] - y[0]) > 1e-4 or abs(z[0] - y[0]) > 1e-4 for x, y, z in zip(values(a), values(b), values(c))):
+            wrong.append(f'document {a["doc_id"]}: {values(a)}, {values(c)}, for transformers {values(b)}')
+    return wrong
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    tests = [(f'{name}: greedy', case_greedy, name) for name in MODELS]
+    tests += [(f'{name}: log-probabilities', case_requests, name) for name in ('llama', 'gpt2')]
+    if importlib.util.find_spec('lm_eval'):
+        tests += [(f'{name}: lm_eval', case_lm_eval, name) for name in ('llama', 'gpt2')]
+    sys.exit(job.run_cases(tests))
