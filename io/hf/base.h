@@ -9,20 +9,20 @@
 struct sh_hf_pair;
 
 struct sh_hf_base {
-    char *path;                       /* of the base */
-    const char *of;                   /* the checkpoint of adapters */
-    const struct sh_ckpt_set *set;    /* the model's tensors */
-    uint64_t noted, sum;              /* of its numbers: as the checkpoint has it, and of those read so far */
-    bool rounded;                     /* it was computed with as bfloat16 has it */
+    char *path;                    /* of the base */
+    const char *of;                /* the checkpoint of adapters */
+    const struct sh_ckpt_set *set; /* the model's tensors */
+    uint64_t noted, sum;           /* of its numbers: as the checkpoint has it, and of those read so far */
+    bool rounded;                  /* it was computed with as bfloat16 has it */
     bool w_in_out;
     double scale;
-    struct sh_hf_pair *pair;          /* [tensors of the set] */
-    struct sh_st_index folder;        /* of a folder of transformers */
+    struct sh_hf_pair *pair;   /* [tensors of the set] */
+    struct sh_st_index folder; /* of a folder of transformers */
     struct sh_hf_match match;
-    int *fd;                          /* [folder.n_files] */
+    int *fd; /* [folder.n_files] */
     char **file;
-    struct sh_ckpt_index checkpoint;  /* or of a checkpoint */
-    int64_t *place;                   /* [tensors of the set] in it */
+    struct sh_ckpt_index checkpoint; /* or of a checkpoint */
+    int64_t *place;                  /* [tensors of the set] in it */
     int checkpoint_fd;
 };
 
