@@ -18,13 +18,13 @@ struct sh_hf_base {
     bool rounded;                     /* it was computed with as bfloat16 has it */
     bool w_in_out;
     double scale;
-    struct sh_hf_pair *pair;          /* [tensors of the set] */
-    struct sh_st_index folder;        /* of a folder of transformers */
+    struct sh_hf_pair *pair;   /* [tensors of the set] */
+    struct sh_st_index folder; /* of a folder of transformers */
     struct sh_hf_match match;
-    int *fd;                          /* [folder.n_files] */
+    int *fd; /* [folder.n_files] */
     char **file;
-    struct sh_ckpt_index checkpoint;  /* or of a checkpoint */
-    int64_t *place;                   /* [tensors of the set] in it */
+    struct sh_ckpt_index checkpoint; /* or of a checkpoint */
+    int64_t *place;                  /* [tensors of the set] in it */
     int checkpoint_fd;
 };
 
