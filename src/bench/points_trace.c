@@ -52,7 +52,7 @@ static int kind_of(const char *name)
 
 static bool is_computed(const struct sh_op *op)
 {
-    return !sh_op_info(op->kind)->comm && !sh_op_info(op->kind)->marker;
+    return !sh_op_info(op->kind)->async && !sh_op_info(op->kind)->marker;
 }
 
 static void find_order(struct reader *r)
@@ -75,7 +75,7 @@ static sh_rc add_computed(struct reader *r, json_t *e, const char *name)
     int op = r->order[r->compute.n % r->n_order];
     char label[SH_OP_LABEL];
 
-    sh_op_label(r->p, &r->p->ops[op], label);
+    sh_program_label(r->p, &r->p->ops[op], label);
     if (strcmp(label, name))
         return sh_fail(SH_E_BUG, "the trace has %s where the program has %s", name, label);
     add_event(&r->compute, e, op);

@@ -44,7 +44,7 @@ struct check {
 
 static const char *label(const struct check *c, const struct sh_op *op, char text[SH_OP_LABEL])
 {
-    sh_op_label(c->p, op, text);
+    sh_program_label(c->p, op, text);
     return text;
 }
 
@@ -175,7 +175,7 @@ static sh_rc check_collectives(struct check *c)
         for (int i = c->p->sections[s].first_op; i < c->p->sections[s].first_op + c->p->sections[s].n_ops; i++) {
             struct coll x;
 
-            if (!sh_op_info(c->p->ops[i].kind)->comm)
+            if (!sh_op_info(c->p->ops[i].kind)->async)
                 continue;
             x = coll_of(c->p, s, i);
             SH_TRY(compare(c, n++, &x));
