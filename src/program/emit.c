@@ -356,6 +356,7 @@ int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_hea
     struct sh_op op = make_op(e, SH_OP_ATTENTION_CACHE);
 
     set_heads(&op, h);
+    op.attr.attn.window = h->window < e->cache ? h->window : 0;
     op.in[0] = view3(e, qkv);
     op.in[1] = put_into_cache(e, op.in[0], h);
     op.in[2] = e->p->at;

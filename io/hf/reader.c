@@ -1,0 +1,30 @@
+#include "io/hf/reader.h"
+
+#include "io/json/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+json_t *sh_hf_find(const json_t *object, const char *key)
+{
+    json_t *value = key ? json_object_get(object, key) : NULL;
+    return json_is_null(value) ? NULL : value;
+}
+
+sh_rc sh_hf_text_of(const struct sh_hf_reader *r, const char *key, const json_t *value, char out[64])
+{
+    if (json_is_integer(value))
+        snprintf(out, 64, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(out, 64, "%.17g", json_real_value(value));
+    else if (json_is_boolean(value))
+        strcpy(out, json_is_true(value) ? "true" : "false");
+    else
+        return sh_fail(SH_E_USAGE, "%s: %s is %s, where a number is wanted", r->place, key, sh_json_is(value));
+    return SH_OK;
+}
+
+long long sh_hf_whole(const struct sh_hf_reader *r, enum sh_hf_value v)
+{
+    return strtoll(r->value[v], NULL, 10);
+}
