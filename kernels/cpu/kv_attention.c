@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct cached {
-    struct sh_attn a;          /* shapes; its qkv */
+    struct sh_attn a; /* shapes; its qkv */
     const struct sh_op_call *call;
     const void *kv;            /* [B,S,2KD] */
     const int32_t *at, *count; /* [B,T], [B] */
@@ -23,10 +23,10 @@ struct cached {
 
 /* Scratch of one thread. */
 struct scratch {
-    float *q, *k, *v;         /* [Q,D], [K,D], [K,D] */
-    float *s;                 /* [Q,K] */
-    float *o;                 /* [Q,D] unscaled output */
-    float *max, *sum;         /* [Q] */
+    float *q, *k, *v; /* [Q,D], [K,D], [K,D] */
+    float *s;         /* [Q,K] */
+    float *o;         /* [Q,D] unscaled output */
+    float *max, *sum; /* [Q] */
 };
 
 /* One block of rows: row i stands for query head `kv_head * group + (first + i) % group` of token (first + i) / group. */
@@ -72,10 +72,10 @@ static int64_t keys_of(const struct cached *c, const struct rows *r, int64_t i)
 static void read_queries(const struct cached *c, const struct rows *r, float *q)
 {
     for (int64_t i = 0; i < r->n; i++)
-        sh_cpu_block_load((struct sh_cpu_block){1, c->a.dim}, q + i * c->a.dim, c->a.dim,
-                          sh_cpu_at(c->a.qkv, c->a.dtype,
-                                    token_of(c, r, i) * c->a.ld + sh_attn_q_col(&c->a, head_of(c, r, i))),
-                          c->a.ld, c->a.dtype);
+        sh_cpu_block_load(
+            (struct sh_cpu_block){1, c->a.dim}, q + i * c->a.dim, c->a.dim,
+            sh_cpu_at(c->a.qkv, c->a.dtype, token_of(c, r, i) * c->a.ld + sh_attn_q_col(&c->a, head_of(c, r, i))),
+            c->a.ld, c->a.dtype);
 }
 
 /* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
@@ -117,8 +117,7 @@ static sh_rc take_tile(const struct cached *c, const struct rows *r, struct scra
 /* Where the output of row i stands. */
 static void *out_of(const struct cached *c, const struct rows *r, int64_t i)
 {
-    return sh_cpu_at(c->call->out[0].data, c->a.dtype,
-                     (token_of(c, r, i) * c->a.heads + head_of(c, r, i)) * c->a.dim);
+    return sh_cpu_at(c->call->out[0].data, c->a.dtype, (token_of(c, r, i) * c->a.heads + head_of(c, r, i)) * c->a.dim);
 }
 
 /* Divided by their sums and rounded once. */
@@ -168,8 +167,14 @@ static struct cached cached_of(const struct sh_op_call *call)
     const struct sh_operand *kv = &call->in[1];
     struct sh_attn a = sh_attn_of(call, &call->in[0], &none);
 
-    return (struct cached){.a = a, .call = call, .kv = kv->data, .at = call->in[2].data, .count = call->in[3].data,
-                           .positions = kv->dim[1], .kv_ld = kv->dim[2], .group = a.heads / a.kv_heads};
+    return (struct cached){.a = a,
+                           .call = call,
+                           .kv = kv->data,
+                           .at = call->in[2].data,
+                           .count = call->in[3].data,
+                           .positions = kv->dim[1],
+                           .kv_ld = kv->dim[2],
+                           .group = a.heads / a.kv_heads};
 }
 
 int64_t sh_cpu_attention_cache_work_bytes(const struct sh_op_call *call, int threads)
@@ -194,7 +199,9 @@ sh_rc sh_cpu_attention_cache(const struct sh_op_call *call)
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {
             int64_t first = (blocks - 1 - i / heads) * SH_ATTN_Q, head = i % heads;
-            struct rows r = {.b = head / c.a.kv_heads, .kv_head = head % c.a.kv_heads, .first = first,
+            struct rows r = {.b = head / c.a.kv_heads,
+                             .kv_head = head % c.a.kv_heads,
+                             .first = first,
                              .n = all - first < SH_ATTN_Q ? all - first : SH_ATTN_Q};
             sh_gemm_note(&failure, run_block(&c, r, &w));
         }

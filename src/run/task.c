@@ -127,7 +127,8 @@ static sh_rc check_tokens(const struct sh_task *t, int positions, int words)
             return sh_fail(SH_E_DATA, "an example has %zu tokens, and the model reads %d", s->n, positions);
         for (size_t k = 0; k < s->n; k++)
             if (s->ids[k] >= (uint32_t)words)
-                return sh_fail(SH_E_DATA, "an example has token %u, and the model has %d words; is it of another model?",
+                return sh_fail(SH_E_DATA,
+                               "an example has token %u, and the model has %d words; is it of another model?",
                                s->ids[k], words);
     }
     return SH_OK;
