@@ -26,6 +26,8 @@ static const struct sh_attr_field rotation_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, inverse), {0}};
 static const struct sh_attr_field attention_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), {0}};
+static const struct sh_attr_field cache_attrs[] = {
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
@@ -129,10 +131,10 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_KV_PUT] =
         {.shape = "qkv [B,T,HD+2KD] act of 2BTKD, at [B,T] i32, count [B] i32 -> kv [B,S,2KD] act inout of 2BTKD",
-         .attrs = attention_attrs, APART},
+         .attrs = cache_attrs, APART},
     [SH_OP_ATTENTION_CACHE] =
         {.shape = "qkv [B,T,HD+2KD] act of BTHD, kv [B,S,2KD] act, at [B,T] i32, count [B] i32 -> o [B,T,HD] act",
-         .flops = "4BTSHD + 3BTSH", .attrs = attention_attrs, APART},
+         .flops = "4BTSHD + 3BTSH", .attrs = cache_attrs, APART},
     [SH_OP_PICK] = {.shape = "x [B,T,C] act of BC, count [B] i32 -> y [B,C] act", APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .comm = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .comm = true, APART},

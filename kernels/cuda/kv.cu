@@ -59,6 +59,7 @@ template <class T> struct cached {
     const int32_t *at, *count;
     int64_t seq, row, positions, kv_row;
     int heads, kv_heads, dim;
+    int64_t window;
     float scale;
 };
 
@@ -129,7 +130,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention(cached<T
         o[d] = 0;
     }
     __syncthreads();
-    float sum = attend(c, q, o, weights, k, v, keys), by = keys ? 1 / sum : 0;
+    int64_t first = c.window && keys > c.window ? keys - c.window : 0;
+    float sum = attend(c, q, o, weights, k + first * c.kv_row, v + first * c.kv_row, keys - first),
+          by = keys ? 1 / sum : 0;
     for (int d = threadIdx.x; d < c.dim; d += THREADS)
         c.o[(n * c.heads + head) * c.dim + d] = sh_narrow<T>(o[d] * by);
 }
@@ -181,6 +184,7 @@ extern "C" sh_rc sh_cuda_attention_cache(const struct sh_op_call *call)
                        attr->attn.heads,
                        attr->attn.kv_heads,
                        attr->attn.head_dim,
+                       attr->attn.window,
                        attr->attn.scale};
         dim3 blocks((unsigned)(qkv->dim[0] * qkv->dim[1] * c.heads));
         return SH_LAUNCH(attention<T>, blocks, dim3(THREADS), shared_floats(c.dim) * sizeof(float), call->queue, c);
