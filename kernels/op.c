@@ -29,6 +29,8 @@ static const struct sh_attr_field rotation_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, inverse), {0}};
 static const struct sh_attr_field attention_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), {0}};
+static const struct sh_attr_field cache_attrs[] = {
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
@@ -143,10 +145,10 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] act", .flops = "64b", APART},
     [SH_OP_KV_PUT] =
         {.shape = "qkv [B,T,HD+2KD] act of 2BTKD, at [B,T] i32, count [B] i32 -> kv [B,S,2KD] act inout of 2BTKD",
-         .attrs = attention_attrs, APART},
+         .attrs = cache_attrs, APART},
     [SH_OP_ATTENTION_CACHE] =
         {.shape = "qkv [B,T,HD+2KD] act of BTHD, kv [B,S,2KD] act, at [B,T] i32, count [B] i32 -> o [B,T,HD] act",
-         .flops = "4BTSHD + 3BTSH", .attrs = attention_attrs, APART},
+         .flops = "4BTSHD + 3BTSH", .attrs = cache_attrs, APART},
     [SH_OP_PICK] = {.shape = "x [B,T,C] act of BC, count [B] i32 -> y [B,C] act", APART},
     [SH_OP_QK_NORM] =
         {.shape = "qkv [N,HD+2KD] act, wq [I] act, wk [J] act -> y [N,HD+2KD] act, rstd [N,G] f32",

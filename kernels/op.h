@@ -123,7 +123,7 @@ struct sh_op_attr {
             float scale;                           /* ATTENTION*: 1/sqrt(D) */
             bool inverse;                          /* ROPE: turns back */
             bool any_order;                        /* ATTENTION_BWD: may add in an order that changes from run to run */
-            int window;                            /* ATTENTION*: a query sees itself and window - 1 keys before; 0: all */
+            int window;                            /* ATTENTION*, ATTENTION_CACHE: a query sees itself and window - 1 keys before; 0: all */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {
             double theta;                          /* scaling as Llama 3: none when factor == 0 */

@@ -22,10 +22,10 @@ bool sh_gemv_takes(const struct sh_gemm *g)
 
 /* 16 elements as f32. */
 #define LOAD_F32(v, p) memcpy(&(v), (p), sizeof(vec))
-#define LOAD_BF16(v, p)                                      \
-    do {                                                     \
-        halves half_;                                        \
-        memcpy(&half_, (p), sizeof half_);                   \
+#define LOAD_BF16(v, p)                                          \
+    do {                                                         \
+        halves half_;                                            \
+        memcpy(&half_, (p), sizeof half_);                       \
         (v) = (vec)(__builtin_convertvector(half_, bits) << 16); \
     } while (0)
 
@@ -41,31 +41,31 @@ static inline float one_bf16(const sh_bf16 *p)
 
 /* sums [R,M] = w [R,k] x [M,k]': whole vectors by lanes, which are added in their order; then what is left over. The sizes
  * are constants, so that all sums stay in registers. */
-#define DOTS(name, T, LOAD, ONE, M, R)                                                                     \
-    SH_CLONES static void name(const T *w, int64_t ldw, const T *x, int64_t ldx, int64_t k, float *sums)   \
-    {                                                                                                      \
-        vec part[R][M] = {{{0}}};                                                                          \
-        int64_t whole = k / LANES * LANES;                                                                 \
-        for (int64_t i = 0; i < whole; i += LANES) {                                                       \
-            vec xs[M];                                                                                     \
-            for (int m = 0; m < M; m++)                                                                    \
-                LOAD(xs[m], x + m * ldx + i);                                                              \
-            for (int r = 0; r < R; r++) {                                                                  \
-                vec ws;                                                                                    \
-                LOAD(ws, w + r * ldw + i);                                                                 \
-                for (int m = 0; m < M; m++)                                                                \
-                    part[r][m] += ws * xs[m];                                                              \
-            }                                                                                              \
-        }                                                                                                  \
-        for (int r = 0; r < R; r++)                                                                        \
-            for (int m = 0; m < M; m++) {                                                                  \
-                float sum = 0;                                                                             \
-                for (int l = 0; l < LANES; l++)                                                            \
-                    sum += part[r][m][l];                                                                  \
-                for (int64_t i = whole; i < k; i++)                                                        \
-                    sum += ONE(w + r * ldw + i) * ONE(x + m * ldx + i);                                    \
-                sums[r * M + m] = sum;                                                                     \
-            }                                                                                              \
+#define DOTS(name, T, LOAD, ONE, M, R)                                                                   \
+    SH_CLONES static void name(const T *w, int64_t ldw, const T *x, int64_t ldx, int64_t k, float *sums) \
+    {                                                                                                    \
+        vec part[R][M] = {{{0}}};                                                                        \
+        int64_t whole = k / LANES * LANES;                                                               \
+        for (int64_t i = 0; i < whole; i += LANES) {                                                     \
+            vec xs[M];                                                                                   \
+            for (int m = 0; m < M; m++)                                                                  \
+                LOAD(xs[m], x + m * ldx + i);                                                            \
+            for (int r = 0; r < R; r++) {                                                                \
+                vec ws;                                                                                  \
+                LOAD(ws, w + r * ldw + i);                                                               \
+                for (int m = 0; m < M; m++)                                                              \
+                    part[r][m] += ws * xs[m];                                                            \
+            }                                                                                            \
+        }                                                                                                \
+        for (int r = 0; r < R; r++)                                                                      \
+            for (int m = 0; m < M; m++) {                                                                \
+                float sum = 0;                                                                           \
+                for (int l = 0; l < LANES; l++)                                                          \
+                    sum += part[r][m][l];                                                                \
+                for (int64_t i = whole; i < k; i++)                                                      \
+                    sum += ONE(w + r * ldw + i) * ONE(x + m * ldx + i);                                  \
+                sums[r * M + m] = sum;                                                                   \
+            }                                                                                            \
     }
 
 DOTS(dots_f32_1, float, LOAD_F32, one_f32, 1, GROUP)
@@ -151,7 +151,8 @@ static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
     memset(sums, 0, sizeof sums);
     for (int64_t i = 0; i < g->k; i++)
         for (int64_t row = 0; row < g->m; row++) {
-            const void *w = sh_cpu_at(g->b, g->in_dtype, i * g->ldb + c), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda + i);
+            const void *w = sh_cpu_at(g->b, g->in_dtype, i * g->ldb + c),
+                       *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda + i);
 
             if (g->in_dtype == SH_BF16)
                 add_bf16(sums[row], one_bf16(x), w, n);

@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct cached {
-    struct sh_attn a;          /* shapes; its qkv */
+    struct sh_attn a; /* shapes; its qkv */
     const struct sh_op_call *call;
     const void *kv;            /* [B,S,2KD] */
     const int32_t *at, *count; /* [B,T], [B] */
@@ -23,10 +23,10 @@ struct cached {
 
 /* Scratch of one thread. */
 struct scratch {
-    float *q, *k, *v;         /* [Q,D], [K,D], [K,D] */
-    float *s;                 /* [Q,K] */
-    float *o;                 /* [Q,D] unscaled output */
-    float *max, *sum;         /* [Q] */
+    float *q, *k, *v; /* [Q,D], [K,D], [K,D] */
+    float *s;         /* [Q,K] */
+    float *o;         /* [Q,D] unscaled output */
+    float *max, *sum; /* [Q] */
 };
 
 /* One block of rows: row i stands for query head `kv_head * group + (first + i) % group` of token (first + i) / group. */
@@ -62,30 +62,36 @@ static int64_t head_of(const struct cached *c, const struct rows *r, int64_t i)
     return r->kv_head * c->group + (r->first + i) % c->group;
 }
 
-/* Keys that row i sees. */
+/* Row i sees keys [first_of(), keys_of()). */
 static int64_t keys_of(const struct cached *c, const struct rows *r, int64_t i)
 {
     return c->at[token_of(c, r, i)] + 1;
+}
+
+static int64_t first_of(const struct cached *c, const struct rows *r, int64_t i)
+{
+    int64_t window = c->call->attr->attn.window, keys = keys_of(c, r, i);
+
+    return window && keys > window ? keys - window : 0;
 }
 
 /* The queries of the block, side by side in f32. */
 static void read_queries(const struct cached *c, const struct rows *r, float *q)
 {
     for (int64_t i = 0; i < r->n; i++)
-        sh_cpu_block_load((struct sh_cpu_block){1, c->a.dim}, q + i * c->a.dim, c->a.dim,
-                          sh_cpu_at(c->a.qkv, c->a.dtype,
-                                    token_of(c, r, i) * c->a.ld + sh_attn_q_col(&c->a, head_of(c, r, i))),
-                          c->a.ld, c->a.dtype);
+        sh_cpu_block_load(
+            (struct sh_cpu_block){1, c->a.dim}, q + i * c->a.dim, c->a.dim,
+            sh_cpu_at(c->a.qkv, c->a.dtype, token_of(c, r, i) * c->a.ld + sh_attn_q_col(&c->a, head_of(c, r, i))),
+            c->a.ld, c->a.dtype);
 }
 
 /* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
-static void take_row(const struct cached *c, struct scratch *w, int64_t i, int64_t keys, int64_t nk)
+static void take_row(const struct cached *c, struct scratch *w, int64_t i, struct sh_attn_span in, int64_t nk)
 {
-    struct sh_attn_span in = {.lo = 0, .hi = keys < 0 ? 0 : keys < nk ? keys : nk};
     float *s = w->s + i * SH_ATTN_K, old = w->max[i], now = old;
 
-    if (in.hi > 0) {
-        float here = sh_cpu_row_max(s, in.hi) * c->a.scale;
+    if (in.lo < in.hi) {
+        float here = sh_cpu_row_max(s + in.lo, in.hi - in.lo) * c->a.scale;
         now = here > old ? here : old;
     }
     float sum = sh_attn_exp_row(s, nk, in, c->a.scale, now);
@@ -96,6 +102,17 @@ static void take_row(const struct cached *c, struct scratch *w, int64_t i, int64
         w->max[i] = now;
     }
     w->sum[i] += sum;
+}
+
+static int64_t clamp(int64_t x, int64_t most)
+{
+    return x < 0 ? 0 : x > most ? most : x;
+}
+
+/* Keys of a tile that begins at key k0 and has nk keys, as row i sees them. */
+static struct sh_attn_span span_of(const struct cached *c, const struct rows *r, int64_t i, int64_t k0, int64_t nk)
+{
+    return (struct sh_attn_span){.lo = clamp(first_of(c, r, i) - k0, nk), .hi = clamp(keys_of(c, r, i) - k0, nk)};
 }
 
 /* The block's rows against keys [k0, k0+nk). */
@@ -110,15 +127,14 @@ static sh_rc take_tile(const struct cached *c, const struct rows *r, struct scra
 
     SH_TRY(sh_attn_scores(a, tile, q, k));
     for (int64_t i = 0; i < r->n; i++)
-        take_row(c, w, i, keys_of(c, r, i) - k0, nk);
+        take_row(c, w, i, span_of(c, r, i, k0, nk), nk);
     return sh_attn_to_rows(a, tile, v, w->o);
 }
 
 /* Where the output of row i stands. */
 static void *out_of(const struct cached *c, const struct rows *r, int64_t i)
 {
-    return sh_cpu_at(c->call->out[0].data, c->a.dtype,
-                     (token_of(c, r, i) * c->a.heads + head_of(c, r, i)) * c->a.dim);
+    return sh_cpu_at(c->call->out[0].data, c->a.dtype, (token_of(c, r, i) * c->a.heads + head_of(c, r, i)) * c->a.dim);
 }
 
 /* Divided by their sums and rounded once. */
@@ -131,19 +147,20 @@ static void put_rows(const struct cached *c, const struct rows *r, const struct 
     }
 }
 
-/* Keys past the last that any row sees are not visited. */
+/* Keys before the first and past the last that any row sees are not visited. */
 static sh_rc attend_rows(const struct cached *c, const struct rows *r, struct scratch *w)
 {
-    int64_t end = 0;
+    int64_t begin = first_of(c, r, 0), end = 0;
 
     for (int64_t i = 0; i < r->n; i++) {
+        begin = first_of(c, r, i) < begin ? first_of(c, r, i) : begin;
         end = keys_of(c, r, i) > end ? keys_of(c, r, i) : end;
         w->max[i] = -INFINITY;
         w->sum[i] = 0;
     }
     memset(w->o, 0, (size_t)(r->n * c->a.dim) * sizeof(float));
     read_queries(c, r, w->q);
-    for (int64_t k0 = 0; k0 < end; k0 += SH_ATTN_K)
+    for (int64_t k0 = begin; k0 < end; k0 += SH_ATTN_K)
         SH_TRY(take_tile(c, r, w, k0, end - k0 < SH_ATTN_K ? end - k0 : SH_ATTN_K));
     put_rows(c, r, w);
     return SH_OK;
@@ -168,8 +185,14 @@ static struct cached cached_of(const struct sh_op_call *call)
     const struct sh_operand *kv = &call->in[1];
     struct sh_attn a = sh_attn_of(call, &call->in[0], &none);
 
-    return (struct cached){.a = a, .call = call, .kv = kv->data, .at = call->in[2].data, .count = call->in[3].data,
-                           .positions = kv->dim[1], .kv_ld = kv->dim[2], .group = a.heads / a.kv_heads};
+    return (struct cached){.a = a,
+                           .call = call,
+                           .kv = kv->data,
+                           .at = call->in[2].data,
+                           .count = call->in[3].data,
+                           .positions = kv->dim[1],
+                           .kv_ld = kv->dim[2],
+                           .group = a.heads / a.kv_heads};
 }
 
 int64_t sh_cpu_attention_cache_work_bytes(const struct sh_op_call *call, int threads)
@@ -194,7 +217,9 @@ sh_rc sh_cpu_attention_cache(const struct sh_op_call *call)
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {
             int64_t first = (blocks - 1 - i / heads) * SH_ATTN_Q, head = i % heads;
-            struct rows r = {.b = head / c.a.kv_heads, .kv_head = head % c.a.kv_heads, .first = first,
+            struct rows r = {.b = head / c.a.kv_heads,
+                             .kv_head = head % c.a.kv_heads,
+                             .first = first,
                              .n = all - first < SH_ATTN_Q ? all - first : SH_ATTN_Q};
             sh_gemm_note(&failure, run_block(&c, r, &w));
         }

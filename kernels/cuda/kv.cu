@@ -59,6 +59,7 @@ template <class T> struct cached {
     const int32_t *at, *count;
     int64_t seq, row, positions, kv_row;
     int heads, kv_heads, dim;
+    int64_t window;
     float scale;
 };
 
@@ -129,7 +130,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention(cached<T
         o[d] = 0;
     }
     __syncthreads();
-    float sum = attend(c, q, o, weights, k, v, keys), by = keys ? 1 / sum : 0;
+    int64_t first = c.window && keys > c.window ? keys - c.window : 0;
+    float sum = attend(c, q, o, weights, k + first * c.kv_row, v + first * c.kv_row, keys - first),
+          by = keys ? 1 / sum : 0;
     for (int d = threadIdx.x; d < c.dim; d += THREADS)
         c.o[(n * c.heads + head) * c.dim + d] = sh_narrow<T>(o[d] * by);
 }
@@ -142,8 +145,8 @@ extern "C" sh_rc sh_cuda_kv_put(const struct sh_op_call *call)
     return sh_by_act(kv->dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        put_map<T> f = {{sh_data<T>(kv), sh_data<T>(qkv), sh_data<int32_t>(&call->in[1]), sh_data<int32_t>(&call->in[2]),
-                         qkv->dim[1], qkv->dim[2], kv->dim[1], kv->dim[2]}};
+        put_map<T> f = {{sh_data<T>(kv), sh_data<T>(qkv), sh_data<int32_t>(&call->in[1]),
+                         sh_data<int32_t>(&call->in[2]), qkv->dim[1], qkv->dim[2], kv->dim[1], kv->dim[2]}};
         bool vectors = sh_aligned<N>(f.p.kv, f.p.kv_row) && sh_aligned<N>(f.p.qkv, f.p.row);
         return sh_map<N>("kv_put", f, qkv->dim[0] * qkv->dim[1] * kv->dim[2], vectors, call->queue);
     });
@@ -169,9 +172,20 @@ extern "C" sh_rc sh_cuda_attention_cache(const struct sh_op_call *call)
 
     return sh_by_act(qkv->dtype, [&](auto zero) {
         typedef decltype(zero) T;
-        cached<T> c = {sh_data<T>(&call->out[0]), sh_data<T>(qkv), sh_data<T>(kv), sh_data<int32_t>(&call->in[2]),
-                       sh_data<int32_t>(&call->in[3]), qkv->dim[1], qkv->dim[2], kv->dim[1], kv->dim[2],
-                       attr->attn.heads, attr->attn.kv_heads, attr->attn.head_dim, attr->attn.scale};
+        cached<T> c = {sh_data<T>(&call->out[0]),
+                       sh_data<T>(qkv),
+                       sh_data<T>(kv),
+                       sh_data<int32_t>(&call->in[2]),
+                       sh_data<int32_t>(&call->in[3]),
+                       qkv->dim[1],
+                       qkv->dim[2],
+                       kv->dim[1],
+                       kv->dim[2],
+                       attr->attn.heads,
+                       attr->attn.kv_heads,
+                       attr->attn.head_dim,
+                       attr->attn.window,
+                       attr->attn.scale};
         dim3 blocks((unsigned)(qkv->dim[0] * qkv->dim[1] * c.heads));
         return SH_LAUNCH(attention<T>, blocks, dim3(THREADS), shared_floats(c.dim) * sizeof(float), call->queue, c);
     });

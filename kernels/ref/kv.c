@@ -42,22 +42,22 @@ static double score_of(const struct sh_op_call *call, struct shape z, int64_t q,
     return (double)call->attr->attn.scale * sum;
 }
 
-/* One query over positions [0, n) of its sequence; scores in score[n]. */
-static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int64_t t, int64_t h, int64_t n,
-                   double *score)
+/* One query over positions [first, n) of its sequence; scores in score[n]. */
+static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int64_t t, int64_t h, int64_t first,
+                   int64_t n, double *score)
 {
     int64_t q = (b * z.T + t) * z.row + h * z.D, k = b * z.S * z.kv_row + h / (z.H / z.K) * z.D, v = k + z.K * z.D;
     double max = -INFINITY, sum = 0;
 
-    for (int64_t s = 0; s < n; s++) {
+    for (int64_t s = first; s < n; s++) {
         score[s] = score_of(call, z, q, k + s * z.kv_row);
         max = score[s] > max || isnan(score[s]) ? score[s] : max;
     }
-    for (int64_t s = 0; s < n; s++)
+    for (int64_t s = first; s < n; s++)
         sum += exp(score[s] - max);
     for (int64_t d = 0; d < z.D; d++) {
         double o = 0;
-        for (int64_t s = 0; s < n; s++)
+        for (int64_t s = first; s < n; s++)
             o += exp(score[s] - max) / sum * sh_ref_get(&call->in[1], v + s * z.kv_row + d);
         sh_ref_set(&call->out[0], ((b * z.T + t) * z.H + h) * z.D + d, o);
     }
@@ -74,13 +74,15 @@ sh_rc sh_ref_attention_cache(const struct sh_op_call *call)
 {
     const struct sh_operand *at = &call->in[2], *count = &call->in[3];
     struct shape z = shape_of(call, &call->in[1]);
+    int64_t window = call->attr->attn.window;
 
     for (int64_t b = 0; b < z.B; b++)
         for (int64_t t = 0; t < z.T; t++) {
             bool counts = t < (int64_t)sh_ref_get(count, b);
             int64_t n = counts ? (int64_t)sh_ref_get(at, b * z.T + t) + 1 : 0;
+            int64_t first = window && n > window ? n - window : 0;
             for (int64_t h = 0; h < z.H; h++)
-                attend(call, z, b, t, h, n, call->work);
+                attend(call, z, b, t, h, first, n, call->work);
         }
     return SH_OK;
 }

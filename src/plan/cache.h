@@ -18,8 +18,8 @@ struct sh_request_cache {
 
 /* The texts of a run that scores. */
 struct sh_request_score {
-    int rows; /* at a time on a rank */
-    int seq;  /* tokens of a row */
+    int rows;  /* at a time on a rank */
+    int seq;   /* tokens of a row */
     bool docs; /* a row may have several texts */
 };
 

@@ -34,11 +34,11 @@ struct sh_continue_time {
 
 struct sh_continue {
     struct sh_sampling sampling;
-    size_t tokens; /* added to a text at most */
+    size_t tokens;                              /* added to a text at most */
     bool (*ends)(const void *ctx, uint32_t id); /* whether a token ends the text */
     /* After each token that was added, and with the state set after the last; may set SH_TEXT_STOPPED. */
     sh_rc (*added)(void *ctx, struct sh_text *text);
-    void *ctx; /* of both */
+    void *ctx;                     /* of both */
     struct sh_continue_time *time; /* added to; NULL: not asked for */
 };
 

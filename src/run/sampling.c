@@ -92,8 +92,8 @@ static struct candidates all_within(const struct sh_sampling *s, const float *lo
 
     for (int i = 0; i < n; i++)
         if (logits[i] >= limit)
-            all.c[all.n++] = (struct candidate){.id = (uint32_t)i, .logit = logits[i],
-                                                .weight = exp((logits[i] - most) / s->temperature)};
+            all.c[all.n++] = (struct candidate){
+                .id = (uint32_t)i, .logit = logits[i], .weight = exp((logits[i] - most) / s->temperature)};
     return all;
 }
 

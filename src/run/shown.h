@@ -7,11 +7,11 @@
 
 struct sh_shown {
     const struct sh_tokenizer *tok;
-    const char *stop;     /* (optional) the text ends before it */
-    char *text;           /* of the tokens behind the prompt so far, freed with free() */
+    const char *stop; /* (optional) the text ends before it */
+    char *text;       /* of the tokens behind the prompt so far, freed with free() */
     size_t bytes, room;
-    bool stopped;         /* it has met `stop` */
-    size_t before, upto;  /* ids whose text is known: a token's text may depend on those before it */
+    bool stopped;        /* it has met `stop` */
+    size_t before, upto; /* ids whose text is known: a token's text may depend on those before it */
 };
 
 /* Begin behind ids[0..prompt), one at least. */

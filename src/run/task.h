@@ -17,17 +17,17 @@ enum sh_task_kind {
 
 /* One context with one continuation. */
 struct sh_task_choice {
-    char *context, *text;           /* NULL in a file of tokens */
+    char *context, *text; /* NULL in a file of tokens */
     size_t context_bytes, text_bytes;
-    size_t bytes;                   /* of the text without the space before a choice */
-    size_t chars;                   /* code points of it */
-    int score;                      /* of scores */
+    size_t bytes; /* of the text without the space before a choice */
+    size_t chars; /* code points of it */
+    int score;    /* of scores */
 };
 
 struct sh_task_doc {
-    json_t *line;                   /* of the file; NULL: it has none */
-    int first, n;                   /* choices */
-    int gold;                       /* the right one; -1: requests */
+    json_t *line; /* of the file; NULL: it has none */
+    int first, n; /* choices */
+    int gold;     /* the right one; -1: requests */
 };
 
 struct sh_task {
@@ -38,8 +38,8 @@ struct sh_task {
     int n_choices, cap_choices;
     struct sh_score *score;
     int n_scores, cap_scores;
-    bool tokens;                    /* from a file of llm.c */
-    int64_t text_bytes;             /* TEXT */
+    bool tokens;        /* from a file of llm.c */
+    int64_t text_bytes; /* TEXT */
 };
 
 /* Read a file; all ranks read the same. Local.

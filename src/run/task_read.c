@@ -27,7 +27,8 @@ static size_t count_chars(const char *text, size_t bytes)
 }
 
 /* `space`: one stands between the two, which is not counted. */
-static void add_pair(struct sh_task *t, const char *context, size_t context_bytes, const char *text, size_t bytes, bool space)
+static void add_pair(struct sh_task *t, const char *context, size_t context_bytes, const char *text, size_t bytes,
+                     bool space)
 {
     struct sh_task_choice *c = sh_task_add_choice(t);
 
@@ -140,7 +141,8 @@ static sh_rc read_hellaswag(json_t *line, const char *name, struct sh_task *t)
 
     if (!query || gold < 0) {
         free(query);
-        return sh_fail(SH_E_DATA, "%s: a line of HellaSwag has activity_label, ctx_a, ctx_b, endings and the label of one of them",
+        return sh_fail(SH_E_DATA,
+                       "%s: a line of HellaSwag has activity_label, ctx_a, ctx_b, endings and the label of one of them",
                        name);
     }
     sh_task_add_doc(t, json_incref(line), gold);
@@ -162,15 +164,17 @@ static sh_rc read_choices(json_t *line, const char *name, struct sh_task *t)
     if (json_object_get(line, "endings"))
         return read_hellaswag(line, name, t);
     if (!json_is_string(query) || !are_texts(choices) || gold < 0)
-        return sh_fail(SH_E_DATA,
-                       "%s: want {\"query\": TEXT, \"choices\": [TEXT, TEXT, ...], \"gold\": N}, N counting from 0, or a line of "
-                       "HellaSwag",
-                       name);
+        return sh_fail(
+            SH_E_DATA,
+            "%s: want {\"query\": TEXT, \"choices\": [TEXT, TEXT, ...], \"gold\": N}, N counting from 0, or a line of "
+            "HellaSwag",
+            name);
     sh_task_add_doc(t, json_incref(line), gold);
     for (size_t i = 0; i < json_array_size(choices); i++) {
         const json_t *text = json_array_get(choices, i);
 
-        add_pair(t, json_string_value(query), json_string_length(query), json_string_value(text), json_string_length(text), true);
+        add_pair(t, json_string_value(query), json_string_length(query), json_string_value(text),
+                 json_string_length(text), true);
     }
     return SH_OK;
 }

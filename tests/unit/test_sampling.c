@@ -21,16 +21,17 @@ static const struct row {
 } rows[] = {
     {{.temperature = 1, .top_p = 1}, 0xff},
     {{.temperature = 1, .top_p = 1, .top_k = 1}, 0x01},
-    {{.temperature = 1, .top_p = 1, .top_k = 2}, 0x15},  /* ties at the limit stay */
+    {{.temperature = 1, .top_p = 1, .top_k = 2}, 0x15}, /* ties at the limit stay */
     {{.temperature = 1, .top_p = 1, .top_k = 4}, 0x55},
     {{.temperature = 1, .top_p = 1, .top_k = 100}, 0xff},
-    {{.temperature = 1, .top_p = 0.75}, 0x55},           /* 0.3 + 0.2 + 0.2 is less, with 0.12 it is enough */
+    {{.temperature = 1, .top_p = 0.75}, 0x55}, /* 0.3 + 0.2 + 0.2 is less, with 0.12 it is enough */
     {{.temperature = 1, .top_p = 0.6}, 0x15},
-    {{.temperature = 1, .top_p = 1e-9}, 0x01},           /* one is left always */
+    {{.temperature = 1, .top_p = 1e-9}, 0x01}, /* one is left always */
     {{.temperature = 1, .top_p = 1, .min_p = 0.3}, 0x5d},
     {{.temperature = 1, .top_p = 1, .min_p = 1}, 0x01},
-    {{.temperature = 1, .top_k = 4, .top_p = 0.8}, 0x15},  /* of 0.82: the last, 0.12, is less than the fifth to leave out */
-    {{.temperature = 0.5, .top_p = 1, .min_p = 0.3}, 0x15},  /* squares: 0.4 of the largest are left for 0.2 / 0.3 */
+    {{.temperature = 1, .top_k = 4, .top_p = 0.8},
+     0x15}, /* of 0.82: the last, 0.12, is less than the fifth to leave out */
+    {{.temperature = 0.5, .top_p = 1, .min_p = 0.3}, 0x15}, /* squares: 0.4 of the largest are left for 0.2 / 0.3 */
     {{.temperature = 2, .top_p = 1, .min_p = 0.6}, 0x55},
     {{.temperature = 2, .top_p = 0.75}, 0x5d},
 };

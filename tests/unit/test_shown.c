@@ -51,11 +51,11 @@ static void bytes_and_characters(void **state)
         {"xabc", NULL, "a|b|c|", false},
         {"xa\xd0\xb4\xe6\x97\xa5z", NULL, "a|\xd0\xb4|\xe6\x97\xa5|z|", false},
         {"x\xf0\x9f\x98\x80!", NULL, "\xf0\x9f\x98\x80|!|", false},
-        {"xa\xf0\x9f\x98", NULL, "a|\xf0\x9f\x98|", false},      /* cut at the end: shown as it is */
-        {"x\x80\x81z", NULL, "\x80|\x81|z|", false},              /* no beginning of a character */
+        {"xa\xf0\x9f\x98", NULL, "a|\xf0\x9f\x98|", false}, /* cut at the end: shown as it is */
+        {"x\x80\x81z", NULL, "\x80|\x81|z|", false},        /* no beginning of a character */
         {"x\xe6zz", NULL, "\xe6z|z|", false},
         {"xab\n\ncd", "\n\n", "a|b|", true},
-        {"xa\nb\n", "\n\n", "a|\nb|\n|", false},                  /* the beginning of a stop that did not come */
+        {"xa\nb\n", "\n\n", "a|\nb|\n|", false}, /* the beginning of a stop that did not come */
         {"xaab", "aab", "", true},
         {"xaaab", "aab", "a|", true},
         {"xstop", "stop", "", true},
@@ -77,7 +77,8 @@ static void bytes_and_characters(void **state)
 static void words(void **state)
 {
     static const char *const names[] = {"llama2", "gpt2", "llama3", "qwen"};
-    static const char text[] = "The large house, die Stra\xc3\x9f" "e, \xd0\xb4\xd0\xbe\xd0\xbc \xe6\x97\xa5\xe6\x9c\xac "
+    static const char text[] = "The large house, die Stra\xc3\x9f"
+                               "e, \xd0\xb4\xd0\xbe\xd0\xbc \xe6\x97\xa5\xe6\x9c\xac "
                                "\xf0\x9f\x98\x80  two  spaces\n\nend";
     const char *source = getenv("SHERD_SRCDIR");
 

@@ -385,6 +385,33 @@ static void the_end_is_that_of_the_folder(void **state)
     free(generation);
 }
 
+/* Of a list each ends a text that is generated; the first ends documents. */
+static void any_of_a_list_ends_a_text(void **state)
+{
+    static const struct {
+        const char *json;
+        bool ends[4];
+    } rows[] = {
+        {"{\"eos_token_id\":[2,1]}", {false, true, true, false}},
+        {"{\"eos_token_id\":3}", {false, false, false, true}},
+        {"{\"eos_token_id\":null}", {false, true, false, false}}, /* as config.json says */
+    };
+    char *generation = path_of("generation_config.json");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_tokenizer *t;
+
+        write_file(generation, rows[i].json, strlen(rows[i].json));
+        assert_int_equal(sh_tokenizer_open(folder, &t), SH_OK);
+        for (uint32_t id = 0; id < 4; id++)
+            assert_int_equal(sh_tokenizer_ends(t, id), rows[i].ends[id]);
+        sh_tokenizer_close(t);
+    }
+    unlink(generation);
+    free(generation);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -425,6 +452,7 @@ int main(void)
 #endif
         cmocka_unit_test(bad_inputs),
         cmocka_unit_test(the_end_is_that_of_the_folder),
+        cmocka_unit_test(any_of_a_list_ends_a_text),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
