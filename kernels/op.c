@@ -26,7 +26,8 @@
 static const struct sh_attr_field norm_attrs[] = {FIELD(norm, eps), FIELD(norm, rms), FIELD(norm, plus_one), {0}};
 static const struct sh_attr_field linear_attrs[] = {FIELD(linear, w_in_out), {0}};
 static const struct sh_attr_field rotation_attrs[] = {
-    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, inverse), {0}};
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), LETTER(attn, rotary_dim, 'R'),
+    FIELD(attn, inverse), {0}};
 static const struct sh_attr_field attention_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), {0}};
 static const struct sh_attr_field cache_attrs[] = {
@@ -35,7 +36,8 @@ static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rop
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
 static const struct sh_attr_field qk_attrs[] = {
-    LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
+    LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), LETTER(qk, q_width, 'I'),
+    LETTER(qk, k_width, 'J'), LETTER(qk, groups, 'G'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
 static const struct sh_attr_field regroup_attrs[] = {
     LETTER(regroup, heads, 'H'), LETTER(regroup, head_dim, 'D'), FIELD(regroup, inverse), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};

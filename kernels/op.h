@@ -124,6 +124,7 @@ struct sh_op_attr {
             bool inverse;                          /* ROPE: turns back */
             bool any_order;                        /* ATTENTION_BWD: may add in an order that changes from run to run */
             int window;                            /* ATTENTION*, ATTENTION_CACHE: a query sees itself and window - 1 keys before; 0: all */
+            int rotary_dim;                        /* ROPE: elements of a head that turn, the width of its table */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {
             double theta;                          /* scaling as Llama 3: none when factor == 0 */
@@ -133,6 +134,7 @@ struct sh_op_attr {
         } rope;                                    /* ROPE_TABLE */
         struct {
             int heads, kv_heads, head_dim;
+            int q_width, k_width, groups;          /* elements of a group of queries and of keys; groups of a row */
             float eps;
             bool plus_one;                         /* as norm's */
         } qk;                                      /* QK_NORM* */

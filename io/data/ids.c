@@ -3,6 +3,8 @@
 
 #include "io/data/handles.h"
 
+#include <string.h>
+
 /* Widens in place from the end, so that no token is overwritten before it is read. */
 static void widen(int32_t *ids, int n)
 {

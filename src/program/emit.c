@@ -255,12 +255,15 @@ int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how)
 {
     struct sh_op op = make_op(e, SH_OP_QK_NORM);
-    int64_t groups = (int64_t)h->heads * h->head_dim / tensor(e, wq)->dim[0] +
-                     (int64_t)h->kv_heads * h->head_dim / tensor(e, wk)->dim[0];
+    int64_t q_width = tensor(e, wq)->dim[0], k_width = tensor(e, wk)->dim[0];
+    int64_t groups = (int64_t)h->heads * h->head_dim / q_width + (int64_t)h->kv_heads * h->head_dim / k_width;
 
     op.attr.qk.heads = h->heads;
     op.attr.qk.kv_heads = h->kv_heads;
     op.attr.qk.head_dim = h->head_dim;
+    op.attr.qk.q_width = (int)q_width;
+    op.attr.qk.k_width = (int)k_width;
+    op.attr.qk.groups = (int)groups;
     op.attr.qk.eps = how.eps;
     op.attr.qk.plus_one = how.plus_one;
     op.in[0] = qkv;
@@ -308,6 +311,7 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     struct sh_op op = make_op(e, SH_OP_ROPE);
 
     set_heads(&op, h);
+    op.attr.attn.rotary_dim = (int)tensor(e, table)->dim[1];
     op.in[0] = view3(e, qkv);
     op.in[1] = table;
     op.in[2] = e->anew ? e->p->docs : SH_NONE;

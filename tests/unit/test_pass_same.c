@@ -90,15 +90,14 @@ static uint64_t of_collectives(const struct sh_program *p)
     return h;
 }
 
-/* Attributes that are younger than the digests count where they are not 0. */
-static bool is_younger(const char *name)
+/* Attributes that are younger than the digests count where they say something else than what was before them. */
+static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
 {
-    static const char *const names[] = {"plus_one", "window"};
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (!strcmp(names[i], name))
-            return true;
-    return false;
+    if (!strcmp(f->name, "plus_one"))
+        return a->norm.plus_one;
+    if (!strcmp(f->name, "window"))
+        return a->attn.window;
+    return strcmp(f->name, "rotary_dim") != 0 || a->attn.rotary_dim != a->attn.head_dim;
 }
 
 static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op *op)
@@ -110,7 +109,7 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
     h = mix_all(h, (const int[]){(int)a->accumulate, number_of(p, op), a->waits_for, a->after}, 4);
     for (const struct sh_attr_field *f = sh_op_info(op->kind)->attrs; f && f->name; f++)
-        if (!is_younger(f->name) || sh_attr_value(a, f) != 0)
+        if (counts(a, f))
             h = mix_value(h, sh_attr_value(a, f));
     return h;
 }
