@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits,
+from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, run, same_bits,
                     tiny, traces)
 
 LONG = bool(os.environ.get('SHERD_LONG'))
@@ -213,6 +213,7 @@ def main():
             counted, '2x1', 8, state_bytes(), **{'checkpoint.enable': True, 'checkpoint.interval': 1})),
         ('validation', evaluates),
         ('targets that do not count', masked),
+        *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),
         ('a gather that waits for nothing is found', forgotten, 8, 'nccl', "'ncclAllGather' writes memory"),

@@ -120,12 +120,28 @@ static void check(void **state)
     sim_destroy(s);
 }
 
+/* Two blocks of other families, and windows that are shorter than most documents. */
+#define MODEL(...)                                                                                                     \
+    {.n_layers = 2, .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .head_dim = 4, .n_heads = 3, .n_kv_heads = 1,    \
+     .norm_eps = 1e-5f, .init_std = 0.3f, .rope_theta = 100, __VA_ARGS__}
+
+static const struct tiny_model others[] = {
+    {"mistral with a window", MODEL(.family = SH_FAMILY_MISTRAL, .attention_window = 6), true},
+    {"qwen2 with a window in one block",
+     MODEL(.family = SH_FAMILY_QWEN2, .attention_window = 6, .window_first_layer = 1), true},
+    {"phi3", MODEL(.family = SH_FAMILY_PHI3), true},
+    {"smollm3", MODEL(.family = SH_FAMILY_SMOLLM3, .no_rope_layer_interval = 2), true},
+    {"starcoder2", MODEL(.family = SH_FAMILY_STARCODER2), true},
+};
+enum { OTHERS = sizeof others / sizeof others[0] };
+
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS];
+    struct CMUnitTest tests[TINY_MODELS + OTHERS];
 
-    for (int i = 0; i < TINY_MODELS; i++)
-        tests[i] = (struct CMUnitTest){
-            .name = tiny_models[i].name, .test_func = check, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+    for (int i = 0; i < TINY_MODELS + OTHERS; i++) {
+        const struct tiny_model *m = i < TINY_MODELS ? &tiny_models[i] : &others[i - TINY_MODELS];
+        tests[i] = (struct CMUnitTest){.name = m->name, .test_func = check, .initial_state = (void *)(uintptr_t)m};
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
