@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, evaluates, job, masked, run, same_bits,
+from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, run, same_bits,
                     tiny, traces)
 
 LONG = bool(os.environ.get('SHERD_LONG'))
@@ -215,6 +215,7 @@ def main():
         ('adapters upon a model of the CPU, on replicas', adapted, '2x2', 'bfloat16'),
         ('validation', evaluates),
         ('targets that do not count', masked),
+        *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),
         ('a gather that waits for nothing is found', forgotten, 8, 'nccl', "'ncclAllGather' writes memory"),

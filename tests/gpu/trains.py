@@ -7,6 +7,7 @@ import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
 import job
+import test_documents
 import tiny
 
 BOUND = {'float32': 1e-5, 'bfloat16': 1e-2}  # sums in another order; rounded to 8 bits in other places
@@ -61,6 +62,13 @@ def masked():
     count = tokens.stat().st_size // 2
     pathlib.Path(f'{tokens}.mask').write_bytes(bytes(i % 3 == 0 and (i - 1) // tiny.SEQ_LEN % 2 for i in range(count)))
     return as_on_cpu('llama', '2x2', 'float32', {'training.dataset_path': str(tokens), 'data.target_mask': 'must'})
+
+
+def documents(model):
+    """Rows of documents, in which positions begin anew, and a window that is shorter than a row."""
+    path = test_documents.write_documents('documents.bin', 1, 90, True)
+    return as_on_cpu(model, '1x2', 'float32', {'training.dataset_path': path, 'data.excess_length_strategy': 'split',
+                                               'model.attention_window': 5, 'model.full_attention_interval': 2})
 
 
 def go_on(folder, device, mesh, steps, **more):
