@@ -1,6 +1,6 @@
 /* Damaged configurations: refused in one line or loaded, and what is loaded prints and loads back to the same bytes.
  *
- *   fuzz_config [RUNS [SEED]]    random mutations of good texts; default 20000 runs, 1000000 when SHERD_LONG is set
+ *   fuzz_config [RUNS [SEED]]    random mutations of good texts; default 20000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "src/base/hash.h"
 #include "src/config/config.h"
@@ -60,6 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
+#include "tests/fuzz/fuzz.h"
+
 enum { MAX_BYTES = 4096 };
 
 static const char *const seeds[] = {
@@ -132,10 +134,10 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 1000000 : 20000;
+    struct fuzz f = fuzz_begin(argc, argv, 20000);
     char text[MAX_BYTES];
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++) {
+    state = f.state;
+    while (fuzz_more(&f)) {
         const char *seed = seeds[random_below(sizeof seeds / sizeof seeds[0])];
         size_t n = strlen(seed);
         memcpy(text, seed, n);
@@ -143,7 +145,7 @@ int main(int argc, char **argv)
             n = mutate(text, n);
         LLVMFuzzerTestOneInput((const uint8_t *)text, n);
     }
-    printf("fuzz_config: %ld texts: ok\n", runs);
+    printf("fuzz_config: %ld texts: ok\n", f.done);
     return 0;
 }
 #endif

@@ -2,7 +2,7 @@
  * or what comes of it holds: tensors that lie end to end in the file, plain file names, a configuration that prints and
  * loads back.
  *
- *   fuzz_hf [RUNS [SEED]]        random mutations of good texts; default 30000 runs, 10000000 when SHERD_LONG is set
+ *   fuzz_hf [RUNS [SEED]]        random mutations of good texts; default 30000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/hf/config.h"
 #include "io/safetensors/index.h"
@@ -115,6 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
+#include "tests/fuzz/fuzz.h"
+
 enum { MAX_BYTES = 4096 };
 
 static const char *const seeds[] = {
@@ -187,13 +189,13 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 10000000 : 30000;
+    struct fuzz f = fuzz_begin(argc, argv, 30000);
     char text[MAX_BYTES];
 
     if (!freopen("/dev/null", "w", stderr)) /* each dropout is told of */
         return 1;
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++) {
+    state = f.state;
+    while (fuzz_more(&f)) {
         const char *seed = seeds[random_below(sizeof seeds / sizeof *seeds)];
         size_t n = strlen(seed);
 
@@ -202,7 +204,7 @@ int main(int argc, char **argv)
             n = mutate(text, n);
         LLVMFuzzerTestOneInput((const uint8_t *)text, n);
     }
-    printf("fuzz_hf: %ld texts: ok\n", runs);
+    printf("fuzz_hf: %ld texts: ok\n", f.done);
     return 0;
 }
 #endif

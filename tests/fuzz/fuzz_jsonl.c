@@ -1,6 +1,6 @@
 /* Lines of jsonl: sh_json_field() takes what jansson takes, finds the same text, and refuses the rest in one line.
  *
- *   fuzz_jsonl [RUNS [SEED]]      random mutations of good lines; default 100000 runs, 10000000 when SHERD_LONG is set
+ *   fuzz_jsonl [RUNS [SEED]]      random mutations of good lines; default 100000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/json/field.h"
 #include "io/json/json.h"
@@ -62,6 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
+#include "tests/fuzz/fuzz.h"
+
 enum { MAX_BYTES = 1024 };
 
 static const char *const seeds[] = {
@@ -120,10 +122,10 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 10000000 : 100000;
+    struct fuzz f = fuzz_begin(argc, argv, 100000);
     char text[MAX_BYTES];
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++) {
+    state = f.state;
+    while (fuzz_more(&f)) {
         const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
         size_t n = strlen(seed);
         memcpy(text, seed, n);
@@ -131,7 +133,7 @@ int main(int argc, char **argv)
             n = mutate(text, n);
         LLVMFuzzerTestOneInput((const uint8_t *)text, n);
     }
-    printf("fuzz_jsonl: %ld lines: ok\n", runs);
+    printf("fuzz_jsonl: %ld lines: ok\n", f.done);
     return 0;
 }
 #endif

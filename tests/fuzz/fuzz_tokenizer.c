@@ -1,7 +1,7 @@
 /* Damaged files of tokenizers: refused in one line or loaded, and what is loaded encodes and decodes hard texts
  * without a crash, the second time, when all pieces are known, to the same ids.
  *
- *   fuzz_tokenizer [RUNS [SEED]]  random mutations of good files; default 3000 runs, 1000000 when SHERD_LONG is set
+ *   fuzz_tokenizer [RUNS [SEED]]  random mutations of good files; default 3000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/token/hf.h"
 #include "src/base/hash.h"
@@ -64,6 +64,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
+#include "tests/fuzz/fuzz.h"
+
 enum { MAX_BYTES = 8192 };
 
 #define BPE                                                                                            \
@@ -173,10 +175,10 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 1000000 : 3000;
+    struct fuzz f = fuzz_begin(argc, argv, 3000);
     char text[MAX_BYTES];
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++) {
+    state = f.state;
+    while (fuzz_more(&f)) {
         const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
         size_t n = strlen(seed);
         memcpy(text, seed, n);
@@ -184,7 +186,7 @@ int main(int argc, char **argv)
             n = mutate(text, n);
         LLVMFuzzerTestOneInput((const uint8_t *)text, n);
     }
-    printf("fuzz_tokenizer: %ld files: ok\n", runs);
+    printf("fuzz_tokenizer: %ld files: ok\n", f.done);
     return 0;
 }
 #endif

@@ -1,6 +1,6 @@
 /* Token files of random contents: opened and read without a crash, a hang, or an id past the vocabulary.
  *
- *   fuzz_tokens [RUNS [SEED]]    random mutations of good files; default 2000 runs, 200000 when SHERD_LONG is set
+ *   fuzz_tokens [RUNS [SEED]]    random mutations of good files; default 2000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/data/data.h"
 #include "io/data/format.h"
@@ -64,6 +64,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
+#include "tests/fuzz/fuzz.h"
+
 static uint64_t state;
 
 static uint64_t random_below(uint64_t n)
@@ -97,12 +99,12 @@ static size_t mutate(uint8_t *bytes, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 200000 : 2000;
+    struct fuzz f = fuzz_begin(argc, argv, 2000);
     uint8_t bytes[MAX_BYTES];
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++)
+    state = f.state;
+    while (fuzz_more(&f))
         LLVMFuzzerTestOneInput(bytes, mutate(bytes, make_good(bytes)));
-    printf("fuzz_tokens: %ld files: ok\n", runs);
+    printf("fuzz_tokens: %ld files: ok\n", f.done);
     return 0;
 }
 #endif
