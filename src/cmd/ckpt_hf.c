@@ -3,10 +3,12 @@
 
 #include "io/hf/export.h"
 #include "io/hf/import.h"
+#include "io/safetensors/index.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/plan/request.h"
+#include "src/run/newest.h"
 #include "src/run/stored.h"
 #include "src/run/tokenizer.h"
 
@@ -129,6 +131,16 @@ static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch
     sh_program_destroy(p);
 }
 
+/* --base: a folder of a model; else a checkpoint, or a folder of them. *path is freed by the caller. */
+static sh_rc find_base(const char *given, char **path)
+{
+    if (sh_st_has_weights(given)) {
+        *path = sh_strdup(given);
+        return SH_OK;
+    }
+    return sh_newest_find(given, path);
+}
+
 static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
 {
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -152,12 +164,14 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
 {
     const char *source = option(args, "--hf"), *base = option(args, "--base"), *merge_base = option(args, "--merge-base");
     struct beside beside = {0};
-    char *noted = NULL;
+    char *noted = NULL, *given = NULL;
     struct sh_config cfg;
     sh_rc rc;
 
     SH_TRY_OUT(check_merge_base(merge_base, option(args, "--merge")));
     SH_TRY_OUT(check_request(args, file, meta, &noted));
+    if (base)
+        SH_TRY_OUT(find_base(base, &given));
     SH_TRY_OUT(read_config(args, file, meta, &cfg));
     find_beside(source, meta, &cfg, &beside);
     const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
@@ -168,13 +182,14 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
                                          .tokenizer = beside.tokenizer,
                                          .adapter = option(args, "--adapter") != NULL,
                                          .packed = merge_base && strcmp(merge_base, "nf4") == 0,
-                                         .base = base ? base : noted};
+                                         .base = given ? given : noted};
     rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
 out:
     free(beside.hash);
     free(beside.hf_config);
     free(beside.tokenizer);
     free(noted);
+    free(given);
     return rc;
 }
 

@@ -170,9 +170,19 @@ static sh_rc load_adapter(struct sh_run *r)
     return SH_OK;
 }
 
+/* Nothing will be left of such a run but its speed. */
+static bool only_measures(const struct sh_run *r)
+{
+    return !r->cfg.checkpoint.enable && !begins_in_hf(r) && !r->cfg.checkpoint.initial_load_path[0];
+}
+
 /* Trained parameters upon a base: of a checkpoint that is named beside the base, or initial values. */
 static sh_rc begin_upon_base(struct sh_run *r)
 {
+    if (only_measures(r)) {
+        sh_log_info("nothing names a model and nothing is saved: a new run of adapters upon initial values");
+        return sh_run_init_state(r);
+    }
     SH_TRY(sh_frozen_load(r, NULL, NULL));
     sh_log_info("a new run upon the frozen parameters of %s", r->base.path);
     if (begins_in_hf(r) && r->cfg.checkpoint.initial_load_path[0])
