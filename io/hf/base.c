@@ -251,13 +251,14 @@ static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, i
     return SH_OK;
 }
 
-/* Of the numbers as they were kept, packed or rounded, which x [n] becomes where they are to be read so. */
+/* Of the numbers as they were kept, packed or rounded, which x [n] becomes where they are to be read so. Those that the folder
+ * has packed are what unpacking gives already; packing them once more need not give it again. */
 static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x, void *spare)
 {
-    bool packed = b->packed && b->set->tensors[tensor].packed;
+    bool there = b->match.nf4 && b->match.nf4[tensor], packed = b->packed && b->set->packed[tensor] && !there;
     struct sh_floats whole = {.whole = x}, kept = {.high = packed ? NULL : spare, .packed = packed ? spare : NULL};
     float *rounded = NULL;
-    if (packed || b->rounded) {
+    if (packed || (b->rounded && !there)) {
         rounded = sh_calloc((size_t)n, sizeof *rounded);
         sh_floats_put(kept, n, x);
         sh_floats_get(kept, n, rounded);

@@ -13,7 +13,7 @@ struct sh_hf_base {
     const char *of;                   /* the checkpoint of adapters */
     const struct sh_ckpt_set *set;    /* the model's tensors */
     uint64_t noted, sum;              /* of its numbers: as the checkpoint has it, and of those read so far */
-    bool packed;                      /* it was computed with as packed in four bits where set->tensors say so */
+    bool packed;                      /* it was computed with as packed in four bits where set->packed says so */
     bool as_packed;                   /* and what is read is that too */
     bool rounded;                     /* it was computed with as bfloat16 has it */
     bool w_in_out;

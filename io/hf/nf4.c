@@ -72,12 +72,12 @@ static sh_rc take_codes(const struct finder *f, const struct sh_ckpt_tensor *t, 
 }
 
 sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name, const struct sh_ckpt_tensor *t,
-                      bool *used, struct sh_hf_nf4 *out)
+                      bool packed, bool *used, struct sh_hf_nf4 *out)
 {
     const struct finder f = {folder, name, index, used};
     if (!find(index, name, STATE))
         return sh_fail(SH_E_DATA, "%s: %s is in four bits of the type fp4; nf4 is read here", folder, name);
-    if (!t->packed)
+    if (!packed)
         return sh_fail(SH_E_DATA, "%s: %s is in four bits an element, and can only be a frozen weight here: say "
                        "lora.quantize_base=nf4, or save_pretrained() the model unpacked", folder, name);
     if (t->elems % SH_NF4_ELEMS)
