@@ -48,8 +48,7 @@ static json_t *list_targets(const struct sh_config *cfg)
         if (!(targets & 1u << i))
             continue;
         name = stands_for_others(f, targets, i) ? name : last_word(name);
-        json_array_foreach(list, k, value)
-            there = there || strcmp(json_string_value(value), name) == 0;
+        json_array_foreach(list, k, value) there = there || strcmp(json_string_value(value), name) == 0;
         if (!there)
             json_array_append_new(list, json_string(name));
     }
@@ -64,13 +63,12 @@ static json_t *number(double x)
 
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
-    json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:n, s:b}",
-                             "peft_type", "LORA", "task_type", "CAUSAL_LM",
-                             "base_model_name_or_path", base && base[0] ? json_string(base) : json_null(), "bias", "none",
-                             "fan_in_fan_out", sh_family_of(cfg->model.family)->w_in_out, "inference_mode", 1,
-                             "lora_alpha", number(cfg->lora.alpha), "lora_dropout", 0.0, "init_lora_weights", 1,
-                             "r", cfg->lora.rank, "target_modules", list_targets(cfg), "revision",
-                             "use_rslora", cfg->lora.use_rslora);
+    json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:n, s:b}", "peft_type", "LORA",
+                             "task_type", "CAUSAL_LM", "base_model_name_or_path",
+                             base && base[0] ? json_string(base) : json_null(), "bias", "none", "fan_in_fan_out",
+                             sh_family_of(cfg->model.family)->w_in_out, "inference_mode", 1, "lora_alpha",
+                             number(cfg->lora.alpha), "lora_dropout", 0.0, "init_lora_weights", 1, "r", cfg->lora.rank,
+                             "target_modules", list_targets(cfg), "revision", "use_rslora", cfg->lora.use_rslora);
     char *dump = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(root);
     if (!dump)
@@ -85,18 +83,35 @@ sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **
 /* Absent, null, false, 0, "", empty: not used. */
 static bool is_off(const json_t *value)
 {
-    return !value || json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
-           (json_is_string(value) && !json_string_value(value)[0]) || (json_is_array(value) && json_array_size(value) == 0) ||
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_string(value) && !json_string_value(value)[0]) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
 /* Keys that are read, or that say nothing of what adapters compute. */
 static bool is_known(const char *key)
 {
-    static const char *const keys[] = {
-        "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying", "fan_in_fan_out", "inference_mode",
-        "init_lora_weights", "lora_alpha", "lora_dropout", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r",
-        "revision", "runtime_config", "target_modules", "task_type", "use_rslora"};
+    static const char *const keys[] = {"auto_mapping",
+                                       "base_model_name_or_path",
+                                       "bias",
+                                       "ensure_weight_tying",
+                                       "fan_in_fan_out",
+                                       "inference_mode",
+                                       "init_lora_weights",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "megatron_core",
+                                       "peft_type",
+                                       "peft_version",
+                                       "qalora_group_size",
+                                       "r",
+                                       "revision",
+                                       "runtime_config",
+                                       "target_modules",
+                                       "task_type",
+                                       "use_rslora"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0)
             return true;
@@ -107,7 +122,8 @@ static bool is_known(const char *key)
 static bool begins_with_the_model(const json_t *init)
 {
     return !init || json_is_boolean(init) || json_is_null(init) ||
-           (json_is_string(init) && (!strcmp(json_string_value(init), "gaussian") || !strcmp(json_string_value(init), "orthogonal")));
+           (json_is_string(init) &&
+            (!strcmp(json_string_value(init), "gaussian") || !strcmp(json_string_value(init), "orthogonal")));
 }
 
 /* What is not known is refused where it is set: it may change what adapters compute. */
@@ -116,17 +132,20 @@ static sh_rc check_unknown(const char *path, json_t *root)
     const char *type = json_string_value(json_object_get(root, "peft_type"));
     const char *bias = json_string_value(json_object_get(root, "bias")), *key;
     json_t *value;
-    json_object_foreach(root, key, value)
-        if (!is_known(key) && !is_off(value))
-            return sh_fail(SH_E_DATA, "%s: %.60s is set, and adapters with it are not read; merge them with PEFT "
-                           "(merge_and_unload) and begin with that model", path, key);
+    json_object_foreach(root, key, value) if (!is_known(key) && !is_off(value)) return sh_fail(
+        SH_E_DATA,
+        "%s: %.60s is set, and adapters with it are not read; merge them with PEFT "
+        "(merge_and_unload) and begin with that model",
+        path, key);
     if (!type || strcmp(type, "LORA") != 0)
         return sh_fail(SH_E_DATA, "%s: peft_type is %.60s; only LORA is read", path, type ? type : "missing");
     if (bias && strcmp(bias, "none") != 0)
         return sh_fail(SH_E_DATA, "%s: bias is %.60s; only none is read", path, bias);
     if (!begins_with_the_model(json_object_get(root, "init_lora_weights")))
-        return sh_fail(SH_E_DATA, "%s: init_lora_weights has changed the model too; merge the adapters with PEFT "
-                       "(merge_and_unload) and begin with that model", path);
+        return sh_fail(SH_E_DATA,
+                       "%s: init_lora_weights has changed the model too; merge the adapters with PEFT "
+                       "(merge_and_unload) and begin with that model",
+                       path);
     if (json_number_value(json_object_get(root, "lora_dropout")) > 0)
         sh_log_info("%s: adapters have no dropout here; its %g is left out", path,
                     json_number_value(json_object_get(root, "lora_dropout")));

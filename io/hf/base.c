@@ -23,7 +23,8 @@ struct sh_hf_pair {
 /* ---- adapters ---- */
 
 /* A whole tensor, block by block, which are compared with their digests. Freed with free(). */
-static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e, float **out)
+static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e,
+                         float **out)
 {
     float *all = sh_calloc((size_t)(sh_ckpt_blocks(e->elems) * SH_CKPT_BLOCK_ELEMS), sizeof *all);
     sh_rc rc = SH_OK;
@@ -59,8 +60,10 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
     in = t->dim[b->w_in_out ? 0 : 1];
     out = t->dim[b->w_in_out ? 1 : 0];
     if (x->dim[1] != in || y->dim[0] != out || x->dim[0] != y->dim[1])
-        return sh_fail(SH_E_DATA, "%s: the adapters of %s are [%lld,%lld] and [%lld,%lld], which do not fit its %lld inputs and "
-                       "%lld outputs", b->of, t->name, (long long)x->dim[0], (long long)x->dim[1], (long long)y->dim[0],
+        return sh_fail(SH_E_DATA,
+                       "%s: the adapters of %s are [%lld,%lld] and [%lld,%lld], which do not fit its %lld inputs and "
+                       "%lld outputs",
+                       b->of, t->name, (long long)x->dim[0], (long long)x->dim[1], (long long)y->dim[0],
                        (long long)y->dim[1], (long long)in, (long long)out);
     *pair = (struct sh_hf_pair){.rank = x->dim[0], .in = in, .out = out};
     *used += 2;
@@ -171,7 +174,11 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
     char *noted = NULL;
-    *out = (struct sh_hf_base){.of = of, .set = set, .checkpoint_fd = -1, .w_in_out = f->w_in_out, .as_packed = as_packed,
+    *out = (struct sh_hf_base){.of = of,
+                               .set = set,
+                               .checkpoint_fd = -1,
+                               .w_in_out = f->w_in_out,
+                               .as_packed = as_packed,
                                .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
                                .rounded = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16,
                                .pair = sh_calloc((size_t)set->n_tensors + 1, sizeof *out->pair)};
@@ -271,7 +278,8 @@ static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t 
     free(rounded);
 }
 
-/* W + scale B A, in double and rounded to float32 once. Matrices of [in,out] have their elements the other way round. */
+/* W + scale B A, in double and rounded to float32 once. Matrices of [in,out] have their elements the other way
+ * round. */
 static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, int64_t first, int64_t n, float *x)
 {
     int64_t columns = b->w_in_out ? p->out : p->in;
@@ -298,6 +306,8 @@ sh_rc sh_hf_base_check(const struct sh_hf_base *b)
 {
     if (b->sum == b->noted)
         return SH_OK;
-    return sh_fail(SH_E_DATA, "%s was trained upon other numbers than those in %s; give --base with the folder or checkpoint that "
-                   "it began with", b->of, b->path);
+    return sh_fail(SH_E_DATA,
+                   "%s was trained upon other numbers than those in %s; give --base with the folder or checkpoint that "
+                   "it began with",
+                   b->of, b->path);
 }

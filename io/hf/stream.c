@@ -52,7 +52,8 @@ static sh_rc copy_block(void *arg, int64_t i, char *buffer)
     bad = sh_move_narrow(c->s->options->type, (struct sh_floats){.whole = from}, n, to);
     /* float16 has the smallest range of the three, so only there can a number be too large. */
     if (bad < n)
-        return sh_fail(SH_E_NUMERIC, "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
+        return sh_fail(SH_E_NUMERIC,
+                       "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
                        c->s->from, (long long)(first + bad), e->name, (double)from[bad]);
     j->sum = sh_hash64(to, (size_t)(n * sh_st_type_bytes(e->type)));
     return sh_file_write(f->fd, f->path, to, n * sh_st_type_bytes(e->type), place_of(c, j));

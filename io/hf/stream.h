@@ -12,7 +12,7 @@ struct sh_hf_stream {
     const struct sh_st_entry *tensor; /* [n] name, type, dims, elems */
     int64_t n;
     const struct sh_hf_export *options;
-    const char *file;                 /* all in one file of this name; NULL: as save_pretrained() names them */
+    const char *file; /* all in one file of this name; NULL: as save_pretrained() names them */
     void *arg;
     /* Elements [first, first + n) of a tensor, a whole block of SH_CKPT_BLOCK_ELEMS or the last one. By several threads at
      * once; spare: 4 bytes an element, the thread's own. */

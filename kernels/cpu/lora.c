@@ -1,6 +1,7 @@
 /* Adapters of low rank: thin matrix products beside those of the matrices that they adapt; kernels/ref/lora.c has the
- * formulas. What is scaled is made in f32 and rounded once. The parts' columns of y lie in rows of the whole stack, so a part
- * is one product with the stack's leading dimension. Floor: x and dy are read once a part, 2 R operations an element. */
+ * formulas. What is scaled is made in f32 and rounded once. The parts' columns of y lie in rows of the whole stack, so
+ * a part is one product with the stack's leading dimension. Floor: x is read once, y and dy once a part, for 2 R
+ * operations an element. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/stage.h"

@@ -1,6 +1,6 @@
-/* Adapters of low rank: thin matrix products beside those of the matrices that they adapt, as kernels/cpu/lora.c has them.
- * What is scaled is made in f32 and rounded once, by a kernel between the products. x and dy are read once a part: about
- * 2 R operations an element, so that all of these are bound by memory for R up to a hundred. */
+/* Adapters of low rank: thin matrix products beside those of the matrices that they adapt, as kernels/cpu/lora.c has
+ * them. What is scaled is made in f32 and rounded once, by a kernel between the products. 2 R operations for each
+ * element of x, y and dy, so that all of these are bound by memory for R up to a hundred. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/operand.h"

@@ -10,7 +10,8 @@ struct shape {
 static struct shape shape_of(const struct sh_operand *y, const struct sh_operand *a, const struct sh_operand *b,
                              const struct sh_op_call *call)
 {
-    return (struct shape){.N = y->dim[0], .M = y->dim[1], .I = a->dim[1], .R = b->dim[1], .parts = call->attr->lora.parts};
+    return (struct shape){
+        .N = y->dim[0], .M = y->dim[1], .I = a->dim[1], .R = b->dim[1], .parts = call->attr->lora.parts};
 }
 
 /* The row of b with which a part begins. */

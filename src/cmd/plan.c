@@ -92,8 +92,10 @@ static void print_request(const struct plan *l)
                l->cfg.training.threads ? ""
                                        : ": this machine's cores over the ranks of a node; training.threads sets it");
     printf(
-        "work         %.4g GFLOP a token (6 x weights in products + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
-        (f.matmul + f.attention_causal) / 1e9, (f.matmul + f.attention_full) / 1e9);
+        "work         %.4g GFLOP a token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
+        (f.matmul + f.attention_causal) / 1e9,
+        l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters" : "6 x weights in products",
+        (f.matmul + f.attention_full) / 1e9);
 }
 
 /* Blocks of a transformer are alike, so 80 of them become one line. */

@@ -292,6 +292,9 @@ static sh_rc check_lora(struct sh_config_state *state)
             return sh_config_refuse(state, "lora.rank", "%d is above the rank of %s, which has %" PRId64 " inputs and %" PRId64
                                     " outputs", c->lora.rank, sh_family_linear_name(f, i), in, out);
     }
+    if (c->lora.adapter_path[0] && c->checkpoint.initial_load_path[0] && c->hf.assets_path[0] && c->checkpoint.initial_load_in_hf)
+        return sh_config_refuse(state, "lora.adapter_path", "and checkpoint.initial_load_path both are adapters for the model of "
+                                "model.hf_assets_path; leave out one of them");
     return SH_OK;
 }
 

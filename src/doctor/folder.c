@@ -93,7 +93,8 @@ static sh_rc free_bytes(const char *folder, double *bytes)
 /* float32 parameters and two moments; what is kept and the one that is being written. */
 sh_rc sh_doctor_space(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
-    double one = 12.0 * (double)sh_model_params(&d->cfg->model), room = 0;
+    const struct sh_adapters adapters = sh_request_adapters(d->cfg);
+    double one = 12.0 * (double)sh_model_trained(&d->cfg->model, &adapters), room = 0;
     int kept = d->cfg->checkpoint.keep_latest_k;
     char have[SH_STR_SHORT], want[SH_STR_SHORT];
     bool failed;

@@ -2,7 +2,11 @@
 
 #include <math.h>
 
-#define DIMS(...) (const int64_t[]){__VA_ARGS__}
+#define DIMS(...)     \
+    (const int64_t[]) \
+    {                 \
+        __VA_ARGS__   \
+    }
 
 /* One of the two matrices of a product; the tensor of the first that is declared is a stack's. */
 static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, const char *which, int64_t rows, int64_t columns,

@@ -52,3 +52,14 @@ int64_t sh_model_params(const struct sh_model *m)
     sh_program_destroy(p);
     return n;
 }
+
+int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a)
+{
+    struct sh_program *p = emit(m, a, 1);
+    int64_t n = 0;
+
+    for (int i = 0; i < p->n_units; i++)
+        n += p->units[i].trainable ? p->units[i].elems : 0;
+    sh_program_destroy(p);
+    return n;
+}

@@ -45,6 +45,9 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
 
 int64_t sh_model_params(const struct sh_model *m);
 
+/* Of those and of adapters the ones that are trained, which checkpoints hold. */
+int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a);
+
 /* Names of adapters are those of PEFT without its first two words: "model.layers.0.self_attn.q_proj.lora_A.weight" [R,I],
  * "...lora_B.weight" [O,R], whatever the order in which the family stores its matrices. Units: "layers.N.lora", beside
  * "layers.N". */

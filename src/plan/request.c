@@ -267,7 +267,7 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 }
 
 /* check.c has seen that the modules are there. */
-static struct sh_adapters adapters(const struct sh_config *cfg)
+struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
 {
     struct sh_adapters a = {.rank = cfg->lora.rank};
     char bad[SH_FAMILY_WORD];
@@ -300,7 +300,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .seq = cfg->training.seq_len,
                   .docs = cfg->data.document_mask && !generate,
                   .any_order = gpu && !cfg->training.deterministic,
-                  .adapters = adapters(cfg),
+                  .adapters = sh_request_adapters(cfg),
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),

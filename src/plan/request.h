@@ -32,6 +32,9 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);
 const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu);
 
+/* What the section lora asks for; rank 0: nothing. */
+struct sh_adapters sh_request_adapters(const struct sh_config *cfg);
+
 /* Sequences of one training step over all ranks, whose data group has `parts` of them. */
 int64_t sh_request_global_batch(const struct sh_config *cfg, int parts);
 

@@ -214,12 +214,12 @@ sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text)
     if (!r->base.there)
         SH_TRY_OUT(load(r, of, noted));
     if (noted && sum != r->base.sum)
-        rc = sh_agree(r->mesh->rank == 0 ? sh_fail(SH_E_DATA,
-                                                   "%s goes upon the parameters that were in %s, and those of %s%s are others%s",
-                                                   of, noted, r->base.path,
-                                                   strcmp(noted, r->base.path) ? "" : " now",
-                                                   r->p->act == SH_F32 ? "" : " (as bfloat16 has them)")
-                                         : SH_OK);
+        rc = sh_agree(r->mesh->rank == 0
+                          ? sh_fail(SH_E_DATA,
+                                    "%s goes upon the parameters that were in %s, and those of %s%s are others%s", of,
+                                    noted, r->base.path, strcmp(noted, r->base.path) ? "" : " now",
+                                    r->p->act == SH_F32 ? "" : " (as bfloat16 has them)")
+                          : SH_OK);
 out:
     free(noted);
     return rc;
@@ -232,8 +232,9 @@ sh_rc sh_frozen_check(struct sh_run *r)
         return SH_OK;
     if (sum_here(r, false) == r->base.here)
         return sh_agree(SH_OK);
-    return sh_agree(sh_fail(SH_E_REPLICA,
-                            "step %lld: the frozen parameters of rank %d on %s are not what was loaded; memory or a processor "
-                            "has failed silently: leave that node out and go on from the newest checkpoint",
-                            (long long)r->step, r->mesh->rank, r->mesh->host));
+    return sh_agree(
+        sh_fail(SH_E_REPLICA,
+                "step %lld: the frozen parameters of rank %d on %s are not what was loaded; memory or a processor "
+                "has failed silently: leave that node out and go on from the newest checkpoint",
+                (long long)r->step, r->mesh->rank, r->mesh->host));
 }

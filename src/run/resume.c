@@ -165,22 +165,31 @@ static sh_rc load_hf(struct sh_run *r)
 static sh_rc load_adapter(struct sh_run *r)
 {
     SH_TRY(sh_run_load_adapter(r));
-    free(r->parameters_from);
     r->parameters_from = sh_strdup(r->cfg.lora.adapter_path);
     sh_log_info("begins with the adapters of %s", r->cfg.lora.adapter_path);
     return SH_OK;
 }
 
+/* Nothing will be left of such a run but its speed. */
+static bool only_measures(const struct sh_run *r)
+{
+    return !r->cfg.checkpoint.enable && !begins_in_hf(r) && !r->cfg.checkpoint.initial_load_path[0];
+}
+
 /* Trained parameters upon a base: of a checkpoint that is named beside the base, or initial values. */
 static sh_rc begin_upon_base(struct sh_run *r)
 {
+    if (only_measures(r)) {
+        sh_log_info("nothing names a model and nothing is saved: a new run of adapters upon initial values");
+        return sh_run_init_state(r);
+    }
     SH_TRY(sh_frozen_load(r, NULL, NULL));
-    r->parameters_from = sh_strdup(r->base.path);
     sh_log_info("a new run upon the frozen parameters of %s", r->base.path);
     if (begins_in_hf(r) && r->cfg.checkpoint.initial_load_path[0])
         return load_named(r);
     if (r->cfg.lora.adapter_path[0])
         return load_adapter(r);
+    r->parameters_from = sh_strdup(r->base.path);
     return sh_run_init_trained(r);
 }
 

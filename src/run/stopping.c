@@ -29,7 +29,7 @@ static int64_t newest_saved(const struct sh_run *r)
 /* Of a save that was never measured: 50 MB/s a rank, 10 GB/s in all, and what does not depend on the size. */
 static double guess_save(const struct sh_run *r)
 {
-    double bytes = 12.0 * (double)sh_model_params(&r->build.model);
+    double bytes = 12.0 * (double)sh_model_trained(&r->build.model, &r->build.batch.adapters);
 
     return 5 + fmax(bytes / sh_mesh_ranks(&r->mesh->shape) / 50e6, bytes / 10e9);
 }

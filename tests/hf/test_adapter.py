@@ -202,6 +202,19 @@ def case_tensors(change):
     return job.differ('loss', job.losses(job.train(f'{folder}-run', run)), expected('llama')['losses'][:1], LOSS_BOUND)
 
 
+def case_go_on():
+    """From adapters of a checkpoint in another folder, upon the same model; not from two at once."""
+    test_golden.tokens('llama')
+    one = job.train('on-one', {**config('llama'), 'training.steps': 3, 'checkpoint.interval': 2})
+    path = '../on-one/out/checkpoint/step-00000002.h5'
+    two = {**config('llama'), 'training.steps': 3, 'checkpoint.initial_load_path': path}
+    wrong = refused('on-both', two, 'both are adapters for the model of model.hf_assets_path')
+    del two['lora.adapter_path']
+    wrong += job.differ('loss', job.losses(job.train('on-two', two)), job.losses(one)[2:], 0)
+    begin = job.train('on-three', {**two, 'checkpoint.initial_load_model_only': True, 'training.steps': 1})
+    return wrong + [f'step {begin[0]["step"]}'] * (begin[0]['step'] != 1)
+
+
 def case_absent():
     test_golden.tokens('llama')
     run = config('llama', **{'lora.adapter_path': str(HERE / 'llama'), 'training.steps': 1})
@@ -218,4 +231,4 @@ if __name__ == '__main__':
         + [('the model stays as it is', case_frozen)]
         + [(f'an adapter with {key}', case_setting, key) for key in SETTINGS]
         + [(f'tensors: {change.__name__}', case_tensors, change) for change in TENSORS]
-        + [('no adapters', case_absent)]))
+        + [('no adapters', case_absent), ('adapters of a checkpoint', case_go_on)]))

@@ -253,6 +253,8 @@ static void flops_of_frozen_weights_are_four(void **state)
         adapters += (double)llama_1b.n_layers * RANK * (double)(in + out);
     }
     assert_true(some.matmul == whole.matmul / 6 * 4 + 6 * adapters);
+    assert_true((double)sh_model_trained(&llama_1b, &a) == adapters);
+    assert_int_equal(sh_model_trained(&llama_1b, &(struct sh_adapters){0}), sh_model_params(&llama_1b));
     assert_true(some.attention_causal == whole.attention_causal);
 }
 
