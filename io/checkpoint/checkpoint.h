@@ -38,7 +38,6 @@ struct sh_ckpt_tensor {
     int ndim;               /* 1..4 */
     int64_t dim[4];
     int64_t elems;
-    bool packed;            /* loading: into blocks of four bits an element (src/base/nf4.h), which may be there so */
 };
 
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not
@@ -72,6 +71,7 @@ struct sh_ckpt_set {
     struct sh_ckpt_states states; /* loading: the file may have others besides */
     const struct sh_ckpt_tensor *tensors; int n_tensors;
     const struct sh_ckpt_piece *pieces; int n_pieces;
+    const bool *packed;     /* [n_tensors] loading: into blocks of four bits an element (src/base/nf4.h); NULL: none */
 };
 
 /* The early sums of a piece, which begin at 0 and get added to; local, parts of a piece by any threads at once.

@@ -174,7 +174,11 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
     char *noted = NULL;
-    *out = (struct sh_hf_base){.of = of, .set = set, .checkpoint_fd = -1, .w_in_out = f->w_in_out, .as_packed = as_packed,
+    *out = (struct sh_hf_base){.of = of,
+                               .set = set,
+                               .checkpoint_fd = -1,
+                               .w_in_out = f->w_in_out,
+                               .as_packed = as_packed,
                                .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
                                .rounded = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16,
                                .pair = sh_calloc((size_t)set->n_tensors + 1, sizeof *out->pair)};
@@ -254,13 +258,14 @@ static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, i
     return SH_OK;
 }
 
-/* Of the numbers as they were kept, packed or rounded, which x [n] becomes where they are to be read so. */
+/* Of the numbers as they were kept, packed or rounded, which x [n] becomes where they are to be read so. Those that the folder
+ * has packed are what unpacking gives already; packing them once more need not give it again. */
 static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x, void *spare)
 {
-    bool packed = b->packed && b->set->tensors[tensor].packed;
+    bool there = b->match.nf4 && b->match.nf4[tensor], packed = b->packed && b->set->packed[tensor] && !there;
     struct sh_floats whole = {.whole = x}, kept = {.high = packed ? NULL : spare, .packed = packed ? spare : NULL};
     float *rounded = NULL;
-    if (packed || b->rounded) {
+    if (packed || (b->rounded && !there)) {
         rounded = sh_calloc((size_t)n, sizeof *rounded);
         sh_floats_put(kept, n, x);
         sh_floats_get(kept, n, rounded);

@@ -9,13 +9,13 @@
 struct sh_hf_pair;
 
 struct sh_hf_base {
-    char *path;                       /* of the base */
-    const char *of;                   /* the checkpoint of adapters */
-    const struct sh_ckpt_set *set;    /* the model's tensors */
-    uint64_t noted, sum;              /* of its numbers: as the checkpoint has it, and of those read so far */
-    bool packed;                      /* it was computed with as packed in four bits where set->tensors say so */
-    bool as_packed;                   /* and what is read is that too */
-    bool rounded;                     /* it was computed with as bfloat16 has it */
+    char *path;                    /* of the base */
+    const char *of;                /* the checkpoint of adapters */
+    const struct sh_ckpt_set *set; /* the model's tensors */
+    uint64_t noted, sum;           /* of its numbers: as the checkpoint has it, and of those read so far */
+    bool packed;                   /* it was computed with as packed in four bits where set->packed says so */
+    bool as_packed;                /* and what is read is that too */
+    bool rounded;                  /* it was computed with as bfloat16 has it */
     bool w_in_out;
     double scale;
     struct sh_hf_pair *pair;   /* [tensors of the set] */
@@ -28,8 +28,10 @@ struct sh_hf_base {
     int checkpoint_fd;
 };
 
-/* `as_packed`: see above. `path`: a folder of transformers or a checkpoint; NULL: as the checkpoint of adapters `of` says. All adapters are read.
- * Errors: SH_E_USAGE: `of` has no adapters, or its base was not packed; the base is only there packed, and wanted otherwise; SH_E_DATA: something cannot be read or does not fit. Close it in any case. */
+/* `path`: a folder of transformers or a checkpoint; NULL: as the checkpoint of adapters `of` says. `as_packed`: see above. All
+ * adapters are read.
+ * Errors: SH_E_USAGE: `of` has no adapters, or its base was not packed; the base is only there packed, and wanted otherwise;
+ * SH_E_DATA: something cannot be read or does not fit. Close it in any case. */
 sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out);
 void sh_hf_base_close(struct sh_hf_base *b);

@@ -58,7 +58,8 @@ static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *
     if (sh_hf_nf4_is(m->index, name_there(m, t->name))) {
         *packed = sh_calloc(1, sizeof **packed);
         *out = e;
-        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t, m->used, *packed);
+        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t, m->set->packed && m->set->packed[t - m->set->tensors],
+                               m->used, *packed);
     }
     if (!e)
         return missing(m, t);

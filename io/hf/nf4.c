@@ -37,7 +37,8 @@ static sh_rc take(const struct finder *f, const char *what, int type, int64_t el
     const struct sh_st_entry *e = find(f->index, f->name, what);
     char shape[100];
     if (!e)
-        return sh_fail(SH_E_DATA, "%s: %s%s is missing, without which the weight cannot be unpacked", f->folder, f->name, what);
+        return sh_fail(SH_E_DATA, "%s: %s%s is missing, without which the weight cannot be unpacked", f->folder,
+                       f->name, what);
     if (e->type != type || e->elems != elems)
         return sh_fail(SH_E_DATA, "%s: %s is %s %s, and %s of %lld elements is wanted", f->folder, e->name,
                        sh_st_type_name(e->type), sh_st_shape_text(e->ndim, e->dim, shape), sh_st_type_name(type),
@@ -64,22 +65,24 @@ static sh_rc take_codes(const struct finder *f, const struct sh_ckpt_tensor *t, 
     if (!e)
         return sh_fail(SH_E_DATA, "%s: %s%s is there, and %s is not", f->folder, f->name, STATE, f->name);
     if (e->elems * sh_st_type_bytes(e->type) != t->elems / 2)
-        return sh_fail(SH_E_DATA, "%s: %s has %lld bytes of codes, and the weight %lld elements, two a byte", f->folder, f->name,
-                       (long long)(e->elems * sh_st_type_bytes(e->type)), (long long)t->elems);
+        return sh_fail(SH_E_DATA, "%s: %s has %lld bytes of codes, and the weight %lld elements, two a byte", f->folder,
+                       f->name, (long long)(e->elems * sh_st_type_bytes(e->type)), (long long)t->elems);
     f->used[e - f->index->entry] = true;
     out->codes = e;
     return SH_OK;
 }
 
-sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name, const struct sh_ckpt_tensor *t,
-                      bool *used, struct sh_hf_nf4 *out)
+sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name,
+                      const struct sh_ckpt_tensor *t, bool packed, bool *used, struct sh_hf_nf4 *out)
 {
     const struct finder f = {folder, name, index, used};
     if (!find(index, name, STATE))
         return sh_fail(SH_E_DATA, "%s: %s is in four bits of the type fp4; nf4 is read here", folder, name);
-    if (!t->packed)
-        return sh_fail(SH_E_DATA, "%s: %s is in four bits an element, and can only be a frozen weight here: say "
-                       "lora.quantize_base=nf4, or save_pretrained() the model unpacked", folder, name);
+    if (!packed)
+        return sh_fail(SH_E_DATA,
+                       "%s: %s is in four bits an element, and can only be a frozen weight here: say "
+                       "lora.quantize_base=nf4, or save_pretrained() the model unpacked",
+                       folder, name);
     if (t->elems % SH_NF4_ELEMS)
         return sh_fail(SH_E_DATA, "%s: %s has %lld elements, no multiple of %d", folder, name, (long long)t->elems,
                        SH_NF4_ELEMS);
@@ -88,7 +91,8 @@ sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const
     SH_TRY(take_scales(&f, t->elems / SH_NF4_ELEMS, out));
     out->state = find(index, name, STATE);
     if (out->state->type != SH_ST_U8 || out->state->elems > SH_HF_NF4_STATE_MAX)
-        return sh_fail(SH_E_DATA, "%s: %s is no text of at most %d bytes", folder, out->state->name, SH_HF_NF4_STATE_MAX);
+        return sh_fail(SH_E_DATA, "%s: %s is no text of at most %d bytes", folder, out->state->name,
+                       SH_HF_NF4_STATE_MAX);
     used[out->state - index->entry] = true;
     return SH_OK;
 }
@@ -138,8 +142,8 @@ static sh_rc check_state(struct sh_hf_nf4 *w, const char *place, const struct sh
     return SH_OK;
 }
 
-static sh_rc read_state(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, sh_hf_nf4_read_fn *read,
-                        void *arg)
+static sh_rc read_state(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t,
+                        sh_hf_nf4_read_fn *read, void *arg)
 {
     char text[SH_HF_NF4_STATE_MAX], *place = sh_strfmt("%s: %s", folder, w->state->name);
     json_t *root;
@@ -153,7 +157,8 @@ out:
     return rc;
 }
 
-static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_nf4_read_fn *read, void *arg, float *out)
+static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_nf4_read_fn *read, void *arg,
+                         float *out)
 {
     SH_TRY(read(arg, e, 0, e->elems * (int64_t)sizeof *out, out));
     for (int64_t i = 0; i < e->elems; i++)
@@ -162,7 +167,8 @@ static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_
     return SH_OK;
 }
 
-sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, sh_hf_nf4_read_fn *read, void *arg)
+sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, sh_hf_nf4_read_fn *read,
+                     void *arg)
 {
     static const float numbers[16] = SH_NF4_NUMBERS;
     float there[16];

@@ -30,10 +30,11 @@ struct sh_hf_nf4 {
 /* Whether the index has the weight `name` so. */
 bool sh_hf_nf4_is(const struct sh_st_index *index, const char *name);
 
-/* Find what belongs to `name`, which is tensor t of the model, and mark it in used [index->n]. Errors: SH_E_DATA: something
- * is missing, has another shape or type; it is wanted as numbers; another kind of four bits. */
-sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name, const struct sh_ckpt_tensor *t,
-                      bool *used, struct sh_hf_nf4 *out);
+/* Find what belongs to `name`, which is tensor t of the model, and mark it in used [index->n].
+ *   packed  in  it is wanted so, and not as numbers
+ * Errors: SH_E_DATA: not wanted so; something is missing, has another shape or type; another kind of four bits. */
+sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name,
+                      const struct sh_ckpt_tensor *t, bool packed, bool *used, struct sh_hf_nf4 *out);
 
 /* The contents of what is small: the state, the numbers, and nested scales into w->table. `read` fills n bytes from `at` of
  * an entry's data on. Errors: SH_E_DATA: not as above; those of read. */

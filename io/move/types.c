@@ -181,7 +181,7 @@ int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64
     for (int64_t i = 0; i < n; i++) {
         float scale = scale_of(t, from, i, first, nested);
         sh_nf4_join(NULL, &scale, 1, to.packed + i * SH_NF4_BLOCK_BYTES);
-        if (!(isfinite(scale) && scale >= 0) && bad == n)
+        if (!isfinite(scale) && bad == n)
             bad = i;
     }
     return bad;

@@ -26,7 +26,7 @@ struct sh_move_nested {
 /* n blocks of one of the last three types into to.packed; what the type does not have stays as it is there.
  *   first   number of the first one in its weight
  *   nested  NESTED: the table; else not looked at
- * Returns the first whose scale is negative or not finite, or n. */
+ * Returns the first whose scale is not finite, or n. A scale that was packed may be a little below 0. */
 int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n, const struct sh_move_nested *nested,
                      struct sh_floats to);
 

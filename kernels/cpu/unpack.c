@@ -65,6 +65,7 @@ sh_rc sh_cpu_unpack(const struct sh_op_call *call)
 
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < blocks; b += PIECE)
-        f(packed + b * SH_NF4_BLOCK_BYTES, blocks - b < PIECE ? blocks - b : PIECE, (char *)call->out[0].data + b * bytes);
+        f(packed + b * SH_NF4_BLOCK_BYTES, blocks - b < PIECE ? blocks - b : PIECE,
+          (char *)call->out[0].data + b * bytes);
     return SH_OK;
 }

@@ -14,7 +14,9 @@
 static WIDE inline __m512 scaled_numbers(const unsigned char *block)
 {
     static const float numbers[16] = SH_NF4_NUMBERS;
-    return _mm512_mul_ps(_mm512_loadu_ps(numbers), _mm512_set1_ps(_mm_cvtss_f32(_mm_load_ss((const float *)(const void *)(block + SH_NF4_CODE_BYTES)))));
+    return _mm512_mul_ps(
+        _mm512_loadu_ps(numbers),
+        _mm512_set1_ps(_mm_cvtss_f32(_mm_load_ss((const float *)(const void *)(block + SH_NF4_CODE_BYTES)))));
 }
 
 /* Round to nearest, ties to even. Not by the instruction of avx512_bf16, which makes zeros of subnormal numbers. */
@@ -57,7 +59,8 @@ static WIDE void unpack_f32(const unsigned char *block, int64_t blocks, void *to
 
 sh_wide_unpack_fn sh_wide_unpack(enum sh_dtype to)
 {
-    bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl");
     return !usable ? NULL : to == SH_BF16 ? unpack_bf16 : unpack_f32;
 }
 

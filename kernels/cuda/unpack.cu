@@ -16,8 +16,7 @@ struct numbers {
 
 /* Lanes look different codes up, which constant memory would serve one after the other: so in shared memory. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) unpack(T *w, const uint32_t *packed, int64_t words, bool vectors,
-                                                         numbers of)
+__global__ void __launch_bounds__(THREADS) unpack(T *w, const uint32_t *packed, int64_t words, bool vectors, numbers of)
 {
     SH_SHARED(float, table, 16);
 
@@ -45,7 +44,7 @@ extern "C" sh_rc sh_cuda_unpack(const struct sh_op_call *call)
     return sh_by_act(call->out[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         T *w = sh_data<T>(&call->out[0]);
-        return SH_LAUNCH(unpack<T>, dim3(sh_blocks(sh_ceil_div(words, THREADS))), dim3(THREADS), 0, call->queue, w, packed,
-                         words, sh_aligned<WORD_ELEMS>(w, 0), numbers{SH_NF4_NUMBERS});
+        return SH_LAUNCH(unpack<T>, dim3(sh_blocks(sh_ceil_div(words, THREADS))), dim3(THREADS), 0, call->queue, w,
+                         packed, words, sh_aligned<WORD_ELEMS>(w, 0), numbers{SH_NF4_NUMBERS});
     });
 }

@@ -117,7 +117,8 @@ static sh_rc check_request(const struct sh_cmd_args *args, const char *file, con
 }
 
 /* The tensors that a run packs, by the pass that it has. It ran, so that the pass refuses nothing. */
-static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, struct sh_ckpt_tensor *t, int n)
+static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, const struct sh_ckpt_tensor *t, int n,
+                        bool *packed)
 {
     struct sh_program *p = sh_program_create(SH_F32);
 
@@ -127,7 +128,7 @@ static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch
     (void)sh_pass_pack(&(struct sh_build){.packed = true}, p);
     for (int i = 0; i < p->n_params; i++)
         for (int k = 0; k < n && p->units[p->params[i].unit].packed; k++)
-            t[k].packed = t[k].packed || !strcmp(t[k].name, p->params[i].name);
+            packed[k] = packed[k] || !strcmp(t[k].name, p->params[i].name);
     sh_program_destroy(p);
 }
 
@@ -146,15 +147,18 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
     struct sh_program *p = sh_program_create(SH_F32);
     struct sh_ckpt_tensor *tensors;
+    bool *packed;
     sh_rc rc;
 
     sh_model_emit(&cfg->model, &batch, p);
     tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
+    packed = sh_calloc((size_t)p->n_params + 1, sizeof *packed);
     list_tensors(p, tensors);
     if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
-        mark_packed(cfg, &batch, tensors, p->n_params);
+        mark_packed(cfg, &batch, tensors, p->n_params, packed);
     rc = sh_hf_merge_file(file, out, cfg, &(struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensors,
-                                                               .n_tensors = p->n_params}, options);
+                                                               .n_tensors = p->n_params, .packed = packed}, options);
+    free(packed);
     free(tensors);
     sh_program_destroy(p);
     return rc;

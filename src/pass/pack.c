@@ -14,8 +14,8 @@ enum use { USE_NONE, USE_WEIGHT, USE_OTHER };
 
 struct pack {
     struct sh_program *p;
-    enum use *use;   /* [params] */
-    bool *leaves;    /* [params] its unit, for that of the vectors */
+    enum use *use; /* [params] */
+    bool *leaves;  /* [params] its unit, for that of the vectors */
 };
 
 /* The parameters that a tensor spans: one, or the neighbours of a stack. */
@@ -63,9 +63,10 @@ static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
         const struct sh_param *param = &k->p->params[i];
 
         if (param->ndim >= 2 && param->elems % SH_NF4_ELEMS)
-            return sh_fail(SH_E_USAGE,
-                           "lora.quantize_base: nf4 wants matrices of a multiple of %d elements, and %s has %lld; say none",
-                           SH_NF4_ELEMS, param->name, (long long)param->elems);
+            return sh_fail(
+                SH_E_USAGE,
+                "lora.quantize_base: nf4 wants matrices of a multiple of %d elements, and %s has %lld; say none",
+                SH_NF4_ELEMS, param->name, (long long)param->elems);
     }
     return SH_OK;
 }

@@ -188,8 +188,8 @@ static void add_tensor(const struct sh_run *r, int param_index, struct sh_shards
     int i = out->set.n_tensors++;
 
     out->param[i] = param_index;
-    out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems,
-                                                .packed = r->p->units[param->unit].packed};
+    out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems};
+    out->packed[i] = r->p->units[param->unit].packed;
     for (int k = 0; k < param->ndim; k++)
         out->tensors[i].dim[k] = param->dim[k];
     add_piece(r, param, out);
@@ -208,10 +208,12 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
         out->loaded = sh_calloc((size_t)(states_of_way(r, way) * floats_before(r, way, r->p->units + r->p->n_units)) + 1,
                                 sizeof *out->loaded);
     out->param = sh_calloc(n, sizeof *out->param);
+    out->packed = sh_calloc(n, sizeof *out->packed);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
     out->set = (struct sh_ckpt_set){.states = states_of(r->p),
                                     .tensors = out->tensors,
+                                    .packed = out->packed,
                                     .pieces = out->pieces};
     out->set.states.n = states_of_way(r, way);
     for (int i = 0; i < r->p->n_params; i++)
@@ -224,6 +226,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
 void sh_shards_free(struct sh_shards *p)
 {
     free(p->param);
+    free(p->packed);
     free(p->tensors);
     free(p->pieces);
     free(p->loaded);

@@ -25,6 +25,7 @@ struct sh_shards {
     struct sh_ckpt_piece *pieces;
     enum sh_shards_way way;
     int *param;     /* [set.n_tensors] which parameter of the program a tensor is */
+    bool *packed;   /* [set.n_tensors] */
     float *loaded;  /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
     uint64_t *sums; /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */

@@ -213,6 +213,7 @@ def main():
             counted, '2x1', 8, state_bytes(), **{'checkpoint.enable': True, 'checkpoint.interval': 1})),
         ('adapters upon a model of the CPU, on two GPUs', adapted, '1x2', 'float32'),
         ('adapters upon a model of the CPU, on replicas', adapted, '2x2', 'bfloat16'),
+        ('adapters upon a model in four bits', functools.partial(adapted, **{'lora.quantize_base': 'nf4'}), '1x2', 'bfloat16'),
         ('validation', evaluates),
         ('targets that do not count', masked),
         *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),

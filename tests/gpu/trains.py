@@ -43,11 +43,14 @@ def as_on_cpu(model, mesh, precision, more):
                               10 * BOUND[precision])
 
 
-def adapted(mesh, precision):
-    """Adapters upon a model that the CPU has trained."""
-    run('whole', 'llama', CPU)
+def adapted(mesh, precision, **more):
+    """Adapters upon a model that the CPU has trained. For a base in four bits its matrices have whole blocks."""
+    sizes = {} if 'lora.quantize_base' not in more else {
+        'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48}
+    run('whole', 'llama', CPU, **sizes)
     base = str(pathlib.Path('whole/out/checkpoint').absolute())
-    return as_on_cpu('llama', mesh, precision, {'lora.rank': 2, 'lora.alpha': 16, 'checkpoint.initial_load_path': base})
+    return as_on_cpu('llama', mesh, precision,
+                     {'lora.rank': 2, 'lora.alpha': 16, 'checkpoint.initial_load_path': base, **sizes, **more})
 
 
 def same_bits(first, second):

@@ -86,12 +86,31 @@ def unpack_scales(tensors):
         scales, table = floats(tensors.pop(name)[2]), floats(tensors.pop(weight + '.nested_quant_map')[2])
         state = json.loads(tensors[weight + '.quant_state.bitsandbytes__nf4'][2])
         codes = tensors[weight + '.absmax'][2]
-        content = [rounded(rounded(table[c] * scales[i // 256]) + state['nested_offset']) for i, c in enumerate(codes)]
+        content = [rounded(rounded(table[c] * scales[i // 256]) + rounded(state['nested_offset'])) for i, c in enumerate(codes)]
         tensors[weight + '.absmax'] = ['F32', [len(content)], struct.pack(f'<{len(content)}f', *content)]
 
 
 def case_nested():
     return differ(base_of(HERE / 'nf4/nested'), base_of(copy('nested', unpack_scales)))
+
+
+def below_zero(tensors):
+    """As packed scales of small blocks beside large ones come out."""
+    for name in [n for n in tensors if n.endswith('.quant_state.bitsandbytes__nf4')]:
+        text = json.dumps({**json.loads(tensors[name][2]), 'nested_offset': -0.02}).encode()
+        tensors[name] = ['U8', [len(text)], text]
+
+
+def case_scales_below_zero():
+    folder = copy('nested', below_zero)
+    found = base_of(folder)
+    wrong = near(merged('--merge-base', 'nf4'), [0] * 3072, 1)
+    tensors = read(folder / 'model.safetensors')
+    unpack_scales(tensors)
+    if min(floats(tensors[WEIGHT + '.absmax'][2])) >= 0:
+        wrong.append('no scale is below 0')
+    write(folder / 'model.safetensors', tensors)
+    return wrong + differ(found, base_of(folder))
 
 
 def store_as_float32(tensors):
@@ -139,7 +158,6 @@ BAD = [
     ('plain', content(WEIGHT + '.absmax', lambda b: b[:-4]), 'and F32 of 48 elements is wanted'),
     ('plain', content(WEIGHT + '.absmax', lambda b: b, 'I8'), 'and F32 of 48 elements is wanted'),
     ('plain', content(WEIGHT + '.absmax', lambda b: b[:8] + NAN + b[12:]), f'element 2 of {WEIGHT}.absmax is not a finite'),
-    ('plain', content(WEIGHT + '.absmax', lambda b: b[:8] + struct.pack('<f', -1) + b[12:]), f'element 2 of {WEIGHT}.absmax'),
     ('plain', content(WEIGHT + '.quant_map', lambda b: b[4:] + b[:4]), 'has other numbers than nf4'),
     ('plain', content(STATE, lambda b: b'{' * 9), 'line 1, column'),
     ('plain', content(STATE, lambda b: b'[]'), 'quant_type is not nf4'),
@@ -240,7 +258,7 @@ if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(struct.pack('<100H', *(i * 7 % 32 for i in range(100))))
     cases = [('packed there as here', case_as_packed_here), ('scales that are packed', case_nested),
              ('codes in another type', case_storage), ('what is not right', case_bad), ('what is no base', case_not_a_base),
-             ('merged', case_merge)]
+             ('scales below zero', case_scales_below_zero), ('merged', case_merge)]
     apart = {'comm.shared_memory': 'off'}
     if job.can_launch():
         cases += [(f'{name} over {ranks} ranks', case_meshes, name, ranks, changes)

@@ -24,7 +24,7 @@
 
 enum { BEGIN = 4096 };
 
-static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15, false}, {"b", 1, {2}, 2, false}};
+static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15}, {"b", 1, {2}, 2}};
 
 /* As create() makes it. */
 static struct sh_ckpt_index make_index(void)

@@ -383,7 +383,7 @@ static void what_was_not_seen_is_taken_over(void **state)
 
 /* ---- names ---- */
 
-static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8, false}, {"model.norm.weight", 1, {2}, 2, false}};
+static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8}, {"model.norm.weight", 1, {2}, 2}};
 static const struct sh_ckpt_set set = {.tensors = wanted, .n_tensors = 2};
 
 struct have {
