@@ -51,7 +51,8 @@ struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
         .ranks = l->at.world,
         .flops_causal = f.matmul + f.attention_causal,
         .flops_full = f.matmul + f.attention_full,
-        .save_seconds = save_seconds(l)};
+        .save_seconds = save_seconds(l),
+        .save_steps = l->cfg.checkpoint.enable ? (double)l->cfg.checkpoint.interval : 0};
 }
 
 static void say_machine(const struct sh_cmd_plan *l)

@@ -124,6 +124,20 @@ static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_s
     return SH_OK;
 }
 
+/* Off by two times either way costs little; more is worth a change. */
+static void warn_interval(const struct sh_cost_failures *f, const struct sh_cost_job *job, const struct sh_cost_step *step,
+                          FILE *out)
+{
+    double best, mine = job->save_steps * step->seconds;
+
+    if (f->between <= 0 || mine <= 0)
+        return;
+    best = sh_cost_best_interval(f);
+    if (mine > 2 * best || mine < best / 2)
+        fprintf(out, "             checkpoint.interval=%.0f is %s: %.2f %% go forward with it\n", job->save_steps,
+                mine > best ? "long" : "short", 100 * sh_cost_goodput(f, mine));
+}
+
 static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
                          FILE *out)
 {
@@ -138,6 +152,7 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_cost_j
                 "forward\n", sh_str_duration(f.between, between), fmax(1, every / step->seconds),
                 sh_str_duration(every, interval), 100 * goodput);
     }
+    warn_interval(&f, job, step, out);
     if (price > 0)
         fprintf(out, "cost         %.4g a billion tokens\n",
                 price * job->ranks / (3600 * sh_cost_tokens_per_second(job, step) * goodput) * 1e9);

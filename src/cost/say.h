@@ -13,6 +13,7 @@ struct sh_cost_job {
     int ranks;
     double flops_causal, flops_full; /* per token, forward and backward, without recomputation */
     double save_seconds;             /* that a save stops the training; 0: not known */
+    double save_steps;               /* from one save to the next, as the run would do it; 0: it saves none */
 };
 
 /* Per token and second of all ranks, and utilization of the machine's peak. */
