@@ -87,7 +87,8 @@ static const struct step_case cases[] = {
     {"two in one queue", {GATHER(3), GATHER(4), WAIT(0), WAIT(1)}, 4, 7, 0, 7},
     /* 3 and 5 at half the rate: the first ends at 6, with 2 of the other left, at the whole rate. */
     {"two that share a link", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, SH_NONE), WAIT(0), WAIT(1)}, 4, 8, 0, 8},
-    {"one after the other", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, 0), WAIT(1), WAIT(0)}, 4, 8, 0, 8},
+    /* The second has the link from 3 to 8; 2 s of computation beside it take 3. Side by side the first would end at 6. */
+    {"one after the other", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, 0), WAIT(0), COMPUTE(2), WAIT(1)}, 5, 8, 1, 5},
     {"waited for later than complete", {GATHER(2), COMPUTE(10), WAIT(0), COMPUTE(1)}, 4, 11 + 2 - 2 / 1.5, 2 - 2 / 1.5, 0},
 };
 

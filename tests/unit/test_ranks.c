@@ -21,6 +21,7 @@ struct faulty {
     void (*build)(struct sh_build *b);
     void (*program)(struct sh_program *p);
     void (*mesh)(struct sh_mesh_shape *m);
+    bool everywhere; /* on all ranks alike, so that none differs */
     struct sh_program *p;
     struct sh_mesh_shape shape;
 };
@@ -37,7 +38,7 @@ static sh_rc get(void *from, int rank, const struct sh_program **p, const struct
         f->build(&b);
     SH_TRY(sh_pass_build(&b, &f->p));
     f->shape = b.options.mesh;
-    if (rank == BAD && f->program)
+    if ((rank == BAD || f->everywhere) && f->program)
         f->program(f->p);
     if (rank == BAD && f->mesh)
         f->mesh(&f->shape);
@@ -196,6 +197,9 @@ static const struct {
     {"two collectives exchanged", {.program = exchanged}, "all_gather): another collective"},
     {"received as another type", {.program = received_as_other_type}, "all_gather)"},
     {"an int that overflows", {.program = overflow}, "reduce_scatter)"},
+    {"an int that overflows everywhere", {.program = overflow, .everywhere = true}, "are not"},
+    {"received as another type everywhere", {.program = received_as_other_type, .everywhere = true}, "are not"},
+    {"squares cut everywhere", {.program = squares_cut, .everywhere = true}, "squared by no rank"},
     {"a sum of another size", {.program = one_of_sums_grows}, "reduce_scatter)"},
     {"squares moved", {.program = squares_moved}, "squared by"},
     {"squares cut", {.program = squares_cut}, "squared by no rank"},
