@@ -79,6 +79,52 @@ static void say_memory(const struct sh_cmd_plan *l)
            sh_str_bytes(l->p->arena_bytes, needs), sh_str_sum_of_bytes(room, has));
 }
 
+/* The same job in shards of a node, built and priced. */
+static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t *bytes)
+{
+    struct sh_cmd_plan other = {.cfg = l->cfg, .at = l->at, .machine = l->machine};
+    struct sh_cost_request r;
+    struct sh_cost_step step;
+    int level = 0;
+    sh_rc rc;
+
+    other.cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
+    other.cfg.mesh.shard = l->at.ranks_per_node;
+    other.cfg.mesh.replicate = l->at.world / l->at.ranks_per_node;
+    SH_TRY(sh_request_mesh(&other.cfg, &other.at, &other.mesh));
+    SH_TRY(sh_request_build(&other.cfg, &other.at, &other.mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &other.build));
+    SH_TRY(sh_pass_fit(&other.build, &level));
+    SH_TRY(sh_pass_build(&other.build, &other.p));
+    r = sh_cmd_plan_cost_request(&other);
+    rc = sh_cost_step(&r, &step);
+    *seconds = step.seconds;
+    *bytes = other.p->arena_bytes;
+    sh_program_destroy(other.p);
+    return rc;
+}
+
+/* Where the shards of a job lie over its nodes; what is not possible or does not fit is no advice. */
+static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
+{
+    const double worth = 1.01;
+    int node = l->at.ranks_per_node;
+    int64_t bytes;
+    double seconds;
+    sh_rc rc;
+
+    if (l->cfg.parallelism.sharding_strategy != SH_FULL_SHARD || node < 2 || l->at.world <= node || l->at.world % node)
+        return SH_OK;
+    rc = price_hybrid(l, &seconds, &bytes);
+    if (rc == SH_OK && step->seconds > worth * seconds &&
+        (double)bytes <= l->machine.device.memory_bytes - l->machine.device.reserved_bytes)
+        printf("instead      hybrid_shard with mesh.shard=%d: %.1f %% faster\n", node, 100 * (step->seconds / seconds - 1));
+    if (rc == SH_E_USAGE || rc == SH_E_MEMORY) {
+        sh_error_clear();
+        return SH_OK;
+    }
+    return rc;
+}
+
 /* One rank stands for all of them. */
 static sh_rc write_trace(struct sh_cost_request r, const char *path)
 {
@@ -127,6 +173,7 @@ sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     say_machine(l);
     say_memory(l);
     SH_TRY(sh_cost_say(&r, &job, &step, stdout));
+    SH_TRY(say_hybrid(l, &step));
     if (what_if)
         SH_TRY(say_change(&r, &job, &step, what_if));
     if (trace)
