@@ -23,7 +23,8 @@ double sh_cost_mfu(const struct sh_cost_job *job, const struct sh_cost_step *ste
 
 /* The table of scale: the step, its three columns, what limits it, what a faster part would bring, failures and cost where
  * the machine knows them. */
-sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step, FILE *out);
+sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
+                  FILE *out);
 
 /* Failures of the whole job on that machine. */
 struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const struct sh_cost_job *job);

@@ -28,10 +28,11 @@ static void check_figures(struct sh_machine *m)
 static void check_prices(const struct sh_machine *m)
 {
     struct sh_op_attr attr = {0};
-    struct sh_op_call call = {.kind = SH_OP_LINEAR,
-                              .attr = &attr,
-                              .in = {{.dtype = SH_BF16, .ndim = 2, .dim = {8192, 4096}}, {.dtype = SH_BF16, .ndim = 2, .dim = {4096, 4096}}},
-                              .out = {{.dtype = SH_BF16, .ndim = 2, .dim = {8192, 4096}}}};
+    struct sh_op_call call = {
+        .kind = SH_OP_LINEAR,
+        .attr = &attr,
+        .in = {{.dtype = SH_BF16, .ndim = 2, .dim = {8192, 4096}}, {.dtype = SH_BF16, .ndim = 2, .dim = {4096, 4096}}},
+        .out = {{.dtype = SH_BF16, .ndim = 2, .dim = {8192, 4096}}}};
     struct sh_coll_place at = {.ranks = 16, .nodes = m->network.bytes_per_second > 0 ? 2 : 1, .rings = 1};
 
     if (!(sh_price_op(m, &sh_cost_as_is, &call, SH_BF16).seconds > 0))
@@ -68,8 +69,10 @@ static const char *const seeds[] = {
     "device: {kind: a100-40}\noverlap: {slowdown: 0.3, serial: 1}\nspread: {node: 0}\nmemory: {share: 1e-12}\n",
 };
 
-static const char *const pieces[] = {"\n", ": ", "- ", "[", "]", "{", "}", ", ", "0", "-1", "1e400", "nan", "1e24", "1e-300", "points:\n",
-                                     "dims: ", "seconds: ", "kind: ", "&a ", "*a", "---\n", "\"", "'", "\t", "\xc3\xa9", "figure: "};
+static const char *const pieces[] = {"\n",        ": ",     "- ",        "[",        "]",       "{",    "}",
+                                     ", ",        "0",      "-1",        "1e400",    "nan",     "1e24", "1e-300",
+                                     "points:\n", "dims: ", "seconds: ", "kind: ",   "&a ",     "*a",   "---\n",
+                                     "\"",        "'",      "\t",        "\xc3\xa9", "figure: "};
 
 static uint64_t state;
 
