@@ -38,8 +38,8 @@ static bool is_there(const struct sh_bench_points *l, const struct sh_machine_po
     return false;
 }
 
-void sh_bench_points_op(struct sh_bench_points *l, const struct sh_op_call *call, enum sh_dtype act, const double *seconds,
-                        int rounds)
+void sh_bench_points_op(struct sh_bench_points *l, const struct sh_op_call *call, enum sh_dtype act,
+                        const double *seconds, int rounds)
 {
     struct sh_machine_point *p = add(l, SH_POINT_OP, sh_op_info(call->kind)->name);
 
@@ -89,10 +89,11 @@ sh_rc sh_bench_points_check(const struct sh_bench_options *options, const struct
         return SH_OK;
     SH_TRY(sh_request_gpu(cfg, false, &gpu, why));
     if (access(options->machine, F_OK) != 0)
-        return gpu ? sh_fail(SH_E_USAGE,
-                             "%s: no such file; begin it with the preset of its devices, as \"device: {kind: h100-80}\" "
-                             "(sherd help --machine)",
-                             options->machine)
+        return gpu ? sh_fail(
+                         SH_E_USAGE,
+                         "%s: no such file; begin it with the preset of its devices, as \"device: {kind: h100-80}\" "
+                         "(sherd help --machine)",
+                         options->machine)
                    : SH_OK;
     SH_TRY(sh_machine_load(options->machine, &m));
     sh_machine_close(&m);

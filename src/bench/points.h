@@ -9,13 +9,14 @@ struct sh_run;
 
 /* Start with {0}; freed by sh_bench_points_write(). */
 struct sh_bench_points {
-    struct sh_machine_point *of; int n, cap;
+    struct sh_machine_point *of;
+    int n, cap;
 };
 
 /* Median and spread of the rounds. A point of what is there already is left alone.
  *   call  shapes and attributes; act: the type that it computes in */
-void sh_bench_points_op(struct sh_bench_points *l, const struct sh_op_call *call, enum sh_dtype act, const double *seconds,
-                        int rounds);
+void sh_bench_points_op(struct sh_bench_points *l, const struct sh_op_call *call, enum sh_dtype act,
+                        const double *seconds, int rounds);
 void sh_bench_points_coll(struct sh_bench_points *l, enum sh_op_kind kind, const char *axis,
                           const struct sh_coll_place *at, double whole_bytes, const double *seconds, int rounds);
 void sh_bench_points_beside(struct sh_bench_points *l, enum sh_op_kind kind, double slowdown);

@@ -15,7 +15,8 @@ static const size_t most_bytes = (size_t)1 << 30;
 struct event {
     double begin, end; /* seconds */
     int op;            /* of the program; SH_NONE before it is known */
-    enum sh_op_kind beside; /* a collective that went on for most of it; SH_OP_KINDS: none; SH_OP_WAIT: for a part of it */
+    enum sh_op_kind
+        beside; /* a collective that went on for most of it; SH_OP_KINDS: none; SH_OP_WAIT: for a part of it */
 };
 
 struct events {
@@ -84,7 +85,8 @@ static sh_rc add_computed(struct reader *r, json_t *e, const char *name)
 
 static sh_rc read_event(struct reader *r, json_t *e)
 {
-    const char *phase = json_string_value(json_object_get(e, "ph")), *name = json_string_value(json_object_get(e, "name"));
+    const char *phase = json_string_value(json_object_get(e, "ph")),
+               *name = json_string_value(json_object_get(e, "name"));
     json_int_t row = json_integer_value(json_object_get(e, "tid"));
 
     if (!phase || strcmp(phase, "X") || !name || json_integer_value(json_object_get(e, "pid")) != 0)
@@ -158,7 +160,8 @@ struct beside {
 /* Each operation of the order once: its point, and what its events beside collectives took more. */
 static void judge(struct reader *r, struct beside beside[SH_OP_KINDS])
 {
-    double *times = sh_calloc((size_t)r->compute.n + 1, sizeof *times), *alone = sh_calloc((size_t)r->p->n_ops, sizeof *alone);
+    double *times = sh_calloc((size_t)r->compute.n + 1, sizeof *times),
+           *alone = sh_calloc((size_t)r->p->n_ops, sizeof *alone);
 
     for (int i = 0; i < r->n_order; i++) {
         int op = r->order[i], like = SH_NONE;
@@ -192,7 +195,8 @@ static sh_rc read_all(struct reader *r, json_t *events, const char *path, int st
     for (size_t i = 0; i < json_array_size(events); i++)
         SH_TRY(read_event(r, json_array_get(events, i)));
     if (r->compute.n != steps * r->n_order)
-        return sh_fail(SH_E_DATA, "%s: %d events of computation, and %d steps have %d each", path, r->compute.n, steps, r->n_order);
+        return sh_fail(SH_E_DATA, "%s: %d events of computation, and %d steps have %d each", path, r->compute.n, steps,
+                       r->n_order);
     find_beside(r);
     judge(r, beside);
     for (int k = 0; k < SH_OP_KINDS; k++)

@@ -16,7 +16,7 @@ struct sh_cmd_plan {
     struct sh_program *p;
     struct sh_program *after; /* the one to show, NULL: p */
     int threads;
-    bool priced;              /* --machine was given */
+    bool priced; /* --machine was given */
     struct sh_machine machine;
 };
 
@@ -30,7 +30,7 @@ sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
 
 /* plan_json.c: the same and the memory as JSON, into a file. Errors: SH_E_DATA. */
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
-                   const struct sh_cost_step *step, const char *path);
+                       const struct sh_cost_step *step, const char *path);
 
 /* plan_check.c: all ranks. Errors: those of sh_ranks_check(). */
 sh_rc sh_cmd_plan_check(const struct sh_cmd_plan *l);

@@ -46,12 +46,13 @@ struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
 {
     struct sh_model_flops f = sh_model_flops(&l->build.model, l->cfg.training.seq_len);
 
-    return (struct sh_cost_job){
-        .tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) * l->cfg.training.seq_len,
-        .ranks = l->at.world,
-        .flops_causal = f.matmul + f.attention_causal,
-        .flops_full = f.matmul + f.attention_full,
-        .save_seconds = save_seconds(l)};
+    return (struct sh_cost_job){.tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) *
+                                          l->cfg.training.seq_len,
+                                .ranks = l->at.world,
+                                .flops_causal = f.matmul + f.attention_causal,
+                                .flops_full = f.matmul + f.attention_full,
+                                .save_seconds = save_seconds(l),
+                                .save_steps = l->cfg.checkpoint.enable ? (double)l->cfg.checkpoint.interval : 0};
 }
 
 static void say_machine(const struct sh_cmd_plan *l)
@@ -63,8 +64,9 @@ static void say_machine(const struct sh_cmd_plan *l)
         n[m->from[i]] += !sh_machine_keys[i].text;
     for (int i = 0; i < m->n_points; i++)
         points += m->points[i].what != SH_POINT_FIGURE;
-    printf("\nmachine      %s: %g devices a node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
-           m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
+    printf(
+        "\nmachine      %s: %g devices a node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
+        m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 
 static void say_memory(const struct sh_cmd_plan *l)
@@ -76,6 +78,54 @@ static void say_memory(const struct sh_cmd_plan *l)
         return;
     printf("memory       does not fit: a rank needs %s, and a device has %s for it\n",
            sh_str_bytes(l->p->arena_bytes, needs), sh_str_sum_of_bytes(room, has));
+}
+
+/* The same job in shards of a node, built and priced. */
+static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t *bytes)
+{
+    struct sh_cmd_plan other = {.cfg = l->cfg, .at = l->at, .machine = l->machine};
+    struct sh_cost_request r;
+    struct sh_cost_step step;
+    int level = 0;
+    sh_rc rc;
+
+    other.cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
+    other.cfg.mesh.shard = l->at.ranks_per_node;
+    other.cfg.mesh.replicate = l->at.world / l->at.ranks_per_node;
+    SH_TRY(sh_request_mesh(&other.cfg, &other.at, &other.mesh));
+    SH_TRY(sh_request_build(&other.cfg, &other.at, &other.mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes,
+                            &other.build));
+    SH_TRY(sh_pass_fit(&other.build, &level));
+    SH_TRY(sh_pass_build(&other.build, &other.p));
+    r = sh_cmd_plan_cost_request(&other);
+    rc = sh_cost_step(&r, &step);
+    *seconds = step.seconds;
+    *bytes = other.p->arena_bytes;
+    sh_program_destroy(other.p);
+    return rc;
+}
+
+/* Where the shards of a job lie over its nodes; what is not possible or does not fit is no advice. */
+static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
+{
+    const double worth = 1.01;
+    int node = l->at.ranks_per_node;
+    int64_t bytes;
+    double seconds;
+    sh_rc rc;
+
+    if (l->cfg.parallelism.sharding_strategy != SH_FULL_SHARD || node < 2 || l->at.world <= node || l->at.world % node)
+        return SH_OK;
+    rc = price_hybrid(l, &seconds, &bytes);
+    if (rc == SH_OK && step->seconds > worth * seconds &&
+        (double)bytes <= l->machine.device.memory_bytes - l->machine.device.reserved_bytes)
+        printf("instead      hybrid_shard with mesh.shard=%d: %.1f %% faster\n", node,
+               100 * (step->seconds / seconds - 1));
+    if (rc == SH_E_USAGE || rc == SH_E_MEMORY) {
+        sh_error_clear();
+        return SH_OK;
+    }
+    return rc;
 }
 
 /* One rank stands for all of them. */
@@ -101,8 +151,8 @@ static sh_rc write_trace(struct sh_cost_request r, const char *path)
     return rc;
 }
 
-static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cost_job *job, const struct sh_cost_step *step,
-                        const char *text)
+static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cost_job *job,
+                        const struct sh_cost_step *step, const char *text)
 {
     struct sh_cost_request r = *as_is;
     struct sh_cost_step faster;
@@ -126,6 +176,7 @@ sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     say_machine(l);
     say_memory(l);
     SH_TRY(sh_cost_say(&r, &job, &step, stdout));
+    SH_TRY(say_hybrid(l, &step));
     if (what_if)
         SH_TRY(say_change(&r, &job, &step, what_if));
     if (trace)

@@ -38,8 +38,9 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     out->node = out->node < at.world ? out->node : at.world;
     at.ranks_per_node = out->node;
     SH_TRY(sh_request_mesh(&out->cfg, &at, &out->mesh));
-    SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN, out->cfg.training.threads ? out->cfg.training.threads : 1,
-                            out->cfg.memory.limit_bytes, &b));
+    SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN,
+                            out->cfg.training.threads ? out->cfg.training.threads : 1, out->cfg.memory.limit_bytes,
+                            &b));
     SH_TRY(sh_pass_fit(&b, &level));
     b.limit_bytes = 0;
     return sh_pass_build(&b, &out->p);
@@ -48,7 +49,8 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
 static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_run *run)
 {
     struct fitted *one = &f->of[f->n];
-    char *path = strcmp(run->name, folder) ? sh_strfmt("%s/%s/config.yaml", folder, run->name) : sh_path_join(folder, "config.yaml");
+    char *path = strcmp(run->name, folder) ? sh_strfmt("%s/%s/config.yaml", folder, run->name)
+                                           : sh_path_join(folder, "config.yaml");
     sh_rc rc;
 
     one->run = run;
@@ -57,10 +59,11 @@ static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_r
         rc = sh_fail_prefix(rc, "%s: ", path);
     free(path);
     SH_TRY(rc);
-    f->runs[f->n] = (struct sh_cost_run){.p = one->p,
-                                         .mesh = &one->mesh,
-                                         .ranks_per_node = one->node,
-                                         .seconds = (double)run->global_batch * one->cfg.training.seq_len / run->tokens_per_second};
+    f->runs[f->n] =
+        (struct sh_cost_run){.p = one->p,
+                             .mesh = &one->mesh,
+                             .ranks_per_node = one->node,
+                             .seconds = (double)run->global_batch * one->cfg.training.seq_len / run->tokens_per_second};
     f->n++;
     return SH_OK;
 }
@@ -84,8 +87,9 @@ static void say(const struct fit *f, const struct sh_cost_fitted *found)
     for (int i = 0; i < f->n; i++)
         printf("  %-30.30s %6d %12.4g %12.4g %12.4g\n", f->of[i].run->name, f->of[i].run->ranks, f->runs[i].seconds,
                f->runs[i].before, f->runs[i].after);
-    printf("computation x %.3f, host %.3g s, latencies x %.2f, share of the network x %.2f, crowding x %.2f; mean error %.1f %%\n",
-           found->computation, found->host_seconds, found->hops, found->share, found->crowding, 100 * found->error);
+    printf(
+        "computation x %.3f, host %.3g s, latencies x %.2f, share of the network x %.2f, crowding x %.2f; mean error %.1f %%\n",
+        found->computation, found->host_seconds, found->hops, found->share, found->crowding, 100 * found->error);
     if (f->n == 1)
         puts("one run tells how fast computation is, and nothing of the rest");
 }
@@ -125,8 +129,11 @@ sh_rc sh_cmd_plan_fit(const char *folder, const char *path)
     sh_rc rc;
 
     if (access(path, F_OK) != 0)
-        return sh_fail(SH_E_USAGE, "sherd plan --fit: --machine %s: no such file; what is found is written into it, so begin one with "
-                       "the preset of its devices, as \"device: {kind: h100-80}\"", path);
+        return sh_fail(
+            SH_E_USAGE,
+            "sherd plan --fit: --machine %s: no such file; what is found is written into it, so begin one with "
+            "the preset of its devices, as \"device: {kind: h100-80}\"",
+            path);
     SH_TRY(sh_machine_load(path, &m));
     rc = sh_report_open(folder, &r);
     if (rc == SH_OK)

@@ -21,8 +21,8 @@ static json_t *step_of(const struct sh_cost_step *step)
 
     for (int c = 0; c < SH_COST_CLASSES; c++)
         json_object_set_new(rows, sh_cost_class_name((enum sh_cost_class)c), row_of(&step->row[c]));
-    return json_pack("{s:f, s:f, s:f, s:o}", "seconds", step->seconds, "spread", step->spread, "host", step->host, "split",
-                     rows);
+    return json_pack("{s:f, s:f, s:f, s:o}", "seconds", step->seconds, "spread", step->spread, "host", step->host,
+                     "split", rows);
 }
 
 static json_t *machine_of(const struct sh_machine *m)
@@ -32,8 +32,9 @@ static json_t *machine_of(const struct sh_machine *m)
     for (int i = 0; i < sh_machine_n_keys; i++)
         if (!sh_machine_keys[i].text)
             json_object_set_new(figures, sh_machine_keys[i].name,
-                                json_pack("{s:f, s:s}", "value", *sh_machine_figure((struct sh_machine *)(uintptr_t)m, i),
-                                          "from", sh_machine_from_name(m->from[i])));
+                                json_pack("{s:f, s:s}", "value",
+                                          *sh_machine_figure((struct sh_machine *)(uintptr_t)m, i), "from",
+                                          sh_machine_from_name(m->from[i])));
     return json_pack("{s:s, s:s, s:s, s:o}", "name", m->name, "kind", m->device.kind, "source", m->source, "figures",
                      figures);
 }
@@ -50,7 +51,8 @@ static sh_rc add_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
-static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step)
+static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_job *job,
+                          const struct sh_cost_step *step)
 {
     struct sh_cost_failures f = sh_cost_failures_of(r->machine, job);
     double every = f.between > 0 ? sh_cost_best_interval(&f) : 0;
@@ -66,16 +68,16 @@ static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request 
 
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o}", "model", l->cfg.model.name, "ranks",
-        l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate", sh_group_size(&l->mesh, l->mesh.replicate), "shard",
-        sh_group_size(&l->mesh, l->mesh.shard), "tokens", (json_int_t)job->tokens, "tokens_per_second",
+        l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate", sh_group_size(&l->mesh, l->mesh.replicate),
+        "shard", sh_group_size(&l->mesh, l->mesh.shard), "tokens", (json_int_t)job->tokens, "tokens_per_second",
         sh_cost_tokens_per_second(job, step), "mfu_causal", sh_cost_mfu(job, step, m, l->p->act, job->flops_causal),
         "mfu_full", sh_cost_mfu(job, step, m, l->p->act, job->flops_full), "arena_bytes", (json_int_t)l->p->arena_bytes,
-        "fits", (int)((double)l->p->arena_bytes <= m->device.memory_bytes - m->device.reserved_bytes), "step", step_of(step),
-        "failures", goodput_of(r, job, step), "machine", machine_of(m));
+        "fits", (int)((double)l->p->arena_bytes <= m->device.memory_bytes - m->device.reserved_bytes), "step",
+        step_of(step), "failures", goodput_of(r, job, step), "machine", machine_of(m));
 }
 
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
-                   const struct sh_cost_step *step, const char *path)
+                       const struct sh_cost_step *step, const char *path)
 {
     json_t *all = all_of(l, r, job, step), *limits = json_array();
     char *text;

@@ -12,8 +12,8 @@
 
 enum { SHOWN = 10, MOST_NODES = 1 << 14 };
 
-static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f,
-                                 char text[SH_STRATEGY_TEXT])
+static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_search *s,
+                                 const struct sh_search_found *f, char text[SH_STRATEGY_TEXT])
 {
     struct sh_config cfg;
     struct sh_mesh_shape mesh = l->mesh;
@@ -33,10 +33,11 @@ static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, cons
            sh_str_bytes(f->bytes, bytes), f->seconds, sh_str_count(llround(f->tokens_per_second), rate), f->recompute);
 }
 
-static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *found, int n)
+static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *found,
+                      int n)
 {
-    printf("\n   %-18s %11s %6s %6s %6s %6s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro", "ahead", "memory",
-           "seconds", "tokens/s", "recompute");
+    printf("\n   %-18s %11s %6s %6s %6s %6s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
+           "ahead", "memory", "seconds", "tokens/s", "recompute");
     for (int i = 0; i < n; i++)
         if (i < SHOWN || found[i].best || found[i].pareto)
             say_row(l, s, &found[i]);
@@ -53,7 +54,9 @@ static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool q
                               .machine = m,
                               .ranks = ranks,
                               .ranks_per_node = ranks < node ? ranks : node,
-                              .limit_bytes = limit && limit < room ? limit : room > 0 ? room : 1,
+                              .limit_bytes = limit && limit < room ? limit
+                                             : room > 0            ? room
+                                                                   : 1,
                               .quick = quick};
 }
 
@@ -169,8 +172,8 @@ static void say_size(const struct sh_cmd_plan *l, const char *what, const struct
            sh_str_count(llround(z->device_hours), hours));
     if (l->machine.node.price_per_device_hour > 0)
         printf(", %.4g of money", z->device_hours * l->machine.node.price_per_device_hour);
-    printf("; %s %d x %d, batch %d, recompute %s\n", strategy_name(l, &s, &z->best, strategy), z->best.replicate, z->best.shard,
-           z->best.local_batch, z->best.recompute);
+    printf("; %s %d x %d, batch %d, recompute %s\n", strategy_name(l, &s, &z->best, strategy), z->best.replicate,
+           z->best.shard, z->best.local_batch, z->best.recompute);
 }
 
 /* Powers of two of nodes; whoever has as many as --ranks says is not asked to use more. */
@@ -197,13 +200,15 @@ static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double 
             cheapest = z;
     }
     if (!fastest.nodes)
-        return sh_fail(SH_E_MEMORY, "no number of nodes up to %d has a configuration that fits, with %lld sequences a step", most,
+        return sh_fail(SH_E_MEMORY,
+                       "no number of nodes up to %d has a configuration that fits, with %lld sequences a step", most,
                        (long long)sh_request_global_batch(&l->cfg, 1));
     if (least.nodes) {
         say_size(l, "least nodes", &least);
         say_size(l, "cheapest", &cheapest);
     } else
-        puts("least nodes  none are fast enough: a step of this batch cannot be spread further, or nothing larger is allowed");
+        puts(
+            "least nodes  none are fast enough: a step of this batch cannot be spread further, or nothing larger is allowed");
     say_size(l, "fastest", &fastest);
     return SH_OK;
 }

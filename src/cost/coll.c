@@ -62,7 +62,8 @@ static double rate(const struct sh_machine *m, const struct sh_coll_place *at)
 
     if (at->nodes == 1)
         return m->inside.bytes_per_second;
-    nic = m->network.bytes_per_second * m->network.share * m->network.taper / (1 + m->network.crowding * log2(at->nodes));
+    nic =
+        m->network.bytes_per_second * m->network.share * m->network.taper / (1 + m->network.crowding * log2(at->nodes));
     return fmin(m->inside.bytes_per_second, nic / at->rings);
 }
 
@@ -75,7 +76,8 @@ static struct way ring(const struct sh_machine *m, enum sh_op_kind kind, const s
     int n = at->ranks, k = at->nodes;
     bool twice = kind == SH_OP_ALL_REDUCE;
 
-    return (struct way){m->network.base_seconds + (twice ? 2 * hops(m, n - k, ring_hops * (k - 1)) : hops(m, n - k, k - 1)),
+    return (struct way){m->network.base_seconds +
+                            (twice ? 2 * hops(m, n - k, ring_hops * (k - 1)) : hops(m, n - k, k - 1)),
                         sh_coll_received(kind, n, bytes) / rate(m, at)};
 }
 
@@ -83,7 +85,8 @@ static struct way tree(const struct sh_machine *m, const struct sh_coll_place *a
 {
     double each = (double)at->ranks / at->nodes;
 
-    return (struct way){m->network.base_seconds + 2 * hops(m, each - 1, log2(at->nodes)), 2 * bytes / (tree_share * rate(m, at))};
+    return (struct way){m->network.base_seconds + 2 * hops(m, each - 1, log2(at->nodes)),
+                        2 * bytes / (tree_share * rate(m, at))};
 }
 
 /* bus bytes: what a ring would move. */
@@ -103,7 +106,8 @@ static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, d
 {
     if (kind == SH_OP_ALL_GATHER)
         return (struct way){m->inside.barrier_seconds, 0};
-    return (struct way){m->inside.barrier_seconds, segment_reads * bytes / (m->memory.bytes_per_second * m->memory.share)};
+    return (struct way){m->inside.barrier_seconds,
+                        segment_reads * bytes / (m->memory.bytes_per_second * m->memory.share)};
 }
 
 static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
@@ -158,5 +162,7 @@ struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_f
                              .bytes = sh_coll_received(kind, at->ranks, bytes),
                              .latency = way.latency,
                              .transfer = way.transfer,
-                             .link = at->segment ? SH_LINK_MEMORY : at->nodes > 1 ? SH_LINK_NETWORK : SH_LINK_INSIDE};
+                             .link = at->segment     ? SH_LINK_MEMORY
+                                     : at->nodes > 1 ? SH_LINK_NETWORK
+                                                     : SH_LINK_INSIDE};
 }

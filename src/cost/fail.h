@@ -4,9 +4,9 @@
 #define SH_COST_FAIL_H
 
 struct sh_cost_failures {
-    double between;  /* seconds between failures of the whole job; 0: none ever */
-    double save;     /* seconds that a save stops the training */
-    double restart;  /* seconds from a failure to the first step after it, and the age of the newest committed save */
+    double between; /* seconds between failures of the whole job; 0: none ever */
+    double save;    /* seconds that a save stops the training */
+    double restart; /* seconds from a failure to the first step after it, and the age of the newest committed save */
 };
 
 /* Of a run that saves every `every` seconds of progress; 1 where nothing fails and nothing is saved. */

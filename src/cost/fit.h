@@ -8,18 +8,18 @@ struct sh_cost_run {
     const struct sh_program *p;
     const struct sh_mesh_shape *mesh;
     int ranks_per_node;
-    double seconds;  /* measured, of a step */
+    double seconds;       /* measured, of a step */
     double before, after; /* out: predicted by the machine as it was, and as it is fitted */
 };
 
 /* What is found: factors on the machine's figures, but for the host's seconds. */
 struct sh_cost_fitted {
-    double computation;  /* of all computation */
+    double computation; /* of all computation */
     double host_seconds;
-    double hops;         /* of the latencies, inside and between nodes */
-    double share;        /* of the network that collectives reach */
+    double hops;  /* of the latencies, inside and between nodes */
+    double share; /* of the network that collectives reach */
     double crowding;
-    double error;        /* mean, of the runs themselves */
+    double error; /* mean, of the runs themselves */
 };
 
 /* Least sum of Huber losses of log(predicted / measured), quadratic to 12 %, with priors in the logarithm around the machine

@@ -74,8 +74,9 @@ static sh_rc no_such_part(const char *text)
 
     for (int i = 0, n = 0; i < sh_cost_n_parts; i++)
         n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", sh_cost_parts[i].name);
-    return sh_fail(SH_E_USAGE, "--what-if %s: wants PART=TIMES, separated by commas, as products=1.2,network=2; parts are %s",
-                   text, names);
+    return sh_fail(SH_E_USAGE,
+                   "--what-if %s: wants PART=TIMES, separated by commas, as products=1.2,network=2; parts are %s", text,
+                   names);
 }
 
 sh_rc sh_cost_read_what_if(const char *text, struct sh_cost_faster *out)

@@ -7,10 +7,10 @@
 
 /* A part of a machine that can be faster. */
 struct sh_cost_part {
-    const char *name;    /* "products" */
-    size_t offset;       /* in struct sh_cost_faster */
-    double usual;        /* how much faster is worth asking for; 0: as if it cost nothing */
-    const char *remedy;  /* what a user can do */
+    const char *name;   /* "products" */
+    size_t offset;      /* in struct sh_cost_faster */
+    double usual;       /* how much faster is worth asking for; 0: as if it cost nothing */
+    const char *remedy; /* what a user can do */
 };
 extern const struct sh_cost_part sh_cost_parts[];
 extern const int sh_cost_n_parts;

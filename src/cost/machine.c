@@ -27,14 +27,15 @@ static sh_rc fail_at(const struct reader *r, const struct sh_flat_pair *pair, co
     return sh_fail(SH_E_USAGE, "%s:%d: %s: %s", r->name, pair->line, pair->path, text);
 }
 
-static sh_rc read_number(const struct reader *r, const struct sh_flat_pair *pair, double min, double max, const char *unit,
-                         double *out)
+static sh_rc read_number(const struct reader *r, const struct sh_flat_pair *pair, double min, double max,
+                         const char *unit, double *out)
 {
     char *end, text[160];
     double value = strtod(pair->text, &end);
 
     if (end == pair->text || *end || !isfinite(value) || value < min || value > max) {
-        snprintf(text, sizeof text, "wants a number of %g .. %g%s%s, got %.40s", min, max, *unit ? " " : "", unit, pair->text);
+        snprintf(text, sizeof text, "wants a number of %g .. %g%s%s, got %.40s", min, max, *unit ? " " : "", unit,
+                 pair->text);
         return fail_at(r, pair, text);
     }
     *out = value;
@@ -51,8 +52,8 @@ static sh_rc no_such_key(const struct reader *r, const struct sh_flat_pair *pair
         names[n++] = sh_machine_keys[i].name;
     names[n++] = "points";
     near = sh_str_nearest(pair->path, n, names);
-    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such key%s%s; sherd help --machine has all", r->name, pair->line, pair->path,
-                   near ? "; nearest is " : "", near ? near : "");
+    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such key%s%s; sherd help --machine has all", r->name, pair->line,
+                   pair->path, near ? "; nearest is " : "", near ? near : "");
 }
 
 /* --- points --- */
@@ -62,10 +63,10 @@ static const struct point_field {
     const char *name;
     size_t offset, text; /* text: bytes of a char[]; 0: a number */
 } point_fields[] = {
-    {"kind", COUNT(kind), 32},         {"type", COUNT(type), 12},   {"axis", COUNT(axis), 16},
-    {"beside", COUNT(beside), 32},     {"figure", COUNT(figure), 48}, {"ranks", COUNT(ranks), 0},
-    {"nodes", COUNT(nodes), 0},        {"bytes", COUNT(bytes), 0},  {"seconds", COUNT(seconds), 0},
-    {"value", COUNT(value), 0},        {"slowdown", COUNT(slowdown), 0}, {"rounds", COUNT(rounds), 0},
+    {"kind", COUNT(kind), 32},     {"type", COUNT(type), 12},        {"axis", COUNT(axis), 16},
+    {"beside", COUNT(beside), 32}, {"figure", COUNT(figure), 48},    {"ranks", COUNT(ranks), 0},
+    {"nodes", COUNT(nodes), 0},    {"bytes", COUNT(bytes), 0},       {"seconds", COUNT(seconds), 0},
+    {"value", COUNT(value), 0},    {"slowdown", COUNT(slowdown), 0}, {"rounds", COUNT(rounds), 0},
     {"spread", COUNT(spread), 0},
 };
 enum { POINT_FIELDS = sizeof point_fields / sizeof *point_fields };
@@ -128,17 +129,18 @@ static sh_rc judge_point(const struct reader *r, struct sh_machine_point *p)
             return sh_fail(SH_E_USAGE, "%s: points: figure %s: no such key", r->name, p->figure);
         p->what = SH_POINT_FIGURE;
         if (p->value < sh_machine_keys[key].min || p->value > sh_machine_keys[key].max)
-            return sh_fail(SH_E_USAGE, "%s: points: figure %s: value %g is not in %g .. %g", r->name, p->figure, p->value,
-                           sh_machine_keys[key].min, sh_machine_keys[key].max);
+            return sh_fail(SH_E_USAGE, "%s: points: figure %s: value %g is not in %g .. %g", r->name, p->figure,
+                           p->value, sh_machine_keys[key].min, sh_machine_keys[key].max);
         return SH_OK;
     }
     p->what = *p->beside ? SH_POINT_BESIDE : p->n_dims ? SH_POINT_OP : SH_POINT_COLL;
     if (!*p->kind || (p->what != SH_POINT_BESIDE && p->seconds <= 0) ||
         (p->what == SH_POINT_COLL && (p->ranks < 1 || p->nodes < 1 || p->bytes < 1)))
-        return sh_fail(SH_E_USAGE,
-                       "%s: points: one of kind %s lacks what it needs: dims and seconds of an operation; ranks, nodes, bytes and "
-                       "seconds of a collective",
-                       r->name, *p->kind ? p->kind : "(none)");
+        return sh_fail(
+            SH_E_USAGE,
+            "%s: points: one of kind %s lacks what it needs: dims and seconds of an operation; ranks, nodes, bytes and "
+            "seconds of a collective",
+            r->name, *p->kind ? p->kind : "(none)");
     return SH_OK;
 }
 
@@ -258,8 +260,8 @@ static bool same_dims(const struct sh_machine_point *a, const struct sh_machine_
 static bool same_point(const struct sh_machine_point *a, const struct sh_machine_point *b)
 {
     return a->what == b->what && !strcmp(a->kind, b->kind) && !strcmp(a->type, b->type) && !strcmp(a->axis, b->axis) &&
-           !strcmp(a->beside, b->beside) && !strcmp(a->figure, b->figure) && a->ranks == b->ranks && a->nodes == b->nodes &&
-           a->bytes == b->bytes && same_dims(a, b);
+           !strcmp(a->beside, b->beside) && !strcmp(a->figure, b->figure) && a->ranks == b->ranks &&
+           a->nodes == b->nodes && a->bytes == b->bytes && same_dims(a, b);
 }
 
 /* What the point is there for, even where it is 0. */
@@ -301,7 +303,8 @@ static sh_rc head_of(const char *path, const char *text, size_t *bytes)
     *bytes = (size_t)(at - text);
     for (at = strchr(at, '\n'); at && *++at; at = strchr(at, '\n'))
         if (*at != ' ' && *at != '-' && *at != '#' && *at != '\n')
-            return sh_fail(SH_E_USAGE, "%s: points must be the last section, for what is measured is written to the end", path);
+            return sh_fail(SH_E_USAGE,
+                           "%s: points must be the last section, for what is measured is written to the end", path);
     return SH_OK;
 }
 

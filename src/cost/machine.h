@@ -36,31 +36,61 @@ struct sh_machine_point {
 /* Figures in SI units: seconds, bytes, operations a second; one way, and per node where that is said. */
 struct sh_machine {
     char name[SH_MACHINE_NAME], source[SH_MACHINE_SOURCE];
-    struct { double devices, price_per_device_hour; } node;
-    struct { char kind[SH_MACHINE_NAME]; double memory_bytes, reserved_bytes, launch_seconds, watts; } device;
-    struct { double bfloat16, float32; } peak;
-    struct { double share, half; } product;
-    struct { double forward, backward; } attention;
-    struct { double bytes_per_second, share; } memory;
-    struct { double bytes_per_second, hop_seconds, nvls_bytes_per_second, barrier_seconds; } inside;
-    struct { double bytes_per_second, share, hop_seconds, base_seconds, crowding, taper; } network;
-    struct { double slowdown, serial; } overlap;
-    struct { double node; } spread;
-    struct { double write, read, each_node; } disk;
-    struct { double device_hours, restart_seconds; } failure;
-    struct { double step_seconds; } host;
-    struct { double computation; } fit;
+    struct {
+        double devices, price_per_device_hour;
+    } node;
+    struct {
+        char kind[SH_MACHINE_NAME];
+        double memory_bytes, reserved_bytes, launch_seconds, watts;
+    } device;
+    struct {
+        double bfloat16, float32;
+    } peak;
+    struct {
+        double share, half;
+    } product;
+    struct {
+        double forward, backward;
+    } attention;
+    struct {
+        double bytes_per_second, share;
+    } memory;
+    struct {
+        double bytes_per_second, hop_seconds, nvls_bytes_per_second, barrier_seconds;
+    } inside;
+    struct {
+        double bytes_per_second, share, hop_seconds, base_seconds, crowding, taper;
+    } network;
+    struct {
+        double slowdown, serial;
+    } overlap;
+    struct {
+        double node;
+    } spread;
+    struct {
+        double write, read, each_node;
+    } disk;
+    struct {
+        double device_hours, restart_seconds;
+    } failure;
+    struct {
+        double step_seconds;
+    } host;
+    struct {
+        double computation;
+    } fit;
 
     enum sh_machine_from from[SH_MACHINE_KEYS_MAX]; /* by row of sh_machine_keys */
-    struct sh_machine_point *points; int n_points, cap_points;
+    struct sh_machine_point *points;
+    int n_points, cap_points;
 };
 
 struct sh_machine_key {
-    const char *name;   /* "product.share" */
-    size_t offset;      /* in struct sh_machine */
-    bool text;          /* char[], `max` bytes with the 0 */
-    double min, max;    /* of numbers, both allowed */
-    const char *unit;   /* "" of shares and texts */
+    const char *name; /* "product.share" */
+    size_t offset;    /* in struct sh_machine */
+    bool text;        /* char[], `max` bytes with the 0 */
+    double min, max;  /* of numbers, both allowed */
+    const char *unit; /* "" of shares and texts */
     const char *help;
 };
 extern const struct sh_machine_key sh_machine_keys[];

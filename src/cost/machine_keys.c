@@ -6,10 +6,15 @@
 #include <string.h>
 
 #define AT(field) .offset = offsetof(struct sh_machine, field)
-#define NUMBER(field, least, most, what, ...) \
-    {.name = #field, AT(field), .min = (least), .max = (most), .unit = (what), .help = __VA_ARGS__}
-#define TEXT(key, field, ...) \
-    {.name = (key), AT(field), .text = true, .max = sizeof((struct sh_machine *)0)->field, .unit = "", .help = __VA_ARGS__}
+#define NUMBER(field, least, most, what, ...)                                                         \
+    {                                                                                                 \
+        .name = #field, AT(field), .min = (least), .max = (most), .unit = (what), .help = __VA_ARGS__ \
+    }
+#define TEXT(key, field, ...)                                                                             \
+    {                                                                                                     \
+        .name = (key), AT(field), .text = true, .max = sizeof((struct sh_machine *)0)->field, .unit = "", \
+        .help = __VA_ARGS__                                                                               \
+    }
 
 #define TINY 1e-12
 #define LARGE 1e24
@@ -24,7 +29,8 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(device.reserved_bytes, 0, LARGE, "bytes", "of it, what drivers, libraries and NCCL take"),
     NUMBER(device.launch_seconds, 0, 1, "s", "from one call to the next where they follow each other at once"),
     NUMBER(device.watts, 0, 1e6, "W", "what it may draw; 0: not known"),
-    NUMBER(peak.bfloat16, 1, LARGE, "flop/s", "dense products in bfloat16, of the data sheet, or the best one measured"),
+    NUMBER(peak.bfloat16, 1, LARGE, "flop/s",
+           "dense products in bfloat16, of the data sheet, or the best one measured"),
     NUMBER(peak.float32, 1, LARGE, "flop/s", "the same in float32"),
     NUMBER(product.share, TINY, 2, "", "share of the peak that an endlessly large product of a step reaches"),
     NUMBER(product.half, 0, 1e6, "elements", "least dimension at which a product reaches half of that"),
@@ -43,7 +49,8 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(network.crowding, 0, 10, "", "rates fall to 1 / (1 + crowding log2 nodes)"),
     NUMBER(network.taper, TINY, 1, "", "rate beyond a leaf switch over that below it; 1: none is lost"),
     NUMBER(overlap.slowdown, 0, 100, "", "computation takes 1 + this while a collective moves"),
-    NUMBER(overlap.serial, 0, 1, "", "1: collectives over one link wait for each other, as those of one communicator of NCCL do; 0: "
+    NUMBER(overlap.serial, 0, 1, "",
+           "1: collectives over one link wait for each other, as those of one communicator of NCCL do; 0: "
            "they share it, as Sherd's do"),
     NUMBER(spread.node, 0, 1, "", "standard deviation of the speed of nodes, as a share"),
     NUMBER(disk.write, 1, LARGE, "byte/s", "of all nodes together"),
@@ -51,7 +58,8 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(disk.each_node, 1, LARGE, "byte/s", "that a node reaches by itself"),
     NUMBER(failure.device_hours, 0, LARGE, "h", "device-hours between failures; 0: not known"),
     NUMBER(failure.restart_seconds, 0, 1e7, "s", "from a failure to the first step after it"),
-    NUMBER(fit.computation, 0.01, 100, "", "seconds of all computation over those of formulas and points; found by sherd plan --fit"),
+    NUMBER(fit.computation, 0.01, 100, "",
+           "seconds of all computation over those of formulas and points; found by sherd plan --fit"),
     NUMBER(host.step_seconds, 0, 1e4, "s", "of the host between the operations of a step"),
 };
 const int sh_machine_n_keys = sizeof sh_machine_keys / sizeof *sh_machine_keys;
@@ -103,9 +111,10 @@ void sh_machine_help(FILE *out)
 {
     enum { WIDTH = 74 };
 
-    sh_str_wrap(out, WIDTH, 0, 0,
-                "A machine file is YAML: sections with keys below them, and `points`, a list of what was measured, which "
-                "`sherd bench KIND --machine FILE` writes. What is not given comes from the preset of device.kind.");
+    sh_str_wrap(
+        out, WIDTH, 0, 0,
+        "A machine file is YAML: sections with keys below them, and `points`, a list of what was measured, which "
+        "`sherd bench KIND --machine FILE` writes. What is not given comes from the preset of device.kind.");
     for (int i = 0; i < sh_machine_n_keys; i++) {
         fprintf(out, "\n%s: ", sh_machine_keys[i].name);
         print_range(&sh_machine_keys[i], out);

@@ -14,14 +14,8 @@
 
 static const double logit_bytes = 10;
 
-const struct sh_cost_faster sh_cost_as_is = {.products = 1,
-                                             .attention = 1,
-                                             .memory = 1,
-                                             .latency = 1,
-                                             .network = 1,
-                                             .slowdown = 1,
-                                             .host = 1,
-                                             .spread = 1};
+const struct sh_cost_faster sh_cost_as_is = {
+    .products = 1, .attention = 1, .memory = 1, .latency = 1, .network = 1, .slowdown = 1, .host = 1, .spread = 1};
 
 const char *sh_cost_class_name(enum sh_cost_class c)
 {
@@ -182,8 +176,8 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
     switch (sh_cost_class_of(w->kind)) {
     case SH_COST_PRODUCTS: return w->flops / (peak * m->product.share * d / (d + m->product.half)) / f->products;
     case SH_COST_ATTENTION:
-        return attention_flops(w) / (peak * (w->kind == SH_OP_ATTENTION ? m->attention.forward : m->attention.backward)) /
-               f->attention;
+        return attention_flops(w) /
+               (peak * (w->kind == SH_OP_ATTENTION ? m->attention.forward : m->attention.backward)) / f->attention;
     default: return 0;
     }
 }
@@ -210,7 +204,8 @@ static double correction(const struct sh_machine *m, const struct work *w)
         const struct sh_machine_point *p = &m->points[i];
         struct work at;
 
-        if (p->what != SH_POINT_OP || p->n_dims != w->n || strcmp(p->kind, kind) || strcmp(p->type, sh_price_type(w->act)))
+        if (p->what != SH_POINT_OP || p->n_dims != w->n || strcmp(p->kind, kind) ||
+            strcmp(p->type, sh_price_type(w->act)))
             continue;
         at = work_of_point(w->kind, w->act, p->dims, p->n_dims);
         sh_nearby_add(&near, sh_nearby_distance(w->dims, p->dims, w->n), p->seconds / formula(m, &sh_cost_as_is, &at));
@@ -223,5 +218,6 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
 {
     struct work w = work_of(call, act);
 
-    return (struct sh_price){.seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
+    return (struct sh_price){
+        .seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
 }

@@ -63,7 +63,10 @@ static void fill(const struct preset *p, struct sh_machine *m)
 {
     *m = (struct sh_machine){
         .node = {.devices = 1},
-        .device = {.memory_bytes = p->memory_bytes, .reserved_bytes = 1.5 * GB, .launch_seconds = 4e-6, .watts = p->watts},
+        .device = {.memory_bytes = p->memory_bytes,
+                   .reserved_bytes = 1.5 * GB,
+                   .launch_seconds = 4e-6,
+                   .watts = p->watts},
         .peak = {.bfloat16 = p->bf16, .float32 = p->f32},
         .product = {.share = p->share, .half = 226},
         .attention = {.forward = p->attention_forward, .backward = p->attention_backward},
@@ -139,10 +142,11 @@ sh_rc sh_machine_preset(const char *name, struct sh_machine *out)
         *out = m;
         return SH_OK;
     }
-    return sh_fail(SH_E_USAGE,
-                   "%s: neither a file nor the name of a machine, as h100-80x8-ndr400: 8 devices a node, 400 Gb/s of network "
-                   "for each; devices are %s",
-                   name, sh_preset_names(all));
+    return sh_fail(
+        SH_E_USAGE,
+        "%s: neither a file nor the name of a machine, as h100-80x8-ndr400: 8 devices a node, 400 Gb/s of network "
+        "for each; devices are %s",
+        name, sh_preset_names(all));
 }
 
 bool sh_machine_is_gpu(const struct sh_machine *m)

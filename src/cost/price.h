@@ -11,7 +11,7 @@
 enum sh_cost_class {
     SH_COST_PRODUCTS, /* matrix products, those of the head included */
     SH_COST_ATTENTION,
-    SH_COST_OTHER,    /* bound by memory */
+    SH_COST_OTHER, /* bound by memory */
     SH_COST_ALL_GATHER,
     SH_COST_REDUCE_SCATTER,
     SH_COST_ALL_REDUCE,

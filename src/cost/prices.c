@@ -123,7 +123,8 @@ static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_C
     for (int c = 0; c < SH_COST_CLASSES; c++) {
         out[c] = m->overlap.slowdown / r->faster.slowdown;
         for (int i = 0; i < m->n_points; i++)
-            if (m->points[i].what == SH_POINT_BESIDE && !strcmp(m->points[i].kind, sh_cost_class_name((enum sh_cost_class)c)))
+            if (m->points[i].what == SH_POINT_BESIDE &&
+                !strcmp(m->points[i].kind, sh_cost_class_name((enum sh_cost_class)c)))
                 out[c] = m->points[i].slowdown / r->faster.slowdown;
     }
 }

@@ -8,9 +8,10 @@
 enum { SH_PLACE_FIRST = 1, SH_PLACE_LAST = 2 };
 
 struct sh_prices {
-    struct sh_price *of; int n, cap;
-    int *index;           /* [operations of the program] into `of` */
-    unsigned char *place; /* [operations] SH_PLACE_... */
+    struct sh_price *of;
+    int n, cap;
+    int *index;                       /* [operations of the program] into `of` */
+    unsigned char *place;             /* [operations] SH_PLACE_... */
     double slowdown[SH_COST_CLASSES]; /* of computation beside a collective of the class */
 };
 

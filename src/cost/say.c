@@ -41,19 +41,21 @@ static const char *seconds_text(double s, char text[SH_STR_SHORT])
     return text;
 }
 
-static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step, FILE *out)
+static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
+                     FILE *out)
 {
     double rate = sh_cost_tokens_per_second(job, step);
     char seconds[SH_STR_SHORT], each[SH_STR_SHORT], all[SH_STR_SHORT];
 
-    fprintf(out, "step         %s, %s tokens/s a rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s\n",
-            seconds_text(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
-            sh_str_count(llround(rate), all),
-            100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
-            100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
+    fprintf(
+        out, "step         %s, %s tokens/s a rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s\n",
+        seconds_text(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
+        sh_str_count(llround(rate), all), 100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
+        100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
 }
 
-static void say_computation(const struct sh_cost_request *r, const struct sh_cost_step *step, enum sh_cost_class c, FILE *out)
+static void say_computation(const struct sh_cost_request *r, const struct sh_cost_step *step, enum sh_cost_class c,
+                            FILE *out)
 {
     const struct sh_cost_row *row = &step->row[c];
     char alone[SH_STR_SHORT], slowed[SH_STR_SHORT];
@@ -124,8 +126,22 @@ static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_s
     return SH_OK;
 }
 
-static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
-                         FILE *out)
+/* Off by two times either way costs little; more is worth a change. */
+static void warn_interval(const struct sh_cost_failures *f, const struct sh_cost_job *job,
+                          const struct sh_cost_step *step, FILE *out)
+{
+    double best, mine = job->save_steps * step->seconds;
+
+    if (f->between <= 0 || mine <= 0)
+        return;
+    best = sh_cost_best_interval(f);
+    if (mine > 2 * best || mine < best / 2)
+        fprintf(out, "             checkpoint.interval=%.0f is %s: %.2f %% go forward with it\n", job->save_steps,
+                mine > best ? "long" : "short", 100 * sh_cost_goodput(f, mine));
+}
+
+static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job,
+                         const struct sh_cost_step *step, FILE *out)
 {
     struct sh_cost_failures f = sh_cost_failures_of(r->machine, job);
     double every, goodput = 1, price = r->machine->node.price_per_device_hour;
@@ -134,16 +150,21 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_cost_j
     if (f.between > 0) {
         every = sh_cost_best_interval(&f);
         goodput = sh_cost_goodput(&f, every);
-        fprintf(out, "failures     one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes "
-                "forward\n", sh_str_duration(f.between, between), fmax(1, every / step->seconds),
-                sh_str_duration(every, interval), 100 * goodput);
+        fprintf(
+            out,
+            "failures     one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes "
+            "forward\n",
+            sh_str_duration(f.between, between), fmax(1, every / step->seconds), sh_str_duration(every, interval),
+            100 * goodput);
     }
+    warn_interval(&f, job, step, out);
     if (price > 0)
         fprintf(out, "cost         %.4g a billion tokens\n",
                 price * job->ranks / (3600 * sh_cost_tokens_per_second(job, step) * goodput) * 1e9);
 }
 
-sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step, FILE *out)
+sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
+                  FILE *out)
 {
     say_step(r, job, step, out);
     fprintf(out, "  %-16s %10s %10s %10s\n", "", "alone", "slowed", "exposed");

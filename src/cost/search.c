@@ -19,7 +19,7 @@ enum { FINE = 6, MOST_BATCH = 64 };
 /* Masters, two states and a gradient in float32: what a rank keeps of each parameter that it owns, at least. */
 static const double least_bytes_a_parameter = 12;
 
-static const int strategies[] = {SH_FULL_SHARD, SH_HYBRID_SHARD,        SH_SHARD_GRAD_OP,
+static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
                                  SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
 static const int modes[] = {SH_RECOMPUTE_NONE, SH_RECOMPUTE_SELECTIVE, SH_RECOMPUTE_FULL};
 
@@ -56,10 +56,11 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
 }
 
 /* Price what was built. */
-static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b, int64_t tokens,
-                   struct sh_search_found *f)
+static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b,
+                   int64_t tokens, struct sh_search_found *f)
 {
-    struct sh_cost_request r = {.mesh = mesh, .machine = s->machine, .ranks_per_node = s->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_request r = {
+        .mesh = mesh, .machine = s->machine, .ranks_per_node = s->ranks_per_node, .faster = sh_cost_as_is};
     struct sh_program *p = NULL;
     struct sh_cost_step step;
     char text[SH_RECOMPUTE_TEXT];
@@ -83,7 +84,9 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
 {
     const struct sh_search *s = st->s;
     struct sh_config cfg;
-    struct sh_topology at = {.world = s->ranks, .ranks_per_node = s->ranks_per_node, .in_blocks = true,
+    struct sh_topology at = {.world = s->ranks,
+                             .ranks_per_node = s->ranks_per_node,
+                             .in_blocks = true,
                              .gpu = sh_machine_is_gpu(s->machine)};
     struct sh_mesh_shape mesh;
     struct sh_build b;
@@ -92,7 +95,8 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
     sh_search_apply(s, f, &cfg);
     st->planned++;
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
-    SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1, s->limit_bytes, &b));
+    SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
+                            s->limit_bytes, &b));
     SH_TRY(sh_pass_fit(&b, &level));
     return price(s, &mesh, &b, st->sequences * cfg.training.seq_len, f);
 }
@@ -224,7 +228,8 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
     SH_TRY(refine(st, other, f.seconds));
     other = f;
     other.inner = st->s->ranks_per_node;
-    if (f.shard > other.inner && f.shard % other.inner == 0 && (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
+    if (f.shard > other.inner && f.shard % other.inner == 0 &&
+        (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
         SH_TRY(refine(st, other, f.seconds));
     return SH_OK;
 }
@@ -272,7 +277,8 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
     *n = 0;
     st.sequences = sh_request_global_batch(s->cfg, s->ranks);
     if (st.sequences % s->ranks)
-        return sh_fail(SH_E_USAGE, "training.global_batch_size %lld does not divide by %d ranks", (long long)st.sequences, s->ranks);
+        return sh_fail(SH_E_USAGE, "training.global_batch_size %lld does not divide by %d ranks",
+                       (long long)st.sequences, s->ranks);
     SH_TRY(coarse(&st, &last));
     if (!*n && last != SH_OK)
         return last;

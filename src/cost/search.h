@@ -11,20 +11,20 @@ struct sh_search {
     const struct sh_config *cfg;
     const struct sh_machine *machine;
     int ranks, ranks_per_node;
-    int64_t limit_bytes;  /* of a rank; at least 1 */
-    bool quick;           /* full_shard and hybrid_shard only, at a third of the cost */
+    int64_t limit_bytes; /* of a rank; at least 1 */
+    bool quick;          /* full_shard and hybrid_shard only, at a third of the cost */
 };
 
 struct sh_search_found {
     int strategy, shard, replicate;
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
-    int mode;             /* activation_checkpoint.mode: none, selective, full, or memory_budget of limit_bytes */
-    char recompute[80];   /* that in words */
+    int mode;           /* activation_checkpoint.mode: none, selective, full, or memory_budget of limit_bytes */
+    char recompute[80]; /* that in words */
     double seconds, tokens_per_second;
-    int64_t bytes;        /* of a rank */
-    bool best;            /* the simplest of those within 2 % of the first */
-    bool pareto;          /* none is both faster and smaller */
+    int64_t bytes; /* of a rank */
+    bool best;     /* the simplest of those within 2 % of the first */
+    bool pareto;   /* none is both faster and smaller */
 };
 
 enum { SH_SEARCH_MOST = 24 };

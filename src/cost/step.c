@@ -24,7 +24,7 @@ enum { CHANNELS = SH_STREAMS_MAX * 8 };
 struct channel {
     int stream;
     sh_group group;
-    int *queue;      /* [cap] operations of the section */
+    int *queue; /* [cap] operations of the section */
     int first, n, cap;
     double latency, transfer; /* left, of the one that moves */
     double begin;
@@ -316,10 +316,11 @@ static sh_rc check(const struct sh_cost_request *r)
     SH_REQUIRE(r->ranks_per_node > 0);
     if (ranks <= r->ranks_per_node || r->machine->network.bytes_per_second > 0)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "%s: %d ranks are more than the %d of a node, and the machine has no network; give network.bytes_per_second, "
-                   "or a preset with one, as h100-80x8-ndr400",
-                   r->machine->name, ranks, r->ranks_per_node);
+    return sh_fail(
+        SH_E_USAGE,
+        "%s: %d ranks are more than the %d of a node, and the machine has no network; give network.bytes_per_second, "
+        "or a preset with one, as h100-80x8-ndr400",
+        r->machine->name, ranks, r->ranks_per_node);
 }
 
 static void sum_up(struct sim *s)

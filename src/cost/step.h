@@ -18,9 +18,9 @@ struct sh_cost_request {
 
 /* In seconds of a step, but for the counts. Of a collective, `alone` is what it takes by itself, beside whatever goes on. */
 struct sh_cost_row {
-    double alone;    /* without collectives beside it */
-    double slowed;   /* what those add, of computation; shared out by time */
-    double exposed;  /* computation waits for it */
+    double alone;   /* without collectives beside it */
+    double slowed;  /* what those add, of computation; shared out by time */
+    double exposed; /* computation waits for it */
     double flops, bytes, latency;
     int64_t calls;
     bool first, last; /* of what is exposed, more than half is of the first one of the step; of the last one */

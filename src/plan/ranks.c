@@ -34,9 +34,12 @@ struct check {
     const struct sh_mesh_shape *mesh;
 
     struct sh_mesh_shape first_mesh;
-    struct coll *colls; int n_colls, cap_colls;
-    struct sh_unit *units; int n_units;
-    struct sh_section *sections; int n_sections;
+    struct coll *colls;
+    int n_colls, cap_colls;
+    struct sh_unit *units;
+    int n_units;
+    struct sh_section *sections;
+    int n_sections;
     unsigned char *data; /* [world] a rank has these sequences */
     struct parts squared, updated;
     int64_t node_bytes;
@@ -52,7 +55,8 @@ static const char *label(const struct check *c, const struct sh_op *op, char tex
 
 static bool same_axes(const struct sh_mesh_shape *a, const struct sh_mesh_shape *b)
 {
-    if (a->n != b->n || a->shard != b->shard || a->inner != b->inner || a->replicate != b->replicate || a->data != b->data)
+    if (a->n != b->n || a->shard != b->shard || a->inner != b->inner || a->replicate != b->replicate ||
+        a->data != b->data)
         return false;
     for (int i = 0; i < a->n; i++)
         if (a->axis[i].size != b->axis[i].size || a->axis[i].stride != b->axis[i].stride)
@@ -68,8 +72,8 @@ static sh_rc check_mesh(const struct check *c)
     if (m->rank != c->rank)
         return sh_fail(SH_E_BUG, "rank %d: its mesh is that of rank %d", c->rank, m->rank);
     if (!same_axes(m, &c->first_mesh) || sh_mesh_ranks(m) != c->ranks->world)
-        return sh_fail(SH_E_BUG, "rank %d: axes of its mesh are not those of rank 0 (%d x %d ranks, and there %d x %d)", c->rank,
-                       sh_group_size(m, m->replicate), sh_group_size(m, m->shard),
+        return sh_fail(SH_E_BUG, "rank %d: axes of its mesh are not those of rank 0 (%d x %d ranks, and there %d x %d)",
+                       c->rank, sh_group_size(m, m->replicate), sh_group_size(m, m->shard),
                        sh_group_size(&c->first_mesh, c->first_mesh.replicate),
                        sh_group_size(&c->first_mesh, c->first_mesh.shard));
     for (int i = 0; i < c->p->n_groups; i++) {
@@ -127,9 +131,10 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
     all = all && x->copy.attr.group == c->p->units[x->copy.unit].shard;
     if (part > 0 && whole / n >= part && (!all || whole == part * n) && x->in_type == x->out_type)
         return SH_OK;
-    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements of %s over %lld ranks are not %lld of %s", c->rank, x->op,
-                   label(c, &x->copy, text), (long long)part, sh_dtype_name(gather ? x->in_type : x->out_type), (long long)n,
-                   (long long)whole, sh_dtype_name(gather ? x->out_type : x->in_type));
+    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements of %s over %lld ranks are not %lld of %s",
+                   c->rank, x->op, label(c, &x->copy, text), (long long)part,
+                   sh_dtype_name(gather ? x->in_type : x->out_type), (long long)n, (long long)whole,
+                   sh_dtype_name(gather ? x->out_type : x->in_type));
 }
 
 static sh_rc compare(struct check *c, int at, const struct coll *x)
@@ -146,7 +151,8 @@ static sh_rc compare(struct check *c, int at, const struct coll *x)
     why = at < c->n_colls ? why_other(x, &c->colls[at]) : "one more collective";
     if (!why)
         return SH_OK;
-    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %s than on rank 0 (%s)", c->rank, x->op, label(c, &x->copy, mine), why,
+    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %s than on rank 0 (%s)", c->rank, x->op,
+                   label(c, &x->copy, mine), why,
                    at < c->n_colls ? label(c, &c->colls[at].copy, its) : "it has none there");
 }
 
@@ -181,8 +187,8 @@ static sh_rc check_collectives(struct check *c)
             SH_TRY(compare(c, n++, &x));
         }
     if (n != c->n_colls)
-        return sh_fail(SH_E_BUG, "rank %d: %d collectives, and rank 0 has %d; the first that it lacks is operation %d", c->rank, n,
-                       c->n_colls, c->colls[n].op);
+        return sh_fail(SH_E_BUG, "rank %d: %d collectives, and rank 0 has %d; the first that it lacks is operation %d",
+                       c->rank, n, c->n_colls, c->colls[n].op);
     return SH_OK;
 }
 
@@ -202,11 +208,12 @@ static sh_rc check_units(struct check *c)
 
         if (strcmp(a->name, b->name) || a->elems != b->elems || a->chunk != b->chunk || a->shard != b->shard ||
             a->replicate != b->replicate)
-            return sh_fail(SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, and on rank 0 %lld in chunks of %lld",
-                           c->rank, a->name, (long long)a->elems, (long long)a->chunk, (long long)b->elems, (long long)b->chunk);
+            return sh_fail(
+                SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, and on rank 0 %lld in chunks of %lld",
+                c->rank, a->name, (long long)a->elems, (long long)a->chunk, (long long)b->elems, (long long)b->chunk);
         if (a->chunk * sh_group_size(c->mesh, a->shard) < a->elems)
-            return sh_fail(SH_E_BUG, "rank %d, unit %s: chunks of %lld do not cover its %lld elements", c->rank, a->name,
-                           (long long)a->chunk, (long long)a->elems);
+            return sh_fail(SH_E_BUG, "rank %d, unit %s: chunks of %lld do not cover its %lld elements", c->rank,
+                           a->name, (long long)a->chunk, (long long)a->elems);
     }
     return SH_OK;
 }
@@ -247,8 +254,9 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
 
     for (int k = op->attr.runs.first; k < op->attr.runs.first + op->attr.runs.count; k++) {
         if (k >= c->p->n_runs || c->p->runs[k].begin != at || c->p->runs[k].end <= at || c->p->runs[k].end > u->chunk)
-            return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): runs of weight decay do not lie end to end in its chunk", c->rank,
-                           i, label(c, op, text));
+            return sh_fail(SH_E_BUG,
+                           "rank %d, operation %d (%s): runs of weight decay do not lie end to end in its chunk",
+                           c->rank, i, label(c, op, text));
         at = c->p->runs[k].end;
     }
     if (sh_group_index(c->mesh, u->replicate) == 0)
@@ -280,8 +288,8 @@ static int by_place(const void *a, const void *b)
 
 static sh_rc not_covered(const struct check *c, int unit, int64_t from, int64_t to, int rank, const char *what)
 {
-    return sh_fail(SH_E_BUG, "unit %s: elements %lld to %lld are %s by %s, next to those of rank %d", c->units[unit].name,
-                   (long long)(from < to ? from : to), (long long)(from < to ? to : from), what,
+    return sh_fail(SH_E_BUG, "unit %s: elements %lld to %lld are %s by %s, next to those of rank %d",
+                   c->units[unit].name, (long long)(from < to ? from : to), (long long)(from < to ? to : from), what,
                    from < to ? "no rank" : "two ranks", rank);
 }
 
@@ -316,14 +324,15 @@ static sh_rc check_data(struct check *c)
     const struct sh_tensor *tokens = c->p->tokens == SH_NONE ? NULL : &c->p->tensors[c->p->tokens];
 
     for (int s = 0; s < c->p->n_sections; s++)
-        micro += c->p->sections[s].kind <= SH_SECTION_ONLY && c->p->sections[s].kind != SH_SECTION_INIT ? c->p->sections[s].repeat
-                                                                                                        : 0;
+        micro += c->p->sections[s].kind <= SH_SECTION_ONLY && c->p->sections[s].kind != SH_SECTION_INIT
+                     ? c->p->sections[s].repeat
+                     : 0;
     if (tokens && tokens->dim[0] != c->ranks->batch)
         return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, and the others have %d", c->rank,
                        (long long)tokens->dim[0], c->ranks->batch);
     if ((int64_t)micro * c->ranks->batch * parts != c->ranks->sequences)
-        return sh_fail(SH_E_BUG, "rank %d: %d micro-steps of %d sequences on %d ranks are not the %lld of a step", c->rank, micro,
-                       c->ranks->batch, parts, (long long)c->ranks->sequences);
+        return sh_fail(SH_E_BUG, "rank %d: %d micro-steps of %d sequences on %d ranks are not the %lld of a step",
+                       c->rank, micro, c->ranks->batch, parts, (long long)c->ranks->sequences);
     c->data[index]++;
     return SH_OK;
 }
@@ -355,10 +364,11 @@ static sh_rc check_memory(struct check *c)
         c->out->fullest_node = c->rank / r->ranks_per_node;
     }
     if (r->rank_bytes && mine > r->rank_bytes)
-        return sh_fail(SH_E_MEMORY, "rank %d needs %lld bytes, and may take %lld", c->rank, (long long)mine, (long long)r->rank_bytes);
+        return sh_fail(SH_E_MEMORY, "rank %d needs %lld bytes, and may take %lld", c->rank, (long long)mine,
+                       (long long)r->rank_bytes);
     if (r->node_bytes && c->node_bytes > r->node_bytes)
-        return sh_fail(SH_E_MEMORY, "node %d (ranks to %d) needs %lld bytes, and has %lld", c->rank / r->ranks_per_node, c->rank,
-                       (long long)c->node_bytes, (long long)r->node_bytes);
+        return sh_fail(SH_E_MEMORY, "node %d (ranks to %d) needs %lld bytes, and has %lld", c->rank / r->ranks_per_node,
+                       c->rank, (long long)c->node_bytes, (long long)r->node_bytes);
     return SH_OK;
 }
 
@@ -368,7 +378,8 @@ static void note_state(struct check *c)
 
     for (int i = 0; i < c->n_units; i++) {
         const struct sh_unit *u = &c->p->units[i];
-        struct sh_range r = sh_layout_owned(u->elems, sh_group_size(c->mesh, u->shard), sh_group_index(c->mesh, u->shard));
+        struct sh_range r =
+            sh_layout_owned(u->elems, sh_group_size(c->mesh, u->shard), sh_group_index(c->mesh, u->shard));
 
         owned += r.end - r.begin;
     }

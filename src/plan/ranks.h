@@ -8,18 +8,18 @@
 /* The programs, one at a time. */
 struct sh_ranks {
     int world;
-    int ranks_per_node;   /* at least 1; neighbours */
-    int64_t rank_bytes;   /* what a rank may take; 0: no limit */
-    int64_t node_bytes;   /* the same of the ranks of a node together */
-    int64_t sequences;    /* of a step, over all ranks */
-    int batch;            /* of a micro-step of a rank */
+    int ranks_per_node; /* at least 1; neighbours */
+    int64_t rank_bytes; /* what a rank may take; 0: no limit */
+    int64_t node_bytes; /* the same of the ranks of a node together */
+    int64_t sequences;  /* of a step, over all ranks */
+    int batch;          /* of a micro-step of a rank */
     /* *p and *mesh are lent until the next call. */
     sh_rc (*get)(void *from, int rank, const struct sh_program **p, const struct sh_mesh_shape **mesh);
     void *from;
 };
 
 struct sh_ranks_found {
-    int collectives;           /* of a step */
+    int collectives;                /* of a step */
     int64_t most_bytes, node_bytes; /* of the largest rank, of the fullest node */
     int largest_rank, fullest_node;
     int64_t state_least, state_most; /* elements of parameters that a rank owns, and so has of a checkpoint */

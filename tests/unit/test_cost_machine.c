@@ -40,14 +40,16 @@ static void files_go_over_presets(void **state)
     int share = sh_machine_key_find("product.share"), peak = sh_machine_key_find("peak.float32");
 
     (void)state;
-    assert_int_equal(parse("machine: {name: leaf, source: \"a, b\"}\n"
-                           "node: {devices: 4}\n"
-                           "product: {share: 0.5}\n"
-                           "device: {kind: h100-80}\n"
-                           "points:\n"
-                           "  - {figure: peak.float32, value: 5e13}\n"
-                           "  - {kind: linear, type: bfloat16, dims: [8192, 4096, 14336], seconds: 1.41e-3, rounds: 20}\n",
-                           &m), SH_OK);
+    assert_int_equal(
+        parse("machine: {name: leaf, source: \"a, b\"}\n"
+              "node: {devices: 4}\n"
+              "product: {share: 0.5}\n"
+              "device: {kind: h100-80}\n"
+              "points:\n"
+              "  - {figure: peak.float32, value: 5e13}\n"
+              "  - {kind: linear, type: bfloat16, dims: [8192, 4096, 14336], seconds: 1.41e-3, rounds: 20}\n",
+              &m),
+        SH_OK);
     assert_string_equal(m.name, "leaf");
     assert_true(m.product.share == 0.5 && m.from[share] == SH_FROM_FILE);
     assert_true(m.peak.float32 == 5e13 && m.from[peak] == SH_FROM_MEASUREMENT);
@@ -61,7 +63,8 @@ static void wrong_files_are_refused(void **state)
     static const struct {
         const char *text, *says;
     } wrong[] = {
-        {"device: {kind: h100-80}\nproduct:\n  shre: 0.5\n", "m.yaml:3: product.shre: no such key; nearest is product.share"},
+        {"device: {kind: h100-80}\nproduct:\n  shre: 0.5\n",
+         "m.yaml:3: product.shre: no such key; nearest is product.share"},
         {"device: {kind: h100-80}\npeak:\n  bfloat16: 0\n", "m.yaml:3: peak.bfloat16: wants a number"},
         {"device: {kind: h100-80}\npeak: {bfloat16: fast}\n", "m.yaml:2: peak.bfloat16: wants a number"},
         {"device: {kind: h900}\n", "m.yaml:1: device.kind: h900 is none of a100-40"},
@@ -96,10 +99,11 @@ static void wrong_files_are_refused(void **state)
 static struct sh_price product(const struct sh_machine *m, int64_t rows, int64_t in, int64_t out)
 {
     struct sh_op_attr attr = {0};
-    struct sh_op_call call = {.kind = SH_OP_LINEAR,
-                              .attr = &attr,
-                              .in = {{.dtype = SH_F32, .ndim = 2, .dim = {rows, in}}, {.dtype = SH_F32, .ndim = 2, .dim = {out, in}}},
-                              .out = {{.dtype = SH_F32, .ndim = 2, .dim = {rows, out}}}};
+    struct sh_op_call call = {
+        .kind = SH_OP_LINEAR,
+        .attr = &attr,
+        .in = {{.dtype = SH_F32, .ndim = 2, .dim = {rows, in}}, {.dtype = SH_F32, .ndim = 2, .dim = {out, in}}},
+        .out = {{.dtype = SH_F32, .ndim = 2, .dim = {rows, out}}}};
 
     return sh_price_op(m, &sh_cost_as_is, &call, SH_F32);
 }
@@ -115,7 +119,9 @@ static void points_correct_the_formula(void **state)
                            "  - {kind: linear, type: float32, dims: [512, 512, 512], seconds: 3e-3}\n"
                            "  - {kind: linear, type: float32, dims: [1024, 512, 512], seconds: 5e-3}\n"
                            "  - {kind: linear, type: bfloat16, dims: [1024, 512, 1024], seconds: 1}\n"
-                           "  - {kind: linear_bwd_x, type: float32, dims: [512, 512, 512], seconds: 1}\n", &m), SH_OK);
+                           "  - {kind: linear_bwd_x, type: float32, dims: [512, 512, 512], seconds: 1}\n",
+                           &m),
+                     SH_OK);
     assert_int_equal(sh_machine_preset("cpu", &plain), SH_OK);
     assert_true(fabs(product(&m, 512, 512, 512).seconds - 3e-3) < 1e-8);
     assert_true(fabs(product(&m, 1024, 512, 512).seconds - 5e-3) < 1e-8);
@@ -135,11 +141,21 @@ static void points_correct_the_formula(void **state)
 static void points_are_written(void **state)
 {
     char folder[] = "/tmp/sherd-machine-XXXXXX", *path, *text;
-    struct sh_machine_point a = {.what = SH_POINT_OP, .kind = "linear", .type = "float32", .n_dims = 3,
-                                 .dims = {8, 16, 32}, .seconds = 0.25, .rounds = 3};
+    struct sh_machine_point a = {.what = SH_POINT_OP,
+                                 .kind = "linear",
+                                 .type = "float32",
+                                 .n_dims = 3,
+                                 .dims = {8, 16, 32},
+                                 .seconds = 0.25,
+                                 .rounds = 3};
     struct sh_machine_point b = {.what = SH_POINT_FIGURE, .figure = "host.step_seconds", .value = 0.001};
-    struct sh_machine_point c = {.what = SH_POINT_COLL, .kind = "all_gather", .axis = "shard", .ranks = 2, .nodes = 1,
-                                 .bytes = 1024, .seconds = 1e-3};
+    struct sh_machine_point c = {.what = SH_POINT_COLL,
+                                 .kind = "all_gather",
+                                 .axis = "shard",
+                                 .ranks = 2,
+                                 .nodes = 1,
+                                 .bytes = 1024,
+                                 .seconds = 1e-3};
     struct sh_machine m;
 
     (void)state;
@@ -148,8 +164,9 @@ static void points_are_written(void **state)
     assert_int_equal(sh_machine_add_points(path, "cpu", (struct sh_machine_point[]){a, b}, 2), SH_OK);
     assert_int_equal(sh_read_file(path, 1 << 20, &text, NULL), SH_OK);
     free(text);
-    text = sh_strfmt("# mine\ndevice: {kind: cpu} # here\nnode: {devices: 2}\npoints:\n  - {kind: linear, type: float32, dims: "
-                     "[8, 16, 32], seconds: 9}\n");
+    text = sh_strfmt(
+        "# mine\ndevice: {kind: cpu} # here\nnode: {devices: 2}\npoints:\n  - {kind: linear, type: float32, dims: "
+        "[8, 16, 32], seconds: 9}\n");
     assert_int_equal(sh_write_file_atomic(path, text, strlen(text)), SH_OK);
     free(text);
     assert_int_equal(sh_machine_add_points(path, "cpu", (struct sh_machine_point[]){a, c}, 2), SH_OK);
@@ -188,12 +205,9 @@ static void lists_in_the_middle_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_make_nodes),
-        cmocka_unit_test(files_go_over_presets),
-        cmocka_unit_test(wrong_files_are_refused),
-        cmocka_unit_test(points_correct_the_formula),
-        cmocka_unit_test(points_are_written),
-        cmocka_unit_test(lists_in_the_middle_are_refused),
+        cmocka_unit_test(names_make_nodes),        cmocka_unit_test(files_go_over_presets),
+        cmocka_unit_test(wrong_files_are_refused), cmocka_unit_test(points_correct_the_formula),
+        cmocka_unit_test(points_are_written),      cmocka_unit_test(lists_in_the_middle_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,9 +20,17 @@ static struct sh_config config(int global)
 {
     struct sh_config cfg;
     char batch[64];
-    const char *const args[] = {"model.family=llama", "model.n_layers=4", "model.dim=256", "model.n_heads=4", "model.ffn_dim=1024",
-                                "model.vocab_size=4096", "model.max_seq_len=512", "training.seq_len=512", batch,
-                                "training.mixed_precision_param=bfloat16", "training.device=cuda"};
+    const char *const args[] = {"model.family=llama",
+                                "model.n_layers=4",
+                                "model.dim=256",
+                                "model.n_heads=4",
+                                "model.ffn_dim=1024",
+                                "model.vocab_size=4096",
+                                "model.max_seq_len=512",
+                                "training.seq_len=512",
+                                batch,
+                                "training.mixed_precision_param=bfloat16",
+                                "training.device=cuda"};
 
     snprintf(batch, sizeof batch, "training.global_batch_size=%d", global);
     assert_int_equal(sh_config_load(NULL, sizeof args / sizeof *args, args, &cfg), SH_OK);
@@ -95,7 +103,8 @@ static void search_is_as_good_as_brute_force(void **state)
     for (size_t l = 0; l < sizeof limits / sizeof *limits; l++)
         for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
             struct sh_config cfg = config(batches[i]), best;
-            struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = limits[l]};
+            struct sh_search s = {
+                .cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = limits[l]};
             struct sh_search_found found[SH_SEARCH_MOST];
             double least = brute_force(&cfg, &m, limits[l]);
             int n, marked = 0;

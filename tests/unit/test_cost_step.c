@@ -37,10 +37,22 @@ struct step_op {
     int64_t elems;
     int stream, waits_for, after;
 };
-#define COMPUTE(n) {SH_OP_COPY, n, SH_STREAM_COMPUTE, 0, SH_NONE}
-#define GATHER(n) {SH_OP_ALL_GATHER, n, SH_STREAM_GATHER, 0, SH_NONE}
-#define GATHER_ON(stream, n, after) {SH_OP_ALL_GATHER, n, stream, 0, after}
-#define WAIT(i) {SH_OP_WAIT, 0, SH_STREAM_COMPUTE, i, SH_NONE}
+#define COMPUTE(n)                                   \
+    {                                                \
+        SH_OP_COPY, n, SH_STREAM_COMPUTE, 0, SH_NONE \
+    }
+#define GATHER(n)                                         \
+    {                                                     \
+        SH_OP_ALL_GATHER, n, SH_STREAM_GATHER, 0, SH_NONE \
+    }
+#define GATHER_ON(stream, n, after)           \
+    {                                         \
+        SH_OP_ALL_GATHER, n, stream, 0, after \
+    }
+#define WAIT(i)                                      \
+    {                                                \
+        SH_OP_WAIT, 0, SH_STREAM_COMPUTE, i, SH_NONE \
+    }
 
 static int tensor(struct sh_program *p, int64_t elems)
 {
@@ -87,8 +99,14 @@ static const struct step_case cases[] = {
     {"two in one queue", {GATHER(3), GATHER(4), WAIT(0), WAIT(1)}, 4, 7, 0, 7},
     /* 3 and 5 at half the rate: the first ends at 6, with 2 of the other left, at the whole rate. */
     {"two that share a link", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, SH_NONE), WAIT(0), WAIT(1)}, 4, 8, 0, 8},
-    {"one after the other", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, 0), WAIT(1), WAIT(0)}, 4, 8, 0, 8},
-    {"waited for later than complete", {GATHER(2), COMPUTE(10), WAIT(0), COMPUTE(1)}, 4, 11 + 2 - 2 / 1.5, 2 - 2 / 1.5, 0},
+    /* The second has the link from 3 to 8; 2 s of computation beside it take 3. Side by side the first would end at 6. */
+    {"one after the other", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, 0), WAIT(0), COMPUTE(2), WAIT(1)}, 5, 8, 1, 5},
+    {"waited for later than complete",
+     {GATHER(2), COMPUTE(10), WAIT(0), COMPUTE(1)},
+     4,
+     11 + 2 - 2 / 1.5,
+     2 - 2 / 1.5,
+     0},
 };
 
 static struct sh_cost_request request_of(const struct sh_program *p, const struct sh_mesh_shape *mesh,
@@ -121,8 +139,8 @@ static void events_are_as_in_closed_forms(void **state)
 
             assert_int_equal(sh_cost_step(&r, &step), SH_OK);
             sum(&step, &slowed, &exposed);
-            if (fabs(step.seconds - repeat * cases[i].seconds) > 1e-9 || fabs(slowed - repeat * cases[i].slowed) > 1e-9 ||
-                fabs(exposed - repeat * cases[i].exposed) > 1e-9)
+            if (fabs(step.seconds - repeat * cases[i].seconds) > 1e-9 ||
+                fabs(slowed - repeat * cases[i].slowed) > 1e-9 || fabs(exposed - repeat * cases[i].exposed) > 1e-9)
                 fail_msg("%s: %g s, slowed %g, exposed %g", cases[i].what, step.seconds, slowed, exposed);
             sh_program_destroy(p);
         }

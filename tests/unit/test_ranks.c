@@ -21,6 +21,7 @@ struct faulty {
     void (*build)(struct sh_build *b);
     void (*program)(struct sh_program *p);
     void (*mesh)(struct sh_mesh_shape *m);
+    bool everywhere; /* on all ranks alike, so that none differs */
     struct sh_program *p;
     struct sh_mesh_shape shape;
 };
@@ -37,7 +38,7 @@ static sh_rc get(void *from, int rank, const struct sh_program **p, const struct
         f->build(&b);
     SH_TRY(sh_pass_build(&b, &f->p));
     f->shape = b.options.mesh;
-    if (rank == BAD && f->program)
+    if ((rank == BAD || f->everywhere) && f->program)
         f->program(f->p);
     if (rank == BAD && f->mesh)
         f->mesh(&f->shape);
@@ -70,18 +71,54 @@ static sh_rc check(struct faulty *f, struct sh_ranks *r, struct sh_ranks_found *
 
 /* --- faults --- */
 
-static void prefetch_forward(struct sh_build *b) { b->options.forward_prefetch = 0; }
-static void prefetch_backward(struct sh_build *b) { b->options.backward_prefetch = 0; }
-static void more_micro_steps(struct sh_build *b) { b->options.micro_steps++; }
-static void reduce_bf16(struct sh_build *b) { b->options.reduce = SH_BF16; }
-static void keep_gathered(struct sh_build *b) { b->options.strategy.keep_after_forward = true; }
-static void keep_resident(struct sh_build *b) { b->options.strategy.params_resident = true; }
-static void sync_last(struct sh_build *b) { b->options.strategy.sync_last_only = true; }
-static void larger_batch(struct sh_build *b) { b->batch.batch++; }
-static void one_layer_more(struct sh_build *b) { b->model.n_layers++; }
-static void wider(struct sh_build *b) { b->model.ffn_dim *= 2; }
-static void float32(struct sh_build *b) { b->act = SH_F32; }
-static void other_mesh(struct sh_build *b) { b->options.mesh = tiny_mesh(REPLICATE, SHARD, 1, BAD); }
+static void prefetch_forward(struct sh_build *b)
+{
+    b->options.forward_prefetch = 0;
+}
+static void prefetch_backward(struct sh_build *b)
+{
+    b->options.backward_prefetch = 0;
+}
+static void more_micro_steps(struct sh_build *b)
+{
+    b->options.micro_steps++;
+}
+static void reduce_bf16(struct sh_build *b)
+{
+    b->options.reduce = SH_BF16;
+}
+static void keep_gathered(struct sh_build *b)
+{
+    b->options.strategy.keep_after_forward = true;
+}
+static void keep_resident(struct sh_build *b)
+{
+    b->options.strategy.params_resident = true;
+}
+static void sync_last(struct sh_build *b)
+{
+    b->options.strategy.sync_last_only = true;
+}
+static void larger_batch(struct sh_build *b)
+{
+    b->batch.batch++;
+}
+static void one_layer_more(struct sh_build *b)
+{
+    b->model.n_layers++;
+}
+static void wider(struct sh_build *b)
+{
+    b->model.ffn_dim *= 2;
+}
+static void float32(struct sh_build *b)
+{
+    b->act = SH_F32;
+}
+static void other_mesh(struct sh_build *b)
+{
+    b->options.mesh = tiny_mesh(REPLICATE, SHARD, 1, BAD);
+}
 
 /* The i-th collective of a kind in sections of a step. */
 static struct sh_op *collective(struct sh_program *p, enum sh_op_kind kind, int i)
@@ -115,9 +152,18 @@ static struct sh_tensor *squared(struct sh_program *p)
     return NULL;
 }
 
-static void chunk_off_by_64(struct sh_program *p) { p->units[1].chunk += 64; }
-static void chunk_too_small(struct sh_program *p) { p->units[1].chunk -= 64; }
-static void unit_of_other_size(struct sh_program *p) { p->units[0].elems--; }
+static void chunk_off_by_64(struct sh_program *p)
+{
+    p->units[1].chunk += 64;
+}
+static void chunk_too_small(struct sh_program *p)
+{
+    p->units[1].chunk -= 64;
+}
+static void unit_of_other_size(struct sh_program *p)
+{
+    p->units[0].elems--;
+}
 
 static void groups_exchanged(struct sh_program *p)
 {
@@ -126,9 +172,18 @@ static void groups_exchanged(struct sh_program *p)
     op->attr.group = p->units[op->unit].replicate;
 }
 
-static void other_stream(struct sh_program *p) { collective(p, SH_OP_ALL_GATHER, 2)->stream = SH_STREAM_REPLICATE; }
-static void dropped(struct sh_program *p) { collective(p, SH_OP_ALL_GATHER, 3)->kind = SH_OP_RELEASE; }
-static void section_repeats(struct sh_program *p) { p->sections[2].repeat++; }
+static void other_stream(struct sh_program *p)
+{
+    collective(p, SH_OP_ALL_GATHER, 2)->stream = SH_STREAM_REPLICATE;
+}
+static void dropped(struct sh_program *p)
+{
+    collective(p, SH_OP_ALL_GATHER, 3)->kind = SH_OP_RELEASE;
+}
+static void section_repeats(struct sh_program *p)
+{
+    p->sections[2].repeat++;
+}
 
 static void exchanged(struct sh_program *p)
 {
@@ -151,12 +206,30 @@ static void overflow(struct sh_program *p)
     t->dim[0] = (int32_t)(uint32_t)(t->dim[0] + (1ll << 31));
 }
 
-static void one_of_sums_grows(struct sh_program *p) { p->tensors[collective(p, SH_OP_ALL_REDUCE, 0)->out[0]].dim[0] *= 2; }
-static void squares_moved(struct sh_program *p) { squared(p)->base_elems += 64; }
-static void squares_cut(struct sh_program *p) { squared(p)->dim[0] -= 1; }
-static void runs_lost(struct sh_program *p) { update(p)->attr.runs.count = 0; }
-static void run_shortened(struct sh_program *p) { p->runs[update(p)->attr.runs.first].end--; }
-static void run_begins_late(struct sh_program *p) { p->runs[update(p)->attr.runs.first].begin++; }
+static void one_of_sums_grows(struct sh_program *p)
+{
+    p->tensors[collective(p, SH_OP_ALL_REDUCE, 0)->out[0]].dim[0] *= 2;
+}
+static void squares_moved(struct sh_program *p)
+{
+    squared(p)->base_elems += 64;
+}
+static void squares_cut(struct sh_program *p)
+{
+    squared(p)->dim[0] -= 1;
+}
+static void runs_lost(struct sh_program *p)
+{
+    update(p)->attr.runs.count = 0;
+}
+static void run_shortened(struct sh_program *p)
+{
+    p->runs[update(p)->attr.runs.first].end--;
+}
+static void run_begins_late(struct sh_program *p)
+{
+    p->runs[update(p)->attr.runs.first].begin++;
+}
 
 static void axes_exchanged(struct sh_mesh_shape *m)
 {
@@ -166,8 +239,14 @@ static void axes_exchanged(struct sh_mesh_shape *m)
     m->axis[2].stride = stride;
 }
 
-static void same_rank_twice(struct sh_mesh_shape *m) { m->rank = BAD - 1; }
-static void data_over_shards(struct sh_mesh_shape *m) { m->data = m->shard; }
+static void same_rank_twice(struct sh_mesh_shape *m)
+{
+    m->rank = BAD - 1;
+}
+static void data_over_shards(struct sh_mesh_shape *m)
+{
+    m->data = m->shard;
+}
 
 static const struct {
     const char *what;
@@ -196,6 +275,9 @@ static const struct {
     {"two collectives exchanged", {.program = exchanged}, "all_gather): another collective"},
     {"received as another type", {.program = received_as_other_type}, "all_gather)"},
     {"an int that overflows", {.program = overflow}, "reduce_scatter)"},
+    {"an int that overflows everywhere", {.program = overflow, .everywhere = true}, "are not"},
+    {"received as another type everywhere", {.program = received_as_other_type, .everywhere = true}, "are not"},
+    {"squares cut everywhere", {.program = squares_cut, .everywhere = true}, "squared by no rank"},
     {"a sum of another size", {.program = one_of_sums_grows}, "reduce_scatter)"},
     {"squares moved", {.program = squares_moved}, "squared by"},
     {"squares cut", {.program = squares_cut}, "squared by no rank"},
@@ -229,7 +311,8 @@ static void faults_are_named(void **state)
 
 static void right_programs_agree(void **state)
 {
-    static const int meshes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 3, 1}, {4, 2, 2}, {8, 1, 4}, {9, 1, 1}, {1, 5, 1}, {6, 2, 3}};
+    static const int meshes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 3, 1}, {4, 2, 2},
+                                    {8, 1, 4}, {9, 1, 1}, {1, 5, 1}, {6, 2, 3}};
 
     (void)state;
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
@@ -243,7 +326,8 @@ static void right_programs_agree(void **state)
             f.b.options.strategy.keep_after_forward = tiny_strategies[s].keep_after_forward;
             if (check(&f, &r, &found) != SH_OK)
                 fail_msg("%d x %d: %s", meshes[m][1], meshes[m][0], sh_error_text());
-            assert_true(found.most_bytes > 0 && found.node_bytes >= found.most_bytes && found.state_most >= found.state_least);
+            assert_true(found.most_bytes > 0 && found.node_bytes >= found.most_bytes &&
+                        found.state_most >= found.state_least);
             sh_program_destroy(f.p);
         }
 }
