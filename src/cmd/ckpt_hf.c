@@ -3,9 +3,11 @@
 
 #include "io/hf/export.h"
 #include "io/hf/import.h"
+#include "io/safetensors/index.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/plan/request.h"
+#include "src/run/newest.h"
 #include "src/run/stored.h"
 
 #include <stdio.h>
@@ -121,6 +123,16 @@ static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch
     sh_program_destroy(p);
 }
 
+/* --base: a folder of a model; else a checkpoint, or a folder of them. *path is freed by the caller. */
+static sh_rc find_base(const char *given, char **path)
+{
+    if (sh_st_has_weights(given)) {
+        *path = sh_strdup(given);
+        return SH_OK;
+    }
+    return sh_newest_find(given, path);
+}
+
 static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
 {
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -148,13 +160,15 @@ sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 {
     const char *adapter = option(args, "--adapter"), *out = adapter ? adapter : option(args, "-o"), *base = option(args, "--base");
     const char *source = option(args, "--hf"), *merge_base = option(args, "--merge-base");
-    char *noted = NULL;
+    char *noted = NULL, *given = NULL;
     struct sh_config cfg;
     sh_rc rc;
 
     SH_TRY(wants_output("export", out));
     SH_TRY(check_merge_base(merge_base, option(args, "--merge")));
     SH_TRY(check_wish(args, file, &noted));
+    if (base)
+        SH_TRY_OUT(find_base(base, &given));
     SH_TRY_OUT(read_config(args, file, &cfg));
     const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
                                          .max_shard_bytes = cfg.checkpoint.max_shard_size,
@@ -162,12 +176,13 @@ sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
                                          .source = source ? source : "",
                                          .adapter = adapter,
                                          .packed = merge_base && strcmp(merge_base, "nf4") == 0,
-                                         .base = base ? base : noted};
+                                         .base = given ? given : noted};
     rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
     if (rc == SH_OK)
         printf("%s\n", out);
 out:
     free(noted);
+    free(given);
     return rc;
 }
 
