@@ -33,7 +33,7 @@ def place(version):
 
 
 def info(folder, path):
-    return job.sherd('ckpt', 'info', path, folder=folder)
+    return job.sherd('ckpt', 'info', '--tensors', '--config', path, folder=folder)
 
 
 def check_info(version):
@@ -74,7 +74,7 @@ def check_unclosed(version):
     data = bytearray((folder / path).read_bytes())
     data[11] |= 1
     (folder / path).write_bytes(data)
-    done = subprocess.run(job.command(0, ['ckpt', 'info', path]), capture_output=True, text=True, cwd=folder,
+    done = subprocess.run(job.command(0, ['ckpt', 'info', '--tensors', '--config', path]), capture_output=True, text=True, cwd=folder,
                           env=job.environment(0), timeout=job.SECONDS, check=False)
     wanted = 'was never closed by its writer' if version == '1.0' else 'error: '  # later ones have a digest of it
     return [] if done.returncode == 3 and wanted in done.stderr else [f'status {done.returncode}: {done.stderr}']
