@@ -157,7 +157,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "5NHD + 5NKD", .forward = true, .attrs = qk_attrs, OVER(0)},
     [SH_OP_QK_NORM_BWD] =
         {.shape = "dy [N,HD+2KD] act, qkv [N,HD+2KD] act, wq [I] act, wk [J] act, rstd [N,G] f32 "
-                  "-> dqkv [N,HD+2KD] act, dwq [I] f32 +=, dwk [J] f32 +=",
+                  "-> dqkv [N,HD+2KD] act, dwq [I] f32 += opt, dwk [J] f32 += opt",
          .flops = "12NHD + 12NKD", .attrs = qk_attrs, OVER(0)},
     [SH_OP_GEGLU] =
         {.shape = "gu [N,2F] act -> h [N,F] act",

@@ -176,7 +176,9 @@ sh_rc sh_cpu_qk_norm_bwd(const struct sh_op_call *call)
         for (int64_t n = sh_cpu_fold_row(k.s.rows, part); n < sh_cpu_fold_row(k.s.rows, part + 1); n++)
             backward_row(call, &k, n, sums, room);
     }
-    sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.sums, k.parts, k.sums, k.s.wq);
-    sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.sums + k.steps[0], k.parts, k.sums, k.s.wk);
+    if (call->out[1].data)
+        sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.sums, k.parts, k.sums, k.s.wq);
+    if (call->out[2].data)
+        sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.sums + k.steps[0], k.parts, k.sums, k.s.wk);
     return SH_OK;
 }

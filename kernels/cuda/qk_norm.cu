@@ -177,8 +177,9 @@ template <class T> sh_rc run_backward(const struct sh_op_call *call, const sh_qk
                  sh_data<T>(&call->in[2]), sh_data<T>(&call->in[3]), sh_data<float>(&call->in[4]), 0,
                  call->attr->qk.plus_one, call->out[0].data != call->in[0].data, false};
     f.vectors = aligned(f);
-    SH_TRY(weight_gradient(call, f, 0));
-    SH_TRY(weight_gradient(call, f, 1));
+    for (int key = 0; key < 2; key++)
+        if (call->out[1 + key].data)
+            SH_TRY(weight_gradient(call, f, key));
     return launch(f, call->queue);
 }
 } // namespace

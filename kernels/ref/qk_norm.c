@@ -92,8 +92,9 @@ sh_rc sh_ref_qk_norm_bwd(const struct sh_op_call *call)
     struct sh_qk_norm s = sh_qk_norm_of(call, &call->in[2]);
 
     SH_REQUIRE(sh_qk_norm_fits(&s));
-    weight_gradient(call, &s, false);
-    weight_gradient(call, &s, true);
+    for (int key = 0; key < 2; key++)
+        if (call->out[1 + key].data) /* none of one that is frozen */
+            weight_gradient(call, &s, key);
     for (int64_t n = 0; n < s.rows; n++)
         for (int64_t g = 0; g < s.q + s.k; g++)
             input_gradient(call, group_of(&s, n, g));

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2016
+# shellcheck shell=bash disable=SC2016,SC2154,SC2034
 # For tests that unpack a Debian into a folder and enter it by chroot; sourced. They need root, debootstrap and a mirror, and skip
 # without. `top` is the source tree, `folder` where the system and what is built in it go.
 

@@ -165,14 +165,14 @@ static void adapters_of_families(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 2];
+    struct CMUnitTest tests[TINY_MODELS + 3];
 
     tests[TINY_MODELS] = (struct CMUnitTest){.name = with_window.name, .test_func = check_model,
                                              .initial_state = (void *)(uintptr_t)&with_window};
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
                                        .initial_state = (void *)(uintptr_t)&tiny_models[i]};
-    tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(adapters);
-    tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(adapters_of_families);
+    tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(adapters);
+    tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(adapters_of_families);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

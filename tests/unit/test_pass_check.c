@@ -376,7 +376,7 @@ static const struct error table[] = {
     {"operands of two types", SH_SECTION_ONLY, operands_of_two_types, "bf16, which is not y [N,C] act"},
     {"a gate without all of its values", SH_SECTION_ONLY, half_a_gate, "which is not gu [N,2F] act"},
     {"heads that do not fill a row", SH_SECTION_ONLY, heads_of_another_size, "which is not qkv [B,T,HD+2KD] act"},
-    {"a rotation of fewer positions", SH_SECTION_ONLY, short_rotation, "which is not cs [T,R] f32"},
+    {"a rotation of fewer positions", SH_SECTION_ONLY, short_rotation, "which is not cs [P>=T,R] f32"},
     {"a reduction of less than its result", SH_SECTION_ONLY, less_than_the_shards, "which is not full [m>=n] sum"},
     {"a product that is added to", SH_SECTION_ONLY, product_is_added, "y cannot be added to"},
     {"a remainder of masters in f32", SH_SECTION_UPDATE, remainder_of_f32, "which is not r [n] i16"},
