@@ -76,12 +76,13 @@ static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
         return sh_fail(SH_E_USAGE, "%s: " TYPES " must have a word for each block", r->place);
     json_array_foreach(list, i, value)
         if (!is_word(value, "sliding_attention") && !is_word(value, "full_attention"))
-            return sh_fail(SH_E_USAGE, "%s: " TYPES "[%zu] is not computed here; full_attention is", r->place, i);
+            return sh_fail(SH_E_USAGE, "%s: " TYPES "[%zu] is not computed here; full_attention and sliding_attention "
+                           "are", r->place, i);
     return SH_OK;
 }
 
-/* Whether block i has the window: as the list says; without one the blocks from max_window_layers on, or in a class that
- * has no such key those without positions. */
+/* Whether block i has the window: as the list says; without one the blocks from max_window_layers on have it, or in a
+ * class that has no such key those without positions. */
 static bool slides(const struct sh_hf_reader *r, long long i)
 {
     json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
@@ -185,9 +186,9 @@ static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
 
     if (window >= sh_hf_whole(r, SH_HF_POSITIONS) || (seq && window >= seq))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s: " TYPES ": blocks with the sliding window of %lld are neither all from one on, nor all of "
-                   "these but each n-th, as model.full_attention_interval says it; give a training.seq_len of at most %lld",
-                   r->place, window, window);
+    return sh_fail(SH_E_USAGE, "%s: " TYPES ": blocks with the sliding window of %lld are neither all from one on, "
+                   "nor all of these but each n-th, as model.full_attention_interval says it; give a training.seq_len "
+                   "of at most %lld", r->place, window, window);
 }
 
 sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)

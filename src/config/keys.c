@@ -221,7 +221,8 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
     {KEY(model, attention_window), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Attention sees a token itself and so many less one before it (sliding window). 0: all before it. "
-             "config.json says it for mistral, qwen2, qwen3, phi3, starcoder2 and smollm3, which alone are exported with it."},
+             "config.json says it for mistral, qwen2, qwen3, phi3, starcoder2 and smollm3, which alone are exported "
+             "with it."},
     {KEY(model, window_first_layer), .min = 0, .max = 10000, .def = "0",
      .help = "Blocks before this one, counted from 0, have no window (max_window_layers of Qwen2)."},
     {KEY(model, full_attention_interval), .min = 0, .max = 10000, .unit = "blocks", .def = "0",
