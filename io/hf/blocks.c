@@ -2,7 +2,6 @@
 
 #include "io/hf/plain.h"
 #include "io/json/json.h"
-#include "src/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,42 +66,88 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-/* Types of blocks are two words; `*sliding`: whether one of them has a window. */
-static sh_rc read_types(const struct sh_hf_reader *r, const json_t *list, bool *sliding)
+/* Types of blocks are two words. */
+static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
 {
     size_t i;
     json_t *value;
 
-    *sliding = false;
     if (!json_is_array(list) || (long long)json_array_size(list) < sh_hf_whole(r, SH_HF_LAYERS))
         return sh_fail(SH_E_USAGE, "%s: " TYPES " must have a word for each block", r->place);
-    json_array_foreach(list, i, value) {
-        *sliding = *sliding || is_word(value, "sliding_attention");
+    json_array_foreach(list, i, value)
         if (!is_word(value, "sliding_attention") && !is_word(value, "full_attention"))
-            return sh_fail(SH_E_USAGE, "%s: " TYPES "[%zu] is not computed here; full_attention is", r->place, i);
-    }
+            return sh_fail(SH_E_USAGE, "%s: " TYPES "[%zu] is not computed here; full_attention and sliding_attention "
+                           "are", r->place, i);
     return SH_OK;
 }
 
-/* Whether any block has the window. use_sliding_window is off where it is absent; without a list it is the blocks from
- * max_window_layers on. */
-static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
+/* Whether block i has the window: as the list says; without one the blocks from max_window_layers on have it, or in a
+ * class that has no such key those without positions. */
+static bool slides(const struct sh_hf_reader *r, long long i)
 {
     json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
-    bool on = json_is_true(sh_hf_find(r->root, "use_sliding_window")), sliding = false;
+    long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
 
-    *used = true;
     if (!r->f->layer_types)
-        return SH_OK;
+        return true;
     if (list)
-        SH_TRY(read_types(r, list, &sliding));
-    if (sliding && !on)
+        return is_word(json_array_get(list, (size_t)i), "sliding_attention");
+    if (r->f->window[0])
+        return i >= (first ? json_integer_value(first) : 28);
+    return interval > 0 && (i + 1) % interval == 0;
+}
+
+/* As many as a model may have: beyond that model.n_layers is refused. */
+static long long blocks_of(const struct sh_hf_reader *r)
+{
+    enum { MOST = 10000 };
+    long long blocks = sh_hf_whole(r, SH_HF_LAYERS);
+
+    return blocks < MOST ? blocks : MOST;
+}
+
+/* The first block from i on that has the window, or has none; as many as there are blocks: there is none such. */
+static long long next_of(const struct sh_hf_reader *r, long long i, bool window)
+{
+    long long blocks = blocks_of(r);
+
+    while (i < blocks && slides(r, i) != window)
+        i++;
+    return i;
+}
+
+static bool window_follows(const struct sh_hf_reader *r, long long first, long long interval)
+{
+    for (long long i = first; i < blocks_of(r); i++)
+        if (slides(r, i) != ((i + 1) % interval != 0))
+            return false;
+    return true;
+}
+
+/* Which blocks from the first on have none: 0 or a number of blocks, as model.full_attention_interval; -1: neither. */
+static long long full_interval(const struct sh_hf_reader *r, long long first)
+{
+    long long full = next_of(r, first, false) + 1; /* counted from 1 */
+
+    if (full > blocks_of(r))
+        return 0;
+    for (long long interval = 2; interval <= full; interval++)
+        if (full % interval == 0 && window_follows(r, first, interval))
+            return interval;
+    return -1;
+}
+
+/* Whether any block has the window. use_sliding_window is off where it is absent. */
+static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
+{
+    json_t *list = sh_hf_find(r->root, TYPES);
+    bool on = json_is_true(sh_hf_find(r->root, "use_sliding_window")) || !r->f->layer_types;
+
+    if (r->f->layer_types && list)
+        SH_TRY(check_types(r, list));
+    *used = (on || list) && next_of(r, 0, true) < blocks_of(r);
+    if (*used && !on)
         return sh_fail(SH_E_USAGE, "%s: " TYPES " has windows, and use_sliding_window is not true", r->place);
-    if (on && !list && r->f->window[0])
-        sliding = (first ? json_integer_value(first) : 28) < sh_hf_whole(r, SH_HF_LAYERS);
-    else if (on && !list)
-        sliding = true;
-    *used = sliding;
     return SH_OK;
 }
 
@@ -126,34 +171,40 @@ static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long lo
     return SH_OK;
 }
 
-/* Where nobody has said how long sequences are, they are no longer than the window. */
-static sh_rc shorten(const struct sh_hf_reader *r, long long window)
+static sh_rc give_number(const struct sh_hf_reader *r, const char *key, long long value)
 {
-    enum { DEFAULT = 2048 }; /* of training.seq_len */
     char text[32];
 
-    if (window >= DEFAULT || window >= sh_hf_whole(r, SH_HF_POSITIONS))
-        return SH_OK;
-    snprintf(text, sizeof text, "%lld", window);
-    sh_log_info("%s: training.seq_len is %s, as long as the sliding window: beyond that attention is not computed here",
-                r->place, text);
-    return r->give(r->to, "training.seq_len", text);
+    snprintf(text, sizeof text, "%lld", value);
+    return r->give(r->to, key, text);
 }
 
 /* Sequences of the window's length or less see no difference. */
+static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
+{
+    long long seq = r->so_far->training.seq_len;
+
+    if (window >= sh_hf_whole(r, SH_HF_POSITIONS) || (seq && window >= seq))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: " TYPES ": blocks with the sliding window of %lld are neither all from one on, "
+                   "nor all of these but each n-th, as model.full_attention_interval says it; give a training.seq_len "
+                   "of at most %lld", r->place, window, window);
+}
+
 sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)
 {
-    json_t *said = json_object_get(r->root, "sliding_window");
-    long long seq = r->so_far->training.seq_len, window;
+    long long window, first, interval;
 
-    SH_TRY(window_of(r, said, &window));
-    if (window == 0 || (seq && window >= seq))
+    SH_TRY(window_of(r, json_object_get(r->root, "sliding_window"), &window));
+    if (window == 0)
         return SH_OK;
-    if (seq == 0)
-        return shorten(r, window);
-    return sh_fail(SH_E_USAGE, "%s: attention in a sliding window of %lld%s is not computed here, and training.seq_len %lld is "
-                   "longer; give a training.seq_len of at most %lld", r->place, window, said ? "" : ", the class's default,",
-                   seq, window);
+    first = next_of(r, 0, true);
+    interval = full_interval(r, first);
+    if (interval < 0)
+        return check_seen(r, window);
+    SH_TRY(give_number(r, "model.attention_window", window));
+    SH_TRY(give_number(r, "model.window_first_layer", first));
+    return give_number(r, "model.full_attention_interval", interval);
 }
 
 /* ---- keys ---- */

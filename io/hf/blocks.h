@@ -7,8 +7,8 @@
 /* no_rope_layers as the interval that it follows, into r->value[SH_HF_NO_ROPE]. Errors: SH_E_USAGE: it follows none. */
 sh_rc sh_hf_blocks_positions(struct sh_hf_reader *r);
 
-/* Give training.seq_len the window's length where nobody has said it and its default is longer.
- * Errors: SH_E_USAGE: a sequence of training.seq_len would see a window. */
+/* Give model.attention_window, window_first_layer and full_attention_interval where a block has a window.
+ * Errors: SH_E_USAGE: these keys cannot say which blocks have it, and a sequence of training.seq_len would see it. */
 sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r);
 
 bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key);

@@ -5,6 +5,7 @@
 #include "io/hf/rope.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/model/model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,17 +70,62 @@ static void put_positions(struct writer *w)
     fputc(']', w->out);
 }
 
-/* A window that no training sequence has seen is the source's still; without one there is none. */
-static void put_window(struct writer *w)
+/* Blocks with a window. */
+static int count_windows(const struct sh_model *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->n_layers; i++)
+        n += sh_model_window(m, i) != 0;
+    return n;
+}
+
+/* The list says it alone; max_window_layers, of classes whose default is a window, is for who reads no list. */
+static void put_window_blocks(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    put_raw(w, "use_sliding_window", "true");
+    if (w->f->window[0])
+        put_key(w, "max_window_layers", "model.window_first_layer", false);
+    begin(w, "layer_types");
+    for (int i = 0; i < m->n_layers; i++)
+        fprintf(w->out, "%s\"%s\"", i ? ", " : "[", sh_model_window(m, i) ? "sliding_attention" : "full_attention");
+    fputc(']', w->out);
+}
+
+/* The source's window stays where sequences of training have not seen it. One that they would have seen was left
+ * out. */
+static bool is_kept(const struct writer *w)
+{
+    json_t *window = json_object_get(w->source, "sliding_window");
+    bool on = !w->f->layer_types || json_is_true(json_object_get(w->source, "use_sliding_window"));
+    bool seen = on && json_is_integer(window) && json_integer_value(window) < w->cfg->training.seq_len;
+    return !seen && !sh_hf_is_named("sliding_window", w->cfg->hf.ignore);
+}
+
+/* null where there is none: absent would be the class's default. */
+static void put_source_window(struct writer *w)
 {
     const char *key;
-    for (int i = 0; w->f->window && (key = sh_hf_blocks_window_key(i)); i++) {
-        json_t *value = sh_hf_is_named("sliding_window", w->cfg->hf.ignore) ? NULL : json_object_get(w->source, key);
+    for (int i = 0; (key = sh_hf_blocks_window_key(i)); i++) {
+        json_t *value = is_kept(w) ? json_object_get(w->source, key) : NULL;
         char *text = value && sh_hf_blocks_is_key(w->f, key) ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
         if (text || i == 0)
             put_raw(w, key, text ? text : "null");
         free(text);
     }
+}
+
+static void put_window(struct writer *w)
+{
+    if (!w->f->window)
+        return;
+    if (count_windows(&w->cfg->model) == 0) {
+        put_source_window(w);
+        return;
+    }
+    put_key(w, "sliding_window", "model.attention_window", false);
+    if (w->f->layer_types)
+        put_window_blocks(w);
 }
 
 /* Written out although they are defaults: a later version of the class may have other ones. */
@@ -161,12 +207,25 @@ static void put_all(struct writer *w, const char *dtype)
     fputs("\n}\n", w->out);
 }
 
+sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
+{
+    const char *name = sh_family_of(cfg->model.family)->name;
+    const struct sh_hf_family *f = sh_hf_family_to_write(name);
+    int n = count_windows(&cfg->model);
+    SH_REQUIRE(f);
+    if (n && !f->window)
+        return sh_fail(SH_E_USAGE, "model.attention_window: transformers' %s has no window, so the model is not exported",
+                       name);
+    if (n && n < cfg->model.n_layers && !f->layer_types)
+        return sh_fail(SH_E_USAGE, "model.%s: transformers' %s has its window in all blocks, so the model is not "
+                       "exported", cfg->model.window_first_layer ? "window_first_layer" : "full_attention_interval", name);
+    return SH_OK;
+}
+
 static sh_rc write_text(struct writer *w, const char *dtype, char **text)
 {
     size_t bytes;
-    /* config.json would say that attention sees all. */
-    if (w->cfg->model.attention_window)
-        return sh_fail(SH_E_USAGE, "a model with model.attention_window is not exported");
+    SH_TRY(sh_hf_config_can_write(w->cfg));
     w->f = sh_hf_family_to_write(sh_family_of(w->cfg->model.family)->name);
     SH_REQUIRE(w->f);
     w->out = sh_memstream(text, &bytes);

@@ -68,9 +68,6 @@ static sh_rc check_window(struct sh_config_state *state)
     if (m->attention_window == 0 && (m->window_first_layer || m->full_attention_interval))
         return sh_config_refuse(state, m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
                                 "needs model.attention_window");
-    /* Now rather than at the end of the run. */
-    if (m->attention_window && state->cfg.checkpoint.last_save_in_hf)
-        return sh_config_refuse(state, "checkpoint.last_save_in_hf", "a model with model.attention_window is not exported");
     return SH_OK;
 }
 

@@ -165,8 +165,8 @@ const struct sh_config_key sh_config_keys[] = {
          "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions; qwen3: with norms of "
          "each head's queries and keys; olmo2: with norms of all queries and all keys, and behind the branches; gemma: "
          "norms times (1 + weight), a scaled embedding, GELU for the gate; gpt_neox: as starcoder2, with both branches of a block "
-         "at once and GELU by erf. Attention sees "
-         "the whole sequence: a mistral, qwen2 or qwen3 with a window is right for sequences up to that window."},
+         "at once and GELU by erf. A window of attention "
+         "is model.attention_window, of any family."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
      .help = "Transformer blocks."},
     {KEY(model, dim), .min = 1, .max = MANY_ELEMS, .derived = FROM_PRESET, .help = "Width of the residual stream."},
@@ -220,7 +220,9 @@ const struct sh_config_key sh_config_keys[] = {
      .derived = "4 for smollm3, else 0",
      .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
     {KEY(model, attention_window), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
-     .help = "Attention sees a token itself and so many less one before it (sliding window). 0: all before it."},
+     .help = "Attention sees a token itself and so many less one before it (sliding window). 0: all before it. "
+             "config.json says it for mistral, qwen2, qwen3, phi3, starcoder2 and smollm3, which alone are exported "
+             "with it."},
     {KEY(model, window_first_layer), .min = 0, .max = 10000, .def = "0",
      .help = "Blocks before this one, counted from 0, have no window (max_window_layers of Qwen2)."},
     {KEY(model, full_attention_interval), .min = 0, .max = 10000, .unit = "blocks", .def = "0",

@@ -251,13 +251,12 @@ static bool has_rope(const struct decoder *d)
     return !d->f->learned_positions && (!interval || (d->e.block + 1) % interval);
 }
 
-/* Of the block at hand; 0: it sees all. With full_attention_interval 6 blocks 5, 11, 17, ... see all. */
-static int window_of(const struct decoder *d)
+/* With full_attention_interval 6 blocks 5, 11, 17, ... see all. */
+int sh_model_window(const struct sh_model *m, int block)
 {
-    const struct sh_model *m = d->m;
     int interval = m->full_attention_interval;
 
-    return d->e.block < m->window_first_layer || (interval && (d->e.block + 1) % interval == 0) ? 0 : m->attention_window;
+    return block < m->window_first_layer || (interval && (block + 1) % interval == 0) ? 0 : m->attention_window;
 }
 
 static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
@@ -271,7 +270,7 @@ static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
-    heads.window = window_of(d);
+    heads.window = sh_model_window(d->m, d->e.block);
     qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
     return norm_after(d, linear(d, qkv, b->proj), b->norm1);
 }

@@ -35,6 +35,9 @@ sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b);
 /* Emit the forward of one micro-step into an empty program: parameters, units, operations; no sections. */
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p);
 
+/* Keys that a query of block `block`, counted from 0, sees, its own included; 0: all. */
+int sh_model_window(const struct sh_model *m, int block);
+
 /* Floating-point operations of forward and backward for one token, without recomputation: those of the products of the
  * program that the model emits.
  * matmul: 6 per weight of a matrix product, embedding look-ups not counted, the output matrix counted; of frozen ones 4.

@@ -1,6 +1,7 @@
 /* The last state of a run as a folder that transformers opens. */
 #include "src/run/shards.h"
 
+#include "io/hf/config.h"
 #include "io/hf/export.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
@@ -24,10 +25,12 @@ static bool wanted(const struct sh_run *r)
     return r->cfg.checkpoint.enable && r->cfg.checkpoint.last_save_in_hf;
 }
 
-/* Before the first step, since the export is done after the last one: a name that is taken would else cost the whole
- * run. */
+/* Before the first step, since the export is done after the last one: a name that is taken, or a model that config.json
+ * cannot describe, would else cost the whole run. */
 sh_rc sh_run_can_save_hf(const struct sh_run *r)
 {
+    if (wanted(r))
+        SH_TRY(sh_hf_config_can_write(&r->cfg));
     char *folder = folder_of(r, r->cfg.training.steps);
     bool there = wanted(r) && r->step < r->cfg.training.steps && access(folder, F_OK) == 0;
     sh_rc rc = there ? sh_fail(SH_E_USAGE, "%s exists already, and the last save of this run would go there; move it away",

@@ -4,7 +4,8 @@
     tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_golden.py [FAMILY ...]
 
 gpt2 has float32 in one file; llama has bfloat16 in several, with grouped queries, scaled rotary positions and an output
-matrix of its own; the others have in bfloat16 what their family differs in. expected.json has a stream of tokens and the losses of a few steps of AdamW on it, in float64.
+matrix of its own; the others have in bfloat16 what their family differs in. expected.json has a stream of tokens and the losses of a few steps of AdamW on it, in float64; where a
+family has a window, also those of longer sequences.
 """
 import json
 import pathlib
@@ -93,7 +94,7 @@ def draw(model):
                 p.normal_(0, 0.2)
 
 
-def train(folder, stream):
+def train(folder, stream, seq=SEQ):
     """The losses before each step; only matrices decay. Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
     groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': DECAY},
@@ -101,8 +102,8 @@ def train(folder, stream):
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
     losses = []
     for step in range(STEPS):
-        at = step * BATCH * SEQ
-        rows = [stream[at + i * SEQ:at + (i + 1) * SEQ + 1] for i in range(BATCH)]
+        at = step * BATCH * seq
+        rows = [stream[at + i * seq:at + (i + 1) * seq + 1] for i in range(BATCH)]
         tokens = torch.tensor(rows)
         logits = model(tokens[:, :-1], use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
@@ -121,8 +122,14 @@ def make(name, build, **options):
     draw(model)
     model.save_pretrained(folder, **options)
     stream = torch.randint(0, VOCAB, (STEPS * BATCH * SEQ + 1,)).tolist()
-    (folder / 'expected.json').write_text(json.dumps({'tokens': stream, 'losses': train(folder, stream)}) + '\n')
+    expected = {'tokens': stream, 'losses': train(folder, stream)}
+    if name in LONGER:
+        stream = torch.randint(0, VOCAB, (STEPS * BATCH * LONGER[name] + 1,)).tolist()
+        expected['longer'] = {'seq_len': LONGER[name], 'tokens': stream, 'losses': train(folder, stream, LONGER[name])}
+    (folder / 'expected.json').write_text(json.dumps(expected) + '\n')
 
+
+LONGER = {'mistral': 48}  # tokens of sequences that see the window
 
 # Options of save_pretrained().
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},

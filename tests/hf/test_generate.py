@@ -33,6 +33,9 @@ MODELS = {
     'llama': (transformers.LlamaConfig, SIZES),
     'llama tied, grouped, wide heads': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True, num_key_value_heads=2, head_dim=24)),
     'mistral': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=1, sliding_window=512)),
+    'mistral, a short window': (transformers.MistralConfig, dict(SIZES, num_key_value_heads=1, sliding_window=24)),
+    'qwen2, a short window': (transformers.Qwen2Config, dict(SIZES, num_key_value_heads=2, use_sliding_window=True,
+                                                             sliding_window=24, max_window_layers=1)),
     'gpt2': (transformers.GPT2Config, GPT2),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',
@@ -196,7 +199,8 @@ def case_lm_eval(name):
 if __name__ == '__main__':
     torch.set_num_threads(1)
     tests = [(f'{name}: greedy', case_greedy, name) for name in MODELS]
-    tests += [(f'{name}: log-probabilities', case_requests, name) for name in ('llama', 'gpt2')]
+    tests += [(f'{name}: log-probabilities', case_requests, name)
+              for name in ('llama', 'mistral, a short window', 'gpt2')]
     if importlib.util.find_spec('lm_eval'):
         tests += [(f'{name}: lm_eval', case_lm_eval, name) for name in ('llama', 'gpt2')]
     sys.exit(job.run_cases(tests))

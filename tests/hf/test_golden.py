@@ -48,9 +48,9 @@ def dtype_of(name):
     return json.loads((HERE / name / 'config.json').read_text())['dtype']
 
 
-def tokens(name):
+def tokens(name, of=None):
     with open('tokens.bin', 'wb') as f:
-        array.array('H', expected(name)['tokens']).tofile(f)
+        array.array('H', (of or expected(name))['tokens']).tofile(f)
 
 
 def tensors(path):
@@ -84,6 +84,26 @@ def case_losses(name):
     tokens(name)
     steps = job.train(f'train-{name}', {**RUN, 'model.hf_assets_path': str(HERE / name)})
     return job.differ('loss', job.losses(steps), expected(name)['losses'], LOSS_BOUND)
+
+
+def case_window(name):
+    """Sequences longer than the window; the export has it."""
+    longer = expected(name)['longer']
+    tokens(name, longer)
+    steps = job.train(f'window-{name}', {**RUN, 'model.hf_assets_path': str(HERE / name), 'checkpoint.last_save_in_hf': True,
+                                         'training.seq_len': longer['seq_len']})
+    wrong = job.differ('loss', job.losses(steps), longer['losses'], LOSS_BOUND)
+    window = json.loads(pathlib.Path(f'window-{name}/out/checkpoint/hf-00000004/config.json').read_text())['sliding_window']
+    return wrong + ([] if window == 32 else [f'the export has a window of {window}'])
+
+
+def case_no_window():
+    """A run whose export could not say which window the model has does not begin."""
+    tokens('llama')
+    config = {**RUN, 'model.hf_assets_path': str(HERE / 'llama'), 'checkpoint.last_save_in_hf': True}
+    wrong = refused('no-window', {**config, 'model.attention_window': 4}, "transformers' llama has no window")
+    steps = job.train('no-export', {**config, 'model.attention_window': 4, 'checkpoint.last_save_in_hf': False})
+    return wrong + ([] if job.losses(steps)[0] != expected('llama')['losses'][0] else ['the window changes nothing'])
 
 
 def import_export(name):
@@ -299,6 +319,7 @@ if __name__ == '__main__':
               if name in ('gpt2', 'llama') or mesh == '4 ranks, full_shard']
     sys.exit(job.run_cases(
         [(f'{name}: losses of transformers', case_losses, name) for name in FAMILIES]
+        + [('mistral: sequences longer than its window', case_window, 'mistral'), ('a window that no export has', case_no_window)]
         + [(f'{name}: import and export', case_import_export, name) for name in FAMILIES]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]

@@ -69,6 +69,12 @@ MODELS = {
     'qwen2': (transformers.Qwen2Config, dict(GROUPED)),
     'qwen2, tied, window': (transformers.Qwen2Config, dict(GROUPED, tie_word_embeddings=True, use_sliding_window=True,
                                                            sliding_window=33, max_window_layers=1)),
+    'mistral, window seen': (transformers.MistralConfig, dict(GROUPED, sliding_window=9)),
+    'qwen2, window seen': (transformers.Qwen2Config, dict(GROUPED, use_sliding_window=True, sliding_window=9,
+                                                          max_window_layers=1)),
+    'qwen3, window seen, one block without': (transformers.Qwen3Config, dict(
+        GROUPED, head_dim=24, use_sliding_window=True, sliding_window=9,
+        layer_types=['sliding_attention', 'full_attention', 'sliding_attention'])),
     'phi3': (transformers.Phi3Config, dict(GROUPED)),
     'phi3, a part of each head turned': (transformers.Phi3Config, dict(GROUPED, rope_parameters={
         'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.75})),
@@ -260,6 +266,19 @@ def blocks(config):
     return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
 
 
+def windows(config):
+    """The window of each block; 0: none."""
+    window = getattr(config, 'sliding_window', None) or 0
+    types = getattr(config, 'layer_types', None) or ['sliding_attention'] * config.num_hidden_layers
+    return [window if kind == 'sliding_attention' else 0 for kind in types[:config.num_hidden_layers]]
+
+
+def our_windows(values):
+    window, first, interval = (int(values[f'model.{key}']) for key in (
+        'attention_window', 'window_first_layer', 'full_attention_interval'))
+    return [0 if i < first or interval and (i + 1) % interval == 0 else window for i in range(int(values['model.n_layers']))]
+
+
 def unturned(values):
     interval = int(values['model.no_rope_layer_interval'])
     return [i for i in range(int(values['model.n_layers'])) if interval and (i + 1) % interval == 0]
@@ -314,6 +333,8 @@ def case_config(name, spelling):
                   if not same(ours[key], value)]
         if unturned(ours) != blocks(theirs):
             wrong += [f'without {absent}: blocks {unturned(ours)} have no positions']
+        if our_windows(ours) != windows(theirs):
+            wrong += [f'without {absent}: windows {our_windows(ours)}, for transformers {windows(theirs)}']
     return wrong
 
 

@@ -189,8 +189,6 @@ static const struct refusal texts[] = {
      "c.yaml:2: data.document_separator: 256 is outside the vocabulary of 256 tokens"},
     {DEBUG_MODEL "data: {mix: \"a.bin=1\"}\ntraining: {dataset_path: b.bin}\n",
      "c.yaml:2: data.mix: training.dataset_path is given as well; leave one of them out"},
-    {"model: {name: debug, attention_window: 8}\ncheckpoint: {last_save_in_hf: true}\n",
-     "c.yaml:2: checkpoint.last_save_in_hf: a model with model.attention_window is not exported"},
     {"model: {name: debug, window_first_layer: 2}\n", "c.yaml:1: model.window_first_layer: needs model.attention_window"},
     {DEBUG_MODEL "data: {document_mask: true}\n",
      "c.yaml:2: data.document_mask: needs data.document_separator, the token that ends a document"},

@@ -16,8 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SIZES "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,\"num_attention_heads\":4," \
-              "\"max_position_embeddings\":64"
+#define SIZES_OF(layers) "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":" layers "," \
+                         "\"num_attention_heads\":4,\"max_position_embeddings\":64"
+#define SIZES SIZES_OF("2")
 #define LLAMA "{\"model_type\":\"llama\"," SIZES
 #define MISTRAL "{\"model_type\":\"mistral\"," SIZES
 #define QWEN2 "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
@@ -32,6 +33,12 @@
 #define YARN "\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":16"
 #define FULL "\"layer_types\":[\"full_attention\",\"full_attention\"]"
 #define SLIDING "\"layer_types\":[\"full_attention\",\"sliding_attention\"]"
+#define WINDOW ",\"sliding_window\":8,\"use_sliding_window\":true"
+#define S "\"sliding_attention\""
+#define F "\"full_attention\""
+#define SIX_BLOCKS(a, b, c, d, e, f) \
+    "{\"model_type\":\"qwen3\",\"num_key_value_heads\":2," SIZES_OF("6") WINDOW ",\"layer_types\":[" a "," b "," c "," d "," e "," f "]"
+#define SMOLLM3_OF(layers) "{\"model_type\":\"smollm3\"," SIZES_OF(layers) WINDOW
 #define LLAMA3 "\"factor\":8,\"low_freq_factor\":1.5,\"high_freq_factor\":3,\"original_max_position_embeddings\":32"
 
 /* text: of config.json; then "key=value" arguments, NULL: none; says: key and value of the result, or a part of what is
@@ -122,33 +129,53 @@ static const struct {
     {"[]", NULL, NULL, "no object"},
     {"{", NULL, NULL, "line 1"},
     {"{\"model_type\":\"llama\",\"model_type\":\"gpt2\"}", NULL, NULL, "duplicate"},
-    /* sliding windows: seen only by longer sequences; absent in mistral they are 4096 */
+    /* sliding windows: absent in mistral they are 4096 */
     {MISTRAL ",\"sliding_window\":null}", NULL, NULL, "model.n_kv_heads: 8 does not divide"},
     {"{\"model_type\":\"mistral\"}", NULL, "model.n_kv_heads", "8"},
+    {"{\"model_type\":\"mistral\"}", "training.seq_len=4097", "model.attention_window", "4096"},
     {MISTRAL ",\"num_key_value_heads\":2}", NULL, "model.n_kv_heads", "2"},
-    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":64}", NULL, "model.dim", "16"},
-    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, "training.seq_len", "63"},
-    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "training.seq_len=64", NULL, "a sliding window of 63 is not computed here, and "
-     "training.seq_len 64 is longer"},
-    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "training.seq_len=63", "model.dim", "16"},
-    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "model.hf_ignore=sliding_window", "model.dim", "16"},
-    {"{\"model_type\":\"mistral\"}", "training.seq_len=4097", NULL, "window of 4096, the class's default, is not computed"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":null}", NULL, "model.attention_window", "0"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, "model.attention_window", "63"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, "training.seq_len", "64"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", NULL, "model.window_first_layer", "0"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "model.attention_window=9", "model.attention_window", "9"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":63}", "model.hf_ignore=sliding_window", "model.attention_window", "0"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":0}", NULL, NULL, "sliding_window 0 leaves"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":99999999999}", NULL, NULL, "model.attention_window: 99999999999 is out of range"},
+    {MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":\"8\"}", NULL, NULL, "sliding_window is a string"},
     {QWEN2 "}", NULL, "model.family", "qwen2"},
-    {QWEN2 ",\"sliding_window\":8,\"max_window_layers\":1}", NULL, "model.dim", "16"},
-    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":2}", NULL, "model.dim", "16"},
-    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":1}", "training.seq_len=9", NULL, "a sliding window of 8"},
-    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true}", NULL, "model.dim", "16"},
-    {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true}", "training.seq_len=4097", NULL, "a sliding window of 4096"},
+    {QWEN2 ",\"sliding_window\":8,\"max_window_layers\":1}", NULL, "model.attention_window", "0"},
+    {QWEN2 WINDOW ",\"max_window_layers\":2}", NULL, "model.attention_window", "0"},
+    {QWEN2 WINDOW ",\"max_window_layers\":1}", NULL, "model.attention_window", "8"},
+    {QWEN2 WINDOW ",\"max_window_layers\":1}", NULL, "model.window_first_layer", "1"},
+    {QWEN2 WINDOW "}", NULL, "model.attention_window", "0"},
+    {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true}", NULL, "model.attention_window", "4096"},
+    {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true}", NULL, "model.window_first_layer", "28"},
     {QWEN2 ",\"sliding_window\":0,\"use_sliding_window\":true,\"max_window_layers\":0}", NULL, NULL, "sliding_window 0 leaves"},
-    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true," FULL "}", NULL, "model.dim", "16"},
-    {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true," SLIDING "}", "training.seq_len=9", NULL, "a sliding window of 8"},
-    {QWEN2 ",\"sliding_window\":64,\"use_sliding_window\":true," SLIDING "}", NULL, "model.dim", "16"},
+    {QWEN2 WINDOW "," FULL "}", NULL, "model.attention_window", "0"},
+    {QWEN2 WINDOW "," SLIDING "}", NULL, "model.attention_window", "8"},
+    {QWEN2 WINDOW "," SLIDING "}", NULL, "model.window_first_layer", "1"},
+    {SIX_BLOCKS(S, S, F, S, S, F) "}", NULL, "model.full_attention_interval", "3"},
+    {SIX_BLOCKS(F, S, S, S, F, S) "}", NULL, "model.full_attention_interval", "5"},
+    {SIX_BLOCKS(F, S, S, S, F, S) "}", NULL, "model.window_first_layer", "1"},
+    {SIX_BLOCKS(S, S, S, S, S, S) "}", NULL, "model.full_attention_interval", "0"},
+    {SIX_BLOCKS(S, F, F, S, S, S) "}", NULL, NULL, "blocks with the sliding window of 8 are neither all"},
+    {SIX_BLOCKS(S, F, F, S, S, S) "}", "training.seq_len=9", NULL, "give a training.seq_len of at most 8"},
+    {SIX_BLOCKS(S, F, F, S, S, S) "}", "training.seq_len=8", "model.attention_window", "0"},
+    {SIX_BLOCKS(S, F, F, S, S, S) "}", "model.hf_ignore=sliding_window", "model.attention_window", "0"},
+    {SMOLLM3 ",\"sliding_window\":8}", NULL, "model.attention_window", "0"},
+    {SMOLLM3 WINDOW "}", NULL, "model.attention_window", "0"},
+    {SMOLLM3 WINDOW ",\"no_rope_layer_interval\":2}", NULL, "model.window_first_layer", "1"},
+    {SMOLLM3_OF("4") ",\"no_rope_layer_interval\":2}", NULL,
+     "model.full_attention_interval", "3"},
+    {SMOLLM3_OF("8") "}", NULL, NULL, "blocks with the sliding window"},
+    {STARCODER2 ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
     {QWEN2 "," SLIDING "}", NULL, NULL, "layer_types has windows, and use_sliding_window is not true"},
     {QWEN2 ",\"layer_types\":[\"full_attention\"]}", NULL, NULL, "layer_types must have a word for each block"},
     {QWEN2 ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}", NULL, NULL, "layer_types[1] is not computed here"},
     {MISTRAL ",\"num_key_value_heads\":2," FULL "}", NULL, NULL, "mathematics: layer_types;"},
     {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
-    {PHI3 ",\"sliding_window\":8}", "training.seq_len=9", NULL, "a sliding window of 8"},
+    {PHI3 ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
     {PHI3 ",\"rope_scaling\":{" YARN "}}", NULL, NULL, "for phi3 it means other frequencies"},
     {PHI3 ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", NULL, "model.rotary_dim", "2"},
     {PHI3 ",\"partial_rotary_factor\":0.5}", NULL, "model.rotary_dim", "2"},
@@ -315,7 +342,11 @@ static void what_is_written_is_read_as_the_same_model(void **state)
                                         MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", NEOX ",\"rotary_pct\":0.5}", PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}", STARCODER2 "}",
                                         QWEN3 "}", OLMO2 ",\"attention_bias\":true}", GEMMA ",\"tie_word_embeddings\":false}",
                                         SMOLLM3 "}", SMOLLM3 ",\"no_rope_layers\":[1,1]}",
-                                        SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}"};
+                                        SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}",
+                                        PHI3 ",\"sliding_window\":8}", STARCODER2 ",\"sliding_window\":8}",
+                                        MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":8}",
+                                        QWEN2 WINDOW ",\"max_window_layers\":1}", SIX_BLOCKS(S, S, F, S, S, F) "}",
+                                        SIX_BLOCKS(F, S, S, S, F, S) "}", SMOLLM3_OF("4") "}"};
     struct sh_config cfg, back;
     char *text, *at;
 
@@ -355,30 +386,77 @@ static void ids_are_taken_over(void **state)
     free(path);
 }
 
-/* What no sequence of training has seen stays as its source has it: a window, and what lies beyond the last position. */
-static void what_was_not_seen_is_taken_over(void **state)
+static char *written(const char *source, const char *argument)
 {
-    static const char *const source =
-        QWEN2 ",\"sliding_window\":64,\"use_sliding_window\":true,\"max_window_layers\":1,\"rope_scaling\":"
-              "{\"type\":\"dynamic\",\"factor\":2.0}}";
     struct sh_config cfg;
     char *text, *path = sh_path_join(folder, "config.json");
 
-    (void)state;
     put("config.json", source);
-    assert_int_equal(load(NULL, &cfg), SH_OK);
+    assert_int_equal(load(argument, &cfg), SH_OK);
     assert_int_equal(sh_hf_config_write(&cfg, "float32", path, &text), SH_OK);
-    assert_non_null(strstr(text, "\"sliding_window\": 64"));
+    free(path);
+    return text;
+}
+
+/* What no sequence of training has seen stays as its source has it: blocks with a window that no key describes, and what
+ * lies beyond the last position. A window that they would have seen does not, when it was left out. */
+static void what_was_not_seen_is_taken_over(void **state)
+{
+    static const char *const source = SIX_BLOCKS(S, F, F, S, S, S) ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}";
+    char *text = written(source, "training.seq_len=8");
+
+    (void)state;
+    assert_non_null(strstr(text, "\"sliding_window\": 8"));
     assert_non_null(strstr(text, "\"use_sliding_window\": true"));
-    assert_non_null(strstr(text, "\"max_window_layers\": 1"));
+    assert_non_null(strstr(text, "\"layer_types\": [" S ", " F ", " F ", "));
     assert_non_null(strstr(text, "\"rope_scaling\": {\"factor\": 2, \"rope_type\": \"dynamic\"}"));
     free(text);
-    assert_int_equal(load("model.hf_ignore=sliding_window", &cfg), SH_OK);
-    assert_int_equal(sh_hf_config_write(&cfg, "float32", path, &text), SH_OK);
+    text = written(source, "model.hf_ignore=sliding_window");
     assert_non_null(strstr(text, "\"sliding_window\": null"));
     assert_null(strstr(text, "use_sliding_window"));
     free(text);
-    free(path);
+    text = written(MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":8}", "model.attention_window=0");
+    assert_non_null(strstr(text, "\"sliding_window\": null"));
+    free(text);
+}
+
+/* The window that a model has is written, and not its source's. */
+static void a_window_is_written(void **state)
+{
+    char *text = written(QWEN2 WINDOW ",\"max_window_layers\":1}", "model.attention_window=9");
+
+    (void)state;
+    assert_non_null(strstr(text, "\"sliding_window\": 9"));
+    assert_non_null(strstr(text, "\"use_sliding_window\": true"));
+    assert_non_null(strstr(text, "\"max_window_layers\": 1"));
+    assert_non_null(strstr(text, "\"layer_types\": [" F ", " S "]"));
+    free(text);
+    text = written(MISTRAL ",\"num_key_value_heads\":2}", "model.attention_window=9");
+    assert_non_null(strstr(text, "\"sliding_window\": 9"));
+    assert_null(strstr(text, "layer_types"));
+    free(text);
+}
+
+static void a_window_that_a_class_lacks_is_not_written(void **state)
+{
+    static const struct {
+        const char *text, *argument, *says;
+    } refused[] = {
+        {LLAMA "}", "model.attention_window=9", "model.attention_window: transformers' llama has no window"},
+        {STARCODER2 ",\"sliding_window\":8}", "model.window_first_layer=1", "model.window_first_layer: transformers' starcoder2"},
+        {PHI3 ",\"sliding_window\":8}", "model.full_attention_interval=2", "model.full_attention_interval: transformers' phi3"},
+    };
+    struct sh_config cfg;
+    char *text;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        put("config.json", refused[i].text);
+        assert_int_equal(load(refused[i].argument, &cfg), SH_OK);
+        assert_int_equal(sh_hf_config_can_write(&cfg), SH_E_USAGE);
+        assert_int_equal(sh_hf_config_write(&cfg, "float32", NULL, &text), SH_E_USAGE);
+        assert_non_null(strstr(sh_error_text(), refused[i].says));
+    }
 }
 
 /* ---- names ---- */
@@ -491,6 +569,8 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read_as_the_same_model),
         cmocka_unit_test(ids_are_taken_over),
         cmocka_unit_test(what_was_not_seen_is_taken_over),
+        cmocka_unit_test(a_window_is_written),
+        cmocka_unit_test(a_window_that_a_class_lacks_is_not_written),
         cmocka_unit_test(each_name_is_found_or_told),
         cmocka_unit_test(each_row_has_a_family_or_a_reason),
     };
