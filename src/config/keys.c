@@ -297,10 +297,6 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "The products that are adapted: all-linear, which leaves out the output matrix, or modules by their names or "
              "the ends of those, with commas between, such as q_proj,v_proj."},
     {KEY(lora, use_rslora), BOOL, .def = "false", .help = "true: alpha / sqrt(rank) instead of alpha / rank."},
-    {KEY(lora, quantize_base), WORDS(quantize_words), .def = "none",
-     .help = "nf4: the weights of linear products, which are not trained, are kept and gathered in 4.5 bits an element and "
-             "unpacked before each use (doc/fine-tuning.md). They are packed while they are loaded; a folder that "
-             "bitsandbytes has packed is read as it is. none: in training.mixed_precision_param."},
     {KEY_OF(SH_OF_MACHINE, lora, adapter_path), .def = "",
      .help = "Folder of adapters as PEFT saves them, with which a new run begins. Its rank, alpha and modules must be those of "
              "this section. Empty: A starts evenly distributed within +-1 / sqrt(its columns), B at 0."},
