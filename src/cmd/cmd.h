@@ -103,7 +103,16 @@ sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust
 /* data.c: the first document of a file, as its tokenizer has it; what is trained stands in angle brackets. */
 sh_rc sh_cmd_data_first(const char *path, const char *tokenizer);
 
+/* train.c: what `train` does with its configuration.
+ * settle: refuses one without data, and resolves what the data decide. Local.
+ * print_config: on rank 0's standard output. Every rank calls it, with the same configuration.
+ * train_with: the run. Collective. */
+sh_rc sh_cmd_settle(struct sh_config *cfg);
+sh_rc sh_cmd_print_config(const struct sh_config *cfg);
+sh_rc sh_cmd_train_with(const struct sh_config *cfg);
+
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_run_clm(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

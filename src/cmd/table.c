@@ -24,6 +24,46 @@ static const struct sh_cmd_option train[] = {
     {0},
 };
 
+/* Words of transformers' run_clm.py and Trainer; src/cmd/run_clm_words.c turns them into keys. */
+static const struct sh_cmd_option run_clm[] = {
+    {.name = "--model_name_or_path", .value = "DIR", .help = "folder of transformers (model.hf_assets_path); nothing is downloaded"},
+    {.name = "--model_name", .value = "DIR", .help = "the same"},
+    {.name = "--train_file", .value = "FILE", .help = "token file (.bin), or a text (.txt, .jsonl, also .gz, .zst), which is tokenized into "
+     "the output folder first"},
+    {.name = "--validation_file", .value = "FILE", .help = "the same for validation, with --do_eval or --eval_steps"},
+    {.name = "--block_size", .value = "T", .help = "training.seq_len; default 1024, or what the model has where that is less"},
+    {.name = "--per_device_train_batch_size", .value = "N", .help = "training.local_batch_size; default 8"},
+    {.name = "--gradient_accumulation_steps", .value = "N", .help = "micro-steps of a step; default 1. training.global_batch_size is the "
+     "product of both and of the ranks"},
+    {.name = "--num_train_epochs", .value = "X", .help = "training.steps by the length of the data; default 3"},
+    {.name = "--max_steps", .value = "N", .help = "training.steps, instead of epochs"},
+    {.name = "--learning_rate", .value = "X", .help = "optimizer.lr; default 5e-5"},
+    {.name = "--weight_decay", .value = "X", .help = "optimizer.weight_decay; default 0"},
+    {.name = "--adam_beta1", .value = "X", .help = "optimizer.beta1; default 0.9"},
+    {.name = "--adam_beta2", .value = "X", .help = "optimizer.beta2; default 0.999"},
+    {.name = "--adam_epsilon", .value = "X", .help = "optimizer.eps; default 1e-8"},
+    {.name = "--max_grad_norm", .value = "X", .help = "training.max_norm; default 1"},
+    {.name = "--lr_scheduler_type", .value = "TYPE", .help = "lr_scheduler.decay_type: linear, cosine (both to 0), constant or "
+     "constant_with_warmup; default linear"},
+    {.name = "--warmup_steps", .value = "N", .help = "lr_scheduler.warmup_steps; default 0"},
+    {.name = "--warmup_ratio", .value = "X", .help = "the same as a share of all steps"},
+    {.name = "--bf16", .help = "training.mixed_precision_param: bfloat16; default float32"},
+    {.name = "--gradient_checkpointing", .help = "activation_checkpoint.mode: full; default none"},
+    {.name = "--fsdp", .value = "WORDS", .help = "parallelism.sharding_strategy: \"full_shard auto_wrap\", shard_grad_op, hybrid_shard, "
+     "hybrid_shard_zero2 or no_shard; default no_shard"},
+    {.name = "--fsdp_config", .value = "FILE", .help = "Trainer's JSON file with more of it"},
+    {.name = "--output_dir", .value = "DIR", .help = "job.dump_folder; default trainer_output"},
+    {.name = "--save_steps", .value = "N", .help = "checkpoint.interval; default 500"},
+    {.name = "--save_total_limit", .value = "N", .help = "checkpoint.keep_latest_k; default all"},
+    {.name = "--logging_steps", .value = "N", .help = "metrics.log_freq; default 500"},
+    {.name = "--eval_steps", .value = "N", .help = "validation.freq; default: at the end only"},
+    {.name = "--seed", .value = "N", .help = "debug.seed; default 42"},
+    {.name = "--do_train", .help = "train, which it does anyway"},
+    {.name = "--do_eval", .help = "measure the loss on --validation_file, all of it"},
+    {.name = "--print-config", .help = "print the resolved configuration and stop"},
+    {0},
+};
+
 /* --rank is no key: it chooses what is printed and is no part of a run. */
 static const struct sh_cmd_option plan[] = {
     {.name = "--ranks", .value = "N",
@@ -207,6 +247,10 @@ static const struct sh_cmd_option help[] = {
 const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
+    {"run_clm", "--model_name DIR --train_file FILE",
+     "train by the words of transformers' run_clm.py, with the defaults of its Trainer; print the configuration that they "
+     "stand for. --section.key=value goes with them, and before them", run_clm, .config = true, .mpi = true, .stops = true,
+     .run = sh_cmd_run_clm},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks, and what it takes on a machine", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... [CONFIG] | given CONFIG",

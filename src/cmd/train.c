@@ -15,6 +15,12 @@ static sh_rc wants_data(const struct sh_config *cfg)
     return SH_OK;
 }
 
+sh_rc sh_cmd_settle(struct sh_config *cfg)
+{
+    SH_TRY(wants_data(cfg));
+    return sh_feed_settle(cfg, cfg->training.dataset_path);
+}
+
 /* Local; the caller agrees. A configuration may be printed without data. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg, bool *print_only)
 {
@@ -22,12 +28,11 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     *print_only = sh_cmd_option(cmd, args, "--print-config") != NULL;
     if (*print_only)
         return SH_OK;
-    SH_TRY(wants_data(cfg));
-    return sh_feed_settle(cfg, cfg->training.dataset_path);
+    return sh_cmd_settle(cfg);
 }
 
 /* Every rank has the same text; rank 0 prints it. */
-static sh_rc print_config(const struct sh_config *cfg)
+sh_rc sh_cmd_print_config(const struct sh_config *cfg)
 {
     char *text;
     int rank, world;
@@ -40,24 +45,26 @@ static sh_rc print_config(const struct sh_config *cfg)
     return SH_OK;
 }
 
-/* Collective. */
-sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+sh_rc sh_cmd_train_with(const struct sh_config *cfg)
 {
-    struct sh_config cfg;
     struct sh_run *run = NULL;
-    bool print_only = false;
     sh_rc rc;
 
-    /* Ranks may see different files; one that fails must not leave the others in sh_run_open(). */
-    SH_TRY_OUT(sh_agree(configure(cmd, args, &cfg, &print_only)));
-    if (print_only) {
-        /* No run is opened: nothing is created in the folder. */
-        rc = print_config(&cfg);
-        goto out;
-    }
-    SH_TRY_OUT(sh_run_open(&cfg, SH_TO_TRAIN, &run));
+    SH_TRY_OUT(sh_run_open(cfg, SH_TO_TRAIN, &run));
     rc = sh_run_train(run);
 out:
     sh_run_close(run);
     return rc;
+}
+
+/* Collective. */
+sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    struct sh_config cfg;
+    bool print_only = false;
+
+    /* Ranks may see different files; one that fails must not leave the others in sh_run_open(). */
+    SH_TRY(sh_agree(configure(cmd, args, &cfg, &print_only)));
+    /* Then no run is opened: nothing is created in the folder. */
+    return print_only ? sh_cmd_print_config(&cfg) : sh_cmd_train_with(&cfg);
 }

@@ -1,0 +1,153 @@
+/* The words of --fsdp, and the keys of its file. */
+#include "src/cmd/run_clm.h"
+
+#include "io/json/json.h"
+#include "src/base/str.h"
+
+#include <string.h>
+
+enum { FILE_MAX = 1 << 20 };
+
+static const char *const strategies[] = {"full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2",
+                                         "no_shard"};
+
+static const char STRATEGY[] = "parallelism.sharding_strategy";
+
+/* What a key of the file may be, and what that sets. NULL for `key`: that is what happens here in any case; NULL for
+ * `to`: the strategy that keeps what the forward has gathered. */
+static const struct {
+    const char *name, *value; /* value NULL: any string or list, "true", "false", or a string */
+    const char *key, *to;
+} rows[] = {
+    {"activation_checkpointing", "true", "activation_checkpoint.mode", "full"},
+    {"activation_checkpointing", "false", "activation_checkpoint.mode", "none"},
+    {"forward_prefetch", "true", "parallelism.forward_prefetch", "1"},
+    {"forward_prefetch", "false", "parallelism.forward_prefetch", "0"},
+    {"backward_prefetch", "backward_pre", "parallelism.backward_prefetch", "1"},
+    {"backward_prefetch", "no_prefetch", "parallelism.backward_prefetch", "0"},
+    {"reshard_after_forward", "true", NULL, NULL},
+    {"reshard_after_forward", "false", STRATEGY, NULL},
+    {"transformer_layer_cls_to_wrap", NULL, NULL, NULL}, /* units are blocks */
+    {"use_orig_params", "true", NULL, NULL},
+    {"sync_module_states", "true", NULL, NULL}, /* each rank loads its part of the file */
+    {"cpu_ram_efficient_loading", "true", NULL, NULL},
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0], N_STRATEGIES = sizeof strategies / sizeof strategies[0] };
+
+/* One word of --fsdp; units are blocks, which is what auto_wrap asks for. */
+static sh_rc take_word(const char *word, const char **strategy)
+{
+    if (!strcmp(word, "auto_wrap"))
+        return SH_OK;
+    if (!strcmp(word, "offload"))
+        return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp offload: parameters and optimizer state stay on the device; "
+                                   "leave it out, and see with `sherd plan` what fits (--gradient_checkpointing, "
+                                   "--lora.rank, --lora.quantize_base=nf4)");
+    for (int i = 0; i < N_STRATEGIES; i++)
+        if (!strcmp(word, strategies[i])) {
+            if (*strategy)
+                return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp has two strategies, %s and %s", *strategy, word);
+            *strategy = strategies[i];
+            return SH_OK;
+        }
+    const char *near = sh_str_nearest(word, N_STRATEGIES, strategies);
+
+    return sh_fail(SH_E_USAGE,
+                   "sherd run_clm: --fsdp has no word %s%s%s; full_shard, shard_grad_op, hybrid_shard, "
+                   "hybrid_shard_zero2 or no_shard, and auto_wrap",
+                   word, near ? "; nearest is " : "", near ? near : "");
+}
+
+/* Words with spaces or commas between; auto_wrap alone is full_shard, as in Trainer's newer versions. */
+static sh_rc take_words(const char *given, const char **strategy)
+{
+    char word[32];
+
+    *strategy = NULL;
+    for (const char *at = given + strspn(given, " ,"); *at; at += strspn(at, " ,")) {
+        int length = (int)strcspn(at, " ,");
+
+        snprintf(word, sizeof word, "%.*s", length, at);
+        SH_TRY(take_word(word, strategy));
+        at += length;
+    }
+    if (!*strategy)
+        *strategy = "full_shard";
+    return SH_OK;
+}
+
+static const char *kept(const struct sh_clm_keys *keys)
+{
+    for (int i = 0; i < keys->n; i++)
+        if (!strcmp(keys->key[i], STRATEGY))
+            return !strncmp(keys->value[i], "hybrid", 6) ? "hybrid_shard_zero2"
+                   : !strcmp(keys->value[i], "no_shard") ? "no_shard"
+                                                         : "shard_grad_op";
+    return "shard_grad_op";
+}
+
+static bool matches(int row, const json_t *value)
+{
+    if (!rows[row].value)
+        return json_is_string(value) || json_is_array(value);
+    if (json_is_boolean(value))
+        return !strcmp(rows[row].value, json_is_true(value) ? "true" : "false");
+    return json_is_string(value) && !strcmp(rows[row].value, json_string_value(value));
+}
+
+/* Older files write fsdp_ in front of each key. */
+static sh_rc take_key(const char *path, const char *name, const json_t *value, struct sh_clm_keys *keys)
+{
+    const char *bare = strncmp(name, "fsdp_", 5) ? name : name + 5, *names[N_ROWS], *near;
+    bool known = false;
+
+    for (int i = 0; i < N_ROWS; i++) {
+        names[i] = rows[i].name;
+        if (strcmp(rows[i].name, bare) != 0)
+            continue;
+        known = true;
+        if (!matches(i, value))
+            continue;
+        if (rows[i].key)
+            sh_clm_set(keys, rows[i].key, rows[i].to ? rows[i].to : kept(keys));
+        return SH_OK;
+    }
+    if (known)
+        return sh_fail(SH_E_USAGE, "--fsdp_config %s: %s: this value cannot be done; leave the key out", path, name);
+    near = sh_str_nearest(bare, N_ROWS, names);
+    return sh_fail(SH_E_USAGE, "--fsdp_config %s: no such key is known here: %s%s%s", path, name,
+                   near ? "; nearest is " : "", near ? near : "");
+}
+
+static sh_rc take_file(const char *path, struct sh_clm_keys *keys)
+{
+    json_t *file, *value;
+    const char *name;
+    sh_rc rc = SH_OK;
+
+    SH_TRY(sh_json_load(path, FILE_MAX, &file));
+    if (!json_is_object(file))
+        rc = sh_fail(SH_E_DATA, "--fsdp_config %s: is %s, not an object", path, sh_json_is(file));
+    if (rc == SH_OK)
+        json_object_foreach(file, name, value)
+        {
+            if (rc == SH_OK)
+                rc = take_key(path, name, value, keys);
+        }
+    json_decref(file);
+    return rc;
+}
+
+/* Without --fsdp Trainer replicates the model (DDP). */
+sh_rc sh_clm_fsdp(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
+{
+    const char *given = sh_cmd_option(cmd, args, "--fsdp"), *file = sh_cmd_option(cmd, args, "--fsdp_config");
+    const char *strategy = "no_shard";
+
+    if (file && !given)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config without --fsdp has no effect; add --fsdp full_shard");
+    if (given)
+        SH_TRY(take_words(given, &strategy));
+    sh_clm_set(keys, STRATEGY, strategy);
+    return file ? take_file(file, keys) : SH_OK;
+}
