@@ -23,7 +23,10 @@ static sh_rc damaged(const struct reader *r, const char *why)
 /* Into memory of its own that is there, since the length is the file's word. */
 static sh_rc read_bytes(const struct reader *r, int64_t at, int64_t bytes, unsigned char **out)
 {
+    enum { ANY_MACHINE_HAS = 64 << 20 }; /* a length up to here is not to blame */
     unsigned char *data = malloc((size_t)bytes + 1);
+    if (!data && bytes <= ANY_MACHINE_HAS)
+        return sh_fail(SH_E_MEMORY, "%s: no memory for %lld bytes of its index", r->path, (long long)bytes);
     if (!data)
         return damaged(r, "its index or HDF5's structures do not fit into memory");
     sh_rc rc = sh_file_read(r->fd, r->path, data, bytes, at);

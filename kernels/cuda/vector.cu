@@ -93,7 +93,7 @@ template <class Y, class A> sh_rc run_cast(const struct sh_op_call *call)
     return sh_map<N>("cast", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.a, 0), call->queue);
 }
 
-template <class Y> struct scale {
+template <class Y> struct scaled {
     Y *y;
     const float *a;
     float by;
@@ -111,7 +111,7 @@ template <class Y> struct scale {
 template <class Y> sh_rc run_scale(Y *y, const float *a, float by, int64_t n, void *queue)
 {
     constexpr int N = 4; /* 16 bytes of the wider type */
-    return sh_map<N>("scale", scale<Y>{y, a, by}, n, sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0), queue);
+    return sh_map<N>("scale", scaled<Y>{y, a, by}, n, sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0), queue);
 }
 
 /* Of a type that has the size. */
