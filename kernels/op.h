@@ -163,10 +163,10 @@ struct sh_op_attr {
 
 /* A field of a row of that union: for printing, and for comparing programs. */
 struct sh_attr_field {
-    const char *name;                              /* NULL: the end of the list */
+    const char *name; /* NULL: the end of the list */
     enum sh_attr_type { SH_ATTR_BOOL, SH_ATTR_INT, SH_ATTR_I64, SH_ATTR_FLOAT, SH_ATTR_DOUBLE } type;
-    size_t at;                                     /* of struct sh_op_attr */
-    char letter;                                   /* that stands for it in shapes; 0: none does */
+    size_t at;   /* of struct sh_op_attr */
+    char letter; /* that stands for it in shapes; 0: none does */
 };
 
 /* Its value; of a bool 0 or 1. */
@@ -174,15 +174,15 @@ double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *
 
 /* Numbers that change from step to step, the same for all operations of a section. */
 struct sh_op_scalars {
-    double loss_scale;              /* 1 / unmasked target tokens of the global batch */
+    double loss_scale; /* 1 / unmasked target tokens of the global batch */
     float lr, beta1, beta2, adam_eps, weight_decay;
-    double beta1_pow, beta2_pow;    /* beta^t for this update t = 1, 2, ... */
-    float grad_scale;               /* clipping: gradients are multiplied by it before the update */
-    int64_t position;               /* LOGITS */
+    double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
+    float grad_scale;            /* clipping: gradients are multiplied by it before the update */
+    int64_t position;            /* LOGITS */
 };
 
 struct sh_operand {
-    void *data;                     /* NULL: absent */
+    void *data; /* NULL: absent */
     enum sh_dtype dtype;
     int ndim;
     int64_t dim[SH_MAX_DIMS];
@@ -194,9 +194,9 @@ struct sh_op_call {
     const struct sh_op_scalars *scalars;
     const struct sh_decay_run *runs; /* ADAMW: attr->runs.count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
-    void *work;                      /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
+    void *work; /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;
-    void *queue;                     /* where the device puts the call: a stream of CUDA; NULL on the CPU */
+    void *queue; /* where the device puts the call: a stream of CUDA; NULL on the CPU */
 };
 
 static inline bool sh_op_adds(const struct sh_op_call *call, int out)
@@ -255,7 +255,8 @@ struct sh_kernel_table {
 
 extern const struct sh_kernel_table sh_kernels_ref; /* plain loops: what is right */
 extern const struct sh_kernel_table sh_kernels_cpu; /* threads, vector code, CBLAS, oneDNN */
-extern const struct sh_kernel_table sh_kernels_cuda; /* one GPU; without CUDA only its work_bytes is of use, for plans */
+extern const struct sh_kernel_table
+    sh_kernels_cuda; /* one GPU; without CUDA only its work_bytes is of use, for plans */
 
 struct sh_op_cost {
     double flops; /* multiply-adds counted as two */

@@ -123,15 +123,17 @@ sh_rc sh_ckpt_async_check(const char *folder, const struct sh_ckpt_options *opti
     SH_TRY(sh_agree(sh_ckpt_io_method_choose(folder, options, &io_method)));
     if (io_method == SH_IO_DIRECT)
         return SH_OK;
-    return sh_agree(sh_fail(SH_E_USAGE, "%s: saving in the background writes without MPI-IO, but this is not a file system "
+    return sh_agree(sh_fail(SH_E_USAGE,
+                            "%s: saving in the background writes without MPI-IO, but this is not a file system "
                             "known to bear that from several nodes; set checkpoint.async_mode=disabled, or "
-                            "checkpoint.io=direct if you know better", folder));
+                            "checkpoint.io=direct if you know better",
+                            folder));
 }
 
 /* Collective. On failure everything is undone and *out is untouched. The set's data must stay as it is until the end.
  */
 sh_rc sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                           const struct sh_ckpt_options *options, struct sh_ckpt_async **out)
+                          const struct sh_ckpt_options *options, struct sh_ckpt_async **out)
 {
     struct sh_ckpt_async *b = sh_calloc(1, sizeof *b);
     sh_rc rc = sh_ckpt_saving_open(&b->s, folder, set, meta, options);

@@ -34,8 +34,8 @@ int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name);
 extern const struct sh_ckpt_states sh_ckpt_states_1;
 
 struct sh_ckpt_tensor {
-    const char *name;       /* Hugging Face name; '/' is not allowed in it */
-    int ndim;               /* 1..4 */
+    const char *name; /* Hugging Face name; '/' is not allowed in it */
+    int ndim;         /* 1..4 */
     int64_t dim[4];
     int64_t elems;
 };
@@ -51,27 +51,30 @@ struct sh_ckpt_piece {
     int tensor;
     int64_t begin, elems;
     struct sh_floats data[SH_CKPT_STATES_MAX]; /* of the set's states */
-    uint64_t *early[SH_CKPT_STATES_MAX]; /* [sh_ckpt_piece_blocks()], the sum of what lies in each block of the tensor */
+    uint64_t
+        *early[SH_CKPT_STATES_MAX]; /* [sh_ckpt_piece_blocks()], the sum of what lies in each block of the tensor */
 };
 
 struct sh_ckpt_meta {
-    int64_t step;           /* training steps done */
-    int64_t samples;        /* the sampler's position: sequences of the run used so far */
-    int64_t tokens;         /* target tokens seen */
-    int64_t updates;        /* optimizer updates done (steps minus skipped ones) */
-    char *config;           /* resolved configuration, YAML; load: freed with free() */
-    char *guard;            /* state of the guard and the like, YAML or ""; load: freed with free() */
-    char *notes;            /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
+    int64_t step;    /* training steps done */
+    int64_t samples; /* the sampler's position: sequences of the run used so far */
+    int64_t tokens;  /* target tokens seen */
+    int64_t updates; /* optimizer updates done (steps minus skipped ones) */
+    char *config;    /* resolved configuration, YAML; load: freed with free() */
+    char *guard;     /* state of the guard and the like, YAML or ""; load: freed with free() */
+    char *notes;     /* how the file was made, a line "name: value" for each thing worth telling, or ""; NULL: ""; load:
                                freed with free(). The save adds what was read back: checkpoint.verify */
-    char *base;             /* what the tensors go upon, where they are not all of a model, as text, or ""; NULL: ""; load:
+    char *base;      /* what the tensors go upon, where they are not all of a model, as text, or ""; NULL: ""; load:
                                freed with free() */
 };
 
 struct sh_ckpt_set {
     struct sh_ckpt_states states; /* loading: the file may have others besides */
-    const struct sh_ckpt_tensor *tensors; int n_tensors;
-    const struct sh_ckpt_piece *pieces; int n_pieces;
-    const bool *packed;     /* [n_tensors] loading: into blocks of four bits an element (src/base/nf4.h); NULL: none */
+    const struct sh_ckpt_tensor *tensors;
+    int n_tensors;
+    const struct sh_ckpt_piece *pieces;
+    int n_pieces;
+    const bool *packed; /* [n_tensors] loading: into blocks of four bits an element (src/base/nf4.h); NULL: none */
 };
 
 /* The early sums of a piece, which begin at 0 and get added to; local, parts of a piece by any threads at once.
@@ -80,8 +83,8 @@ struct sh_ckpt_set {
  *   it; *place: of the sum (src/base/mixsum.h), in the checkpoint of `step`. Returns elements.
  * sh_ckpt_piece_copy: copy that part of `from`, which is the piece's state s, to data[s], and add its sums, in one pass. */
 int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p);
-int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
-                          int64_t *block, uint64_t *place);
+int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at,
+                          int64_t elems, int64_t *block, uint64_t *place);
 void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
                         struct sh_floats from);
 
@@ -100,12 +103,12 @@ struct sh_ckpt_keep {
 /* Where the time of a save goes. Of an asynchronous save, a phase's seconds are those of its thread alone, without what
  * lies between the end of a stage and the step after which the ranks learn of it. */
 enum sh_ckpt_phase {
-    SH_CKPT_LAYOUT,         /* of the file by rank 0 */
-    SH_CKPT_SUMS,           /* of the blocks, where they are not made while writing; into the file */
-    SH_CKPT_WRITE,          /* the data, and its way to the disk; with direct I/O also the sums of what is written */
-    SH_CKPT_SYNC,           /* fsync: what was still under way */
-    SH_CKPT_VERIFY,         /* index and data read back */
-    SH_CKPT_COMMIT,         /* rename, fsync of the folder, deleting old ones */
+    SH_CKPT_LAYOUT, /* of the file by rank 0 */
+    SH_CKPT_SUMS,   /* of the blocks, where they are not made while writing; into the file */
+    SH_CKPT_WRITE,  /* the data, and its way to the disk; with direct I/O also the sums of what is written */
+    SH_CKPT_SYNC,   /* fsync: what was still under way */
+    SH_CKPT_VERIFY, /* index and data read back */
+    SH_CKPT_COMMIT, /* rename, fsync of the folder, deleting old ones */
     SH_CKPT_PHASES
 };
 struct sh_ckpt_times {
@@ -114,19 +117,20 @@ struct sh_ckpt_times {
 
 /* How a save is done. */
 struct sh_ckpt_options {
-    enum sh_cfg_io io_method;    /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
+    enum sh_cfg_io io_method; /* through MPI-IO, or by plain writes, both at the places that HDF5 laid out;
                                the bytes are the same. AUTO: direct when the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS), else, and with hints, MPI-IO */
-    const char *hints;      /* of MPI-IO: "name=value,name=value"; "" for none */
-    int writers_per_node;   /* with direct I/O, which the others pass their parts to through memory; AUTO: each rank
+    const char *hints;        /* of MPI-IO: "name=value,name=value"; "" for none */
+    int writers_per_node;     /* with direct I/O, which the others pass their parts to through memory; AUTO: each rank
                                writes where its ranges in the file are long, else 2 a node; at least a node's ranks: each
                                writes */
-    int ranks_per_node;     /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
-    enum sh_cfg_verify verify; /* where the data comes from that is compared with the sums from memory before a file gets
+    int ranks_per_node;       /* 0: nodes as MPI finds them; N: ranks of a node, taken as given (tests) */
+    enum sh_cfg_verify
+        verify;               /* where the data comes from that is compared with the sums from memory before a file gets
                                its name. From the disk: written and read past the page cache. From the cache: through it,
                                so that ranks of one node see what the kernel holds. Of any: the index is read back */
-    double timeout_seconds; /* a stage that takes longer stops the job, naming it; 0: no limit */
-    int threads;            /* that may sum blocks while training waits; an asynchronous save uses one */
+    double timeout_seconds;   /* a stage that takes longer stops the job, naming it; 0: no limit */
+    int threads;              /* that may sum blocks while training waits; an asynchronous save uses one */
     struct sh_ckpt_keep keep; /* applied once the new one is committed */
     struct sh_ckpt_times *times; /* (optional) set when the save succeeds; lent until then */
 };
@@ -142,7 +146,7 @@ sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const s
  * up and the index is sent to all. A thread of rank 0 uses HDF5: until the end nobody else may. */
 struct sh_ckpt_async;
 sh_rc sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                           const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
+                          const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
 sh_rc sh_ckpt_async_poll(struct sh_ckpt_async *b, bool wait, bool *done, int64_t *bytes);
 void sh_ckpt_async_end(struct sh_ckpt_async *b); /* NULL: nothing */
 
@@ -164,13 +168,13 @@ sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust);
 struct sh_ckpt_load_options {
     enum sh_cfg_trust trust;
     double timeout_seconds; /* of each stage, as when saving */
-    bool share;             /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
+    bool share; /* ranks that want the same read a part each and hand it on: the file is read once. Pays when
                                they are on several nodes; on one, the page cache does the same. The same on all ranks */
 };
 
 /* The same with options, telling what happened, whatever the result. */
 struct sh_ckpt_load_report {
-    bool damaged;           /* failed, and not because the file is of another model or not trusted: an earlier one may do */
+    bool damaged; /* failed, and not because the file is of another model or not trusted: an earlier one may do */
 };
 sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);

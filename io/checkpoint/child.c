@@ -73,7 +73,8 @@ static void limit(int what, rlim_t most)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
-#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer))
+#define SANITIZED \
+    (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer))
 #else
 #define SANITIZED 0
 #endif
@@ -157,8 +158,8 @@ struct child {
 /* What the dynamic linker and HDF5 need to start as they did here. Nothing else: a process with a rank's environment would
  * be taken for that rank. */
 static const char *const kept[] = {
-    "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "MALLOC_PERTURB_", "HDF5_DISABLE_VERSION_CHECK", "ASAN_OPTIONS", "UBSAN_OPTIONS",
-    "TSAN_OPTIONS",
+    "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "MALLOC_PERTURB_", "HDF5_DISABLE_VERSION_CHECK",
+    "ASAN_OPTIONS",    "UBSAN_OPTIONS",  "TSAN_OPTIONS",
 };
 enum { KEPT = sizeof kept / sizeof kept[0] };
 
@@ -301,8 +302,10 @@ static sh_rc say_dead(const char *path, int status)
     char how[40] = "";
     if (WIFSIGNALED(status))
         snprintf(how, sizeof how, " (signal %d)", WTERMSIG(status));
-    return sh_fail(SH_E_DATA, "%s: HDF5 failed%s while it read the structures of the file: it is damaged; take an earlier "
-                   "checkpoint", path, how);
+    return sh_fail(SH_E_DATA,
+                   "%s: HDF5 failed%s while it read the structures of the file: it is damaged; take an earlier "
+                   "checkpoint",
+                   path, how);
 }
 
 /* Truth table:
@@ -314,8 +317,8 @@ static sh_rc say_dead(const char *path, int status)
 static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int status, struct sh_ckpt_index *out)
 {
     if (!a->here)
-        return sh_fail(SH_E_MEMORY, "%s: the process that was to read it did not start: is /proc/self/exe this program?",
-                       path);
+        return sh_fail(SH_E_MEMORY,
+                       "%s: the process that was to read it did not start: is /proc/self/exe this program?", path);
     if (!a->whole || (a->m.kind != INDEX && a->m.kind != REFUSED))
         return say_dead(path, status);
     if (a->m.kind == INDEX)

@@ -36,8 +36,9 @@ static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
 static int64_t upper_bound(const struct sh_ckpt_index *index)
 {
     int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * index->states.n * 8 + DATA_ALIGN +
-                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes) + strlen(index->meta.base)) + 4 +
-                    sh_ckpt_packed_bytes(index) + SH_CKPT_FOOTER_BYTES;
+                    (int64_t)(strlen(index->meta.config) + strlen(index->meta.guard) + strlen(index->meta.notes) +
+                              strlen(index->meta.base)) +
+                    4 + sh_ckpt_packed_bytes(index) + SH_CKPT_FOOTER_BYTES;
     for (int64_t i = 0; i < index->n; i++)
         bytes += index->entry[i].elems * index->states.n * 4;
     return bytes;
@@ -410,9 +411,12 @@ static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *ind
 {
     int64_t bytes = sh_ckpt_packed_bytes(index), at = index->file_bytes - SH_CKPT_FOOTER_BYTES - bytes;
     unsigned char *packed = sh_ckpt_pack(index), footer[SH_CKPT_FOOTER_BYTES];
-    sh_ckpt_footer_pack(&(struct sh_ckpt_footer){.at = at, .bytes = bytes, .digest = sh_hash128(packed, (size_t)bytes),
+    sh_ckpt_footer_pack(&(struct sh_ckpt_footer){.at = at,
+                                                 .bytes = bytes,
+                                                 .digest = sh_hash128(packed, (size_t)bytes),
                                                  .major = (uint32_t)sh_ckpt_major(&index->states),
-                                                 .minor = (uint32_t)index->minor}, footer);
+                                                 .minor = (uint32_t)index->minor},
+                        footer);
     sh_rc rc = sh_file_write(fd, path, packed, bytes, at);
     if (rc == SH_OK)
         rc = sh_file_write(fd, path, footer, sizeof footer, at + bytes);

@@ -58,8 +58,10 @@ static void diff_meta(struct diff *d)
     const struct {
         const char *name;
         int64_t a, b;
-    } numbers[] = {{"step", a->step, b->step}, {"updates", a->updates, b->updates},
-                   {"samples", a->samples, b->samples}, {"tokens", a->tokens, b->tokens}};
+    } numbers[] = {{"step", a->step, b->step},
+                   {"updates", a->updates, b->updates},
+                   {"samples", a->samples, b->samples},
+                   {"tokens", a->tokens, b->tokens}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (numbers[i].a == numbers[i].b)
             continue;

@@ -9,8 +9,8 @@ int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p)
     return sh_ckpt_blocks(p->begin + p->elems) - p->begin / SH_CKPT_BLOCK_ELEMS;
 }
 
-int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
-                          int64_t *block, uint64_t *place)
+int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at,
+                          int64_t elems, int64_t *block, uint64_t *place)
 {
     int64_t number = (p->begin + at) / SH_CKPT_BLOCK_ELEMS, inside = (p->begin + at) % SH_CKPT_BLOCK_ELEMS;
 
@@ -29,7 +29,8 @@ void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t
 
         n = sh_ckpt_piece_cut(p, name, step, s, at, end - at, &block, &place);
         /* Atomic, as two threads may have parts of one block. Addition has no order, so relaxed is enough. */
-        __atomic_fetch_add(&p->early[s][block], sh_mixsum_copy(sh_floats_at(p->data[s], at), sh_floats_at(from, at), n, place),
+        __atomic_fetch_add(&p->early[s][block],
+                           sh_mixsum_copy(sh_floats_at(p->data[s], at), sh_floats_at(from, at), n, place),
                            __ATOMIC_RELAXED);
     }
 }

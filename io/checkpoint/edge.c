@@ -15,7 +15,7 @@ static int home(const struct sh_ckpt_part *p, int world)
 
 /* What this rank sends to all others, or gets from them. */
 struct exchange {
-    int *count, *place;     /* [world] bytes for each rank, and where they begin */
+    int *count, *place; /* [world] bytes for each rank, and where they begin */
     char *data;
     int bytes;
 };

@@ -7,8 +7,8 @@
 #include "io/checkpoint/index.h"
 
 struct sh_ckpt_part {
-    int64_t block;          /* state * n_blocks + number of the block */
-    int32_t begin, end;     /* elements inside the block */
+    int64_t block;      /* state * n_blocks + number of the block */
+    int32_t begin, end; /* elements inside the block */
     uint64_t sum;
 };
 

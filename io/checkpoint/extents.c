@@ -21,14 +21,20 @@ static void add_range(struct sh_ckpt_extents *extents, const struct sh_ckpt_inde
         int64_t block = (begin + done) / SH_CKPT_BLOCK_ELEMS, at = (begin + done) % SH_CKPT_BLOCK_ELEMS;
         int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
         n = elems - done < rest ? elems - done : rest;
-        add(extents, (struct sh_ckpt_extent){.entry = e, .group = index->states.name[state], .state = state, .block = block,
-                                         .at = at, .elems = n, .seed = seed, .data = sh_floats_at(data, done),
-                                         .early = early ? early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
+        add(extents, (struct sh_ckpt_extent){.entry = e,
+                                             .group = index->states.name[state],
+                                             .state = state,
+                                             .block = block,
+                                             .at = at,
+                                             .elems = n,
+                                             .seed = seed,
+                                             .data = sh_floats_at(data, done),
+                                             .early = early ? early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
     }
 }
 
-static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const int64_t *place, int state,
-                       const struct sh_ckpt_piece *p, struct sh_floats data, uint64_t *early)
+static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const int64_t *place,
+                       int state, const struct sh_ckpt_piece *p, struct sh_floats data, uint64_t *early)
 {
     const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
     SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
@@ -37,8 +43,8 @@ static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_ind
     return SH_OK;
 }
 
-sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
-                           const int64_t *place)
+sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set,
+                             const struct sh_ckpt_index *index, const int64_t *place)
 {
     for (int s = 0; s < set->states.n; s++) {
         int state = sh_ckpt_states_find(&index->states, set->states.name[s]);
@@ -119,10 +125,11 @@ int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range
 static sh_rc has_changed(const struct sh_ckpt_extent *s)
 {
     int64_t first = s->block * SH_CKPT_BLOCK_ELEMS + s->at;
-    return sh_fail(SH_E_DATA,
-                   "checkpoint: elements %lld to %lld of %s/%s changed between the copy of the state and the file: is the "
-                   "memory of this node sound?",
-                   (long long)first, (long long)(first + s->elems - 1), s->group, s->entry->name);
+    return sh_fail(
+        SH_E_DATA,
+        "checkpoint: elements %lld to %lld of %s/%s changed between the copy of the state and the file: is the "
+        "memory of this node sound?",
+        (long long)first, (long long)(first + s->elems - 1), s->group, s->entry->name);
 }
 
 sh_rc sh_ckpt_extents_compare(const struct sh_ckpt_extents *extents)

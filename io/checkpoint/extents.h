@@ -10,7 +10,7 @@
 
 struct sh_ckpt_extent {
     const struct sh_ckpt_entry *entry;
-    const char *group;        /* of the state, for words */
+    const char *group; /* of the state, for words */
     int state;
     int64_t block, at, elems; /* elements [at, at + elems) of a block of the tensor */
     uint64_t seed;            /* sh_ckpt_digest_seed() */
@@ -27,8 +27,8 @@ struct sh_ckpt_extents {
 /* Add the pieces of a set, state by state as they lie in the file: a rank's pieces of a unit are then one range.
  *   place  in  [tensors of the set] each one's place in the index; NULL: the same
  * The index stays where it is as long as the extents are used. Errors: SH_E_BUG: a piece outside its tensor. */
-sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
-                           const int64_t *place);
+sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set,
+                             const struct sh_ckpt_index *index, const int64_t *place);
 
 /* Add share `part` of `parts` of all blocks of a file: equal cuts of its elements, a block belongs to the cut in which
  * it begins. Without data. */
@@ -62,7 +62,8 @@ sh_rc sh_ckpt_extents_compare(const struct sh_ckpt_extents *extents);
  * Errors: SH_E_DATA: I/O; a block that does not match its digest, by name. */
 struct sh_move_writers;
 sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_move_writers *writers,
-                          const struct sh_file_direct *file);
-sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file, const struct sh_ckpt_index *index);
+                            const struct sh_file_direct *file);
+sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file,
+                           const struct sh_ckpt_index *index);
 
 #endif

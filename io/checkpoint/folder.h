@@ -9,7 +9,7 @@
 
 struct sh_ckpt_found {
     char *name;
-    int64_t step;       /* of a finished one; -1: unfinished, left by a save or a deletion that was killed or goes on */
+    int64_t step; /* of a finished one; -1: unfinished, left by a save or a deletion that was killed or goes on */
 };
 
 struct sh_ckpt_folder {

@@ -76,8 +76,8 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
     for (char *c = line; *c; c++) /* MPICH's reasons have several lines */
         if (iscntrl((unsigned char)*c))
             *c = ' ';
-    return sh_fail(has_room() ? SH_E_DATA : SH_E_MEMORY, "%s%s: %s: %s", has_room() ? "" : "out of memory: ", path, words,
-                   line);
+    return sh_fail(has_room() ? SH_E_DATA : SH_E_MEMORY, "%s%s: %s: %s", has_room() ? "" : "out of memory: ", path,
+                   words, line);
 }
 
 /* Closing clears HDF5's error stack. It is put back, so that sh_ckpt_h5_fail() can still name the reason. */
@@ -113,8 +113,8 @@ static hid_t common_access(void)
         return fapl;
     /* The format of 1.10 has checksums over its metadata. Locks are left out because many parallel file systems have
      * none, and because a file that is being written has a name that nobody else knows. */
-    if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
-        set_cache(fapl) < 0 || H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG) < 0 || H5Pset_file_locking(fapl, 0, 1) < 0) {
+    if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 || set_cache(fapl) < 0 ||
+        H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG) < 0 || H5Pset_file_locking(fapl, 0, 1) < 0) {
         H5Pclose(fapl);
         return H5I_INVALID_HID;
     }

@@ -25,10 +25,10 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words);
 void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id);
 
 /* A call that returns a negative value on failure. */
-#define SH_H5(call, path, words)                      \
-    do {                                              \
-        if ((call) < 0)                               \
-            return sh_ckpt_h5_fail((path), (words));  \
+#define SH_H5(call, path, words)                     \
+    do {                                             \
+        if ((call) < 0)                              \
+            return sh_ckpt_h5_fail((path), (words)); \
     } while (0)
 
 /* Access properties: newest format that 1.10 writes, no file locks, closing a file closes all that is open in it. Serial,

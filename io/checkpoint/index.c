@@ -176,9 +176,9 @@ sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path,
                             const struct sh_ckpt_entry *e, int64_t block)
 {
     int64_t begin = block * SH_CKPT_BLOCK_ELEMS, elems = sh_ckpt_block_elems(e->elems, block);
-    return sh_fail(SH_E_DATA,
-                   "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is damaged; take an "
-                   "earlier checkpoint",
-                   path, index->states.name[state], e->name, (long long)block, (long long)begin,
-                   (long long)(begin + elems - 1));
+    return sh_fail(
+        SH_E_DATA,
+        "%s: %s/%s, block %lld (elements %lld to %lld) does not match its digest: the file is damaged; take an "
+        "earlier checkpoint",
+        path, index->states.name[state], e->name, (long long)block, (long long)begin, (long long)(begin + elems - 1));
 }

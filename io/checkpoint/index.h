@@ -18,7 +18,7 @@ struct sh_ckpt_entry {
     int32_t ndim;
     int64_t dim[SH_CKPT_DIMS_MAX];
     int64_t elems;
-    int64_t first_block;              /* of this tensor in the arrays of digests */
+    int64_t first_block;                /* of this tensor in the arrays of digests */
     int64_t offset[SH_CKPT_STATES_MAX]; /* bytes; set when read from a file */
 };
 
@@ -28,11 +28,11 @@ struct sh_ckpt_index {
     struct sh_ckpt_entry *entry;
     int64_t n, n_blocks;
     uint64_t *digest[SH_CKPT_STATES_MAX]; /* [n_blocks] each */
-    uint64_t sum;                     /* sh_ckpt_index_digest() of it as a whole file has it */
-    int32_t minor;                    /* of the format; 0: the file has no index of its own, so what follows is zero */
-    int64_t structure_bytes;          /* HDF5's own structures with texts and digests: all before the first tensor */
-    struct sh_hash128 structure;      /* of these bytes */
-    int64_t file_bytes;               /* set when laid out or read from a file */
+    uint64_t sum;                         /* sh_ckpt_index_digest() of it as a whole file has it */
+    int32_t minor;               /* of the format; 0: the file has no index of its own, so what follows is zero */
+    int64_t structure_bytes;     /* HDF5's own structures with texts and digests: all before the first tensor */
+    struct sh_hash128 structure; /* of these bytes */
+    int64_t file_bytes;          /* set when laid out or read from a file */
 };
 
 /* The format of a file with these states. Local. */

@@ -58,7 +58,8 @@ sh_rc sh_ckpt_io_method_choose(const char *folder, const struct sh_ckpt_options 
 static sh_rc add_hint(MPI_Info info, char *hint)
 {
     char *equals = strchr(hint, '=');
-    if (!equals || equals == hint || !equals[1] || equals - hint >= MPI_MAX_INFO_KEY || strlen(equals) > MPI_MAX_INFO_VAL)
+    if (!equals || equals == hint || !equals[1] || equals - hint >= MPI_MAX_INFO_KEY ||
+        strlen(equals) > MPI_MAX_INFO_VAL)
         return sh_fail(SH_E_USAGE, "checkpoint.hints: \"%s\" is not name=value", hint);
     *equals = '\0';
     SH_MPI(MPI_Info_set(info, hint, equals + 1));

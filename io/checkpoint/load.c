@@ -117,7 +117,8 @@ static sh_rc find_replicas(struct load *l)
     uint64_t wanted = 0;
     for (int i = 0; i < l->wanted.n; i++) {
         const struct sh_ckpt_extent *s = &l->wanted.extent[i];
-        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems, sh_floats_bytes(s->data, SH_NF4_ELEMS)};
+        int64_t what[] = {s->state, s->entry->first_block + s->block, s->at, s->elems,
+                          sh_floats_bytes(s->data, SH_NF4_ELEMS)};
         wanted = sh_mix64(wanted ^ sh_hash64(what, sizeof what));
     }
     return l->share ? sh_move_replicas_find(wanted, &l->replicas) : SH_OK;
@@ -247,8 +248,12 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {
     size_t i = 0;
-    struct load l = {.path = path, .trust = options->trust, .set = set, .file = {.path = path, .fd = -1, .direct = -1},
-                     .share = options->share, .replicas = sh_move_replicas_alone()};
+    struct load l = {.path = path,
+                     .trust = options->trust,
+                     .set = set,
+                     .file = {.path = path, .fd = -1, .direct = -1},
+                     .share = options->share,
+                     .replicas = sh_move_replicas_alone()};
     sh_rc rc = SH_OK;
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.world);

@@ -32,8 +32,10 @@ static sh_rc refuse(int fd, const char *path)
     owner[n > 0 ? n : 0] = '\0';
     owner[strcspn(owner, "\n")] = '\0';
     char *clean = sh_ckpt_clean(owner, false);
-    sh_rc rc = sh_fail(SH_E_DATA, "%s is held by another job (%s); wait for it, stop it, or choose another "
-                       "checkpoint.folder", path, clean[0] ? clean : "which has not said who it is");
+    sh_rc rc = sh_fail(SH_E_DATA,
+                       "%s is held by another job (%s); wait for it, stop it, or choose another "
+                       "checkpoint.folder",
+                       path, clean[0] ? clean : "which has not said who it is");
     free(clean);
     return rc;
 }
@@ -73,7 +75,8 @@ static sh_rc take(const char *path, struct sh_ckpt_lock *lock)
     if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP)
         return sh_fail(SH_E_DATA, "lock %s: %s", path, strerror(errno));
     sh_log_warn("%s: this file system has no locks (%s): nothing keeps a second job from writing here, and files that "
-                "killed jobs left are not deleted", path, strerror(errno));
+                "killed jobs left are not deleted",
+                path, strerror(errno));
     return SH_OK;
 }
 

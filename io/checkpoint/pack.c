@@ -413,8 +413,10 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     if (r->bytes > 0 && index->minor <= SH_CKPT_MINOR) /* a later version may add to it */
         return refuse(r, "it continues past its end");
     if (index->sum != sh_ckpt_index_digest(index))
-        return sh_fail(SH_E_DATA, "%s: its meta data does not match its digest: the file is damaged; take an earlier "
-                       "checkpoint", r->path);
+        return sh_fail(SH_E_DATA,
+                       "%s: its meta data does not match its digest: the file is damaged; take an earlier "
+                       "checkpoint",
+                       r->path);
     return SH_OK;
 }
 

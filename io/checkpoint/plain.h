@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 struct sh_ckpt_plain {
-    int ndim;                /* 0: scalar */
+    int ndim; /* 0: scalar */
     int64_t dim[4];
-    int64_t elems;           /* all dims multiplied */
-    int64_t offset, bytes;   /* in the file */
+    int64_t elems;         /* all dims multiplied */
+    int64_t offset, bytes; /* in the file */
 };
 
 /* Before HDF5 sees the file: a finished HDF5 file of the 1.10 format whose length is the one that it says.

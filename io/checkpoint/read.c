@@ -88,7 +88,8 @@ static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, cons
         return damaged(r, "its index does not match its digest");
     SH_TRY(sh_ckpt_unpack(bytes, f->bytes, r->path, r->bytes, f->at, &index));
     bool fits = index.minor > 0 && (uint32_t)index.minor == f->minor && index.structure_bytes > 0;
-    sh_rc rc = fits ? check_structures(r, &index, f->bytes) : damaged(r, "its index is of another version of the format");
+    sh_rc rc = fits ? check_structures(r, &index, f->bytes)
+                    : damaged(r, "its index is of another version of the format");
     if (rc == SH_OK)
         *out = index;
     else
@@ -123,8 +124,10 @@ static sh_rc check_name(const struct reader *r, const struct sh_ckpt_index *inde
     int64_t named = sh_ckpt_step_of(r->path);
     if (named < 0 || named == index->meta.step)
         return SH_OK;
-    return sh_fail(SH_E_DATA, "%s holds step %lld, not the one of its name: it was copied or renamed; give it its own name "
-                   "back", r->path, (long long)index->meta.step);
+    return sh_fail(SH_E_DATA,
+                   "%s holds step %lld, not the one of its name: it was copied or renamed; give it its own name "
+                   "back",
+                   r->path, (long long)index->meta.step);
 }
 
 static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)

@@ -10,19 +10,19 @@
 enum { SH_CKPT_PATH_BYTES = 4096 };
 
 struct sh_ckpt_saving {
-    const char *folder;              /* lent */
-    struct sh_ckpt_set set;          /* its arrays and memory lent */
+    const char *folder;     /* lent */
+    struct sh_ckpt_set set; /* its arrays and memory lent */
     struct sh_ckpt_options options;
     int rank, world;
-    enum sh_cfg_io io_method;             /* SH_IO_MPIIO or SH_IO_DIRECT, the same on all ranks */
+    enum sh_cfg_io io_method;                                /* SH_IO_MPIIO or SH_IO_DIRECT, the same on all ranks */
     char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": nothing created yet */
-    int fd;                          /* of temp, open from before the first write: see the sync stage */
-    int memory;                      /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */
-    long long *covered;              /* [tensors] elements that the ranks hold together */
-    struct sh_ckpt_index index;      /* as asked for, with all digests, and with places once laid out */
-    struct sh_ckpt_index written;    /* as found in the file */
-    struct sh_ckpt_extents extents;      /* of the set, in `index` */
-    struct sh_move_writers writers;  /* with direct I/O */
+    int fd;                       /* of temp, open from before the first write: see the sync stage */
+    int memory;                   /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */
+    long long *covered;           /* [tensors] elements that the ranks hold together */
+    struct sh_ckpt_index index;   /* as asked for, with all digests, and with places once laid out */
+    struct sh_ckpt_index written; /* as found in the file */
+    struct sh_ckpt_extents extents; /* of the set, in `index` */
+    struct sh_move_writers writers; /* with direct I/O */
     int64_t bytes;
     struct sh_ckpt_times times;
     struct sh_move_deadline *deadline;
@@ -33,7 +33,7 @@ struct sh_ckpt_saving {
 struct sh_ckpt_stage {
     const char *name;
     enum sh_ckpt_phase phase;
-    bool local;                      /* memory, files and HDF5, but no MPI: may run in a thread, one at a time */
+    bool local; /* memory, files and HDF5, but no MPI: may run in a thread, one at a time */
     sh_rc (*run)(struct sh_ckpt_saving *s);
 };
 extern const struct sh_ckpt_stage sh_ckpt_stages[];

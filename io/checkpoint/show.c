@@ -31,11 +31,14 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
 {
     static const int ranks[] = {1, 8, 64};
     double bytes = (double)elements(index) * 4 * index->states.n;
-    fprintf(out, "loads into: a model with exactly these tensors, on any mesh and strategy, in any compute type, by a Sherd "
-            "that reads format %d\n", sh_ckpt_major(&index->states));
+    fprintf(out,
+            "loads into: a model with exactly these tensors, on any mesh and strategy, in any compute type, by a Sherd "
+            "that reads format %d\n",
+            sh_ckpt_major(&index->states));
     fprintf(out, "a rank reads");
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
-        fprintf(out, "%s %.1f MB over %d shard%s", i ? "," : "", bytes / ranks[i] / 1e6, ranks[i], ranks[i] > 1 ? "s" : "");
+        fprintf(out, "%s %.1f MB over %d shard%s", i ? "," : "", bytes / ranks[i] / 1e6, ranks[i],
+                ranks[i] > 1 ? "s" : "");
     fputc('\n', out);
 }
 

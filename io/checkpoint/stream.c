@@ -133,8 +133,8 @@ sh_rc sh_ckpt_stream(const char *folder, const struct sh_ckpt_set *set, const st
 {
     struct stream s = {.read = read, .arg = arg, .fd = -1, .memory = -1};
     struct sh_ckpt_meta noted = *meta;
-    char *notes = sh_strfmt("%scheckpoint.verify: %s\n", meta->notes ? meta->notes : "",
-                            sh_ckpt_verify_name[SH_VERIFY_DISK]);
+    char *notes =
+        sh_strfmt("%scheckpoint.verify: %s\n", meta->notes ? meta->notes : "", sh_ckpt_verify_name[SH_VERIFY_DISK]);
     noted.notes = notes;
     sh_rc rc = sh_ckpt_index_make(set, &noted, &s.index);
     free(notes);

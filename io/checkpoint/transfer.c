@@ -104,7 +104,8 @@ static int64_t give_own(const struct transfer *t, const struct chunk *c, char *b
     int64_t given = 0, end = c->offset + c->bytes, origin = sh_file_align_down(c->offset);
     for (int i = c->first; i < t->extents->n && sh_ckpt_extent_at(&t->extents->extent[i]) < end; i++) {
         struct sh_ckpt_extent *s = &t->extents->extent[i];
-        int64_t at = sh_ckpt_extent_at(s), from = at > c->offset ? at : c->offset, to = end_of(s) < end ? end_of(s) : end;
+        int64_t at = sh_ckpt_extent_at(s), from = at > c->offset ? at : c->offset,
+                to = end_of(s) < end ? end_of(s) : end;
         give_part(s, from - at, to - from, buffer + (from - origin));
         given += to - from;
     }
@@ -236,7 +237,7 @@ static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *a
 /* Returns when all of this rank's data is written, as its thread or through its group's writer. Spans have their sums
  * then. */
 sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_move_writers *writers,
-                          const struct sh_file_direct *file)
+                            const struct sh_file_direct *file)
 {
     struct transfer t = {.extents = extents, .file = file, .writers = writers};
     cut_at_multiples(&t);
@@ -244,7 +245,8 @@ sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_mov
 }
 
 /* Every extent is read, summed and, if it is a whole block, compared. */
-sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file, const struct sh_ckpt_index *index)
+sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file,
+                           const struct sh_ckpt_index *index)
 {
     struct transfer t = {.extents = extents, .file = file, .index = index};
     cut_at_spans(&t);

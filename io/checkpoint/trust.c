@@ -39,7 +39,8 @@ static bool is_private_group(gid_t gid, uid_t owner)
 static sh_rc refuse_owner(const char *what, const char *path, uid_t owner)
 {
     const struct passwd *user = getpwuid(owner);
-    return sh_fail(SH_E_DATA, "%s%s belongs to another user, %s (%ld), who may have put anything into it; copy the file, " CURE,
+    return sh_fail(SH_E_DATA,
+                   "%s%s belongs to another user, %s (%ld), who may have put anything into it; copy the file, " CURE,
                    what, path, user ? user->pw_name : "without a name", (long)owner);
 }
 
@@ -48,7 +49,11 @@ static sh_rc refuse_mode(const char *what, const char *path, const struct stat *
     bool all = st->st_mode & S_IWOTH;
     const struct group *group = all ? NULL : getgrgid(st->st_gid);
     return sh_fail(SH_E_DATA, "%s%s may be written by %s%s; take that away (chmod %s-w), " CURE, what, path,
-                   all ? "everybody" : "all of the group ", all ? "" : group ? group->gr_name : "that it has", all ? "o" : "g");
+                   all ? "everybody" : "all of the group ",
+                   all     ? ""
+                   : group ? group->gr_name
+                           : "that it has",
+                   all ? "o" : "g");
 }
 
 /* A group of one user is no other. */

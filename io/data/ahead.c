@@ -21,11 +21,11 @@ struct sh_data_ahead {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    enum state state;            /* under lock; the rest belongs to the thread while ASKED, else to the asker */
-    int64_t first, n, room;      /* room: samples that fit in each array */
+    enum state state;       /* under lock; the rest belongs to the thread while ASKED, else to the asker */
+    int64_t first, n, room; /* room: samples that fit in each array */
     bool docs;
-    int64_t to_count, unmasked;   /* samples from the first on; targets of them */
-    int32_t *rows[3];            /* tokens, targets, docs [room,T] */
+    int64_t to_count, unmasked; /* samples from the first on; targets of them */
+    int32_t *rows[3];           /* tokens, targets, docs [room,T] */
 };
 
 static void set_state(struct sh_data_ahead *a, enum state state)

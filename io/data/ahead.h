@@ -16,7 +16,8 @@ typedef sh_rc (*sh_data_counter)(const void *source, int64_t first, int64_t n, i
 
 struct sh_data_ahead;
 
-sh_rc sh_data_ahead_start(sh_data_fill fill, sh_data_counter count, const void *source, int seq_len, struct sh_data_ahead **out);
+sh_rc sh_data_ahead_start(sh_data_fill fill, sh_data_counter count, const void *source, int seq_len,
+                          struct sh_data_ahead **out);
 void sh_data_ahead_stop(struct sh_data_ahead *a);
 
 /* Begin reading, and count the targets of `count` samples from the same one on (0: not wanted); waits for an earlier range

@@ -24,19 +24,20 @@
 #include <stdint.h>
 
 struct sh_data_options {
-    const char *path;        /* file or glob */
+    const char *path; /* file or glob */
     int seq_len;
-    int vocab_size;          /* ids are checked against it when they are read: SH_E_DATA with file and position */
+    int vocab_size;              /* ids are checked against it when they are read: SH_E_DATA with file and position */
     enum sh_cfg_token_type type; /* for files without a header; AUTO: uint16 up to 65536 words */
-    enum sh_cfg_masks masks; /* beside the files (mask.h); AUTO: where they are there */
+    enum sh_cfg_masks masks;     /* beside the files (mask.h); AUTO: where they are there */
     bool shuffle;
     uint64_t seed;
-    int document_separator;  /* token id; -1: none. Needed for docs of streams */
+    int document_separator;      /* token id; -1: none. Needed for docs of streams */
     enum sh_cfg_packing packing; /* AUTO: rows of documents where the first file has documents, else a stream */
     enum sh_cfg_excess excess;   /* of documents longer than a row */
-    uint64_t tokenizer;      /* sh_hash64() of the model's tokenizer.json; 0: not known. Document files are compared with it */
-    const char *mix;         /* "path=weight,path=weight" instead of `path`; NULL or "": none */
-    int sets;                /* that share the descriptors of the process; 0: this one. A mix sets it */
+    uint64_t
+        tokenizer;   /* sh_hash64() of the model's tokenizer.json; 0: not known. Document files are compared with it */
+    const char *mix; /* "path=weight,path=weight" instead of `path`; NULL or "": none */
+    int sets;        /* that share the descriptors of the process; 0: this one. A mix sets it */
 };
 
 struct sh_data;
@@ -49,7 +50,8 @@ void sh_data_close(struct sh_data *d);
 
 int64_t sh_data_samples(const struct sh_data *d); /* windows: the length of an epoch */
 int64_t sh_data_tokens(const struct sh_data *d);
-bool sh_data_masked(const struct sh_data *d); /* whether targets may be -1: there are masks, or places without a token */
+bool sh_data_masked(
+    const struct sh_data *d); /* whether targets may be -1: there are masks, or places without a token */
 
 /* How full the rows of documents are, and what was not packed; false: it is a stream. */
 struct sh_data_rows {

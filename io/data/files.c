@@ -79,8 +79,8 @@ static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_dat
     const struct sh_foreign *is = sh_data_foreign(head, (size_t)n);
     if (!is)
         return SH_OK;
-    return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s (data.token_type takes it as ids all the same)", path, is->what,
-                   is->cure);
+    return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s (data.token_type takes it as ids all the same)", path,
+                   is->what, is->cure);
 }
 
 static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const char *path,

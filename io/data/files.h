@@ -8,10 +8,10 @@
 #include "io/data/handles.h"
 
 struct sh_data_file {
-    int handle;           /* of the tokens */
-    int mask;             /* handle of its mask; where the set has masks */
-    int token_bytes;      /* 2 or 4 */
-    int64_t offset;       /* bytes before the first token */
+    int handle;      /* of the tokens */
+    int mask;        /* handle of its mask; where the set has masks */
+    int token_bytes; /* 2 or 4 */
+    int64_t offset;  /* bytes before the first token */
     int64_t tokens;
     int64_t first_window; /* windows in the files before this one */
     /* Of a document file. */
@@ -26,7 +26,7 @@ struct sh_data_files {
     struct sh_handles *handles;
     struct sh_data_file *file;
     int n;
-    bool masked;             /* each file has a mask, or none has */
+    bool masked; /* each file has a mask, or none has */
     int seq_len, vocab_size;
     enum sh_cfg_packing packing;        /* never auto */
     int64_t windows, tokens, documents; /* of all files; windows: with concat */
@@ -41,7 +41,8 @@ void sh_data_files_close(struct sh_data_files *files);
 sh_rc sh_data_files_window(const struct sh_data_files *files, int64_t w, int32_t *ids);
 
 /* Tokens [first, first + n) of one file, checked against the vocabulary. Errors: SH_E_DATA. */
-sh_rc sh_data_files_ids(const struct sh_data_files *files, const struct sh_data_file *f, int64_t first, int n, int32_t *ids);
+sh_rc sh_data_files_ids(const struct sh_data_files *files, const struct sh_data_file *f, int64_t first, int n,
+                        int32_t *ids);
 
 /* Which of its targets count. mask out [seq_len]: 0 or 1; only where the set has masks. Errors: SH_E_DATA. */
 sh_rc sh_data_files_mask(const struct sh_data_files *files, int64_t w, unsigned char *mask);

@@ -8,7 +8,8 @@
 
 #define TOKENIZE "`sherd tokenize FILE -o FILE.bin` makes a token file of it"
 #define UNPACK "unpack it, then `sherd tokenize` the text"
-#define EXPORT "write its token ids with numpy's tofile() as uint16 or uint32, or its text to a file for `sherd tokenize`"
+#define EXPORT \
+    "write its token ids with numpy's tofile() as uint16 or uint32, or its text to a file for `sherd tokenize`"
 
 /* Long enough that ids hardly begin so by chance. */
 static const struct {
@@ -19,7 +20,9 @@ static const struct {
 #define MAGIC(text) .bytes = text, .n = sizeof text - 1
     {MAGIC("\x1f\x8b\x08"), .is = {"a gzip file", UNPACK}},
     {MAGIC("\x28\xb5\x2f\xfd"), .is = {"a zstd file", UNPACK}},
-    {MAGIC("\xfd" "7zXZ"), .is = {"an xz file", UNPACK}},
+    {MAGIC("\xfd"
+           "7zXZ"),
+     .is = {"an xz file", UNPACK}},
     {MAGIC("BZh"), .is = {"a bzip2 file", UNPACK}},
     {MAGIC("PK\x03\x04"), .is = {"a zip file (such as .npz or .pt)", EXPORT}},
     {MAGIC("PAR1"), .is = {"a Parquet file", EXPORT}},

@@ -27,8 +27,8 @@ struct sh_token_header {
 enum {
     SH_DOCUMENT_MAGIC = 0x44524853, /* "SHRD" */
     SH_DOCUMENT_VERSION = 1,
-    SH_DOCUMENT_MASK = 1,       /* flags: there is a mask */
-    SH_DOCUMENT_ALIGN = 4096,   /* each section begins at a multiple of it */
+    SH_DOCUMENT_MASK = 1,     /* flags: there is a mask */
+    SH_DOCUMENT_ALIGN = 4096, /* each section begins at a multiple of it */
 };
 
 /* Sections, in any order: offsets [documents + 1] int64, in tokens; tokens; a mask, a bit a token, the low bit of a byte

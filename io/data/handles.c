@@ -26,7 +26,7 @@ struct sh_handles {
     pthread_mutex_t lock; /* of all but the paths */
     struct handle *handle;
     int n, room;
-    int *open;            /* [most]: those with a descriptor */
+    int *open; /* [most]: those with a descriptor */
     int n_open, most;
     uint64_t reads;
 };
@@ -101,7 +101,8 @@ static sh_rc look_at(struct handle *f, int fd, bool again)
     if (fstat(fd, &st) != 0)
         return sh_fail(SH_E_DATA, "stat %s: %s", f->path, strerror(errno));
     if (again && (st.st_dev != f->device || st.st_ino != f->inode))
-        return sh_fail(SH_E_DATA, "%s is not the file that the run began with; start again to use the new one", f->path);
+        return sh_fail(SH_E_DATA, "%s is not the file that the run began with; start again to use the new one",
+                       f->path);
     f->device = st.st_dev;
     f->inode = st.st_ino;
     return SH_OK;

@@ -26,8 +26,8 @@ static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t firs
 {
     for (int i = 0; i < n; i++)
         if ((uint32_t)ids[i] >= (uint32_t)vocab_size)
-            return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path, (long long)(first + i),
-                           (unsigned)ids[i], vocab_size,
+            return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path,
+                           (long long)(first + i), (unsigned)ids[i], vocab_size,
                            is_ignored_elsewhere((uint32_t)ids[i])
                                ? "targets that do not count go into a mask (doc/data-format.md)"
                                : "tokenize with the model's vocabulary or check data.token_type");
@@ -35,9 +35,11 @@ static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t firs
 }
 
 /* ids [n]. Called by two threads; nothing in `set` changes. */
-sh_rc sh_data_files_ids(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n, int32_t *ids)
+sh_rc sh_data_files_ids(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
+                        int32_t *ids)
 {
-    SH_TRY(sh_handles_read(set->handles, f->handle, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
+    SH_TRY(
+        sh_handles_read(set->handles, f->handle, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
     if (f->token_bytes == 2)
         widen(ids, n);
     return check_ids(sh_handles_path(set->handles, f->handle), ids, n, first, set->vocab_size);

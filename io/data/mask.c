@@ -31,7 +31,8 @@ static sh_rc open_mask(struct sh_data_files *set, struct sh_data_file *f, const 
 
 /* The first file decides for the set: all files have masks or none. A mixture is most often a mask
  * that was forgotten. */
-static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path, bool must)
+static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path,
+                       bool must)
 {
     bool there = access(path, F_OK) == 0, first = f == set->file;
 
@@ -40,9 +41,10 @@ static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     if (first)
         set->masked = there;
     if (there != set->masked)
-        return sh_fail(SH_E_DATA,
-                       "%s %s a mask (%s), and the files before it have %s; give each file one, or set data.target_mask=off",
-                       tokens, there ? "has" : "lacks", path, there ? "none" : "one");
+        return sh_fail(
+            SH_E_DATA,
+            "%s %s a mask (%s), and the files before it have %s; give each file one, or set data.target_mask=off",
+            tokens, there ? "has" : "lacks", path, there ? "none" : "one");
     return there ? open_mask(set, f, tokens, path) : SH_OK;
 }
 
@@ -56,7 +58,8 @@ static sh_rc take_own(struct sh_data_files *set, const struct sh_data_file *f, c
     if (first)
         set->masked = there;
     if (there != set->masked)
-        return sh_fail(SH_E_DATA, "%s %s a mask, and the files before it have %s; read them apart, or set data.target_mask=off",
+        return sh_fail(SH_E_DATA,
+                       "%s %s a mask, and the files before it have %s; read them apart, or set data.target_mask=off",
                        tokens, there ? "has" : "lacks", there ? "none" : "one");
     return SH_OK;
 }
@@ -86,8 +89,9 @@ sh_rc sh_data_mask_read(const struct sh_data_files *set, const struct sh_data_fi
     SH_TRY(sh_handles_read(set->handles, f->mask, mask, n, first));
     for (int i = 0; i < n; i++)
         if (mask[i] > 1)
-            return sh_fail(SH_E_DATA,
-                           "%s: byte %lld is %u; a mask has 1 for a token that counts as a target, 0 for one that does not",
-                           sh_handles_path(set->handles, f->mask), (long long)(first + i), mask[i]);
+            return sh_fail(
+                SH_E_DATA,
+                "%s: byte %lld is %u; a mask has 1 for a token that counts as a target, 0 for one that does not",
+                sh_handles_path(set->handles, f->mask), (long long)(first + i), mask[i]);
     return SH_OK;
 }

@@ -24,7 +24,10 @@ static const char *file_kind(mode_t mode)
     static const struct {
         mode_t type;
         const char *name;
-    } kinds[] = {{S_IFDIR, "a directory"}, {S_IFIFO, "a FIFO"}, {S_IFSOCK, "a socket"}, {S_IFCHR, "a device"},
+    } kinds[] = {{S_IFDIR, "a directory"},
+                 {S_IFIFO, "a FIFO"},
+                 {S_IFSOCK, "a socket"},
+                 {S_IFCHR, "a device"},
                  {S_IFBLK, "a device"}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if ((mode & S_IFMT) == kinds[i].type)
@@ -60,8 +63,9 @@ static sh_rc open_failed(const char *path, int err)
     struct rlimit limit;
 
     if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        return sh_fail(SH_E_DATA, "open %s: this process may have %llu files open and has them; raise the limit (ulimit -n)",
-                       path, (unsigned long long)limit.rlim_cur);
+        return sh_fail(SH_E_DATA,
+                       "open %s: this process may have %llu files open and has them; raise the limit (ulimit -n)", path,
+                       (unsigned long long)limit.rlim_cur);
     return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(err));
 }
 

@@ -115,8 +115,10 @@ static sh_rc read_bytes(void *arg, const struct sh_st_entry *e, int64_t at, int6
 static sh_rc read_packing(struct sh_hf_base *b)
 {
     if (b->match.n_packed && !b->as_packed)
-        return sh_fail(SH_E_USAGE, "%s has its weights in four bits only; say --merge-base nf4, or give --base with a folder that "
-                       "has all of them", b->path);
+        return sh_fail(SH_E_USAGE,
+                       "%s has its weights in four bits only; say --merge-base nf4, or give --base with a folder that "
+                       "has all of them",
+                       b->path);
     for (int i = 0; i < b->set->n_tensors; i++)
         if (b->match.nf4[i])
             SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->set->tensors[i], read_bytes, b));
@@ -159,7 +161,8 @@ static sh_rc check_packing(const struct sh_hf_base *b)
         return sh_fail(SH_E_USAGE, "%s was trained upon a base that was not packed; leave out --merge-base nf4", b->of);
     if (b->packed && !b->as_packed)
         sh_log_info("%s was trained upon its base in four bits, and is merged with the base as it is written down; "
-                    "--merge-base nf4 merges it with what it was trained upon", b->of);
+                    "--merge-base nf4 merges it with what it was trained upon",
+                    b->of);
     return SH_OK;
 }
 
@@ -233,7 +236,8 @@ static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first
     for (int i = 0; i < 2 && rc == SH_OK; i++) {
         int size = sh_move_type_bytes(halves[i].type);
         rc = read_bytes((void *)(uintptr_t)b, halves[i].e, block * size, blocks * size, spare);
-        if (rc == SH_OK && sh_move_join(halves[i].type, spare, block, blocks, &w->table, (struct sh_floats){.packed = packed}) < blocks)
+        if (rc == SH_OK && sh_move_join(halves[i].type, spare, block, blocks, &w->table,
+                                        (struct sh_floats){.packed = packed}) < blocks)
             rc = sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->path, halves[i].e->name);
     }
     sh_nf4_unpack(packed, blocks, out);

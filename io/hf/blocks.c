@@ -34,9 +34,8 @@ static bool are_switches(const json_t *list)
     size_t i;
     json_t *value;
 
-    json_array_foreach(list, i, value)
-        if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > 1)
-            return false;
+    json_array_foreach(list, i, value) if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+                                           json_integer_value(value) > 1) return false;
     return json_is_array(list);
 }
 
@@ -53,8 +52,10 @@ sh_rc sh_hf_blocks_positions(struct sh_hf_reader *r)
         return SH_OK; /* beyond the last block, perhaps */
     interval = interval_of(list, blocks);
     if (!follows(list, blocks, interval))
-        return sh_fail(SH_E_USAGE, "%s: " NO_ROPE ": blocks without positions have one distance here, as "
-                       "no_rope_layer_interval says it", r->place);
+        return sh_fail(SH_E_USAGE,
+                       "%s: " NO_ROPE ": blocks without positions have one distance here, as "
+                       "no_rope_layer_interval says it",
+                       r->place);
     snprintf(r->value[SH_HF_NO_ROPE], sizeof r->value[0], "%lld", interval);
     return SH_OK;
 }
@@ -74,10 +75,14 @@ static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
 
     if (!json_is_array(list) || (long long)json_array_size(list) < sh_hf_whole(r, SH_HF_LAYERS))
         return sh_fail(SH_E_USAGE, "%s: " TYPES " must have a word for each block", r->place);
-    json_array_foreach(list, i, value)
-        if (!is_word(value, "sliding_attention") && !is_word(value, "full_attention"))
-            return sh_fail(SH_E_USAGE, "%s: " TYPES "[%zu] is not computed here; full_attention and sliding_attention "
-                           "are", r->place, i);
+    json_array_foreach(list, i, value) if (
+        !is_word(value, "sliding_attention") &&
+        !is_word(value,
+                 "full_attention")) return sh_fail(SH_E_USAGE,
+                                                   "%s: " TYPES
+                                                   "[%zu] is not computed here; full_attention and sliding_attention "
+                                                   "are",
+                                                   r->place, i);
     return SH_OK;
 }
 
@@ -186,9 +191,11 @@ static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
 
     if (window >= sh_hf_whole(r, SH_HF_POSITIONS) || (seq && window >= seq))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s: " TYPES ": blocks with the sliding window of %lld are neither all from one on, "
+    return sh_fail(SH_E_USAGE,
+                   "%s: " TYPES ": blocks with the sliding window of %lld are neither all from one on, "
                    "nor all of these but each n-th, as model.full_attention_interval says it; give a training.seq_len "
-                   "of at most %lld", r->place, window, window);
+                   "of at most %lld",
+                   r->place, window, window);
 }
 
 sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)

@@ -116,7 +116,8 @@ static sh_rc check_unknown(const struct sh_hf_reader *r)
     char shown[SH_CONFIG_SHOWN], all[512] = "";
     json_t *value;
     size_t used = 0;
-    json_object_foreach(r->root, key, value) {
+    json_object_foreach(r->root, key, value)
+    {
         /* Named dropouts are only noted; they have no part in an inference. */
         bool named = sh_hf_is_named(key, ignore);
         if (sh_hf_is_dropout(key) && !sh_hf_plain_value(value))
@@ -124,11 +125,14 @@ static sh_rc check_unknown(const struct sh_hf_reader *r)
         if (is_known(r, key) || sh_hf_plain_key(key) || sh_hf_plain_value(value) || named)
             continue;
         if (used < sizeof all - SH_CONFIG_SHOWN - 4)
-            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "", sh_config_text_shown(key, shown));
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "",
+                                     sh_config_text_shown(key, shown));
     }
     if (used)
-        return sh_fail(SH_E_USAGE, "%s: not known here, and it may change the mathematics: %s; model.hf_ignore names what is to "
-                       "be left out", r->place, all);
+        return sh_fail(SH_E_USAGE,
+                       "%s: not known here, and it may change the mathematics: %s; model.hf_ignore names what is to "
+                       "be left out",
+                       r->place, all);
     if (dropout)
         sh_log_info("%s: its dropouts are left out: training has none here", r->place);
     return SH_OK;
@@ -155,11 +159,13 @@ static sh_rc check_packing(const struct sh_hf_reader *r)
 {
     json_t *said = sh_hf_find(r->root, "quantization_config");
     json_t *method = json_object_get(said, "quant_method"), *type = json_object_get(said, "bnb_4bit_quant_type");
-    if (!said || (method && is_word(method, "bitsandbytes") && json_is_true(json_object_get(said, "load_in_4bit")) && type &&
-                  is_word(type, "nf4")))
+    if (!said || (method && is_word(method, "bitsandbytes") && json_is_true(json_object_get(said, "load_in_4bit")) &&
+                  type && is_word(type, "nf4")))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s: quantization_config: of packed weights only bitsandbytes nf4 is read here; "
-                   "save_pretrained() the model unpacked", r->place);
+    return sh_fail(SH_E_USAGE,
+                   "%s: quantization_config: of packed weights only bitsandbytes nf4 is read here; "
+                   "save_pretrained() the model unpacked",
+                   r->place);
 }
 
 /* Code and packed weights first: with these the rest of the file does not say what is computed. */
@@ -167,8 +173,10 @@ static sh_rc choose_family(struct sh_hf_reader *r)
 {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
     if (sh_hf_find(r->root, "auto_map") && !sh_hf_is_named("auto_map", r->so_far->hf.ignore))
-        return sh_fail(SH_E_USAGE, "%s: auto_map: the model is code in the folder, which is not run here; if it is what "
-                       "transformers has under this model_type, say model.hf_ignore=auto_map", r->place);
+        return sh_fail(SH_E_USAGE,
+                       "%s: auto_map: the model is code in the folder, which is not run here; if it is what "
+                       "transformers has under this model_type, say model.hf_ignore=auto_map",
+                       r->place);
     SH_TRY(check_packing(r));
     if (!type)
         return sh_fail(SH_E_USAGE, "%s: it has no model_type", r->place);
@@ -198,7 +206,8 @@ static sh_rc check_folder(const char *folder)
 {
     struct stat st;
     if (stat(folder, &st) != 0)
-        return sh_fail(SH_E_DATA, "model.hf_assets_path: %s is no folder here; nothing is downloaded: `hf download` does that",
+        return sh_fail(SH_E_DATA,
+                       "model.hf_assets_path: %s is no folder here; nothing is downloaded: `hf download` does that",
                        folder);
     return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "model.hf_assets_path: %s is no folder", folder);
 }

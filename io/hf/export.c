@@ -19,8 +19,9 @@
 static const struct {
     int file_type;
     const char *name;
-} types[SH_MOVE_TYPES] = {
-    [SH_MOVE_F32] = {SH_ST_F32, "float32"}, [SH_MOVE_F16] = {SH_ST_F16, "float16"}, [SH_MOVE_BF16] = {SH_ST_BF16, "bfloat16"}};
+} types[SH_MOVE_TYPES] = {[SH_MOVE_F32] = {SH_ST_F32, "float32"},
+                          [SH_MOVE_F16] = {SH_ST_F16, "float16"},
+                          [SH_MOVE_BF16] = {SH_ST_BF16, "bfloat16"}};
 
 /* What stands beside the weights and does not follow from them. */
 /* clang-format off */
@@ -31,7 +32,8 @@ static const char *const beside[] = {
 /* clang-format on */
 
 /* An entry of the layout, without a place. */
-static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems, enum sh_move_type type)
+static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems,
+                                   enum sh_move_type type)
 {
     struct sh_st_entry e = {.type = types[type].file_type, .ndim = ndim, .elems = elems};
     snprintf(e.name, sizeof e.name, "%.*s", (int)sizeof e.name - 1, name);
@@ -68,7 +70,8 @@ static sh_rc write_beside(const struct sh_st_writing *w, const struct sh_config 
 
 /* ---- from memory, by all ranks ---- */
 
-struct export {
+struct export
+{
     const char *folder;
     const struct sh_config *cfg;
     const struct sh_ckpt_set *set;
@@ -86,7 +89,8 @@ static sh_rc lay_out(struct export *x)
         e[i] = describe(set->tensors[i].name, set->tensors[i].ndim, set->tensors[i].dim, set->tensors[i].elems,
                         x->options->type);
     /* Files of at most max_shard_bytes. */
-    sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, set->n_tensors, x->options->max_shard_bytes, (int)x->options->verify);
+    sh_rc rc =
+        sh_st_writing_begin(&x->w, x->folder, e, set->n_tensors, x->options->max_shard_bytes, (int)x->options->verify);
     free(e);
     return rc;
 }
@@ -110,9 +114,13 @@ static sh_rc put(struct export *x)
     for (int i = 0; i < x->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &x->set->pieces[i];
         const struct sh_st_entry *e = &x->w.layout.index.entry[p->tensor];
-        part[i] = (struct sh_move_part){.name = e->name, .type = x->options->type, .file = e->file,
-                                        .at = e->at + p->begin * sh_move_type_bytes(x->options->type), .elems = p->elems,
-                                        .first = p->begin, .data = p->data[SH_CKPT_MODEL]};
+        part[i] = (struct sh_move_part){.name = e->name,
+                                        .type = x->options->type,
+                                        .file = e->file,
+                                        .at = e->at + p->begin * sh_move_type_bytes(x->options->type),
+                                        .elems = p->elems,
+                                        .first = p->begin,
+                                        .data = p->data[SH_CKPT_MODEL]};
     }
     sh_rc rc = sh_st_writing_put(&x->w, part, x->set->n_pieces);
     free(part);
@@ -144,8 +152,8 @@ static const struct {
     const char *name;
     sh_rc (*run)(struct export *);
 } stages[] = {
-    {"laying out the files", lay_out}, {"creating the files", create},     {"sending their folder", share_name},
-    {"writing the weights", put},      {"fsync", sync_files},              {"reading the weights back", compare},
+    {"laying out the files", lay_out},      {"creating the files", create}, {"sending their folder", share_name},
+    {"writing the weights", put},           {"fsync", sync_files},          {"reading the weights back", compare},
     {"giving the folder its name", commit},
 };
 
@@ -212,7 +220,11 @@ static sh_rc beside_adapter(void *arg, const struct sh_st_writing *w)
 static sh_rc copy_all(struct source *f, const char *folder)
 {
     bool adapter = f->options->adapter;
-    struct sh_hf_stream out = {.folder = folder, .from = f->path, .options = f->options, .arg = f, .read = read_block,
+    struct sh_hf_stream out = {.folder = folder,
+                               .from = f->path,
+                               .options = f->options,
+                               .arg = f,
+                               .read = read_block,
                                .beside = adapter ? beside_adapter : beside_model,
                                .file = adapter ? SH_HF_ADAPTER_FILE : NULL};
     SH_TRY(sh_ckpt_index_read(f->path, &f->index));
@@ -266,8 +278,13 @@ static sh_rc beside_merged(void *arg, const struct sh_st_writing *w)
 
 static sh_rc merge(struct merging *m, const char *checkpoint, const char *folder, const struct sh_ckpt_set *set)
 {
-    struct sh_hf_stream out = {.folder = folder, .from = checkpoint, .options = m->options, .arg = m, .read = read_merged,
-                               .beside = beside_merged, .n = set->n_tensors};
+    struct sh_hf_stream out = {.folder = folder,
+                               .from = checkpoint,
+                               .options = m->options,
+                               .arg = m,
+                               .read = read_merged,
+                               .beside = beside_merged,
+                               .n = set->n_tensors};
     SH_TRY(sh_hf_base_open(checkpoint, m->options->base, m->options->packed, m->cfg, set, &m->base));
     struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
     for (int i = 0; i < set->n_tensors; i++)
@@ -279,8 +296,8 @@ static sh_rc merge(struct merging *m, const char *checkpoint, const char *folder
     return rc;
 }
 
-sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
-                       const struct sh_hf_export *options)
+sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
+                       const struct sh_ckpt_set *set, const struct sh_hf_export *options)
 {
     struct merging m = {.cfg = cfg, .options = options};
     sh_rc rc = merge(&m, checkpoint, folder, set);

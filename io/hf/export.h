@@ -11,13 +11,13 @@ struct sh_hf_export {
     enum sh_move_type type;
     int64_t max_shard_bytes;
     enum sh_cfg_verify verify; /* how much is read back before the folder gets its name */
-    double timeout_seconds;     /* of each stage; 0: no limit */
-    const char *source;         /* a folder for ids of tokens, generation_config.json and tokenizer; "": none */
-    const char *kept;           /* without it: the config.json for ids of tokens, as text; NULL: none */
-    const char *tokenizer;      /* without it: a folder for the tokenizer and generation_config.json; NULL: none */
-    bool adapter;               /* a checkpoint of adapters into a folder as PEFT has it */
-    bool packed;                /* merged: onto the base as it is packed in four bits, not as it is written down */
-    const char *base;           /* of adapters: the folder or checkpoint of the model; NULL: as the checkpoint says */
+    double timeout_seconds;    /* of each stage; 0: no limit */
+    const char *source;        /* a folder for ids of tokens, generation_config.json and tokenizer; "": none */
+    const char *kept;          /* without it: the config.json for ids of tokens, as text; NULL: none */
+    const char *tokenizer;     /* without it: a folder for the tokenizer and generation_config.json; NULL: none */
+    bool adapter;              /* a checkpoint of adapters into a folder as PEFT has it */
+    bool packed;               /* merged: onto the base as it is packed in four bits, not as it is written down */
+    const char *base;          /* of adapters: the folder or checkpoint of the model; NULL: as the checkpoint says */
 };
 
 /* From the memory of all ranks: data[SH_CKPT_MODEL] of the set's pieces, which cover each element once. Each writes its own
@@ -35,7 +35,7 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
  * block. `set` has the model's tensors and no pieces; those
  * that the run had packed say so. Beside the indices and the adapters 33 MiB. Local, serial.
  * Errors: as above; SH_E_DATA: the base cannot be read, or is not the one that the adapters were trained upon. */
-sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
-                       const struct sh_hf_export *options);
+sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
+                       const struct sh_ckpt_set *set, const struct sh_hf_export *options);
 
 #endif

@@ -192,12 +192,21 @@ static const struct sh_hf_family rows[] = {
 const char *sh_hf_family_key(int value)
 {
     static const char *const keys[SH_HF_VALUES] = {
-        [SH_HF_LAYERS] = "model.n_layers", [SH_HF_DIM] = "model.dim", [SH_HF_HEADS] = "model.n_heads",
-        [SH_HF_KV_HEADS] = "model.n_kv_heads", [SH_HF_HEAD_DIM] = "model.head_dim", [SH_HF_FFN] = "model.ffn_dim",
-        [SH_HF_VOCAB] = "model.vocab_size", [SH_HF_POSITIONS] = "model.max_seq_len", [SH_HF_EPS] = "model.norm_eps",
-        [SH_HF_INIT] = "model.init_std", [SH_HF_TIED] = "model.tie_word_embeddings",
-        [SH_HF_ATTENTION_BIAS] = "model.attention_bias", [SH_HF_MLP_BIAS] = "model.mlp_bias",
-        [SH_HF_NO_ROPE] = "model.no_rope_layer_interval", [SH_HF_THETA] = "model.rope_theta",
+        [SH_HF_LAYERS] = "model.n_layers",
+        [SH_HF_DIM] = "model.dim",
+        [SH_HF_HEADS] = "model.n_heads",
+        [SH_HF_KV_HEADS] = "model.n_kv_heads",
+        [SH_HF_HEAD_DIM] = "model.head_dim",
+        [SH_HF_FFN] = "model.ffn_dim",
+        [SH_HF_VOCAB] = "model.vocab_size",
+        [SH_HF_POSITIONS] = "model.max_seq_len",
+        [SH_HF_EPS] = "model.norm_eps",
+        [SH_HF_INIT] = "model.init_std",
+        [SH_HF_TIED] = "model.tie_word_embeddings",
+        [SH_HF_ATTENTION_BIAS] = "model.attention_bias",
+        [SH_HF_MLP_BIAS] = "model.mlp_bias",
+        [SH_HF_NO_ROPE] = "model.no_rope_layer_interval",
+        [SH_HF_THETA] = "model.rope_theta",
     };
     return keys[value];
 }

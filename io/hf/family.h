@@ -21,21 +21,21 @@ struct sh_hf_must {
 };
 
 struct sh_hf_family {
-    const char *type;         /* model_type */
-    const char *family;       /* model.family */
-    const char *refused;      /* why there is none */
-    const char *prefix;       /* of tensors' names, which a folder of the base model lacks */
-    const char *head;         /* the output matrix; NULL: lm_head.weight */
+    const char *type;                 /* model_type */
+    const char *family;               /* model.family */
+    const char *refused;              /* why there is none */
+    const char *prefix;               /* of tensors' names, which a folder of the base model lacks */
+    const char *head;                 /* the output matrix; NULL: lm_head.weight */
     const char *key[SH_HF_VALUES][2]; /* first found wins; none: the class has no such key */
     const char *absent[SH_HF_VALUES]; /* the class's default. "=": as SH_HF_DIM and SH_HF_HEADS say it; NULL: off */
-    const char *window;       /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */
-    bool layer_types;         /* a window only with use_sliding_window, and in the blocks that layer_types names */
-    const char *partial;      /* key for the part of a head that turns, beside rope_parameters; NULL: none */
-    double part;              /* where no key says it; 0: all */
-    bool one_rope_type;       /* "default" is the only type of rotary positions that the class computes as others do */
+    const char *window;  /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */
+    bool layer_types;    /* a window only with use_sliding_window, and in the blocks that layer_types names */
+    const char *partial; /* key for the part of a head that turns, beside rope_parameters; NULL: none */
+    double part;         /* where no key says it; 0: all */
+    bool one_rope_type;  /* "default" is the only type of rotary positions that the class computes as others do */
     struct sh_hf_must must[6];
-    const char *dropout[4];   /* of the class; 0 is written for them where there is no source */
-    const char *plain[8];     /* names that say nothing about the mathematics, beside those of all classes */
+    const char *dropout[4]; /* of the class; 0 is written for them where there is no source */
+    const char *plain[8];   /* names that say nothing about the mathematics, beside those of all classes */
 };
 
 /* The key of `model` for a value. */

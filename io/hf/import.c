@@ -16,7 +16,7 @@ struct import {
     const struct sh_hf_import_options *options;
     struct sh_st_index index;
     struct sh_hf_match match;
-    int *fd;     /* [index.n_files] */
+    int *fd; /* [index.n_files] */
     char **path;
 };
 
@@ -89,8 +89,8 @@ static sh_rc compare_copy(const struct import *m)
 }
 
 /* Everything is matched before the first byte is written. */
-static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                    const char *folder, char **path)
+static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_set *set,
+                    const struct sh_ckpt_meta *meta, const char *folder, char **path)
 {
     SH_TRY(sh_st_index_read(m->from, &m->index));
     SH_TRY(sh_hf_match(m->from, &m->index, set, family, &m->match));

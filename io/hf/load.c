@@ -79,11 +79,17 @@ static sh_rc match(struct load *l)
 }
 
 /* Blocks [first, first + n) of codes or of scales, where a packed weight has them. Returns 1. */
-static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64_t first, int64_t n, struct sh_floats data,
-                      const struct sh_move_nested *nested, struct sh_move_part *part)
+static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64_t first, int64_t n,
+                      struct sh_floats data, const struct sh_move_nested *nested, struct sh_move_part *part)
 {
-    *part = (struct sh_move_part){.name = e->name, .type = type, .file = e->file, .first = first, .elems = n, .data = data,
-                                  .at = e->at + first * sh_move_type_bytes(type), .nested = nested};
+    *part = (struct sh_move_part){.name = e->name,
+                                  .type = type,
+                                  .file = e->file,
+                                  .first = first,
+                                  .elems = n,
+                                  .data = data,
+                                  .at = e->at + first * sh_move_type_bytes(type),
+                                  .nested = nested};
     return 1;
 }
 
@@ -93,7 +99,8 @@ static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, 
     int64_t first = p->begin / SH_NF4_ELEMS, n = p->elems / SH_NF4_ELEMS;
     struct sh_floats data = p->data[SH_CKPT_MODEL];
     int parts = add_blocks(w->codes, SH_MOVE_CODES, first, n, data, NULL, part);
-    return parts + add_blocks(w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES, first, n, data, &w->table, part + parts);
+    return parts +
+           add_blocks(w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES, first, n, data, &w->table, part + parts);
 }
 
 /* This rank's pieces of the parameters, as places in the files. Optimizer state is not there and stays as it is. */
@@ -108,9 +115,13 @@ static sh_rc plan_reads(struct load *l)
         if (!sh_floats_none(p->data[SH_CKPT_MODEL]) && l->match.nf4[p->tensor])
             n += add_packed(p, l->match.nf4[p->tensor], part + n);
         else if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
-            part[n++] = (struct sh_move_part){.name = e->name, .type = sh_hf_move_type(e), .file = e->file,
-                                              .at = e->at + p->begin * sh_st_type_bytes(e->type), .elems = p->elems,
-                                              .first = p->begin, .data = p->data[SH_CKPT_MODEL]};
+            part[n++] = (struct sh_move_part){.name = e->name,
+                                              .type = sh_hf_move_type(e),
+                                              .file = e->file,
+                                              .at = e->at + p->begin * sh_st_type_bytes(e->type),
+                                              .elems = p->elems,
+                                              .first = p->begin,
+                                              .data = p->data[SH_CKPT_MODEL]};
     }
     sh_rc rc = sh_move_parts_make(part, n, &l->parts);
     free(part);
@@ -161,7 +172,8 @@ static sh_rc read_packing(struct load *l)
  * one place, which they would hand on with the other half of it not read yet. */
 static sh_rc find_replicas(struct load *l)
 {
-    return l->options->share && !l->match.n_packed ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas) : SH_OK;
+    return l->options->share && !l->match.n_packed ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas)
+                                                   : SH_OK;
 }
 
 /* Replicas read together; a rank alone reads its chunks in any order. */
@@ -276,15 +288,19 @@ static sh_rc run(struct load *l)
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
                  const struct sh_ckpt_load_options *options)
 {
-    struct load l = {.folder = folder, .family = family, .set = set, .options = options,
-                     .replicas = sh_move_replicas_alone()};
+    struct load l = {
+        .folder = folder, .family = family, .set = set, .options = options, .replicas = sh_move_replicas_alone()};
     return run(&l);
 }
 
 sh_rc sh_hf_load_adapter(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                          const struct sh_ckpt_load_options *options)
 {
-    struct load l = {.folder = folder, .family = sh_family_of(cfg->model.family)->name, .set = set, .options = options,
-                     .adapter = cfg, .replicas = sh_move_replicas_alone()};
+    struct load l = {.folder = folder,
+                     .family = sh_family_of(cfg->model.family)->name,
+                     .set = set,
+                     .options = options,
+                     .adapter = cfg,
+                     .replicas = sh_move_replicas_alone()};
     return run(&l);
 }

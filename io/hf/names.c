@@ -58,14 +58,15 @@ static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *
     if (sh_hf_nf4_is(m->index, name_there(m, t->name))) {
         *packed = sh_calloc(1, sizeof **packed);
         *out = e;
-        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t, m->set->packed && m->set->packed[t - m->set->tensors],
-                               m->used, *packed);
+        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t,
+                               m->set->packed && m->set->packed[t - m->set->tensors], m->used, *packed);
     }
     if (!e)
         return missing(m, t);
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but %s wants %s", m->folder, e->name,
-                       sh_st_shape_text(e->ndim, e->dim, have), strstr(t->name, ".lora_") ? "an adapter of this model" : "config.json",
+                       sh_st_shape_text(e->ndim, e->dim, have),
+                       strstr(t->name, ".lora_") ? "an adapter of this model" : "config.json",
                        sh_st_shape_text(t->ndim, t->dim, want));
     if (e->type != SH_ST_F32 && e->type != SH_ST_F16 && e->type != SH_ST_BF16)
         return sh_fail(SH_E_DATA, "%s: %s is %s; parameters are F32, F16 or BF16", m->folder, e->name,
@@ -136,13 +137,17 @@ static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
 }
 
 /* On success free with sh_hf_match_free(); its entries point into the index, which must outlive it. */
-sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set, const char *family,
-                  struct sh_hf_match *out)
+sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
+                  const char *family, struct sh_hf_match *out)
 {
     const struct sh_hf_family *f = sh_hf_family_to_write(family);
     struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry),
-                                .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4), .n = set->n_tensors};
-    struct matcher m = {.folder = folder, .index = index, .set = set, .prefix = f ? f->prefix : "",
+                                .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4),
+                                .n = set->n_tensors};
+    struct matcher m = {.folder = folder,
+                        .index = index,
+                        .set = set,
+                        .prefix = f ? f->prefix : "",
                         .head = f && f->head ? f->head : "lm_head.weight",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* A folder of a base class has no prefix at all. */
@@ -159,8 +164,10 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
 /* The message names both tensors and the key that separates them. */
 sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m)
 {
-    return sh_fail(SH_E_DATA, "%s has an output matrix of its own, %s, and the model is tied to %s; say "
-                   "model.tie_word_embeddings=false", folder, m->copy->name, m->of->name);
+    return sh_fail(SH_E_DATA,
+                   "%s has an output matrix of its own, %s, and the model is tied to %s; say "
+                   "model.tie_word_embeddings=false",
+                   folder, m->copy->name, m->of->name);
 }
 
 /* Types were checked by match_tensor(), so what is neither F32 nor F16 is BF16. */

@@ -44,18 +44,12 @@ bool sh_hf_plain_key(const char *key)
 bool sh_hf_plain_value(const json_t *value)
 {
     switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return json_object_size(value) == 0;
-    case JSON_ARRAY:
-        return json_array_size(value) == 0;
-    case JSON_STRING:
-        return json_string_length(value) == 0;
-    case JSON_INTEGER:
-        return json_integer_value(value) == 0 || json_integer_value(value) == 1;
-    case JSON_REAL:
-        return json_real_value(value) == 0 || json_real_value(value) == 1;
-    default:
-        return !json_is_true(value);
+    case JSON_OBJECT: return json_object_size(value) == 0;
+    case JSON_ARRAY: return json_array_size(value) == 0;
+    case JSON_STRING: return json_string_length(value) == 0;
+    case JSON_INTEGER: return json_integer_value(value) == 0 || json_integer_value(value) == 1;
+    case JSON_REAL: return json_real_value(value) == 0 || json_real_value(value) == 1;
+    default: return !json_is_true(value);
     }
 }
 

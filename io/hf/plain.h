@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-bool sh_hf_plain_key(const char *key);           /* use_cache and the like, in any class */
-bool sh_hf_plain_value(const json_t *value);     /* null, false, 0, 1, "" and what is empty: nothing is asked for */
+bool sh_hf_plain_key(const char *key);       /* use_cache and the like, in any class */
+bool sh_hf_plain_value(const json_t *value); /* null, false, 0, 1, "" and what is empty: nothing is asked for */
 bool sh_hf_is_dropout(const char *key);
 bool sh_hf_is_named(const char *key, const char *list); /* in "key, key" */
 

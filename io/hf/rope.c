@@ -78,14 +78,15 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
         if (strcmp(types[i].name, name) == 0)
             rope->type = &types[i];
     if (!rope->type)
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3 and yarn are",
-                       r->place, rope->where, sh_config_text_shown(name, shown));
+        return sh_fail(SH_E_USAGE,
+                       "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3 and yarn are", r->place,
+                       rope->where, sh_config_text_shown(name, shown));
     if (rope->type->refused)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: %s", r->place, rope->where, name,
                        rope->type->refused);
     if (r->f->one_rope_type && rope->type != &types[0])
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: for %s it means other frequencies", r->place,
-                       rope->where, name, r->f->type);
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: for %s it means other frequencies",
+                       r->place, rope->where, name, r->f->type);
     return SH_OK;
 }
 
@@ -93,7 +94,8 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
  * fraction. */
 static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
 {
-    json_t *said = sh_hf_find(rope->object, PARTIAL) ? sh_hf_find(rope->object, PARTIAL) : sh_hf_find(r->root, r->f->partial);
+    json_t *said = sh_hf_find(rope->object, PARTIAL) ? sh_hf_find(rope->object, PARTIAL)
+                                                     : sh_hf_find(r->root, r->f->partial);
     double head = (double)sh_hf_whole(r, SH_HF_HEAD_DIM), part = said ? json_number_value(said) : r->f->part;
     char text[64];
 
@@ -124,7 +126,8 @@ static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
     const char *key;
     json_t *value;
 
-    json_object_foreach(rope->object, key, value) {
+    json_object_foreach(rope->object, key, value)
+    {
         bool known = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0 || strcmp(key, "rope_theta") == 0 ||
                      strcmp(key, PARTIAL) == 0;
         if (!known && !is_number_of(rope->type, key) && !sh_hf_plain_value(value))
@@ -191,12 +194,14 @@ static bool says(const json_t *object, json_t *other)
     const char *key;
     json_t *value;
 
-    json_object_foreach(other, key, value) {
+    json_object_foreach(other, key, value)
+    {
         json_t *here = sh_hf_find(object, key);
         bool number = json_is_number(value) && json_is_number(here);
         bool equal = number ? json_number_value(value) == json_number_value(here) : json_equal(value, here);
         /* The type has two names, and theta stands in front in the older spelling. */
-        if (strcmp(key, "type") != 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "rope_theta") != 0 && strcmp(key, PARTIAL) != 0 && !equal)
+        if (strcmp(key, "type") != 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "rope_theta") != 0 &&
+            strcmp(key, PARTIAL) != 0 && !equal)
             return false;
     }
     return true;
@@ -212,8 +217,10 @@ static sh_rc check_both(const struct sh_hf_reader *r)
         return SH_OK;
     if (a && b && strcmp(a, b) == 0 && says(newer, older) && says(older, newer))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s: rope_parameters and rope_scaling differ, and which one counts depends on the version of "
-                   "transformers; take one out", r->place);
+    return sh_fail(SH_E_USAGE,
+                   "%s: rope_parameters and rope_scaling differ, and which one counts depends on the version of "
+                   "transformers; take one out",
+                   r->place);
 }
 
 sh_rc sh_hf_rope_read(struct sh_hf_reader *r)

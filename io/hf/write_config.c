@@ -214,11 +214,13 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
     int n = count_windows(&cfg->model);
     SH_REQUIRE(f);
     if (n && !f->window)
-        return sh_fail(SH_E_USAGE, "model.attention_window: transformers' %s has no window, so the model is not exported",
-                       name);
+        return sh_fail(SH_E_USAGE,
+                       "model.attention_window: transformers' %s has no window, so the model is not exported", name);
     if (n && n < cfg->model.n_layers && !f->layer_types)
-        return sh_fail(SH_E_USAGE, "model.%s: transformers' %s has its window in all blocks, so the model is not "
-                       "exported", cfg->model.window_first_layer ? "window_first_layer" : "full_attention_interval", name);
+        return sh_fail(SH_E_USAGE,
+                       "model.%s: transformers' %s has its window in all blocks, so the model is not "
+                       "exported",
+                       cfg->model.window_first_layer ? "window_first_layer" : "full_attention_interval", name);
     return SH_OK;
 }
 

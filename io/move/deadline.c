@@ -79,8 +79,11 @@ struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds
     if (seconds <= 0)
         return NULL;
     struct sh_move_deadline *d = sh_calloc(1, sizeof *d);
-    *d = (struct sh_move_deadline){.what = sh_strdup(what), .seconds = seconds, .stage = "preparing",
-                                   .grace = rank > 0 ? GRACE_RANK_SECONDS : 0, .since_ns = sh_now_ns()};
+    *d = (struct sh_move_deadline){.what = sh_strdup(what),
+                                   .seconds = seconds,
+                                   .stage = "preparing",
+                                   .grace = rank > 0 ? GRACE_RANK_SECONDS : 0,
+                                   .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -40,9 +40,13 @@ static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *ca
     for (int64_t done = 0, n; done < p->elems; done += n) {
         n = p->elems - done < most ? p->elems - done : most;
         out->part = sh_grow(out->part, out->n, cap, sizeof *out->part);
-        out->part[out->n++] = (struct sh_move_part){.name = p->name, .type = p->type, .file = p->file,
-                                                    .at = p->at + done * sh_move_type_bytes(p->type), .elems = n,
-                                                    .first = p->first + done, .nested = p->nested,
+        out->part[out->n++] = (struct sh_move_part){.name = p->name,
+                                                    .type = p->type,
+                                                    .file = p->file,
+                                                    .at = p->at + done * sh_move_type_bytes(p->type),
+                                                    .elems = n,
+                                                    .first = p->first + done,
+                                                    .nested = p->nested,
                                                     .data = sh_floats_at(p->data, in_memory(p->type, done))};
     }
 }
@@ -105,7 +109,8 @@ struct transfer {
 /* `at` counts from the part's first element; the message has the tensor's own number. */
 static sh_rc not_finite(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
 {
-    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", f->path, (long long)(p->first + at), p->name);
+    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", f->path, (long long)(p->first + at),
+                   p->name);
 }
 
 /* Elements [first, first + n) of a part, as they lie in the file. Returns the first that is not finite, n: none. */
@@ -148,8 +153,9 @@ static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part
 {
     float x;
     sh_floats_get(sh_floats_at(p->data, at), 1, &x);
-    return sh_fail(SH_E_NUMERIC, "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
-                   f->path, (long long)(p->first + at), p->name, (double)x);
+    return sh_fail(SH_E_NUMERIC,
+                   "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32", f->path,
+                   (long long)(p->first + at), p->name, (double)x);
 }
 
 /* Narrow the parts into the buffer, sum what will be on the disk, and write it. */

@@ -70,11 +70,11 @@ static void *help(void *arg)
 
 /* Returns when all jobs are done. Of several failures the lowest job's counts, so that the message does not depend on
  * which thread was first. If a thread cannot be had, those that exist do all the work. */
-sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer),
-                       void *arg)
+sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes,
+                       sh_rc (*work)(void *arg, int64_t job, char *buffer), void *arg)
 {
-    struct pool c = {.jobs = jobs, .buffer_bytes = buffer_bytes, .work = work, .arg = arg,
-                     .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct pool c = {
+        .jobs = jobs, .buffer_bytes = buffer_bytes, .work = work, .arg = arg, .lock = PTHREAD_MUTEX_INITIALIZER};
     pthread_t helper[MAX_THREADS];
     pthread_attr_t small;
     int n = 0;

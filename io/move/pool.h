@@ -11,7 +11,7 @@
  * when no more can be had. Each thread lends work() its own buffer, aligned to pages; buffer_bytes 0: NULL. After a
  * failure no other job is begun; the result is that of the lowest job that failed, with its text. Errors: those of
  * work(); SH_E_MEMORY: no buffer. */
-sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer),
-                       void *arg);
+sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes,
+                       sh_rc (*work)(void *arg, int64_t job, char *buffer), void *arg);
 
 #endif

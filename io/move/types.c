@@ -6,8 +6,9 @@ enum { PIECE = 4096 }; /* elements at a time, so that floats between two forms s
 
 int sh_move_type_bytes(enum sh_move_type t)
 {
-    static const int bytes[SH_MOVE_ALL_TYPES] = {[SH_MOVE_F32] = 4, [SH_MOVE_F16] = 2, [SH_MOVE_BF16] = 2,
-                                                 [SH_MOVE_CODES] = SH_NF4_CODE_BYTES, [SH_MOVE_SCALES] = 4, [SH_MOVE_NESTED] = 1};
+    static const int bytes[SH_MOVE_ALL_TYPES] = {
+        [SH_MOVE_F32] = 4,    [SH_MOVE_F16] = 2,   [SH_MOVE_BF16] = 2, [SH_MOVE_CODES] = SH_NF4_CODE_BYTES,
+        [SH_MOVE_SCALES] = 4, [SH_MOVE_NESTED] = 1};
     return bytes[t];
 }
 
@@ -39,7 +40,7 @@ static uint16_t narrow_f16(float x)
     bits &= 0x7fffffffu;
     if (bits > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u);
-    if (bits < 113u << 23) { /* below 2^-14 */
+    if (bits < 113u << 23) {               /* below 2^-14 */
         float step = of_bits(bits) + 0.5f; /* float32 counts in 2^-24 from here on */
         memcpy(&bits, &step, 4);
         return (uint16_t)(sign | (bits - 0x3f000000u));
@@ -161,7 +162,8 @@ static float nested_scale(const struct sh_move_nested *table, int code, int64_t 
     return product + table->offset;
 }
 
-static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t first, const struct sh_move_nested *nested)
+static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t first,
+                      const struct sh_move_nested *nested)
 {
     float scale;
     if (t == SH_MOVE_NESTED)
@@ -170,8 +172,8 @@ static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t 
     return scale;
 }
 
-int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n, const struct sh_move_nested *nested,
-                     struct sh_floats to)
+int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n,
+                     const struct sh_move_nested *nested, struct sh_floats to)
 {
     int64_t bad = n;
     if (t == SH_MOVE_CODES) {

@@ -9,9 +9,15 @@
 #include "src/base/floats.h"
 
 enum sh_move_type {
-    SH_MOVE_F32, SH_MOVE_F16, SH_MOVE_BF16, SH_MOVE_TYPES,
+    SH_MOVE_F32,
+    SH_MOVE_F16,
+    SH_MOVE_BF16,
+    SH_MOVE_TYPES,
     /* Of weights that lie packed in a file, one element a block of 64: its codes; its scale; the code of its scale. */
-    SH_MOVE_CODES = SH_MOVE_TYPES, SH_MOVE_SCALES, SH_MOVE_NESTED, SH_MOVE_ALL_TYPES
+    SH_MOVE_CODES = SH_MOVE_TYPES,
+    SH_MOVE_SCALES,
+    SH_MOVE_NESTED,
+    SH_MOVE_ALL_TYPES
 };
 
 int sh_move_type_bytes(enum sh_move_type t);
@@ -27,8 +33,8 @@ struct sh_move_nested {
  *   first   number of the first one in its weight
  *   nested  NESTED: the table; else not looked at
  * Returns the first whose scale is not finite, or n. A scale that was packed may be a little below 0. */
-int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n, const struct sh_move_nested *nested,
-                     struct sh_floats to);
+int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n,
+                     const struct sh_move_nested *nested, struct sh_floats to);
 
 /* n elements; `to` as sh_floats_put() takes it. Returns the first that is not finite, or n. */
 int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to);

@@ -12,8 +12,8 @@
 struct sh_move_writers {
     struct sh_move_range *range; /* [n_ranges] of the group, in order */
     int n_ranges;
-    bool writes;                 /* this rank does, for its group */
-    struct sh_move_ring *ring;   /* NULL: a group of one */
+    bool writes;               /* this rank does, for its group */
+    struct sh_move_ring *ring; /* NULL: a group of one */
 };
 
 /* Choose for the ranges of all ranks.

@@ -15,11 +15,11 @@ static const struct {
     const char *name;
     int bytes;
 } types[SH_ST_TYPES] = {
-    [SH_ST_F32] = {"F32", 4},         [SH_ST_F16] = {"F16", 2},         [SH_ST_BF16] = {"BF16", 2},
-    [SH_ST_F64] = {"F64", 8},         [SH_ST_BOOL] = {"BOOL", 1},       [SH_ST_U8] = {"U8", 1},
-    [SH_ST_I8] = {"I8", 1},           [SH_ST_F8_E4M3] = {"F8_E4M3", 1}, [SH_ST_F8_E5M2] = {"F8_E5M2", 1},
-    [SH_ST_U16] = {"U16", 2},         [SH_ST_I16] = {"I16", 2},         [SH_ST_U32] = {"U32", 4},
-    [SH_ST_I32] = {"I32", 4},         [SH_ST_U64] = {"U64", 8},         [SH_ST_I64] = {"I64", 8},
+    [SH_ST_F32] = {"F32", 4}, [SH_ST_F16] = {"F16", 2},         [SH_ST_BF16] = {"BF16", 2},
+    [SH_ST_F64] = {"F64", 8}, [SH_ST_BOOL] = {"BOOL", 1},       [SH_ST_U8] = {"U8", 1},
+    [SH_ST_I8] = {"I8", 1},   [SH_ST_F8_E4M3] = {"F8_E4M3", 1}, [SH_ST_F8_E5M2] = {"F8_E5M2", 1},
+    [SH_ST_U16] = {"U16", 2}, [SH_ST_I16] = {"I16", 2},         [SH_ST_U32] = {"U32", 4},
+    [SH_ST_I32] = {"I32", 4}, [SH_ST_U64] = {"U64", 8},         [SH_ST_I64] = {"I64", 8},
 };
 
 const char *sh_st_type_name(int type)
@@ -133,9 +133,8 @@ static sh_rc check_metadata(const struct parse *p, json_t *value)
     json_t *text;
     if (!json_is_object(value))
         return refuse(p, "__metadata__", "it is no object of strings");
-    json_object_foreach(value, key, text)
-        if (!json_is_string(text))
-            return refuse(p, "__metadata__", "it is no object of strings");
+    json_object_foreach(value, key, text) if (!json_is_string(text)) return refuse(p, "__metadata__",
+                                                                                   "it is no object of strings");
     return SH_OK;
 }
 
@@ -177,11 +176,8 @@ static sh_rc take_all(struct parse *p, json_t *root)
     if (!json_is_object(root) || json_object_size(root) > SH_ST_TENSORS_MAX)
         return refuse(p, "", "it is no object of at most 1,000,000 tensors");
     p->out.entry = sh_calloc(json_object_size(root) + 1, sizeof *p->out.entry);
-    json_object_foreach(root, name, value)
-        if (strcmp(name, "__metadata__") == 0)
-            SH_TRY(check_metadata(p, value));
-        else
-            SH_TRY(take_tensor(p, name, value));
+    json_object_foreach(root, name, value) if (strcmp(name, "__metadata__") == 0) SH_TRY(check_metadata(p, value));
+    else SH_TRY(take_tensor(p, name, value));
     qsort(p->out.entry, (size_t)p->out.n, sizeof *p->out.entry, by_place);
     return check_cover(p);
 }
@@ -190,7 +186,8 @@ static sh_rc take_all(struct parse *p, json_t *root)
 sh_rc sh_st_header_parse(const char *text, int64_t bytes, int64_t data_at, int64_t file_bytes, const char *path,
                          struct sh_st_header *out)
 {
-    struct parse p = {.path = path, .data_at = data_at, .data_bytes = file_bytes - data_at, .out = {.file_bytes = file_bytes}};
+    struct parse p = {
+        .path = path, .data_at = data_at, .data_bytes = file_bytes - data_at, .out = {.file_bytes = file_bytes}};
     json_t *root;
     if (bytes < 1 || text[0] != '{')
         return refuse(&p, "", "it does not begin with {");
@@ -214,8 +211,9 @@ static sh_rc check_pointer(int fd, const char *path, int64_t bytes)
     SH_TRY(sh_file_read(fd, path, text, sizeof first - 1, 0));
     if (strcmp(text, first) != 0)
         return SH_OK;
-    return sh_fail(SH_E_DATA, "%s is a pointer of %lld bytes, the file was not fetched: run `git lfs pull` in its folder",
-                   path, (long long)bytes);
+    return sh_fail(SH_E_DATA,
+                   "%s is a pointer of %lld bytes, the file was not fetched: run `git lfs pull` in its folder", path,
+                   (long long)bytes);
 }
 
 /* Eight bytes, little-endian. The limit keeps a damaged length from being allocated. */
@@ -229,8 +227,10 @@ static sh_rc read_length(int fd, const char *path, int64_t bytes, int64_t *lengt
     for (int i = 7; i >= 0; i--)
         n = n << 8 | first[i];
     if (n > SH_ST_HEADER_MAX || (int64_t)n > bytes - 8)
-        return sh_fail(SH_E_DATA, "%s: a header of %llu bytes, in a file of %lld, where at most %d are allowed: the file is "
-                       "damaged, or no safetensors file", path, (unsigned long long)n, (long long)bytes, SH_ST_HEADER_MAX);
+        return sh_fail(SH_E_DATA,
+                       "%s: a header of %llu bytes, in a file of %lld, where at most %d are allowed: the file is "
+                       "damaged, or no safetensors file",
+                       path, (unsigned long long)n, (long long)bytes, SH_ST_HEADER_MAX);
     *length = (int64_t)n;
     return SH_OK;
 }

@@ -32,8 +32,8 @@ struct sh_st_entry {
     char name[SH_ST_NAME_MAX + 1];
     int32_t type, ndim, file; /* file: of the index */
     int64_t dim[SH_ST_DIMS_MAX];
-    int64_t elems;            /* 1 where ndim is 0 */
-    int64_t at;               /* bytes from the begin of the file */
+    int64_t elems; /* 1 where ndim is 0 */
+    int64_t at;    /* bytes from the begin of the file */
 };
 
 struct sh_st_header {

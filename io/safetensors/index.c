@@ -50,8 +50,10 @@ static sh_rc no_weights(const char *folder)
             snprintf(pickle, sizeof pickle, "%s", d->d_name);
     closedir(dir);
     if (pickle[0])
-        return sh_fail(SH_E_DATA, "%s has weights as %s only: pickle is code, which is not run here; load it with "
-                       "transformers and save_pretrained() it as safetensors", folder, pickle);
+        return sh_fail(SH_E_DATA,
+                       "%s has weights as %s only: pickle is code, which is not run here; load it with "
+                       "transformers and save_pretrained() it as safetensors",
+                       folder, pickle);
     return sh_fail(SH_E_DATA, "%s has neither " SH_ST_ALONE " nor " SH_ST_INDEX, folder);
 }
 
@@ -148,7 +150,8 @@ static sh_rc list_files(struct sh_st_index *x, const char *path, json_t *map)
     json_t *value;
     size_t n = 0;
     sh_rc rc = SH_OK;
-    json_object_foreach(map, tensor, value) {
+    json_object_foreach(map, tensor, value)
+    {
         names[n] = json_string_value(value);
         if (!sh_st_name_plain(tensor))
             rc = sh_fail(SH_E_DATA, "%s: the name of a tensor is empty, too long or has control characters", path);
@@ -172,7 +175,8 @@ static sh_rc compare_map(const struct sh_st_index *x, const char *path, json_t *
 {
     const char *name;
     json_t *value;
-    json_object_foreach(map, name, value) {
+    json_object_foreach(map, name, value)
+    {
         const struct sh_st_entry *e = sh_st_index_find(x, name);
         if (!e || strcmp(x->file[e->file].name, json_string_value(value)) != 0)
             return sh_fail(SH_E_DATA, "%s: %s is not in %s, which it names", path, name, json_string_value(value));
@@ -200,7 +204,8 @@ static sh_rc take_files(struct sh_st_index *x, const char *path, json_t *root)
 {
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0 || json_object_size(map) > SH_ST_TENSORS_MAX)
-        return sh_fail(SH_E_DATA, "%s: it has no weight_map of 1 to %d tensors and their files", path, SH_ST_TENSORS_MAX);
+        return sh_fail(SH_E_DATA, "%s: it has no weight_map of 1 to %d tensors and their files", path,
+                       SH_ST_TENSORS_MAX);
     return list_files(x, path, map);
 }
 

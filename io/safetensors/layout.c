@@ -50,8 +50,9 @@ static void name_files(struct sh_st_index *x)
 static void print_tensor(const struct sh_st_entry *e, FILE *f)
 {
     char shape[100];
-    fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%lld,%lld]}", e->name, sh_st_type_name(e->type),
-            sh_st_shape_text(e->ndim, e->dim, shape), (long long)e->at, (long long)(e->at + bytes_of(e)));
+    fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%lld,%lld]}", e->name,
+            sh_st_type_name(e->type), sh_st_shape_text(e->ndim, e->dim, shape), (long long)e->at,
+            (long long)(e->at + bytes_of(e)));
 }
 
 /* Eight bytes of length, the JSON, and blanks up to a multiple of 8. */
@@ -106,7 +107,8 @@ sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max
     share_out(&l, max_bytes);
     if (l.index.n_files > DIGITS_MAX) {
         free(l.index.entry);
-        return sh_fail(SH_E_USAGE, "more than %d files: let them be larger than %lld bytes", DIGITS_MAX, (long long)max_bytes);
+        return sh_fail(SH_E_USAGE, "more than %d files: let them be larger than %lld bytes", DIGITS_MAX,
+                       (long long)max_bytes);
     }
     name_files(&l.index);
     l.header = sh_calloc((size_t)l.index.n_files, sizeof *l.header);
@@ -135,8 +137,9 @@ char *sh_st_layout_index_text(const struct sh_st_layout *l)
     size_t bytes;
     FILE *f = sh_memstream(&text, &bytes);
     /* The form that save_pretrained() writes, so that a diff of two exports shows weights only. */
-    fprintf(f, "{\n  \"metadata\": {\n    \"total_parameters\": %lld,\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
-            (long long)l->total_elems, (long long)l->total_bytes);
+    fprintf(
+        f, "{\n  \"metadata\": {\n    \"total_parameters\": %lld,\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
+        (long long)l->total_elems, (long long)l->total_bytes);
     for (int64_t i = 0; i < x->n; i++)
         fprintf(f, "%s\n    \"%s\": \"%s\"", i ? "," : "", x->entry[i].name, x->file[x->entry[i].file].name);
     fprintf(f, "\n  }\n}\n");

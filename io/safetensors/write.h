@@ -21,7 +21,7 @@ struct sh_st_writing {
     bool created;                /* by this rank, which is to delete it when it fails */
     struct sh_file_direct *file; /* [files]; fd -1: not open */
     char **path;
-    struct sh_move_parts parts;  /* of this rank */
+    struct sh_move_parts parts; /* of this rank */
 };
 
 /* Errors: SH_E_USAGE: the folder exists; SH_E_DATA, SH_E_BUG: as sh_st_layout_make(). */

@@ -12,7 +12,7 @@
 /* One for each thread: an encoder has scratch memory and a cache, which threads do not share. */
 struct worker {
     struct sh_encoder *encoder;
-    struct sh_text text; /* of one document, or of a batch that was mended */
+    struct sh_text text;    /* of one document, or of a batch that was mended */
     struct sh_marks *marks; /* of conversations, as is `chat` */
     struct sh_chat chat;
 };
@@ -104,7 +104,8 @@ static void fill_mask(struct sh_batch *b, unsigned char counts)
 
 /* Prompt and completion as they are: begin and end of a text around them, the end learned. A template, or who wrote the
  * segments, puts there what has to be there. */
-static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line, size_t bytes)
+static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
+                      size_t bytes)
 {
     bool plain = job->chat == SH_CHAT_COMPLETION && !job->template;
     size_t begin = b->ids.n, first;
@@ -127,7 +128,8 @@ static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct s
 }
 
 /* One field of a line. */
-static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line, size_t bytes)
+static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
+                       size_t bytes)
 {
     size_t n = 0;
 

@@ -10,9 +10,9 @@ struct sh_batch_job {
     const struct sh_tokenizer *tokenizer;
     const char *field, *separator; /* as of struct sh_token_options */
     bool no_begin, replace_invalid;
-    bool documents; /* lengths are wanted */
-    int64_t end; /* id that ends a document, of conversations each learned stretch; -1: none */
-    enum sh_chat_form chat; /* a line is a conversation; NONE: a text */
+    bool documents;                     /* lengths are wanted */
+    int64_t end;                        /* id that ends a document, of conversations each learned stretch; -1: none */
+    enum sh_chat_form chat;             /* a line is a conversation; NONE: a text */
     const struct sh_template *template; /* of it; NULL: none */
     bool special_in_text;
 };

@@ -20,8 +20,8 @@ struct sh_batch {
     const char *name;    /* of the file */
     bool lines;          /* jsonl; else text */
     bool val;
-    int64_t first;     /* line (jsonl) or byte (text) of the file that it begins with, from 0 */
-    struct sh_ids ids; /* out */
+    int64_t first;         /* line (jsonl) or byte (text) of the file that it begins with, from 0 */
+    struct sh_ids ids;     /* out */
     struct sh_ids lengths; /* out: of its documents in ids, where they are wanted */
     struct sh_text mask;   /* out: a byte an id, 1: it counts as a target; of kinds that say so */
     int64_t documents, empty;

@@ -40,7 +40,7 @@ struct job {
     int64_t read;          /* bytes of text read */
     size_t piece_bytes;
     int64_t document_bytes;
-    struct sh_text rest;                 /* of the file: the begin of a document that has not ended */
+    struct sh_text rest; /* of the file: the begin of a document that has not ended */
     struct output train, val;
     struct sh_token_report report;
     struct sh_token_progress progress;
@@ -181,9 +181,10 @@ static sh_rc refuse_template(const char *given)
         sh_text_put(&names, i ? ", " : "", i ? 2 : 0);
         sh_text_put(&names, t->name, strlen(t->name));
     }
-    rc = sh_fail(SH_E_USAGE, "%s%s; --chat-template takes %.*s; for others render the text elsewhere and give --format segments",
-                 given ? "no chat template is called " : "messages need a chat template", given ? given : "", (int)names.n,
-                 (const char *)names.at);
+    rc = sh_fail(SH_E_USAGE,
+                 "%s%s; --chat-template takes %.*s; for others render the text elsewhere and give --format segments",
+                 given ? "no chat template is called " : "messages need a chat template", given ? given : "",
+                 (int)names.n, (const char *)names.at);
     free(names.at);
     return rc;
 }
@@ -198,7 +199,8 @@ static sh_rc find_template(struct job *j)
     for (int i = 0; t && i < SH_TEMPLATE_SPECIALS && t->special[i]; i++) {
         int64_t id = sh_tokenizer_find(j->tokenizer, t->special[i]);
         if (id < 0 || !sh_token_is_special(j->tokenizer, (uint32_t)id))
-            return sh_fail(SH_E_USAGE, "%s has no special token %s, which the chat template %s writes; is it this model's?",
+            return sh_fail(SH_E_USAGE,
+                           "%s has no special token %s, which the chat template %s writes; is it this model's?",
                            j->tokenizer->path, t->special[i], t->name);
         j->batch.end = i == 0 ? id : j->batch.end;
     }
@@ -420,8 +422,7 @@ static sh_rc open_output(const struct job *j, const char *path, struct output *o
     int words = j->tokenizer->vocab_size;
 
     if (j->batch.documents)
-        return sh_document_writer_open(path, words, j->tokenizer->hash, j->batch.chat != SH_CHAT_NONE,
-                                       &out->documents);
+        return sh_document_writer_open(path, words, j->tokenizer->hash, j->batch.chat != SH_CHAT_NONE, &out->documents);
     return sh_token_writer_open(path, words, &out->tokens);
 }
 

@@ -239,9 +239,9 @@ static sh_rc refuse_model(const json_t *model)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (!is_nothing(json_object_get(model, others[i])))
             return sh_fail(SH_E_DATA, "%s has a value, and is not read", others[i]);
-    return sh_token_json_known(model,
-                       "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback "
-                       "ignore_merges vocab merges");
+    return sh_token_json_known(
+        model, "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback "
+               "ignore_merges vocab merges");
 }
 
 /* SH_NO_ID: unknown symbols are left out. */

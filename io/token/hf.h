@@ -25,10 +25,10 @@ struct sh_token_json_word {
 
 struct sh_hf {
     struct sh_bpe model;
-    struct sh_text store;    /* texts of the words: of the file, then as bytes */
+    struct sh_text store;            /* texts of the words: of the file, then as bytes */
     struct sh_token_json_word *word; /* [words] */
-    int words;               /* the largest id and 1 */
-    struct sh_words by_text; /* texts of the file to ids, added tokens included */
+    int words;                       /* the largest id and 1 */
+    struct sh_words by_text;         /* texts of the file to ids, added tokens included */
     struct sh_added *added;
     int n_added;
     struct sh_added_set raw, normalized;

@@ -16,7 +16,8 @@ struct sh_pair {
 struct sh_merges {
     struct sh_pair *row; /* [mask + 1] */
     uint32_t mask;
-    uint32_t *bit; /* [(mask + 1) / 4]: eight a row, set where a pair may be there: most pairs that are asked for are not */
+    uint32_t
+        *bit; /* [(mask + 1) / 4]: eight a row, set where a pair may be there: most pairs that are asked for are not */
 };
 
 void sh_merges_init(struct sh_merges *m, size_t n);

@@ -51,12 +51,9 @@ static bool replace(const struct sh_normal *s, const unsigned char *text, size_t
 static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     switch (s->kind) {
-    case SH_NORMAL_NFC:
-        return sh_nfc_apply(s->nfc, text, bytes, out);
-    case SH_NORMAL_PREPEND:
-        return prepend(s, text, bytes, out);
-    default:
-        return replace(s, text, bytes, out);
+    case SH_NORMAL_NFC: return sh_nfc_apply(s->nfc, text, bytes, out);
+    case SH_NORMAL_PREPEND: return prepend(s, text, bytes, out);
+    default: return replace(s, text, bytes, out);
     }
 }
 

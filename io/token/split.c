@@ -97,14 +97,10 @@ static sh_rc emit_held(struct cut *c)
 static bool joins(const struct cut *c, bool match)
 {
     switch (c->step->how) {
-    case SH_SPLIT_CONTIGUOUS:
-        return match == c->last_match;
-    case SH_SPLIT_WITH_PREVIOUS:
-        return match && !c->last_match;
-    case SH_SPLIT_WITH_NEXT:
-        return !match && c->last_match;
-    default:
-        return false;
+    case SH_SPLIT_CONTIGUOUS: return match == c->last_match;
+    case SH_SPLIT_WITH_PREVIOUS: return match && !c->last_match;
+    case SH_SPLIT_WITH_NEXT: return !match && c->last_match;
+    default: return false;
     }
 }
 
@@ -267,9 +263,9 @@ static sh_rc run(const struct sh_split *step, int left, struct cut *from, const 
                  bool first)
 {
     static sh_rc (*const kinds[])(struct cut *) = {
-        [SH_SPLIT_PATTERN] = cut_pattern, [SH_SPLIT_STRING] = cut_string, [SH_SPLIT_DIGITS] = cut_digits,
-        [SH_SPLIT_MARKS] = cut_marks,
-        [SH_SPLIT_PAIRS] = cut_pairs,     [SH_SPLIT_PREFIX] = add_prefix, [SH_SPLIT_METASPACE] = replace_spaces,
+        [SH_SPLIT_PATTERN] = cut_pattern,      [SH_SPLIT_STRING] = cut_string, [SH_SPLIT_DIGITS] = cut_digits,
+        [SH_SPLIT_MARKS] = cut_marks,          [SH_SPLIT_PAIRS] = cut_pairs,   [SH_SPLIT_PREFIX] = add_prefix,
+        [SH_SPLIT_METASPACE] = replace_spaces,
     };
     struct cut c = {.step = step,
                     .left = left - 1,

@@ -37,7 +37,7 @@ struct sh_split {
     size_t bytes;
     enum sh_split_prepend prepend;
     struct sh_pairs *pairs; /* PAIRS: those that stay together; owned */
-    void *code; /* PATTERN: compiled */
+    void *code;             /* PATTERN: compiled */
     bool jit;
 };
 

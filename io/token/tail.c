@@ -107,7 +107,8 @@ sh_rc sh_token_find_tail(const char *path, char **other)
     char *folder = prefix ? sh_strfmt("%.*s", prefix, path) : sh_strdup(".");
     DIR *d = opendir(folder);
     struct tokens whole;
-    sh_rc rc = d ? open_tokens(path, &whole) : sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "folder %s: %s", folder, strerror(errno));
+    sh_rc rc = d ? open_tokens(path, &whole)
+                 : sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "folder %s: %s", folder, strerror(errno));
 
     if (rc == SH_OK) {
         /* What cannot be read is no tail. */

@@ -194,9 +194,9 @@ static void gated_bwd_piece(const struct sh_op_call *call, int64_t row, int64_t 
     int64_t gate = row * 2 * F + f, up = gate + F;
     float *dgate = sh_cpu_stage_out(dgu, gate, n, dgate_room), *dup = sh_cpu_stage_out(dgu, up, n, dup_room);
 
-    (call->kind == SH_OP_GEGLU_BWD ? geglu_bwd : swiglu_bwd)(
-        dgate, dup, sh_cpu_stage_in(dh, row * F + f, n, dh_room), sh_cpu_stage_in(gu, gate, n, gate_room),
-        sh_cpu_stage_in(gu, up, n, up_room), n);
+    (call->kind == SH_OP_GEGLU_BWD ? geglu_bwd : swiglu_bwd)(dgate, dup, sh_cpu_stage_in(dh, row * F + f, n, dh_room),
+                                                             sh_cpu_stage_in(gu, gate, n, gate_room),
+                                                             sh_cpu_stage_in(gu, up, n, up_room), n);
     sh_cpu_stage_put(dgu, gate, n, dgate);
     sh_cpu_stage_put(dgu, up, n, dup);
 }

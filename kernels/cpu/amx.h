@@ -46,10 +46,10 @@ static inline int64_t sh_amx_panels(int64_t n)
  * data[k * step + i]. */
 struct sh_amx_source {
     const sh_bf16 *data;
-    int64_t step;      /* distance of stored rows */
-    bool inner_rows;   /* the inner dimension counts the stored rows */
-    int64_t sides;     /* rows or columns; 32 of them, the last ones fewer, make a panel */
-    int64_t depth;     /* of the inner dimension; a panel is rounded up to 32 */
+    int64_t step;    /* distance of stored rows */
+    bool inner_rows; /* the inner dimension counts the stored rows */
+    int64_t sides;   /* rows or columns; 32 of them, the last ones fewer, make a panel */
+    int64_t depth;   /* of the inner dimension; a panel is rounded up to 32 */
 };
 
 /* panels [ceil(sides / 32)][ceil(depth / 32) * SH_AMX_STEP], `stride` elements apart, 64-byte aligned */

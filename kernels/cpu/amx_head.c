@@ -26,25 +26,25 @@
 #include <string.h>
 
 enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, DEPTH = SH_AMX_DEPTH, CHUNK = DEPTH * STEP };
-enum { SLICE = DEPTH };               /* panels of the vocabulary that a thread takes at a time */
-enum { DOWN = 16, ACROSS = 12 };      /* squares of dx that a thread sums at a time, at most */
+enum { SLICE = DEPTH };          /* panels of the vocabulary that a thread takes at a time */
+enum { DOWN = 16, ACROSS = 12 }; /* squares of dx that a thread sums at a time, at most */
 
 /* One call, its scratch, and the rows [row, row + n) that are worked on. */
 struct head {
     const struct sh_op_call *call;
-    const sh_bf16 *x, *w;                /* [N,C], [V,C] */
-    const int32_t *targets;              /* [N] */
+    const sh_bf16 *x, *w;   /* [N,C], [V,C] */
+    const int32_t *targets; /* [N] */
     bool gradient;
     int64_t rows, dim, vocab, chunk, row, n;
     int64_t row_panels, word_panels, dim_panels, slices;
-    float *max, *sum;                    /* [slices][row_panels * SIDE]: over a slice, of the logits; of exponentials */
-    double *loss;                        /* [row_panels * SIDE] */
-    float *hit, *lse;                    /* [row_panels * SIDE]: the target's logit; log of the sum of exponentials */
-    sh_bf16 *x_turned;                   /* [row_panels][dim_panels][STEP]: columns of x' */
-    sh_bf16 *x_cols;                     /* [dim_panels][row_panels][STEP]: columns of x */
-    sh_bf16 *kept;                       /* [slices][row_panels][SLICE][STEP] exponentials: words by rows, relative to
+    float *max, *sum;  /* [slices][row_panels * SIDE]: over a slice, of the logits; of exponentials */
+    double *loss;      /* [row_panels * SIDE] */
+    float *hit, *lse;  /* [row_panels * SIDE]: the target's logit; log of the sum of exponentials */
+    sh_bf16 *x_turned; /* [row_panels][dim_panels][STEP]: columns of x' */
+    sh_bf16 *x_cols;   /* [dim_panels][row_panels][STEP]: columns of x */
+    sh_bf16 *kept;     /* [slices][row_panels][SLICE][STEP] exponentials: words by rows, relative to
                                             max; then gradients: panels of rows, with the slice's words as steps */
-    char *own;                           /* [threads][own_bytes]: panels in bf16, then sums in f32 */
+    char *own;         /* [threads][own_bytes]: panels in bf16, then sums in f32 */
     int64_t own_bytes;
 };
 
@@ -63,8 +63,14 @@ static int64_t div_up(int64_t a, int64_t b)
 static struct head head_of(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
-    struct head h = {.call = call, .x = x->data, .w = w->data, .targets = call->in[2].data, .rows = 1,
-                     .gradient = call->kind == SH_OP_HEAD_LOSS_GRAD, .dim = w->dim[1], .vocab = w->dim[0]};
+    struct head h = {.call = call,
+                     .x = x->data,
+                     .w = w->data,
+                     .targets = call->in[2].data,
+                     .rows = 1,
+                     .gradient = call->kind == SH_OP_HEAD_LOSS_GRAD,
+                     .dim = w->dim[1],
+                     .vocab = w->dim[0]};
 
     for (int i = 0; i < x->ndim - 1; i++)
         h.rows *= x->dim[i];
@@ -149,13 +155,18 @@ static void pack_x(const struct head *h)
 /* No barrier: the second packing writes other memory. */
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
-        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + i * SIDE * h->dim, .step = h->dim,
-                                                 .sides = sh_amx_least(h->n - i * SIDE, SIDE), .depth = h->dim},
+        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + i * SIDE * h->dim,
+                                                 .step = h->dim,
+                                                 .sides = sh_amx_least(h->n - i * SIDE, SIDE),
+                                                 .depth = h->dim},
                          h->x_turned + i * h->dim_panels * STEP, 0);
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < (h->gradient ? h->dim_panels : 0); j++)
-        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + j * SIDE, .step = h->dim, .inner_rows = true,
-                                                 .sides = sh_amx_least(h->dim - j * SIDE, SIDE), .depth = h->n},
+        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + j * SIDE,
+                                                 .step = h->dim,
+                                                 .inner_rows = true,
+                                                 .sides = sh_amx_least(h->dim - j * SIDE, SIDE),
+                                                 .depth = h->n},
                          h->x_cols + j * h->row_panels * STEP, 0);
 }
 
@@ -204,8 +215,10 @@ static void slice_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
     float *sums = (float *)(void *)(panels + SLICE * CHUNK);
 
     for (int64_t k = 0; k < h->dim_panels; k += DEPTH) {
-        struct sh_amx_source w = {.data = h->w + slice * SLICE * SIDE * h->dim + k * SIDE, .step = h->dim,
-                                  .sides = words_of(h, slice), .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)};
+        struct sh_amx_source w = {.data = h->w + slice * SLICE * SIDE * h->dim + k * SIDE,
+                                  .step = h->dim,
+                                  .sides = words_of(h, slice),
+                                  .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)};
         sh_amx_pack_rows(&w, panels, CHUNK);
         for (int64_t i = 0; i < h->row_panels; i++) {
             float *square = sums + i * SLICE * STEP;
@@ -284,8 +297,8 @@ static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf
     }
     put_targets(h, slice, i, words);
     for (int64_t q = 0; q < panels_of(h, slice); q++) {
-        struct sh_amx_source s = {.data = words + q * h->row_panels * STEP, .step = SIDE, .inner_rows = true,
-                                  .sides = SIDE, .depth = SIDE};
+        struct sh_amx_source s = {
+            .data = words + q * h->row_panels * STEP, .step = SIDE, .inner_rows = true, .sides = SIDE, .depth = SIDE};
         sh_amx_pack_rows(&s, at + q * STEP, 0);
     }
 }
@@ -316,16 +329,18 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
     float *sums = (float *)(void *)(panels + ACROSS * CHUNK);
 
     for (int64_t s = 0; s < h->slices; s++) {
-        struct sh_amx_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE, .step = h->dim,
-                                  .inner_rows = true, .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE),
+        struct sh_amx_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE,
+                                  .step = h->dim,
+                                  .inner_rows = true,
+                                  .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE),
                                   .depth = words_of(h, s)};
         sh_amx_pack_cols(&w, panels, CHUNK);
         for (int64_t q = 0; q < across; q++) {
             for (int64_t p = 0; p < down; p++) {
                 const sh_bf16 *next = kept(h, s + 1, i + p) + CHUNK * q / across;
                 sh_amx_prefetch(next, CHUNK / across * (int64_t)sizeof *next);
-                sh_amx_multiply(kept(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP,
-                                panels_of(h, s), s > 0);
+                sh_amx_multiply(kept(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP, panels_of(h, s),
+                                s > 0);
             }
         }
     }
@@ -338,7 +353,10 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
 static void all_dx(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[1];
-    struct sh_gemm dx = {.m = h->n, .n = h->dim, .out_dtype = t->dtype, .ldc = h->dim,
+    struct sh_gemm dx = {.m = h->n,
+                         .n = h->dim,
+                         .out_dtype = t->dtype,
+                         .ldc = h->dim,
                          .c = sh_cpu_at(t->data, t->dtype, h->row * h->dim)};
     int64_t down = DOWN, across = ACROSS;
 
@@ -360,8 +378,8 @@ static void all_dw(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[2];
     bool add = h->row > 0 || sh_op_adds(h->call, 2);
-    struct sh_gemm dw = {.m = h->vocab, .n = h->dim, .out_dtype = t->dtype, .c = t->data, .ldc = h->dim,
-                         .addend = add ? t->data : NULL};
+    struct sh_gemm dw = {
+        .m = h->vocab, .n = h->dim, .out_dtype = t->dtype, .c = t->data, .ldc = h->dim, .addend = add ? t->data : NULL};
 
 #pragma omp for schedule(dynamic)
     for (int64_t s = 0; s < h->slices; s++) {

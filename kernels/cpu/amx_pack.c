@@ -52,23 +52,27 @@ static SH_AMX __mmask16 first_16(int64_t n)
 static SH_AMX inline void transpose(__m512i r[16])
 {
     __m512i t[16];
-    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+    {
         t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
         t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
     }
-    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++)
+    {
         r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
         r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
         r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
         r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
     }
-    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++)
+    {
         t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
         t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
         t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
     }
-    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++)
+    {
         r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
         r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
         r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
@@ -88,7 +92,8 @@ static SH_AMX inline void load_rows(const struct sh_amx_source *s, int64_t i, in
 static SH_AMX inline void load_pairs(const struct sh_amx_source *s, int64_t i, int64_t k, __m512i r[16])
 {
     __mmask16 mask = first_16(s->sides - i);
-    _Pragma("GCC unroll 16") for (int64_t j = 0; j < HALF; j++) {
+    _Pragma("GCC unroll 16") for (int64_t j = 0; j < HALF; j++)
+    {
         const sh_bf16 *even = s->data + (k + 2 * j) * s->step + i;
         __m256i lo = _mm256_maskz_loadu_epi16(k + 2 * j < s->depth ? mask : 0, even);
         __m256i hi = _mm256_maskz_loadu_epi16(k + 2 * j + 1 < s->depth ? mask : 0, even + s->step);
@@ -99,8 +104,7 @@ static SH_AMX inline void load_pairs(const struct sh_amx_source *s, int64_t i, i
 /* A tile is 16 lines of the cache. */
 static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
 {
-    _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++)
-        _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
+    _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
 }
 
 /* The n-th step in the order in which they are read: along the stored rows, as lines lie in memory. */

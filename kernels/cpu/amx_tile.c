@@ -17,9 +17,7 @@ static const struct {
     uint8_t palette, start, rest[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
-} all_tiles = {.palette = 1,
-               .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-               .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+} all_tiles = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
 /* Per thread, since tiles are registers. Between begin and end nothing else may use them. */
 SH_AMX void sh_amx_begin(void)

@@ -13,10 +13,10 @@
 
 /* Scratch of one thread. */
 struct scratch {
-    float *q, *k, *v;  /* [Q,D], [K,D], [K,D]: copies of bf16 operands */
-    float *s;          /* [Q,K] */
-    float *o;          /* [Q,D] unscaled output */
-    float *max, *sum;  /* [Q] of the scaled scores; of their exponentials */
+    float *q, *k, *v; /* [Q,D], [K,D], [K,D]: copies of bf16 operands */
+    float *s;         /* [Q,K] */
+    float *o;         /* [Q,D] unscaled output */
+    float *max, *sum; /* [Q] of the scaled scores; of their exponentials */
 };
 
 /* Floats of one thread's scratch: see struct scratch. */

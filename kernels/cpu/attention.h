@@ -22,12 +22,12 @@ extern const struct sh_attn_engine sh_attn_amx, sh_attn_amx_bwd; /* with HAVE_AM
 
 struct sh_attn {
     int64_t batch, seq, heads, kv_heads, dim;
-    int64_t window;                  /* W; 0: none */
-    int64_t ld;                      /* (H+2K)D: one packed row of qkv */
+    int64_t window; /* W; 0: none */
+    int64_t ld;     /* (H+2K)D: one packed row of qkv */
     enum sh_dtype dtype;
     float scale;
-    const void *qkv;                 /* [B,T,(H+2K)D] */
-    const int32_t *docs;             /* [B,T] or NULL */
+    const void *qkv;     /* [B,T,(H+2K)D] */
+    const int32_t *docs; /* [B,T] or NULL */
     const struct sh_gemm_engine *f32;
 };
 struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand *qkv, const struct sh_operand *docs);

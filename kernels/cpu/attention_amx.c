@@ -23,11 +23,11 @@ struct task {
     int64_t b, head, t, panels, depth; /* of the task: first query, panels of queries; steps that hold D */
     struct sh_attn_queries seen[QUERIES];
     /* Scratch of one thread. */
-    sh_bf16 *q, *k;        /* [QUERIES][depth] columns, [KEYS][depth] rows */
-    sh_bf16 *v, *p;        /* [depth][KEYS] rows: V turned; [KEYS] columns: weights of one panel of queries */
-    float *o;              /* [QUERIES][depth] blocks: the output, turned, not yet divided by the sums */
-    float *s;              /* [KEYS] blocks: scores of one panel of queries */
-    float *max, *sum;      /* [QUERIES][SIDE] of the scaled scores; of their exponentials */
+    sh_bf16 *q, *k;   /* [QUERIES][depth] columns, [KEYS][depth] rows */
+    sh_bf16 *v, *p;   /* [depth][KEYS] rows: V turned; [KEYS] columns: weights of one panel of queries */
+    float *o;         /* [QUERIES][depth] blocks: the output, turned, not yet divided by the sums */
+    float *s;         /* [KEYS] blocks: scores of one panel of queries */
+    float *max, *sum; /* [QUERIES][SIDE] of the scaled scores; of their exponentials */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -113,8 +113,8 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
         return;
 
     for (int64_t i = 0; i < n; i++) {
-        sh_amx_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK,
-                          w->depth, false);
+        sh_amx_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK, w->depth,
+                        false);
         sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
     }
     soften(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink, w->p);
@@ -129,7 +129,9 @@ static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t 
 {
     const struct sh_attn *a = w->a;
     return (struct sh_attn_matrix){.data = (const sh_bf16 *)a->qkv + (w->b * a->seq + row) * a->ld + col,
-                                   .ld = a->ld, .rows = least(rows, a->seq - row), .dim = a->dim};
+                                   .ld = a->ld,
+                                   .rows = least(rows, a->seq - row),
+                                   .dim = a->dim};
 }
 
 /* Pack the queries once; they meet all keys. Sums begin at 0 and maxima at the least float. */

@@ -73,8 +73,8 @@ static SH_AMX void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_
 static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
     _Alignas(64) float turned[BLOCK];
-    struct sh_amx_source s = {.data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE,
-                              .depth = 2 * SIDE};
+    struct sh_amx_source s = {
+        .data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE, .depth = 2 * SIDE};
 
     sh_amx_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_AMX_STEP);
     for (int64_t i = 0; i < rows; i++)

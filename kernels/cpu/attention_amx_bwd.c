@@ -18,20 +18,20 @@ enum { SIDE = SH_ATTN_SIDE, STEP = SH_AMX_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES =
 struct task {
     const struct sh_attn *a;
     const struct sh_op_call *call;
-    int64_t b, kv_head, depth, keys;   /* steps that hold D; panels that hold T */
+    int64_t b, kv_head, depth, keys; /* steps that hold D; panels that hold T */
     /* The chunk at hand: its head, first query, panels of queries. */
     int64_t head, t, panels;
     struct sh_attn_queries seen[QUERIES];
     /* Scratch of one thread. */
-    sh_bf16 *k, *v, *k_turned;         /* [keys][depth] rows, twice; [depth][keys] rows */
-    float *dk, *dv;                    /* [keys][depth] blocks */
-    sh_bf16 *q, *g;                    /* [QUERIES][depth] columns: queries, and gradients of the output */
-    sh_bf16 *q_in, *g_in;              /* [depth][QUERIES] columns: the same with the rows as the inner dimension */
-    float *dq;                         /* [QUERIES][depth] blocks: turned */
-    float *s, *ds;                     /* one block each: scores; gradients of weights */
-    sh_bf16 *p_rows, *ds_rows;         /* [QUERIES] rows, of one panel of keys */
-    sh_bf16 *ds_cols;                  /* [QUERIES][KEYS] columns */
-    float *lse, *delta;                /* [QUERIES][SIDE]; delta: sum over D of do * o */
+    sh_bf16 *k, *v, *k_turned; /* [keys][depth] rows, twice; [depth][keys] rows */
+    float *dk, *dv;            /* [keys][depth] blocks */
+    sh_bf16 *q, *g;            /* [QUERIES][depth] columns: queries, and gradients of the output */
+    sh_bf16 *q_in, *g_in;      /* [depth][QUERIES] columns: the same with the rows as the inner dimension */
+    float *dq;                 /* [QUERIES][depth] blocks: turned */
+    float *s, *ds;             /* one block each: scores; gradients of weights */
+    sh_bf16 *p_rows, *ds_rows; /* [QUERIES] rows, of one panel of keys */
+    sh_bf16 *ds_cols;          /* [QUERIES][KEYS] columns */
+    float *lse, *delta;        /* [QUERIES][SIDE]; delta: sum over D of do * o */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -144,7 +144,7 @@ static SH_AMX void take_tile(struct task *w, int64_t k0, int64_t k1)
         int64_t steps = least(k1, w->t / SIDE + j + 1) - k0;
         for (int64_t d = 0; d < w->depth && steps > 0; d++)
             sh_amx_multiply(w->k_turned + (d * w->keys + k0) * STEP, w->ds_cols + j * KEYS * STEP,
-                              w->dq + (j * w->depth + d) * BLOCK, steps, true);
+                            w->dq + (j * w->depth + d) * BLOCK, steps, true);
     }
 }
 
@@ -161,8 +161,10 @@ static SH_AMX float dot(const sh_bf16 *x, const sh_bf16 *y, int64_t n)
 static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, int64_t ld, int64_t row, int64_t rows,
                                      int64_t col)
 {
-    return (struct sh_attn_matrix){.data = (const sh_bf16 *)tensor + (w->b * w->a->seq + row) * ld + col, .ld = ld,
-                                   .rows = least(rows, w->a->seq - row), .dim = w->a->dim};
+    return (struct sh_attn_matrix){.data = (const sh_bf16 *)tensor + (w->b * w->a->seq + row) * ld + col,
+                                   .ld = ld,
+                                   .rows = least(rows, w->a->seq - row),
+                                   .dim = w->a->dim};
 }
 
 /* The queries of a chunk are packed four ways: q and do, each with D and with the rows as inner dimension. delta is

@@ -17,12 +17,12 @@ struct task {
     int64_t b, kv_head;
     struct sh_attn_view k, v; /* [T,D] */
     /* Scratch of one thread. */
-    float *kf, *vf;           /* [T,D]: copies of bf16 keys and values */
-    float *dk, *dv;           /* [T,D] */
-    float *qf, *gf, *of;      /* [Q,D]: copies of bf16 queries, output gradients, outputs */
-    float *dq;                /* [Q,D] */
-    float *s, *ds;            /* [Q,K] probabilities; gradients of scores */
-    float *delta;             /* [Q]: sum over D of do * o */
+    float *kf, *vf;      /* [T,D]: copies of bf16 keys and values */
+    float *dk, *dv;      /* [T,D] */
+    float *qf, *gf, *of; /* [Q,D]: copies of bf16 queries, output gradients, outputs */
+    float *dq;           /* [Q,D] */
+    float *s, *ds;       /* [Q,K] probabilities; gradients of scores */
+    float *delta;        /* [Q]: sum over D of do * o */
 };
 
 /* One block of queries of one head. */
@@ -147,7 +147,8 @@ static sh_rc kv_head_backward(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * sh_cpu_round64(scratch_elems(call->in[1].dim[1], call->attr->attn.head_dim) * (int64_t)sizeof(float));
+    return threads *
+           sh_cpu_round64(scratch_elems(call->in[1].dim[1], call->attr->attn.head_dim) * (int64_t)sizeof(float));
 }
 
 static sh_rc run(const struct sh_op_call *call)

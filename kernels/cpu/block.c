@@ -68,8 +68,7 @@ void sh_cpu_block_add_row(struct sh_cpu_block b, float *dst, int64_t ldd, const 
         add_one_row(dst + i * ldd, row, dtype, b.cols);
 }
 
-void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
-                      enum sh_dtype dtype)
+void sh_cpu_block_add(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds, enum sh_dtype dtype)
 {
     for (int64_t i = 0; i < b.rows; i++)
         add_one_row(dst + i * ldd, sh_cpu_at(src, dtype, i * lds), dtype, b.cols);

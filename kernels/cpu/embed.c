@@ -14,8 +14,10 @@ static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
 {
     for (int64_t n = 0; n < rows; n++)
         if (tokens[n] < 0 || tokens[n] >= V)
-            return sh_fail(SH_E_DATA, "token %d is outside the vocabulary of %lld: was the data made with another "
-                           "tokenizer?", tokens[n], (long long)V);
+            return sh_fail(SH_E_DATA,
+                           "token %d is outside the vocabulary of %lld: was the data made with another "
+                           "tokenizer?",
+                           tokens[n], (long long)V);
     return SH_OK;
 }
 

@@ -19,7 +19,7 @@
 /* ld: distance of stored rows in elements. A is stored [m,k], or [k,m] when trans_a; B [k,n], or [n,k] when trans_b. */
 struct sh_gemm {
     int64_t m, n, k;
-    enum sh_dtype in_dtype;  /* of A, B and bias: f32 or bf16 */
+    enum sh_dtype in_dtype; /* of A, B and bias: f32 or bf16 */
     const void *a;
     int64_t lda;
     bool trans_a;
@@ -29,8 +29,8 @@ struct sh_gemm {
     enum sh_dtype out_dtype; /* of C and addend: f32, or bf16 when in_dtype is bf16 */
     void *c;                 /* [m,n]; overlaps none of the operands but, exactly, addend */
     int64_t ldc;
-    const void *bias;        /* [n], added to each row; NULL: none */
-    const void *addend;      /* [m,n] with ldc; c itself: the product is added to C; NULL: none */
+    const void *bias;   /* [n], added to each row; NULL: none */
+    const void *addend; /* [m,n] with ldc; c itself: the product is added to C; NULL: none */
 };
 
 /* Scratch of any product of these types with `threads` threads. */

@@ -26,9 +26,9 @@ struct product {
     const struct sh_gemm *g;
     bool keeps_rows;
     int64_t first, count;
-    sh_bf16 *kept;       /* [chunks of the inner dimension][count][CHUNK] */
-    sh_bf16 *panels;     /* of this thread: [SLICE][CHUNK] */
-    float *sums;         /* of this thread: [SLICE][KEPT][STEP] */
+    sh_bf16 *kept;   /* [chunks of the inner dimension][count][CHUNK] */
+    sh_bf16 *panels; /* of this thread: [SLICE][CHUNK] */
+    float *sums;     /* of this thread: [SLICE][KEPT][STEP] */
 };
 
 static int64_t div_up(int64_t a, int64_t b)
@@ -49,11 +49,12 @@ static struct sh_amx_source source_of(const struct sh_gemm *g, bool rows, int64_
     int64_t side = first * SIDE, ld = rows ? g->lda : g->ldb;
     bool inner_rows = has_inner_rows(g, rows);
 
-    return (struct sh_amx_source){
-        .data = (const sh_bf16 *)(rows ? g->a : g->b) + (inner_rows ? k * ld + side : side * ld + k),
-        .step = ld, .inner_rows = inner_rows,
-        .sides = sh_amx_least((rows ? g->m : g->n) - side, count * SIDE),
-        .depth = sh_amx_least(g->k - k, steps * SIDE)};
+    return (struct sh_amx_source){.data = (const sh_bf16 *)(rows ? g->a : g->b) +
+                                          (inner_rows ? k * ld + side : side * ld + k),
+                                  .step = ld,
+                                  .inner_rows = inner_rows,
+                                  .sides = sh_amx_least((rows ? g->m : g->n) - side, count * SIDE),
+                                  .depth = sh_amx_least(g->k - k, steps * SIDE)};
 }
 
 static void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panels)
@@ -193,7 +194,10 @@ static sh_rc amx_product(const struct sh_gemm *g, void *work)
     {
         char *own = (char *)work + KEPT_ELEMS * sizeof(sh_bf16) + (size_t)omp_get_thread_num() * OWN_BYTES;
         struct sh_gemm part = *g;
-        struct product p = {.g = &part, .keeps_rows = g->m <= g->n, .kept = work, .panels = (sh_bf16 *)(void *)own,
+        struct product p = {.g = &part,
+                            .keeps_rows = g->m <= g->n,
+                            .kept = work,
+                            .panels = (sh_bf16 *)(void *)own,
                             .sums = (float *)(void *)(own + SLICE * CHUNK * sizeof(sh_bf16))};
 
         sh_amx_begin();

@@ -132,7 +132,8 @@ static sh_rc build_primitive(struct known *k, bool add)
         SH_TRY_OUT(check(sh_dnnl_append_sum(sum), "append_sum"));
     SH_TRY_OUT(check(dnnl_primitive_attr_set_post_ops(attr, sum), "set_post_ops"));
     SH_TRY_OUT(check(sh_dnnl_first(&m, cpu, SH_DNNL_REF(k->desc[SRC]), SH_DNNL_REF(k->desc[WEIGHTS]),
-                                   SH_DNNL_REF(k->desc[DST]), attr), "matmul"));
+                                   SH_DNNL_REF(k->desc[DST]), attr),
+                     "matmul"));
     SH_TRY_OUT(pick(&m, &k->primitive));
     rc = SH_OK;
 out:
@@ -180,7 +181,8 @@ static sh_rc execute(const struct known *k, const struct sh_gemm_tile *t)
     sh_rc rc;
     for (int i = 0; i < OPERANDS; i++) {
         args[i].arg = slot[i];
-        SH_TRY_OUT(check(dnnl_memory_create(&args[i].memory, SH_DNNL_REF(k->desc[i]), cpu, data[i]), "dnnl_memory_create"));
+        SH_TRY_OUT(
+            check(dnnl_memory_create(&args[i].memory, SH_DNNL_REF(k->desc[i]), cpu, data[i]), "dnnl_memory_create"));
     }
     SH_TRY_OUT(check(dnnl_primitive_execute(k->primitive, stream, OPERANDS, args), "dnnl_primitive_execute"));
     rc = SH_OK;

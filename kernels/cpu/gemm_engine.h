@@ -25,13 +25,13 @@ struct sh_gemm_tile {
 struct sh_gemm_engine {
     const char *name;
     enum sh_dtype in_dtype;
-    bool (*usable)(void);      /* on this CPU; also prepares the library, so called before the first tile */
-    bool (*works)(void);       /* as usable(), but on any CPU that gives right numbers, be it slowly, for tests; optional */
+    bool (*usable)(void); /* on this CPU; also prepares the library, so called before the first tile */
+    bool (*works)(void);  /* as usable(), but on any CPU that gives right numbers, be it slowly, for tests; optional */
     /* Either of both; all f32 engines have tile(). */
-    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work);  /* from many threads at once */
-    sh_rc (*product)(const struct sh_gemm *g, void *work);    /* opens a parallel region itself */
-    int64_t work_bytes;        /* scratch of one thread, a multiple of 64; 0 in all f32 engines */
-    int64_t shared_bytes;      /* scratch of product() beside that of each thread */
+    sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */
+    sh_rc (*product)(const struct sh_gemm *g, void *work);   /* opens a parallel region itself */
+    int64_t work_bytes;   /* scratch of one thread, a multiple of 64; 0 in all f32 engines */
+    int64_t shared_bytes; /* scratch of product() beside that of each thread */
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */

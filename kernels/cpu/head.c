@@ -29,9 +29,9 @@ struct head {
     const int32_t *targets; /* [N] */
     enum sh_dtype dtype;
     int64_t rows, dim, vocab, chunk, ld;
-    double *loss;           /* [chunk] */
-    float *logits;          /* [chunk,ld]; overwritten by their gradients, in bf16 at the start of each row */
-    void *work;             /* of the products */
+    double *loss;  /* [chunk] */
+    float *logits; /* [chunk,ld]; overwritten by their gradients, in bf16 at the start of each row */
+    void *work;    /* of the products */
     int64_t work_bytes;
 };
 
@@ -47,8 +47,14 @@ static int64_t rows_of(const struct sh_operand *x)
 static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
-    struct head h = {.call = call, .x = x->data, .w = w->data, .targets = call->in[2].data, .dtype = x->dtype,
-                     .rows = rows_of(x), .dim = w->dim[1], .vocab = w->dim[0]};
+    struct head h = {.call = call,
+                     .x = x->data,
+                     .w = w->data,
+                     .targets = call->in[2].data,
+                     .dtype = x->dtype,
+                     .rows = rows_of(x),
+                     .dim = w->dim[1],
+                     .vocab = w->dim[0]};
     h.chunk = call->attr->head.chunk_rows < h.rows ? call->attr->head.chunk_rows : h.rows;
     h.ld = (h.vocab + PAD - 1) / PAD * PAD;
     piece[0] = sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);

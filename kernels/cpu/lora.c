@@ -13,7 +13,7 @@
 struct lora {
     const struct sh_op_call *call;
     enum sh_dtype act;
-    int64_t N, M, I, R, K; /* K: R a part */
+    int64_t N, M, I, R, K;                 /* K: R a part */
     int64_t sums, scaled, products, bytes; /* places and length in bytes */
 };
 
@@ -80,14 +80,22 @@ static void copy_rows(const struct lora *l)
 
 sh_rc sh_cpu_lora(const struct sh_op_call *call)
 {
-    const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0], *u = &call->out[1];
+    const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0],
+                            *u = &call->out[1];
     struct lora l = lora_of(call, omp_get_max_threads());
     struct sh_gemm down = {
-        .m = l.N, .n = l.K, .k = l.I,
-        .in_dtype = l.act, .out_dtype = SH_F32,
-        .a = x->data, .lda = l.I,
-        .b = a->data, .ldb = l.I, .trans_b = true,
-        .c = (char *)call->work + l.sums, .ldc = l.K,
+        .m = l.N,
+        .n = l.K,
+        .k = l.I,
+        .in_dtype = l.act,
+        .out_dtype = SH_F32,
+        .a = x->data,
+        .lda = l.I,
+        .b = a->data,
+        .ldb = l.I,
+        .trans_b = true,
+        .c = (char *)call->work + l.sums,
+        .ldc = l.K,
     };
 
     SH_REQUIRE(call->work_bytes >= l.bytes);
@@ -97,11 +105,19 @@ sh_rc sh_cpu_lora(const struct sh_op_call *call)
     for (int64_t p = 0, row = 0; p < call->attr->lora.parts; row += call->attr->lora.width[p++]) {
         void *columns = at(z, call->attr->lora.first[p]);
         struct sh_gemm up = {
-            .m = l.N, .n = call->attr->lora.width[p], .k = l.R,
-            .in_dtype = l.act, .out_dtype = l.act,
-            .a = at(u, p * l.R), .lda = l.K,
-            .b = at(b, row * l.R), .ldb = l.R, .trans_b = true,
-            .c = columns, .ldc = l.M, .addend = columns,
+            .m = l.N,
+            .n = call->attr->lora.width[p],
+            .k = l.R,
+            .in_dtype = l.act,
+            .out_dtype = l.act,
+            .a = at(u, p * l.R),
+            .lda = l.K,
+            .b = at(b, row * l.R),
+            .ldb = l.R,
+            .trans_b = true,
+            .c = columns,
+            .ldc = l.M,
+            .addend = columns,
         };
         SH_TRY(product(&l, &up));
     }
@@ -114,21 +130,34 @@ static sh_rc part_backward(const struct lora *l, int64_t p, int64_t row)
     const struct sh_op_call *call = l->call;
     const struct sh_operand *dy = &call->in[0], *u = &call->in[2], *b = &call->in[4], *db = &call->out[2];
     struct sh_gemm g = {
-        .m = call->attr->lora.width[p], .n = l->R, .k = l->N,
-        .in_dtype = l->act, .out_dtype = SH_F32,
-        .a = at(dy, call->attr->lora.first[p]), .lda = l->M, .trans_a = true,
-        .b = at(u, p * l->R), .ldb = l->K,
-        .c = at(db, row * l->R), .ldc = l->R,
+        .m = call->attr->lora.width[p],
+        .n = l->R,
+        .k = l->N,
+        .in_dtype = l->act,
+        .out_dtype = SH_F32,
+        .a = at(dy, call->attr->lora.first[p]),
+        .lda = l->M,
+        .trans_a = true,
+        .b = at(u, p * l->R),
+        .ldb = l->K,
+        .c = at(db, row * l->R),
+        .ldc = l->R,
         .addend = sh_op_adds(call, 2) ? at(db, row * l->R) : NULL,
     };
 
     SH_TRY(product(l, &g));
     g = (struct sh_gemm){
-        .m = l->N, .n = l->R, .k = call->attr->lora.width[p],
-        .in_dtype = l->act, .out_dtype = SH_F32,
-        .a = at(dy, call->attr->lora.first[p]), .lda = l->M,
-        .b = at(b, row * l->R), .ldb = l->R,
-        .c = (float *)(void *)((char *)call->work + l->sums) + p * l->R, .ldc = l->K,
+        .m = l->N,
+        .n = l->R,
+        .k = call->attr->lora.width[p],
+        .in_dtype = l->act,
+        .out_dtype = SH_F32,
+        .a = at(dy, call->attr->lora.first[p]),
+        .lda = l->M,
+        .b = at(b, row * l->R),
+        .ldb = l->R,
+        .c = (float *)(void *)((char *)call->work + l->sums) + p * l->R,
+        .ldc = l->K,
     };
     return product(l, &g);
 }
@@ -139,11 +168,18 @@ static sh_rc through_a(const struct lora *l, const struct sh_operand *du)
     const struct sh_op_call *call = l->call;
     const struct sh_operand *x = &call->in[1], *a = &call->in[3], *dx = &call->out[0], *da = &call->out[1];
     struct sh_gemm g = {
-        .m = l->K, .n = l->I, .k = l->N,
-        .in_dtype = l->act, .out_dtype = SH_F32,
-        .a = du->data, .lda = l->K, .trans_a = true,
-        .b = x->data, .ldb = l->I,
-        .c = da->data, .ldc = l->I,
+        .m = l->K,
+        .n = l->I,
+        .k = l->N,
+        .in_dtype = l->act,
+        .out_dtype = SH_F32,
+        .a = du->data,
+        .lda = l->K,
+        .trans_a = true,
+        .b = x->data,
+        .ldb = l->I,
+        .c = da->data,
+        .ldc = l->I,
         .addend = sh_op_adds(call, 1) ? da->data : NULL,
     };
 
@@ -151,11 +187,17 @@ static sh_rc through_a(const struct lora *l, const struct sh_operand *du)
     if (!dx->data)
         return SH_OK;
     g = (struct sh_gemm){
-        .m = l->N, .n = l->I, .k = l->K,
-        .in_dtype = l->act, .out_dtype = l->act,
-        .a = du->data, .lda = l->K,
-        .b = a->data, .ldb = l->I,
-        .c = dx->data, .ldc = l->I,
+        .m = l->N,
+        .n = l->I,
+        .k = l->K,
+        .in_dtype = l->act,
+        .out_dtype = l->act,
+        .a = du->data,
+        .lda = l->K,
+        .b = a->data,
+        .ldb = l->I,
+        .c = dx->data,
+        .ldc = l->I,
         .addend = call->in[5].data,
     };
     return product(l, &g);

@@ -65,7 +65,8 @@ static void load_weights(const struct sh_op_call *call, const struct work *k, in
 }
 
 /* Values of row n. */
-static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to, const struct sh_operand *from, int64_t n)
+static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to, const struct sh_operand *from,
+                        int64_t n)
 {
     int64_t at = n * s->row + s->cols, bytes = (s->row - s->cols) * sh_dtype_bytes(to->dtype);
 
@@ -134,7 +135,8 @@ SH_CLONES static float reduce(float *dw, const float *dy, const float *x, const 
 }
 
 /* dx may be dy. */
-SH_CLONES static void apply(float *dx, const float *dy, const float *x, const float *w, float rstd, float mean, int64_t n)
+SH_CLONES static void apply(float *dx, const float *dy, const float *x, const float *w, float rstd, float mean,
+                            int64_t n)
 {
 #pragma omp simd
     for (int64_t c = 0; c < n; c++)

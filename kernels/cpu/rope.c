@@ -27,7 +27,8 @@ SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t 
 static void rotate_row(const struct sh_op_call *call, int64_t row_at, const float *cs)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
-    int64_t D = call->attr->attn.head_dim, heads = call->attr->attn.heads + call->attr->attn.kv_heads, group = SH_CPU_PIECE / D;
+    int64_t D = call->attr->attn.head_dim, heads = call->attr->attn.heads + call->attr->attn.kv_heads,
+            group = SH_CPU_PIECE / D;
     float x_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
 
     for (int64_t h = 0; h < heads; h += group) {
@@ -43,10 +44,11 @@ sh_rc sh_cpu_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
     const float *cs = call->in[1].data;
-    const int32_t *docs = call->in[2].data; /* positions begin anew in each document */
-    const int32_t *positions = call->in[3].data;   /* positions as they are, where a cache is continued */
+    const int32_t *docs = call->in[2].data;      /* positions begin anew in each document */
+    const int32_t *positions = call->in[3].data; /* positions as they are, where a cache is continued */
     int64_t rows = x->dim[0] * x->dim[1], T = x->dim[1], D = call->attr->attn.head_dim;
-    int64_t turned = (call->attr->attn.heads + call->attr->attn.kv_heads) * D, row = turned + call->attr->attn.kv_heads * D;
+    int64_t turned = (call->attr->attn.heads + call->attr->attn.kv_heads) * D,
+            row = turned + call->attr->attn.kv_heads * D;
     size_t rest = (size_t)((row - turned) * sh_dtype_bytes(x->dtype));
 
     SH_REQUIRE(D <= SH_CPU_PIECE);

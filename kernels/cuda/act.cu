@@ -236,8 +236,7 @@ template <template <class> class G, class T> sh_rc run_gated_bwd(const char *nam
 
 extern "C" sh_rc sh_cuda_gelu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_map<gelu, decltype(zero)>("gelu", call); });
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_map<gelu, decltype(zero)>("gelu", call); });
 }
 
 extern "C" sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call)
@@ -277,8 +276,7 @@ extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
 
 extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_gated<swiglu, decltype(zero)>("swiglu", call); });
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_gated<swiglu, decltype(zero)>("swiglu", call); });
 }
 
 extern "C" sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call)
@@ -289,8 +287,7 @@ extern "C" sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call)
 
 extern "C" sh_rc sh_cuda_geglu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_gated<geglu, decltype(zero)>("geglu", call); });
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_gated<geglu, decltype(zero)>("geglu", call); });
 }
 
 extern "C" sh_rc sh_cuda_geglu_bwd(const struct sh_op_call *call)

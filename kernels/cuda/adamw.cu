@@ -38,8 +38,12 @@ struct adamw {
 extern "C" sh_rc sh_cuda_adamw(const struct sh_op_call *call)
 {
     const struct sh_operand *out = call->out;
-    adamw f = {sh_adamw_params(call), sh_data<float>(&out[1]), sh_data<float>(&out[2]), sh_data<float>(&call->in[0]),
-               sh_adamw_factors_of(call->scalars, false), sh_adamw_factors_of(call->scalars, true).keep};
+    adamw f = {sh_adamw_params(call),
+               sh_data<float>(&out[1]),
+               sh_data<float>(&out[2]),
+               sh_data<float>(&call->in[0]),
+               sh_adamw_factors_of(call->scalars, false),
+               sh_adamw_factors_of(call->scalars, true).keep};
     bool vectors = sh_floats_aligned<4>(f.p) && sh_aligned<4>(f.m, 0) && sh_aligned<4>(f.v, 0) && sh_aligned<4>(f.g, 0);
 
     return sh_update_by_runs("adamw", call, f, vectors);

@@ -6,9 +6,9 @@
 /* The emulated build has no double of cuDNN. */
 #if defined(HAVE_CUDNN) && !defined(SH_CUDA_EMULATED)
 #define PREPARE_CUDNN(call) SH_TRY(sh_attention_cudnn_prepare(call))
-#define TRY_CUDNN(call)                  \
-    if (sh_attention_cudnn_takes(call))  \
-        return sh_attention_cudnn(call)
+#define TRY_CUDNN(call)                 \
+    if (sh_attention_cudnn_takes(call)) \
+    return sh_attention_cudnn(call)
 #else
 #define PREPARE_CUDNN(call) (void)(call)
 #define TRY_CUDNN(call) (void)(call)
@@ -18,8 +18,8 @@
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
     if (call->attr->attn.head_dim > SH_ATTENTION_MAX_DIM)
-        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most", call->attr->attn.head_dim,
-                       SH_ATTENTION_MAX_DIM);
+        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most",
+                       call->attr->attn.head_dim, SH_ATTENTION_MAX_DIM);
     PREPARE_CUDNN(call);
     return SH_OK;
 }

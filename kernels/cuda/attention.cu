@@ -131,30 +131,30 @@ __device__ __forceinline__ void take_scores(running<M> &run, float s[TILE / 16][
     SH_UNROLL
     for (int m = 0; m < M; m++)
         SH_UNROLL
-        for (int half = 0; half < 2; half++) {
-            float top = run.top[m][half];
-            SH_UNROLL
-            for (int i = 0; i < TILE / 4; i++)
-                top = fmaxf(top, s[i / 4][m][i / 2 % 2][half * 2 + i % 2]);
-            top = over_quad(top, true);
-            /* A row that has seen no key yet has -Inf as maximum; base 0 keeps Inf - Inf out. */
-            float base = top == -INFINITY ? 0 : top * scale2;
-            float shrink = sh_mma::exp2_of(run.top[m][half] * scale2 - base);
-            float sum = 0;
-            SH_UNROLL
-            for (int i = 0; i < TILE / 4; i++) {
-                float &x = s[i / 4][m][i / 2 % 2][half * 2 + i % 2];
-                x = sh_mma::exp2_of(x * scale2 - base);
-                sum += x;
-            }
-            run.top[m][half] = top;
-            run.sum[m][half] = run.sum[m][half] * shrink + sum;
-            SH_UNROLL
-            for (int n = 0; n < D / 8; n++) {
-                o[m][n][half * 2] *= shrink;
-                o[m][n][half * 2 + 1] *= shrink;
-            }
+    for (int half = 0; half < 2; half++) {
+        float top = run.top[m][half];
+        SH_UNROLL
+        for (int i = 0; i < TILE / 4; i++)
+            top = fmaxf(top, s[i / 4][m][i / 2 % 2][half * 2 + i % 2]);
+        top = over_quad(top, true);
+        /* A row that has seen no key yet has -Inf as maximum; base 0 keeps Inf - Inf out. */
+        float base = top == -INFINITY ? 0 : top * scale2;
+        float shrink = sh_mma::exp2_of(run.top[m][half] * scale2 - base);
+        float sum = 0;
+        SH_UNROLL
+        for (int i = 0; i < TILE / 4; i++) {
+            float &x = s[i / 4][m][i / 2 % 2][half * 2 + i % 2];
+            x = sh_mma::exp2_of(x * scale2 - base);
+            sum += x;
         }
+        run.top[m][half] = top;
+        run.sum[m][half] = run.sum[m][half] * shrink + sum;
+        SH_UNROLL
+        for (int n = 0; n < D / 8; n++) {
+            o[m][n][half * 2] *= shrink;
+            o[m][n][half * 2 + 1] *= shrink;
+        }
+    }
 }
 
 /* Whether key s is seen by a query at t whose document begins at `first`. */
@@ -171,16 +171,16 @@ __device__ __forceinline__ void put_queries(const sh_attention &a, const queries
     SH_UNROLL
     for (int m = 0; m < M; m++)
         SH_UNROLL
-        for (int half = 0; half < 2; half++) {
-            float sum = over_quad(run.sum[m][half], false);
-            int t = own + lane_row(m, half);
-            if (t >= a.seq)
-                continue;
-            sh_bf16 *to = static_cast<sh_bf16 *>(a.o) + ((q.b * a.seq + t) * a.heads + q.head) * D;
-            sh_tile::put<D>(to, o[m], half, 1 / sum);
-            if (threadIdx.x % 4 == 0)
-                a.lse[(q.b * a.heads + q.head) * a.seq + t] = run.top[m][half] * a.scale + logf(sum);
-        }
+    for (int half = 0; half < 2; half++) {
+        float sum = over_quad(run.sum[m][half], false);
+        int t = own + lane_row(m, half);
+        if (t >= a.seq)
+            continue;
+        sh_bf16 *to = static_cast<sh_bf16 *>(a.o) + ((q.b * a.seq + t) * a.heads + q.head) * D;
+        sh_tile::put<D>(to, o[m], half, 1 / sum);
+        if (threadIdx.x % 4 == 0)
+            a.lse[(q.b * a.heads + q.head) * a.seq + t] = run.top[m][half] * a.scale + logf(sum);
+    }
 }
 
 /* One block: 16 M rows a warp, all tiles of keys from the first that the block sees. */
@@ -223,11 +223,11 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
             SH_UNROLL
             for (int j = 0; j < TILE / 16; j++)
                 SH_UNROLL
-                for (int i = 0; i < 8 * M; i++) {
-                    int m = i / 8, n = i / 4 % 2, c = i % 4;
-                    if (!seen(k0 + 16 * j + lane_column(n, c % 2), own + lane_row(m, c / 2), first[m][c / 2]))
-                        s[j][m][n][c] = -INFINITY;
-                }
+            for (int i = 0; i < 8 * M; i++) {
+                int m = i / 8, n = i / 4 % 2, c = i % 4;
+                if (!seen(k0 + 16 * j + lane_column(n, c % 2), own + lane_row(m, c / 2), first[m][c / 2]))
+                    s[j][m][n][c] = -INFINITY;
+            }
         }
         take_scores<D, M>(run, s, o, a.scale * LOG2E);
         SH_UNROLL

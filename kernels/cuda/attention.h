@@ -29,7 +29,7 @@ struct sh_attention {
     float *lse;          /* [B,H,T]: the same */
     const void *dout;    /* backward only, as the rest */
     void *dqkv;
-    float *delta;        /* [B,H,T] scratch: sum over d of dout * o */
+    float *delta; /* [B,H,T] scratch: sum over d of dout * o */
 };
 
 static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)

@@ -67,7 +67,7 @@ static sh_rc check(cudnnStatus_t status, const char *what)
 sh_rc sh_cudnn_load(void)
 {
     static const char *const files[] = {"libcudnn.so.9", NULL};
-    static const struct sh_library_symbol symbols[] = {CALLS(SYMBOL) {NULL, NULL}};
+    static const struct sh_library_symbol symbols[] = {CALLS(SYMBOL){NULL, NULL}};
     enum { OLDEST = 90800 };
     if (state.loaded)
         return SH_OK;
@@ -120,11 +120,10 @@ static sh_rc add_tensor(struct plan *p, const struct sh_cudnn_tensor_row *row)
     int64_t dim[4], stride[4], uid = row->tensor, align = 16;
     bool number = row->form == F_NUMBER, nowhere = row->tensor > T_LAST_NUMBER;
     sh_cudnn_form(row->form, &p->shape, dim, stride);
-    return MAKE(p, TENSOR, "a tensor", &p->tensor[row->tensor],
-                ATTRIBUTE(TENSOR_DATA_TYPE, DATA_TYPE, 1, &row->type), ATTRIBUTE(TENSOR_DIMENSIONS, INT64, 4, dim),
-                ATTRIBUTE(TENSOR_STRIDES, INT64, 4, stride), ATTRIBUTE(TENSOR_UNIQUE_ID, INT64, 1, &uid),
-                ATTRIBUTE(TENSOR_BYTE_ALIGNMENT, INT64, 1, &align), ATTRIBUTE(TENSOR_IS_VIRTUAL, BOOLEAN, 1, &nowhere),
-                ATTRIBUTE(TENSOR_IS_BY_VALUE, BOOLEAN, 1, &number));
+    return MAKE(p, TENSOR, "a tensor", &p->tensor[row->tensor], ATTRIBUTE(TENSOR_DATA_TYPE, DATA_TYPE, 1, &row->type),
+                ATTRIBUTE(TENSOR_DIMENSIONS, INT64, 4, dim), ATTRIBUTE(TENSOR_STRIDES, INT64, 4, stride),
+                ATTRIBUTE(TENSOR_UNIQUE_ID, INT64, 1, &uid), ATTRIBUTE(TENSOR_BYTE_ALIGNMENT, INT64, 1, &align),
+                ATTRIBUTE(TENSOR_IS_VIRTUAL, BOOLEAN, 1, &nowhere), ATTRIBUTE(TENSOR_IS_BY_VALUE, BOOLEAN, 1, &number));
 }
 
 /* cuDNN describes an operation twice: how it computes (types), and on which tensors. */
@@ -362,9 +361,9 @@ static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *sc
             uid[n] = i;
             address[n++] = at[i];
         }
-    const struct attribute attribute[] = {
-        ATTRIBUTE(VARIANT_PACK_UNIQUE_IDS, INT64, n, uid), ATTRIBUTE(VARIANT_PACK_DATA_POINTERS, VOID_PTR, n, address),
-        ATTRIBUTE(VARIANT_PACK_WORKSPACE, VOID_PTR, 1, &scratch)};
+    const struct attribute attribute[] = {ATTRIBUTE(VARIANT_PACK_UNIQUE_IDS, INT64, n, uid),
+                                          ATTRIBUTE(VARIANT_PACK_DATA_POINTERS, VOID_PTR, n, address),
+                                          ATTRIBUTE(VARIANT_PACK_WORKSPACE, VOID_PTR, 1, &scratch)};
     SH_TRY(check(dnn.BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack), "a list of operands"));
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     for (int i = 0; i < 3 && status == CUDNN_STATUS_SUCCESS; i++)
@@ -393,8 +392,8 @@ sh_rc sh_attention_cudnn(const struct sh_op_call *call)
     SH_TRY(check(dnn.SetStream(state.handle, call->queue), "use of the stream"));
     for (int64_t b = 0; b < batch; b += w.batch)
         for (int64_t k = 0; k < call->attr->attn.kv_heads; k += w.kv_heads) {
-            void *at[T_LAST_NUMBER + 1] = {[T_SCALE] = &scale, [T_MINUS_INF] = &minus_inf,
-                                           [T_ONE] = p->shape.backward ? &one : NULL};
+            void *at[T_LAST_NUMBER + 1] = {
+                [T_SCALE] = &scale, [T_MINUS_INF] = &minus_inf, [T_ONE] = p->shape.backward ? &one : NULL};
             bind(call, &p->shape, b, k, sums, dq_sums, at);
             SH_TRY(execute(p, at, dq_sums + w.dq_sums));
         }

@@ -31,7 +31,8 @@ template <int D, int ROWS> static __device__ __forceinline__ void fetch(sh_bf16 
 {
     constexpr int PIECES = D / 8;
     SH_NO_UNROLL /* the addresses of all copies together would take half of the registers */
-    for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS) {
+        for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS)
+    {
         int row = i / PIECES, piece = i % PIECES;
         bool there = from + row < src.count;
         const sh_bf16 *p = src.first + (there ? (from + row) * src.stride + piece * 8 : 0);
@@ -52,8 +53,8 @@ template <int D, int M> static __device__ __forceinline__ void take(uint32_t a[M
     SH_UNROLL
     for (int m = 0; m < M; m++)
         SH_UNROLL
-        for (int k = 0; k < D / 16; k++)
-            sh_mma::load(a[m][k], corner<D>(tile, row + 16 * m, 16 * k));
+    for (int k = 0; k < D / 16; k++)
+        sh_mma::load(a[m][k], corner<D>(tile, row + 16 * m, 16 * k));
 }
 
 /* s [16M,16] = a [16M,D] (rows [row, row + 16) of the tile)' */
@@ -63,8 +64,8 @@ static __device__ __forceinline__ void dot(float s[M][2][4], const uint32_t a[M]
     SH_UNROLL
     for (int m = 0; m < M; m++)
         SH_UNROLL
-        for (int i = 0; i < 8; i++)
-            s[m][i / 4][i % 4] = 0;
+    for (int i = 0; i < 8; i++)
+        s[m][i / 4][i % 4] = 0;
     SH_UNROLL
     for (int k = 0; k < D / 16; k++) {
         uint32_t b[4];
@@ -85,8 +86,8 @@ static __device__ __forceinline__ void add(float sum[M][D / 8][4], const float w
     SH_UNROLL
     for (int m = 0; m < M; m++)
         SH_UNROLL
-        for (int i = 0; i < 4; i++)
-            a[m][i] = sh_mma::pack(w[m][i / 2][i % 2 * 2], w[m][i / 2][i % 2 * 2 + 1]);
+    for (int i = 0; i < 4; i++)
+        a[m][i] = sh_mma::pack(w[m][i / 2][i % 2 * 2], w[m][i / 2][i % 2 * 2 + 1]);
     SH_UNROLL
     for (int n = 0; n < D / 16; n++) {
         uint32_t b[4];
@@ -104,8 +105,8 @@ template <int D, int M> static __device__ __forceinline__ void clear(float sum[M
     SH_UNROLL
     for (int m = 0; m < M; m++)
         SH_UNROLL
-        for (int i = 0; i < D / 2; i++)
-            sum[m][i / 4][i % 4] = 0;
+    for (int i = 0; i < D / 2; i++)
+        sum[m][i / 4][i % 4] = 0;
 }
 
 /* Row `half` (0: g, 1: g + 8) of a lane's sums, times `factor`, to a row of D numbers in global memory. */

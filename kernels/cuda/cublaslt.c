@@ -35,7 +35,7 @@ static sh_rc load_calls(void)
 #define TEXT(x) TEXT_(x)
 #define SYMBOL(name) {"cublasLt" #name, &lt.name},
     static const char *const files[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), NULL};
-    static const struct sh_library_symbol symbols[] = {CALLS(SYMBOL) {NULL, NULL}};
+    static const struct sh_library_symbol symbols[] = {CALLS(SYMBOL){NULL, NULL}};
     return sh_library_load(files, symbols);
 #endif
 }
@@ -146,7 +146,7 @@ static cublasStatus_t describe(struct choice *x, const struct sh_cublaslt_produc
 
 #define SET(attribute, value)            \
     if (status == CUBLAS_STATUS_SUCCESS) \
-        status = lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value))
+    status = lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value))
     SET(TRANSA, op_a);
     SET(TRANSB, op_b);
     SET(EPILOGUE, epilogue);

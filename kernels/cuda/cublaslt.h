@@ -25,12 +25,12 @@ struct sh_cublaslt_product {
     enum sh_dtype in_dtype;  /* of a and b: f32 or bf16 */
     enum sh_dtype out_dtype; /* of c, addend and bias: in_dtype or f32 */
     const void *a, *b;
-    int64_t lda, ldb;        /* elements from one stored row to the next */
-    bool trans_a, trans_b;   /* stored [k,m], [n,k] */
+    int64_t lda, ldb;      /* elements from one stored row to the next */
+    bool trans_a, trans_b; /* stored [k,m], [n,k] */
     void *c;
     int64_t ldc;
-    const void *addend;      /* (opt) leading dimension ldc; may be c itself */
-    const void *bias;        /* (opt) */
+    const void *addend; /* (opt) leading dimension ldc; may be c itself */
+    const void *bias;   /* (opt) */
 };
 
 /* See op.h. The calls are the shapes of products. */

@@ -23,8 +23,7 @@ __device__ __forceinline__ void add_to_slot(int slot, word mine)
 }
 
 /* The exponent of all ones: Inf and NaN. */
-template <int N>
-__global__ void __launch_bounds__(THREADS) count_bad(struct sh_floats x, int64_t n, int slot)
+template <int N> __global__ void __launch_bounds__(THREADS) count_bad(struct sh_floats x, int64_t n, int slot)
 {
     int64_t step = (int64_t)gridDim.x * THREADS * N;
     word bad = 0;

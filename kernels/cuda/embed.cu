@@ -18,7 +18,7 @@ namespace
 /* A token outside the vocabulary makes a row of NaN, which the guard finds; reading past wte could crash. */
 template <class T> struct embed {
     T *x;
-    const T *wte, *wpe; /* wpe NULL: none */
+    const T *wte, *wpe;           /* wpe NULL: none */
     const int32_t *tokens, *docs; /* docs NULL: positions of the sequence */
     int64_t seq, V, C;
 
@@ -223,7 +223,7 @@ __device__ __forceinline__ void put_sum(const gather<T> &g, int64_t v, int64_t c
 template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gather<T> g, buckets b, bool out_vectors)
 {
     constexpr int N = SH_WIDTH<T>, MANY = 64;
-    SH_SHARED(float, sums, SUM_WARPS * N * 32);
+    SH_SHARED(float, sums, SUM_WARPS *N * 32);
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t c = ((int64_t)blockIdx.y * 32 + lane) * N;
 
@@ -311,8 +311,14 @@ extern "C" sh_rc sh_cuda_embed(const struct sh_op_call *call)
     return sh_by_act(x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        embed<T> f = {sh_data<T>(x), sh_data<T>(wte), sh_data<T>(&call->in[2]), sh_data<int32_t>(tokens),
-                      sh_data<int32_t>(&call->in[3]), tokens->dim[1], wte->dim[0], wte->dim[1]};
+        embed<T> f = {sh_data<T>(x),
+                      sh_data<T>(wte),
+                      sh_data<T>(&call->in[2]),
+                      sh_data<int32_t>(tokens),
+                      sh_data<int32_t>(&call->in[3]),
+                      tokens->dim[1],
+                      wte->dim[0],
+                      wte->dim[1]};
         bool vectors = sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.wte, f.C) && sh_aligned<N>(f.wpe, f.C);
         return sh_map<N>("embed", f, sh_elems(x), vectors, call->queue);
     });

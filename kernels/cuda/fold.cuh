@@ -77,8 +77,8 @@ static __global__ void __launch_bounds__(SH_FOLD_THREADS)
 /* Errors: SH_E_BUG when the launch is refused. */
 static inline sh_rc sh_fold_parts(float *dst, bool add, const float *parts, int64_t n, int64_t C, void *queue)
 {
-    return SH_LAUNCH(sh_fold_kernel, dim3((unsigned)sh_ceil_div(C, 32)), dim3(SH_FOLD_THREADS), 0, queue, dst, add, parts,
-                     n, C);
+    return SH_LAUNCH(sh_fold_kernel, dim3((unsigned)sh_ceil_div(C, 32)), dim3(SH_FOLD_THREADS), 0, queue, dst, add,
+                     parts, n, C);
 }
 
 static __global__ void __launch_bounds__(SH_FOLD_THREADS)

@@ -28,8 +28,12 @@ static struct head head_of(const struct sh_op_call *call)
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
     char *work = call->work;
     work += -(uintptr_t)work & 255;
-    return (struct head){.call = call, .at = sh_cuda_head_work(call), .rows = sh_cuda_rows(x), .dim = w->dim[1],
-                         .vocab = w->dim[0], .work = work};
+    return (struct head){.call = call,
+                         .at = sh_cuda_head_work(call),
+                         .rows = sh_cuda_rows(x),
+                         .dim = w->dim[1],
+                         .vocab = w->dim[0],
+                         .work = work};
 }
 
 /* Behind the head's own scratch lies cuBLASLt's. */
@@ -60,12 +64,17 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
 {
     const struct sh_op_call *call = h->call;
     struct sh_cuda_softmax s = {
-        .rows = n, .vocab = h->vocab, .ld = h->at.ld,
+        .rows = n,
+        .vocab = h->vocab,
+        .ld = h->at.ld,
         .logits = (float *)(void *)(h->work + h->at.logits),
         .targets = (const int32_t *)call->in[2].data + r,
         .row_loss = (double *)(void *)(h->work + h->at.row_loss),
-        .loss = call->out[0].data, .add_loss = r > 0 || sh_op_adds(call, 0),
-        .gradient = gradient, .grad_dtype = call->in[0].dtype, .loss_scale = call->scalars->loss_scale,
+        .loss = call->out[0].data,
+        .add_loss = r > 0 || sh_op_adds(call, 0),
+        .gradient = gradient,
+        .grad_dtype = call->in[0].dtype,
+        .loss_scale = call->scalars->loss_scale,
     };
     return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_loss(&s, call->queue);
 }
@@ -128,10 +137,13 @@ static sh_rc chunk_scores(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_op_call *call = h->call;
     struct sh_cuda_scores s = {
-        .rows = n, .vocab = h->vocab, .ld = h->at.ld,
+        .rows = n,
+        .vocab = h->vocab,
+        .ld = h->at.ld,
         .logits = (float *)(void *)(h->work + h->at.logits),
         .targets = (const int32_t *)call->in[2].data + r,
-        .logprob = (float *)call->out[0].data + r, .likeliest = (int32_t *)call->out[1].data + r,
+        .logprob = (float *)call->out[0].data + r,
+        .likeliest = (int32_t *)call->out[1].data + r,
     };
     return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_scores(&s, call->queue);
 }

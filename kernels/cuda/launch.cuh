@@ -17,8 +17,8 @@
 #include "tests/gpu/emulated/cuda_on_cpu.h"
 
 /* Shared memory of the block: `name` is a pointer to `count` elements. Dynamic: as many bytes as the launch gave. */
-#define SH_SHARED(type, name, count)                                                     \
-    static char name##_key_;                                                             \
+#define SH_SHARED(type, name, count) \
+    static char name##_key_;         \
     type *const name = static_cast<type *>(sh_emulated::shared(&name##_key_, sizeof(type) * (count)))
 #define SH_DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(sh_emulated::dynamic_shared())
 #define SH_ANY_TYPE __attribute__((may_alias)) /* what stands in the memory may be of another type */
@@ -38,7 +38,7 @@ sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#define SH_SHARED(type, name, count)    \
+#define SH_SHARED(type, name, count)      \
     __shared__ type name##_there_[count]; \
     type *const name = name##_there_
 #define SH_DYNAMIC_SHARED(type, name)                    \

@@ -28,7 +28,7 @@ template <int N> __device__ __forceinline__ int64_t column(int p)
 template <class T> struct forward {
     T *y, *sum;                /* sum: of x and more; NULL: the norm of x alone */
     const T *x, *more, *w, *b; /* b NULL: none */
-    float *rstd, *mean; /* mean NULL: not wanted */
+    float *rstd, *mean;        /* mean NULL: not wanted */
     int64_t rows, C;
     float eps;
     bool rms, plus_one, vectors;

@@ -102,7 +102,7 @@ __device__ __forceinline__ void backward_group(const norm<T> &f, int64_t row, in
     }
 }
 
-template <class T> __global__ void __launch_bounds__(WARPS * LANES) qk_norm_kernel(norm<T> f)
+template <class T> __global__ void __launch_bounds__(WARPS *LANES) qk_norm_kernel(norm<T> f)
 {
     constexpr int N = SH_WIDTH<T>;
     unsigned lane = threadIdx.x % LANES;
@@ -140,7 +140,8 @@ template <class T> bool aligned(const norm<T> &f)
 {
     constexpr int N = SH_WIDTH<T>;
     return f.s.wq % N == 0 && f.s.wk % N == 0 && f.s.cols % N == 0 && sh_aligned<N>(f.y, f.s.row) &&
-           sh_aligned<N>(f.x, f.s.row) && sh_aligned<N>(f.dy, f.s.row) && sh_aligned<N>(f.wq, 0) && sh_aligned<N>(f.wk, 0);
+           sh_aligned<N>(f.x, f.s.row) && sh_aligned<N>(f.dy, f.s.row) && sh_aligned<N>(f.wq, 0) &&
+           sh_aligned<N>(f.wk, 0);
 }
 
 template <class T> sh_rc launch(const norm<T> &f, void *queue)
@@ -151,9 +152,17 @@ template <class T> sh_rc launch(const norm<T> &f, void *queue)
 
 template <class T> sh_rc run_forward(const struct sh_op_call *call, const sh_qk_norm &s)
 {
-    norm<T> f = {s, sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), NULL, sh_data<T>(&call->in[1]),
-                 sh_data<T>(&call->in[2]), sh_data<float>(&call->out[1]), call->attr->qk.eps, call->attr->qk.plus_one,
-                 call->out[0].data != call->in[0].data, false};
+    norm<T> f = {s,
+                 sh_data<T>(&call->out[0]),
+                 sh_data<T>(&call->in[0]),
+                 NULL,
+                 sh_data<T>(&call->in[1]),
+                 sh_data<T>(&call->in[2]),
+                 sh_data<float>(&call->out[1]),
+                 call->attr->qk.eps,
+                 call->attr->qk.plus_one,
+                 call->out[0].data != call->in[0].data,
+                 false};
     f.vectors = aligned(f);
     return launch(f, call->queue);
 }
@@ -173,9 +182,17 @@ template <class T> sh_rc weight_gradient(const struct sh_op_call *call, const no
 
 template <class T> sh_rc run_backward(const struct sh_op_call *call, const sh_qk_norm &s)
 {
-    norm<T> f = {s, sh_data<T>(&call->out[0]), sh_data<T>(&call->in[1]), sh_data<T>(&call->in[0]),
-                 sh_data<T>(&call->in[2]), sh_data<T>(&call->in[3]), sh_data<float>(&call->in[4]), 0,
-                 call->attr->qk.plus_one, call->out[0].data != call->in[0].data, false};
+    norm<T> f = {s,
+                 sh_data<T>(&call->out[0]),
+                 sh_data<T>(&call->in[1]),
+                 sh_data<T>(&call->in[0]),
+                 sh_data<T>(&call->in[2]),
+                 sh_data<T>(&call->in[3]),
+                 sh_data<float>(&call->in[4]),
+                 0,
+                 call->attr->qk.plus_one,
+                 call->out[0].data != call->in[0].data,
+                 false};
     f.vectors = aligned(f);
     for (int key = 0; key < 2; key++)
         if (call->out[1 + key].data)

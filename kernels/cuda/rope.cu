@@ -12,7 +12,7 @@ template <class T> struct rope {
     T *y;
     const T *x;
     const float *cs;
-    const int32_t *docs; /* NULL: positions of the sequence; else they begin anew in each document */
+    const int32_t *docs;      /* NULL: positions of the sequence; else they begin anew in each document */
     const int32_t *positions; /* NULL: those; else they are given */
     int64_t heads, row_heads, turned, D, half, rest, seq;
     float sign;
@@ -87,7 +87,8 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0];
     const struct sh_op_attr *attr = call->attr;
-    int64_t D = attr->attn.head_dim, half = call->in[1].dim[1] / 2, turned = attr->attn.heads + attr->attn.kv_heads, row_heads = turned + attr->attn.kv_heads;
+    int64_t D = attr->attn.head_dim, half = call->in[1].dim[1] / 2, turned = attr->attn.heads + attr->attn.kv_heads,
+            row_heads = turned + attr->attn.kv_heads;
     bool copies = call->out[0].data != x->data;
     int64_t heads = copies ? row_heads : turned, rest = copies ? D - 2 * half : 0;
     const float *cs = sh_data<float>(&call->in[1]);
@@ -95,7 +96,18 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
     return sh_by_act(x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        rope<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(x), cs, sh_data<int32_t>(&call->in[2]), sh_data<int32_t>(&call->in[3]), heads, row_heads, turned, D, half, rest, x->dim[1],
+        rope<T> f = {sh_data<T>(&call->out[0]),
+                     sh_data<T>(x),
+                     cs,
+                     sh_data<int32_t>(&call->in[2]),
+                     sh_data<int32_t>(&call->in[3]),
+                     heads,
+                     row_heads,
+                     turned,
+                     D,
+                     half,
+                     rest,
+                     x->dim[1],
                      attr->attn.inverse ? -1.0f : 1.0f};
         bool vectors = D % N == 0 && rest % N == 0 && sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) &&
                        sh_aligned<N>(cs, half);
@@ -107,8 +119,15 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
 {
     const struct sh_op_attr *attr = call->attr;
     int64_t T = call->out[0].dim[0], R = call->out[0].dim[1];
-    rope_table f = {sh_data<float>(&call->out[0]), R, attr->rope.theta, attr->rope.factor, attr->rope.low_freq,
-                    attr->rope.high_freq, attr->rope.original_len, attr->rope.ramp_first, attr->rope.ramp_last,
+    rope_table f = {sh_data<float>(&call->out[0]),
+                    R,
+                    attr->rope.theta,
+                    attr->rope.factor,
+                    attr->rope.low_freq,
+                    attr->rope.high_freq,
+                    attr->rope.original_len,
+                    attr->rope.ramp_first,
+                    attr->rope.ramp_last,
                     attr->rope.scale == 0 ? 1 : attr->rope.scale};
     /* clang-format on */
 

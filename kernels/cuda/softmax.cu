@@ -85,8 +85,8 @@ template <class T> __device__ __forceinline__ void softmax_row(const sh_cuda_sof
     if (threadIdx.x == 0)
         s.row_loss[r] = counts ? log((double)of_row.sum) + (double)of_row.max - (double)at_target : 0;
     if constexpr (!std::is_void<T>::value)
-        write_gradient<T>(row, s.vocab, target, of_row.max,
-                          counts ? (float)(s.loss_scale / (double)of_row.sum) : 0, (float)s.loss_scale);
+        write_gradient<T>(row, s.vocab, target, of_row.max, counts ? (float)(s.loss_scale / (double)of_row.sum) : 0,
+                          (float)s.loss_scale);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sh_cuda_softmax s)
@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(sh_cuda_scores s)
         s.logprob[r] = 0;
         if (target >= 0)
             s.logprob[r] = target < s.vocab
-                               ? (float)((double)row[target] - (double)of_row.max - log((double)of_row.sum)) : nanf("");
+                               ? (float)((double)row[target] - (double)of_row.max - log((double)of_row.sum))
+                               : nanf("");
     }
 }
 

@@ -71,7 +71,8 @@ template <class T> sh_rc run_regroup(const struct sh_op_call *call)
     constexpr int N = SH_WIDTH<T>;
     regroup<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), call->attr->regroup.heads,
                     call->attr->regroup.head_dim, call->attr->regroup.inverse};
-    return sh_map<N>("regroup", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, f.D) && sh_aligned<N>(f.x, f.D), call->queue);
+    return sh_map<N>("regroup", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, f.D) && sh_aligned<N>(f.x, f.D),
+                     call->queue);
 }
 
 template <class Y, class A> struct cast {
@@ -173,9 +174,7 @@ extern "C" sh_rc sh_cuda_cast(const struct sh_op_call *call)
 
 extern "C" sh_rc sh_cuda_scale_into(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue)
 {
-    return sh_by_act(type, [&](auto zero) {
-        return run_scale(static_cast<decltype(zero) *>(y), a, by, n, queue);
-    });
+    return sh_by_act(type, [&](auto zero) { return run_scale(static_cast<decltype(zero) *>(y), a, by, n, queue); });
 }
 
 extern "C" sh_rc sh_cuda_copy(const struct sh_op_call *call)

@@ -14,7 +14,8 @@ static int64_t elems(const struct sh_operand *t)
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
 {
     int64_t words = call->out[0].ndim ? call->out[0].dim[0] : 0;
-    int64_t positions = call->out[1].ndim && call->in[2].ndim ? call->out[1].dim[0] : 0, most = words > positions ? words : positions;
+    int64_t positions = call->out[1].ndim && call->in[2].ndim ? call->out[1].dim[0] : 0,
+            most = words > positions ? words : positions;
 
     return most ? sh_cuda_embed_bwd_ints(elems(&call->in[1]), most) * (int64_t)sizeof(int32_t) : 0;
 }

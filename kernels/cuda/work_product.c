@@ -6,9 +6,9 @@
 
 enum {
     LOGITS_PAD = 64,
-    CUDNN_TILE = 128,          /* rows of a tile of cuDNN: sequences of whole tiles only */
-    CUDNN_SLACK = 1 << 20,     /* counters and the like */
-    CUDNN_MOST = 640 << 20,    /* holds the [T,T] of four heads at T = 8192, or of one at 16384 */
+    CUDNN_TILE = 128,       /* rows of a tile of cuDNN: sequences of whole tiles only */
+    CUDNN_SLACK = 1 << 20,  /* counters and the like */
+    CUDNN_MOST = 640 << 20, /* holds the [T,T] of four heads at T = 8192, or of one at 16384 */
 };
 
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
@@ -82,7 +82,9 @@ static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
 /* dq in f32, which blocks add to in any order: the caller's, beside the plan's space. cuDNN clears it, since 9.6. */
 static int64_t dq_sums(const struct sh_op_call *call, int64_t heads)
 {
-    return call->attr->attn.any_order ? heads * qkv_of(call)->dim[1] * call->attr->attn.head_dim * (int64_t)sizeof(float) : 0;
+    return call->attr->attn.any_order
+               ? heads * qkv_of(call)->dim[1] * call->attr->attn.head_dim * (int64_t)sizeof(float)
+               : 0;
 }
 
 /* What the caller and the plan need together for so many heads. */

@@ -7,9 +7,9 @@
 
 /* HEAD_LOSS, HEAD_LOSS_GRAD: bytes from a place that begins at 256 bytes to each piece. */
 struct sh_cuda_head_work {
-    int64_t chunk, ld;                 /* rows at a time; elements of one row of logits */
+    int64_t chunk, ld; /* rows at a time; elements of one row of logits */
     int64_t row_loss, logits, product;
-    int64_t bytes;                     /* of all, with what it takes to begin at 256 */
+    int64_t bytes; /* of all, with what it takes to begin at 256 */
 };
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call);
 

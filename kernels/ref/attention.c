@@ -36,7 +36,8 @@ static int64_t value_at(struct shape z, int64_t b, int64_t t, int64_t h)
 }
 
 /* Without documents and window every query sees from position 0. */
-static int64_t first_key(const struct sh_op_call *call, const struct sh_operand *docs, struct shape z, int64_t b, int64_t t)
+static int64_t first_key(const struct sh_op_call *call, const struct sh_operand *docs, struct shape z, int64_t b,
+                         int64_t t)
 {
     int64_t first = docs->data ? (int64_t)sh_ref_get(docs, b * z.T + t) : 0;
     int64_t near = call->attr->attn.window ? t - call->attr->attn.window + 1 : 0;

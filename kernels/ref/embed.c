@@ -16,11 +16,14 @@ sh_rc sh_ref_embed(const struct sh_op_call *call)
     for (int64_t n = 0; n < rows; n++) {
         int64_t token = (int64_t)sh_ref_get(tokens, n);
         if (token < 0 || token >= V)
-            return sh_fail(SH_E_DATA, "token %lld is outside the vocabulary of %lld: was the data made with another "
-                           "tokenizer?", (long long)token, (long long)V);
+            return sh_fail(SH_E_DATA,
+                           "token %lld is outside the vocabulary of %lld: was the data made with another "
+                           "tokenizer?",
+                           (long long)token, (long long)V);
         for (int64_t c = 0; c < C; c++)
             sh_ref_set(x, n * C + c,
-                       sh_ref_get(wte, token * C + c) + (wpe->data ? sh_ref_get(wpe, position(&call->in[3], n, T) * C + c) : 0));
+                       sh_ref_get(wte, token * C + c) +
+                           (wpe->data ? sh_ref_get(wpe, position(&call->in[3], n, T) * C + c) : 0));
     }
     return SH_OK;
 }

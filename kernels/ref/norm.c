@@ -24,8 +24,9 @@ sh_rc sh_ref_norm(const struct sh_op_call *call)
             var += pow(sh_ref_get(x, n * C + c) - mean, 2) / (double)C;
         double rstd = 1 / sqrt(var + (double)call->attr->norm.eps);
         for (int64_t c = 0; c < C; c++)
-            sh_ref_set(y, n * C + c, (sh_ref_get(x, n * C + c) - mean) * rstd * weight(call, w, c) +
-                                         (b->data ? sh_ref_get(b, c) : 0));
+            sh_ref_set(y, n * C + c,
+                       (sh_ref_get(x, n * C + c) - mean) * rstd * weight(call, w, c) +
+                           (b->data ? sh_ref_get(b, c) : 0));
         sh_ref_set(rstd_out, n, rstd);
         if (mean_out->data)
             sh_ref_set(mean_out, n, mean);
@@ -62,8 +63,8 @@ static void input_gradient(const struct sh_op_call *call, int64_t n, int64_t C)
     }
     for (int64_t c = 0; c < C; c++) {
         struct element e = element_at(call, n, c, C);
-        sh_ref_set(&call->out[0], n * C + c, rstd * (e.g - g_mean - e.xhat * gx_mean) +
-                                                 (dres->data ? sh_ref_get(dres, n * C + c) : 0));
+        sh_ref_set(&call->out[0], n * C + c,
+                   rstd * (e.g - g_mean - e.xhat * gx_mean) + (dres->data ? sh_ref_get(dres, n * C + c) : 0));
     }
 }
 

@@ -16,8 +16,8 @@ static struct group group_of(const struct sh_qk_norm *s, int64_t n, int64_t g)
     bool key = g >= s->q;
     int64_t column = key ? s->q_cols + (g - s->q) * s->wk : g * s->wq;
 
-    return (struct group){.at = n * s->row + column, .width = key ? s->wk : s->wq, .stat = n * (s->q + s->k) + g,
-                          .weight = key};
+    return (struct group){
+        .at = n * s->row + column, .width = key ? s->wk : s->wq, .stat = n * (s->q + s->k) + g, .weight = key};
 }
 
 static double weight(const struct sh_op_call *call, const struct sh_operand *w, int64_t c)

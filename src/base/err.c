@@ -72,24 +72,15 @@ void sh_error_clear(void)
 const char *sh_rc_name(sh_rc rc)
 {
     switch (rc) {
-    case SH_OK:
-        return "ok";
-    case SH_E_USAGE:
-        return "usage";
-    case SH_E_DATA:
-        return "data";
-    case SH_E_MEMORY:
-        return "memory";
-    case SH_E_COMM:
-        return "communication";
-    case SH_E_NUMERIC:
-        return "numbers";
-    case SH_E_REPLICA:
-        return "replicas";
-    case SH_REQUEUE:
-        return "stopped";
-    case SH_E_BUG:
-        return "bug";
+    case SH_OK: return "ok";
+    case SH_E_USAGE: return "usage";
+    case SH_E_DATA: return "data";
+    case SH_E_MEMORY: return "memory";
+    case SH_E_COMM: return "communication";
+    case SH_E_NUMERIC: return "numbers";
+    case SH_E_REPLICA: return "replicas";
+    case SH_REQUEUE: return "stopped";
+    case SH_E_BUG: return "bug";
     }
     return "unknown";
 }

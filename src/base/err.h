@@ -22,14 +22,14 @@ extern "C" {
 
 enum SH_RC_MUST_BE_USED sh_rc {
     SH_OK = 0,
-    SH_E_USAGE = 2,    /* command line, configuration, mesh against ranks */
-    SH_E_DATA = 3,     /* an input or output file: missing, damaged, full disk */
-    SH_E_MEMORY = 4,   /* does not fit */
-    SH_E_COMM = 5,     /* a peer or a collective */
-    SH_E_NUMERIC = 6,  /* NaN or Inf where the run cannot go on */
-    SH_E_REPLICA = 7,  /* ranks that hold the same do not: memory or a processor has failed */
-    SH_E_BUG = 70,     /* an invariant of Sherd itself */
-    SH_REQUEUE = 75,   /* no failure: stopped on request, all is saved, run again to resume */
+    SH_E_USAGE = 2,   /* command line, configuration, mesh against ranks */
+    SH_E_DATA = 3,    /* an input or output file: missing, damaged, full disk */
+    SH_E_MEMORY = 4,  /* does not fit */
+    SH_E_COMM = 5,    /* a peer or a collective */
+    SH_E_NUMERIC = 6, /* NaN or Inf where the run cannot go on */
+    SH_E_REPLICA = 7, /* ranks that hold the same do not: memory or a processor has failed */
+    SH_E_BUG = 70,    /* an invariant of Sherd itself */
+    SH_REQUEUE = 75,  /* no failure: stopped on request, all is saved, run again to resume */
 };
 typedef enum sh_rc sh_rc;
 
@@ -50,25 +50,25 @@ void sh_error_clear(void);
 /* "usage", "data", ... for messages. */
 const char *sh_rc_name(sh_rc rc);
 
-#define SH_TRY(call)                   \
-    do {                               \
-        sh_rc sh_try_rc_ = (call);     \
-        if (sh_try_rc_ != SH_OK)       \
-            return sh_try_rc_;         \
+#define SH_TRY(call)               \
+    do {                           \
+        sh_rc sh_try_rc_ = (call); \
+        if (sh_try_rc_ != SH_OK)   \
+            return sh_try_rc_;     \
     } while (0)
 
 /* The same where something must be freed: sets `rc` and jumps to the label `out`. */
-#define SH_TRY_OUT(call)               \
-    do {                               \
-        rc = (call);                   \
-        if (rc != SH_OK)               \
-            goto out;                  \
+#define SH_TRY_OUT(call) \
+    do {                 \
+        rc = (call);     \
+        if (rc != SH_OK) \
+            goto out;    \
     } while (0)
 
 /* An invariant of Sherd itself; the returned class is SH_E_BUG. */
-#define SH_REQUIRE(cond)                                           \
-    do {                                                           \
-        if (!(cond))                                               \
+#define SH_REQUIRE(cond)                                             \
+    do {                                                             \
+        if (!(cond))                                                 \
             return sh_fail(SH_E_BUG, "invariant broken: %s", #cond); \
     } while (0)
 

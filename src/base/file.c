@@ -239,13 +239,16 @@ static bool is_name_of(const char *path, int fd)
 sh_rc sh_output_publish(int fd, const char *temp, const char *path)
 {
     if (!is_name_of(temp, fd))
-        return sh_fail(SH_E_DATA, "%s is no longer the file that was written: another process changes its folder", temp);
+        return sh_fail(SH_E_DATA, "%s is no longer the file that was written: another process changes its folder",
+                       temp);
     if (rename(temp, path) != 0)
         return sh_fail(SH_E_DATA, "rename %s to %s: %s", temp, path, strerror(errno));
     if (!is_name_of(path, fd)) {
         (void)unlink(path);
-        return sh_fail(SH_E_DATA, "%s was swapped for another file at the moment of its rename and was deleted: another process "
-                       "changes its folder", path);
+        return sh_fail(SH_E_DATA,
+                       "%s was swapped for another file at the moment of its rename and was deleted: another process "
+                       "changes its folder",
+                       path);
     }
     return sync_folder_of(path);
 }

@@ -45,8 +45,7 @@ static uint64_t copy_plain(struct sh_floats to, struct sh_floats from, int64_t n
         struct sh_floats piece = sh_floats_at(from, at), copy = sh_floats_at(to, at);
 
         for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(piece, i); i++)
-            sh_mem_stream(sh_floats_array(copy, i), sh_floats_array(piece, i),
-                          (size_t)sh_floats_bytes(piece, here));
+            sh_mem_stream(sh_floats_array(copy, i), sh_floats_array(piece, i), (size_t)sh_floats_bytes(piece, here));
         sum += sh_mixsum(piece, here, place + (uint64_t)at * SH_MIXSUM_STEP);
     }
     return sum;
@@ -69,13 +68,15 @@ struct lanes {
 /* Lane k starts at element k; each turn moves all lanes by 16 elements, two sets of eight. */
 static WIDE inline struct lanes begin(uint64_t place)
 {
-    __m512i lane = _mm512_mullo_epi64(_mm512_set1_epi64((long long)SH_MIXSUM_STEP), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+    __m512i lane =
+        _mm512_mullo_epi64(_mm512_set1_epi64((long long)SH_MIXSUM_STEP), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
     return (struct lanes){_mm512_setzero_si512(), _mm512_add_epi64(_mm512_set1_epi64((long long)place), lane)};
 }
 
 static WIDE inline __m512i mix_by(__m512i x, int shift, uint64_t by)
 {
-    return _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, (unsigned)shift)), _mm512_set1_epi64((long long)by));
+    return _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, (unsigned)shift)),
+                              _mm512_set1_epi64((long long)by));
 }
 
 /* sh_mixsum_elem() of eight of the sixteen elements of a turn. */

@@ -264,8 +264,8 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     /* Elements of a rank's part. */
     coll->count = t->elems / size_of(b, t->group);
     if (t->coll->kind == SH_OP_ALL_GATHER) {
-        coll->recv =
-            shared && is_shard(b, t->group) ? base + sh_program_segment_group_at(&b->segment, b->segment.rank) : other;
+        coll->recv = shared && is_shard(b, t->group) ? base + sh_program_segment_group_at(&b->segment, b->segment.rank)
+                                                     : other;
         coll->send = (char *)coll->recv + index * coll->count * (int64_t)sizeof(float);
     } else if (t->coll->kind == SH_OP_REDUCE_SCATTER) {
         coll->send = peer;
@@ -364,7 +364,8 @@ static sh_rc write_points(const struct bench *b)
         if (!t->coll || t->plain)
             continue;
         at = sh_coll_place(&b->r->mesh->shape, t->group->axes, node);
-        at.segment = b->segment.ranks && (is_shard(b, t->group) || b->segment.ranks == sh_mesh_ranks(&b->r->mesh->shape));
+        at.segment = b->segment.ranks &&
+                     (is_shard(b, t->group) || b->segment.ranks == sh_mesh_ranks(&b->r->mesh->shape));
         sh_bench_points_coll(&points, t->coll->kind, t->group->name, &at, (double)t->elems * sizeof(float),
                              b->list.times[i].seconds, b->options->repeat);
     }
@@ -381,9 +382,8 @@ static sh_rc report(const struct bench *b)
                              : "operands in each rank's own memory";
     char *head =
         sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
-                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard), sh_comm_name(b->comm),
-                  b->options->repeat, memory,
-                  sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
+                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard), sh_comm_name(b->comm), b->options->repeat,
+                  memory, sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
     sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
 
     free(head);

@@ -14,8 +14,8 @@
 enum { LAYERS = 126 };
 
 static const char *const of_layer[] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",        "self_attn.o_proj", "mlp.gate_proj",
-    "mlp.up_proj",      "mlp.down_proj",    "input_layernorm",         "post_attention_layernorm",
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",         "mlp.gate_proj",
+    "mlp.up_proj",      "mlp.down_proj",    "input_layernorm",  "post_attention_layernorm",
 };
 static const char *const beside[] = {"model.embed_tokens", "model.norm", "lm_head"};
 

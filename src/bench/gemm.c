@@ -243,8 +243,7 @@ static sh_rc report(struct bench *b)
                   "of %d threads, %d rounds; share: of a step's products; floor: the square's best round\n"
                   "for the MFU of training: --metrics.peak_tflops=%.4g",
                   cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len,
-                  sh_mesh_ranks(&b->r->mesh->shape),
-                  b->r->threads, b->options->repeat, peak_tflops(b));
+                  sh_mesh_ranks(&b->r->mesh->shape), b->r->threads, b->options->repeat, peak_tflops(b));
     sh_rc rc;
 
     judge(b);

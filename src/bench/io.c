@@ -94,7 +94,8 @@ static sh_rc plain_writes(struct bench *b)
 static sh_rc save(struct bench *b, enum sh_cfg_io io_method, enum sh_cfg_verify verify, enum row without, enum row with)
 {
     struct sh_ckpt_times times;
-    struct sh_ckpt_options options = {.io_method = io_method, .verify = verify, .hints = "", .threads = b->r->threads, .times = &times};
+    struct sh_ckpt_options options = {
+        .io_method = io_method, .verify = verify, .hints = "", .threads = b->r->threads, .times = &times};
     struct sh_ckpt_meta meta = {.step = b->r->step};
     char *folder = sh_run_checkpoint_folder(b->r);
     int64_t bytes, begin;
@@ -216,7 +217,8 @@ static void fill(struct bench *b)
 /* Rows that do not depend on the size have no GB/s. */
 static bool is_about_bytes(int row)
 {
-    return row != EMPTY && row != PHASE + SH_CKPT_LAYOUT && row != PHASE + SH_CKPT_SYNC && row != PHASE + SH_CKPT_COMMIT;
+    return row != EMPTY && row != PHASE + SH_CKPT_LAYOUT && row != PHASE + SH_CKPT_SYNC &&
+           row != PHASE + SH_CKPT_COMMIT;
 }
 
 /* Collective. Sizes are summed over ranks as whole numbers, since each rank owns another part. */

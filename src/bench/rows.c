@@ -135,12 +135,9 @@ static const struct column {
     double (*value)(const struct sh_bench_times *t, double seconds);
     int digits;
 } columns[] = {
-    {"tokens/s", "tokens_per_second", "", tokens, 1},
-    {"share", "share_percent", "%", share, 1},
-    {"GB/s", "gb_per_second", "", gigabytes, 2},
-    {"bus GB/s", "bus_gb_per_second", "", bus_gigabytes, 2},
-    {"GFLOP/s", "gflop_per_second", "", gigaflops, 1},
-    {"of floor", "floor_percent", "%", floor_reached, 1},
+    {"tokens/s", "tokens_per_second", "", tokens, 1},  {"share", "share_percent", "%", share, 1},
+    {"GB/s", "gb_per_second", "", gigabytes, 2},       {"bus GB/s", "bus_gb_per_second", "", bus_gigabytes, 2},
+    {"GFLOP/s", "gflop_per_second", "", gigaflops, 1}, {"of floor", "floor_percent", "%", floor_reached, 1},
 };
 enum { COLUMNS = sizeof columns / sizeof *columns };
 

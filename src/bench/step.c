@@ -188,8 +188,7 @@ static char *describe(const struct bench *b, const struct sh_config *cfg)
         "operations and\n"
         "bytes are rank 0's; a floor is the longer of both at these rates; of the step %.4g s, %.1f %% of it",
         cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape),
-        b->r->threads,
-        b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
+        b->r->threads, b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
         b->peaks.flops_per_second / 1e9, b->peaks.bytes_per_second / 1e9, step->floor_seconds,
         100 * step->floor_seconds / seconds);
 }

@@ -238,7 +238,8 @@ sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, stru
     if (!args->n_positional && sh_cmd_names_folder(args))
         return sh_config_load(NULL, args->n_overrides, args->overrides, cfg);
     if (!args->n_positional)
-        return sh_fail(SH_E_USAGE, "which configuration? give a CONFIG.yaml, an example's name such as gpt2-124m, or a folder "
+        return sh_fail(SH_E_USAGE,
+                       "which configuration? give a CONFIG.yaml, an example's name such as gpt2-124m, or a folder "
                        "of transformers with --model.hf=DIR");
     SH_TRY(sh_cmd_find_config(args->positional[0], &path));
     rc = sh_config_load(path, args->n_overrides, args->overrides, cfg);
@@ -252,7 +253,7 @@ sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     const char *given = sh_cmd_option(cmd, args, "--checkpoint");
 
     if (!given)
-        return sh_agree(sh_fail(SH_E_USAGE, "sherd %s: which model? give --checkpoint FILE, or the folder of a run",
-                                cmd->name));
+        return sh_agree(
+            sh_fail(SH_E_USAGE, "sherd %s: which model? give --checkpoint FILE, or the folder of a run", cmd->name));
     return sh_newest_agree(given, path);
 }

@@ -62,8 +62,10 @@ static sh_rc run_info(const struct sh_cmd_args *args)
     sh_rc rc;
 
     SH_TRY(find(args, 1, &file));
-    rc = sh_ckpt_info(file, (option(args, "--tensors") ? SH_CKPT_INFO_TENSORS : 0U) |
-                                (option(args, "--config") ? SH_CKPT_INFO_CONFIG : 0U), stdout);
+    rc = sh_ckpt_info(file,
+                      (option(args, "--tensors") ? SH_CKPT_INFO_TENSORS : 0U) |
+                          (option(args, "--config") ? SH_CKPT_INFO_CONFIG : 0U),
+                      stdout);
     free(file);
     return rc;
 }
@@ -207,8 +209,12 @@ static const struct verb verbs[] = {
     {"diff", "FILE FILE", 2, {"--all", "--trust"}, run_diff},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
-    {"export", "FILE -o DIR", 1,
-     {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--merge-base", "--base"}, run_export},
+    {"export",
+     "FILE -o DIR",
+     1,
+     {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--merge-base",
+      "--base"},
+     run_export},
     {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--trust"}, run_import},
 };
 
@@ -242,12 +248,14 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     (void)cmd;
     if (args->n_positional == 0)
-        return sh_fail(SH_E_USAGE,
-                       "sherd ckpt: what to do? info, verify, ls, latest, diff, extract, prune, export or import; see sherd --help");
+        return sh_fail(
+            SH_E_USAGE,
+            "sherd ckpt: what to do? info, verify, ls, latest, diff, extract, prune, export or import; see sherd --help");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return run_verb(&verbs[i], args);
-    return sh_fail(SH_E_USAGE,
-                   "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract, prune, export and import",
-                   args->positional[0]);
+    return sh_fail(
+        SH_E_USAGE,
+        "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract, prune, export and import",
+        args->positional[0]);
 }

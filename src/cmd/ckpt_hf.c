@@ -67,22 +67,26 @@ struct beside {
     char *tokenizer;        /* folder */
 };
 
-static void find_beside(const char *source, const struct sh_ckpt_meta *meta, const struct sh_config *cfg, struct beside *b)
+static void find_beside(const char *source, const struct sh_ckpt_meta *meta, const struct sh_config *cfg,
+                        struct beside *b)
 {
     const char *name = cfg->hf.tokenizer;
 
     sh_run_tokenizer_kept(meta, &b->hash, &b->hf_config);
     b->tokenizer = b->hash ? sh_run_tokenizer_folder(name, b->hash) : NULL;
     if (!source && b->hash && !b->tokenizer && strcmp(b->hash, name) != 0)
-        sh_log_warn("the folder gets no tokenizer: that of the checkpoint, %s, is not there or has changed; --hf DIR names "
-                    "another folder that has it", name);
+        sh_log_warn(
+            "the folder gets no tokenizer: that of the checkpoint, %s, is not there or has changed; --hf DIR names "
+            "another folder that has it",
+            name);
 }
 
 /* The tensors of a model, as its program declares them. */
 static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
 {
     for (int i = 0; i < p->n_params; i++) {
-        t[i] = (struct sh_ckpt_tensor){.name = p->params[i].name, .ndim = p->params[i].ndim, .elems = p->params[i].elems};
+        t[i] =
+            (struct sh_ckpt_tensor){.name = p->params[i].name, .ndim = p->params[i].ndim, .elems = p->params[i].elems};
         for (int d = 0; d < t[i].ndim; d++)
             t[i].dim[d] = p->params[i].dim[d];
     }
@@ -100,25 +104,31 @@ static sh_rc check_merge_base(const char *form, bool merges)
 }
 
 /* What the file holds, and what of it is asked for, go together. *base: what the file says of its own. */
-static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, char **base)
+static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
+                           char **base)
 {
     bool adapter = option(args, "--adapter"), merge = option(args, "--merge");
     uint64_t sum;
 
     if (adapter && (merge || option(args, "-o")))
-        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes adapters alone; leave out %s", merge ? "--merge" : "-o");
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes adapters alone; leave out %s",
+                       merge ? "--merge" : "-o");
     if (meta->base[0] && !adapter && !merge)
-        return sh_fail(SH_E_USAGE, "%s has adapters only; give --adapter DIR for a folder of PEFT, or --merge -o DIR for the model "
-                       "with them", file);
+        return sh_fail(SH_E_USAGE,
+                       "%s has adapters only; give --adapter DIR for a folder of PEFT, or --merge -o DIR for the model "
+                       "with them",
+                       file);
     if (!meta->base[0] && (adapter || merge || option(args, "--base")))
         return sh_fail(SH_E_USAGE, "%s has a whole model and no adapters; leave out %s", file,
-                       adapter ? "--adapter" : merge ? "--merge" : "--base");
+                       adapter ? "--adapter"
+                       : merge ? "--merge"
+                               : "--base");
     return meta->base[0] ? sh_ckpt_base_read(file, meta->base, &sum, base) : SH_OK;
 }
 
 /* The tensors that a run packs, by the pass that it has. It ran, so that the pass refuses nothing. */
-static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, const struct sh_ckpt_tensor *t, int n,
-                        bool *packed)
+static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, const struct sh_ckpt_tensor *t,
+                        int n, bool *packed)
 {
     struct sh_program *p = sh_program_create(SH_F32);
 
@@ -156,8 +166,11 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     list_tensors(p, tensors);
     if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
         mark_packed(cfg, &batch, tensors, p->n_params, packed);
-    rc = sh_hf_merge_file(file, out, cfg, &(struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensors,
-                                                               .n_tensors = p->n_params, .packed = packed}, options);
+    rc = sh_hf_merge_file(
+        file, out, cfg,
+        &(struct sh_ckpt_set){
+            .states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params, .packed = packed},
+        options);
     free(packed);
     free(tensors);
     sh_program_destroy(p);
@@ -166,7 +179,8 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
 
 static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
 {
-    const char *source = option(args, "--hf"), *base = option(args, "--base"), *merge_base = option(args, "--merge-base");
+    const char *source = option(args, "--hf"), *base = option(args, "--base"),
+               *merge_base = option(args, "--merge-base");
     struct beside beside = {0};
     char *noted = NULL, *given = NULL;
     struct sh_config cfg;

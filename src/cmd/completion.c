@@ -151,9 +151,12 @@ void sh_cmd_complete_zsh(FILE *out)
         zsh_text(out, c->summary);
         fputs("'\n", out);
     }
-    fputs("    )\n    if (( CURRENT == 2 )); then\n        _describe command names\n        return\n    fi\n    case $words[2] in\n",
-          out);
+    fputs(
+        "    )\n    if (( CURRENT == 2 )); then\n        _describe command names\n        return\n    fi\n    case $words[2] in\n",
+        out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         zsh_command(out, c);
-    fputs("    esac\n    shift words\n    (( CURRENT-- ))\n    _arguments -S $options '*:argument:_sherd_what'\n}\n\n_sherd \"$@\"\n", out);
+    fputs(
+        "    esac\n    shift words\n    (( CURRENT-- ))\n    _arguments -S $options '*:argument:_sherd_what'\n}\n\n_sherd \"$@\"\n",
+        out);
 }

@@ -28,7 +28,7 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
 }
 
 /* The numbers are those of sh_rc; one text for --help and the man page. */
-#define EXIT_STATUS                                                                                              \
+#define EXIT_STATUS                                                                                                    \
     "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug of Sherd, 75 stopped " \
     "on request: run the same command to resume."
 
@@ -80,9 +80,7 @@ static void help_roff(FILE *out)
         for (const struct sh_cmd_option *o = c->options; o->name; o++)
             fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
     }
-    fputs(".SH EXIT STATUS\n"
-          EXIT_STATUS "\n",
-          out);
+    fputs(".SH EXIT STATUS\n" EXIT_STATUS "\n", out);
     fputs(more_roff, out);
 }
 
@@ -100,18 +98,22 @@ static void help_markdown(FILE *out)
 /* The forms in the order of the enumeration. */
 void sh_cmd_help(FILE *out, enum sh_config_help form)
 {
-    static void (*const forms[])(FILE *) = {
-        [SH_HELP_TEXT] = help_text, [SH_HELP_ROFF] = help_roff, [SH_HELP_MARKDOWN] = help_markdown,
-        [SH_HELP_BASH] = sh_cmd_complete_bash, [SH_HELP_ZSH] = sh_cmd_complete_zsh};
+    static void (*const forms[])(FILE *) = {[SH_HELP_TEXT] = help_text,
+                                            [SH_HELP_ROFF] = help_roff,
+                                            [SH_HELP_MARKDOWN] = help_markdown,
+                                            [SH_HELP_BASH] = sh_cmd_complete_bash,
+                                            [SH_HELP_ZSH] = sh_cmd_complete_zsh};
     forms[form](out);
 }
 
 /* NULL is text. */
 static sh_rc find_form(const char *name, enum sh_config_help *form)
 {
-    static const char *const names[] = {
-        [SH_HELP_TEXT] = "text", [SH_HELP_ROFF] = "roff", [SH_HELP_MARKDOWN] = "markdown",
-        [SH_HELP_BASH] = "bash", [SH_HELP_ZSH] = "zsh"};
+    static const char *const names[] = {[SH_HELP_TEXT] = "text",
+                                        [SH_HELP_ROFF] = "roff",
+                                        [SH_HELP_MARKDOWN] = "markdown",
+                                        [SH_HELP_BASH] = "bash",
+                                        [SH_HELP_ZSH] = "zsh"};
 
     *form = SH_HELP_TEXT;
     for (int i = 0; name && i <= SH_HELP_ZSH; i++)
@@ -119,7 +121,8 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
             *form = (enum sh_config_help)i;
             return SH_OK;
         }
-    return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff, markdown, bash and zsh", name) : SH_OK;
+    return name ? sh_fail(SH_E_USAGE, "sherd help: no format %s; there are text, roff, markdown, bash and zsh", name)
+                : SH_OK;
 }
 
 /* `sherd help train`, for those who write it so; it is `sherd train --help`. */
@@ -130,7 +133,8 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     if (args->n_positional > 1)
         return sh_fail(SH_E_USAGE, "sherd help: one command at a time, not %s as well", args->positional[1]);
     /* Refused rather than ignored. */
-    if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config") || sh_cmd_option(cmd, args, "--machine"))
+    if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config") ||
+        sh_cmd_option(cmd, args, "--machine"))
         return sh_fail(SH_E_USAGE, "sherd help: --format and --config are for all of the help, not for %s alone",
                        args->positional[0]);
     if (!one)
@@ -161,7 +165,8 @@ sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return help_of_one(cmd, args);
     SH_TRY(find_form(sh_cmd_option(cmd, args, "--format"), &form));
     if (form >= SH_HELP_BASH && sh_cmd_option(cmd, args, "--config"))
-        return sh_fail(SH_E_USAGE, "sherd help: --format=bash and zsh complete commands and keys together; leave --config out");
+        return sh_fail(SH_E_USAGE,
+                       "sherd help: --format=bash and zsh complete commands and keys together; leave --config out");
     if (sh_cmd_option(cmd, args, "--machine"))
         sh_machine_help(stdout);
     else if (sh_cmd_option(cmd, args, "--config"))

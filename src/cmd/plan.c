@@ -54,13 +54,11 @@ static void print_request(const struct sh_cmd_plan *l)
 
     printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
            "%s parameters\n",
-           l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name,
-           m->n_layers, m->dim, m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size,
-           m->tie_word_embeddings ? ", tied" : "",
+           l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
+           m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size, m->tie_word_embeddings ? ", tied" : "",
            sh_str_count(sh_model_params(m), count));
-    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n",
-           sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
-           missing_nodes(l));
+    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n", sh_group_size(mesh, mesh->replicate),
+           sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world, missing_nodes(l));
     printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
     if (inner > 1)
         printf(", after the forward over %d ranks", inner);
@@ -79,11 +77,11 @@ static void print_request(const struct sh_cmd_plan *l)
         printf("threads      %d a rank%s\n", l->threads,
                l->cfg.training.threads ? ""
                                        : ": this machine's cores over the ranks of a node; training.threads sets it");
-    printf(
-        "work         %.4g GFLOP a token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
-        (f.matmul + f.attention_causal) / 1e9,
-        l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters" : "6 x weights in products",
-        (f.matmul + f.attention_full) / 1e9);
+    printf("work         %.4g GFLOP a token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
+           (f.matmul + f.attention_causal) / 1e9,
+           l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters"
+                                        : "6 x weights in products",
+           (f.matmul + f.attention_full) / 1e9);
 }
 
 /* Blocks of a transformer are alike, so 80 of them become one line. */
@@ -126,7 +124,10 @@ static void print_units(const struct sh_cmd_plan *l)
         snprintf(name, sizeof name, last > i ? "%s .. %s" : "%s", u->name, p->units[last].name);
         printf("  %-22s %10d %16lld %16lld %14s%s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
                sh_str_bytes(gathered_bytes(l, u), bytes),
-               u->trainable ? "" : u->packed ? "  frozen, nf4" : u->resident ? "  frozen, stays gathered" : "  frozen");
+               u->trainable  ? ""
+               : u->packed   ? "  frozen, nf4"
+               : u->resident ? "  frozen, stays gathered"
+                             : "  frozen");
     }
     free(printed);
 }
@@ -155,8 +156,7 @@ static void print_memory(const struct sh_cmd_plan *l)
     if (!l->at.gpu)
         return;
     printf("  beside it, not Sherd's: about 0.5 GiB for CUDA's context and libraries, and NCCL's buffers\n");
-    printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)host,
-           sh_str_bytes(host, text));
+    printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)host, sh_str_bytes(host, text));
 }
 
 /* Of a whole step. */
@@ -251,7 +251,8 @@ static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
 
 static bool is_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    return sh_cmd_option(cmd, args, "--search") || sh_cmd_option(cmd, args, "--tokens") || sh_cmd_option(cmd, args, "--within");
+    return sh_cmd_option(cmd, args, "--search") || sh_cmd_option(cmd, args, "--tokens") ||
+           sh_cmd_option(cmd, args, "--within");
 }
 
 /* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
@@ -272,9 +273,9 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
         SH_TRY(take_machine(machine, l));
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
     l->at = (struct sh_topology){.rank = (int)rank,
-                              .world = (int)ranks,
-                              .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
-                              .in_blocks = true};
+                                 .world = (int)ranks,
+                                 .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
+                                 .in_blocks = true};
     SH_TRY(sh_request_gpu(&l->cfg, true, &l->at.gpu, why));
     if (is_search(cmd, args))
         return SH_OK;
@@ -335,7 +336,8 @@ static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *a
         return sh_fail(SH_E_USAGE, "--write writes the configuration that --search finds; add --search");
     for (size_t i = 0; is_search(cmd, args) && i < sizeof planned / sizeof *planned; i++)
         if (sh_cmd_option(cmd, args, planned[i]))
-            return sh_fail(SH_E_USAGE, "%s is of one configuration, and a search is of many; leave out one of them", planned[i]);
+            return sh_fail(SH_E_USAGE, "%s is of one configuration, and a search is of many; leave out one of them",
+                           planned[i]);
     for (size_t i = 0; i < sizeof priced / sizeof *priced; i++)
         if (sh_cmd_option(cmd, args, priced[i]) && !sh_cmd_option(cmd, args, "--machine"))
             return sh_fail(SH_E_USAGE, "%s is of the prediction on a machine; add --machine", priced[i]);
@@ -347,9 +349,11 @@ static sh_rc fit(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     for (const struct sh_cmd_option *o = cmd->options; o->name; o++)
         if (strcmp(o->name, "--fit") && strcmp(o->name, "--machine") && sh_cmd_option(cmd, args, o->name))
-            return sh_fail(SH_E_USAGE, "sherd plan --fit: takes --machine FILE and nothing else; leave out %s", o->name);
+            return sh_fail(SH_E_USAGE, "sherd plan --fit: takes --machine FILE and nothing else; leave out %s",
+                           o->name);
     if (args->n_positional || args->n_overrides)
-        return sh_fail(SH_E_USAGE, "sherd plan --fit: takes no configuration, for each run below the folder has its own");
+        return sh_fail(SH_E_USAGE,
+                       "sherd plan --fit: takes no configuration, for each run below the folder has its own");
     return sh_cmd_plan_fit(sh_cmd_option(cmd, args, "--fit"), sh_cmd_option(cmd, args, "--machine"));
 }
 

@@ -67,7 +67,11 @@ static sh_rc refuse_word(const char *name, const char *given, const char *const 
     char list[128] = "";
 
     for (int i = 0; words[i]; i++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i == 0 ? "" : words[i + 1] ? ", " : " or ", words[i]);
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s",
+                 i == 0         ? ""
+                 : words[i + 1] ? ", "
+                                : " or ",
+                 words[i]);
     return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s, not \"%s\"", name, list, given);
 }
 
@@ -96,7 +100,8 @@ static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *
     SH_TRY(choose(cmd, args, "--format", formats, &format));
     SH_TRY(choose(cmd, args, "--invalid", invalid, &how));
     SH_TRY(sh_cmd_whole(cmd, args, "--threads", 1, 256, 0, &threads));
-    opt->format = sh_cmd_option(cmd, args, "--format") ? (enum sh_token_format)(SH_FORMAT_TEXT + format) : SH_FORMAT_AUTO;
+    opt->format = sh_cmd_option(cmd, args, "--format") ? (enum sh_token_format)(SH_FORMAT_TEXT + format)
+                                                       : SH_FORMAT_AUTO;
     opt->replace_invalid = how == 1;
     opt->threads = (int)threads;
     opt->tokenizer = sh_cmd_option(cmd, args, "--tokenizer");

@@ -22,7 +22,8 @@ sh_rc sh_cmd_settle(struct sh_config *cfg)
 }
 
 /* Local; the caller agrees. A configuration may be printed without data. */
-static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg, bool *print_only)
+static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg,
+                       bool *print_only)
 {
     SH_TRY(sh_cmd_config(args, NULL, cfg));
     *print_only = sh_cmd_option(cmd, args, "--print-config") != NULL;

@@ -22,7 +22,7 @@ struct sh_stage;
 struct sh_comm_item {
     struct sh_coll coll;
     struct sh_coll_record record;
-    int64_t next; /* the next ticket of the same channel; 0: none yet */
+    int64_t next;                  /* the next ticket of the same channel; 0: none yet */
     struct sh_comm_events *events; /* NULL: operands in host memory */
     struct sh_stage *stage;        /* of mpi: where the operands are meanwhile; NULL: where they were */
 };
@@ -39,15 +39,15 @@ struct sh_comm {
     struct sh_comm_events *events; /* [SH_COMM_ON_DEVICE], NULL without a GPU */
     struct sh_stage *stages;       /* all that there are */
 
-    pthread_mutex_t lock;   /* guards what follows */
-    pthread_cond_t work;    /* to the progress thread: a collective was started, MPI is asked back, the end */
-    pthread_cond_t done;    /* to the caller: a collective is complete, MPI is given back */
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t work;  /* to the progress thread: a collective was started, MPI is asked back, the end */
+    pthread_cond_t done;  /* to the caller: a collective is complete, MPI is given back */
     struct sh_comm_item *ring;
-    int64_t capacity;       /* of the ring, in tickets */
-    int64_t newest;         /* tickets are 1, 2, ... newest */
-    int64_t oldest_open;    /* all tickets before it are complete */
+    int64_t capacity;    /* of the ring, in tickets */
+    int64_t newest;      /* tickets are 1, 2, ... newest */
+    int64_t oldest_open; /* all tickets before it are complete */
 
-    _Atomic int64_t step;   /* sh_comm_note */
+    _Atomic int64_t step; /* sh_comm_note */
     _Atomic(const char *) doing;
 };
 
@@ -61,9 +61,9 @@ struct sh_comm_ops {
     sh_rc (*launch)(struct sh_comm *c, struct sh_comm_item *item); /* before start */
     sh_rc (*join)(struct sh_comm *c, int64_t ticket, void *queue);
 
-    sh_rc (*available)(void);             /* local; NULL: always */
-    sh_rc (*look)(struct sh_comm *c);     /* by the progress thread now and then: is all well? NULL: nothing to ask */
-    void (*set_segment)(struct sh_comm *c);            /* c->segment is there; before the first start. (opt) */
+    sh_rc (*available)(void);               /* local; NULL: always */
+    sh_rc (*look)(struct sh_comm *c);       /* by the progress thread now and then: is all well? NULL: nothing to ask */
+    void (*set_segment)(struct sh_comm *c); /* c->segment is there; before the first start. (opt) */
 };
 
 extern const struct sh_comm_ops sh_comm_self;

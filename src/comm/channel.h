@@ -9,11 +9,11 @@ enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one 
 
 /* A stretch of the collective that is exchanged at once. */
 struct sh_direct_round {
-    int64_t index;        /* rounds of one slot are SH_DIRECT_ROUNDS apart */
+    int64_t index; /* rounds of one slot are SH_DIRECT_ROUNDS apart */
     enum { SH_ROUND_IDLE, SH_ROUND_SCATTER, SH_ROUND_GATHER } phase;
     MPI_Request *request; /* [2 * (size - 1)] */
     int n_requests;
-    char *staging;        /* [size - 1][stage_bytes] */
+    char *staging; /* [size - 1][stage_bytes] */
 };
 
 struct sh_direct {

@@ -32,17 +32,18 @@
 struct sh_comm;
 
 struct sh_comm_options {
-    double timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing */
-    int history;            /* collectives kept for that report */
-    const char *report_dir; /* where rank-N.flight.txt goes; NULL: standard error only */
-    const struct sh_device *device; /* open; where operands with a queue lie. NULL: there are none */
+    double
+        timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing */
+    int history;         /* collectives kept for that report */
+    const char *report_dir;            /* where rank-N.flight.txt goes; NULL: standard error only */
+    const struct sh_device *device;    /* open; where operands with a queue lie. NULL: there are none */
     const struct sh_group_use *groups; /* [n_groups] that are open in the mesh; they outlive the channels */
     int n_groups;
-    const struct sh_stream *streams;   /* [n_streams] those of the program, which outlives the channels too */
+    const struct sh_stream *streams; /* [n_streams] those of the program, which outlives the channels too */
     int n_streams;
-    const char *backend;    /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
-    bool share_gpu;         /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
-    int nccl_max_ctas;      /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
+    const char *backend; /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
+    bool share_gpu;      /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
+    int nccl_max_ctas;   /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };
 
 /* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of
@@ -72,12 +73,12 @@ struct sh_coll {
 };
 /* clang-format on */
 
-struct sh_coll_record {     /* what happened, for traces and the flight recorder */
+struct sh_coll_record { /* what happened, for traces and the flight recorder */
     int64_t ticket;
     enum sh_op_kind kind;
     int stream;
     sh_group group;
-    int64_t bytes;          /* of one rank's part */
+    int64_t bytes; /* of one rank's part */
     const char *label;
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };

@@ -51,7 +51,7 @@ static struct {
     pthread_mutex_t lock;     /* one thread at a time may be in a communicator */
     _Atomic int64_t since_ns; /* 0: not there */
     _Atomic(const char *) what;
-    int64_t said_ns;          /* the stay that was spoken of */
+    int64_t said_ns; /* the stay that was spoken of */
 } stay = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* For the report: what the caller does in NCCL, and since when. */
@@ -107,10 +107,11 @@ static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *c
 static void pose_as_hosts(const struct sh_comm *c)
 {
     static const char *const variables[][2] = {
-        {"NCCL_NET", "Socket"},      {"NCCL_IB_DISABLE", "1"},    {"NCCL_SOCKET_IFNAME", "lo"},
-        {"NCCL_P2P_DISABLE", "1"},   {"NCCL_SHM_DISABLE", "1"},   {"NCCL_MNNVL_ENABLE", "0"},
-        {"NCCL_NVLS_ENABLE", "0"},   {"NCCL_MAX_CTAS", "4"},      {"NCCL_PROTO", "Simple"},
-        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, /* 2.30 and later */
+        {"NCCL_NET", "Socket"},       {"NCCL_IB_DISABLE", "1"},
+        {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_P2P_DISABLE", "1"},
+        {"NCCL_SHM_DISABLE", "1"},    {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MAX_CTAS", "4"},
+        {"NCCL_PROTO", "Simple"},     {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, /* 2.30 and later */
     };
     char id[32];
 
@@ -346,22 +347,17 @@ static void destroy(struct sh_comm *c)
 /* Only enqueues. A sum over int types does not occur. */
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue)
 {
-    static const ncclDataType_t types[SH_DTYPES] = {[SH_F32] = ncclFloat32,
-                                                    [SH_BF16] = ncclBfloat16,
-                                                    [SH_F64] = ncclFloat64,
-                                                    [SH_I32] = ncclInt32,
-                                                    [SH_I64] = ncclInt64,
-                                                    [SH_I16] = ncclBfloat16, /* gathered only: as many bits */
-                                                    [SH_U8] = ncclUint8};
+    static const ncclDataType_t types[SH_DTYPES] = {
+        [SH_F32] = ncclFloat32, [SH_BF16] = ncclBfloat16, [SH_F64] = ncclFloat64,
+        [SH_I32] = ncclInt32,   [SH_I64] = ncclInt64,     [SH_I16] = ncclBfloat16, /* gathered only: as many bits */
+        [SH_U8] = ncclUint8};
     size_t n = (size_t)coll->count;
 
     switch (coll->kind) {
-    case SH_OP_ALL_GATHER:
-        return sh_nccl.ncclAllGather(coll->send, coll->recv, n, types[coll->dtype], comm, queue);
+    case SH_OP_ALL_GATHER: return sh_nccl.ncclAllGather(coll->send, coll->recv, n, types[coll->dtype], comm, queue);
     case SH_OP_REDUCE_SCATTER:
         return sh_nccl.ncclReduceScatter(coll->send, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
-    default:
-        return sh_nccl.ncclAllReduce(coll->recv, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
+    default: return sh_nccl.ncclAllReduce(coll->recv, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
     }
 }
 
@@ -418,8 +414,10 @@ static sh_rc look_at_stay(const struct sh_comm *c)
     const char *what = atomic_load(&stay.what);
 
     if (waited > (int64_t)(c->opt.timeout_seconds * 1e9))
-        return sh_fail(SH_E_COMM, "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO tells "
-                       "what it does", what, c->opt.timeout_seconds);
+        return sh_fail(SH_E_COMM,
+                       "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO tells "
+                       "what it does",
+                       what, c->opt.timeout_seconds);
     if (waited > SAY_AFTER_NS && since != stay.said_ns) {
         sh_log_info("NCCL: %s takes its time ...", what);
         stay.said_ns = since;

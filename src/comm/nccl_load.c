@@ -28,7 +28,7 @@ static sh_rc find_functions(void)
 #define X(function) {#function, &sh_nccl.function},
         SH_NCCL_FUNCTIONS(X)
 #undef X
-        {NULL, NULL}};
+            {NULL, NULL}};
 
     return sh_library_load((const char *const[]){"libnccl.so.2", NULL}, symbols);
 }
@@ -51,7 +51,8 @@ static sh_rc check_version(void)
 
     SH_TRY(sh_nccl_version(&version));
     if (version < OLDEST)
-        return sh_fail(SH_E_COMM, "NCCL %d.%d.%d is loaded (libnccl.so.2), which does not keep collectives of several "
+        return sh_fail(SH_E_COMM,
+                       "NCCL %d.%d.%d is loaded (libnccl.so.2), which does not keep collectives of several "
                        "communicators in order; give 2.26 or newer (LD_LIBRARY_PATH), or comm.backend=mpi",
                        version / 10000, version / 100 % 100, version % 100);
     return SH_OK;

@@ -13,25 +13,25 @@ enum { SH_DOING_MAX = 96, SH_WATCH_HOST_MAX = 32, SH_WATCH_ANSWERS = 16 };
 /* Same program on all ranks, so these travel as bytes. */
 struct sh_watch_ask {
     int32_t channel;
-    int64_t sequence;         /* the collective: its sequence number on its channel */
-    int64_t told;             /* the sender is about to report and to stop the job */
+    int64_t sequence; /* the collective: its sequence number on its channel */
+    int64_t told;     /* the sender is about to report and to stop the job */
 };
 
 struct sh_watch_answer {
     struct sh_watch_ask ask;
-    int64_t entered;          /* collectives of that channel that the rank has entered; NO_ANSWER: none came yet */
+    int64_t entered; /* collectives of that channel that the rank has entered; NO_ANSWER: none came yet */
     int64_t step;
-    int64_t waits;            /* it has not entered that collective, but waits in another one: not the cause */
+    int64_t waits; /* it has not entered that collective, but waits in another one: not the cause */
     char doing[SH_DOING_MAX];
 };
 enum { SH_WATCH_NO_ANSWER = -1 };
 
 struct sh_watch {
-    MPI_Comm comm;            /* a copy of the world */
+    MPI_Comm comm;                   /* a copy of the world */
     char (*host)[SH_WATCH_HOST_MAX]; /* [world] */
     int64_t next_look_ns, next_flight_ns;
-    int64_t quiet_until_ns;   /* another rank reports; 0: none has said so */
-    bool lower_reports;       /* and it is a lower one than this */
+    int64_t quiet_until_ns; /* another rank reports; 0: none has said so */
+    bool lower_reports;     /* and it is a lower one than this */
 
     /* The inquiry into one collective; channel == NULL: none. */
     struct sh_channel *channel;
@@ -40,7 +40,7 @@ struct sh_watch {
     struct sh_watch_answer *answer; /* [world], by world rank */
 
     /* Messages on their way; their buffers are theirs until they have left. */
-    MPI_Request *asking;      /* [world] */
+    MPI_Request *asking; /* [world] */
     struct sh_watch_ask *asked;
     MPI_Request answering[SH_WATCH_ANSWERS];
     struct sh_watch_answer answered[SH_WATCH_ANSWERS];
@@ -56,7 +56,7 @@ struct sh_mpi {
     bool quit, main_owns, parked; /* under c->lock */
     sh_rc failed;                 /* the caller, who waits for the end; with its text. Under c->lock */
     char failure[1024];
-    int64_t idle_since_ns;        /* of the progress thread: when something moved last */
+    int64_t idle_since_ns; /* of the progress thread: when something moved last */
 };
 
 /* The body of the thread; arg: struct sh_mpi. */

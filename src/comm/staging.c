@@ -78,8 +78,7 @@ static sh_rc lend_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
     struct sh_stage *best = NULL;
 
     for (struct sh_stage *s = c->stages; s; s = s->next)
-        if (!s->lent && s->bytes >= bytes && (!best || s->bytes < best->bytes) &&
-            c->opt.device->event_is_done(s->used))
+        if (!s->lent && s->bytes >= bytes && (!best || s->bytes < best->bytes) && c->opt.device->event_is_done(s->used))
             best = s;
     if (!best)
         SH_TRY(make_stage(c, bytes, &best));
@@ -104,8 +103,7 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
     case SH_OP_REDUCE_SCATTER:
         return (struct stretches){
             .all = (size + 1) * part, .in_bytes = size * part, .out = size * part, .out_bytes = part};
-    default:
-        return (struct stretches){.all = part, .in_bytes = part, .out_bytes = part};
+    default: return (struct stretches){.all = part, .in_bytes = part, .out_bytes = part};
     }
 }
 

@@ -15,13 +15,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SECONDS(s) ((int64_t)((s) * 1e9))
+#define SECONDS(s) ((int64_t)((s)*1e9))
 #define LOOK_NS SECONDS(0.01)
-#define FLIGHT_NS SECONDS(1)    /* between two writings of the file, however many ask */
-#define ANSWER_NS SECONDS(2)    /* a rank that lives answers in milliseconds, unless its node swaps */
+#define FLIGHT_NS SECONDS(1) /* between two writings of the file, however many ask */
+#define ANSWER_NS SECONDS(2) /* a rank that lives answers in milliseconds, unless its node swaps */
 #define DEFER_NS SECONDS(1.5)
-#define TURN_NS SECONDS(0.1)    /* between the reports of different groups; the first silences the others */
-#define QUIET_NS SECONDS(5)     /* for the rank that reports to take the job down */
+#define TURN_NS SECONDS(0.1) /* between the reports of different groups; the first silences the others */
+#define QUIET_NS SECONDS(5)  /* for the rank that reports to take the job down */
 enum { MISSING_SHOWN = 8, TELL_TURNS = 20, TELL_TURN_US = 10000 };
 
 static void write_flight(struct sh_mpi *m)

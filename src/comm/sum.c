@@ -10,40 +10,40 @@
  * of s is a pair that is complete. 21 levels are enough for 2^20 sources. */
 enum { BLOCK = 256, LEVELS = 21 };
 
-#define DEFINE_LOOP(name, to_type, from_type, statement)                                            \
-    static void name(to_type *restrict to, const from_type *restrict from, int n)                   \
-    {                                                                                               \
-        if (n == BLOCK)                                                                             \
-            for (int i = 0; i < BLOCK; i++)                                                         \
-                statement;                                                                          \
-        else                                                                                        \
-            for (int i = 0; i < n; i++)                                                             \
-                statement;                                                                          \
+#define DEFINE_LOOP(name, to_type, from_type, statement)                          \
+    static void name(to_type *restrict to, const from_type *restrict from, int n) \
+    {                                                                             \
+        if (n == BLOCK)                                                           \
+            for (int i = 0; i < BLOCK; i++)                                       \
+                statement;                                                        \
+        else                                                                      \
+            for (int i = 0; i < n; i++)                                           \
+                statement;                                                        \
     }
 
-#define DEFINE_COPY(name, type)                                                                     \
-    static void name(type *restrict to, const type *restrict from, int n)                           \
-    {                                                                                               \
-        memcpy(to, from, (size_t)n * sizeof(type));                                                 \
+#define DEFINE_COPY(name, type)                                           \
+    static void name(type *restrict to, const type *restrict from, int n) \
+    {                                                                     \
+        memcpy(to, from, (size_t)n * sizeof(type));                       \
     }
 
 /* The sum of elements [at, at + n) into open[0]. Sources are of the type `stored`, what is open of `type`: load goes from
  * one to the other, add takes a source to what is open, fold adds two that are open. */
-#define DEFINE_TREE(name, type, stored, load, add, fold)                                            \
+#define DEFINE_TREE(name, type, stored, load, add, fold)                                                    \
     static inline void name(type open[LEVELS][BLOCK], const void *const *src, int n_src, int64_t at, int n) \
-    {                                                                                               \
-        int top = 0;                                                                                \
-        for (int s = 0; s < n_src; s++) {                                                           \
-            const stored *more = (const stored *)src[s] + at;                                       \
-            if (s & 1)                                                                              \
-                add(open[top - 1], more, n);                                                        \
-            else                                                                                    \
-                load(open[top++], more, n);                                                         \
-            for (int pairs = s >> 1; (s & 1) && (pairs & 1); pairs >>= 1, top--)                    \
-                fold(open[top - 2], open[top - 1], n);                                              \
-        }                                                                                           \
-        for (; top > 1; top--)                                                                      \
-            fold(open[top - 2], open[top - 1], n);                                                  \
+    {                                                                                                       \
+        int top = 0;                                                                                        \
+        for (int s = 0; s < n_src; s++) {                                                                   \
+            const stored *more = (const stored *)src[s] + at;                                               \
+            if (s & 1)                                                                                      \
+                add(open[top - 1], more, n);                                                                \
+            else                                                                                            \
+                load(open[top++], more, n);                                                                 \
+            for (int pairs = s >> 1; (s & 1) && (pairs & 1); pairs >>= 1, top--)                            \
+                fold(open[top - 2], open[top - 1], n);                                                      \
+        }                                                                                                   \
+        for (; top > 1; top--)                                                                              \
+            fold(open[top - 2], open[top - 1], n);                                                          \
     }
 
 static int block_at(int64_t at, int64_t elems)
@@ -51,14 +51,14 @@ static int block_at(int64_t at, int64_t elems)
     return elems - at < BLOCK ? (int)(elems - at) : BLOCK;
 }
 
-#define DEFINE_SUM(name, type, stored, tree, store)                                                 \
-    static void name(stored *out, const void *const *src, int n_src, int64_t elems)                 \
-    {                                                                                               \
-        type open[LEVELS][BLOCK];                                                                   \
-        for (int64_t at = 0; at < elems; at += BLOCK) {                                             \
-            tree(open, src, n_src, at, block_at(at, elems));                                        \
-            store(out + at, open[0], block_at(at, elems));                                          \
-        }                                                                                           \
+#define DEFINE_SUM(name, type, stored, tree, store)                                 \
+    static void name(stored *out, const void *const *src, int n_src, int64_t elems) \
+    {                                                                               \
+        type open[LEVELS][BLOCK];                                                   \
+        for (int64_t at = 0; at < elems; at += BLOCK) {                             \
+            tree(open, src, n_src, at, block_at(at, elems));                        \
+            store(out + at, open[0], block_at(at, elems));                          \
+        }                                                                           \
     }
 
 /* Past the caches, for results that nobody reads soon. */

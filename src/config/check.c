@@ -31,9 +31,11 @@ static sh_rc check_rotary(struct sh_config_state *state)
         return sh_config_refuse(state, "model.rotary_dim", "%s has no rotary positions; leave it out",
                                 sh_family_of(m->family)->name);
     if (m->rotary_dim % 2 != 0)
-        return sh_config_refuse(state, "model.rotary_dim", "%d is odd; rotary positions turn pairs of elements", m->rotary_dim);
+        return sh_config_refuse(state, "model.rotary_dim", "%d is odd; rotary positions turn pairs of elements",
+                                m->rotary_dim);
     if (m->rotary_dim > m->head_dim)
-        return sh_config_refuse(state, "model.rotary_dim", "%d is more than model.head_dim %d", m->rotary_dim, m->head_dim);
+        return sh_config_refuse(state, "model.rotary_dim", "%d is more than model.head_dim %d", m->rotary_dim,
+                                m->head_dim);
     return SH_OK;
 }
 
@@ -66,7 +68,8 @@ static sh_rc check_window(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
     if (m->attention_window == 0 && (m->window_first_layer || m->full_attention_interval))
-        return sh_config_refuse(state, m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
+        return sh_config_refuse(state,
+                                m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
                                 "needs model.attention_window");
     return SH_OK;
 }
@@ -171,19 +174,20 @@ static sh_rc check_reproducible(struct sh_config_state *state)
         return sh_config_refuse(state, "parallelism.gradient_sync",
                                 "every_micro_step sums over the ranks before the micro-steps, and"
                                 " training.reproducible=mesh the other way round; leave it out");
-    if (c->training.reproducible == SH_REPRODUCIBLE_MESH &&
-        c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
         return sh_config_refuse(state, "training.mixed_precision_reduce",
                                 "bfloat16 rounds what is sent, and what is sent depends on the mesh; leave it out with"
                                 " training.reproducible=mesh");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && !c->training.deterministic)
-        return sh_config_refuse(state, "training.deterministic",
-                                "false gives other bits in each run, and training.reproducible=mesh the same ones on every"
-                                " mesh; leave out one of them");
+        return sh_config_refuse(
+            state, "training.deterministic",
+            "false gives other bits in each run, and training.reproducible=mesh the same ones on every"
+            " mesh; leave out one of them");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->training.measure_products)
-        return sh_config_refuse(state, "training.measure_products",
-                                "a clock may choose otherwise on another mesh, and training.reproducible=mesh gives the same"
-                                " bits on every one; leave out one of them");
+        return sh_config_refuse(
+            state, "training.measure_products",
+            "a clock may choose otherwise on another mesh, and training.reproducible=mesh gives the same"
+            " bits on every one; leave out one of them");
     return SH_OK;
 }
 
@@ -192,7 +196,8 @@ static sh_rc check_device(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     if (c->training.device == SH_DEVICE_CUDA && c->training.kernels == SH_KERNELS_REF)
-        return sh_config_refuse(state, "training.kernels", "ref are kernels of the CPU; leave out training.device=cuda");
+        return sh_config_refuse(state, "training.kernels",
+                                "ref are kernels of the CPU; leave out training.device=cuda");
     if (c->training.device == SH_DEVICE_CPU && c->comm.backend == SH_COMM_NCCL)
         return sh_config_refuse(state, "comm.backend", "nccl is for GPUs; leave it out with training.device=cpu");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->comm.backend == SH_COMM_NCCL)
@@ -273,7 +278,8 @@ static sh_rc check_guard(struct sh_config_state *state)
         return sh_config_refuse(state, "guard.z_score",
                                 "%g would leave out many good steps; give 0 (off) or at least 2", c->guard.z_score);
     if (c->guard.action == SH_GUARD_ROLLBACK && !c->checkpoint.enable)
-        return sh_config_refuse(state, "guard.action", "rollback goes back to checkpoints, and checkpoint.enable=false");
+        return sh_config_refuse(state, "guard.action",
+                                "rollback goes back to checkpoints, and checkpoint.enable=false");
     return SH_OK;
 }
 
@@ -310,17 +316,22 @@ static sh_rc check_lora(struct sh_config_state *state)
     if (!c->lora.rank)
         return SH_OK;
     if (!sh_family_targets(f, c->lora.target_modules, &targets, bad))
-        return sh_config_refuse(state, "lora.target_modules", "'%s' is no linear product of %s; give all-linear, or names "
-                                "such as %s", bad, f->name, f->o);
+        return sh_config_refuse(state, "lora.target_modules",
+                                "'%s' is no linear product of %s; give all-linear, or names "
+                                "such as %s",
+                                bad, f->name, f->o);
     for (int i = 0; i < SH_LINEARS; i++) {
         int64_t in, out;
         sh_family_linear_dims(&c->model, i, &in, &out);
         if (targets & 1u << i && c->lora.rank > (in < out ? in : out))
-            return sh_config_refuse(state, "lora.rank", "%d is above the rank of %s, which has %" PRId64 " inputs and %" PRId64
-                                    " outputs", c->lora.rank, sh_family_linear_name(f, i), in, out);
+            return sh_config_refuse(state, "lora.rank",
+                                    "%d is above the rank of %s, which has %" PRId64 " inputs and %" PRId64 " outputs",
+                                    c->lora.rank, sh_family_linear_name(f, i), in, out);
     }
-    if (c->lora.adapter_path[0] && c->checkpoint.initial_load_path[0] && c->hf.assets_path[0] && c->checkpoint.initial_load_in_hf)
-        return sh_config_refuse(state, "lora.adapter_path", "and checkpoint.initial_load_path both are adapters for the model of "
+    if (c->lora.adapter_path[0] && c->checkpoint.initial_load_path[0] && c->hf.assets_path[0] &&
+        c->checkpoint.initial_load_in_hf)
+        return sh_config_refuse(state, "lora.adapter_path",
+                                "and checkpoint.initial_load_path both are adapters for the model of "
                                 "model.hf_assets_path; leave out one of them");
     return SH_OK;
 }
@@ -329,9 +340,9 @@ static sh_rc check_lora(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,    check_rotary,   check_family, check_window,     check_rope,      check_batch, check_documents,
-        check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_device, check_lora, check_idle,
+        check_heads,      check_rotary,   check_family,      check_window,       check_rope,      check_batch,
+        check_documents,  check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
+        check_checkpoint, check_device,   check_lora,        check_idle,
     };
     /* One message of each check: the second one of a subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -178,7 +178,8 @@ sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overr
  * are from in messages. `so_far` has what file and command line have given. Without a hook the key is a name only.
  * Errors: those of give(); SH_E_DATA, SH_E_USAGE. */
 typedef sh_rc (*sh_config_give_value)(void *to, const char *key, const char *text);
-typedef sh_rc (*sh_config_read_folder)(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to);
+typedef sh_rc (*sh_config_read_folder)(const struct sh_config *so_far, const char *place, sh_config_give_value give,
+                                       void *to);
 void sh_config_folder_hook(sh_config_read_folder read);
 
 enum { SH_CONFIG_FILE_MAX = 1 << 20 }; /* bytes of a file or text; a larger one is refused */

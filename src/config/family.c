@@ -42,10 +42,13 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_family_linear which
     const struct sh_family *f = sh_family_of(m->family);
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
-    const int64_t dims[SH_LINEARS][2] = {
-        [SH_LINEAR_Q] = {m->dim, f->k ? q : q + 2 * kv}, [SH_LINEAR_K] = {m->dim, kv}, [SH_LINEAR_V] = {m->dim, kv},
-        [SH_LINEAR_O] = {q, m->dim}, [SH_LINEAR_GATE] = {m->dim, ffn}, [SH_LINEAR_UP] = {m->dim, up},
-        [SH_LINEAR_DOWN] = {ffn, m->dim}};
+    const int64_t dims[SH_LINEARS][2] = {[SH_LINEAR_Q] = {m->dim, f->k ? q : q + 2 * kv},
+                                         [SH_LINEAR_K] = {m->dim, kv},
+                                         [SH_LINEAR_V] = {m->dim, kv},
+                                         [SH_LINEAR_O] = {q, m->dim},
+                                         [SH_LINEAR_GATE] = {m->dim, ffn},
+                                         [SH_LINEAR_UP] = {m->dim, up},
+                                         [SH_LINEAR_DOWN] = {ffn, m->dim}};
     *in = dims[which][0];
     *out = dims[which][1];
 }

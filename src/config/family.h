@@ -13,22 +13,22 @@ struct sh_family {
     const char *name;         /* of model.family, and model_type in config.json */
     const char *architecture; /* the class of transformers */
 
-    bool layer_norm;          /* LayerNorm with bias; else RMSNorm */
-    bool learned_positions;   /* a vector for each position beside the embedding; else rotary positions */
-    bool norm_plus_one;       /* norms multiply by 1 + weight, which begins at 0 */
-    bool norm_after;          /* of each branch, before its sum; else of its input */
-    bool parallel;            /* both branches have the input of the block */
-    bool qkv_by_head;         /* rows of the stacked matrix: q, k and v of each head */
-    bool scaled_embedding;    /* times the root of the width */
-    bool gelu;                /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
-    bool gelu_erf;            /* GELU by the normal distribution instead of its tanh form */
-    bool geglu;               /* GELU for the gate instead of SiLU */
-    bool wide_qk_norm;        /* one norm for all queries and one for all keys; else one for each head */
-    bool qkv_bias, o_bias, mlp_bias; /* products with biases */
+    bool layer_norm;                       /* LayerNorm with bias; else RMSNorm */
+    bool learned_positions;                /* a vector for each position beside the embedding; else rotary positions */
+    bool norm_plus_one;                    /* norms multiply by 1 + weight, which begins at 0 */
+    bool norm_after;                       /* of each branch, before its sum; else of its input */
+    bool parallel;                         /* both branches have the input of the block */
+    bool qkv_by_head;                      /* rows of the stacked matrix: q, k and v of each head */
+    bool scaled_embedding;                 /* times the root of the width */
+    bool gelu;                             /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
+    bool gelu_erf;                         /* GELU by the normal distribution instead of its tanh form */
+    bool geglu;                            /* GELU for the gate instead of SiLU */
+    bool wide_qk_norm;                     /* one norm for all queries and one for all keys; else one for each head */
+    bool qkv_bias, o_bias, mlp_bias;       /* products with biases */
     bool attention_bias_key, mlp_bias_key; /* or as model.attention_bias and mlp_bias say */
-    int no_rope_layer_interval; /* what the key is where it is not given; 0: there is no such key */
-    bool w_in_out;            /* matrices are stored [in,out]; else [out,in] */
-    bool one_width;           /* heads fill the stream and are all alike: n_kv_heads = n_heads, head_dim = dim / n_heads */
+    int no_rope_layer_interval;            /* what the key is where it is not given; 0: there is no such key */
+    bool w_in_out;                         /* matrices are stored [in,out]; else [out,in] */
+    bool one_width; /* heads fill the stream and are all alike: n_kv_heads = n_heads, head_dim = dim / n_heads */
 
     /* Tensors, without ".weight" and ".bias". `block` is followed by its number and one of the next; k and v NULL: q has
      * all three, one after the other; gate NULL with SwiGLU: up has both, gate first. */
@@ -39,7 +39,14 @@ struct sh_family {
 
 /* The linear products of a block. Where q has k and v too, or up the gate, only that is one. */
 enum sh_family_linear {
-    SH_LINEAR_Q, SH_LINEAR_K, SH_LINEAR_V, SH_LINEAR_O, SH_LINEAR_GATE, SH_LINEAR_UP, SH_LINEAR_DOWN, SH_LINEARS
+    SH_LINEAR_Q,
+    SH_LINEAR_K,
+    SH_LINEAR_V,
+    SH_LINEAR_O,
+    SH_LINEAR_GATE,
+    SH_LINEAR_UP,
+    SH_LINEAR_DOWN,
+    SH_LINEARS
 };
 
 /* Its module below a block, as "self_attn.q_proj"; NULL: the family has it not. */

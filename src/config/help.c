@@ -86,7 +86,9 @@ static void roff_line(FILE *out, const char *before, const char *text)
 /* Section 5: file formats. */
 static void roff_header(FILE *out)
 {
-    fputs(".TH SHERD\\-CONFIG 5\n.nh\n.ad l\n.SH NAME\nsherd\\-config \\- configuration of a training run\n.SH DESCRIPTION\n", out);
+    fputs(
+        ".TH SHERD\\-CONFIG 5\n.nh\n.ad l\n.SH NAME\nsherd\\-config \\- configuration of a training run\n.SH DESCRIPTION\n",
+        out);
     roff_line(out, "", intro);
     fputs(".SH KEYS\n", out);
 }
@@ -232,7 +234,10 @@ void sh_config_help(FILE *out, enum sh_config_help form)
     } forms[] = {
         [SH_HELP_TEXT] = {.header = text_header, .section = text_section, .key = text_key, .footer = no_footer},
         [SH_HELP_ROFF] = {.header = roff_header, .section = roff_section, .key = roff_key, .footer = no_footer},
-        [SH_HELP_MARKDOWN] = {.header = markdown_header, .section = markdown_section, .key = markdown_key, .footer = no_footer},
+        [SH_HELP_MARKDOWN] = {.header = markdown_header,
+                              .section = markdown_section,
+                              .key = markdown_key,
+                              .footer = no_footer},
         [SH_HELP_BASH] = {.header = bash_header, .section = no_section, .key = bash_key, .footer = bash_footer},
         [SH_HELP_ZSH] = {.header = zsh_header, .section = no_section, .key = zsh_key, .footer = zsh_footer},
     };

@@ -64,8 +64,7 @@ static words family_words = {
 static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
 static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
-static words device_words = {
-    {"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
+static words device_words = {{"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
 static words comm_words = {{"auto", SH_COMM_AUTO}, {"mpi", SH_COMM_MPI}, {"nccl", SH_COMM_NCCL}, {NULL, 0}};
 static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, {NULL, 0}};
 static words reproducible_words = {{"none", SH_REPRODUCIBLE_NONE}, {"mesh", SH_REPRODUCIBLE_MESH}, {NULL, 0}};
@@ -100,8 +99,7 @@ static words grad_sync_words = {
     {NULL, 0},
 };
 /* Words beside numbers: negative values that no number of ranks has. */
-static words shard_words = {
-    {"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
+static words shard_words = {{"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
 static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
 static words optimizer_words = {
 #define OPTIM(id, word, ...) {word, SH_OPTIM_##id},

@@ -54,7 +54,7 @@ enum sh_config_source { SH_SOURCE_DEFAULT, SH_SOURCE_FILE, SH_SOURCE_FOLDER, SH_
 struct sh_config_place {
     enum sh_config_source source;
     const char *file; /* lent */
-    int line; /* of a FILE */
+    int line;         /* of a FILE */
 };
 
 /* Errors met so far, one a line; see problems.h. */

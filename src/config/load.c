@@ -51,16 +51,18 @@ static bool ends_in(const char *name, const char *end)
 static sh_rc read_text(struct sh_config_state *state, const char *text, size_t bytes, const char *name)
 {
     if (ends_in(name, ".toml"))
-        return sh_fail(SH_E_USAGE,
-                       "%s: TOML, and a configuration is YAML: write [training] with steps = 10 below it as training: with "
-                       "an indented steps: 10; doc/from-torchtitan.md has each key",
-                       name);
+        return sh_fail(
+            SH_E_USAGE,
+            "%s: TOML, and a configuration is YAML: write [training] with steps = 10 below it as training: with "
+            "an indented steps: 10; doc/from-torchtitan.md has each key",
+            name);
     SH_TRY(sh_config_note(state, sh_config_yaml_read(text, bytes, name, state)));
     if (state->problems.n > 0 && ends_in(name, ".json"))
-        return sh_config_note(state, sh_fail(SH_E_USAGE,
-                                             "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
-                                             "doc/from-torchtitan.md has them beside those of others",
-                                             name));
+        return sh_config_note(state,
+                              sh_fail(SH_E_USAGE,
+                                      "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
+                                      "doc/from-torchtitan.md has them beside those of others",
+                                      name));
     return SH_OK;
 }
 

@@ -44,14 +44,16 @@ sh_rc sh_config_pairs_add(const struct sh_config_key *key, char pairs[SH_CONFIG_
     char shown[SH_CONFIG_SHOWN], shown_value[SH_CONFIG_SHOWN];
     size_t used = strlen(pairs);
     if (key->files && !is_value(name))
-        return sh_fail(SH_E_USAGE, "%s: '%s' is not a file name of 1 .. %d letters, without blank, comma and =", key->name,
+        return sh_fail(SH_E_USAGE,
+                       "%s: '%s' is not a file name of 1 .. %d letters, without blank, comma and =", key->name,
                        sh_config_text_shown(name, shown), SH_CONFIG_PAIR_VALUE_MAX);
     if (!key->files && !is_name(name))
         return sh_fail(SH_E_USAGE, "%s: '%s' is not a name of letters, digits and _, %d at most", key->name,
                        sh_config_text_shown(name, shown), SH_CONFIG_PAIR_NAME_MAX);
     if (!is_value(value))
-        return sh_fail(SH_E_USAGE, "%s: %s: '%s' is not a value of 1 .. %d letters, without blank, comma and =",
-                       key->name, name, sh_config_text_shown(value, shown_value), SH_CONFIG_PAIR_VALUE_MAX);
+        return sh_fail(SH_E_USAGE,
+                       "%s: %s: '%s' is not a value of 1 .. %d letters, without blank, comma and =", key->name, name,
+                       sh_config_text_shown(value, shown_value), SH_CONFIG_PAIR_VALUE_MAX);
     if (has_name(pairs, name))
         return sh_fail(SH_E_USAGE, "%s: %s: given twice", key->name, name);
     /* A comma, the equals sign and the final zero. */

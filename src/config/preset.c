@@ -117,8 +117,7 @@ static sh_rc check_complete(const struct sh_model *m)
         const char *key;
         int value;
     } needed[] = {
-        {"n_layers", m->n_layers},     {"dim", m->dim},
-        {"n_heads", m->n_heads},       {"vocab_size", m->vocab_size},
+        {"n_layers", m->n_layers},       {"dim", m->dim}, {"n_heads", m->n_heads}, {"vocab_size", m->vocab_size},
         {"max_seq_len", m->max_seq_len},
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)

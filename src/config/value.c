@@ -285,13 +285,9 @@ char *sh_config_value_text(const struct sh_config_key *key, const struct sh_conf
 {
     const char *field = (const char *)cfg + key->offset;
     switch (key->type) {
-    case SH_KEY_STRING:
-        return quoted(field);
-    case SH_KEY_DOUBLE:
-        return shortest(*(const double *)field);
-    case SH_KEY_UINT64:
-        return sh_strfmt("%" PRIu64, *(const uint64_t *)field);
-    default:
-        return whole_text(key, cfg);
+    case SH_KEY_STRING: return quoted(field);
+    case SH_KEY_DOUBLE: return shortest(*(const double *)field);
+    case SH_KEY_UINT64: return sh_strfmt("%" PRIu64, *(const uint64_t *)field);
+    default: return whole_text(key, cfg);
     }
 }

@@ -36,7 +36,8 @@ static bool is_scalar(const struct reader *r)
 /* A bare empty value, as of a section whose keys are all commented out. */
 static bool is_empty(const struct reader *r)
 {
-    return is_scalar(r) && r->y.event.data.scalar.length == 0 && r->y.event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    return is_scalar(r) && r->y.event.data.scalar.length == 0 &&
+           r->y.event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
 /* Lent until the next event. */
@@ -120,8 +121,8 @@ static sh_rc read_key(struct reader *r)
     if (rc != SH_OK)
         return note_and_skip(r, rc);
     bool plain = r->y.event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    return sh_config_note(r->state, sh_config_give(r->state, place, name, scalar_text(r),
-                                                   plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
+    return sh_config_note(
+        r->state, sh_config_give(r->state, place, name, scalar_text(r), plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
 }
 
 /* The name alone; marks the section as seen. */
@@ -137,7 +138,7 @@ static sh_rc check_section(struct reader *r)
         if (advice != NULL)
             return sh_yaml_fail(&r->y, "%s: no such section; %s", shown, advice);
         return sh_yaml_fail(&r->y, "%s: no such section%s%s", shown, nearest != NULL ? "; nearest is " : "",
-                         nearest != NULL ? nearest : "");
+                            nearest != NULL ? nearest : "");
     }
     for (int i = 0; i < r->n_seen; i++)
         if (strcmp(r->seen[i], r->section) == 0)

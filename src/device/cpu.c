@@ -143,13 +143,12 @@ static int64_t event_span_ns(void *begin, void *end)
 }
 
 /* Both CPU devices differ in their kernels only. */
-#define ON_THE_SPOT                                                                                            \
-    .attach = attach, .arena_create = arena_create, .arena_destroy = memory_destroy,                         \
-    .host_create = memory_create, .host_destroy = memory_destroy, .queue_create = queue_create,               \
-    .queue_destroy = queue_nothing, .queue_drain = queue_nothing, .copy = copy, .put = copy, .get = copy,     \
-    .event_create = event_create, .event_destroy = free, .event_mark = event_mark, .queue_after = queue_after, \
-    .event_is_done = event_is_done, .event_wait = event_wait, .event_ns = event_ns, \
-    .event_span_ns = event_span_ns
+#define ON_THE_SPOT                                                                                                \
+    .attach = attach, .arena_create = arena_create, .arena_destroy = memory_destroy, .host_create = memory_create, \
+    .host_destroy = memory_destroy, .queue_create = queue_create, .queue_destroy = queue_nothing,                  \
+    .queue_drain = queue_nothing, .copy = copy, .put = copy, .get = copy, .event_create = event_create,            \
+    .event_destroy = free, .event_mark = event_mark, .queue_after = queue_after, .event_is_done = event_is_done,   \
+    .event_wait = event_wait, .event_ns = event_ns, .event_span_ns = event_span_ns
 
 const struct sh_device sh_device_cpu = {.name = "cpu", .kernels = &sh_kernels_cpu, .run = run_cpu, ON_THE_SPOT};
 const struct sh_device sh_device_ref = {.name = "ref", .kernels = &sh_kernels_ref, .run = run_ref, ON_THE_SPOT};

@@ -48,8 +48,8 @@ static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
     int n = count(why);
 
     if (!n)
-        return sh_fail(SH_E_USAGE, "training.device=cuda, but %s; is this node one with GPUs, and is its driver loaded?",
-                       why);
+        return sh_fail(SH_E_USAGE,
+                       "training.device=cuda, but %s; is this node one with GPUs, and is its driver loaded?", why);
     if (cudaSetDevice(node_rank % n) != cudaSuccess)
         return sh_fail(SH_E_USAGE, "GPU %d of %d cannot be used: %s", node_rank % n, n,
                        cudaGetErrorString(cudaGetLastError()));
@@ -140,8 +140,7 @@ static void *queue_create(bool urgent)
     int low, high;
 
     sh_cudart_must(cudaDeviceGetStreamPriorityRange(&low, &high), "ask for priorities");
-    sh_cudart_must(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? high : low),
-                 "create a queue");
+    sh_cudart_must(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? high : low), "create a queue");
     return stream;
 }
 

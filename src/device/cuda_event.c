@@ -10,8 +10,8 @@
 #define OLD_NS ((int64_t)1e9)
 
 static struct {
-    pthread_mutex_t lock;  /* the communication's thread asks for times too */
-    cudaEvent_t event[2];  /* the one in use, and the next */
+    pthread_mutex_t lock; /* the communication's thread asks for times too */
+    cudaEvent_t event[2]; /* the one in use, and the next */
     int now;
     int64_t ns;
 } anchor = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -57,7 +57,7 @@ void *sh_cudart_event_create(bool timed)
     cudaEvent_t event;
 
     sh_cudart_must(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
-                 "create an event");
+                   "create an event");
     return event;
 }
 

@@ -36,19 +36,19 @@ struct sh_device {
     /* Use the one that falls to rank `node_rank` of the node: they are dealt out in turn. NULL: nothing to do. */
     sh_rc (*open)(int node_rank, struct sh_device_info *info);
     void (*close)(void);
-    void (*attach)(void);       /* another thread of the process will call the functions below */
+    void (*attach)(void);        /* another thread of the process will call the functions below */
     int64_t (*used_bytes)(void); /* memory in use on the device by all; NULL: as the host's */
 
     /* One range of addresses: own_bytes of this process, then segment_bytes of the file segment_fd (whole pages; 0
      * bytes: none; never on a GPU). SH_E_MEMORY when it cannot be had. */
     sh_rc (*arena_create)(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena);
-    void (*arena_destroy)(char *arena, int64_t bytes); /* of both */
+    void (*arena_destroy)(char *arena, int64_t bytes);  /* of both */
     sh_rc (*host_create)(int64_t bytes, char **memory); /* SH_E_MEMORY */
     void (*host_destroy)(char *memory, int64_t bytes);
 
     void *(*queue_create)(bool urgent); /* urgent: before others where both could go on */
     void (*queue_destroy)(void *queue);
-    void (*queue_drain)(void *queue);   /* return when all that was put into it is done */
+    void (*queue_drain)(void *queue); /* return when all that was put into it is done */
     /* The same; SH_E_BUG with the device's own words when some of it failed. NULL: each call is done, or fails, on the
      * spot. */
     sh_rc (*queue_check)(void *queue);
@@ -71,7 +71,8 @@ struct sh_device {
     bool (*event_is_done)(void *event);
     void (*event_wait)(void *event);
     int64_t (*event_ns)(void *event); /* when it happened, as sh_now_ns(): timed ones that are done */
-    int64_t (*event_span_ns)(void *begin, void *end); /* from one to the other; to the microsecond, in spans of seconds */
+    int64_t (*event_span_ns)(void *begin,
+                             void *end); /* from one to the other; to the microsecond, in spans of seconds */
 };
 
 /* "cpu", "ref": the CPU with the reference kernels; "cuda" in builds with it. NULL: no such device. */

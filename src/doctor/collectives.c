@@ -21,7 +21,7 @@ struct test {
     sh_group group;
     char name[SH_GROUP_NAME];
     int size, index;
-    int64_t count; /* elements of a rank's part */
+    int64_t count;       /* elements of a rank's part */
     float *whole, *part; /* in host memory */
     char *memory;        /* on a GPU: both of them, one after the other */
     int64_t memory_bytes;
@@ -165,8 +165,7 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
         row->state = SH_DOCTOR_NOTE;
         *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used,
                           "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", t->name,
-                          t->d->place[first_of(t, s.index)].host, s.speed / 1e9,
-                          s.median / 1e9);
+                          t->d->place[first_of(t, s.index)].host, s.speed / 1e9, s.median / 1e9);
     } else {
         *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s a rank (%d ranks)",
                           *used ? "; " : "", t->name, s.speed / 1e9, t->size);

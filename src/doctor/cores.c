@@ -71,7 +71,8 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
         shared = shared < 0 && sharing[i] > 0 ? i : shared;
     }
     if (rest[poorest] < 0)
-        sh_doctor_note(row, "%s has %g core%s fewer than ranks: they take turns; give each task cores (--cpus-per-task)",
+        sh_doctor_note(row,
+                       "%s has %g core%s fewer than ranks: they take turns; give each task cores (--cpus-per-task)",
                        sh_doctor_host(d, poorest), -rest[poorest], rest[poorest] < -1 ? "s" : "");
     else if (shared >= 0)
         sh_doctor_note(row, "ranks on %s may run on the same cores; bind them (srun --cpu-bind=cores)",

@@ -104,7 +104,8 @@ sh_rc sh_doctor_data(const struct sh_doctor *d, struct sh_doctor_row *row)
     if (files == 0)
         sh_doctor_note(row, "training.dataset_path is not set");
     else if (sh_doctor_odd_nodes(d, hash, NAMES, names))
-        sh_doctor_bad(row, SH_E_DATA, "%s sees other token files (names, sizes or first MiB) than the other nodes", names);
+        sh_doctor_bad(row, SH_E_DATA, "%s sees other token files (names, sizes or first MiB) than the other nodes",
+                      names);
     else
         sh_doctor_good(row, "%g file%s, the same on all nodes", files, files == 1 ? "" : "s");
 out:

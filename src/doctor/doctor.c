@@ -45,8 +45,8 @@ static void say_hung(int signal)
 /* A new text and a new alarm for each check. */
 static void watch(const struct sh_doctor *d, const char *check)
 {
-    snprintf(hung, sizeof hung, "sherd: error: doctor: rank %d on %s has waited %d s in the check \"%s\"\n", d->mesh->rank,
-             d->mesh->host, CHECK_SECONDS, check);
+    snprintf(hung, sizeof hung, "sherd: error: doctor: rank %d on %s has waited %d s in the check \"%s\"\n",
+             d->mesh->rank, d->mesh->host, CHECK_SECONDS, check);
     signal(SIGALRM, say_hung);
     alarm(CHECK_SECONDS);
 }

@@ -77,7 +77,7 @@ sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text);
 int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int size, char *text);
 
-bool sh_doctor_leads(const struct sh_doctor *d);                  /* this rank is the first of its node. Local */
+bool sh_doctor_leads(const struct sh_doctor *d);                 /* this rank is the first of its node. Local */
 const char *sh_doctor_host(const struct sh_doctor *d, int node); /* Local */
 
 /* The one that stands out among n speeds: BAD below a quarter of the median, NOTE below half of it; GOOD when n < 3,

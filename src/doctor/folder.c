@@ -66,8 +66,9 @@ sh_rc sh_doctor_folder(const struct sh_doctor *d, struct sh_doctor_row *row)
         goto out;
     SH_TRY_OUT(sh_doctor_of_nodes_u64(d, sh_doctor_leads(d) && sees(path), seen));
     if (sh_doctor_nodes_but(d, seen, true, NAMES, names))
-        sh_doctor_bad(row, SH_E_DATA, "%s is not the same folder on %s; put job.dump_folder on a file system that all share",
-                      d->folder, names);
+        sh_doctor_bad(row, SH_E_DATA,
+                      "%s is not the same folder on %s; put job.dump_folder on a file system that all share", d->folder,
+                      names);
     else
         sh_doctor_good(row, "%s, one for all nodes", d->folder);
 out:

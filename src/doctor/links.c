@@ -115,7 +115,8 @@ static void judge(const struct sh_doctor *d, int links, const double *seconds, c
         node[0] = node[1] = speed[0];
     by_node = sh_doctor_find_slowest(d->mesh->n_nodes, node);
     if (by_node.state == SH_DOCTOR_BAD)
-        sh_doctor_bad(row, SH_E_COMM, "%s reaches both neighbours with %.3g GB/s at most, the median node with %.3g GB/s",
+        sh_doctor_bad(row, SH_E_COMM,
+                      "%s reaches both neighbours with %.3g GB/s at most, the median node with %.3g GB/s",
                       sh_doctor_host(d, by_node.index), by_node.speed / 1e9, by_node.median / 1e9);
     else if (by_link.state != SH_DOCTOR_GOOD)
         sh_doctor_note(row, "%s to %s has %.3g GB/s, the median link %.3g GB/s", sh_doctor_host(d, by_link.index),

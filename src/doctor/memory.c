@@ -56,8 +56,8 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
 
     rc = sh_request_gpu(d->cfg, false, &gpu, why);
     if (rc == SH_OK)
-        rc = sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes,
-                              &build);
+        rc =
+            sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes, &build);
     if (rc == SH_OK)
         rc = sh_pass_fit(&build, &level);
     if (rc == SH_OK)

@@ -39,7 +39,6 @@ sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
         sh_doctor_note(row, "neighbours are not on one node; start with srun -m block or mpirun --map-by core");
     else
         sh_doctor_good(row, "%d on %d node%s, %d on each; mesh %d x %d (replicate x shard)", world, nodes,
-                       nodes == 1 ? "" : "s", least,
-                       sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
+                       nodes == 1 ? "" : "s", least, sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
     return SH_OK;
 }

@@ -15,9 +15,9 @@ enum { VALUE_BYTES = 64 };
 
 /* Variables of what a job depends on. */
 static const char *const prefixes[] = {
-    "CUDA_", "DNNL_", "FI_",    "GOMP_",  "HDF5_",  "HWLOC_", "I_MPI_", "KMP_",     "MALLOC_", "MPICH_",  "MPIR_",
-    "MV2_",  "NCCL_", "OMPI_",  "OMP_",   "ONEDNN", "OPENBLAS_", "PMIX_", "PMI_", "PSM2_",  "PSM3_", "ROMIO_", "SHERD_",
-    "SLURM_", "UCX_", "LD_PRELOAD", "LD_LIBRARY_PATH",
+    "CUDA_",  "DNNL_", "FI_",   "GOMP_",  "HDF5_",  "HWLOC_", "I_MPI_", "KMP_",       "MALLOC_",
+    "MPICH_", "MPIR_", "MV2_",  "NCCL_",  "OMPI_",  "OMP_",   "ONEDNN", "OPENBLAS_",  "PMIX_",
+    "PMI_",   "PSM2_", "PSM3_", "ROMIO_", "SHERD_", "SLURM_", "UCX_",   "LD_PRELOAD", "LD_LIBRARY_PATH",
 };
 
 /* ---- what is private ---- */

@@ -19,9 +19,9 @@ static void set(struct sh_doctor_row *row, enum sh_doctor_state state, sh_rc rc,
     vsnprintf(row->text, sizeof row->text, fmt, args);
 }
 
-#define SET(state, rc)                 \
-    va_list args;                      \
-    va_start(args, fmt);               \
+#define SET(state, rc)                  \
+    va_list args;                       \
+    va_start(args, fmt);                \
     set(row, (state), (rc), fmt, args); \
     va_end(args)
 

@@ -11,14 +11,14 @@ struct sh_exec {
     const struct sh_program *p;
     const struct sh_device *device;
     struct sh_comm *comm;
-    struct sh_bases at;                       /* the tiers */
-    char *extra;                              /* pinned memory that sh_exec_host() lends */
+    struct sh_bases at; /* the tiers */
+    char *extra;        /* pinned memory that sh_exec_host() lends */
     int64_t extra_bytes;
-    void *queue, *copies;                     /* queues of the operations, and of copies beside them */
-    void *before_copies, *copied;             /* events */
-    struct sh_op_call *calls;                 /* [ops] */
-    int64_t *tickets;                         /* [ops] of collectives under way or done */
-    char (*labels)[SH_EXEC_LABEL];            /* [ops] "backward layers.3 linear_bwd_x" */
+    void *queue, *copies;          /* queues of the operations, and of copies beside them */
+    void *before_copies, *copied;  /* events */
+    struct sh_op_call *calls;      /* [ops] */
+    int64_t *tickets;              /* [ops] of collectives under way or done */
+    char (*labels)[SH_EXEC_LABEL]; /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
     int64_t step;
     struct sh_timings *spans;
@@ -75,10 +75,10 @@ static void share_segment(const struct sh_exec *e)
     const struct sh_segment *w = &e->p->segment;
     char *base = e->at.tier[0] + e->p->own_bytes;
     struct sh_comm_segment segment = {.base = base,
-                                    .peers = base + sh_program_segment_peer_at(w, 0),
-                                    .peer_bytes = w->peer_bytes,
-                                    .ranks = w->ranks,
-                                    .rank = w->rank};
+                                      .peers = base + sh_program_segment_peer_at(w, 0),
+                                      .peer_bytes = w->peer_bytes,
+                                      .ranks = w->ranks,
+                                      .rank = w->rank};
 
     sh_comm_set_segment(e->comm, &segment);
 }
@@ -89,7 +89,8 @@ static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd)
     const struct sh_tier *tier = &e->p->tiers[i];
 
     if (tier->kind == SH_TIER_DEVICE)
-        return e->device->arena_create(tier->bytes, sh_program_segment_bytes(&e->p->segment), segment_fd, &e->at.tier[i]);
+        return e->device->arena_create(tier->bytes, sh_program_segment_bytes(&e->p->segment), segment_fd,
+                                       &e->at.tier[i]);
     return tier->bytes ? e->device->host_create(tier->bytes, &e->at.tier[i]) : SH_OK;
 }
 

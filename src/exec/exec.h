@@ -64,7 +64,7 @@ void sh_exec_copies_wait(struct sh_exec *e);
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none; rows are the streams */
-void sh_exec_set_sync(struct sh_exec *e, bool sync);           /* wait for a GPU after each operation; one that fails is named */
-struct sh_exec_time sh_exec_take_time(struct sh_exec *e);      /* and start again from zero */
+void sh_exec_set_sync(struct sh_exec *e, bool sync); /* wait for a GPU after each operation; one that fails is named */
+struct sh_exec_time sh_exec_take_time(struct sh_exec *e); /* and start again from zero */
 
 #endif

@@ -54,9 +54,9 @@ static void grow(struct sh_timings *s)
     s->ring = ring;
     s->capacity = capacity;
     for (int64_t i = s->oldest; i < s->oldest + capacity; i++)
-        *at(s, i) = i < s->oldest + old_capacity ? old[i % old_capacity]
-                                                 : (struct span){.begin = s->device->event_create(true),
-                                                                 .end = s->device->event_create(true)};
+        *at(s, i) = i < s->oldest + old_capacity
+                        ? old[i % old_capacity]
+                        : (struct span){.begin = s->device->event_create(true), .end = s->device->event_create(true)};
     free(old);
 }
 

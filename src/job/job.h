@@ -22,12 +22,12 @@ const char *sh_job_signal_name(enum sh_job_signal s);
 /* limit.c: when to stop so that a checkpoint is committed before the job's end. All in seconds. */
 enum { SH_JOB_STEPS_SEEN = 128 };
 struct sh_job_limit {
-    double end;              /* since 1970; 0: no end is known */
-    double spare;            /* wanted on top of what is measured */
-    double save;             /* of the longer of the last two saves; a guess until one was measured */
-    double last_save;        /* < 0: none was measured */
-    double step[2];          /* longest of this stretch of SH_JOB_STEPS_SEEN steps, and of the one before */
-    int seen;                /* steps in this stretch */
+    double end;       /* since 1970; 0: no end is known */
+    double spare;     /* wanted on top of what is measured */
+    double save;      /* of the longer of the last two saves; a guess until one was measured */
+    double last_save; /* < 0: none was measured */
+    double step[2];   /* longest of this stretch of SH_JOB_STEPS_SEEN steps, and of the one before */
+    int seen;         /* steps in this stretch */
 };
 
 /* The end from the environment: SHERD_END_TIME, else SLURM_JOB_END_TIME, in seconds since 1970; neither, or 0: no end.
@@ -44,14 +44,14 @@ bool sh_job_limit_near(const struct sh_job_limit *l, double now, int saves);
 /* record.c: <dump_folder>/progress.json, for the script that starts the run again (doc/faults.md lists the fields).
  * Replaced in one step each time. */
 struct sh_job_record {
-    int64_t steps;           /* wanted: training.steps */
-    int64_t first_step;      /* steps done when this start began */
-    int64_t step;            /* steps done at its end; first_step while it runs */
-    int64_t saved_step;      /* of the newest checkpoint known to this start; -1: none */
-    int64_t starts;          /* without a new checkpoint so far, this one included */
-    double save_seconds;     /* the longest of the last saves, < 0: not measured */
-    int status;              /* exit status; < 0: it runs, or was killed */
-    char reason[512];        /* why it ended, a line; "" while it runs */
+    int64_t steps;       /* wanted: training.steps */
+    int64_t first_step;  /* steps done when this start began */
+    int64_t step;        /* steps done at its end; first_step while it runs */
+    int64_t saved_step;  /* of the newest checkpoint known to this start; -1: none */
+    int64_t starts;      /* without a new checkpoint so far, this one included */
+    double save_seconds; /* the longest of the last saves, < 0: not measured */
+    int status;          /* exit status; < 0: it runs, or was killed */
+    char reason[512];    /* why it ended, a line; "" while it runs */
 };
 sh_rc sh_job_record_write(const char *path, const struct sh_job_record *r);
 /* What the start before left: `starts` and `save_seconds`. *found false: no file, or one that cannot be used. */
@@ -63,15 +63,15 @@ int sh_job_outliers(int n, const uint64_t *hash, bool *outlier);
 
 /* pace.c: how evenly the ranks work. One struct over the life of a run; feed it each rank's own seconds a step (without
  * waiting), as a mean over `steps` steps. */
-#define SH_JOB_SLOW 1.5    /* times the median: a straggler */
-#define SH_JOB_LOST 1.0    /* seconds that it must have cost before it is said */
+#define SH_JOB_SLOW 1.5          /* times the median: a straggler */
+#define SH_JOB_LOST 1.0          /* seconds that it must have cost before it is said */
 enum { SH_JOB_SLOW_STEPS = 30 }; /* and for that long */
 struct sh_job_pace {
     double least, median, most;
-    int slowest;             /* rank */
-    int64_t slow_steps;      /* for which it has been a straggler */
-    double lost;             /* seconds that all ranks would have saved in them, had it been like the median */
-    bool report;               /* say so now: once, until the ranks are even again or another one is slow */
+    int slowest;        /* rank */
+    int64_t slow_steps; /* for which it has been a straggler */
+    double lost;        /* seconds that all ranks would have saved in them, had it been like the median */
+    bool report;        /* say so now: once, until the ranks are even again or another one is slow */
     bool reported;
 };
 void sh_job_pace_add(struct sh_job_pace *p, int64_t steps, int n, const double *seconds);

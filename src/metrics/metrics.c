@@ -119,13 +119,13 @@ double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tfl
 /* What does not change from step to step stands here once. */
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
 {
-    json_t *line = json_pack(
-        "{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:s, s:s}", "event", "start", "time", now(),
-        "step", (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from), "parameters_from",
-        words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate, "shard", s->shard,
-        "nodes", s->nodes, "threads", s->threads, "device", words_or_null(s->device), "parameters",
-        (json_int_t)s->parameters, "version", PACKAGE_VERSION, "flops_formula",
-        "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)");
+    json_t *line = json_pack("{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:s, s:s}", "event",
+                             "start", "time", now(), "step", (json_int_t)s->step, "resumed_from",
+                             words_or_null(s->resumed_from), "parameters_from", words_or_null(s->parameters_from),
+                             "ranks", s->ranks, "mesh", "replicate", s->replicate, "shard", s->shard, "nodes", s->nodes,
+                             "threads", s->threads, "device", words_or_null(s->device), "parameters",
+                             (json_int_t)s->parameters, "version", PACKAGE_VERSION, "flops_formula",
+                             "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)");
 
     if (line && s->peak_tflops > 0)
         json_object_set_new(line, "peak_tflops", number(s->peak_tflops));
@@ -144,8 +144,8 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
         "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
         number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens", (json_int_t)s->tokens,
         "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second", number(s->tokens_per_second),
-        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full),
-        "seconds", time, "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
+        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full), "seconds",
+        time, "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
 
     if (line && s->mfu > 0)
         json_object_set_new(line, "mfu", number(s->mfu));
@@ -163,12 +163,11 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
 /* The same step may have a line of its own training loss; readers tell the lines apart by their keys. */
 void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_validation_metrics *v)
 {
-    json_t *line = json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(v->loss), "tokens",
-                             (json_int_t)v->tokens, "seconds", number(v->seconds));
+    json_t *line = json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(v->loss),
+                             "tokens", (json_int_t)v->tokens, "seconds", number(v->seconds));
 
     if (line && v->bytes)
-        json_object_set_new(line, "bits_per_byte",
-                            number(v->loss * (double)v->tokens / log(2.0) / (double)v->bytes));
+        json_object_set_new(line, "bits_per_byte", number(v->loss * (double)v->tokens / log(2.0) / (double)v->bytes));
     write_line(m, line);
 }
 
@@ -176,10 +175,11 @@ void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_v
  * system or the rest of the save is the bottleneck. */
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {
-    write_line(m, json_pack("{s:I, s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint", words(c->path),
-                            "bytes", (json_int_t)c->bytes, "verify", c->verify, "seconds", number(c->seconds), "stall_seconds",
-                            number(c->stall), "gb_per_second", number((double)c->bytes / c->seconds / 1e9),
-                            "disk_gb_per_second", number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",
+    write_line(m, json_pack("{s:I, s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)c->step, "checkpoint",
+                            words(c->path), "bytes", (json_int_t)c->bytes, "verify", c->verify, "seconds",
+                            number(c->seconds), "stall_seconds", number(c->stall), "gb_per_second",
+                            number((double)c->bytes / c->seconds / 1e9), "disk_gb_per_second",
+                            number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",
                             number(c->disk_seconds / c->seconds)));
 }
 
@@ -192,6 +192,7 @@ void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, cons
 /* The range of samples that the run will not see again: a reader of the losses finds the gap here. */
 void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r)
 {
-    write_line(m, json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,
-                            "first_sample_left_out", (json_int_t)r->first, "last_sample_left_out", (json_int_t)r->last));
+    write_line(m,
+               json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,
+                         "first_sample_left_out", (json_int_t)r->first, "last_sample_left_out", (json_int_t)r->last));
 }

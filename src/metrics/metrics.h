@@ -16,8 +16,8 @@ struct sh_step_time {
 /* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */
 struct sh_pace_metrics {
     double least, median, most;
-    int slowest;             /* rank */
-    const char *node;        /* that it is on; NULL: nothing was gathered */
+    int slowest;      /* rank */
+    const char *node; /* that it is on; NULL: nothing was gathered */
 };
 
 /* clang-format off */
@@ -42,18 +42,18 @@ struct sh_step_metrics {
 /* clang-format on */
 
 struct sh_rollback_metrics {
-    int64_t from, to;        /* steps */
-    int64_t first, last;     /* samples of the run that are left out for good */
+    int64_t from, to;    /* steps */
+    int64_t first, last; /* samples of the run that are left out for good */
 };
 
 struct sh_checkpoint_metrics {
-    int64_t step;            /* that it holds */
+    int64_t step; /* that it holds */
     const char *path;
     int64_t bytes;
-    const char *verify;      /* what was read back: checkpoint.verify */
-    double seconds;          /* from the snapshot to the commit */
-    double stall;            /* of them, those in which training stood still */
-    double disk_seconds;     /* of them, those of writing the data and of fsync */
+    const char *verify;  /* what was read back: checkpoint.verify */
+    double seconds;      /* from the snapshot to the commit */
+    double stall;        /* of them, those in which training stood still */
+    double disk_seconds; /* of them, those of writing the data and of fsync */
 };
 
 /* With what a process begins. */
@@ -62,10 +62,10 @@ struct sh_start_metrics {
     const char *resumed_from;    /* a checkpoint, NULL */
     const char *parameters_from; /* one of which only the parameters were taken, NULL; both NULL: initial values */
     int ranks, replicate, shard;
-    int nodes, threads;          /* threads: per rank */
-    const char *device;          /* "cpu", or the GPU's name */
-    int64_t parameters;          /* of the model */
-    double peak_tflops;          /* per rank; 0: not known */
+    int nodes, threads; /* threads: per rank */
+    const char *device; /* "cpu", or the GPU's name */
+    int64_t parameters; /* of the model */
+    double peak_tflops; /* per rank; 0: not known */
 };
 
 /* Model FLOPs utilization: the arithmetic that the model needs for these tokens, over what the ranks could do.

@@ -10,8 +10,7 @@
 /* Format: Trace Event Format, the JSON object form; times in microseconds. Each rank's text ends in a comma; the foot
  * has an event that says nothing new, so that the list does not. */
 const char sh_trace_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-const char sh_trace_foot[] =
-    "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,\"args\":{\"labels\":\"sherd\"}}]}\n";
+const char sh_trace_foot[] = "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,\"args\":{\"labels\":\"sherd\"}}]}\n";
 
 struct event {
     char name[64], detail[80];
@@ -28,8 +27,10 @@ struct row {
 struct sh_trace {
     int rank;
     char host[64];
-    struct event *events; int n_events, cap_events;
-    struct row *rows; int n_rows, cap_rows;
+    struct event *events;
+    int n_events, cap_events;
+    struct row *rows;
+    int n_rows, cap_rows;
     char *text;
     size_t bytes, room;
 };

@@ -142,8 +142,8 @@ static struct block declare_block(struct decoder *d)
     b.norm1 = declare_norm(d, d->f->norm1);
     b.qkv = declare_qkv(d);
     declare_qk_norm(d, &b);
-    b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim,
-                            d->f->o_bias || m->attention_bias, residual_std);
+    b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim, d->f->o_bias || m->attention_bias,
+                            residual_std);
     b.norm2 = declare_norm(d, d->f->norm2);
     b.up = declare_up(d);
     b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias || m->mlp_bias, residual_std);
@@ -213,7 +213,8 @@ static void declare_head(struct decoder *d)
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
-    d->head = declare(d, d->f->head, "weight", 2, DIMS(d->m->vocab_size, d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
+    d->head =
+        declare(d, d->f->head, "weight", 2, DIMS(d->m->vocab_size, d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
 }
 
 static struct sh_emit_norm norm_kind(const struct decoder *d)
@@ -314,12 +315,12 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
-    struct decoder d = {.e = {.p = p, .batch = b->batch, .seq = b->seq, .cache = b->cache, .block = SH_NONE, .anew = b->anew},
-                        .m = m,
-                        .f = sh_family_of(m->family),
-                        .adapters = &b->adapters,
-                        .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim,
-                                  .any_order = b->any_order}};
+    struct decoder d = {
+        .e = {.p = p, .batch = b->batch, .seq = b->seq, .cache = b->cache, .block = SH_NONE, .anew = b->anew},
+        .m = m,
+        .f = sh_family_of(m->family),
+        .adapters = &b->adapters,
+        .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .any_order = b->any_order}};
     int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 

@@ -25,7 +25,7 @@ struct sh_model_batch {
     enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
     int cache;                /* LOGITS: positions that the cache of keys and values has, `seq` at least; 0: no cache */
     struct sh_adapters adapters;
-    int64_t chunk_rows;       /* rows of logits held at a time; 0: equal parts, see decoder.c */
+    int64_t chunk_rows; /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 
 /* Whether a plan can count what these sizes come to. To be asked before all else here.

@@ -47,9 +47,7 @@ struct sh_emit_rope sh_model_rope(const struct sh_model *m)
     if (m->rope_factor == 0)
         return r;
     switch (m->rope_type) {
-    case SH_ROPE_LINEAR: /* every frequency is a slow one */
-        r.low_freq = r.high_freq = HUGE_VAL;
-        break;
+    case SH_ROPE_LINEAR: /* every frequency is a slow one */ r.low_freq = r.high_freq = HUGE_VAL; break;
     case SH_ROPE_LLAMA3:
         r.low_freq = m->rope_low_freq_factor;
         r.high_freq = m->rope_high_freq_factor;

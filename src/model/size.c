@@ -27,10 +27,11 @@ static sh_rc check_heads(const struct sh_model *m)
 {
     if (qkv_width(m) <= INT_MAX)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "(model.n_heads %d + 2 x model.n_kv_heads %d) x model.head_dim %d: queries, keys and values of a token "
-                   "have at most %d elements",
-                   m->n_heads, m->n_kv_heads, m->head_dim, INT_MAX);
+    return sh_fail(
+        SH_E_USAGE,
+        "(model.n_heads %d + 2 x model.n_kv_heads %d) x model.head_dim %d: queries, keys and values of a token "
+        "have at most %d elements",
+        m->n_heads, m->n_kv_heads, m->head_dim, INT_MAX);
 }
 
 /* Widths of a block's matrices are summed generously: each is a multiple of dim. */
@@ -42,10 +43,11 @@ static sh_rc check_params(const struct sh_model *m)
 
     if (sh_size_add(blocks, tables) <= MOST_PARAMS)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "model.dim %d with model.n_layers %d, model.ffn_dim %d, model.vocab_size %d, model.max_seq_len %d and heads "
-                   "of %lld elements: more than %lld parameters, which no plan can hold",
-                   m->dim, m->n_layers, m->ffn_dim, m->vocab_size, m->max_seq_len, (long long)heads_width(m), MOST_PARAMS);
+    return sh_fail(
+        SH_E_USAGE,
+        "model.dim %d with model.n_layers %d, model.ffn_dim %d, model.vocab_size %d, model.max_seq_len %d and heads "
+        "of %lld elements: more than %lld parameters, which no plan can hold",
+        m->dim, m->n_layers, m->ffn_dim, m->vocab_size, m->max_seq_len, (long long)heads_width(m), MOST_PARAMS);
 }
 
 /* Some 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
@@ -69,10 +71,11 @@ static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch 
 
     if (sh_size_mul(sh_size_mul(heads, b->seq), b->seq) <= MOST_SCORES)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "training.local_batch_size %d x model.n_heads %d x training.seq_len %d squared: more than %lld attention "
-                   "weights in a layer, which no plan can count",
-                   b->batch, m->n_heads, b->seq, MOST_SCORES);
+    return sh_fail(
+        SH_E_USAGE,
+        "training.local_batch_size %d x model.n_heads %d x training.seq_len %d squared: more than %lld attention "
+        "weights in a layer, which no plan can count",
+        b->batch, m->n_heads, b->seq, MOST_SCORES);
 }
 
 /* Local, and in the order from what depends on the model only to what depends on the batch. */

@@ -57,8 +57,7 @@ static sh_rc act(struct sh_guard *g, int64_t step, double loss, double norm)
                    : refuse(step, loss, norm,
                             "gone back to the newest checkpoint as often as guard.max_rollbacks allows:",
                             g->max_rollbacks);
-    case SH_GUARD_STOP:
-        break;
+    case SH_GUARD_STOP: break;
     }
     return sh_fail(SH_E_NUMERIC, "step %lld: loss %g, gradient norm %g%s; guard.action=stop", (long long)step, loss,
                    norm, isfinite(loss) && isfinite(norm) ? ", an outlier" : "");

@@ -41,7 +41,7 @@ struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */
     int64_t warmup, total;   /* steps */
     enum sh_cfg_decay decay;
-    double decay_ratio;      /* WSD: share of `total` in which the rate falls */
+    double decay_ratio; /* WSD: share of `total` in which the rate falls */
 };
 
 /* Rate of step 0, 1, ...: (step + 1) / warmup of the peak while warming up, then by kind; constant after `total`.
@@ -55,13 +55,13 @@ double sh_clip_scale(double norm, double max_norm);
  * its update out, go back to the newest checkpoint and leave out all data since then, or stop. */
 struct sh_guard {
     enum sh_cfg_guard action;
-    double z_score;          /* 0: off */
+    double z_score; /* 0: off */
     int window, max_skips, max_rollbacks;
     /* state */
-    int64_t seen;            /* norms in the mean, at most window */
-    double mean, m2;         /* running mean and sum of squared deviations, older norms fading beyond the window */
-    int skips;               /* in a row */
-    int rollbacks;           /* since the newest checkpoint was saved, which is what they go back to */
+    int64_t seen;    /* norms in the mean, at most window */
+    double mean, m2; /* running mean and sum of squared deviations, older norms fading beyond the window */
+    int skips;       /* in a row */
+    int rollbacks;   /* since the newest checkpoint was saved, which is what they go back to */
 };
 
 enum sh_verdict { SH_STEP_GOOD, SH_STEP_NON_FINITE, SH_STEP_OUTLIER };

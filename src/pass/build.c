@@ -78,4 +78,3 @@ sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh
     }
     return rc;
 }
-

@@ -22,11 +22,11 @@ sh_rc sh_check_views(const struct sh_program *p)
  * all offsets know both. */
 struct sweep {
     const struct sh_check *c;
-    int *list, n;              /* storage in use, by offset */
-    struct sh_life *life;      /* [n] in moments; life[i] is of list[i] */
-    int64_t *offsets;          /* sorted: where storage begins or ends */
+    int *list, n;         /* storage in use, by offset */
+    struct sh_life *life; /* [n] in moments; life[i] is of list[i] */
+    int64_t *offsets;     /* sorted: where storage begins or ends */
     int n_offsets;
-    int *begins, *ends;        /* [n_offsets + 1] Fenwick trees of what is alive */
+    int *begins, *ends; /* [n_offsets + 1] Fenwick trees of what is alive */
 };
 
 static int by_offset(const void *a, const void *b, void *tensors)

@@ -13,9 +13,9 @@
 
 struct grad {
     struct sh_program *p;
-    int *of;           /* by storage root of the forward: its gradient so far, or SH_NONE */
-    bool *depends;     /* by storage root of the forward: on a trained parameter, or it is one */
-    struct sh_op fwd;  /* the operation whose rule runs */
+    int *of;          /* by storage root of the forward: its gradient so far, or SH_NONE */
+    bool *depends;    /* by storage root of the forward: on a trained parameter, or it is one */
+    struct sh_op fwd; /* the operation whose rule runs */
     int fwd_index;
 };
 

@@ -87,6 +87,7 @@ bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *se
     *in_root = sh_tensor_root(p, in);
     *out_root = sh_tensor_root(p, out);
     return !p->tensors[*in_root].persistent && !p->tensors[*out_root].persistent && *in_root != *out_root &&
-           p->tensors[*in_root].space == p->tensors[*out_root].space && life[*in_root].last == index && life[*out_root].first == index && operand_uses(p, op, *in_root) == 1 &&
+           p->tensors[*in_root].space == p->tensors[*out_root].space && life[*in_root].last == index &&
+           life[*out_root].first == index && operand_uses(p, op, *in_root) == 1 &&
            sh_tensor_bytes(&p->tensors[*in_root]) == sh_tensor_bytes(&p->tensors[*out_root]);
 }

@@ -89,8 +89,8 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
         int64_t less = cures[i].make(&trial) ? arena_of(&trial) : INT64_MAX;
 
         if (less < arena_bytes)
-            n += snprintf(text + n, (size_t)(SH_CURES_TEXT - n), "%s%s (%s%s)", n ? ", " : "; smaller with ", cures[i].text,
-                          cures[i].make == less_kept ? "at least " : "", sh_str_bytes(less, bytes));
+            n += snprintf(text + n, (size_t)(SH_CURES_TEXT - n), "%s%s (%s%s)", n ? ", " : "; smaller with ",
+                          cures[i].text, cures[i].make == less_kept ? "at least " : "", sh_str_bytes(less, bytes));
     }
     if (!n)
         snprintf(text, SH_CURES_TEXT, "; it needs more memory, or a smaller model or training.seq_len");
@@ -121,12 +121,10 @@ static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
 
     if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
         return SH_OK;
-    return sh_fail(SH_E_MEMORY,
-                   "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s)%s",
+    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s)%s",
                    sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
-                   b->fit ? " at least, whatever is recomputed" : "",
-                   sh_str_bytes(b->limit_bytes, limit), what_takes_it(p, text, sizeof text),
-                   sh_pass_cures(b, p->arena_bytes, smaller));
+                   b->fit ? " at least, whatever is recomputed" : "", sh_str_bytes(b->limit_bytes, limit),
+                   what_takes_it(p, text, sizeof text), sh_pass_cures(b, p->arena_bytes, smaller));
 }
 
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)

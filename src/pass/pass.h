@@ -24,7 +24,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
     PASS(fuse, false)     /* makes one of two neighbours where the table of kernels has a fused kind (kernels/op.h) */ \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
-    PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */      \
+    PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
     PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
     PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
     PASS(check, false)    /* refuses a program that is not right */
@@ -61,9 +61,9 @@ const char *sh_recompute_text(const struct sh_recompute *request, int blocks, ch
 
 /* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {
-    bool params_resident;      /* gathered parameters live from update to update (no_shard, shard_optim) */
-    bool keep_after_forward;   /* gathered once per micro-step, kept for the backward (ZeRO-2) */
-    bool sync_last_only;       /* gradients stay unreduced until the last micro-step */
+    bool params_resident;    /* gathered parameters live from update to update (no_shard, shard_optim) */
+    bool keep_after_forward; /* gathered once per micro-step, kept for the backward (ZeRO-2) */
+    bool sync_last_only;     /* gradients stay unreduced until the last micro-step */
 };
 
 struct sh_pass_options {
@@ -72,17 +72,17 @@ struct sh_pass_options {
     /* Of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit exists once
      * for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
     int segment_ranks, segment_rank;
-    int micro_steps;           /* per training step */
-    bool training;             /* gradients and optimizer state exist */
+    int micro_steps;              /* per training step */
+    bool training;                /* gradients and optimizer state exist */
     const struct sh_optim *optim; /* when training */
-    bool snapshot;             /* room for a copy of the state that is saved while the training goes on */
-    bool reproducible;         /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
+    bool snapshot;                /* room for a copy of the state that is saved while the training goes on */
+    bool reproducible;    /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
-    enum sh_dtype reduce;      /* in which gradients travel, f32 or bf16; micro-steps are added in f32. Not bf16 where
+    enum sh_dtype reduce; /* in which gradients travel, f32 or bf16; micro-steps are added in f32. Not bf16 where
                                   reproducible */
-    bool decay_all;            /* weight decay on all parameters, not on matrices only */
+    bool decay_all;       /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
-    int gathers_alive;         /* limit for prefetched units, the one in use included; 0: none. Not for what
+    int gathers_alive; /* limit for prefetched units, the one in use included; 0: none. Not for what
                                   keep_after_forward holds anyway */
 };
 

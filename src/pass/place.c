@@ -182,11 +182,12 @@ static sh_rc check_segment(const struct sh_program *p)
     int64_t groups = sh_size_mul(w->ranks / w->group_ranks, w->group_bytes);
     int64_t all = sh_size_add(p->own_bytes, sh_size_add(groups, sh_size_mul(w->ranks, w->peer_bytes)));
 
-    return all < INT64_MAX ? SH_OK
-                           : sh_fail(SH_E_MEMORY,
-                                     "the %d ranks of a node (mesh.ranks_per_node) would share more than 2^63 bytes; use fewer, "
-                                     "or a smaller model or training.local_batch_size",
-                                     w->ranks);
+    return all < INT64_MAX
+               ? SH_OK
+               : sh_fail(SH_E_MEMORY,
+                         "the %d ranks of a node (mesh.ranks_per_node) would share more than 2^63 bytes; use fewer, "
+                         "or a smaller model or training.local_batch_size",
+                         w->ranks);
 }
 
 /* From places in a space to places in the arena. Without a segment the own part is all of it. */

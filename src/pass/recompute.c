@@ -10,12 +10,12 @@
 struct recompute {
     struct sh_program *p;
     const struct sh_recompute *request;
-    struct sh_op *old;   /* the operations as they were */
+    struct sh_op *old; /* the operations as they were */
     int n_old;
-    int n_tensors;       /* before any copy was made */
-    int *producer;       /* [n_tensors] by storage root: forward operation that writes it, SH_NONE */
-    bool *crosses;       /* [n_tensors] by storage root: read by the forward of another block */
-    int *copy;           /* [n_tensors] its second computation, SH_NONE */
+    int n_tensors; /* before any copy was made */
+    int *producer; /* [n_tensors] by storage root: forward operation that writes it, SH_NONE */
+    bool *crosses; /* [n_tensors] by storage root: read by the forward of another block */
+    int *copy;     /* [n_tensors] its second computation, SH_NONE */
 };
 
 static bool is_forward(const struct sh_op *op)
@@ -129,8 +129,7 @@ sh_rc sh_pass_recompute(const struct sh_build *b, struct sh_program *micro)
 {
     const struct sh_recompute *request = &b->recompute;
     size_t n = (size_t)micro->n_tensors;
-    struct recompute r = {
-        .p = micro, .request = request, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
+    struct recompute r = {.p = micro, .request = request, .n_old = micro->n_ops, .n_tensors = micro->n_tensors};
 
     if (request->full <= 0 && request->selective <= 0)
         return SH_OK;

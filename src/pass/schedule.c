@@ -142,10 +142,10 @@ static void delay_waits(const struct schedule *s, struct list *out)
 struct prefetch {
     const struct schedule *s;
     struct list *out;
-    struct list gathers;  /* in their order */
-    bool *done;           /* [section's operations] in `out` already */
-    int *copy;            /* [tensors] the first operation that copies into it, SH_NONE */
-    int started, waited;  /* gathers so far */
+    struct list gathers; /* in their order */
+    bool *done;          /* [section's operations] in `out` already */
+    int *copy;           /* [tensors] the first operation that copies into it, SH_NONE */
+    int started, waited; /* gathers so far */
     int alive;
 };
 
@@ -267,8 +267,7 @@ static void schedule_section(const struct sh_pass_options *opt, struct sh_progra
 {
     struct sh_op *ops = p->ops + section->first_op;
     struct sh_op *old = sh_calloc((size_t)section->n_ops + 1, sizeof *old);
-    struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .n_tensors = p->n_tensors,
-                         .kind = section->kind};
+    struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .n_tensors = p->n_tensors, .kind = section->kind};
     struct list delayed = list_for(s.n), order = list_for(s.n);
 
     memcpy(old, ops, (size_t)s.n * sizeof *old);

@@ -11,7 +11,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
  *   micro_step  of a training section: the first one that it is for; else 0
  * With options.reproducible it reads and writes the levels of the tree that belong to that micro-step. */
 void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int micro_step, int repeat, struct sh_program *out);
+                      int micro_step, int repeat, struct sh_program *out);
 
 /* Append INIT (constant tables, compute copies of the parameters), LOSS, NORM, UPDATE. */
 void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
@@ -40,8 +40,8 @@ int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u
 
 /* A collective of unit `unit` over a group and the wait for it, appended to the newest section of p; returns the
  * collective's index in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
-                        int in, int out, int after, enum sh_phase phase);
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
+                        int out, int after, enum sh_phase phase);
 
 /* A plain operation appended to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);

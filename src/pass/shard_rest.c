@@ -11,8 +11,8 @@ void sh_shard_op(struct sh_program *p, struct sh_op op)
 
 /* A collective and the wait for it, in a row; the schedule pass moves them apart. Returns the collective's index in the
  * section. */
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
-                        int in, int out, int after, enum sh_phase phase)
+int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
+                        int out, int after, enum sh_phase phase)
 {
     struct sh_op op = sh_program_op(kind), wait = sh_program_op(SH_OP_WAIT);
     int index = p->sections[p->n_sections - 1].n_ops;
@@ -36,8 +36,7 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
     const struct sh_unit *u = &p->units[unit];
 
     if (u->full != SH_NONE && sh_shard_chunks(opt, u) > 1)
-        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE,
-                            phase);
+        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE, phase);
 }
 
 /* Tables that depend on nothing, such as those of rotary positions, are computed once. */

@@ -27,16 +27,16 @@ struct shard {
     const struct sh_program *micro;
     const struct sh_pass_options *opt;
     struct sh_program *out;
-    int micro_step;        /* of the training step, where its place in a tree matters; else 0 */
-    bool first, last;      /* of the training step; `first` also where nothing is added to earlier micro-steps */
+    int micro_step;             /* of the training step, where its place in a tree matters; else 0 */
+    bool first, last;           /* of the training step; `first` also where nothing is added to earlier micro-steps */
     struct interval *intervals; /* by their first operation */
     int n_intervals, cap_intervals;
-    int *newest;           /* [units] the unit's newest interval, SH_NONE */
-    int *map;              /* [micro tensors] to tensors of the section, SH_NONE */
-    int *full;             /* [units] gathered now, SH_NONE */
-    int *secondary;        /* [units] what the backward gathers from (inner axis), SH_NONE */
-    int *grad;             /* [units] flat gradient of this section, SH_NONE */
-    int *last_grad;        /* [units] last operation that writes a gradient of the unit, SH_NONE */
+    int *newest;    /* [units] the unit's newest interval, SH_NONE */
+    int *map;       /* [micro tensors] to tensors of the section, SH_NONE */
+    int *full;      /* [units] gathered now, SH_NONE */
+    int *secondary; /* [units] what the backward gathers from (inner axis), SH_NONE */
+    int *grad;      /* [units] flat gradient of this section, SH_NONE */
+    int *last_grad; /* [units] last operation that writes a gradient of the unit, SH_NONE */
 };
 
 static int chunks(const struct shard *s, int unit)
@@ -106,7 +106,10 @@ static void use(struct shard *s, int unit, int op)
         open->more = true;
     s->intervals = sh_grow(s->intervals, s->n_intervals, &s->cap_intervals, sizeof *s->intervals);
     s->intervals[s->n_intervals] = (struct interval){
-        .unit = unit, .first = op, .last = op, .again = s->newest[unit] != SH_NONE,
+        .unit = unit,
+        .first = op,
+        .last = op,
+        .again = s->newest[unit] != SH_NONE,
         /* The first gather of a micro-step is over the shard axis. Later ones go over the inner axis, if there is one:
          * its ranks hold what the forward left. */
         .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->out->units[unit].shard};
@@ -409,8 +412,8 @@ static int unpack(struct shard *s, const struct sh_op *next, int t)
     struct sh_tensor weight = sh_tensor_make(SH_MEM_UNPACKED, s->out->act, m->ndim, m->dim, "%s", m->name);
     struct sh_op op = sh_program_op(SH_OP_UNPACK);
 
-    op.in[0] = sh_shard_stretch(s->out, &s->out->units[unit], from, s->micro->params[m->param].unit_elems,
-                                sh_tensor_elems(m));
+    op.in[0] =
+        sh_shard_stretch(s->out, &s->out->units[unit], from, s->micro->params[m->param].unit_elems, sh_tensor_elems(m));
     op.out[0] = sh_program_add_tensor(s->out, &weight);
     op.phase = next->phase;
     op.block = next->block;
@@ -521,10 +524,11 @@ static bool by_name(const struct sh_tensor *t)
 static void bind(struct shard *s, enum sh_section_kind kind)
 {
     bool decode = kind == SH_SECTION_DECODE;
-    const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs, s->micro->loss, s->micro->logits,
-                        s->micro->at, s->micro->count, s->micro->logprob, s->micro->likeliest};
-    const int to[] = {decode ? s->out->next : s->out->tokens, s->out->targets, s->out->docs, s->out->loss,
-                      s->out->logits, decode ? s->out->next_at : s->out->at, s->out->count, s->out->logprob, s->out->likeliest};
+    const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs,    s->micro->loss,     s->micro->logits,
+                        s->micro->at,     s->micro->count,   s->micro->logprob, s->micro->likeliest};
+    const int to[] = {
+        decode ? s->out->next : s->out->tokens, s->out->targets, s->out->docs,    s->out->loss,     s->out->logits,
+        decode ? s->out->next_at : s->out->at,  s->out->count,   s->out->logprob, s->out->likeliest};
 
     for (size_t i = 0; i < sizeof from / sizeof *from; i++)
         if (from[i] != SH_NONE)
@@ -537,7 +541,7 @@ static void bind(struct shard *s, enum sh_section_kind kind)
 }
 
 void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
-                           int micro_step, int repeat, struct sh_program *out)
+                      int micro_step, int repeat, struct sh_program *out)
 {
     struct shard s = {.micro = micro,
                       .opt = opt,

@@ -127,8 +127,8 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
 
     if (!opt->snapshot)
         return;
-    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, saved * sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u)), u->name,
-                       "snapshot");
+    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, saved * sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u)),
+                       u->name, "snapshot");
     p->tensors[u->snapshot].tier = host_tier(p);
 }
 
@@ -188,8 +188,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
 {
     if (opt->segment_ranks)
         out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
-                                         .rank = opt->segment_rank,
-                                         .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
+                                           .rank = opt->segment_rank,
+                                           .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
     if (opt->training)
         name_states(opt->optim, out);
     for (int i = 0; i < micro->n_params; i++)

@@ -294,8 +294,11 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
-        return sh_fail(SH_E_USAGE, "checkpoint.last_save_in_hf writes a whole model, and lora.rank=%d trains adapters; leave it out "
-                       "and use `sherd ckpt export FILE --adapter DIR`, or --merge", cfg->lora.rank);
+        return sh_fail(
+            SH_E_USAGE,
+            "checkpoint.last_save_in_hf writes a whole model, and lora.rank=%d trains adapters; leave it out "
+            "and use `sherd ckpt export FILE --adapter DIR`, or --merge",
+            cfg->lora.rank);
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
     if (purpose == SH_TO_TRAIN && reproducible(cfg))

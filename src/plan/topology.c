@@ -19,8 +19,8 @@ sh_rc sh_topology_find(const struct sh_config *cfg, bool gpu, struct sh_topology
     at->ranks_per_node = cfg->mesh.ranks_per_node ? cfg->mesh.ranks_per_node : smallest;
     /* In blocks: ranks 0 to n-1 are one node, n to 2n-1 the next. Groups "within a node" are built from rank numbers
      * and hold only then. */
-    any[SCATTERED] =
-        at->node_size % at->ranks_per_node || at->rank % at->ranks_per_node != at->node_rank % at->ranks_per_node;
+    any[SCATTERED] = at->node_size % at->ranks_per_node ||
+                     at->rank % at->ranks_per_node != at->node_rank % at->ranks_per_node;
     any[WITHOUT_GPU] = !gpu;
     SH_TRY(sh_mesh_max(any, N));
     at->in_blocks = !any[SCATTERED];
@@ -31,15 +31,16 @@ sh_rc sh_topology_find(const struct sh_config *cfg, bool gpu, struct sh_topology
 /* Collective. `sharing` counts the ranks of this node on the same GPU. Sharing is nearly always a mistake in the launch
  * command, so it must be asked for. */
 sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *device, const struct sh_topology *at,
-                        struct sh_topology_gpu *gpu)
+                           struct sh_topology_gpu *gpu)
 {
     SH_TRY(sh_agree(device->open(at->node_rank, &gpu->info)));
     SH_TRY(sh_mesh_alike_on_node(gpu->info.id, &gpu->sharing));
     if (gpu->sharing > 1 && !cfg->comm.share_gpu)
-        return sh_agree(sh_fail(SH_E_USAGE,
-                                "%d ranks of this node would use GPU %d (%s); start one rank a GPU and let each see all "
-                                "GPUs of its node (srun --gpus-per-node), or give --share-gpu to share",
-                                gpu->sharing, gpu->info.index, gpu->info.name));
+        return sh_agree(
+            sh_fail(SH_E_USAGE,
+                    "%d ranks of this node would use GPU %d (%s); start one rank a GPU and let each see all "
+                    "GPUs of its node (srun --gpus-per-node), or give --share-gpu to share",
+                    gpu->sharing, gpu->info.index, gpu->info.name));
     return sh_agree(SH_OK);
 }
 
@@ -52,17 +53,18 @@ static bool sums_by_mpi(const struct sh_config *cfg)
 /* What a plan may take of the GPU. Free memory is split by the ranks that share it; the libraries' part is taken off
  * first, since they allocate after the plan is made. */
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
-                        int64_t *bytes)
+                           int64_t *bytes)
 {
     int64_t share = gpu->info.free_bytes / gpu->sharing;
     int64_t kept = room_of_libraries + (at->world > 1 && !sums_by_mpi(cfg) ? room_of_nccl : 0);
     char have[SH_STR_SHORT], keep[SH_STR_SHORT];
 
     if (share <= kept)
-        return sh_fail(SH_E_MEMORY,
-                       "GPU %d (%s) has %s free for each rank, and %s are kept for CUDA's libraries and NCCL; free more, or "
-                       "say with memory.limit_bytes what the plan may take",
-                       gpu->info.index, gpu->info.name, sh_str_bytes(share, have), sh_str_bytes(kept, keep));
+        return sh_fail(
+            SH_E_MEMORY,
+            "GPU %d (%s) has %s free for each rank, and %s are kept for CUDA's libraries and NCCL; free more, or "
+            "say with memory.limit_bytes what the plan may take",
+            gpu->info.index, gpu->info.name, sh_str_bytes(share, have), sh_str_bytes(kept, keep));
     *bytes = share - kept;
     return SH_OK;
 }

@@ -30,12 +30,12 @@ struct sh_topology_gpu {
 
 /* Each rank its own, unless ranks may share. Collective over the job. Errors, agreed: SH_E_USAGE. */
 sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *device, const struct sh_topology *at,
-                        struct sh_topology_gpu *gpu);
+                           struct sh_topology_gpu *gpu);
 
 /* What an arena may take of it: what is free, without what CUDA's libraries and NCCL take later. Local. Errors:
  * SH_E_MEMORY when that is nothing. */
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
-                        int64_t *bytes);
+                           int64_t *bytes);
 
 /* How the ranks talk: as the configuration says, without report_dir. device: that of the operands; NULL: host memory.
  * Local. */

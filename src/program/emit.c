@@ -62,8 +62,14 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
 int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std)
 {
     struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
-    struct sh_param param = {.ndim = ndim, .elems = 1, .init = init, .init_std = std, .decay = ndim >= 2,
-                             .trainable = unit->trainable, .unit = e->p->n_units - 1, .unit_elems = unit->elems};
+    struct sh_param param = {.ndim = ndim,
+                             .elems = 1,
+                             .init = init,
+                             .init_std = std,
+                             .decay = ndim >= 2,
+                             .trainable = unit->trainable,
+                             .unit = e->p->n_units - 1,
+                             .unit_elems = unit->elems};
     struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, ndim, dim, "%s", name);
 
     snprintf(param.name, sizeof param.name, "%s", name);
@@ -87,8 +93,8 @@ int sh_emit_stack(struct sh_emit *e, int first, int n)
 
     for (int i = 0; i < n; i++)
         rows += e->p->params[param + i].dim[0];
-    t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, e->p->params[param].ndim, DIMS(rows, e->p->params[param].dim[1]), "%s+%d",
-                       e->p->params[param].name, n - 1);
+    t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, e->p->params[param].ndim, DIMS(rows, e->p->params[param].dim[1]),
+                       "%s+%d", e->p->params[param].name, n - 1);
     t.param = param;
     return sh_program_add_tensor(e->p, &t);
 }
@@ -348,8 +354,8 @@ static int put_into_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads
     op.in[0] = qkv;
     op.in[1] = e->p->at;
     op.in[2] = e->p->count;
-    op.out[0] = add_tensor(e, SH_MEM_KV, e->p->act, 3,
-                           DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
+    op.out[0] =
+        add_tensor(e, SH_MEM_KV, e->p->act, 3, DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
     return op.out[0];

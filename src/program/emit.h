@@ -10,10 +10,10 @@
 
 struct sh_emit {
     struct sh_program *p;
-    int batch, seq;  /* B and T of one micro-step of one rank */
-    int cache;       /* S: positions of a sequence whose keys and values are kept; 0: none, each micro-step stands alone */
-    int block;       /* transformer block being emitted, SH_NONE outside */
-    bool anew;       /* with docs: positions begin anew in each */
+    int batch, seq; /* B and T of one micro-step of one rank */
+    int cache; /* S: positions of a sequence whose keys and values are kept; 0: none, each micro-step stands alone */
+    int block; /* transformer block being emitted, SH_NONE outside */
+    bool anew; /* with docs: positions begin anew in each */
 };
 
 /* Parameters declared from here on belong to a new unit of this name. */
@@ -36,16 +36,16 @@ int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
  * at [B,T] and count [B]. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
 
-int sh_emit_embed(struct sh_emit *e, int wte, int wpe);                       /* [V,C], [P,C] or SH_NONE -> [N,C] */
+int sh_emit_embed(struct sh_emit *e, int wte, int wpe); /* [V,C], [P,C] or SH_NONE -> [N,C] */
 struct sh_emit_norm {
     bool rms, plus_one; /* as struct sh_op_attr has them */
     float eps;
 };
 int sh_emit_norm(struct sh_emit *e, int x, int w, int b, struct sh_emit_norm how); /* [N,C] -> [N,C] */
-int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);    /* [N,I] -> [N,O] */
-int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x);        /* [N,k F] -> [N,F], k by the kind's row */
-int sh_emit_scale(struct sh_emit *e, int x, float by);                        /* [N,C] -> [N,C] */
-int sh_emit_add(struct sh_emit *e, int a, int b);                             /* [N,C] -> [N,C] */
+int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);         /* [N,I] -> [N,O] */
+int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x); /* [N,k F] -> [N,F], k by the kind's row */
+int sh_emit_scale(struct sh_emit *e, int x, float by);                 /* [N,C] -> [N,C] */
+int sh_emit_add(struct sh_emit *e, int a, int b);                      /* [N,C] -> [N,C] */
 
 struct sh_emit_heads {
     int heads, kv_heads, head_dim;
@@ -54,30 +54,31 @@ struct sh_emit_heads {
 };
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
-    double ramp_first, ramp_last, scale; /* as struct sh_op_attr has them */
+    double ramp_first, ramp_last, scale;                     /* as struct sh_op_attr has them */
 };
 int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope); /* -> [T,R] f32, once */
-int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);   /* [N,(H+2K)D] -> same */
+int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);     /* [N,(H+2K)D] -> same */
 /* A product whose rows are by head (its q, its k, its v) as the other operations have it: all q, all k, all v. */
 int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
 
 /* Queries and keys by groups as wide as wq and wk: [N,(H+2K)D] -> same. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);
-int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);         /* [N,(H+2K)D] -> [N,H*D] */
+int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h); /* [N,(H+2K)D] -> [N,H*D] */
 /* The same over the block's cache, into which the new keys and values go first. */
 int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
 int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: the last row of each sequence that counts; then T is 1 */
 
 /* Adapters of some of the stretches of columns of a linear product; parts 0: none. */
 struct sh_emit_lora {
-    int parts, a, b;                                        /* stacks [parts R,I] and [sum of widths,R] */
-    int first[SH_LORA_PARTS], width[SH_LORA_PARTS];         /* columns */
+    int parts, a, b;                                /* stacks [parts R,I] and [sum of widths,R] */
+    int first[SH_LORA_PARTS], width[SH_LORA_PARTS]; /* columns */
     float scale;
 };
-int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; y where there are none */
+int sh_emit_lora(struct sh_emit *e, int y, int x,
+                 const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; y where there are none */
 
-void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* [N,C], [V,C]: sets p->loss */
+void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows);  /* [N,C], [V,C]: sets p->loss */
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* sets p->logprob, p->likeliest [N] */
-void sh_emit_logits(struct sh_emit *e, int x, int w);                        /* sets p->logits [B,V] f32 */
+void sh_emit_logits(struct sh_emit *e, int x, int w);                         /* sets p->logits [B,V] f32 */
 
 #endif

@@ -35,11 +35,8 @@ const struct sh_stream sh_streams[SH_STREAMS] = {
 const char *sh_phase_name(enum sh_phase p)
 {
     static const char *const name[] = {
-        [SH_PHASE_INIT] = "init",
-        [SH_PHASE_FORWARD] = "forward",
-        [SH_PHASE_RECOMPUTE] = "recompute",
-        [SH_PHASE_BACKWARD] = "backward",
-        [SH_PHASE_UPDATE] = "update",
+        [SH_PHASE_INIT] = "init",         [SH_PHASE_FORWARD] = "forward", [SH_PHASE_RECOMPUTE] = "recompute",
+        [SH_PHASE_BACKWARD] = "backward", [SH_PHASE_UPDATE] = "update",
     };
     return name[p];
 }

@@ -82,9 +82,14 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
-                        .trainable = true, .beside = SH_NONE,
-                        .compute = SH_NONE, .remainder = SH_NONE,
-                        .full = SH_NONE, .snapshot = SH_NONE, .grad_shard = SH_NONE, .grad_full = SH_NONE};
+                        .trainable = true,
+                        .beside = SH_NONE,
+                        .compute = SH_NONE,
+                        .remainder = SH_NONE,
+                        .full = SH_NONE,
+                        .snapshot = SH_NONE,
+                        .grad_shard = SH_NONE,
+                        .grad_full = SH_NONE};
 
     for (int i = 0; i < SH_STATES_MAX; i++)
         u.state[i] = SH_NONE;
@@ -144,11 +149,16 @@ struct sh_op sh_program_op(enum sh_op_kind kind)
     return op;
 }
 
-struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
-                                const char *fmt, ...)
+struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt,
+                                ...)
 {
-    struct sh_tensor t = {.mem = mem, .dtype = dtype, .ndim = ndim, .base = SH_NONE, .param = SH_NONE,
-                          .grad_of = SH_NONE, .offset_bytes = SH_NONE};
+    struct sh_tensor t = {.mem = mem,
+                          .dtype = dtype,
+                          .ndim = ndim,
+                          .base = SH_NONE,
+                          .param = SH_NONE,
+                          .grad_of = SH_NONE,
+                          .offset_bytes = SH_NONE};
     va_list ap;
 
     for (int i = 0; i < ndim; i++)

@@ -18,21 +18,21 @@
 
 /* What memory is for: the rows of the planner's table. */
 enum sh_mem {
-    SH_MEM_PARAM,      /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
-    SH_MEM_FROZEN,     /* parameters that are not trained, in the compute type: kept as SH_MEM_PARAM is */
-    SH_MEM_REMAINDER,  /* what bf16 leaves of the f32 master parameters of this rank's shard */
-    SH_MEM_GRAD,       /* f32 gradients kept between micro-steps: shard or full */
-    SH_MEM_OPTIM,      /* states of the optimizer */
-    SH_MEM_SNAPSHOT,   /* copy of what is saved, while a checkpoint is written in the background */
-    SH_MEM_GATHERED,   /* gathered units */
-    SH_MEM_UNPACKED,   /* weights of packed units while a product reads them */
-    SH_MEM_GRAD_FULL,  /* unreduced f32 gradients of units in the backward */
-    SH_MEM_ACT,        /* activations */
-    SH_MEM_ACT_GRAD,   /* their gradients */
-    SH_MEM_WORK,       /* scratch of kernels */
-    SH_MEM_DATA,       /* tokens, targets */
-    SH_MEM_CONST,      /* tables and scalars */
-    SH_MEM_KV,         /* keys and values of what was read and generated so far */
+    SH_MEM_PARAM,     /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
+    SH_MEM_FROZEN,    /* parameters that are not trained, in the compute type: kept as SH_MEM_PARAM is */
+    SH_MEM_REMAINDER, /* what bf16 leaves of the f32 master parameters of this rank's shard */
+    SH_MEM_GRAD,      /* f32 gradients kept between micro-steps: shard or full */
+    SH_MEM_OPTIM,     /* states of the optimizer */
+    SH_MEM_SNAPSHOT,  /* copy of what is saved, while a checkpoint is written in the background */
+    SH_MEM_GATHERED,  /* gathered units */
+    SH_MEM_UNPACKED,  /* weights of packed units while a product reads them */
+    SH_MEM_GRAD_FULL, /* unreduced f32 gradients of units in the backward */
+    SH_MEM_ACT,       /* activations */
+    SH_MEM_ACT_GRAD,  /* their gradients */
+    SH_MEM_WORK,      /* scratch of kernels */
+    SH_MEM_DATA,      /* tokens, targets */
+    SH_MEM_CONST,     /* tables and scalars */
+    SH_MEM_KV,        /* keys and values of what was read and generated so far */
     SH_MEM_KINDS
 };
 const char *sh_program_mem_name(enum sh_mem kind);
@@ -62,14 +62,14 @@ struct sh_tensor {
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     enum sh_mem mem;
-    int tier;              /* row of the program; of the root. Others than the device's: persistent tensors only */
-    enum sh_space space;   /* of the root; views have no storage of their own. GROUP: persistent tensors only */
-    bool persistent;       /* lives between sections; else from its first write to its last use in a section */
-    int base;              /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
-    int64_t base_elems;    /* where the view starts, in elements of its own dtype */
-    int param;             /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
-    int grad_of;           /* the same when this is a gradient of parameters; else SH_NONE */
-    int64_t offset_bytes;  /* in the arena; set by place; for views the view's own place */
+    int tier;             /* row of the program; of the root. Others than the device's: persistent tensors only */
+    enum sh_space space;  /* of the root; views have no storage of their own. GROUP: persistent tensors only */
+    bool persistent;      /* lives between sections; else from its first write to its last use in a section */
+    int base;             /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
+    int64_t base_elems;   /* where the view starts, in elements of its own dtype */
+    int param;            /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
+    int grad_of;          /* the same when this is a gradient of parameters; else SH_NONE */
+    int64_t offset_bytes; /* in the arena; set by place; for views the view's own place */
 };
 
 /* Operations of one stream run one after the other, beside those of the others. Rows of the program: these come first
@@ -85,7 +85,7 @@ extern const struct sh_stream sh_streams[SH_STREAMS];
 struct sh_group_use {
     char name[SH_GROUP_NAME]; /* "shard", "world" */
     sh_group axes;
-    unsigned streams;         /* bit s: stream s */
+    unsigned streams; /* bit s: stream s */
 };
 
 enum sh_phase { SH_PHASE_INIT, SH_PHASE_FORWARD, SH_PHASE_RECOMPUTE, SH_PHASE_BACKWARD, SH_PHASE_UPDATE };
@@ -251,8 +251,8 @@ int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group gro
 
 /* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
 struct sh_op sh_program_op(enum sh_op_kind kind);
-struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
-                                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt,
+                                ...) __attribute__((format(printf, 5, 6)));
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);

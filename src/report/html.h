@@ -23,10 +23,10 @@ const char *sh_html_number(double v, char out[SH_HTML_NUMBER]);
 enum sh_axis_ticks { SH_TICKS_LINEAR, SH_TICKS_LOG, SH_TICKS_PERCENT };
 
 struct sh_axis {
-    double min, max;           /* min < max; > 0 where the scale is a logarithm */
+    double min, max; /* min < max; > 0 where the scale is a logarithm */
     enum sh_axis_ticks ticks;
-    const char *title;         /* with the unit */
-    const double *at;          /* (optional) [n_at] ascending; ticks stand here and nowhere else */
+    const char *title; /* with the unit */
+    const double *at;  /* (optional) [n_at] ascending; ticks stand here and nowhere else */
     int n_at;
 };
 

@@ -16,9 +16,9 @@ enum sh_spent { SH_SPENT_COMPUTE, SH_SPENT_COMM, SH_SPENT_DATA, SH_SPENT_CHECKPO
 
 struct sh_report_step {
     int64_t step;
-    double loss, tokens_per_second;  /* NAN: not finite in the run */
+    double loss, tokens_per_second; /* NAN: not finite in the run */
     double seconds[SH_SPENT_N];
-    bool first;                      /* of a start: it also warms up, and is not measured */
+    bool first; /* of a start: it also warms up, and is not measured */
 };
 
 struct sh_report_point {
@@ -28,7 +28,7 @@ struct sh_report_point {
 
 /* A line of a resolved configuration. */
 struct sh_report_key {
-    char *name, *value;              /* "training.seq_len", "2048" */
+    char *name, *value; /* "training.seq_len", "2048" */
 };
 
 /* One run: its configuration, its steps as the run went (those that were given up by going back are left out), and the
@@ -61,15 +61,15 @@ enum sh_scaling { SH_SCALING_WEAK, SH_SCALING_STRONG, SH_SCALING_N };
 
 struct sh_report_series {
     enum sh_scaling kind;
-    char *label;                     /* what tells it from the other runs */
-    int *runs;                       /* [n] indices, by ranks */
+    char *label; /* what tells it from the other runs */
+    int *runs;   /* [n] indices, by ranks */
     int n, cap;
-    double base;                     /* tokens a second and rank, mean of the runs on the fewest ranks: 100 % */
+    double base; /* tokens a second and rank, mean of the runs on the fewest ranks: 100 % */
 };
 
 struct sh_report {
     char *folder;
-    struct sh_report_run *runs;      /* by name */
+    struct sh_report_run *runs; /* by name */
     int n_runs, cap_runs;
     struct sh_report_series *series; /* weak ones first */
     int n_series, cap_series;

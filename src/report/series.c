@@ -13,13 +13,13 @@
 static const char *const free_keys[] = {
     "job.",           "mesh.ranks",
     "mesh.replicate", "training.global_batch_size",
-    "training.steps", "training.dataset_path", "data.mix",
-    "optimizer.",     "lr_scheduler.",
-    "checkpoint.",    "validation.",
-    "metrics.",       "profiling.",
-    "guard.",         "fault.",
-    "comm.",          "memory.",
-    "debug.",
+    "training.steps", "training.dataset_path",
+    "data.mix",       "optimizer.",
+    "lr_scheduler.",  "checkpoint.",
+    "validation.",    "metrics.",
+    "profiling.",     "guard.",
+    "fault.",         "comm.",
+    "memory.",        "debug.",
 };
 
 /* A name that ends in a dot frees its whole section. */

@@ -96,8 +96,9 @@ static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
 
 void sh_report_results(FILE *out, const struct sh_report *r)
 {
-    static const char *const heads[] = {"ranks",    "replicate × shard", "micro-batch", "sequences a step", "steps",
-                                        "tokens/s", "MFU",               "last loss",   "last validation loss"};
+    static const char *const heads[] = {
+        "ranks", "replicate × shard", "micro-batch",         "sequences a step", "steps", "tokens/s",
+        "MFU",   "last loss",         "last validation loss"};
     /* A column of dashes would be noise. */
     bool mfu = has_mfu(r);
 

@@ -80,7 +80,8 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     /* A sum over all ranks is right because counts() lets only one of those with the same sequences add. */
     SH_TRY(sh_mesh_sum_i64(seen, 2));
     if (!seen[0])
-        return sh_fail(SH_E_DATA, "none of the %lld sequences has a target that counts; take more of them, or check the masks",
+        return sh_fail(SH_E_DATA,
+                       "none of the %lld sequences has a target that counts; take more of them, or check the masks",
                        (long long)sequences);
     *out = (struct sh_eval_result){.loss = sh_tree_total(&losses) / (double)seen[0],
                                    .sequences = sequences,

@@ -77,7 +77,8 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
         sh_error_clear(); /* the step that reads it says so */
     else if (largest < BYTES)
         sh_log_info("note: %s has ids below %d only, and model.vocab_size is %d: are these byte tokens? Those want "
-                    "--model.vocab_size=256", path, BYTES, vocab_size);
+                    "--model.vocab_size=256",
+                    path, BYTES, vocab_size);
 }
 
 /* What is left out, or cut, is never passed over in silence. */
@@ -92,8 +93,8 @@ void sh_feed_note_rows(const struct sh_data *d)
         snprintf(left_out, sizeof left_out, ", %lld of them left out", (long long)r.left_out);
     if (r.cut)
         snprintf(cut, sizeof cut, ", %lld longer than a sequence", (long long)r.cut);
-    sh_log_info("%s in %lld sequences, %.1f %% full%s%s", sh_str_plural(r.documents, "document", documents), (long long)r.rows,
-                100 * r.full, cut, left_out);
+    sh_log_info("%s in %lld sequences, %.1f %% full%s%s", sh_str_plural(r.documents, "document", documents),
+                (long long)r.rows, 100 * r.full, cut, left_out);
 }
 
 /* Buffers hold one micro-step: tokens, targets and, with a document mask, documents, all [sequences][seq_len]. */

@@ -15,8 +15,8 @@ struct texts {
     struct sh_text *t;      /* [n] */
     struct sh_shown *shown; /* [n] */
     int n;
-    bool prints;            /* the one text, as it comes */
-    size_t printed;         /* bytes of it */
+    bool prints;    /* the one text, as it comes */
+    size_t printed; /* bytes of it */
 };
 
 static size_t longest_of(const struct sh_prompts *of)
@@ -148,8 +148,10 @@ static sh_rc share_result(const struct sh_run *r, const struct texts *of, int ow
     sh_rc rc;
 
     if (mine)
-        result = (struct result){.n_ids = (long long)of->t[own].ids.n, .bytes = (long long)of->shown[own].bytes,
-                                 .state = of->t[own].state, .prompt = (int)of->t[own].prompt};
+        result = (struct result){.n_ids = (long long)of->t[own].ids.n,
+                                 .bytes = (long long)of->shown[own].bytes,
+                                 .state = of->t[own].state,
+                                 .prompt = (int)of->t[own].prompt};
     SH_TRY(sh_mesh_bcast(&result, sizeof result, root));
     ids = mine ? of->t[own].ids.id : sh_calloc((size_t)result.n_ids + 1, sizeof *ids);
     text = mine && result.bytes ? of->shown[own].text : sh_calloc((size_t)result.bytes + 1, 1);

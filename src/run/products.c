@@ -148,8 +148,9 @@ static void measure(const struct sh_device *device, const char *gpu, struct text
     device->event_destroy(event[0]);
     device->event_destroy(event[1]);
     device->queue_destroy(queue);
-    sh_log_info("products of %d shapes measured in %.1f s: another kernel than the first answer of %s is faster for %d of them",
-                of->count(), (double)(sh_now_ns() - began) / 1e9, of->library(), others);
+    sh_log_info(
+        "products of %d shapes measured in %.1f s: another kernel than the first answer of %s is faster for %d of them",
+        of->count(), (double)(sh_now_ns() - began) / 1e9, of->library(), others);
 }
 
 /* What is in the file, or nothing. */

@@ -150,7 +150,7 @@ static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *di
 struct details {
     int n_replicas, n_hashes, words;
     uint64_t *all; /* [n_replicas][words] */
-    bool *outlier;     /* [n_replicas] */
+    bool *outlier; /* [n_replicas] */
 };
 
 static const uint64_t *of_replica(const struct details *d, int i)
@@ -219,7 +219,8 @@ static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_outli
     print_ranks(r, d, out);
     if (n_outliers < d->n_replicas)
         fprintf(out,
-                n_outliers == 1 ? " is not the replica that %d others are: " : " are not the replicas that %d others are: ",
+                n_outliers == 1 ? " is not the replica that %d others are: "
+                                : " are not the replicas that %d others are: ",
                 d->n_replicas - n_outliers);
     else
         fprintf(out, " should be replicas and differ: ");
@@ -244,9 +245,7 @@ static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details
  * through it with no rank to accuse. */
 static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)
 {
-    struct details d = {.n_replicas = n_replicas(r),
-                        .n_hashes = n_hashes(r),
-                        .words = n_hashes(r) + HOST_WORDS};
+    struct details d = {.n_replicas = n_replicas(r), .n_hashes = n_hashes(r), .words = n_hashes(r) + HOST_WORDS};
     sh_rc rc;
 
     d.all = sh_calloc((size_t)d.n_replicas * (size_t)d.words, sizeof *d.all);

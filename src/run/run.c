@@ -140,12 +140,15 @@ static sh_rc allocate(struct sh_run *r)
 static sh_rc not_for_a_gpu(const struct sh_config *cfg)
 {
     if (cfg->debug.sync_ops)
-        return sh_fail(SH_E_USAGE, "debug.sync_ops is for GPUs: on a CPU each operation is done before the next begins");
+        return sh_fail(SH_E_USAGE,
+                       "debug.sync_ops is for GPUs: on a CPU each operation is done before the next begins");
     if (!cfg->training.deterministic)
-        return sh_fail(SH_E_USAGE, "training.deterministic=false is for GPUs: on a CPU all kernels add in one order, and none "
-                                   "is faster otherwise; leave it out");
+        return sh_fail(SH_E_USAGE,
+                       "training.deterministic=false is for GPUs: on a CPU all kernels add in one order, and none "
+                       "is faster otherwise; leave it out");
     if (cfg->training.measure_products)
-        return sh_fail(SH_E_USAGE, "training.measure_products is for GPUs: a CPU has one kernel for a product; leave it out");
+        return sh_fail(SH_E_USAGE,
+                       "training.measure_products is for GPUs: a CPU has one kernel for a product; leave it out");
     return SH_OK;
 }
 
@@ -217,9 +220,8 @@ static void announce(const struct sh_run *r)
     sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
-                describe_device(r, device),
-                r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "", mixed ? reduce : "",
-                mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
+                describe_device(r, device), r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "",
+                mixed ? reduce : "", mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }
 
 /* Collective. Each phase is agreed before the next begins, so that a rank that cannot go on stops all of them at the

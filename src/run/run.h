@@ -38,16 +38,16 @@ struct sh_run {
     /* Where training stands; saved with every checkpoint. */
     int64_t step, samples, tokens, updates;
     char *resumed_from, *parameters_from; /* the checkpoint that this process began with, and how; NULL */
-    struct sh_config *before;     /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
+    struct sh_config *before;             /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
     struct sh_frozen base;
-    char *guard;                  /* state of the guard from the checkpoint, NULL */
+    char *guard; /* state of the guard from the checkpoint, NULL */
 
     /* Of the model's text; see tokenizer.h. */
-    char tokenizer[SH_RUN_HASH];  /* hash of the tokenizer's file, or "byte"; "": not known */
-    char *hf_config;              /* config.json of the folder that the model is from, in one line; NULL */
-    uint32_t *word_bytes;         /* [vocab_size] bytes of each word's text, 0 of special ones; NULL: not known */
-    struct sh_run_async *async; /* a checkpoint that is being written, NULL */
-    struct sh_ckpt_lock *lock;    /* of the checkpoint folder while training; rank 0 only, else NULL */
+    char tokenizer[SH_RUN_HASH]; /* hash of the tokenizer's file, or "byte"; "": not known */
+    char *hf_config;             /* config.json of the folder that the model is from, in one line; NULL */
+    uint32_t *word_bytes;        /* [vocab_size] bytes of each word's text, 0 of special ones; NULL: not known */
+    struct sh_run_async *async;  /* a checkpoint that is being written, NULL */
+    struct sh_ckpt_lock *lock;   /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
 
 /* Mesh, plan, memory, channels, self-test; refuses before anything is allocated what cannot work. */
@@ -58,14 +58,14 @@ sh_rc sh_run_open_scoring(const struct sh_config *cfg, const struct sh_request_s
 void sh_run_close(struct sh_run *r);
 
 /* state.c: parameters and optimizer state. */
-sh_rc sh_run_init_state(struct sh_run *r); /* initial values, each rank its own shard */
+sh_rc sh_run_init_state(struct sh_run *r);   /* initial values, each rank its own shard */
 sh_rc sh_run_init_trained(struct sh_run *r); /* of what is trained; what is frozen is there */
 /* With the optimizer when the program trains. *damaged (may be NULL) tells a file that cannot be used at all from one
  * of another model. */
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
-sh_rc sh_run_load_hf(struct sh_run *r); /* those of model.hf_assets_path, in the same way */
-sh_rc sh_run_load_adapter(struct sh_run *r); /* those of lora.adapter_path; the base is there */
+sh_rc sh_run_load_hf(struct sh_run *r);                      /* those of model.hf_assets_path, in the same way */
+sh_rc sh_run_load_adapter(struct sh_run *r);                 /* those of lora.adapter_path; the base is there */
 char *sh_run_checkpoint_folder(const struct sh_run *r);      /* local; freed with free() */
 
 /* save.c: checkpoints of training, synchronous or asynchronous as checkpoint.async_mode says. */

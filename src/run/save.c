@@ -12,7 +12,7 @@
 struct sh_run_async {
     struct sh_ckpt_async *save; /* NULL while the copy is under way */
     struct sh_shards pieces;
-    struct sh_ckpt_meta meta;    /* of its own */
+    struct sh_ckpt_meta meta; /* of its own */
     char *folder;
     struct sh_ckpt_times times;
     int64_t step, begin_ns, stall_ns;

@@ -33,8 +33,8 @@ sh_rc sh_run_can_save_hf(const struct sh_run *r)
         SH_TRY(sh_hf_config_can_write(&r->cfg));
     char *folder = folder_of(r, r->cfg.training.steps);
     bool there = wanted(r) && r->step < r->cfg.training.steps && access(folder, F_OK) == 0;
-    sh_rc rc = there ? sh_fail(SH_E_USAGE, "%s exists already, and the last save of this run would go there; move it away",
-                               folder)
+    sh_rc rc = there ? sh_fail(SH_E_USAGE,
+                               "%s exists already, and the last save of this run would go there; move it away", folder)
                      : SH_OK;
 
     free(folder);

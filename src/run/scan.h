@@ -22,8 +22,8 @@ bool sh_scan_can(const struct sh_run *r);
 struct sh_scan *sh_scan_open(const struct sh_run *r);
 void sh_scan_close(struct sh_scan *scan);
 
-void sh_scan_bad(struct sh_scan *scan, struct sh_floats x, int64_t n);          /* numbers that are not finite */
-void sh_scan_sum(struct sh_scan *scan, const void *data, int64_t bytes);        /* changes with any byte of them */
-const uint64_t *sh_scan_read(struct sh_scan *scan);                            /* lent until close */
+void sh_scan_bad(struct sh_scan *scan, struct sh_floats x, int64_t n);   /* numbers that are not finite */
+void sh_scan_sum(struct sh_scan *scan, const void *data, int64_t bytes); /* changes with any byte of them */
+const uint64_t *sh_scan_read(struct sh_scan *scan);                      /* lent until close */
 
 #endif

@@ -205,16 +205,15 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put().
      */
     if (loads(way) && r->device->gpu)
-        out->loaded = sh_calloc((size_t)(states_of_way(r, way) * floats_before(r, way, r->p->units + r->p->n_units)) + 1,
-                                sizeof *out->loaded);
+        out->loaded =
+            sh_calloc((size_t)(states_of_way(r, way) * floats_before(r, way, r->p->units + r->p->n_units)) + 1,
+                      sizeof *out->loaded);
     out->param = sh_calloc(n, sizeof *out->param);
     out->packed = sh_calloc(n, sizeof *out->packed);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
-    out->set = (struct sh_ckpt_set){.states = states_of(r->p),
-                                    .tensors = out->tensors,
-                                    .packed = out->packed,
-                                    .pieces = out->pieces};
+    out->set = (struct sh_ckpt_set){
+        .states = states_of(r->p), .tensors = out->tensors, .packed = out->packed, .pieces = out->pieces};
     out->set.states.n = states_of_way(r, way);
     for (int i = 0; i < r->p->n_params; i++)
         if (takes(way, &r->p->units[r->p->params[i].unit]))
@@ -258,7 +257,8 @@ static int64_t parts_of(int64_t elems)
     return (elems + SH_MIXSUM_PART - 1) / SH_MIXSUM_PART;
 }
 
-static const struct sh_param *param_of(const struct sh_run *r, const struct sh_shards *p, const struct sh_ckpt_piece *piece)
+static const struct sh_param *param_of(const struct sh_run *r, const struct sh_shards *p,
+                                       const struct sh_ckpt_piece *piece)
 {
     return &r->p->params[p->param[piece->tensor]];
 }
@@ -272,8 +272,8 @@ static struct sh_range range_of(const struct sh_param *param, const struct sh_ck
 }
 
 /* What of a piece lies in slice t of n of its unit. */
-static void copy_slice(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k, int t,
-                       int n)
+static void copy_slice(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k,
+                       int t, int n)
 {
     const struct sh_unit *u = &r->p->units[param->unit];
     struct sh_range all = range_of(param, piece), mine = sh_layout_intersect(sh_layout_split(written(r, u), n, t), all);
@@ -327,8 +327,8 @@ static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
 
 /* Sum state k of a piece on the device, part by part of its blocks, or add up what the device has made of it (`add`).
  *   parts  in/out  the sums of this state's parts; returns where the next state's begin */
-static uint64_t *sum_state(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k,
-                           uint64_t *parts, bool add)
+static uint64_t *sum_state(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece,
+                           int k, uint64_t *parts, bool add)
 {
     int64_t from, block, n;
     struct sh_floats state = find_state(r, &r->p->units[param->unit], SH_SHARDS_SAVE, k, NULL, &from);

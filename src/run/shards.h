@@ -13,10 +13,10 @@ struct sh_unit;
 struct sh_param;
 
 enum sh_shards_way {
-    SH_SHARDS_LOAD,      /* all that the rank holds of what is trained */
-    SH_SHARDS_BASE,      /* the frozen parameters that it holds; they are loaded, and not saved */
-    SH_SHARDS_SAVE,      /* replicas, who all hold the same, share the writing; of a GPU for sh_shards_copy() only */
-    SH_SHARDS_SNAPSHOT,  /* the same as SAVE, of the copy in the units' snapshots */
+    SH_SHARDS_LOAD,     /* all that the rank holds of what is trained */
+    SH_SHARDS_BASE,     /* the frozen parameters that it holds; they are loaded, and not saved */
+    SH_SHARDS_SAVE,     /* replicas, who all hold the same, share the writing; of a GPU for sh_shards_copy() only */
+    SH_SHARDS_SNAPSHOT, /* the same as SAVE, of the copy in the units' snapshots */
 };
 
 struct sh_shards {
@@ -24,10 +24,10 @@ struct sh_shards {
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
     enum sh_shards_way way;
-    int *param;     /* [set.n_tensors] which parameter of the program a tensor is */
-    bool *packed;   /* [set.n_tensors] */
-    float *loaded;  /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
-    uint64_t *sums; /* SNAPSHOT: the early sums of the pieces */
+    int *param;      /* [set.n_tensors] which parameter of the program a tensor is */
+    bool *packed;    /* [set.n_tensors] */
+    float *loaded;   /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
+    uint64_t *sums;  /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
 };
 

@@ -36,7 +36,8 @@ static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t fi
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
-        (param->init == SH_INIT_NORMAL ? sh_rng_fill_normal : sh_rng_fill_uniform)(key, first + at, here, param->init_std, buffer);
+        (param->init == SH_INIT_NORMAL ? sh_rng_fill_normal : sh_rng_fill_uniform)(key, first + at, here,
+                                                                                   param->init_std, buffer);
         sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
     }
 }
@@ -151,15 +152,17 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
     const char *was, *is = sh_optim_of(r->cfg.optimizer.name)->name;
     struct sh_config then;
 
-    if (!r->build.options.training || sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) != SH_OK)
+    if (!r->build.options.training ||
+        sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) != SH_OK)
         return SH_OK;
     was = sh_optim_of(then.optimizer.name)->name;
     if (was == is)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "%s has the state of %s, from which %s cannot go on; give --optimizer.name=%s, or begin anew with its "
-                   "parameters: --checkpoint.initial_load_path and --checkpoint.initial_load_model_only=true in another folder",
-                   path, was, is, was);
+    return sh_fail(
+        SH_E_USAGE,
+        "%s has the state of %s, from which %s cannot go on; give --optimizer.name=%s, or begin anew with its "
+        "parameters: --checkpoint.initial_load_path and --checkpoint.initial_load_model_only=true in another folder",
+        path, was, is, was);
 }
 
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)

@@ -18,11 +18,11 @@ enum { SH_STOPPING_REQUESTS = SH_JOB_SIGNALS + 1 };
 struct sh_stopping {
     struct sh_job_limit limit;   /* rank 0 decides by it */
     struct sh_job_record record; /* rank 0 */
-    char *path;                    /* of progress.json; rank 0, else NULL */
-    int64_t saved;                 /* step of the newest checkpoint that this process knows; -1: none */
-    int64_t step_ns;               /* when the last step began; 0: none has */
-    double stall;                  /* seconds since then that saves took */
-    bool asked;                    /* all ranks stop now */
+    char *path;                  /* of progress.json; rank 0, else NULL */
+    int64_t saved;               /* step of the newest checkpoint that this process knows; -1: none */
+    int64_t step_ns;             /* when the last step began; 0: none has */
+    double stall;                /* seconds since then that saves took */
+    bool asked;                  /* all ranks stop now */
     char why[128];
 };
 

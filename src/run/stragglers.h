@@ -14,9 +14,9 @@ struct sh_run;
 
 struct sh_stragglers {
     struct sh_job_pace pace; /* rank 0, as the next two */
-    char (*host)[64];          /* [world] */
-    double *seconds;           /* [world] */
-    double sum;                /* of this rank since they were gathered */
+    char (*host)[64];        /* [world] */
+    double *seconds;         /* [world] */
+    double sum;              /* of this rank since they were gathered */
     int64_t steps;
 };
 

@@ -235,4 +235,3 @@ sh_rc sh_task_read(enum sh_task_kind kind, const char *path, struct sh_task *out
         sh_task_free(out);
     return rc;
 }
-

@@ -57,10 +57,11 @@ static sh_rc check_hash(const char *wanted, const struct sh_tokenizer *t)
     name_hash(t, hash);
     if (!wanted[0] || strcmp(wanted, hash) == 0)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "%s is not the tokenizer that the checkpoint was trained with: XXH3 %s, there %s; name that one with "
-                   "--model.tokenizer=DIR",
-                   t->path, hash, wanted);
+    return sh_fail(
+        SH_E_USAGE,
+        "%s is not the tokenizer that the checkpoint was trained with: XXH3 %s, there %s; name that one with "
+        "--model.tokenizer=DIR",
+        t->path, hash, wanted);
 }
 
 /* A model may have more words than its tokenizer, so that their number divides well; fewer is another model. */
@@ -70,8 +71,8 @@ static sh_rc check(const struct sh_config *cfg, const char *wanted, const struct
 
     SH_TRY(check_hash(wanted, t));
     if (t->vocab_size > words)
-        return sh_fail(SH_E_USAGE, "the tokenizer %s has %d words, the model has %d; it belongs to another model", t->path,
-                       t->vocab_size, words);
+        return sh_fail(SH_E_USAGE, "the tokenizer %s has %d words, the model has %d; it belongs to another model",
+                       t->path, t->vocab_size, words);
     return SH_OK;
 }
 
@@ -105,10 +106,11 @@ sh_rc sh_run_tokenizer_open(const struct sh_run *r, const char *given, struct sh
     const char *name = name_of(r, given);
 
     if (!name)
-        return sh_fail(SH_E_USAGE,
-                       "the model has %d words, so that it is not one of bytes, and its checkpoint names no tokenizer; give "
-                       "it with --tokenizer DIR",
-                       r->cfg.model.vocab_size);
+        return sh_fail(
+            SH_E_USAGE,
+            "the model has %d words, so that it is not one of bytes, and its checkpoint names no tokenizer; give "
+            "it with --tokenizer DIR",
+            r->cfg.model.vocab_size);
     sh_rc rc = open_checked(r, name, out);
     return rc != SH_OK && !given ? sh_fail_prefix(rc, "model.tokenizer: ") : rc;
 }

@@ -28,8 +28,7 @@ static sh_rc validate(struct sh_train *t)
     char sequences[SH_STR_SHORT];
 
     SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &v));
-    const struct sh_validation_metrics m = {
-        .loss = v.loss, .tokens = v.tokens, .bytes = v.bytes, .seconds = v.seconds};
+    const struct sh_validation_metrics m = {.loss = v.loss, .tokens = v.tokens, .bytes = v.bytes, .seconds = v.seconds};
     sh_exec_take_time(t->r->exec);
     if (!t->metrics)
         return SH_OK;
@@ -97,8 +96,9 @@ static sh_rc save(struct sh_train *t, bool must)
 static void report_rollback(struct sh_train *t, const struct sh_rollback_metrics *m)
 {
     sh_log_info("step %lld  undone, back at step %lld; samples %lld to %lld of the run are left out (rollback %d of "
-                "%d)", (long long)m->from, (long long)m->to, (long long)m->first, (long long)m->last,
-                t->guard.rollbacks, t->guard.max_rollbacks);
+                "%d)",
+                (long long)m->from, (long long)m->to, (long long)m->first, (long long)m->last, t->guard.rollbacks,
+                t->guard.max_rollbacks);
     sh_metrics_rollback(t->metrics, m);
 }
 
@@ -215,8 +215,8 @@ static void say_done(const struct sh_run *r)
 sh_rc sh_run_train(struct sh_run *r)
 {
     struct sh_train t = {.r = r,
-                      .saving = {.r = r, .guard = &t.guard, .progress = &t.progress, .stopping = &t.stopping},
-                      .compared = -1};
+                         .saving = {.r = r, .guard = &t.guard, .progress = &t.progress, .stopping = &t.stopping},
+                         .compared = -1};
     sh_rc rc;
 
     sh_train_set_up(&t);

@@ -24,12 +24,12 @@ struct sh_train {
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
     struct sh_saving saving;
-    int64_t global_batch;  /* sequences of a step */
-    int64_t targets;       /* of the step, that count: over all ranks */
-    int64_t own_targets, read_targets; /* the same of this rank, as counted before the step and as read in it */
+    int64_t global_batch;               /* sequences of a step */
+    int64_t targets;                    /* of the step, that count: over all ranks */
+    int64_t own_targets, read_targets;  /* the same of this rank, as counted before the step and as read in it */
     double data_seconds, check_seconds; /* since the last step's metrics */
-    int64_t last_step_ns;  /* when the last step ended; 0: none has */
-    int64_t rss, gpu_used; /* bytes, largest over the ranks */
+    int64_t last_step_ns;               /* when the last step ended; 0: none has */
+    int64_t rss, gpu_used;              /* bytes, largest over the ranks */
 };
 
 /* Fill t from t->r's configuration; opens nothing. */

@@ -67,7 +67,8 @@ sh_rc sh_train_open_data(struct sh_train *t)
 
     bool mixed = cfg->data.mix[0] != '\0';
 
-    SH_TRY(open_feed(t, mixed ? "data.mix" : "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle, &t->feed));
+    SH_TRY(open_feed(t, mixed ? "data.mix" : "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle,
+                     &t->feed));
     if (t->r->mesh->rank == 0) {
         sh_feed_note_bytes(t->feed.data, mixed ? cfg->data.mix : cfg->training.dataset_path, cfg->model.vocab_size);
         sh_feed_note_rows(t->feed.data);

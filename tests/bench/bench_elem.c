@@ -63,8 +63,12 @@ static int64_t dim_of(char letter)
 
 static enum sh_dtype type_of(char letter, enum sh_dtype act)
 {
-    return letter == 'a' ? act : letter == 'b' ? SH_BF16 : letter == 'd' ? SH_F64
-        : letter == 'i' ? SH_I32 : letter == 's' ? SH_I16 : SH_F32;
+    return letter == 'a'   ? act
+           : letter == 'b' ? SH_BF16
+           : letter == 'd' ? SH_F64
+           : letter == 'i' ? SH_I32
+           : letter == 's' ? SH_I16
+                           : SH_F32;
 }
 
 static void *filled(int64_t bytes)
@@ -146,8 +150,14 @@ static void measure(enum sh_op_kind kind, const char *operands, enum sh_dtype ac
 {
     const struct sh_decay_run run = {0, LONG, true};
     struct sh_op_attr attr = attr_of(kind);
-    struct sh_op_scalars scalars = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f, .weight_decay = 0.1f,
-        .beta1_pow = 0.9, .beta2_pow = 0.95, .grad_scale = 1};
+    struct sh_op_scalars scalars = {.lr = 1e-4f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.95f,
+                                    .adam_eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .beta1_pow = 0.9,
+                                    .beta2_pow = 0.95,
+                                    .grad_scale = 1};
     struct sh_op_call call = {.kind = kind, .attr = &attr, .scalars = &scalars, .runs = &run};
 
     make_all(&call, operands, act);

@@ -47,8 +47,11 @@ static struct sh_ckpt_set make_set(void)
         data[i] = (float)(i & 1023);
     for (int t = 0; t < TENSORS; t++) {
         snprintf(name[t], sizeof name[t], "model.t%02d.weight", t);
-        tensor[t] = (struct sh_ckpt_tensor){.name = name[t], .ndim = 2, .dim = {rows, COLUMNS}, .elems = rows * COLUMNS};
-        piece[t] = (struct sh_ckpt_piece){.tensor = t, .begin = first * COLUMNS, .elems = mine * COLUMNS,
+        tensor[t] =
+            (struct sh_ckpt_tensor){.name = name[t], .ndim = 2, .dim = {rows, COLUMNS}, .elems = rows * COLUMNS};
+        piece[t] = (struct sh_ckpt_piece){.tensor = t,
+                                          .begin = first * COLUMNS,
+                                          .elems = mine * COLUMNS,
                                           .data = {{.whole = data + t * mine * COLUMNS}}};
     }
     return (struct sh_ckpt_set){.tensors = tensor, .n_tensors = TENSORS, .pieces = piece, .n_pieces = TENSORS};
@@ -139,8 +142,8 @@ static void lap(struct times *to, int i)
 static void run_round(const char *top, int64_t bytes, const struct sh_ckpt_set *set, const struct sh_config *cfg,
                       struct times times[KINDS], int i)
 {
-    const struct sh_hf_export options = {.type = SH_MOVE_BF16, .max_shard_bytes = INT64_MAX, .verify = SH_VERIFY_OFF,
-                                         .source = ""};
+    const struct sh_hf_export options = {
+        .type = SH_MOVE_BF16, .max_shard_bytes = INT64_MAX, .verify = SH_VERIFY_OFF, .source = ""};
     const struct sh_ckpt_load_options how = {.trust = SH_TRUST_ANY};
     char *plain = sh_strfmt("%s/plain", top), *folder = sh_strfmt("%s/hf-%d", top, i);
     char *file = sh_strfmt("%s/model.safetensors", folder);
@@ -175,7 +178,8 @@ static void report(struct times times[KINDS], int rounds, int64_t bytes)
         const char *what;
         int plain, ours;
         double bar;
-    } rows_[] = {{"export", WRITE, EXPORT, 0.9}, {"load, warm", READ, LOAD, 0.8}, {"load, cold", READ_COLD, LOAD_COLD, 0.8}};
+    } rows_[] = {
+        {"export", WRITE, EXPORT, 0.9}, {"load, warm", READ, LOAD, 0.8}, {"load, cold", READ_COLD, LOAD_COLD, 0.8}};
 
     for (size_t k = 0; k < sizeof rows_ / sizeof *rows_; k++) {
         struct times *a = &times[rows_[k].plain], *b = &times[rows_[k].ours];

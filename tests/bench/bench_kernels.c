@@ -90,18 +90,20 @@ static void bench_linear(enum sh_dtype act, int64_t in, int64_t out, bool w_in_o
     double flops = 2.0 * N * (double)in * (double)out;
     char name[64];
 
-    struct sh_op_call y = {.attr = &attr, .in = {tensor(act, 2, N, in, 0), tensor(act, 2, w0, w1, 0),
-                           tensor(act, 1, out, 0, 0)}, .out = {tensor(act, 2, N, out, 0)}};
+    struct sh_op_call y = {.attr = &attr,
+                           .in = {tensor(act, 2, N, in, 0), tensor(act, 2, w0, w1, 0), tensor(act, 1, out, 0, 0)},
+                           .out = {tensor(act, 2, N, out, 0)}};
     const char *order = w_in_out ? "[I,O]" : "[O,I]";
     snprintf(name, sizeof name, "linear       %lld -> %lld %s", (long long)in, (long long)out, order);
     measure(name, sh_cpu_linear, sh_cpu_linear_work_bytes, &y, flops);
 
-    struct sh_op_call dx = {.attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, w0, w1, 0)},
-                            .out = {tensor(act, 2, N, in, 0)}};
+    struct sh_op_call dx = {
+        .attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, w0, w1, 0)}, .out = {tensor(act, 2, N, in, 0)}};
     memcpy(name, "linear_bwd_x", 12);
     measure(name, sh_cpu_linear_bwd_x, sh_cpu_linear_bwd_x_work_bytes, &dx, flops);
 
-    struct sh_op_call dw = {.attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, N, in, 0)},
+    struct sh_op_call dw = {.attr = &attr,
+                            .in = {tensor(act, 2, N, out, 0), tensor(act, 2, N, in, 0)},
                             .out = {tensor(SH_F32, 2, w0, w1, 0)}};
     memcpy(name, "linear_bwd_w", 12);
     measure(name, sh_cpu_linear_bwd_w, sh_cpu_linear_bwd_w_work_bytes, &dw, flops);
@@ -114,13 +116,15 @@ static void bench_attention(enum sh_dtype act, int64_t seq)
     double pairs = (double)batch * HEADS * (double)seq * (double)(seq + 1) / 2;
     char name[64];
 
-    struct sh_op_call fwd = {.attr = &attr, .in = {tensor(act, 3, batch, seq, wide)},
+    struct sh_op_call fwd = {.attr = &attr,
+                             .in = {tensor(act, 3, batch, seq, wide)},
                              .out = {tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)}};
     snprintf(name, sizeof name, "attention      B=%lld T=%lld", (long long)batch, (long long)seq);
     measure(name, sh_cpu_attention, sh_cpu_attention_work_bytes, &fwd, 4 * DIM * pairs);
 
-    struct sh_op_call bwd = {.attr = &attr, .in = {tensor(act, 3, batch, seq, C), tensor(act, 3, batch, seq, wide),
-                             tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)},
+    struct sh_op_call bwd = {.attr = &attr,
+                             .in = {tensor(act, 3, batch, seq, C), tensor(act, 3, batch, seq, wide),
+                                    tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)},
                              .out = {tensor(act, 3, batch, seq, wide)}};
     snprintf(name, sizeof name, "attention_bwd  B=%lld T=%lld", (long long)batch, (long long)seq);
     measure(name, sh_cpu_attention_bwd, sh_cpu_attention_bwd_work_bytes, &bwd, 10 * DIM * pairs);
@@ -132,13 +136,17 @@ static void bench_head(enum sh_dtype act, int64_t chunk_rows)
     struct sh_op_scalars scalars = {.loss_scale = 1.0 / N};
     char name[64];
 
-    struct sh_op_call loss = {.kind = SH_OP_HEAD_LOSS, .attr = &attr, .scalars = &scalars,
+    struct sh_op_call loss = {.kind = SH_OP_HEAD_LOSS,
+                              .attr = &attr,
+                              .scalars = &scalars,
                               .in = {tensor(act, 2, N, C, 0), tensor(act, 2, V, C, 0), tensor(SH_I32, 1, N, 0, 0)},
                               .out = {tensor(SH_F64, 1, 1, 0, 0)}};
     snprintf(name, sizeof name, "head_loss      chunk_rows=%lld", (long long)chunk_rows);
     measure(name, sh_cpu_head_loss, sh_cpu_head_work_bytes, &loss, 2.0 * N * C * V);
 
-    struct sh_op_call grad = {.kind = SH_OP_HEAD_LOSS_GRAD, .attr = &attr, .scalars = &scalars,
+    struct sh_op_call grad = {.kind = SH_OP_HEAD_LOSS_GRAD,
+                              .attr = &attr,
+                              .scalars = &scalars,
                               .in = {tensor(act, 2, N, C, 0), tensor(act, 2, V, C, 0), tensor(SH_I32, 1, N, 0, 0)},
                               .out = {tensor(SH_F64, 1, 1, 0, 0), tensor(act, 2, N, C, 0), tensor(SH_F32, 2, V, C, 0)}};
     snprintf(name, sizeof name, "head_loss_grad chunk_rows=%lld", (long long)chunk_rows);
@@ -154,8 +162,18 @@ static void bench_engines(void)
             continue;
         struct sh_operand a = tensor(e->in_dtype, 2, N, C, 0), b = tensor(e->in_dtype, 2, F, C, 0);
         struct sh_operand c = tensor(SH_F32, 2, N, F, 0);
-        struct sh_gemm g = {.m = N, .n = F, .k = C, .in_dtype = e->in_dtype, .out_dtype = SH_F32, .a = a.data, .lda = C,
-                            .b = b.data, .ldb = C, .trans_b = true, .c = c.data, .ldc = F};
+        struct sh_gemm g = {.m = N,
+                            .n = F,
+                            .k = C,
+                            .in_dtype = e->in_dtype,
+                            .out_dtype = SH_F32,
+                            .a = a.data,
+                            .lda = C,
+                            .b = b.data,
+                            .ldb = C,
+                            .trans_b = true,
+                            .c = c.data,
+                            .ldc = F};
         int64_t work_bytes = sh_gemm_work_bytes_on(e, SH_F32, omp_get_max_threads());
         void *work = zeroed(work_bytes);
         double best = 1e30;

@@ -29,7 +29,7 @@ struct file {
 struct job {
     const char *name;
     sh_rc (*run)(void);
-    bool commits;       /* a success leaves a new file */
+    bool commits; /* a success leaves a new file */
     enum sh_cfg_io io_method;
     enum fault_end end; /* faults of this end and above it must not be seen */
     int writers;        /* per node; 0: auto */
@@ -71,8 +71,8 @@ static sh_rc save(int64_t step)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(step);
-    struct sh_ckpt_options options = {.io_method = job->io_method, .hints = "", .timeout_seconds = seconds,
-                                      .writers_per_node = job->writers};
+    struct sh_ckpt_options options = {
+        .io_method = job->io_method, .hints = "", .timeout_seconds = seconds, .writers_per_node = job->writers};
     int64_t bytes;
     sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &bytes);
     free_set(&set);
@@ -83,8 +83,8 @@ static sh_rc save_async(void)
 {
     struct sh_ckpt_set set = make_set(CUT_REPLICAS, true);
     struct sh_ckpt_meta meta = test_meta(NEW);
-    struct sh_ckpt_options options = {.io_method = SH_IO_DIRECT, .hints = "", .timeout_seconds = seconds,
-                                      .writers_per_node = job->writers};
+    struct sh_ckpt_options options = {
+        .io_method = SH_IO_DIRECT, .hints = "", .timeout_seconds = seconds, .writers_per_node = job->writers};
     struct sh_ckpt_async *behind = NULL;
     int64_t bytes;
     bool done;
@@ -230,11 +230,11 @@ static void tell_place(void)
 static void inject_all(int first, int budget)
 {
     struct fault *list;
-    long (*count)[SHIM_CALLS] = count_calls();
-    int n = fault_list((const long (*)[SHIM_CALLS])count, test_world, &list);
+    long(*count)[SHIM_CALLS] = count_calls();
+    int n = fault_list((const long(*)[SHIM_CALLS])count, test_world, &list);
     n = keep_wanted(list, n);
     int taken = budget < n ? budget : n;
-    tell_counts((const long (*)[SHIM_CALLS])count);
+    tell_counts((const long(*)[SHIM_CALLS])count);
     for (place = first; place < taken; place++) {
         now = &list[(long)place * n / taken];
         tell_place();

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 sh_rc __real_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                                  const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
+                                 const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
 sh_rc __wrap_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                                  const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
+                                 const struct sh_ckpt_options *options, struct sh_ckpt_async **out);
 
 static void flip(const struct sh_ckpt_set *set)
 {
@@ -21,7 +21,7 @@ static void flip(const struct sh_ckpt_set *set)
 }
 
 sh_rc __wrap_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                                  const struct sh_ckpt_options *options, struct sh_ckpt_async **out)
+                                 const struct sh_ckpt_options *options, struct sh_ckpt_async **out)
 {
     const char *step = getenv("FLIPS_STEP");
     if (step && meta->step == atoi(step) && shim_rank() == atoi(getenv("FLIPS_RANK")))

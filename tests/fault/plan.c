@@ -55,16 +55,20 @@ enum { ROWS = sizeof rows / sizeof rows[0] };
 static const char *fault_name(const struct row *row)
 {
     static const char *const names[SHIM_FAULTS] = {
-        [SHIM_SHORT] = "short", [SHIM_LOSE] = "lost", [SHIM_FLIP] = "one bit flipped", [SHIM_DELAY] = "late",
+        [SHIM_SHORT] = "short",
+        [SHIM_LOSE] = "lost",
+        [SHIM_FLIP] = "one bit flipped",
+        [SHIM_DELAY] = "late",
     };
     return row->fault == SHIM_FAIL ? strerrorname_np(row->error) : names[row->fault];
 }
 
 static void add(struct fault *f, const struct row *row, int rank, long number, bool lasting)
 {
-    *f = (struct fault){.rank = rank, .end = row->end,
-                        .plan = {.call = row->call, .number = number, .fault = row->fault, .error = row->error,
-                                 .lasting = lasting}};
+    *f = (struct fault){
+        .rank = rank,
+        .end = row->end,
+        .plan = {.call = row->call, .number = number, .fault = row->fault, .error = row->error, .lasting = lasting}};
     snprintf(f->text, sizeof f->text, "rank %d: %s number %ld%s: %s", rank, shim_call_name[row->call], number,
              lasting ? " and all later ones" : "", fault_name(row));
 }

@@ -131,14 +131,14 @@ static int open_at(int folder, const char *path, int flags, mode_t mode)
 }
 
 /* The mode is only there when the flags ask for a new file. */
-#define OPEN(name, folder, ...)                                                    \
-    int name(__VA_ARGS__, int flags, ...)                                          \
-    {                                                                              \
-        va_list more;                                                              \
-        va_start(more, flags);                                                     \
-        mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;    \
-        va_end(more);                                                              \
-        return open_at(folder, path, flags, mode);                                 \
+#define OPEN(name, folder, ...)                                                 \
+    int name(__VA_ARGS__, int flags, ...)                                       \
+    {                                                                           \
+        va_list more;                                                           \
+        va_start(more, flags);                                                  \
+        mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0; \
+        va_end(more);                                                           \
+        return open_at(folder, path, flags, mode);                              \
     }
 OPEN(open, AT_FDCWD, const char *path)
 OPEN(open64, AT_FDCWD, const char *path)
@@ -239,16 +239,11 @@ static ssize_t move_flipped(enum shim_call call, int fd, const struct iovec *par
 static ssize_t transfer(enum shim_call call, int fd, const struct iovec *part, int n, off_t at)
 {
     switch (meet(file_watched(fd), call)) {
-    case SHIM_FAIL:
-        return -1;
-    case SHIM_SHORT:
-        return move_half(call, fd, part, at);
-    case SHIM_LOSE:
-        return sum(part, n);
-    case SHIM_FLIP:
-        return move_flipped(call, fd, part, n, at);
-    default:
-        return move(call, fd, part, n, at);
+    case SHIM_FAIL: return -1;
+    case SHIM_SHORT: return move_half(call, fd, part, at);
+    case SHIM_LOSE: return sum(part, n);
+    case SHIM_FLIP: return move_flipped(call, fd, part, n, at);
+    default: return move(call, fd, part, n, at);
     }
 }
 

@@ -29,7 +29,8 @@ static enum shim_call call_of(const char *name)
 static struct shim_plan plan_here(void)
 {
     const char *fault = setting("SHIM_FAULT");
-    struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")), .number = atol(setting("SHIM_NUMBER")),
+    struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")),
+                             .number = atol(setting("SHIM_NUMBER")),
                              .lasting = getenv("SHIM_LASTING") != NULL};
     if (strcmp(fault, "kill") == 0)
         plan.fault = SHIM_KILL;

@@ -20,7 +20,7 @@ static const char *folder;
 static char path[256];
 static unsigned char *good; /* the file's bytes */
 static long bytes;
-static int fd;              /* of the file, on rank 0 */
+static int fd; /* of the file, on rank 0 */
 static FILE *nowhere;
 static uint64_t random_state; /* the same on all ranks */
 

@@ -11,7 +11,7 @@
 
 struct fuzz {
     long runs, done;
-    int64_t end; /* by sh_now_ns(); 0: none */
+    int64_t end;    /* by sh_now_ns(); 0: none */
     uint64_t state; /* to begin with, of the random numbers */
 };
 

@@ -118,14 +118,10 @@ static size_t mutate(char *text, size_t n)
     const char byte = (char)random_below(256);
     const char *piece = random_piece();
     switch (random_below(4)) {
-    case 0:
-        return splice(text, n, at, 1, &byte, 1);
-    case 1:
-        return splice(text, n, at, len, "", 0);
-    case 2:
-        return splice(text, n, at, random_below(2), piece, strlen(piece));
-    default:
-        break;
+    case 0: return splice(text, n, at, 1, &byte, 1);
+    case 1: return splice(text, n, at, len, "", 0);
+    case 2: return splice(text, n, at, random_below(2), piece, strlen(piece));
+    default: break;
     }
     size_t from = random_below(n + 1), most = n - from < sizeof copied ? n - from : sizeof copied;
     memcpy(copied, text + from, most);

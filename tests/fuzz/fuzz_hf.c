@@ -171,16 +171,11 @@ static size_t mutate(char *text, size_t n)
     const char *piece = pieces[random_below(sizeof pieces / sizeof *pieces)];
 
     switch (random_below(5)) {
-    case 0:
-        return splice(text, n, at, 1, &byte, 1);
-    case 1:
-        return splice(text, n, at, len, "", 0);
-    case 2:
-        return splice(text, n, at, random_below(2), piece, strlen(piece));
-    case 3:
-        return splice(text, n, at, 1, &digit, 1);
-    default:
-        break;
+    case 0: return splice(text, n, at, 1, &byte, 1);
+    case 1: return splice(text, n, at, len, "", 0);
+    case 2: return splice(text, n, at, random_below(2), piece, strlen(piece));
+    case 3: return splice(text, n, at, 1, &digit, 1);
+    default: break;
     }
     size_t from = random_below(n + 1), most = n - from < sizeof copied ? n - from : sizeof copied;
     memcpy(copied, text + from, most);

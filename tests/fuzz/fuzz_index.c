@@ -17,12 +17,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-#define REQUIRE(cond)                                            \
-    do {                                                         \
-        if (!(cond)) {                                           \
+#define REQUIRE(cond)                                             \
+    do {                                                          \
+        if (!(cond)) {                                            \
             fprintf(stderr, "%d: not so: %s\n", __LINE__, #cond); \
-            abort();                                             \
-        }                                                        \
+            abort();                                              \
+        }                                                         \
     } while (0)
 
 enum { FILE_BYTES_AT = 16 }; /* in an index */
@@ -151,8 +151,12 @@ static struct sh_ckpt_states random_states(void)
 static void make_index(struct sh_ckpt_index *x)
 {
     *x = (struct sh_ckpt_index){.minor = one_in(4) ? 0 : one_in(8) ? 3 : one_in(4) ? 2 : 1};
-    x->meta = (struct sh_ckpt_meta){.step = 7, .samples = 1, .config = random_text(), .guard = random_text(),
-                                    .notes = random_text(), .base = x->minor < 2 ? sh_strdup("") : random_text()};
+    x->meta = (struct sh_ckpt_meta){.step = 7,
+                                    .samples = 1,
+                                    .config = random_text(),
+                                    .guard = random_text(),
+                                    .notes = random_text(),
+                                    .base = x->minor < 2 ? sh_strdup("") : random_text()};
     x->states = random_states();
     sh_ckpt_index_alloc(x, 1 + (int64_t)random_below(MAX_TENSORS));
     for (int64_t i = 0; i < x->n; i++)
@@ -175,29 +179,14 @@ static void spoil(struct sh_ckpt_index *x)
     struct sh_ckpt_entry *e = &x->entry[random_below((uint64_t)x->n)], *other = &x->entry[random_below((uint64_t)x->n)];
     int64_t by = one_in(2) ? odd_number() : (int64_t)random_below(64) - 32;
     switch (random_below(8)) {
-    case 0:
-        e->offset[random_below((uint64_t)x->states.n)] += (int64_t)((uint64_t)by & INT64_MAX) / 2;
-        break;
-    case 1:
-        e->offset[random_below((uint64_t)x->states.n)] = other->offset[random_below((uint64_t)x->states.n)];
-        break;
-    case 2:
-        memmove(e->name, other->name, sizeof e->name);
-        break;
-    case 3:
-        e->dim[random_below((uint64_t)e->ndim)] = by;
-        break;
-    case 4:
-        x->structure_bytes = by;
-        break;
-    case 5:
-        x->meta.step = by;
-        break;
-    case 6:
-        e->name[random_below(strlen(e->name))] = (char)(1 + random_below(255));
-        break;
-    default:
-        x->file_bytes = by;
+    case 0: e->offset[random_below((uint64_t)x->states.n)] += (int64_t)((uint64_t)by & INT64_MAX) / 2; break;
+    case 1: e->offset[random_below((uint64_t)x->states.n)] = other->offset[random_below((uint64_t)x->states.n)]; break;
+    case 2: memmove(e->name, other->name, sizeof e->name); break;
+    case 3: e->dim[random_below((uint64_t)e->ndim)] = by; break;
+    case 4: x->structure_bytes = by; break;
+    case 5: x->meta.step = by; break;
+    case 6: e->name[random_below(strlen(e->name))] = (char)(1 + random_below(255)); break;
+    default: x->file_bytes = by;
     }
 }
 
@@ -239,7 +228,10 @@ static void put_index(int fd, const uint8_t *packed, size_t n, int64_t at, bool 
     uint8_t footer[SH_CKPT_FOOTER_BYTES];
     sh_ckpt_footer_pack(&(struct sh_ckpt_footer){.at = wrong && one_in(2) ? odd_number() : at,
                                                  .bytes = wrong && one_in(2) ? odd_number() : (int64_t)n,
-                                                 .digest = sh_hash128(packed, n), .major = SH_CKPT_MAJOR, .minor = 1}, footer);
+                                                 .digest = sh_hash128(packed, n),
+                                                 .major = SH_CKPT_MAJOR,
+                                                 .minor = 1},
+                        footer);
     if (wrong && one_in(4))
         footer[random_below(48)] ^= (uint8_t)(1 << random_below(8));
     REQUIRE(pwrite(fd, packed, n, at) == (ssize_t)n);

@@ -111,12 +111,9 @@ static size_t mutate(char *text, size_t n)
     size_t at = below(n + 1);
 
     switch (below(3)) {
-    case 0:
-        return splice(text, n, at, 1, &byte, 1);
-    case 1:
-        return splice(text, n, at, 1 + below(4), "", 0);
-    default:
-        return splice(text, n, at, below(2), piece, strlen(piece));
+    case 0: return splice(text, n, at, 1, &byte, 1);
+    case 1: return splice(text, n, at, 1 + below(4), "", 0);
+    default: return splice(text, n, at, below(2), piece, strlen(piece));
     }
 }
 

@@ -162,14 +162,10 @@ static size_t mutate(char *text, size_t n)
 
     memcpy(copied, text + from, most);
     switch (below(4)) {
-    case 0:
-        return splice(text, n, at, 1, &byte, 1);
-    case 1:
-        return splice(text, n, at, 1 + below(12), "", 0);
-    case 2:
-        return splice(text, n, at, below(2), piece, strlen(piece));
-    default:
-        return splice(text, n, at, below(2) * most, copied, most);
+    case 0: return splice(text, n, at, 1, &byte, 1);
+    case 1: return splice(text, n, at, 1 + below(12), "", 0);
+    case 2: return splice(text, n, at, below(2), piece, strlen(piece));
+    default: return splice(text, n, at, below(2) * most, copied, most);
     }
 }
 

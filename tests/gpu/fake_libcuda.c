@@ -14,9 +14,9 @@ FUNCTION(cuDeviceGet) FUNCTION(cuKernelGetAttribute) FUNCTION(cuKernelSetAttribu
 FUNCTION(cuLaunchKernel) FUNCTION(cuLaunchKernelEx) FUNCTION(cuLibraryLoadFromFile) FUNCTION(cuLibraryUnload)
 FUNCTION(cuLinkAddData) FUNCTION(cuLinkComplete) FUNCTION(cuLinkCreate) FUNCTION(cuLinkDestroy)
 FUNCTION(cuOccupancyMaxPotentialClusterSize) FUNCTION(cuStreamGetCtx)
-/* clang-format on */
+    /* clang-format on */
 
-int cuInit(unsigned flags);
+    int cuInit(unsigned flags);
 int cuInit(unsigned flags)
 {
     (void)flags;

@@ -28,9 +28,10 @@ static const struct sh_kernel_table table = {
 };
 
 static const struct attention_shape any_shapes[] = {
-    {1, 1, 1, 1, 8, false, 0},   {2, 17, 2, 1, 8, true, 0},   {1, 64, 3, 3, 16, false, 0}, {2, 65, 4, 2, 10, true, 0},
-    {1, 70, 2, 1, 80, true, 0},  {1, 40, 6, 2, 40, false, 0}, {1, 35, 2, 1, 256, false, 0},
-    {2, 65, 2, 1, 10, false, 1}, {1, 70, 4, 2, 80, true, 7},    {1, 100, 2, 1, 40, false, 33},
+    {1, 1, 1, 1, 8, false, 0},     {2, 17, 2, 1, 8, true, 0},   {1, 64, 3, 3, 16, false, 0},
+    {2, 65, 4, 2, 10, true, 0},    {1, 70, 2, 1, 80, true, 0},  {1, 40, 6, 2, 40, false, 0},
+    {1, 35, 2, 1, 256, false, 0},  {2, 65, 2, 1, 10, false, 1}, {1, 70, 4, 2, 80, true, 7},
+    {1, 100, 2, 1, 40, false, 33},
 };
 
 /* clang-format off */
@@ -46,7 +47,8 @@ static const struct attention_shape tensor_shapes[] = {
 /* clang-format on */
 
 /* With SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */
-static size_t n_any = sizeof any_shapes / sizeof any_shapes[0], n_tensor = sizeof tensor_shapes / sizeof tensor_shapes[0];
+static size_t n_any = sizeof any_shapes / sizeof any_shapes[0],
+              n_tensor = sizeof tensor_shapes / sizeof tensor_shapes[0];
 
 static double size_of(const struct sh_operand *x)
 {

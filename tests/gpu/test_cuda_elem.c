@@ -147,7 +147,7 @@ static void check_exact(int64_t n, int exponents, bool add, double odd)
     optest_in(&round, 0, SH_F64, DIMS(SH_EXACT_ELEMS));
     for (int i = 0; i < SH_EXACT_ELEMS; i++)
         optest_set(&round.call.in[0], i,
-                   i == SH_EXACT_DIGITS                 ? odd
+                   i == SH_EXACT_DIGITS            ? odd
                    : i < n % (SH_EXACT_DIGITS - 1) ? (double)optest_int(0, (int64_t)1 << 40)
                                                    : 0);
     optest_out(&round, 0, SH_F64, DIMS(1));
@@ -275,13 +275,15 @@ static void check_mixsum(int64_t n, int shift, bool halves)
     for (int64_t at = 0, i = 0; i < 3; i++, at += SH_MIXSUM_PART) {
         int64_t left = n - at < SH_MIXSUM_PART ? n - at : SH_MIXSUM_PART;
 
-        assert_true(found[i] == (left <= 0 ? 1 : sh_mixsum(sh_floats_at(here, at), left, place + (uint64_t)at * SH_MIXSUM_STEP)));
+        assert_true(found[i] ==
+                    (left <= 0 ? 1 : sh_mixsum(sh_floats_at(here, at), left, place + (uint64_t)at * SH_MIXSUM_STEP)));
     }
 }
 
 static void mixsum(void **state)
 {
-    static const int64_t counts[] = {0, 1, 3, 4, 31, 1024, 5000, SH_MIXSUM_PART, SH_MIXSUM_PART + 1, 2 * SH_MIXSUM_PART + 96};
+    static const int64_t counts[] = {
+        0, 1, 3, 4, 31, 1024, 5000, SH_MIXSUM_PART, SH_MIXSUM_PART + 1, 2 * SH_MIXSUM_PART + 96};
     (void)state;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         for (int shift = 0; shift < 2; shift++) {
@@ -398,7 +400,11 @@ int main(void)
 
     if (!optest_device_there())
         return 0;
-    elem = (struct elem){.table = &table, .run = run, .lengths = lengths, .n_lengths = few ? 3 : 6,
-                         .matrices = matrices, .n_matrices = few ? 3 : 6};
+    elem = (struct elem){.table = &table,
+                         .run = run,
+                         .lengths = lengths,
+                         .n_lengths = few ? 3 : 6,
+                         .matrices = matrices,
+                         .n_matrices = few ? 3 : 6};
     return cmocka_run_group_tests_name("cuda_elem", tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static const struct sh_kernel_table table = {
 /* clang-format on */
 
 static const struct head_shape shapes[] = {
-    {1, 1, 8, 5, 1, false, false},    {2, 17, 24, 65, 5, true, false},  {1, 40, 32, 300, 64, false, true},
+    {1, 1, 8, 5, 1, false, false},    {2, 17, 24, 65, 5, true, false}, {1, 40, 32, 300, 64, false, true},
     {3, 11, 16, 257, 32, true, true}, {1, 50, 16, 2, 49, true, true},
 };
 

@@ -251,10 +251,9 @@ static void test_too_little_work(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lora),
-        cmocka_unit_test(test_f32),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_in_place),    cmocka_unit_test(test_many_shapes),
-        cmocka_unit_test(test_too_little_work), cmocka_unit_test(test_shifted_bias),
+        cmocka_unit_test(test_lora),         cmocka_unit_test(test_f32),         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_in_place),     cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_too_little_work),
+        cmocka_unit_test(test_shifted_bias),
     };
     if (!optest_device_there())
         return 0;

@@ -17,7 +17,7 @@ struct shape {
     double spread; /* of the logits */
 };
 
-static const struct shape shapes[] = {{1, 1, 1},    {3, 5, 1},        {7, 64, 1},   {9, 257, 30},
+static const struct shape shapes[] = {{1, 1, 1},    {3, 5, 1},       {7, 64, 1},  {9, 257, 30},
                                       {5, 4099, 1}, {2, 17000, 200}, {300, 33, 5}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -39,7 +39,7 @@ struct shape {
 /* GPT-2; Llama 8B; its pieces of one key-value head; one head at the longest sequence that has room. */
 static const struct shape shapes[] = {
     {8, 1024, 12, 12, 64, false, false}, {2, 4096, 32, 8, 128, false, false}, {1, 8192, 32, 8, 128, true, false},
-    {4, 2048, 32, 4, 64, true, false}, {1, 16384, 8, 8, 128, true, false}, {3, 128, 4, 1, 128, true, false},
+    {4, 2048, 32, 4, 64, true, false},   {1, 16384, 8, 8, 128, true, false},  {3, 128, 4, 1, 128, true, false},
 };
 
 static char *describe(const struct gpu *g)
@@ -61,7 +61,8 @@ static struct sh_op_attr attr;
 static struct sh_op_call call_of(enum sh_op_kind kind, struct shape s, enum sh_dtype dtype)
 {
     struct sh_op_call call = {.kind = kind, .attr = &attr};
-    attr = (struct sh_op_attr){.attn = {.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.dim, .any_order = s.any_order}};
+    attr = (struct sh_op_attr){
+        .attn = {.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.dim, .any_order = s.any_order}};
     call.in[kind == SH_OP_ATTENTION ? 0 : 1] =
         (struct sh_operand){.dtype = dtype, .ndim = 3, .dim = {s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim}};
     return call;
@@ -76,7 +77,8 @@ static void check_plan(enum sh_op_kind kind, struct shape s)
             fail_msg("%s, T = %lld, on %s: %s", sh_op_info(kind)->name, (long long)s.seq, gpus[g].name,
                      sh_error_text());
         printf("%s%s B %lld T %lld H %d K %d D %d, %s: %lld bytes of %lld\n", sh_op_info(kind)->name,
-               s.any_order ? " in any order" : "", (long long)s.batch, (long long)s.seq, s.heads, s.kv_heads, s.dim, gpus[g].name, (long long)bytes, (long long)most);
+               s.any_order ? " in any order" : "", (long long)s.batch, (long long)s.seq, s.heads, s.kv_heads, s.dim,
+               gpus[g].name, (long long)bytes, (long long)most);
         assert_true(bytes >= 0 && bytes <= most);
     }
 }
@@ -125,8 +127,8 @@ static void test_orders(void **state)
         assert_int_equal(count(&s, T_DQ_SUMS), 1);
         call = call_of(SH_OP_ATTENTION_BWD, any, SH_BF16);
         any_order = sh_cuda_cudnn_work(&call);
-        assert_int_equal(any_order.dq_sums, any_order.batch * any_order.kv_heads * (any.heads / any.kv_heads) * any.seq *
-                                                any.dim * (int64_t)sizeof(float));
+        assert_int_equal(any_order.dq_sums, any_order.batch * any_order.kv_heads * (any.heads / any.kv_heads) *
+                                                any.seq * any.dim * (int64_t)sizeof(float));
         assert_true(any_order.batch * any_order.kv_heads >= one_order.batch * one_order.kv_heads);
     }
 }

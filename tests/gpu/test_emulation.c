@@ -140,8 +140,10 @@ static void names_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_in_all_orders),       cmocka_unit_test(finds_a_missing_barrier),
-        cmocka_unit_test(finds_an_order_of_blocks), cmocka_unit_test(starts_with_poison),
+        cmocka_unit_test(runs_in_all_orders),
+        cmocka_unit_test(finds_a_missing_barrier),
+        cmocka_unit_test(finds_an_order_of_blocks),
+        cmocka_unit_test(starts_with_poison),
         cmocka_unit_test(names_faults),
     };
     return cmocka_run_group_tests_name("emulation", tests, NULL, NULL);

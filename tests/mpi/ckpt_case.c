@@ -224,8 +224,12 @@ long wrong_elements(const struct sh_ckpt_set *set)
 
 struct sh_ckpt_meta test_meta(int64_t step)
 {
-    return (struct sh_ckpt_meta){.step = step, .samples = step * 32, .tokens = step * 32768, .updates = step - 1,
-                                 .config = (char *)"training:\n  steps: 7\n", .guard = (char *)""};
+    return (struct sh_ckpt_meta){.step = step,
+                                 .samples = step * 32,
+                                 .tokens = step * 32768,
+                                 .updates = step - 1,
+                                 .config = (char *)"training:\n  steps: 7\n",
+                                 .guard = (char *)""};
 }
 
 static char folder[256] = "/tmp/test_ckpt.XXXXXX";

@@ -5,12 +5,12 @@
 #include "io/checkpoint/checkpoint.h"
 
 enum ckpt_cut {
-    CUT_FIRST_RANK,   /* rank 0 holds all */
+    CUT_FIRST_RANK, /* rank 0 holds all */
     CUT_LAST_RANK,
-    CUT_FLAT,         /* all tensors end to end, in equal chunks: sharding without replicas */
-    CUT_REPLICAS,     /* the same in 2 x size/2 when the number of ranks is even: replicas share what they all hold */
-    CUT_CRUMBS,       /* many odd pieces of each tensor, dealt in a mixed order; some ranks may get none */
-    CUT_EVERYTHING,   /* every rank all of it: only for loading */
+    CUT_FLAT,       /* all tensors end to end, in equal chunks: sharding without replicas */
+    CUT_REPLICAS,   /* the same in 2 x size/2 when the number of ranks is even: replicas share what they all hold */
+    CUT_CRUMBS,     /* many odd pieces of each tensor, dealt in a mixed order; some ranks may get none */
+    CUT_EVERYTHING, /* every rank all of it: only for loading */
     CUTS
 };
 
@@ -52,7 +52,7 @@ struct sh_ckpt_meta test_meta(int64_t step);
 const char *make_folder(void);
 void remove_folder(void);
 void use_folder(const char *path); /* instead of make_folder: one that exists, and stays */
-int files_in_folder(void); /* any rank; entries but . and .. */
+int files_in_folder(void);         /* any rank; entries but . and .. */
 
 /* Make a checkpoint one of format 1.0, by HDF5 alone: without an index of its own. Local. */
 void make_format_1_0(const char *path);

@@ -10,10 +10,10 @@ static long long failures; /* of this rank, in the test that runs */
 static int bad_tests;
 
 /* Only the first few are told: a wrong sum is wrong in every element. */
-#define CHECK(cond)                                                                                    \
-    do {                                                                                               \
-        if (!(cond) && failures++ < 5)                                                                 \
-            fprintf(stderr, "rank %d: %s:%d: %s\n", test_rank(), __FILE__, __LINE__, #cond);           \
+#define CHECK(cond)                                                                          \
+    do {                                                                                     \
+        if (!(cond) && failures++ < 5)                                                       \
+            fprintf(stderr, "rank %d: %s:%d: %s\n", test_rank(), __FILE__, __LINE__, #cond); \
     } while (0)
 #define CHECK_OK(call)                                                                                 \
     do {                                                                                               \

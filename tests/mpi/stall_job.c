@@ -59,8 +59,13 @@ static void misbehave(int rank)
 
 static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x)
 {
-    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .group = mesh->shape.shard, .dtype = SH_F32,
-                           .recv = x, .count = ELEMS, .label = "layers.1"};
+    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
+                           .stream = SH_STREAM_REDUCE,
+                           .group = mesh->shape.shard,
+                           .dtype = SH_F32,
+                           .recv = x,
+                           .count = ELEMS,
+                           .label = "layers.1"};
     int64_t first, second;
     SH_TRY(sh_comm_start(comm, &coll, &first));
     coll.group = mesh->shape.replicate;

@@ -37,7 +37,8 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cf
     struct sh_ckpt_meta meta = test_meta(7);
     int64_t bytes = 0;
     long found;
-    struct sh_ckpt_options options = {.io_method = (int)cut % 2 ? SH_IO_DIRECT : SH_IO_MPIIO, .timeout_seconds = 200,
+    struct sh_ckpt_options options = {.io_method = (int)cut % 2 ? SH_IO_DIRECT : SH_IO_MPIIO,
+                                      .timeout_seconds = 200,
                                       .verify = verify,
                                       .hints = (int)cut % 4 ? "" : "cb_nodes=1,romio_cb_write=disable"};
     CHECK(sh_ckpt_save_as(folder, &set, &meta, &options, &bytes) == SH_OK);
@@ -209,7 +210,8 @@ static void other_states(const char *folder)
     sh_ckpt_meta_free(&meta);
     free_set(&adam);
     FILE *out = open_memstream(&text, &length);
-    CHECK(sh_ckpt_info(file, SH_CKPT_INFO_TENSORS | SH_CKPT_INFO_CONFIG, out) == SH_OK && sh_ckpt_verify(file, out) == SH_OK);
+    CHECK(sh_ckpt_info(file, SH_CKPT_INFO_TENSORS | SH_CKPT_INFO_CONFIG, out) == SH_OK &&
+          sh_ckpt_verify(file, out) == SH_OK);
     CHECK(sh_ckpt_diff(file, path, 0, out) == SH_E_DATA);
     sh_error_clear();
     fclose(out);
@@ -235,7 +237,8 @@ static void serial_calls(const char *folder)
     FILE *out = open_memstream(&text, &bytes);
     CHECK(sh_ckpt_read_meta(path, &meta) == SH_OK && meta.step == 7);
     sh_ckpt_meta_free(&meta);
-    CHECK(sh_ckpt_info(path, SH_CKPT_INFO_TENSORS | SH_CKPT_INFO_CONFIG, out) == SH_OK && sh_ckpt_verify(path, out) == SH_OK);
+    CHECK(sh_ckpt_info(path, SH_CKPT_INFO_TENSORS | SH_CKPT_INFO_CONFIG, out) == SH_OK &&
+          sh_ckpt_verify(path, out) == SH_OK);
     fclose(out);
     CHECK(strstr(text, "layers.1.deep.weight f32 [2,3,5,7]") && strstr(text, "all digests match"));
     free(text);

@@ -19,9 +19,12 @@ static const struct io_method {
     struct sh_ckpt_options options;
 } methods[] = {
     {"direct", false, {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = EVERY_RANK}},
-    {"direct, never read back", false,
+    {"direct, never read back",
+     false,
      {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = EVERY_RANK, .verify = SH_VERIFY_OFF}},
-    {"direct, passed to one writer", false, {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = 1}},
+    {"direct, passed to one writer",
+     false,
+     {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT, .writers_per_node = 1}},
     {"MPI-IO", false, {.hints = "", .threads = 1, .io_method = SH_IO_MPIIO}},
     {"async", true, {.hints = "", .threads = 1, .io_method = SH_IO_DIRECT}},
 };
@@ -109,7 +112,8 @@ static unsigned long long hash_and_delete(const char *path)
     return hash;
 }
 
-static void by_method(const char *folder, const char *path, const struct io_method *io_method, const struct sh_ckpt_set *state)
+static void by_method(const char *folder, const char *path, const struct io_method *io_method,
+                      const struct sh_ckpt_set *state)
 {
     struct sh_ckpt_set copy = copy_set(state);
     CHECK(wrong_elements(&copy) == 0);

@@ -30,7 +30,7 @@ static enum sh_cfg_io io_method = SH_IO_MPIIO;
 static bool behind;
 
 static sh_rc save_async(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                         const struct sh_ckpt_options *options)
+                        const struct sh_ckpt_options *options)
 {
     struct sh_ckpt_async *b = NULL;
     int64_t written;

@@ -223,7 +223,10 @@ static void control_characters(hid_t f)
 
 static void control_characters_beyond_ascii(hid_t f)
 {
-    put(f, "/model/a\xc2\x9b" "31mb", H5T_IEEE_F32LE, 1, thirteen, plain());
+    put(f,
+        "/model/a\xc2\x9b"
+        "31mb",
+        H5T_IEEE_F32LE, 1, thirteen, plain());
 }
 
 static void no_text(hid_t f)
@@ -355,15 +358,18 @@ static void printed_as_text(const char *folder)
     char *said = NULL;
     size_t n;
     int64_t bytes;
-    meta.config = (char *)"a: \033[31m\n\tb: \xc2\x9b" "31m\r\n";
+    meta.config = (char *)"a: \033[31m\n\tb: \xc2\x9b"
+                          "31m\r\n";
     meta.guard = (char *)"\xff\xe2\x80\xa8";
     meta.notes = (char *)"made: \302\205with \xc3\xa9\n";
     CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
     if (test_rank == 0) {
         FILE *out = open_memstream(&said, &n);
         CHECK(sh_ckpt_info(path, SH_CKPT_INFO_TENSORS | SH_CKPT_INFO_CONFIG, out) == SH_OK && fclose(out) == 0);
-        CHECK(strstr(said, "notes:\nmade: \\xc2\\x85with \xc3\xa9\ncheckpoint.verify: disk\nconfiguration:\na: \\x1b[31m\n\tb: \\xc2\\x9b31m\\x0d\n"
-                           "guard:\n\\xff\\xe2\\x80\\xa8"));
+        CHECK(strstr(
+            said,
+            "notes:\nmade: \\xc2\\x85with \xc3\xa9\ncheckpoint.verify: disk\nconfiguration:\na: \\x1b[31m\n\tb: \\xc2\\x9b31m\\x0d\n"
+            "guard:\n\\xff\\xe2\\x80\\xa8"));
         free(said);
     }
     sh_mesh_barrier();

@@ -50,8 +50,12 @@ static sh_rc save_async(const struct sh_ckpt_set *set, const struct sh_ckpt_opti
 static sh_rc save(const struct sh_ckpt_set *set, struct want want, bool behind, int64_t *bytes)
 {
     struct sh_ckpt_meta meta = test_meta(7);
-    struct sh_ckpt_options options = {.io_method = SH_IO_DIRECT, .hints = "", .threads = 1, .timeout_seconds = 200,
-                                      .writers_per_node = want.per_node, .ranks_per_node = want.ranks_per_node};
+    struct sh_ckpt_options options = {.io_method = SH_IO_DIRECT,
+                                      .hints = "",
+                                      .threads = 1,
+                                      .timeout_seconds = 200,
+                                      .writers_per_node = want.per_node,
+                                      .ranks_per_node = want.ranks_per_node};
     return behind ? save_async(set, &options, bytes) : sh_ckpt_save_as(folder, set, &meta, &options, bytes);
 }
 
@@ -111,8 +115,8 @@ static struct sh_ckpt_set make_strips(struct sh_ckpt_tensor *tensor, int64_t ele
                 data[k] = (float)((piece[i].begin + k) % 16381 * 3 + s);
         }
     }
-    return (struct sh_ckpt_set){.states = sh_ckpt_states_1, .tensors = tensor, .n_tensors = 1, .pieces = piece,
-                                .n_pieces = rounds};
+    return (struct sh_ckpt_set){
+        .states = sh_ckpt_states_1, .tensors = tensor, .n_tensors = 1, .pieces = piece, .n_pieces = rounds};
 }
 
 /* By itself: only short ranges go to two of a node, and only where that makes them twice as long. */

@@ -49,8 +49,12 @@ static struct sh_group_use groups[GROUPS];
 
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
-    struct sh_comm_options opt = {.timeout_seconds = 60, .history = history, .groups = use, .n_groups = n,
-                                  .streams = sh_streams, .n_streams = SH_STREAMS};
+    struct sh_comm_options opt = {.timeout_seconds = 60,
+                                  .history = history,
+                                  .groups = use,
+                                  .n_groups = n,
+                                  .streams = sh_streams,
+                                  .n_streams = SH_STREAMS};
     for (int i = 0; i < n; i++)
         CHECK_OK(sh_mesh_open(mesh, use[i].axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
@@ -264,7 +268,8 @@ static void drop(struct trial *t)
 static struct trial make_trial(enum sh_op_kind kind, sh_group group, enum sh_dtype dtype, int64_t count, int salt)
 {
     return (struct trial){
-        .coll = {.kind = kind, .stream = SH_STREAM_GATHER, .group = group, .dtype = dtype, .count = count, .label = "test"},
+        .coll =
+            {.kind = kind, .stream = SH_STREAM_GATHER, .group = group, .dtype = dtype, .count = count, .label = "test"},
         .salt = salt,
     };
 }
@@ -356,7 +361,8 @@ static void run_in_segment(void)
                 run_trial(make_trial(kinds[k], groups[g].axes, summed[(n + g) % 3], counts[n], n), n % 4 == 0);
     for (int n = 0; n < N_COUNTS - 1; n++)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
-    run_trial(make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, MEBIBYTE_ELEMS + 3, 5), false); /* past the caches */
+    run_trial(make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, MEBIBYTE_ELEMS + 3, 5),
+              false); /* past the caches */
 }
 
 static void test_segment(void)
@@ -380,7 +386,8 @@ static struct trial mixed_trial(int i, int64_t previous)
 {
     static const int streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
     uint64_t dice = mix((uint64_t)i + 99);
-    struct trial t = make_trial(kinds[dice % 3], groups[dice / 3 % GROUPS].axes, SH_F32, (int64_t)(dice / 16 % 3000), i);
+    struct trial t =
+        make_trial(kinds[dice % 3], groups[dice / 3 % GROUPS].axes, SH_F32, (int64_t)(dice / 16 % 3000), i);
     t.coll.stream = streams[dice / 5 % 3];
     t.coll.after = dice / 7 % 2 ? previous : 0;
     if (dice / 11 % 10 == 0)
@@ -437,7 +444,7 @@ static void test_delayed_round(void)
     int world = test_world(), peers = world - 1;
     open_comm(world, 1, 16);
     for (int k = 0; k < N_KINDS; k++)
-        for (int late = 0; late < world; late += peers > 0 ? peers : 1) {
+        for (int late = 0; late<world; late += peers> 0 ? peers : 1) {
             memset(&delay, 0, sizeof delay);
             delay.per_slot = 2 * peers;
             delay.until = test_rank() == late ? PHASES * delay.per_slot : 0;
@@ -460,8 +467,13 @@ static void test_many(void)
     int64_t ticket = 0;
     for (int i = 0; i < MANY; i++) {
         values[i] = i + test_rank();
-        struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .group = sh_group_world(&mesh->shape),
-                               .dtype = SH_F64, .recv = &values[i], .count = 1, .label = "scalar"};
+        struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
+                               .stream = SH_STREAM_REDUCE,
+                               .group = sh_group_world(&mesh->shape),
+                               .dtype = SH_F64,
+                               .recv = &values[i],
+                               .count = 1,
+                               .label = "scalar"};
         CHECK_OK(sh_comm_start(comm, &coll, &ticket));
         CHECK(ticket == i + 1);
     }
@@ -533,8 +545,14 @@ static long peak_kib(void)
 
 static double transfer(enum sh_op_kind kind, const float *send, float *recv, int64_t count)
 {
-    struct sh_coll coll = {.kind = kind, .stream = SH_STREAM_REDUCE, .group = sh_group_world(&mesh->shape), .dtype = SH_F32,
-                           .send = send, .recv = recv, .count = count, .label = "large"};
+    struct sh_coll coll = {.kind = kind,
+                           .stream = SH_STREAM_REDUCE,
+                           .group = sh_group_world(&mesh->shape),
+                           .dtype = SH_F32,
+                           .send = send,
+                           .recv = recv,
+                           .count = count,
+                           .label = "large"};
     int64_t ticket, begin = sh_now_ns();
     CHECK_OK(sh_comm_start(comm, &coll, &ticket));
     CHECK_OK(sh_comm_wait(comm, ticket));
@@ -595,8 +613,13 @@ static void test_refused(void)
     open_comm(test_world(), 1, 16);
     float x = 0;
     int64_t ticket = -1;
-    struct sh_coll good = {.kind = SH_OP_ALL_REDUCE, .stream = SH_STREAM_REDUCE, .group = sh_group_world(&mesh->shape), .dtype = SH_F32,
-                           .recv = &x, .count = 1, .label = "bad"};
+    struct sh_coll good = {.kind = SH_OP_ALL_REDUCE,
+                           .stream = SH_STREAM_REDUCE,
+                           .group = sh_group_world(&mesh->shape),
+                           .dtype = SH_F32,
+                           .recv = &x,
+                           .count = 1,
+                           .label = "bad"};
     struct sh_coll bad[6] = {good, good, good, good, good, good};
     bad[0].kind = SH_OP_ADD;
     bad[1].dtype = SH_I32;

@@ -25,7 +25,8 @@ static void describe(void)
         int64_t rows = 1 + (int64_t)(sh_mix64((uint64_t)i) % 60);
 
         snprintf(name[i], sizeof name[i], "model.t%02d.weight", i);
-        tensor[i] = (struct sh_ckpt_tensor){.name = name[i], .ndim = 2, .dim = {rows, COLUMNS}, .elems = rows * COLUMNS};
+        tensor[i] =
+            (struct sh_ckpt_tensor){.name = name[i], .ndim = 2, .dim = {rows, COLUMNS}, .elems = rows * COLUMNS};
         before[i + 1] = before[i] + tensor[i].elems;
     }
 }
@@ -50,10 +51,13 @@ static void make_part(int k, int n, bool halves, struct part *p)
     p->data = sh_floats_in(sh_calloc((size_t)(p->end - p->begin) + 1, 4), p->end - p->begin, halves);
     p->set = (struct sh_ckpt_set){.tensors = tensor, .n_tensors = TENSORS, .pieces = p->piece};
     for (int i = 0; i < TENSORS; i++) {
-        int64_t from = before[i] > p->begin ? before[i] : p->begin, to = before[i + 1] < p->end ? before[i + 1] : p->end;
+        int64_t from = before[i] > p->begin ? before[i] : p->begin,
+                to = before[i + 1] < p->end ? before[i + 1] : p->end;
 
         if (from < to)
-            p->piece[p->set.n_pieces++] = (struct sh_ckpt_piece){.tensor = i, .begin = from - before[i], .elems = to - from,
+            p->piece[p->set.n_pieces++] = (struct sh_ckpt_piece){.tensor = i,
+                                                                 .begin = from - before[i],
+                                                                 .elems = to - from,
                                                                  .data = {sh_floats_at(p->data, from - p->begin)}};
     }
 }
@@ -111,8 +115,11 @@ static void load_by(const char *folder, int groups, bool share, bool halves)
 
 static void export_by_all(const char *folder, const struct sh_config *cfg, sh_rc want)
 {
-    const struct sh_hf_export options = {.type = SH_MOVE_BF16, .max_shard_bytes = 100000, .verify = SH_VERIFY_DISK,
-                                         .timeout_seconds = 200, .source = ""};
+    const struct sh_hf_export options = {.type = SH_MOVE_BF16,
+                                         .max_shard_bytes = 100000,
+                                         .verify = SH_VERIFY_DISK,
+                                         .timeout_seconds = 200,
+                                         .source = ""};
     struct part p;
 
     make_part(test_rank(), test_world(), test_rank() % 2, &p);
@@ -147,7 +154,8 @@ static void damaged(const char *folder)
 static void not_finite(const char *folder)
 {
     struct part p;
-    const struct sh_hf_export options = {.type = SH_MOVE_F32, .max_shard_bytes = 100000, .timeout_seconds = 200, .source = ""};
+    const struct sh_hf_export options = {
+        .type = SH_MOVE_F32, .max_shard_bytes = 100000, .timeout_seconds = 200, .source = ""};
     struct sh_config cfg;
     static const char *const arguments[] = {"model.name=debug"};
 
@@ -187,20 +195,24 @@ enum { LARGE = 3, SIDE = 4096, MOST_KIB = 64 << 10 };
 /* What a rank's shard needs is there and touched; loading and exporting may take 64 MiB more. */
 static void stay_small(const char *folder, const struct sh_config *cfg)
 {
-    const struct sh_hf_export options = {.type = SH_MOVE_BF16, .max_shard_bytes = 3 * SIDE * SIDE, .verify = SH_VERIFY_CACHE,
-                                         .timeout_seconds = 200, .source = ""};
+    const struct sh_hf_export options = {.type = SH_MOVE_BF16,
+                                         .max_shard_bytes = 3 * SIDE * SIDE,
+                                         .verify = SH_VERIFY_CACHE,
+                                         .timeout_seconds = 200,
+                                         .source = ""};
     struct sh_ckpt_tensor large[LARGE];
     struct sh_ckpt_piece piece[LARGE];
     const struct sh_ckpt_set set = {.tensors = large, .n_tensors = LARGE, .pieces = piece, .n_pieces = LARGE};
-    int64_t rows = SIDE / test_world(), first = rows * test_rank(), mine = test_rank() == test_world() - 1 ? SIDE - first : rows;
+    int64_t rows = SIDE / test_world(), first = rows * test_rank(),
+            mine = test_rank() == test_world() - 1 ? SIDE - first : rows;
     float *data = sh_calloc((size_t)(LARGE * mine) * SIDE, sizeof *data);
 
     for (int64_t i = 0; i < LARGE * mine * SIDE; i++)
         data[i] = 1;
     for (int t = 0; t < LARGE; t++) {
         large[t] = (struct sh_ckpt_tensor){.name = name[t], .ndim = 2, .dim = {SIDE, SIDE}, .elems = SIDE * SIDE};
-        piece[t] = (struct sh_ckpt_piece){.tensor = t, .begin = first * SIDE, .elems = mine * SIDE,
-                                          .data = {{.whole = data + t * mine * SIDE}}};
+        piece[t] = (struct sh_ckpt_piece){
+            .tensor = t, .begin = first * SIDE, .elems = mine * SIDE, .data = {{.whole = data + t * mine * SIDE}}};
     }
     peak(true);
     long before_export = peak(false);

@@ -23,8 +23,12 @@ static void run_way(const struct optest *t, struct way way, int alias_in, int al
 void agree(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out)
 {
     static const struct way ways[] = {
-        {.threads = 2}, {.threads = 3}, {.threads = 1, .shift = 1}, {.threads = 2, .shift = 5},
-        {.threads = 1, .alias = true}, {.threads = 2, .shift = 3, .alias = true},
+        {.threads = 2},
+        {.threads = 3},
+        {.threads = 1, .shift = 1},
+        {.threads = 2, .shift = 5},
+        {.threads = 1, .alias = true},
+        {.threads = 2, .shift = 3, .alias = true},
     };
     struct optest ref, first, other;
     optest_copy(&ref, t);

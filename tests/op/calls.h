@@ -8,7 +8,7 @@
 struct attention_shape {
     int64_t batch, seq;
     int heads, kv_heads, dim;
-    bool docs; /* documents of random lengths, many of one token */
+    bool docs;  /* documents of random lengths, many of one token */
     int window; /* 0: none */
 };
 void attention_forward(struct optest *t, enum sh_dtype act, struct attention_shape s);

@@ -125,8 +125,10 @@ void elem_norm(void **state)
     for (int m = 0; m < elem.n_matrices; m++) {
         for (int a = 0; a < ACTS; a++) {
             for (int kind = 0; kind < 5; kind++) { /* the last: as Gemma has it */
-                check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2, kind == 4);
-                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2, false, kind == 4);
+                check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2,
+                           kind == 4);
+                check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2,
+                               false, kind == 4);
             }
             check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], a, true, true, false);
         }
@@ -177,9 +179,10 @@ static void check_qk_norm(enum sh_dtype act, struct qk_shape s, bool add, bool f
 void elem_qk_norm(void **state)
 {
     (void)state;
-    static const struct qk_shape shapes[] = {
-        {1, 1, 1, 1, false, false}, {3, 4, 2, 6, false, true}, {70, 3, 1, 16, false, false}, {5, 33, 3, 64, false, false},
-        {2, 2, 2, 130, false, true}, {3, 4, 2, 6, true, false}, {66, 3, 1, 8, true, true},   {2, 16, 4, 128, true, false}};
+    static const struct qk_shape shapes[] = {{1, 1, 1, 1, false, false},   {3, 4, 2, 6, false, true},
+                                             {70, 3, 1, 16, false, false}, {5, 33, 3, 64, false, false},
+                                             {2, 2, 2, 130, false, true},  {3, 4, 2, 6, true, false},
+                                             {66, 3, 1, 8, true, true},    {2, 16, 4, 128, true, false}};
     optest_seed(10);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int a = 0; a < ACTS; a++)
@@ -245,8 +248,8 @@ void elem_embed(void **state)
 {
     (void)state;
     static const int64_t shapes[][5] = {
-        {1, 1, 1, 1, 0}, {2, 17, 65, 50, 0}, {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256}, {3, 5, 1025, 2, 0},
-        {2, 40, 8, 2050, 40}}; /* the last: more tokens of the vocabulary than a block of CUDA's scans */
+        {1, 1, 1, 1, 0},    {2, 17, 65, 50, 0},  {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256},
+        {3, 5, 1025, 2, 0}, {2, 40, 8, 2050, 40}}; /* the last: more tokens of the vocabulary than a block of CUDA's scans */
     optest_seed(2);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int a = 0; a < ACTS; a++) {
@@ -283,8 +286,9 @@ void elem_rope(void **state)
 {
     (void)state;
     static const int shapes[][6] = {
-        {1, 1, 1, 1, 2, 2},   {2, 3, 4, 2, 6, 6},     {2, 5, 33, 3, 64, 64}, {1, 3, 8, 1, 256, 256}, {2, 2, 3, 1, 24, 24},
-        {1, 2, 3, 1, 1024, 1024}, {2, 3, 4, 2, 6, 2}, {2, 5, 3, 3, 64, 16},  {1, 3, 2, 1, 80, 20}}; /* B, T, H, K, D, R */
+        {1, 1, 1, 1, 2, 2},     {2, 3, 4, 2, 6, 6},   {2, 5, 33, 3, 64, 64},
+        {1, 3, 8, 1, 256, 256}, {2, 2, 3, 1, 24, 24}, {1, 2, 3, 1, 1024, 1024},
+        {2, 3, 4, 2, 6, 2},     {2, 5, 3, 3, 64, 16}, {1, 3, 2, 1, 80, 20}}; /* B, T, H, K, D, R */
     optest_seed(3);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int a = 0; a < ACTS; a++)
@@ -447,8 +451,14 @@ int elem_written(enum sh_op_kind update)
 void elem_begin_update(struct optest *t, enum sh_op_kind kind, int64_t n)
 {
     optest_begin(t, kind);
-    t->scalars = (struct sh_op_scalars){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .adam_eps = 1e-8f,
-        .weight_decay = 0.1f, .beta1_pow = 0.81, .beta2_pow = 0.9025, .grad_scale = 0.5f};
+    t->scalars = (struct sh_op_scalars){.lr = 1e-2f,
+                                        .beta1 = 0.9f,
+                                        .beta2 = 0.95f,
+                                        .adam_eps = 1e-8f,
+                                        .weight_decay = 0.1f,
+                                        .beta1_pow = 0.81,
+                                        .beta2_pow = 0.9025,
+                                        .grad_scale = 0.5f};
     optest_in(t, 0, SH_F32, DIMS(n));
     for (int o = 0; o < elem_written(kind); o++) {
         optest_out(t, o, SH_F32, DIMS(n));

@@ -14,7 +14,7 @@ enum { ELEM_WAYS = 3 };
 struct elem {
     const struct sh_kernel_table *table; /* fused kinds that it lacks are not tested */
     void (*run)(struct optest *t, const struct sh_kernel_table *table, int way);
-    const int64_t *lengths;              /* of vectors */
+    const int64_t *lengths; /* of vectors */
     const int64_t (*matrices)[2];
     int n_lengths, n_matrices;
 };
@@ -54,11 +54,11 @@ void elem_kv_put(void **state);
 void elem_attention_cache(void **state);
 void elem_pick(void **state);
 #define ELEM_TESTS                                                                                                 \
-    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_regroup), cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope),                        \
-        cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias),                \
-        cmocka_unit_test(elem_vector), cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves),     \
-        cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused),             \
-        cmocka_unit_test(elem_unpack),         \
-        cmocka_unit_test(elem_rope_at), cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache), cmocka_unit_test(elem_pick)
+    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_regroup),                   \
+        cmocka_unit_test(elem_embed), cmocka_unit_test(elem_rope), cmocka_unit_test(elem_rope_table),              \
+        cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias), cmocka_unit_test(elem_vector),                    \
+        cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves), cmocka_unit_test(elem_not_finite), \
+        cmocka_unit_test(elem_fused), cmocka_unit_test(elem_unpack), cmocka_unit_test(elem_rope_at),               \
+        cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache), cmocka_unit_test(elem_pick)
 
 #endif

@@ -47,8 +47,8 @@ static void momentum_by_hand(void **state)
         for (int device = 0; device < 2; device++) {
             struct optest t;
             elem_begin_update(&t, rows[r].kind, 3);
-            t.scalars = (struct sh_op_scalars){.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.25f,
-                                               .grad_scale = 0.5f};
+            t.scalars = (struct sh_op_scalars){
+                .lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.25f, .grad_scale = 0.5f};
             t.runs[0] = (struct sh_decay_run){0, 1, true};
             t.runs[1] = (struct sh_decay_run){1, 3, false};
             for (int i = 0; i < 3; i++) {
@@ -149,7 +149,11 @@ int main(void)
         cmocka_unit_test(update_shows_nan),
     };
 
-    elem = (struct elem){.table = &sh_kernels_cpu, .run = run, .lengths = lengths, .n_lengths = 7,
-                         .matrices = matrices, .n_matrices = 6};
+    elem = (struct elem){.table = &sh_kernels_cpu,
+                         .run = run,
+                         .lengths = lengths,
+                         .n_lengths = 7,
+                         .matrices = matrices,
+                         .n_matrices = 6};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

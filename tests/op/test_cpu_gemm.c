@@ -111,7 +111,9 @@ static void check_product(const struct sh_gemm_engine *e, const struct product *
     struct sh_operand t[5] = {
         tensor(e->in_dtype, p->trans_a ? p->k : p->m, (p->trans_a ? p->m : p->k) + PAD),
         tensor(e->in_dtype, p->trans_b ? p->n : p->k, (p->trans_b ? p->k : p->n) + PAD),
-        tensor(out, p->m, p->n + PAD), tensor(e->in_dtype, 1, p->n), tensor(out, p->m, p->n + PAD),
+        tensor(out, p->m, p->n + PAD),
+        tensor(e->in_dtype, 1, p->n),
+        tensor(out, p->m, p->n + PAD),
     };
     struct sh_operand c = run_on(e, p, t, 1, 0);
     for (int64_t at = 0; at < p->m * c.dim[1]; at += sampled(p))
@@ -128,14 +130,21 @@ static void check_product(const struct sh_gemm_engine *e, const struct product *
 
 static void check_engine(const struct sh_gemm_engine *e)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1},    {1, 70, 3},    {3, 2, 17},     {17, 33, 65},   {64, 64, 64},
-                                       {100, 1, 40}, {257, 385, 9}, {130, 500, 31}, {300, 40, 600}, {2, 800, 130},
-                                       {33, 7, 8201}, {1050, 1024 - PAD, 5}}; /* the last: whole lines, large */
+    static const int64_t sizes[][3] = {{1, 1, 1},      {1, 70, 3},
+                                       {3, 2, 17},     {17, 33, 65},
+                                       {64, 64, 64},   {100, 1, 40},
+                                       {257, 385, 9},  {130, 500, 31},
+                                       {300, 40, 600}, {2, 800, 130},
+                                       {33, 7, 8201},  {1050, 1024 - PAD, 5}}; /* the last: whole lines, large */
     static const struct product deep = {600, 512 - PAD, 8201, .trans_a = true, .extra = BIAS}; /* and deep */
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (int orders = 0; orders < 4; orders++) {
-            struct product p = {.m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .trans_a = orders & 1,
-                                .trans_b = orders & 2, .extra = (s + (size_t)orders) % 4};
+            struct product p = {.m = sizes[s][0],
+                                .n = sizes[s][1],
+                                .k = sizes[s][2],
+                                .trans_a = orders & 1,
+                                .trans_b = orders & 2,
+                                .extra = (s + (size_t)orders) % 4};
             check_product(e, &p, SH_F32);
             if (e->in_dtype == SH_BF16)
                 check_product(e, &p, SH_BF16);
@@ -161,8 +170,17 @@ static void test_work_too_small(void **state)
 {
     (void)state;
     float a = 1, c = 0;
-    struct sh_gemm g = {.m = 1, .n = 1, .k = 1, .in_dtype = SH_BF16, .out_dtype = SH_BF16, .a = &a, .lda = 1, .b = &a,
-                        .ldb = 1, .c = &c, .ldc = 1};
+    struct sh_gemm g = {.m = 1,
+                        .n = 1,
+                        .k = 1,
+                        .in_dtype = SH_BF16,
+                        .out_dtype = SH_BF16,
+                        .a = &a,
+                        .lda = 1,
+                        .b = &a,
+                        .ldb = 1,
+                        .c = &c,
+                        .ldc = 1};
     assert_int_equal(sh_gemm_run(&g, NULL, 0), SH_E_BUG);
 }
 
@@ -306,10 +324,21 @@ static void test_few_rows(void **state)
             enum sh_dtype in = way & 1 ? SH_BF16 : SH_F32, out = way & 4 && way & 1 ? SH_BF16 : SH_F32;
             int64_t n = sizes[s][0], k = sizes[s][1];
             bool trans_b = way & 2;
-            struct sh_operand x = tensor(in, 8, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n), b = tensor(in, 1, n);
+            struct sh_operand x = tensor(in, 8, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n),
+                              b = tensor(in, 1, n);
             struct sh_operand all = tensor(out, 8, n), few = tensor(out, 8, n);
-            struct sh_gemm g = {.m = 8, .n = n, .k = k, .in_dtype = in, .out_dtype = out, .a = x.data, .lda = k,
-                                .b = w.data, .ldb = trans_b ? k : n, .trans_b = trans_b, .c = all.data, .ldc = n,
+            struct sh_gemm g = {.m = 8,
+                                .n = n,
+                                .k = k,
+                                .in_dtype = in,
+                                .out_dtype = out,
+                                .a = x.data,
+                                .lda = k,
+                                .b = w.data,
+                                .ldb = trans_b ? k : n,
+                                .trans_b = trans_b,
+                                .c = all.data,
+                                .ldc = n,
                                 .bias = way & 4 ? b.data : NULL};
             assert_true(sh_gemv_takes(&g));
             omp_set_num_threads(1);
@@ -318,7 +347,8 @@ static void test_few_rows(void **state)
             g.c = few.data;
             for (int64_t m = 1; m <= 8; m++)
                 for (int64_t row = 0; row + m <= 8; row += m) {
-                    size_t from = (size_t)(row * n * sh_dtype_bytes(out)), bytes = (size_t)(m * n * sh_dtype_bytes(out));
+                    size_t from = (size_t)(row * n * sh_dtype_bytes(out)),
+                           bytes = (size_t)(m * n * sh_dtype_bytes(out));
                     g.m = m;
                     g.a = (char *)x.data + row * k * sh_dtype_bytes(in);
                     sh_gemv_run(&g);
@@ -345,9 +375,8 @@ static void test_few_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_rows),
-        cmocka_unit_test(test_engines),    cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
-        cmocka_unit_test(test_linear_bf16), cmocka_unit_test(test_residual_in_place),
+        cmocka_unit_test(test_few_rows),   cmocka_unit_test(test_engines),     cmocka_unit_test(test_work_too_small),
+        cmocka_unit_test(test_linear_f32), cmocka_unit_test(test_linear_bf16), cmocka_unit_test(test_residual_in_place),
         cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);

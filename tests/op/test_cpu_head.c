@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 static const struct head_shape shapes[] = {
-    {1, 1, 8, 5, 1, false, false},     {2, 17, 24, 65, 5, true, false},   {1, 40, 32, 1000, 64, false, true},
-    {3, 33, 64, 257, 32, true, true},  {1, 96, 48, 513, 96, false, false}, {1, 50, 16, 2, 49, true, true},
+    {1, 1, 8, 5, 1, false, false},        {2, 17, 24, 65, 5, true, false},    {1, 40, 32, 1000, 64, false, true},
+    {3, 33, 64, 257, 32, true, true},     {1, 96, 48, 513, 96, false, false}, {1, 50, 16, 2, 49, true, true},
     {1, 530, 420, 270, 520, false, true},
 };
 

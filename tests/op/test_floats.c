@@ -15,8 +15,8 @@ enum { LOWS = 1 << 16 };
 /* Zero and denormals, the least normal numbers, around 1, the largest, infinity, NaN; and some between. Both signs. */
 static int tops(uint16_t top[512])
 {
-    static const uint16_t some[] = {0, 1, 2, 0x7e, 0x7f, 0x80, 0x81, 0x3f7f, 0x3f80, 0x3f81, 0x7f7e, 0x7f7f, 0x7f80,
-                                    0x7f81, 0x7fbf, 0x7fc0, 0x7ffe, 0x7fff};
+    static const uint16_t some[] = {0,      1,      2,      0x7e,   0x7f,   0x80,   0x81,   0x3f7f, 0x3f80,
+                                    0x3f81, 0x7f7e, 0x7f7f, 0x7f80, 0x7f81, 0x7fbf, 0x7fc0, 0x7ffe, 0x7fff};
     int n = 0;
 
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {

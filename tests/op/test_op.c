@@ -63,7 +63,8 @@ static void texts_are_read(void **state)
     assert_false(sh_shape_read("x [N] act ->", "2N:y", &s));
     assert_false(sh_shape_read("x [N] act ->", "2N+", &s));
     assert_true(sh_shape_read("p [b,36] u8 -> w [64b] act", NULL, &s));
-    assert_true(!s.in[0].any_shape && s.out[0].any_shape && s.out[0].dim[0].term[0].factor == 64 && s.in[0].dtype == SH_U8);
+    assert_true(!s.in[0].any_shape && s.out[0].any_shape && s.out[0].dim[0].term[0].factor == 64 &&
+                s.in[0].dtype == SH_U8);
     assert_true(sh_shape_read("x [P>=T,HD+2KD] act opt of 3TC, y [T] i32 -> z [n] sum inout", "12NTC + N:y", &s));
     assert_true(s.in[0].optional && !s.in[1].optional && s.out[0].inout && s.out[0].any_shape && !s.in[1].any_shape);
     assert_int_equal(s.in[0].least, 'T');
@@ -92,14 +93,18 @@ static void linear_costs(void **state)
 {
     (void)state;
     struct sh_op_attr attr = {0};
-    struct sh_op_call call = {.kind = SH_OP_LINEAR, .attr = &attr,
-        .in = {shape(SH_BF16, 2, 10, 3, 0), shape(SH_BF16, 2, 4, 3, 0)}, .out = {shape(SH_BF16, 2, 10, 4, 0)}};
+    struct sh_op_call call = {.kind = SH_OP_LINEAR,
+                              .attr = &attr,
+                              .in = {shape(SH_BF16, 2, 10, 3, 0), shape(SH_BF16, 2, 4, 3, 0)},
+                              .out = {shape(SH_BF16, 2, 10, 4, 0)}};
     check_cost(&call, 2 * 10 * 3 * 4, 2 * (30 + 12 + 40));
     call.in[2] = shape(SH_BF16, 1, 4, 0, 0);
     check_cost(&call, 2 * 10 * 3 * 4 + 40, 2 * (30 + 12 + 4 + 40));
 
-    struct sh_op_call dw = {.kind = SH_OP_LINEAR_BWD_W, .attr = &attr,
-        .in = {shape(SH_F32, 2, 10, 4, 0), shape(SH_F32, 2, 10, 3, 0)}, .out = {shape(SH_F32, 2, 4, 3, 0)}};
+    struct sh_op_call dw = {.kind = SH_OP_LINEAR_BWD_W,
+                            .attr = &attr,
+                            .in = {shape(SH_F32, 2, 10, 4, 0), shape(SH_F32, 2, 10, 3, 0)},
+                            .out = {shape(SH_F32, 2, 4, 3, 0)}};
     check_cost(&dw, 2 * 10 * 3 * 4, 4 * (40 + 30 + 12));
     attr.accumulate = 1;
     check_cost(&dw, 2 * 10 * 3 * 4, 4 * (40 + 30 + 2 * 12));
@@ -127,9 +132,13 @@ static void other_costs(void **state)
     struct sh_op_attr attr = {0};
     struct sh_operand n = shape(SH_F32, 1, 100, 0, 0), absent = {0};
     struct sh_op_call adamw = {.kind = SH_OP_ADAMW, .attr = &attr, .in = {n}, .out = {n, n, n, absent}};
-    struct sh_op_call halves = {.kind = SH_OP_ADAMW, .attr = &attr, .in = {n},
-        .out = {shape(SH_BF16, 1, 100, 0, 0), n, n, shape(SH_I16, 1, 100, 0, 0)}};
-    struct sh_op_call embed = {.kind = SH_OP_EMBED, .attr = &attr,
+    struct sh_op_call halves = {.kind = SH_OP_ADAMW,
+                                .attr = &attr,
+                                .in = {n},
+                                .out = {shape(SH_BF16, 1, 100, 0, 0), n, n, shape(SH_I16, 1, 100, 0, 0)}};
+    struct sh_op_call embed = {
+        .kind = SH_OP_EMBED,
+        .attr = &attr,
         .in = {shape(SH_I32, 2, 2, 3, 0), shape(SH_F32, 2, 1000, 8, 0), shape(SH_F32, 2, 64, 8, 0)},
         .out = {shape(SH_F32, 3, 2, 3, 8)}};
     struct sh_operand x = shape(SH_BF16, 2, 10, 4, 0), w = shape(SH_BF16, 1, 4, 0, 0), f = shape(SH_F32, 1, 4, 0, 0);
@@ -142,8 +151,8 @@ static void other_costs(void **state)
     check_cost(&embed, 48, 4 * (6 + 48 + 24 + 48));
     check_cost(&add_norm, (1 + 7) * 40, 4 * 80 + 8 + 40);
     check_cost(&gelu, (17 + 1) * 40, 3 * 80 + 16);
-    struct sh_op_call unpack = {.kind = SH_OP_UNPACK, .attr = &attr,
-        .in = {shape(SH_U8, 2, 6, 36, 0)}, .out = {shape(SH_BF16, 2, 4, 96, 0)}};
+    struct sh_op_call unpack = {
+        .kind = SH_OP_UNPACK, .attr = &attr, .in = {shape(SH_U8, 2, 6, 36, 0)}, .out = {shape(SH_BF16, 2, 4, 96, 0)}};
     char text[SH_MISFIT_TEXT];
     check_cost(&unpack, 384, 6 * 36 + 2 * 384);
     assert_null(sh_shape_misfit(&unpack, text));
@@ -155,8 +164,9 @@ static void other_costs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_complete), cmocka_unit_test(texts_are_read), cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
-        cmocka_unit_test(attention_costs),   cmocka_unit_test(other_costs),
+        cmocka_unit_test(rows_are_complete),        cmocka_unit_test(texts_are_read),
+        cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
+        cmocka_unit_test(attention_costs),          cmocka_unit_test(other_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

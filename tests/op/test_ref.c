@@ -581,10 +581,21 @@ static void head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm), cmocka_unit_test(qk_norm), cmocka_unit_test(regroup_by_hand),          cmocka_unit_test(linear), cmocka_unit_test(embed),
-        cmocka_unit_test(attention_window), cmocka_unit_test(embed_refuses), cmocka_unit_test(act),    cmocka_unit_test(rope),
-        cmocka_unit_test(rope_table), cmocka_unit_test(rope_table_with_a_ramp),    cmocka_unit_test(attention),
-        cmocka_unit_test(grouped_queries), cmocka_unit_test(head), cmocka_unit_test(lora),
+        cmocka_unit_test(norm),
+        cmocka_unit_test(qk_norm),
+        cmocka_unit_test(regroup_by_hand),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(embed),
+        cmocka_unit_test(attention_window),
+        cmocka_unit_test(embed_refuses),
+        cmocka_unit_test(act),
+        cmocka_unit_test(rope),
+        cmocka_unit_test(rope_table),
+        cmocka_unit_test(rope_table_with_a_ramp),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(grouped_queries),
+        cmocka_unit_test(head),
+        cmocka_unit_test(lora),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

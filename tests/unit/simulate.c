@@ -59,7 +59,8 @@ static void initial_values(const struct sim *s, const struct sh_param *param, ui
         out[i] = param->init == SH_INIT_ONE ? 1 : 0;
     if (param->init == SH_INIT_NORMAL)
         assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), first, n, param->init_std,
-                                                 (struct sh_floats){.whole = out}, NULL), SH_OK);
+                                                 (struct sh_floats){.whole = out}, NULL),
+                         SH_OK);
 }
 
 /* Weights in four bits: into the packed unit, or as they come back from it into one that is not. Chunks of that may begin
@@ -100,7 +101,8 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
     struct sh_floats to = sh_floats_at(masters(s, rank, u), mine.begin - own.begin);
 
     if (u->packed || (sim_round_frozen && !u->trainable && param->ndim == 2 && param->elems % SH_NF4_ELEMS == 0)) {
-        fill_rounded(s, rank, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin, mine.begin - own.begin);
+        fill_rounded(s, rank, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin,
+                     mine.begin - own.begin);
         return;
     }
     if (param->init == SH_INIT_NORMAL)
@@ -178,7 +180,8 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
                 return;
             sim_coll_finish(s, r, waited, section);
         } else if (op->kind == SH_OP_RELEASE) {
-            memset(r->arena + r->p->tensors[op->in[0]].offset_bytes, SIM_POISON, (size_t)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
+            memset(r->arena + r->p->tensors[op->in[0]].offset_bytes, SIM_POISON,
+                   (size_t)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
         } else {
             compute(s, r, op);
         }
@@ -277,7 +280,7 @@ static void same_full(const struct sim *s, int rank, const struct sh_unit *u, co
 
         sh_floats_split(value, &high, &low);
         if (s->ranks[rank].p->act == SH_F32 ? memcmp((const float *)full + i, &value, sizeof value)
-                                    : ((const sh_bf16 *)full)[i] != high)
+                                            : ((const sh_bf16 *)full)[i] != high)
             fail_msg("%s: the full copy on rank %d is not what the masters are", u->name, rank);
     }
 }

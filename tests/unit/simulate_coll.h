@@ -5,8 +5,8 @@
 
 #include "tests/unit/simulate.h"
 
-enum { SIM_MAX_RANKS = 16 };   /* of an axis */
-enum { SIM_POISON = 0xff }; /* each byte: NaN in every float type, -1 in integers */
+enum { SIM_MAX_RANKS = 16 }; /* of an axis */
+enum { SIM_POISON = 0xff };  /* each byte: NaN in every float type, -1 in integers */
 
 /* A collective from its start to the end of the section, since others make their results from what this rank sent. */
 struct sim_flight {

@@ -121,9 +121,11 @@ static void check(void **state)
 }
 
 /* Two blocks of other families, and windows that are shorter than most documents. */
-#define MODEL(...)                                                                                                     \
-    {.n_layers = 2, .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .head_dim = 4, .n_heads = 3, .n_kv_heads = 1,    \
-     .norm_eps = 1e-5f, .init_std = 0.3f, .rope_theta = 100, __VA_ARGS__}
+#define MODEL(...)                                                                                      \
+    {                                                                                                   \
+        .n_layers = 2, .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .head_dim = 4, .n_heads = 3, \
+        .n_kv_heads = 1, .norm_eps = 1e-5f, .init_std = 0.3f, .rope_theta = 100, __VA_ARGS__            \
+    }
 
 static const struct tiny_model others[] = {
     {"mistral with a window", MODEL(.family = SH_FAMILY_MISTRAL, .attention_window = 6), true},

@@ -207,8 +207,8 @@ static void test_counts_and_times(void **state)
     static const struct {
         double seconds;
         const char *text;
-    } times[] = {{-1, "0 s"}, {0.4, "0 s"}, {59.4, "59 s"}, {59.5, "1 m 0 s"}, {3599, "59 m 59 s"}, {4320, "1 h 12 m"},
-                 {86400 * 3.2, "3 d 4 h"}, {1e300, "36500 d 0 h"}};
+    } times[] = {{-1, "0 s"},         {0.4, "0 s"},       {59.4, "59 s"},           {59.5, "1 m 0 s"},
+                 {3599, "59 m 59 s"}, {4320, "1 h 12 m"}, {86400 * 3.2, "3 d 4 h"}, {1e300, "36500 d 0 h"}};
     char out[SH_STR_SHORT];
     (void)state;
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
@@ -238,10 +238,14 @@ int main(void)
         cmocka_unit_test(test_counts_and_times),
         cmocka_unit_test(test_wrap),
         cmocka_unit_test(copies_of_any_length_and_place),
-        cmocka_unit_test(test_error_is_kept), cmocka_unit_test(test_long_error_is_cut),
-        cmocka_unit_test(test_stop),          cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_distance),      cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_numbers),       cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_error_is_kept),
+        cmocka_unit_test(test_long_error_is_cut),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_hash),
         cmocka_unit_test(test_time_moves_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,9 +65,9 @@ static void the_data(void **state)
 {
     static const char *const first[OVERRIDES] = {"training.dataset_path=a.bin"}, *const other[OVERRIDES] = {
                                                                                      "training.dataset_path=b.bin"};
-    static const char *const changes[] = {"training.seq_len=8", "data.token_type=uint32", "data.shuffle=false",
-                                          "data.packing=bfd", "data.excess_length_strategy=drop",
-                                          "debug.seed=5"};
+    static const char *const changes[] = {
+        "training.seq_len=8", "data.token_type=uint32",           "data.shuffle=false",
+        "data.packing=bfd",   "data.excess_length_strategy=drop", "debug.seed=5"};
     struct sh_config a = configured(first), b;
     char out[SH_CHANGES_TEXT];
 

@@ -25,16 +25,13 @@ static void the_rule_keeps_what_it_says(void **state)
         int newer;
         bool stays;
     } table[] = {
-        {{0, 0}, 1, 100, 50, true},    /* no limit */
-        {{1, 0}, 100, 100, 0, true},   /* the good one */
-        {{1, 0}, 101, 100, 0, true},   /* newer than it */
-        {{1, 0}, 101, 100, 5, true},   /* and older than five of its kind */
-        {{1, 0}, 99, 100, 1, false},
-        {{3, 0}, 98, 100, 2, true},
-        {{3, 0}, 97, 100, 3, false},
-        {{3, 10}, 90, 100, 10, true},  /* for good */
-        {{3, 10}, 91, 100, 9, false},
-        {{1, 10}, 0, 100, 20, true},   /* step 0 is a multiple of all */
+        {{0, 0}, 1, 100, 50, true},  /* no limit */
+        {{1, 0}, 100, 100, 0, true}, /* the good one */
+        {{1, 0}, 101, 100, 0, true}, /* newer than it */
+        {{1, 0}, 101, 100, 5, true}, /* and older than five of its kind */
+        {{1, 0}, 99, 100, 1, false},  {{3, 0}, 98, 100, 2, true},
+        {{3, 0}, 97, 100, 3, false},  {{3, 10}, 90, 100, 10, true}, /* for good */
+        {{3, 10}, 91, 100, 9, false}, {{1, 10}, 0, 100, 20, true},  /* step 0 is a multiple of all */
     };
 
     (void)state;
@@ -210,12 +207,9 @@ static void a_stage_has_a_deadline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_rule_keeps_what_it_says),
-        cmocka_unit_test(the_step_is_in_the_name),
-        cmocka_unit_test(the_newest_is_that_of_the_last_step),
-        cmocka_unit_test(newer_ones_do_not_count),
-        cmocka_unit_test(two_jobs_cannot_have_one_folder),
-        cmocka_unit_test(a_stage_has_a_deadline),
+        cmocka_unit_test(the_rule_keeps_what_it_says),         cmocka_unit_test(the_step_is_in_the_name),
+        cmocka_unit_test(the_newest_is_that_of_the_last_step), cmocka_unit_test(newer_ones_do_not_count),
+        cmocka_unit_test(two_jobs_cannot_have_one_folder),     cmocka_unit_test(a_stage_has_a_deadline),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -292,7 +292,9 @@ static void text_is_shown_without_controls(void **state)
         {"plain \xc3\xa9", "plain \xc3\xa9", "plain \xc3\xa9"},
         {"a\nb\tc\r", "a\\x0ab\\x09c\\x0d", "a\nb\tc\\x0d"},
         {"\033[31m\x7f", "\\x1b[31m\\x7f", "\\x1b[31m\\x7f"},
-        {"\xc2\x9b" "1m", "\\xc2\\x9b1m", "\\xc2\\x9b1m"},
+        {"\xc2\x9b"
+         "1m",
+         "\\xc2\\x9b1m", "\\xc2\\x9b1m"},
         {"\xff\xc0\x80\xed\xa0\x80", "\\xff\\xc0\\x80\\xed\\xa0\\x80", "\\xff\\xc0\\x80\\xed\\xa0\\x80"},
         {"end\xe2\x82", "end\\xe2\\x82", "end\\xe2\\x82"},
         {"", "", ""},
@@ -311,14 +313,14 @@ static void text_is_shown_without_controls(void **state)
 /* What is started instead of the real child; NULL: that one. The linker has calls of posix_spawn() come here. */
 static const char *script;
 
-int __real_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files, const posix_spawnattr_t *attr,
-                       char *const argv[], char *const env[]);
-int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files, const posix_spawnattr_t *attr,
-                       char *const argv[], char *const env[]);
-int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files, const posix_spawnattr_t *attr,
-                       char *const argv[], char *const env[])
+int __real_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
+                       const posix_spawnattr_t *attr, char *const argv[], char *const env[]);
+int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
+                       const posix_spawnattr_t *attr, char *const argv[], char *const env[]);
+int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
+                       const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
-    char *shell[] = {(char *)(uintptr_t)"sh", (char *)(uintptr_t)"-c", (char *)(uintptr_t)script, NULL};
+    char *shell[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)script, NULL};
 
     return __real_posix_spawn(pid, script ? "/bin/sh" : path, files, attr, script ? shell : argv, env);
 }
@@ -341,11 +343,16 @@ static const struct {
     {HERE "printf '" EIGHT("\\002") EIGHT("\\005") "a\\033[m\\n' >&4", SH_E_DATA, "a\\x1b[m\\x0a"},
     {HERE "printf '" EIGHT("\\003") EIGHT("\\005") "abcde' >&4", SH_E_DATA, "HDF5 failed"},
     {HERE "printf '" EIGHT("\\001") EIGHT("\\005") "abcde' >&4", SH_E_DATA, "its index is damaged"},
-    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\177" "abcde' >&4", SH_E_DATA, "HDF5 failed"},
-    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\377" "abcde' >&4", SH_E_DATA, "HDF5 failed"},
+    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\177"
+                                    "abcde' >&4",
+     SH_E_DATA, "HDF5 failed"},
+    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\377"
+                                    "abcde' >&4",
+     SH_E_DATA, "HDF5 failed"},
     /* what it gets: the file and the pipe, and no terminal, no other descriptor, and little of the environment */
     {HERE "[ -t 0 ] || [ -n \"$OMPI_COMM_WORLD_RANK$PMI_RANK$PATH_OF_TEST\" ] || { read -r word <&3; "
-          "printf '" EIGHT("\\002") EIGHT("\\004") "%s' \"$word\" >&4; }", SH_E_DATA, "word"},
+          "printf '" EIGHT("\\002") EIGHT("\\004") "%s' \"$word\" >&4; }",
+     SH_E_DATA, "word"},
     {NULL, SH_E_DATA, "open as HDF5"},
 };
 
@@ -441,14 +448,10 @@ static void digests_are_those_of_the_format(void **state)
         int64_t block;
         uint64_t sum;
     } sums[] = {
-        {0, 0, "a.weight", 0, 0x6d2c27b16c712381},
-        {0, 0, "a.weight", 3, 0x04c94dba68591082},
-        {7, 0, "a.weight", 0, 0x093ebae40622e7d8},
-        {7, 0, "a.weight", 3, 0x32ca23cde805783a},
-        {7, 2, "a.weight", 0, 0xcdc62a920aa39ef1},
-        {7, 2, "a.weight", 3, 0xf50bf58f87eda85c},
-        {7, 2, "b", 0, 0x38c8692109a0f66f},
-        {7, 2, "b", 3, 0x813678ca3f71bcca},
+        {0, 0, "a.weight", 0, 0x6d2c27b16c712381}, {0, 0, "a.weight", 3, 0x04c94dba68591082},
+        {7, 0, "a.weight", 0, 0x093ebae40622e7d8}, {7, 0, "a.weight", 3, 0x32ca23cde805783a},
+        {7, 2, "a.weight", 0, 0xcdc62a920aa39ef1}, {7, 2, "a.weight", 3, 0xf50bf58f87eda85c},
+        {7, 2, "b", 0, 0x38c8692109a0f66f},        {7, 2, "b", 3, 0x813678ca3f71bcca},
     };
 
     (void)state;
@@ -457,7 +460,8 @@ static void digests_are_those_of_the_format(void **state)
 
         assert_true(sh_ckpt_digest_part(seed, sums[i].block, data, 0, 5) == sums[i].sum);
         assert_true(sh_ckpt_digest_part(seed, sums[i].block, data, 0, 2) +
-                        sh_ckpt_digest_part(seed, sums[i].block, data + 2, 2, 3) == sums[i].sum);
+                        sh_ckpt_digest_part(seed, sums[i].block, data + 2, 2, 3) ==
+                    sums[i].sum);
     }
 }
 

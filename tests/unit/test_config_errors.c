@@ -189,7 +189,8 @@ static const struct refusal texts[] = {
      "c.yaml:2: data.document_separator: 256 is outside the vocabulary of 256 tokens"},
     {DEBUG_MODEL "data: {mix: \"a.bin=1\"}\ntraining: {dataset_path: b.bin}\n",
      "c.yaml:2: data.mix: training.dataset_path is given as well; leave one of them out"},
-    {"model: {name: debug, window_first_layer: 2}\n", "c.yaml:1: model.window_first_layer: needs model.attention_window"},
+    {"model: {name: debug, window_first_layer: 2}\n",
+     "c.yaml:1: model.window_first_layer: needs model.attention_window"},
     {DEBUG_MODEL "data: {document_mask: true}\n",
      "c.yaml:2: data.document_mask: needs data.document_separator, the token that ends a document"},
     {DEBUG_MODEL "training: {steps: 10}\nlr_scheduler: {warmup_steps: 11}\n",
@@ -272,7 +273,8 @@ static void test_idle_argument(void **state)
 {
     struct sh_config cfg;
     const char *const idle[] = {"model.name=debug", "activation_checkpoint.every_k=3"};
-    const char *const used[] = {"model.name=debug", "activation_checkpoint.every_k=3", "activation_checkpoint.mode=every_k"};
+    const char *const used[] = {"model.name=debug", "activation_checkpoint.every_k=3",
+                                "activation_checkpoint.mode=every_k"};
     (void)state;
     assert_int_equal(sh_config_load(NULL, 2, idle, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
@@ -391,8 +393,8 @@ static void test_all_at_once(void **state)
 /* Broken YAML ends the file, not the look at the arguments; checks between keys are told together too. */
 static void test_all_of_a_kind(void **state)
 {
-    static const char broken[] = "training:\n  stepz: 5\n bad: [\n", apart[] = DEBUG_MODEL
-        "training: {seq_len: 1024}\nguard: {z_score: 1}\n";
+    static const char broken[] = "training:\n  stepz: 5\n bad: [\n",
+                      apart[] = DEBUG_MODEL "training: {seq_len: 1024}\nguard: {z_score: 1}\n";
     const char *const given[] = {"training.steps=0"};
     struct sh_config cfg;
     (void)state;
@@ -428,12 +430,14 @@ static void test_many(void **state)
 /* What the file's name tells of its form. */
 static void test_other_forms(void **state)
 {
-    static const char toml[] = "[training]\nsteps = 10\n", json[] = "{\"train_batch_size\": 32, \"training\": {\"steps\": 5}}";
+    static const char toml[] = "[training]\nsteps = 10\n",
+                      json[] = "{\"train_batch_size\": 32, \"training\": {\"steps\": 5}}";
     struct sh_config cfg;
     (void)state;
     assert_int_equal(sh_config_parse(toml, strlen(toml), "x.toml", 0, NULL, &cfg), SH_E_USAGE);
-    assert_string_equal(sh_error_text(), "x.toml: TOML, and a configuration is YAML: write [training] with steps = 10 below "
-                                         "it as training: with an indented steps: 10; doc/from-torchtitan.md has each key");
+    assert_string_equal(sh_error_text(),
+                        "x.toml: TOML, and a configuration is YAML: write [training] with steps = 10 below "
+                        "it as training: with an indented steps: 10; doc/from-torchtitan.md has each key");
     assert_int_equal(sh_config_parse(json, strlen(json), "x.json", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
                         "x.json:1: train_batch_size: no such section; training.global_batch_size\n"
@@ -445,9 +449,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_idle_argument), cmocka_unit_test(test_idle_optimizer_keys),  cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
-        cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files), cmocka_unit_test(test_all_at_once),
-        cmocka_unit_test(test_all_of_a_kind),  cmocka_unit_test(test_many), cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_idle_optimizer_keys),
+        cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
+        cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_all_at_once),    cmocka_unit_test(test_all_of_a_kind),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_other_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

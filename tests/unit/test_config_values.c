@@ -118,7 +118,9 @@ static const struct expectation {
      "selective"},
     {"activation_checkpoint: {mode: selective, selective_ac_option: 3}", {0}, "activation_checkpoint.mode", "every_k"},
     {"activation_checkpoint: {mode: selective, selective_ac_option: 3}", {0}, "activation_checkpoint.every_k", "3"},
-    {"activation_checkpoint: {mode: memory-budget}\nmemory: {limit_bytes: 2GiB}", {0}, "activation_checkpoint.mode",
+    {"activation_checkpoint: {mode: memory-budget}\nmemory: {limit_bytes: 2GiB}",
+     {0},
+     "activation_checkpoint.mode",
      "memory_budget"},
     {"activation_checkpoint: {selective_ac_option: op}", {0}, "activation_checkpoint.mode", "selective"},
     /* sources */
@@ -254,10 +256,8 @@ static void test_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_custom_model), cmocka_unit_test(test_derived),
-        cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_custom_model), cmocka_unit_test(test_derived),
+        cmocka_unit_test(test_presets), cmocka_unit_test(test_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

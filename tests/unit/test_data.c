@@ -585,7 +585,9 @@ static void files_that_are_no_ids(void **state)
         const char *says; /* NULL: these are taken for ids */
     } rows[] = {
         {BYTES(TEN("It was a bright cold day in April.\r\n")), "is text, not token ids; `sherd tokenize FILE"},
-        {BYTES(TEN("\xe2\x80\xa2 Gr\xc3\xbc\xc3\x9f" "e\n")), "is text"},
+        {BYTES(TEN("\xe2\x80\xa2 Gr\xc3\xbc\xc3\x9f"
+                   "e\n")),
+         "is text"},
         {BYTES("\xef\xbb\xbf" TEN("with a mark of byte order ")), "is text"},
         {BYTES(TEN("{\"text\": \"once\"}\n")), "is JSON, "},
         {BYTES("[\n" TEN("  {\"text\": 1},\n") "]"), "is JSON, "},
@@ -596,9 +598,9 @@ static void files_that_are_no_ids(void **state)
         {BYTES("\x89HDF\r\n\x1a\n" TEN("\0\0\1\0")), "is an HDF5 file"},
         {BYTES("\x40\0\0\0\0\0\0\0{\"__metadata__\":" TEN("0123")), "is a safetensors file"},
         {BYTES("\x93NUMPY\1\0" TEN("\0\0\1\0")), "is a numpy file"},
-        {BYTES(TEN("a\0b\0c\0")), NULL},                 /* bytes as uint16 */
+        {BYTES(TEN("a\0b\0c\0")), NULL}, /* bytes as uint16 */
         {BYTES(TEN("almost only text") "\0\1"), NULL},
-        {BYTES(TEN("half a letter\xc3")), NULL},           /* followed by 'h' */
+        {BYTES(TEN("half a letter\xc3")), NULL}, /* followed by 'h' */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sh_data_options opt = options("foreign");

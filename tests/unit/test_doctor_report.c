@@ -52,7 +52,8 @@ static void test_only_plain_values_are_shown(void **state)
     assert_false(sh_doctor_shown(3, hosts, "meier", "a@b"));
     assert_false(sh_doctor_shown(3, hosts, "meier", "prefix-login1"));
     assert_false(sh_doctor_shown(3, hosts, "meier", "xmeier_7"));
-    assert_false(sh_doctor_shown(3, hosts, "meier", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
+    assert_false(
+        sh_doctor_shown(3, hosts, "meier", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
 }
 
 int main(void)

@@ -21,8 +21,8 @@ enum { DIM = 12, HEADS = 3, KV = 1, HEAD_DIM = 4, FFN = 20, BATCH = 6, TOKENS = 
 /* clang-format on */
 enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 
-#define SIZES                                                                                                         \
-    .n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = HEAD_DIM, .ffn_dim = FFN,         \
+#define SIZES                                                                                                 \
+    .n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = HEAD_DIM, .ffn_dim = FFN, \
     .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .rope_theta = 100, .init_std = 0.3
 #define COMMON SIZES, .norm_eps = 1e-5
 #define NOT_STEEP SIZES, .norm_eps = 0.1 /* a head of small queries turns sharply */
@@ -118,8 +118,13 @@ static void names_are_hugging_faces(void **state)
  * for 32 turns 39.7, and 0.1 ln 4 + 1. */
 static void yarn_is_a_ramp(void **state)
 {
-    struct sh_model m = {COMMON, .rope_factor = 4, .rope_type = SH_ROPE_YARN, .rope_original_max_len = 32768,
-                         .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true};
+    struct sh_model m = {COMMON,
+                         .rope_factor = 4,
+                         .rope_type = SH_ROPE_YARN,
+                         .rope_original_max_len = 32768,
+                         .rope_beta_fast = 32,
+                         .rope_beta_slow = 1,
+                         .rope_truncate = true};
     struct sh_emit_rope r;
 
     (void)state;
@@ -187,8 +192,14 @@ static struct sim *begin(const struct row *row, int shard)
     struct sim *s = sim_create(&b, shard, 1, 1, SEED);
 
     stir(s);
-    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / TOKENS, .lr = 0.02f, .beta1 = 0.9f, .beta2 = 0.95f,
-                                        .adam_eps = 1e-3f, .weight_decay = 0.1f, .beta1_pow = 0.9, .beta2_pow = 0.95,
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / TOKENS,
+                                        .lr = 0.02f,
+                                        .beta1 = 0.9f,
+                                        .beta2 = 0.95f,
+                                        .adam_eps = 1e-3f,
+                                        .weight_decay = 0.1f,
+                                        .beta1_pow = 0.9,
+                                        .beta2_pow = 0.95,
                                         .grad_scale = 1};
     feed(s, BATCH / shard);
     return s;

@@ -135,12 +135,22 @@ static void adapters(void **state)
 }
 
 /* In the first block two keys, in the second all, in the third two again. */
-static const struct tiny_model with_window = {
-    "llama, windows and documents",
-    {.family = SH_FAMILY_LLAMA, .n_layers = 3, .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ,
-     .head_dim = 4, .n_heads = 3, .n_kv_heads = 1, .norm_eps = 1e-5f, .init_std = 0.3f, .rope_theta = 100,
-     .attention_window = 2, .full_attention_interval = 2},
-    true};
+static const struct tiny_model with_window = {"llama, windows and documents",
+                                              {.family = SH_FAMILY_LLAMA,
+                                               .n_layers = 3,
+                                               .dim = 12,
+                                               .ffn_dim = 20,
+                                               .vocab_size = TINY_VOCAB,
+                                               .max_seq_len = TINY_SEQ,
+                                               .head_dim = 4,
+                                               .n_heads = 3,
+                                               .n_kv_heads = 1,
+                                               .norm_eps = 1e-5f,
+                                               .init_std = 0.3f,
+                                               .rope_theta = 100,
+                                               .attention_window = 2,
+                                               .full_attention_interval = 2},
+                                              true};
 
 /* Of every family: products with biases, and stacks that are one parameter. */
 static void adapters_of_families(void **state)
@@ -167,11 +177,11 @@ int main(void)
 {
     struct CMUnitTest tests[TINY_MODELS + 3];
 
-    tests[TINY_MODELS] = (struct CMUnitTest){.name = with_window.name, .test_func = check_model,
-                                             .initial_state = (void *)(uintptr_t)&with_window};
+    tests[TINY_MODELS] = (struct CMUnitTest){
+        .name = with_window.name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&with_window};
     for (int i = 0; i < TINY_MODELS; i++)
-        tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
-                                       .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+        tests[i] = (struct CMUnitTest){
+            .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(adapters);
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(adapters_of_families);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SIZES_OF(layers) "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":" layers "," \
-                         "\"num_attention_heads\":4,\"max_position_embeddings\":64"
+#define SIZES_OF(layers)                                                                              \
+    "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":" layers "," \
+    "\"num_attention_heads\":4,\"max_position_embeddings\":64"
 #define SIZES SIZES_OF("2")
 #define LLAMA "{\"model_type\":\"llama\"," SIZES
 #define MISTRAL "{\"model_type\":\"mistral\"," SIZES
@@ -36,8 +37,9 @@
 #define WINDOW ",\"sliding_window\":8,\"use_sliding_window\":true"
 #define S "\"sliding_attention\""
 #define F "\"full_attention\""
-#define SIX_BLOCKS(a, b, c, d, e, f) \
-    "{\"model_type\":\"qwen3\",\"num_key_value_heads\":2," SIZES_OF("6") WINDOW ",\"layer_types\":[" a "," b "," c "," d "," e "," f "]"
+#define SIX_BLOCKS(a, b, c, d, e, f)                                                                               \
+    "{\"model_type\":\"qwen3\",\"num_key_value_heads\":2," SIZES_OF("6") WINDOW ",\"layer_types\":[" a "," b "," c \
+                                                                                "," d "," e "," f "]"
 #define SMOLLM3_OF(layers) "{\"model_type\":\"smollm3\"," SIZES_OF(layers) WINDOW
 #define LLAMA3 "\"factor\":8,\"low_freq_factor\":1.5,\"high_freq_factor\":3,\"original_max_position_embeddings\":32"
 
@@ -288,7 +290,8 @@ static void each_config_is_what_its_class_makes_of_it(void **state)
         }
         assert_int_equal(sh_config_get(&cfg, rows[i].key ? rows[i].key : "model.dim", &value), SH_OK);
         if (!rows[i].key || strcmp(value, rows[i].says) != 0)
-            fail_msg("row %zu, %s: %s is %s", i, rows[i].text, rows[i].key ? rows[i].key : "accepted; model.dim", value);
+            fail_msg("row %zu, %s: %s is %s", i, rows[i].text, rows[i].key ? rows[i].key : "accepted; model.dim",
+                     value);
         free(value);
     }
 }
@@ -333,20 +336,33 @@ static void what_is_written_is_read_as_the_same_model(void **state)
 {
     static const char *const texts[] = {LLAMA ",\"rms_norm_eps\":0.003,\"num_key_value_heads\":2,\"rope_theta\":700,"
                                               "\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}",
-                                        LLAMA ",\"head_dim\":6}", GPT2 ",\"initializer_range\":0.5}",
+                                        LLAMA ",\"head_dim\":6}",
+                                        GPT2 ",\"initializer_range\":0.5}",
                                         GPT2 ",\"tie_word_embeddings\":false}",
-                                        LLAMA ",\"attention_bias\":true,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+                                        LLAMA
+                                        ",\"attention_bias\":true,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
                                         LLAMA ",\"mlp_bias\":true,\"rope_scaling\":{" YARN ",\"truncate\":false,"
                                               "\"attention_factor\":1.5,\"beta_slow\":2}}",
                                         LLAMA ",\"rope_scaling\":{" YARN "}}",
-                                        MISTRAL ",\"num_key_value_heads\":2}", QWEN2 "}", PHI3 "}", NEOX ",\"rotary_pct\":0.5}", PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}", STARCODER2 "}",
-                                        QWEN3 "}", OLMO2 ",\"attention_bias\":true}", GEMMA ",\"tie_word_embeddings\":false}",
-                                        SMOLLM3 "}", SMOLLM3 ",\"no_rope_layers\":[1,1]}",
+                                        MISTRAL ",\"num_key_value_heads\":2}",
+                                        QWEN2 "}",
+                                        PHI3 "}",
+                                        NEOX ",\"rotary_pct\":0.5}",
+                                        PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}",
+                                        STARCODER2 "}",
+                                        QWEN3 "}",
+                                        OLMO2 ",\"attention_bias\":true}",
+                                        GEMMA ",\"tie_word_embeddings\":false}",
+                                        SMOLLM3 "}",
+                                        SMOLLM3 ",\"no_rope_layers\":[1,1]}",
                                         SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}",
-                                        PHI3 ",\"sliding_window\":8}", STARCODER2 ",\"sliding_window\":8}",
+                                        PHI3 ",\"sliding_window\":8}",
+                                        STARCODER2 ",\"sliding_window\":8}",
                                         MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":8}",
-                                        QWEN2 WINDOW ",\"max_window_layers\":1}", SIX_BLOCKS(S, S, F, S, S, F) "}",
-                                        SIX_BLOCKS(F, S, S, S, F, S) "}", SMOLLM3_OF("4") "}"};
+                                        QWEN2 WINDOW ",\"max_window_layers\":1}",
+                                        SIX_BLOCKS(S, S, F, S, S, F) "}",
+                                        SIX_BLOCKS(F, S, S, S, F, S) "}",
+                                        SMOLLM3_OF("4") "}"};
     struct sh_config cfg, back;
     char *text, *at;
 
@@ -402,7 +418,8 @@ static char *written(const char *source, const char *argument)
  * lies beyond the last position. A window that they would have seen does not, when it was left out. */
 static void what_was_not_seen_is_taken_over(void **state)
 {
-    static const char *const source = SIX_BLOCKS(S, F, F, S, S, S) ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}";
+    static const char *const source =
+        SIX_BLOCKS(S, F, F, S, S, S) ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}";
     char *text = written(source, "training.seq_len=8");
 
     (void)state;
@@ -443,8 +460,10 @@ static void a_window_that_a_class_lacks_is_not_written(void **state)
         const char *text, *argument, *says;
     } refused[] = {
         {LLAMA "}", "model.attention_window=9", "model.attention_window: transformers' llama has no window"},
-        {STARCODER2 ",\"sliding_window\":8}", "model.window_first_layer=1", "model.window_first_layer: transformers' starcoder2"},
-        {PHI3 ",\"sliding_window\":8}", "model.full_attention_interval=2", "model.full_attention_interval: transformers' phi3"},
+        {STARCODER2 ",\"sliding_window\":8}", "model.window_first_layer=1",
+         "model.window_first_layer: transformers' starcoder2"},
+        {PHI3 ",\"sliding_window\":8}", "model.full_attention_interval=2",
+         "model.full_attention_interval: transformers' phi3"},
     };
     struct sh_config cfg;
     char *text;
@@ -461,7 +480,8 @@ static void a_window_that_a_class_lacks_is_not_written(void **state)
 
 /* ---- names ---- */
 
-static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8}, {"model.norm.weight", 1, {2}, 2}};
+static const struct sh_ckpt_tensor wanted[] = {{"model.embed_tokens.weight", 2, {4, 2}, 8},
+                                               {"model.norm.weight", 1, {2}, 2}};
 static const struct sh_ckpt_set set = {.tensors = wanted, .n_tensors = 2};
 
 struct have {
@@ -507,7 +527,8 @@ static const struct {
     {{{"lm_head.weight", SH_ST_I64, {4, 2}}, EMBED, NORM}, "lm_head.weight"},
     {{EMBED}, "1 of the model's tensors are missing, the first of them model.norm.weight [2]"},
     {{{"model.embed.weight", SH_ST_BF16, {4, 2}}, NORM}, "missing, the first of them model.embed_tokens.weight [4,2]"},
-    {{EMBED, NORM, {"model.norm_2.weight", SH_ST_F32, {2, 0}}}, "model.norm_2.weight [2] is no tensor of this model; nearest is "
+    {{EMBED, NORM, {"model.norm_2.weight", SH_ST_F32, {2, 0}}},
+     "model.norm_2.weight [2] is no tensor of this model; nearest is "
      "model.norm.weight"},
     {{EMBED, {"norm.weight", SH_ST_F32, {2, 0}}}, "missing"}, /* not all names lack the prefix */
     {{{"model.embed_tokens.weight", SH_ST_BF16, {2, 4}}, NORM}, "has shape [2,4], but config.json wants [4,2]"},

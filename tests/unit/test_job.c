@@ -225,14 +225,14 @@ static void the_record_comes_back(void **state)
 {
     char folder[] = "/tmp/test_fault.XXXXXX", path[64];
     struct sh_job_record r = {.steps = 9,
-                                .first_step = 2,
-                                .step = 5,
-                                .saved_step = -1,
-                                .starts = 3,
-                                .save_seconds = 1.5,
-                                .status = -1,
-                                .reason = "a \"file\" \xff\xfe"},
-                           back = {0};
+                              .first_step = 2,
+                              .step = 5,
+                              .saved_step = -1,
+                              .starts = 3,
+                              .save_seconds = 1.5,
+                              .status = -1,
+                              .reason = "a \"file\" \xff\xfe"},
+                         back = {0};
     bool found;
     FILE *f;
 

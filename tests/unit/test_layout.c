@@ -69,7 +69,7 @@ static void intersections(void **state)
     static const struct {
         struct sh_range a, b, common;
     } table[] = {
-        {{0, 10}, {0, 10}, {0, 10}}, {{0, 10}, {3, 5}, {3, 5}},   {{0, 10}, {5, 15}, {5, 10}},
+        {{0, 10}, {0, 10}, {0, 10}},   {{0, 10}, {3, 5}, {3, 5}},     {{0, 10}, {5, 15}, {5, 10}},
         {{0, 10}, {10, 20}, {10, 10}}, {{0, 10}, {15, 20}, {15, 15}}, {{4, 4}, {0, 10}, {4, 4}},
         {{0, 0}, {0, 0}, {0, 0}},
     };
@@ -107,10 +107,8 @@ static void another_mesh_covers_a_chunk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_own_each_element_once),
-        cmocka_unit_test(chunks_are_equal_aligned_and_tight),
-        cmocka_unit_test(replicas_split_what_they_hold),
-        cmocka_unit_test(intersections),
+        cmocka_unit_test(ranks_own_each_element_once),   cmocka_unit_test(chunks_are_equal_aligned_and_tight),
+        cmocka_unit_test(replicas_split_what_they_hold), cmocka_unit_test(intersections),
         cmocka_unit_test(another_mesh_covers_a_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

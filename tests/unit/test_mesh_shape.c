@@ -188,11 +188,8 @@ static void test_more_axes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fits),
-        cmocka_unit_test(test_misfits),
-        cmocka_unit_test(test_bad_rank),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_more_axes),
+        cmocka_unit_test(test_fits),  cmocka_unit_test(test_misfits),   cmocka_unit_test(test_bad_rank),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_more_axes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,8 +73,13 @@ static void write_lines(void)
     struct sh_metrics *m;
 
     bad.step = 4;
-    struct sh_checkpoint_metrics saved = {.step = 4, .path = "a \"quoted\"/\xc3\xa9.h5", .bytes = INT64_C(1) << 40, .verify = "off",
-                                          .seconds = 2.5, .stall = 0.5, .disk_seconds = 2};
+    struct sh_checkpoint_metrics saved = {.step = 4,
+                                          .path = "a \"quoted\"/\xc3\xa9.h5",
+                                          .bytes = INT64_C(1) << 40,
+                                          .verify = "off",
+                                          .seconds = 2.5,
+                                          .stall = 0.5,
+                                          .disk_seconds = 2};
 
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
@@ -161,8 +166,14 @@ static void a_checkpoint_is_a_line(void **state)
 
 static void events_are_lines(void **state)
 {
-    struct sh_start_metrics fresh = {.ranks = 6, .replicate = 2, .shard = 3, .nodes = 2, .threads = 4, .device = "cpu",
-                                     .parameters = 1234, .peak_tflops = 0.5},
+    struct sh_start_metrics fresh = {.ranks = 6,
+                                     .replicate = 2,
+                                     .shard = 3,
+                                     .nodes = 2,
+                                     .threads = 4,
+                                     .device = "cpu",
+                                     .parameters = 1234,
+                                     .peak_tflops = 0.5},
                             resumed = fresh;
     struct sh_metrics *m;
     json_t *o;
@@ -294,7 +305,8 @@ static void a_trace_is_json(void **state)
     }
     root = joined_trace(t);
     events = json_object_get(root, "traceEvents");
-    json_array_foreach(events, i, e) {
+    json_array_foreach(events, i, e)
+    {
         const char *phase = json_string_value(json_object_get(e, "ph"));
 
         assert_non_null(phase);
@@ -398,8 +410,15 @@ static void mfu_is_what_the_page_says(void **state)
 /* After step 3 of 5000: 3000 tokens in 2 s since the last line, and 2 s per step with what lay between the steps. */
 static struct sh_progress three_steps(void)
 {
-    return (struct sh_progress){.total = 5000, .log_freq = 10, .ranks = 4, .peak_tflops = 0.5,
-                                .tokens = 3000, .seconds = 2, .steps = 3, .n_recent = 2, .recent_sum = 4};
+    return (struct sh_progress){.total = 5000,
+                                .log_freq = 10,
+                                .ranks = 4,
+                                .peak_tflops = 0.5,
+                                .tokens = 3000,
+                                .seconds = 2,
+                                .steps = 3,
+                                .n_recent = 2,
+                                .recent_sum = 4};
 }
 
 /* What does not fit is left out, the least important first; no line is ever wider than it may be. */
@@ -409,8 +428,10 @@ static void a_line_fits_the_window(void **state)
         int columns;
         const char *line;
     } golden[] = {
-        {0, "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
-        {108, "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {0,
+         "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
+        {108,
+         "step    3/5000  loss 2.5000  grad_norm 0.100  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
         {107, "step    3/5000  loss 2.5000  lr 3.00e-04  1500 tokens/s  MFU 75.0 %  24.0 GiB  ETA 2 h 46 m"},
         {79, "step    3/5000  loss 2.5000  1500 tokens/s  MFU 75.0 %  ETA 2 h 46 m"},
         {60, "step    3/5000  loss 2.5000  1500 tokens/s  ETA 2 h 46 m"},

@@ -36,8 +36,11 @@ static void parameter_counts(void **state)
     static const struct {
         const struct sh_model *model;
         int64_t params;
-    } table[] = {{&gpt2_124m, 124439808}, {&gpt2_1558m, 1557611200}, {&llama_1b, 1235814400},
-                 {&llama_8b, INT64_C(8030261248)}, {&llama_70b, INT64_C(70553706496)}};
+    } table[] = {{&gpt2_124m, 124439808},
+                 {&gpt2_1558m, 1557611200},
+                 {&llama_1b, 1235814400},
+                 {&llama_8b, INT64_C(8030261248)},
+                 {&llama_70b, INT64_C(70553706496)}};
 
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -190,9 +193,9 @@ static void rows_of_logits_take_50_mib(void **state)
         int vocab, batch, seq;
         int64_t chunk_rows, rows;
     } table[] = {
-        {SH_F32, 256, 1, 8, 0, 8},         {SH_F32, 1024, 64, 1024, 0, 10944},  {SH_F32, 65536, 1, 4096, 0, 256},
-        {SH_F32, 1 << 20, 1, 4096, 0, 64}, {SH_F32, 50257, 4, 256, 0, 256},    {SH_F32, 256, 64, 1024, 100, 100},
-        {SH_BF16, 50257, 4, 256, 0, 512},  {SH_BF16, 50257, 8, 1024, 0, 512},  {SH_BF16, 128256, 1, 8192, 0, 256},
+        {SH_F32, 256, 1, 8, 0, 8},           {SH_F32, 1024, 64, 1024, 0, 10944}, {SH_F32, 65536, 1, 4096, 0, 256},
+        {SH_F32, 1 << 20, 1, 4096, 0, 64},   {SH_F32, 50257, 4, 256, 0, 256},    {SH_F32, 256, 64, 1024, 100, 100},
+        {SH_BF16, 50257, 4, 256, 0, 512},    {SH_BF16, 50257, 8, 1024, 0, 512},  {SH_BF16, 128256, 1, 8192, 0, 256},
         {SH_BF16, 1 << 19, 1, 4096, 0, 128},
     };
 
@@ -202,10 +205,10 @@ static void rows_of_logits_take_50_mib(void **state)
         struct sh_program *p = sh_program_create(table[i].act);
 
         m.vocab_size = table[i].vocab;
-        sh_model_emit(&m,
-                      &(struct sh_model_batch){
-                          .batch = table[i].batch, .seq = table[i].seq, .chunk_rows = table[i].chunk_rows},
-                      p);
+        sh_model_emit(
+            &m,
+            &(struct sh_model_batch){.batch = table[i].batch, .seq = table[i].seq, .chunk_rows = table[i].chunk_rows},
+            p);
         assert_int_equal(p->ops[p->n_ops - 1].attr.head.chunk_rows, table[i].rows);
         sh_program_destroy(p);
     }
@@ -246,7 +249,7 @@ static void windows(void **state)
         int window, first, interval, seq;
         const char *blocks; /* w: has it, -: sees all */
     } rows[] = {
-        {0, 0, 0, 16, "------"}, {8, 0, 0, 16, "wwwwww"}, {8, 2, 0, 16, "--wwww"}, {8, 0, 3, 16, "ww-ww-"},
+        {0, 0, 0, 16, "------"}, {8, 0, 0, 16, "wwwwww"},  {8, 2, 0, 16, "--wwww"},  {8, 0, 3, 16, "ww-ww-"},
         {8, 1, 2, 16, "--w-w-"}, {16, 0, 0, 16, "------"}, {15, 0, 0, 16, "wwwwww"},
     };
 
@@ -354,7 +357,9 @@ int main(void)
         cmocka_unit_test(inputs_and_results),
         cmocka_unit_test(rows_of_logits_take_50_mib),
         cmocka_unit_test(flops_are_those_of_the_program),
-        cmocka_unit_test(windows), cmocka_unit_test(flops_of_windows), cmocka_unit_test(flops_are_six_for_each_weight),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(flops_of_windows),
+        cmocka_unit_test(flops_are_six_for_each_weight),
         cmocka_unit_test(flops_of_frozen_weights_are_four),
         cmocka_unit_test(families),
     };

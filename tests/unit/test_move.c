@@ -111,8 +111,12 @@ static int make_parts(float *data, struct sh_move_part *part, size_t *bytes)
         int64_t elems = n == 4 ? 2200000 : 1 + (int64_t)(sh_mix64((uint64_t)n) % 40000);
 
         elems = elems < ELEMS - used ? elems : ELEMS - used;
-        part[n] = (struct sh_move_part){.name = "a", .type = (enum sh_move_type)(n % SH_MOVE_TYPES), .file = f, .at = at[f],
-                                        .elems = elems, .data = {.whole = data + used}};
+        part[n] = (struct sh_move_part){.name = "a",
+                                        .type = (enum sh_move_type)(n % SH_MOVE_TYPES),
+                                        .file = f,
+                                        .at = at[f],
+                                        .elems = elems,
+                                        .data = {.whole = data + used}};
         at[f] += elems * sh_move_type_bytes(part[n].type) + n % 3;
         used += elems;
     }

@@ -221,7 +221,8 @@ static void no_such_stream(struct plant *l)
 
 static void operand_out_of_reach(struct plant *l)
 {
-    l->p->tensors[op_at(l, find(l, SH_OP_NORM, false, 1))->out[0]].tier = sh_program_add_tier(l->p, "host", SH_TIER_HOST);
+    l->p->tensors[op_at(l, find(l, SH_OP_NORM, false, 1))->out[0]].tier =
+        sh_program_add_tier(l->p, "host", SH_TIER_HOST);
 }
 
 static void view_leaves_its_base(struct plant *l)

@@ -342,7 +342,8 @@ int main(void)
         cmocka_unit_test(too_little_is_refused),
         cmocka_unit_test(what_is_not_asked_for_stays),
         cmocka_unit_test(words),
-        cmocka_unit_test(rows_by_memory), cmocka_unit_test(large_searches_are_quick),
+        cmocka_unit_test(rows_by_memory),
+        cmocka_unit_test(large_searches_are_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,8 @@ static const struct tiny_model wide = {
     false};
 
 static const struct sh_strategy no_shard = {true, false, true}, shard_optim = {true, false, true}, full_shard = {0},
-/* clang-format on */
-                                shard_grad_op = {false, true, false};
+                                /* clang-format on */
+    shard_grad_op = {false, true, false};
 
 struct plan {
     int64_t bytes[SH_MEM_KINDS], arena, persistent;

@@ -46,7 +46,10 @@ static int number_of_mem(enum sh_mem mem)
 static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
 {
     h = mix_text(h, t->name);
-    h = mix_all(h, (const int[]){number_of_mem(t->mem), t->dtype, t->ndim, t->base, t->param, t->grad_of, t->persistent, t->space}, 8);
+    h = mix_all(
+        h,
+        (const int[]){number_of_mem(t->mem), t->dtype, t->ndim, t->base, t->param, t->grad_of, t->persistent, t->space},
+        8);
     for (int i = 0; i < t->ndim; i++)
         h = mix(h, t->dim[i]);
     return mix(mix(h, t->base_elems), t->offset_bytes);
@@ -117,8 +120,10 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
 static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
 {
     h = mix(mix(mix_text(h, u->name), u->elems), u->chunk);
-    h = mix_all(h, (const int[]){u->first_param, u->n_params, u->compute, u->remainder, u->state[0], u->state[1], u->full,
-                                 u->snapshot, u->grad_shard, 0, u->grad_full}, 11);
+    h = mix_all(h,
+                (const int[]){u->first_param, u->n_params, u->compute, u->remainder, u->state[0], u->state[1], u->full,
+                              u->snapshot, u->grad_shard, 0, u->grad_full},
+                11);
     return mix_all(h, u->grad_level, SH_GRAD_LEVELS);
 }
 
@@ -174,7 +179,8 @@ static void draw_mesh(struct draw *d, struct sh_build *b)
     if (resharded && !segment && shard % 2 == 0 && draw(d, 2))
         inner = 2;
     request = (struct sh_mesh_request){.shard = shard, .replicate = replicate, .inner = inner};
-    assert_int_equal(sh_mesh_shape_make(&request, shard * replicate, draw(d, shard * replicate), &b->options.mesh), SH_OK);
+    assert_int_equal(sh_mesh_shape_make(&request, shard * replicate, draw(d, shard * replicate), &b->options.mesh),
+                     SH_OK);
     if (segment && shard * replicate > 1) {
         b->options.segment_ranks = segment == 1 ? shard * replicate : shard;
         b->options.segment_rank = b->options.mesh.rank % b->options.segment_ranks;

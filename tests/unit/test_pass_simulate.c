@@ -98,9 +98,14 @@ static double agreed(const struct sim *s, int tensor)
 /* eps is large beside the rounding of gradients, so that a gradient that is zero but for rounding moves nothing. */
 static void train(struct sim *s, const struct sh_build *b, int step, struct outcome *o)
 {
-    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / batch.counted[step], .lr = 0.02f, .beta1 = 0.9f,
-                                        .beta2 = 0.95f, .adam_eps = 1e-3f, .weight_decay = 0.1f,
-                                        .beta1_pow = pow(0.9, step + 1), .beta2_pow = pow(0.95, step + 1),
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / batch.counted[step],
+                                        .lr = 0.02f,
+                                        .beta1 = 0.9f,
+                                        .beta2 = 0.95f,
+                                        .adam_eps = 1e-3f,
+                                        .weight_decay = 0.1f,
+                                        .beta1_pow = pow(0.9, step + 1),
+                                        .beta2_pow = pow(0.95, step + 1),
                                         .grad_scale = 0.5f};
     micro_steps(s, b, step);
     sim_run(s, SH_SECTION_LOSS);
@@ -250,7 +255,8 @@ static void check_model(void **state)
 /* Each mesh with units that are not trained, which keep their bits; the lowest ones, one between others, the last. */
 static void with_frozen_units(void **state)
 {
-    static const char *const lists[][4] = {{"embed", "layers.0"}, {"layers.1"}, {"head", "layers.2"}, {"embed", "layers.1", "head"}};
+    static const char *const lists[][4] = {
+        {"embed", "layers.0"}, {"layers.1"}, {"head", "layers.2"}, {"embed", "layers.1", "head"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
@@ -474,8 +480,8 @@ int main(void)
     struct CMUnitTest tests[TINY_MODELS + 8] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
-        tests[i] = (struct CMUnitTest){.name = tiny_models[i].name, .test_func = check_model,
-                                       .initial_state = (void *)(uintptr_t)&tiny_models[i]};
+        tests[i] = (struct CMUnitTest){
+            .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
     tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);

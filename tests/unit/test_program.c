@@ -177,8 +177,8 @@ static void sections_are_found_by_kind(void **state)
 /* In a tree of 8 leaves 1 and 5 differ, since 5 lies a level higher; 2 and 4 have the same place. */
 static void micro_steps_have_sections(void **state)
 {
-    static const enum sh_section_kind kinds[] = {SH_SECTION_INIT, SH_SECTION_FIRST, SH_SECTION_MIDDLE,
-                                                 SH_SECTION_LAST, SH_SECTION_NORM};
+    static const enum sh_section_kind kinds[] = {SH_SECTION_INIT, SH_SECTION_FIRST, SH_SECTION_MIDDLE, SH_SECTION_LAST,
+                                                 SH_SECTION_NORM};
     static const int first[] = {0, 0, 1, 4, 0}, repeat[] = {0, 1, 3, 1, 1}, plain[] = {1, 2, 2, 2, 3, SH_NONE};
     static const int leaf[] = {0, 1, 2, 3}, tree[] = {0, 1, 2, 3, 2, SH_NONE, SH_NONE, SH_NONE};
     struct sh_program *p = sh_program_create(SH_F32);
@@ -277,7 +277,8 @@ static char *line_of(const struct sh_op *op)
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
-    const struct sh_mesh_shape mesh = {.n = 2, .axis = {{"shard", 2, 1}, {"replicate", 2, 2}}, .shard = 1, .replicate = 2};
+    const struct sh_mesh_shape mesh = {
+        .n = 2, .axis = {{"shard", 2, 1}, {"replicate", 2, 2}}, .shard = 1, .replicate = 2};
 
     sh_program_use_group(p, &mesh, mesh.replicate, SH_STREAM_REPLICATE);
     sh_program_add_section(p, SH_SECTION_MIDDLE, 1);
@@ -298,7 +299,9 @@ static void attributes_are_printed(void **state)
     } table[] = {
         {SH_OP_NORM, {.after = SH_NONE, .norm = {1e-5f, true}}, "norm            eps 1e-05  rms\n"},
         {SH_OP_LINEAR_BWD_W, {.after = SH_NONE, .linear.w_in_out = true}, "linear_bwd_w    w_in_out\n"},
-        {SH_OP_ROPE, {.after = SH_NONE, .attn = {8, 2, 64, 0, true, false, 0}}, "  heads 8  kv_heads 2  head_dim 64  inverse\n"},
+        {SH_OP_ROPE,
+         {.after = SH_NONE, .attn = {8, 2, 64, 0, true, false, 0}},
+         "  heads 8  kv_heads 2  head_dim 64  inverse\n"},
         {SH_OP_ROPE_TABLE, {.after = SH_NONE, .rope = {.theta = 500000}}, "  theta 500000\n"},
         {SH_OP_HEAD_LOSS, {.after = SH_NONE, .head.chunk_rows = 4096}, "  chunk_rows 4096\n"},
         {SH_OP_ADAMW, {.after = SH_NONE, .runs = {7, 2}}, "  first 7  count 2\n"},

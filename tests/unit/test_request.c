@@ -142,8 +142,9 @@ static struct sh_program *plan_of(const char *set)
     struct sh_mesh_shape mesh;
     struct sh_build build;
     struct sh_program *p;
-    const char *const words[] = {"model.name=debug",        "training.seq_len=8",        "training.local_batch_size=1",
-                                 "comm.shared_memory=off",  "training.global_batch_size=8", set};
+    const char *const words[] = {
+        "model.name=debug",       "training.seq_len=8",           "training.local_batch_size=1",
+        "comm.shared_memory=off", "training.global_batch_size=8", set};
 
     assert_int_equal(sh_config_load(NULL, sizeof words / sizeof *words, words, &cfg), SH_OK);
     assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);

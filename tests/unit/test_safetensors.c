@@ -120,7 +120,8 @@ static void expect(const char *folder, const char *says)
 
 static void delete_all(const char *folder)
 {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "a.safetensors", "b.safetensors",
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "a.safetensors",     "b.safetensors",
                                         "pytorch_model.bin", "fifo"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -222,8 +223,9 @@ static struct sh_st_entry tensor(const char *name, int type, int64_t rows, int64
 /* Files are cut before a tensor that is too much; one that is larger than a file is alone. */
 static void files_are_cut_where_they_are_full(void **state)
 {
-    const struct sh_st_entry t[] = {tensor("a", SH_ST_BF16, 2, 5), tensor("b", SH_ST_BF16, 2, 5), tensor("c", SH_ST_BF16, 1, 1),
-                                    tensor("d", SH_ST_BF16, 100, 1), tensor("e", SH_ST_BF16, 1, 1)};
+    const struct sh_st_entry t[] = {tensor("a", SH_ST_BF16, 2, 5), tensor("b", SH_ST_BF16, 2, 5),
+                                    tensor("c", SH_ST_BF16, 1, 1), tensor("d", SH_ST_BF16, 100, 1),
+                                    tensor("e", SH_ST_BF16, 1, 1)};
     const int file[] = {0, 0, 1, 2, 3};
     struct sh_st_layout l;
     char *text;
@@ -239,8 +241,9 @@ static void files_are_cut_where_they_are_full(void **state)
         struct sh_st_header h;
 
         assert_int_equal(l.header_bytes[i] % 8, 0);
-        assert_int_equal(sh_st_header_parse(l.header[i] + 8, l.header_bytes[i] - 8, l.header_bytes[i], l.index.file[i].bytes,
-                                            "m", &h), SH_OK);
+        assert_int_equal(sh_st_header_parse(l.header[i] + 8, l.header_bytes[i] - 8, l.header_bytes[i],
+                                            l.index.file[i].bytes, "m", &h),
+                         SH_OK);
         assert_int_equal(h.n, i == 0 ? 2 : 1);
         free(h.entry);
     }
@@ -284,7 +287,8 @@ static void a_folder_appears_whole_or_not_at_all(void **state)
     for (int commit = 0; commit < 3; commit++) {
         assert_int_equal(sh_st_writing_begin(&w, folder, &t, 1, 1000, SH_ST_FROM_DISK), SH_OK);
         assert_int_equal(sh_st_writing_create(&w), SH_OK);
-        struct sh_move_part part = {.name = "a", .at = w.layout.index.entry[0].at, .elems = 16, .data = {.whole = data}};
+        struct sh_move_part part = {
+            .name = "a", .at = w.layout.index.entry[0].at, .elems = 16, .data = {.whole = data}};
         assert_int_equal(sh_st_writing_put(&w, &part, 1), SH_OK);
         assert_int_equal(sh_st_writing_sync(&w), SH_OK);
         assert_int_equal(sh_st_writing_compare(&w), SH_OK);
@@ -313,8 +317,8 @@ static void a_folder_appears_whole_or_not_at_all(void **state)
 /* What a job that was killed has left, and nothing else. */
 static void unfinished_folders_are_swept(void **state)
 {
-    static const char *const names[] = {".hf-00000004.0123456789abcdef.tmp", ".hf-00000004.0123456789abcdeg.tmp", "hf-00000004",
-                                        ".other.0123456789abcdef.tmp", ".hf-.tmp"};
+    static const char *const names[] = {".hf-00000004.0123456789abcdef.tmp", ".hf-00000004.0123456789abcdeg.tmp",
+                                        "hf-00000004", ".other.0123456789abcdef.tmp", ".hf-.tmp"};
     char top[] = "test_st.XXXXXX", path[128];
     struct stat st;
     int n = 0;

@@ -71,9 +71,9 @@ static void give(struct wish *w, const char *name, int64_t value)
 static void draw_model(uint64_t *at, struct wish *w)
 {
     bool gpt2 = draw(at, 3) == 0;
-    int64_t heads = power(at, MOST_HEADS), dim = 2 * power(at, gpt2 && MOST_ELEMS / 2 / heads < MOST_HEADS / 2
-                                                                    ? MOST_ELEMS / 2 / heads
-                                                                    : MOST_HEADS / 2);
+    int64_t heads = power(at, MOST_HEADS),
+            dim = 2 *
+                  power(at, gpt2 && MOST_ELEMS / 2 / heads < MOST_HEADS / 2 ? MOST_ELEMS / 2 / heads : MOST_HEADS / 2);
     int64_t longest = size(at, MOST_ELEMS);
 
     w->list[w->n++] = gpt2 ? "model.family=gpt2" : "model.family=llama";
@@ -117,7 +117,8 @@ static struct wish *make(uint64_t number, struct wish *w)
 /* As `sherd plan` does it. */
 static sh_rc plan(const struct wish *w, struct sh_build *b, struct sh_program **p)
 {
-    struct sh_topology at = {.rank = w->rank, .world = w->ranks, .ranks_per_node = w->ranks_per_node, .in_blocks = true};
+    struct sh_topology at = {
+        .rank = w->rank, .world = w->ranks, .ranks_per_node = w->ranks_per_node, .in_blocks = true};
     struct sh_mesh_shape mesh;
     struct sh_config cfg;
     int level = 0;

@@ -269,7 +269,7 @@ static void batches(void **unused)
     (void)unused;
     static const struct {
         int local, global, world, stored_local, stored_global;
-    } rows[] = {{4, -1, 4, 8, 16}, {8, -1, 2, 8, 16}, {2, 16, 1, 8, 16},  {3, 12, 4, 6, 12},
+    } rows[] = {{4, -1, 4, 8, 16}, {8, -1, 2, 8, 16},  {2, 16, 1, 8, 16},       {3, 12, 4, 6, 12},
                 {1, 7, 7, 7, 7},   {1, 11, 11, 1, 11}, {65536, -1, 1024, 8, -1}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sh_config cfg, back;
@@ -376,7 +376,10 @@ static int section_row(int from, char row[4096])
     row[0] = '\0';
     if (machines)
         snprintf(row, 4096, "| `%.*s` | %s%s |\n", sh_config_section_len(sh_config_keys[from].name),
-                 sh_config_keys[from].name, !rest ? "all" : machines > rest ? "all but " : own,
+                 sh_config_keys[from].name,
+                 !rest             ? "all"
+                 : machines > rest ? "all but "
+                                   : own,
                  rest && machines > rest ? others : "");
     return to;
 }
@@ -405,12 +408,9 @@ static void the_manual_says_whose_a_key_is(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_key_is_one_or_the_other),
-        cmocka_unit_test(the_machine_is_left_out),
-        cmocka_unit_test(the_state_is_stored),
-        cmocka_unit_test(batches),
-        cmocka_unit_test(every_word_loads_back),
-        cmocka_unit_test(the_manual_says_whose_a_key_is),
+        cmocka_unit_test(each_key_is_one_or_the_other), cmocka_unit_test(the_machine_is_left_out),
+        cmocka_unit_test(the_state_is_stored),          cmocka_unit_test(batches),
+        cmocka_unit_test(every_word_loads_back),        cmocka_unit_test(the_manual_says_whose_a_key_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,8 +156,9 @@ static void document_files(void **state)
     assert_true(t->hash != 0 && h->tokenizer == t->hash);
     sh_tokenizer_close(t);
     free(data);
-    assert_int_equal(run((struct sh_token_options){.documents = true, .tokenizer = "byte", .format = SH_FORMAT_TEXT}, &report),
-                     SH_E_USAGE);
+    assert_int_equal(
+        run((struct sh_token_options){.documents = true, .tokenizer = "byte", .format = SH_FORMAT_TEXT}, &report),
+        SH_E_USAGE);
 }
 
 /* Random documents, as jsonl and as text. */

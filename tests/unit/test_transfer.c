@@ -22,11 +22,11 @@ enum { BYTES = 5 * SH_FILE_ALIGN + 77, JOBS = 200 };
 static const struct {
     int64_t at, end;
 } ranges[] = {
-    {0, BYTES},                                  /* all, with an end that is not aligned */
-    {1, 2},                                      /* within a page */
-    {SH_FILE_ALIGN - 3, SH_FILE_ALIGN + 3},      /* over an edge, no page whole */
-    {SH_FILE_ALIGN, 3 * SH_FILE_ALIGN},          /* aligned */
-    {SH_FILE_ALIGN + 4, 4 * SH_FILE_ALIGN - 4},  /* a part before and one behind */
+    {0, BYTES},                                 /* all, with an end that is not aligned */
+    {1, 2},                                     /* within a page */
+    {SH_FILE_ALIGN - 3, SH_FILE_ALIGN + 3},     /* over an edge, no page whole */
+    {SH_FILE_ALIGN, 3 * SH_FILE_ALIGN},         /* aligned */
+    {SH_FILE_ALIGN + 4, 4 * SH_FILE_ALIGN - 4}, /* a part before and one behind */
     {5 * SH_FILE_ALIGN, BYTES},
 };
 
@@ -147,14 +147,15 @@ static void sums_are_as_defined(void **state)
         sum += sh_mix64(bits ^ ((uint64_t)(i + 4) * 0x9e3779b97f4a7c15u + sh_mix64(seed ^ 2)));
     }
     assert_true(sh_ckpt_digest_part(seed, 2, data, 3, N) == sum);
-    assert_true(sh_ckpt_digest_part(seed, 2, data, 3, 500) + sh_ckpt_digest_part(seed, 2, data + 500, 503, N - 500) == sum);
+    assert_true(sh_ckpt_digest_part(seed, 2, data, 3, 500) + sh_ckpt_digest_part(seed, 2, data + 500, 503, N - 500) ==
+                sum);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_range_comes_back),       cmocka_unit_test(another_file_of_that_name_is_left_alone),
-        cmocka_unit_test(each_job_is_done_once),      cmocka_unit_test(the_lowest_failure_is_told),
+        cmocka_unit_test(any_range_comes_back),  cmocka_unit_test(another_file_of_that_name_is_left_alone),
+        cmocka_unit_test(each_job_is_done_once), cmocka_unit_test(the_lowest_failure_is_told),
         cmocka_unit_test(sums_are_as_defined),
     };
 

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#define COMMON                                                                                                         \
-    .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .n_heads = 3,             \
+#define COMMON                                                                                                    \
+    .dim = 12, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .n_heads = 3, \
     .norm_eps = 1e-5f, .init_std = 0.3f
 #define LLAMA .family = SH_FAMILY_LLAMA, .n_kv_heads = 1, .rope_theta = 100
 #define GPT2 .family = SH_FAMILY_GPT2, .n_kv_heads = 3
@@ -29,7 +29,7 @@ const struct tiny_model not_tiny_model = {
     false};
 
 const struct tiny_strategy tiny_strategies[TINY_STRATEGIES] = {
-/* clang-format on */
+    /* clang-format on */
     {"full", false, false},
     {"keep after forward", false, true},
     {"resident", true, false},

@@ -23,8 +23,9 @@ __attribute__((destructor)) static void write_line(void)
 
     if (!file)
         return;
-    fprintf(file, "{\"launches\": %lld, \"waits\": %lld, \"host_bytes\": %lld, \"queries\": %lld, \"threads\": %lld, "
-                  "\"other_products\": %lld}\n",
+    fprintf(file,
+            "{\"launches\": %lld, \"waits\": %lld, \"host_bytes\": %lld, \"queries\": %lld, \"threads\": %lld, "
+            "\"other_products\": %lld}\n",
             (long long)counted[SH_EMULATED_LAUNCHES], (long long)counted[SH_EMULATED_WAITS],
             (long long)counted[SH_EMULATED_HOST_BYTES], (long long)counted[SH_EMULATED_QUERIES],
             (long long)counted[SH_EMULATED_THREADS], (long long)counted[SH_EMULATED_OTHER]);

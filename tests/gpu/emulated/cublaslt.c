@@ -205,7 +205,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
             memcpy(&answer->layout[i], layout[i], sizeof answer->layout[i]);
         memcpy(&answer->product, desc, sizeof answer->product);
         memcpy(&answer->preference, preference, sizeof answer->preference);
-        want(!(answer->preference.reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE), "a sum of no fixed order was allowed");
+        want(!(answer->preference.reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE),
+             "a sum of no fixed order was allowed");
         want(n_answers < sizeof answers / sizeof answers[0], "asked for an algorithm too often: is it kept?");
         memset(&results[*found], 0, sizeof *results);
         results[*found].algo.data[0] = n_answers;
@@ -253,7 +254,8 @@ static void check_call(const struct algo *answer, const struct product *p,
         want(!memcmp(layout[i], &answer->layout[i], sizeof answer->layout[i]), "the algorithm is for another shape");
         want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
     }
-    want(p->epilogue != CUBLASLT_EPILOGUE_BIAS || (uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0,
+    want(p->epilogue != CUBLASLT_EPILOGUE_BIAS ||
+             (uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0,
          "a bias is less aligned than was promised of D");
     want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] &&
              p->epilogue == answer->product.epilogue,
@@ -269,7 +271,8 @@ static void multiply(const struct product *p, float alpha, float beta, const str
     bool ta = p->op[0] == CUBLAS_OP_T, tb = p->op[1] == CUBLAS_OP_T;
     int64_t m = (int64_t)ld->rows, n = (int64_t)ld->cols, k = (int64_t)(ta ? la->rows : la->cols);
     want((int64_t)(ta ? la->cols : la->rows) == m && (int64_t)(tb ? lb->rows : lb->cols) == n &&
-             (int64_t)(tb ? lb->cols : lb->rows) == k, "the shapes do not fit each other");
+             (int64_t)(tb ? lb->cols : lb->rows) == k,
+         "the shapes do not fit each other");
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
             double sum = 0;
@@ -305,8 +308,8 @@ static void run(void *arg)
         usleep(SLOW_US);
     memset(x->space, 0xff, 4096); /* what anybody had there is gone */
     memset(x->space + x->space_bytes - 4096, 0xff, 4096);
-    multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c, &x->layout[3],
-             x->d);
+    multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c,
+             &x->layout[3], x->d);
     free(x);
 }
 
@@ -324,7 +327,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     struct call *x = own(sizeof *x);
     if (sh_emulated_count && answer_of(algo)->which > 0)
         sh_emulated_count(SH_EMULATED_OTHER, 1);
-    *x = (struct call){answer_of(algo)->which, *p, *(const float *)alpha, *(const float *)beta, {{0}}, a, b, c, d, space, space_bytes};
+    *x = (struct call){
+        answer_of(algo)->which, *p, *(const float *)alpha, *(const float *)beta, {{0}}, a, b, c, d, space, space_bytes};
     for (int i = 0; i < ALIGNMENTS; i++)
         memcpy(&x->layout[i], layout[i], sizeof x->layout[i]);
     if (sh_emulated_launch)

@@ -56,7 +56,7 @@ struct piece {
 fiber all_fibers[2][MAX_THREADS], *fibers, scheduler; /* [parity of the block, for races.h] */
 unsigned current, n_threads;
 uint64_t boxes[2][MAX_THREADS / WARP][2][WARP]; /* the same */
-std::vector<piece> pieces; /* of shared memory */
+std::vector<piece> pieces;                      /* of shared memory */
 size_t dynamic_bytes, shared_bytes;
 const char *kernel_name;
 const std::function<void()> *thread_body;

@@ -173,7 +173,8 @@ inline int __all_sync(unsigned mask, int predicate, SH_EMULATED_PLACE)
 template <class T> T atomicAdd(T *p, T value)
 {
     static_assert(std::is_integral<T>::value, "floating-point sums must have one order");
-    return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); /* one thread runs; the race detector knows it for an atomic */
+    return __atomic_fetch_add(p, value,
+                              __ATOMIC_RELAXED); /* one thread runs; the race detector knows it for an atomic */
 }
 
 inline unsigned __float_as_uint(float f)

@@ -257,8 +257,7 @@ static bool is_known(const void *at, size_t bytes, bool *pinned)
 
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_blocks && !known; i++) {
-        known = (const char *)at >= blocks[i].begin &&
-                (const char *)at + bytes <= blocks[i].begin + blocks[i].bytes;
+        known = (const char *)at >= blocks[i].begin && (const char *)at + bytes <= blocks[i].begin + blocks[i].bytes;
         *pinned = known && blocks[i].pinned;
     }
     pthread_mutex_unlock(&lock);

@@ -306,8 +306,8 @@ static ncclResult_t collect(const char *name, enum sh_meet_kind kind, const void
     }
     x = sh_calloc(1, sizeof *x);
     *x = (struct collective){.c = c, .send = send, .recv = recv, .stream = stream, .never = fault == SH_NCCL_ASYNC};
-    x->call = (struct sh_meet_call){.kind = kind, .type = type, .count = count,
-                                    .stream = sh_emulated_stream_number(stream)};
+    x->call =
+        (struct sh_meet_call){.kind = kind, .type = type, .count = count, .stream = sh_emulated_stream_number(stream)};
     memcpy(x->call.comm, c->name, sizeof x->call.comm);
     sh_meet_compare(c->world->m, c->world->rank, c->world->size, &x->call);
     declare(x, name);

@@ -149,15 +149,11 @@ void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_
     size_t bytes = call->count * (size_t)sh_meet_type_bytes(call->type);
 
     switch (call->kind) {
-    case SH_MEET_ALL_GATHER:
-        gather(m, rank, size, bytes, send, recv);
-        break;
+    case SH_MEET_ALL_GATHER: gather(m, rank, size, bytes, send, recv); break;
     case SH_MEET_REDUCE_SCATTER: /* the parts of each rank one after the other */
         for (int r = 0; r < size; r++)
             reduce(m, rank, size, bytes, call->type, (const char *)send + (size_t)r * bytes, recv, r == rank);
         break;
-    case SH_MEET_ALL_REDUCE:
-        reduce(m, rank, size, bytes, call->type, send, recv, 1);
-        break;
+    case SH_MEET_ALL_REDUCE: reduce(m, rank, size, bytes, call->type, send, recv, 1); break;
     }
 }

@@ -117,7 +117,7 @@ static void insert(int at, struct stretch s)
     n_stretches++;
 }
 
-static void delete(int first, int n)
+static void delete (int first, int n)
 {
     memmove(stretches + first, stretches + first + n, (size_t)(n_stretches - first - n) * sizeof *stretches);
     n_stretches -= n;
@@ -178,7 +178,7 @@ static void access(int actor, uintptr_t begin, uintptr_t end, bool write, const 
     }
     if (!write)
         return;
-    delete(first + 1, last - first);
+    delete (first + 1, last - first);
     stretches[first] = (struct stretch){.begin = begin, .end = end, .writer = actor, .write = now};
 }
 
@@ -200,6 +200,6 @@ void sh_order_forget(const void *at, int64_t bytes)
         return;
     pthread_mutex_lock(&lock);
     int last = cover(begin, end), first = find(begin);
-    delete(first, last - first + 1);
+    delete (first, last - first + 1);
     pthread_mutex_unlock(&lock);
 }

@@ -39,7 +39,7 @@ struct alignas(8) meeting {
 struct parity {
     void *fibers[THREADS], *keeper;
     meeting begin, end, block[2], warps[THREADS / 32][2];
-    char *pool;                           /* shared memory */
+    char *pool; /* shared memory */
     size_t used;
 };
 
@@ -54,8 +54,8 @@ inline void begin_launch()
     scheduler = __tsan_get_current_fiber();
     for (parity &p : both)
         if (!p.pool)
-            p.pool = static_cast<char *>(
-                mmap(nullptr, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+            p.pool =
+                static_cast<char *>(mmap(nullptr, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     __tsan_release(&launched);
 }
 
@@ -139,17 +139,31 @@ inline unsigned set()
 namespace races
 {
 constexpr bool ON = false;
-inline void begin_launch() {}
-inline void end_launch() {}
-inline void begin_block(size_t) {}
-inline void begin_thread() {}
-inline void end_thread() {}
+inline void begin_launch()
+{
+}
+inline void end_launch()
+{
+}
+inline void begin_block(size_t)
+{
+}
+inline void begin_thread()
+{
+}
+inline void end_thread()
+{
+}
 inline void *barrier(bool, unsigned, unsigned)
 {
     return nullptr;
 }
-inline void come(void *) {}
-inline void go(void *) {}
+inline void come(void *)
+{
+}
+inline void go(void *)
+{
+}
 inline void *shared(size_t, unsigned char)
 {
     return nullptr;

@@ -23,9 +23,9 @@ void sh_stream_after(struct sh_stream *s, struct sh_mark *mark); /* what follows
 
 void sh_streams_rest(void); /* return when all that was put anywhere is done */
 
-bool sh_mark_done(struct sh_mark *m);     /* asks; now and then the device does something for it */
-bool sh_mark_wait(struct sh_mark *m);     /* false: there was nothing to wait for */
+bool sh_mark_done(struct sh_mark *m);        /* asks; now and then the device does something for it */
+bool sh_mark_wait(struct sh_mark *m);        /* false: there was nothing to wait for */
 int64_t sh_mark_ns(const struct sh_mark *m); /* sh_now_ns() of a mark that is done */
-void sh_mark_put(struct sh_mark *m);      /* give a reference back; NULL: nothing */
+void sh_mark_put(struct sh_mark *m);         /* give a reference back; NULL: nothing */
 
 #endif
