@@ -86,7 +86,7 @@ static void print(const struct sh_ckpt_index *index, const char *path, unsigned 
     fputc('\n', out);
     print_loaders(index, out);
     print_verified(m, out);
-    print_text("goes upon the base:\n", m->base, out);
+    print_text("trained on the base:\n", m->base, out);
     if (what & SH_CKPT_INFO_TENSORS)
         print_tensors(index, out);
     if (!(what & SH_CKPT_INFO_CONFIG))

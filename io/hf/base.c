@@ -158,10 +158,10 @@ static sh_rc open_checkpoint(struct sh_hf_base *b)
 static sh_rc check_packing(const struct sh_hf_base *b)
 {
     if (b->as_packed && !b->packed)
-        return sh_fail(SH_E_USAGE, "%s was trained upon a base that was not packed; leave out --merge-base nf4", b->of);
+        return sh_fail(SH_E_USAGE, "%s was trained on a base that was not packed; leave out --merge-base nf4", b->of);
     if (b->packed && !b->as_packed)
-        sh_log_info("%s was trained upon its base in four bits, and is merged with the base as it is written down; "
-                    "--merge-base nf4 merges it with what it was trained upon",
+        sh_log_info("%s was trained on its base in four bits, and is merged with the base as its folder has it; "
+                    "--merge-base nf4 merges it with the base that it was trained on",
                     b->of);
     return SH_OK;
 }
@@ -311,7 +311,7 @@ sh_rc sh_hf_base_check(const struct sh_hf_base *b)
     if (b->sum == b->noted)
         return SH_OK;
     return sh_fail(SH_E_DATA,
-                   "%s was trained upon other numbers than those in %s; give --base with the folder or checkpoint that "
+                   "%s was trained on other numbers than those in %s; give --base with the folder or checkpoint that "
                    "it began with",
                    b->of, b->path);
 }

@@ -1,4 +1,4 @@
-/* The model that a checkpoint of adapters goes upon, read block by block with what the adapters add. Inside io/hf; local. */
+/* The model that a checkpoint of adapters was trained on, read block by block with what the adapters add. Inside io/hf; local. */
 #ifndef IO_HF_BASE_H
 #define IO_HF_BASE_H
 
@@ -39,7 +39,7 @@ void sh_hf_base_close(struct sh_hf_base *b);
 /* As sh_hf_stream's read. Each block is to be read once. */
 sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare);
 
-/* When all of it was read. Errors: SH_E_DATA: the adapters were trained upon other numbers. */
+/* When all of it was read. Errors: SH_E_DATA: the adapters were trained on other numbers. */
 sh_rc sh_hf_base_check(const struct sh_hf_base *b);
 
 #endif

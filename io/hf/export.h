@@ -34,7 +34,7 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
 /* From a checkpoint of adapters: the model that they go upon, with scale B A added in float32 and rounded once, block by
  * block. `set` has the model's tensors and no pieces; those
  * that the run had packed say so. Beside the indices and the adapters 33 MiB. Local, serial.
- * Errors: as above; SH_E_DATA: the base cannot be read, or is not the one that the adapters were trained upon. */
+ * Errors: as above; SH_E_DATA: the base cannot be read, or is not the one that the adapters were trained on. */
 sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                        const struct sh_ckpt_set *set, const struct sh_hf_export *options);
 

@@ -173,7 +173,7 @@ static sh_rc find_source(const struct sh_run *r, const char *of, const char *not
         *path = sh_strdup(noted);
         SH_TRY(look_at(r, *path, hf));
     } else if (of)
-        return sh_fail(SH_E_USAGE, "%s does not say upon what it goes; give model.hf_assets_path", of);
+        return sh_fail(SH_E_USAGE, "%s does not name its base; give model.hf_assets_path", of);
     else
         return sh_fail(SH_E_USAGE, "lora.rank trains adapters of a model that is there: give model.hf_assets_path, or "
                                    "checkpoint.initial_load_path with a checkpoint of all of it");
@@ -216,7 +216,7 @@ sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text)
     if (noted && sum != r->base.sum)
         rc = sh_agree(r->mesh->rank == 0
                           ? sh_fail(SH_E_DATA,
-                                    "%s goes upon the parameters that were in %s, and those of %s%s are others%s", of,
+                                    "%s was trained on the parameters that were in %s; those in %s%s are different%s", of,
                                     noted, r->base.path, strcmp(noted, r->base.path) ? "" : " now",
                                     r->p->act == SH_F32 ? "" : " (as bfloat16 has them)")
                           : SH_OK);

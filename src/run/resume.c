@@ -180,11 +180,11 @@ static bool only_measures(const struct sh_run *r)
 static sh_rc begin_upon_base(struct sh_run *r)
 {
     if (only_measures(r)) {
-        sh_log_info("nothing names a model and nothing is saved: a new run of adapters upon initial values");
+        sh_log_info("nothing names a model and nothing is saved: a new run of adapters on initial values");
         return sh_run_init_state(r);
     }
     SH_TRY(sh_frozen_load(r, NULL, NULL));
-    sh_log_info("a new run upon the frozen parameters of %s", r->base.path);
+    sh_log_info("a new run on the frozen parameters of %s", r->base.path);
     if (begins_in_hf(r) && r->cfg.checkpoint.initial_load_path[0])
         return load_named(r);
     if (r->cfg.lora.adapter_path[0])

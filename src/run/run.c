@@ -188,7 +188,7 @@ static const char *describe_ranks(const struct sh_run *r, char text[64])
     return text;
 }
 
-/* ", of adapters 1.09 M", where others than the model's are trained. */
+/* ", 1.09 M of them in adapters", where others than the model's are trained. */
 static const char *describe_adapters(const struct sh_run *r, char text[64])
 {
     char count[SH_STR_SHORT];
@@ -198,7 +198,7 @@ static const char *describe_adapters(const struct sh_run *r, char text[64])
     for (int i = 0; i < r->p->n_units; i++)
         n += r->p->units[i].beside == SH_NONE ? 0 : r->p->units[i].elems;
     if (n)
-        snprintf(text, 64, ", of adapters %s", sh_str_count(n, count));
+        snprintf(text, 64, ", %s of them in adapters", sh_str_count(n, count));
     return text;
 }
 

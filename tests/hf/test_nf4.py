@@ -240,9 +240,9 @@ def case_merge():
         base_of(HERE / 'nf4' / folder)
         wrong += near(merged('--merge-base', 'nf4'), onto_packed, 1 if folder == 'nested' else 0)
         wrong += not_merged('has its weights in four bits only; say --merge-base nf4')
-    wrong += not_merged('was trained upon other numbers than those in', '--merge-base', 'nf4', '--base', HERE / 'nf4/plain')
+    wrong += not_merged('was trained on other numbers than those in', '--merge-base', 'nf4', '--base', HERE / 'nf4/plain')
     base_of(HERE / 'nf4/source', **{'lora.quantize_base': 'none'})
-    return wrong + not_merged('upon a base that was not packed; leave out --merge-base nf4', '--merge-base', 'nf4') + not_merged(
+    return wrong + not_merged('on a base that was not packed; leave out --merge-base nf4', '--merge-base', 'nf4') + not_merged(
         '--merge-base is none or nf4', '--merge-base', 'int8')
 
 

@@ -75,13 +75,13 @@ def case_same(ranks, changes):
 
 
 def case_base_in_another_form():
-    """It is not the base that was trained upon."""
+    """It is not the base that was trained on."""
     job.train('run', config({}))
     (path := pathlib.Path('run/c.yaml')).write_text(path.read_text().replace('"nf4"', '"none"'))
     try:
         job.sherd('train', 'c.yaml', '--training.steps=4', folder='run')
     except job.Failed as error:
-        return [] if 'goes upon the parameters that were in' in str(error) else [str(error)]
+        return [] if 'was trained on the parameters that were in' in str(error) else [str(error)]
     return ['the run went on']
 
 

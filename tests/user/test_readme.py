@@ -6,6 +6,7 @@ A text becomes a model that continues it: what the first block says must work fr
 other. Of the second block, for root and containers, what this MPI understands.
 """
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -105,6 +106,30 @@ def case_words():
     return wrong + ([f'the export lacks {missing}'] if missing else [])
 
 
+def case_fine_tuning():
+    """Its lines, on four ranks, with a tiny model whose tokenizer is one of the tests'."""
+    prepare()
+    shutil.copytree(job.TOP / 'tests/hf/qwen3', work / 'DIR')
+    (work / 'DIR').chmod(0o755)
+    tokenizer = {'version': '1.0', 'added_tokens': [], 'model': {'type': 'BPE', 'vocab': {c: i for i, c in enumerate('abcdefgh')},
+                                                                 'merges': []}}
+    (work / 'DIR/tokenizer.json').write_text(json.dumps(tokenizer))
+    (work / 'book.txt').write_text('abcdefgh' * 500)
+    (work / 'questions.jsonl').write_text('{"query": "abcd", "choices": ["efgh", "hgfe"], "gold": 0}\n')
+    section = (job.TOP / 'README.md').read_text().split('## Fine-tuning\n')[1].split('\n## ')[0]
+    block = re.search(r'^```\n(.*?)^```$', section, re.M | re.S)[1].replace('\\\n', ' ').replace('The answer is ', 'abc')
+    lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
+    lines[0] = lines[0].replace('--lora.rank=16', '--lora.rank=4') + ' --block_size 16 --max_steps 3 --training.threads=1'
+    lines[3] += ' --tokens 4'
+    exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
+    out, said = run([f'export PATH={work}/build:$PATH', *exports, *lines])
+    there = [name for name in ('adapter/adapter_model.safetensors', 'adapter/adapter_config.json', 'merged/config.json',
+                               'merged/model.safetensors', 'merged/tokenizer.json') if not (work / name).exists()]
+    wrong = [f'no {name}' for name in there]
+    wrong += [f'no {words}: {out}{said}' for words in ('done: 3 steps', 'adapters', 'acc ') if words not in out + said]
+    return wrong
+
+
 def case_root():
     exports, lines = for_root()
     if os.environ['MPI_KIND'] != 'openmpi':
@@ -123,7 +148,8 @@ def case_plan():
 
 
 CASES = [('the plan on the first screen', case_plan), ('from a text to a model that continues it', case_path),
-         ('from a text to a model of words', case_words), ('as root, on more ranks than cores', case_root)]
+         ('from a text to a model of words', case_words), ('from a folder to an adapter and a model', case_fine_tuning),
+         ('as root, on more ranks than cores', case_root)]
 
 if __name__ == '__main__':
     job.need_launcher()
