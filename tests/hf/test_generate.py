@@ -153,7 +153,7 @@ metric_list:
 
 def lm_eval(model, args):
     shutil.rmtree('results', ignore_errors=True)
-    program = [str(job.TOP / 'share/sherd/lm_eval_sherd.py')] if model == 'sherd' else ['-m', 'lm_eval']
+    program = [str(job.TOP / 'examples/lm_eval_sherd.py')] if model == 'sherd' else ['-m', 'lm_eval']
     done = subprocess.run([sys.executable, *program, '--model', model, '--model_args', args, '--tasks', 'sherd_choices',
                            '--include_path', 'tasks', '--output_path', 'results', '--log_samples', '--device', 'cpu',
                            '--batch_size', '4'], capture_output=True, text=True)
