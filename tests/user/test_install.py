@@ -44,7 +44,7 @@ def case_files():
     wanted += [f'{doc}/doc/{page.name}' for page in (job.TOP / 'doc').glob('*.md')]
     wanted += [f'{data}/examples/{file.name}' for file in (job.TOP / 'examples').glob('*.yaml')]
     wanted += [f'{data}/jobscripts/{name}' for name in SCRIPTS]
-    wanted += [f'{data}/installcheck']
+    wanted += [f'{data}/{name}' for name in ('installcheck', 'lm_eval_sherd.py')]
     wanted += [f'{data}/../bash-completion/completions/sherd', f'{data}/../zsh/site-functions/_sherd']
     return [f'{path} is not installed' for path in wanted if not here(path).is_file()]
 
