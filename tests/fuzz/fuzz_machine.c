@@ -61,11 +61,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 enum { MAX_BYTES = 4096 };
 
 static const char *const seeds[] = {
-    "device: {kind: h100-80}\nnode: {devices: 8}\nnetwork: {bytes_per_second: 400e9}\npoints:\n"
-    "  - {kind: linear, type: bfloat16, dims: [8192, 4096, 14336], seconds: 1.41e-3, rounds: 20, spread: 0.01}\n"
-    "  - {kind: all_gather, axis: shard, ranks: 16, nodes: 2, bytes: 67108864, seconds: 4.1e-4}\n",
-    "machine: {name: leaf, source: 'x'}\ndevice:\n  kind: cpu\n  memory_bytes: 8e9\npoints:\n  - {figure: peak.bfloat16, value: 1e12}\n"
-    "  - {kind: all_gather, beside: step, slowdown: 0.31}\n",
+    ("device: {kind: h100-80}\nnode: {devices: 8}\nnetwork: {bytes_per_second: 400e9}\npoints:\n"
+     "  - {kind: linear, type: bfloat16, dims: [8192, 4096, 14336], seconds: 1.41e-3, rounds: 20, spread: 0.01}\n"
+     "  - {kind: all_gather, axis: shard, ranks: 16, nodes: 2, bytes: 67108864, seconds: 4.1e-4}\n"),
+    ("machine: {name: leaf, source: 'x'}\ndevice:\n  kind: cpu\n  memory_bytes: 8e9\npoints:\n  - {figure: peak.bfloat16, value: 1e12}\n"
+     "  - {kind: all_gather, beside: step, slowdown: 0.31}\n"),
     "device: {kind: a100-40}\noverlap: {slowdown: 0.3, serial: 1}\nspread: {node: 0}\nmemory: {share: 1e-12}\n",
 };
 

@@ -297,10 +297,10 @@ static void attributes_are_printed(void **state)
         struct sh_op_attr attr;
         const char *says;
     } table[] = {
-        {SH_OP_NORM, {.after = SH_NONE, .norm = {1e-5f, true}}, "norm            eps 1e-05  rms\n"},
+        {SH_OP_NORM, {.after = SH_NONE, .norm = {.eps = 1e-5f, .rms = true}}, "norm            eps 1e-05  rms\n"},
         {SH_OP_LINEAR_BWD_W, {.after = SH_NONE, .linear.w_in_out = true}, "linear_bwd_w    w_in_out\n"},
         {SH_OP_ROPE,
-         {.after = SH_NONE, .attn = {8, 2, 64, 0, true, false, 0}},
+         {.after = SH_NONE, .attn = {.heads = 8, .kv_heads = 2, .head_dim = 64, .inverse = true}},
          "  heads 8  kv_heads 2  head_dim 64  inverse\n"},
         {SH_OP_ROPE_TABLE, {.after = SH_NONE, .rope = {.theta = 500000}}, "  theta 500000\n"},
         {SH_OP_HEAD_LOSS, {.after = SH_NONE, .head.chunk_rows = 4096}, "  chunk_rows 4096\n"},
