@@ -108,6 +108,7 @@ static void put(enum sh_dtype t, void *at, int64_t i, double v)
     case SH_F64: ((double *)at)[i] = v; break;
     case SH_BF16: ((sh_bf16 *)at)[i] = sh_f32_to_bf16((float)v); break;
     case SH_I32: ((int32_t *)at)[i] = (int32_t)v; break;
+    case SH_U8: ((uint8_t *)at)[i] = (uint8_t)(int32_t)v; break;
     case SH_I16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break;
     default: ((int64_t *)at)[i] = (int64_t)v; break;
     }
@@ -117,6 +118,7 @@ static void put(enum sh_dtype t, void *at, int64_t i, double v)
 static bool same_bytes(const char *a, const char *b, size_t size)
 {
     switch (size) {
+    case 1: return *a == *b;
     case 2: return memcmp(a, b, 2) == 0;
     case 4: return memcmp(a, b, 4) == 0;
     default: return memcmp(a, b, 8) == 0;
