@@ -405,6 +405,7 @@ int main(void)
                          .lengths = lengths,
                          .n_lengths = few ? 3 : 6,
                          .matrices = matrices,
-                         .n_matrices = few ? 3 : 6};
+                         .n_matrices = few ? 3 : 6,
+                         .few = few};
     return cmocka_run_group_tests_name("cuda_elem", tests, NULL, NULL);
 }

@@ -13,7 +13,13 @@ static const int shapes[][6] = {
     {1, 1, 1, 1, 2, 1},    {3, 1, 4, 2, 6, 40},    {2, 5, 6, 1, 64, 9},    {1, 1, 8, 2, 128, 700},
     {4, 7, 3, 3, 33, 258}, {2, 70, 4, 2, 16, 300}, {1, 3, 2, 1, 256, 131}, {1, 2, 70, 1, 8, 257},
 };
-enum { SHAPES = sizeof shapes / sizeof *shapes };
+enum { SHAPES = sizeof shapes / sizeof *shapes, FEW = 3 };
+
+/* Those that are tried. */
+static int n_shapes(void)
+{
+    return elem.few ? FEW : SHAPES;
+}
 
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
 
@@ -56,7 +62,7 @@ void elem_rope_at(void **state)
 {
     (void)state;
     optest_seed(31);
-    for (int i = 0; i < 2 * SHAPES; i++) {
+    for (int i = 0; i < 2 * n_shapes(); i++) {
         const int *s = shapes[i / 2];
         struct optest t;
         if (s[4] % 2 || s[1] > s[5])
@@ -75,7 +81,7 @@ void elem_kv_put(void **state)
 {
     (void)state;
     optest_seed(32);
-    for (int i = 0; i < 2 * SHAPES; i++) {
+    for (int i = 0; i < 2 * n_shapes(); i++) {
         const int *s = shapes[i / 2];
         struct optest t;
         begin(&t, SH_OP_KV_PUT, s);
@@ -106,7 +112,7 @@ void elem_attention_cache(void **state)
 {
     (void)state;
     optest_seed(33);
-    for (int i = 0; i < 2 * SHAPES; i++) {
+    for (int i = 0; i < 2 * n_shapes(); i++) {
         const int *s = shapes[i / 2];
         check_attention(acts[i % 2], s, 0);
         check_attention(acts[i % 2], s, 1 + s[5] / 3);
@@ -117,7 +123,7 @@ void elem_pick(void **state)
 {
     (void)state;
     optest_seed(34);
-    for (int i = 0; i < 2 * SHAPES; i++) {
+    for (int i = 0; i < 2 * n_shapes(); i++) {
         const int *s = shapes[i / 2];
         struct optest t;
         optest_begin(&t, SH_OP_PICK);
