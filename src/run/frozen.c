@@ -216,8 +216,8 @@ sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text)
     if (noted && sum != r->base.sum)
         rc = sh_agree(r->mesh->rank == 0
                           ? sh_fail(SH_E_DATA,
-                                    "%s was trained on the parameters that were in %s; those in %s%s are different%s", of,
-                                    noted, r->base.path, strcmp(noted, r->base.path) ? "" : " now",
+                                    "%s was trained on the parameters that were in %s; those in %s%s are different%s",
+                                    of, noted, r->base.path, strcmp(noted, r->base.path) ? "" : " now",
                                     r->p->act == SH_F32 ? "" : " (as bfloat16 has them)")
                           : SH_OK);
 out:
