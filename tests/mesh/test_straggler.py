@@ -31,14 +31,16 @@ def steps(folder):
 
 
 def slow_down(folder, child):
-    """Until it is named, or for too long; returns the number of steps that this took."""
+    """Until it is named, or for too long; returns the number of steps that this took, fewer where others had the cores."""
     before, end, late = len(steps(folder)), time.monotonic() + job.SECONDS, live.find_rank(folder, LATE)
+    slow = job.slowness()
     while 'straggler' not in live.said(folder) and time.monotonic() < end and child.poll() is None:
+        slow = max(slow, job.slowness())
         os.kill(late, signal.SIGSTOP)
-        time.sleep(PAUSE_SECONDS * job.slowness())
+        time.sleep(PAUSE_SECONDS * slow)
         os.kill(late, signal.SIGCONT)
         time.sleep(WORK_SECONDS)
-    return len(steps(folder)) - before
+    return (len(steps(folder)) - before) / slow
 
 
 def judge(folder, took):
@@ -46,7 +48,7 @@ def judge(folder, took):
                       live.said(folder))
     paces = [step['rank_seconds'] for step in steps(folder) if 'rank_seconds' in step]
     wrong = [] if named and float(named.group(1)) > 1.5 else [live.said(folder)]
-    wrong += [] if took <= STEPS_TO_TELL else [f'it took {took} steps']
+    wrong += [] if took <= STEPS_TO_TELL else [f'it took {took:.0f} steps']
     last = paces[-1]
     if not (last['slowest_rank'] == LATE and last['max'] > 1.5 * last['median'] >= last['min'] > 0 and last['slowest_node']):
         wrong.append(f'metrics: {last}')
