@@ -282,8 +282,19 @@ static void print_text(const struct sh_task *t)
            exp(-sum / (double)tokens), -sum / log(2.0) / (double)t->text_bytes, tokens, (long long)t->text_bytes);
 }
 
+/* JSON has no word for others, and no answer is the likeliest among them. */
+static sh_rc check_finite(const struct sh_task *t)
+{
+    for (int i = 0; i < t->n_scores; i++)
+        if (!isfinite(t->score[i].logprob))
+            return sh_fail(SH_E_NUMERIC, "the log-probability of text %d is %g: the model's numbers are not finite",
+                           i + 1, t->score[i].logprob);
+    return SH_OK;
+}
+
 sh_rc sh_task_print(const struct sh_task *t, FILE *lines)
 {
+    SH_TRY(check_finite(t));
     for (int i = 0; i < t->n_docs && lines && t->kind != SH_TASK_TEXT; i++)
         SH_TRY(t->kind == SH_TASK_REQUESTS ? write_request(t, &t->doc[i], lines) : write_sample(t, i, lines));
     if (t->kind == SH_TASK_CHOICES)

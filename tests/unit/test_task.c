@@ -4,6 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -175,6 +176,26 @@ static void damaged_files(void **state)
         }
 }
 
+/* Such a model has no likeliest answer. */
+static void numbers_that_are_not_finite(void **state)
+{
+    static const char line[] = "{\"query\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}";
+    struct sh_tokenizer *tok = open_tokenizer(true);
+    FILE *out = tmpfile();
+    struct sh_task t;
+
+    (void)state;
+    assert_int_equal(read_task(SH_TASK_CHOICES, line, sizeof line - 1, &t), SH_OK);
+    assert_int_equal(sh_task_encode(tok, 8, 6, &t), SH_OK);
+    t.score[0].logprob = -1;
+    t.score[1].logprob = NAN;
+    assert_int_equal(sh_task_print(&t, out), SH_E_NUMERIC);
+    assert_int_equal(ftell(out), 0);
+    sh_task_free(&t);
+    fclose(out);
+    sh_tokenizer_close(tok);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -202,6 +223,7 @@ int main(void)
         cmocka_unit_test(no_prefix),
         cmocka_unit_test(windows),
         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(numbers_that_are_not_finite),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
