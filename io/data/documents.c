@@ -139,9 +139,11 @@ static const struct sh_data_file *file_of(const struct sh_data_files *set, int64
 /* One file after the other. */
 sh_rc sh_documents_lengths(const struct sh_data_files *set, int64_t first, int64_t n, int64_t *tokens)
 {
-    int64_t *offsets = sh_calloc((size_t)n + 1, sizeof *offsets);
+    int64_t *offsets;
     sh_rc rc = SH_OK;
 
+    SH_REQUIRE(first >= 0 && n >= 0 && n <= set->documents - first);
+    offsets = sh_calloc((size_t)n + 1, sizeof *offsets);
     while (n > 0 && rc == SH_OK) {
         const struct sh_data_file *f = file_of(set, first);
         int64_t at = first - f->first_document, some = f->documents - at < n ? f->documents - at : n;

@@ -118,6 +118,38 @@ static sh_rc check_inputs(const struct sh_token_options *opt)
     return SH_OK;
 }
 
+static bool any_is_lines(const struct sh_token_options *opt, bool lines)
+{
+    for (int i = 0; i < opt->n_inputs; i++)
+        if (is_lines(opt, opt->inputs[i]) == lines)
+            return true;
+    return false;
+}
+
+/* What would be taken and change nothing. */
+static sh_rc check_used(const struct sh_token_options *opt)
+{
+    bool rendered = opt->format >= SH_FORMAT_MESSAGES, plain = opt->format < SH_FORMAT_SEGMENTS;
+    const struct {
+        const char *option, *what;
+        bool given, used;
+    } rows[] = {
+        {"--field", "lines of jsonl and --format messages", opt->field,
+         opt->format == SH_FORMAT_MESSAGES || (plain && any_is_lines(opt, true))},
+        {"--separator", "files of text, in which it ends a document", opt->separator, any_is_lines(opt, false)},
+        {"--chat-template", "--format messages and prompt-completion", opt->template, rendered},
+        {"--special-in-text", "--format messages and prompt-completion", opt->special_in_text, rendered},
+        {"--eos", "text without a chat template, which has an end of its own", opt->end, !opt->template},
+        {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
+         opt->no_begin, !opt->template && opt->format != SH_FORMAT_SEGMENTS},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].given && !rows[i].used)
+            return sh_fail(SH_E_USAGE, "%s is for %s; leave it out", rows[i].option, rows[i].what);
+    return SH_OK;
+}
+
 /* Before any file is opened. */
 static sh_rc check_options(const struct sh_token_options *opt)
 {
@@ -129,6 +161,7 @@ static sh_rc check_options(const struct sh_token_options *opt)
         return sh_fail(SH_E_USAGE, "a validation fraction needs a validation file to write to");
     if (opt->val_output && same_place(opt->val_output, opt->output))
         return sh_fail(SH_E_USAGE, "training and validation tokens would go to the same file %s", opt->output);
+    SH_TRY(check_used(opt));
     return check_inputs(opt);
 }
 
@@ -216,18 +249,13 @@ static sh_rc settle_chat(struct job *j)
                                               [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION};
     const struct sh_token_options *opt = j->opt;
 
-    if (opt->format < SH_FORMAT_SEGMENTS) {
-        if (opt->template || opt->special_in_text)
-            return sh_fail(SH_E_USAGE, "chat templates are for --format messages and prompt-completion");
+    if (opt->format < SH_FORMAT_SEGMENTS)
         return SH_OK;
-    }
     j->batch.chat = forms[opt->format];
     j->batch.documents = true;
     j->batch.field = opt->field ? opt->field : "messages";
-    if (opt->template && j->batch.chat == SH_CHAT_SEGMENTS)
-        return sh_fail(SH_E_USAGE, "segments are rendered already; leave --chat-template out");
-    if (opt->separator || opt->no_end)
-        return sh_fail(SH_E_USAGE, "%s is not for conversations", opt->separator ? "--separator" : "--no-eos");
+    if (opt->no_end)
+        return sh_fail(SH_E_USAGE, "--no-eos is not for conversations");
     return find_template(j);
 }
 
@@ -547,6 +575,9 @@ static sh_rc run(struct job *j)
     /* Files of blank lines only: no token file is made. */
     if (j->tokenizer->ops->whole && j->report.documents == 0)
         return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", opt->inputs[0]);
+    if (opt->val_output && (j->report.tokens == 0 || j->report.val_tokens == 0))
+        return sh_fail(SH_E_DATA, "no document is left for %s; choose another fraction than %g",
+                       j->report.tokens ? opt->val_output : opt->output, opt->val_fraction);
     SH_TRY(commit(&j->train));
     return commit(&j->val);
 }

@@ -147,6 +147,11 @@ bool sh_char_is_space(uint32_t code)
     return code < 0x85 ? code == ' ' || (code >= 9 && code <= 13) : sh_range_has(spaces, SPACES, code);
 }
 
+bool sh_char_is_stripped(uint32_t code)
+{
+    return sh_char_is_space(code) || (code >= 0x1c && code <= 0x1f);
+}
+
 /* The last row that begins at or before the code point. */
 enum sh_category sh_category_of(uint32_t code)
 {

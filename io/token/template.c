@@ -142,10 +142,9 @@ void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes)
     add_stretch(&c->foreign, &c->n_foreign, &c->foreign_room, (struct sh_stretch){begin, c->text.n});
 }
 
-/* White space of Unicode, and the separators that Python counts as such. */
 static bool is_space(const unsigned char *p, size_t *n)
 {
-    return sh_char_is_space(sh_utf8_get(p, n)) || (*p >= 0x1c && *p <= 0x1f);
+    return sh_char_is_stripped(sh_utf8_get(p, n));
 }
 
 /* As Jinja's trim. */

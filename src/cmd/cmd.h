@@ -126,4 +126,8 @@ sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 
+/* Whether all ranks have read the same, by its hash: they go through the same steps. Collective, agreed.
+ *   what  "prompts". Errors: SH_E_DATA. */
+sh_rc sh_cmd_same_on_all(const char *what, uint64_t hash);
+
 #endif

@@ -83,6 +83,7 @@ sh_rc sh_cmd_eval_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &e)));
+    SH_TRY_OUT(sh_cmd_same_on_all("texts", sh_score_hash(e.task.score, e.task.n_scores)));
     SH_TRY_OUT(sh_agree(open_output(cmd, args, &e)));
     SH_TRY_OUT(sh_run_open_scoring(&e.cfg, &e.score, &run));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));

@@ -108,6 +108,7 @@ sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &g)));
+    SH_TRY_OUT(sh_cmd_same_on_all("prompts", sh_prompts_hash(&g.prompts)));
     if (g.prompts.p[0].line)
         SH_TRY_OUT(sh_agree(sh_cmd_output_open(sh_cmd_option(cmd, args, "-o"), &g.output)));
     cache = sh_generate_cache(&g.g, &g.prompts, &g.cfg);

@@ -1,4 +1,4 @@
-/* A file that rank 0 writes for the job, and that appears when it is complete. */
+/* A file that rank 0 writes for the job, and that appears when it is complete; and files that all ranks read. */
 #include "src/cmd/cmd.h"
 
 #include "src/mesh/mesh.h"
@@ -23,6 +23,15 @@ sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o)
     fd = dup(o->file.fd);
     o->out = fd >= 0 ? fdopen(fd, "w") : NULL;
     return o->out ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
+}
+
+sh_rc sh_cmd_same_on_all(const char *what, uint64_t hash)
+{
+    bool same = sh_mesh_same(hash);
+
+    return sh_agree(
+        same ? SH_OK
+             : sh_fail(SH_E_DATA, "the ranks have read different %s; give a file that is the same on all nodes", what));
 }
 
 /* What is still in the stream may find the disk full. */

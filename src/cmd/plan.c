@@ -241,7 +241,8 @@ static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
         return sh_fail(SH_E_USAGE, "training.device=%s, and %s is a machine of %s; leave training.device at auto",
                        cfg->training.device == SH_DEVICE_CUDA ? "cuda" : "cpu", l->machine.name,
                        sh_machine_is_gpu(&l->machine) ? "GPUs" : "CPUs");
-    if (!cfg->mesh.ranks_per_node)
+    /* Whoever looks for a number of nodes has not said how many ranks there are. */
+    if (!cfg->mesh.ranks_per_node && ranks_of(cfg) > 1)
         cfg->mesh.ranks_per_node = (int)fmin(l->machine.node.devices, (double)ranks_of(cfg));
     /* A budget without a limit is the memory of a device. */
     if (!cfg->memory.limit_bytes && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET)

@@ -23,10 +23,10 @@ struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l)
                                     .faster = sh_cost_as_is};
 }
 
-/* Masters and states of the optimizer in float32. */
+/* Masters and states of the optimizer in float32, of what is trained. */
 static double state_bytes(const struct sh_cmd_plan *l)
 {
-    return 4.0 * (1 + l->p->n_states) * (double)sh_model_params(&l->build.model);
+    return 4.0 * (1 + l->p->n_states) * (double)sh_model_trained(&l->build.model, &l->build.batch.adapters);
 }
 
 /* In the background only the copy stops the training. */
@@ -44,7 +44,8 @@ static double save_seconds(const struct sh_cmd_plan *l)
 
 struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
 {
-    struct sh_model_flops f = sh_model_flops(&l->build.model, l->cfg.training.seq_len);
+    struct sh_model_flops f =
+        sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
 
     return (struct sh_cost_job){.tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) *
                                           l->cfg.training.seq_len,

@@ -256,6 +256,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
+        {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},

@@ -125,7 +125,8 @@ static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const
     return best;
 }
 
-/* A point says seconds of the whole; latency and transfer share its correction. */
+/* A point says seconds of the whole; latency and transfer share its correction. One between nodes says nothing on a machine
+ * whose network is not known. */
 static double correction(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
 {
     const double wanted[] = {at->ranks, at->nodes, fmax(1, bytes)};
@@ -137,7 +138,7 @@ static double correction(const struct sh_machine *m, enum sh_op_kind kind, const
         struct way way;
 
         if (p->what != SH_POINT_COLL || strcmp(p->kind, sh_op_info(kind)->name) ||
-            !strcmp(p->axis, "segment") != at->segment)
+            !strcmp(p->axis, "segment") != at->segment || (p->nodes > 1 && m->network.bytes_per_second <= 0))
             continue;
         way = way_of(m, kind, &there, p->bytes);
         sh_nearby_add(&near, sh_nearby_distance(wanted, (double[]){p->ranks, p->nodes, p->bytes}, 3),

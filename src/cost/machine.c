@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 16 << 20 };
+enum { MOST_BYTES = 16 << 20, MOST_RANKS = 1 << 24 };
 
 struct reader {
     struct sh_machine *m;
@@ -135,11 +135,12 @@ static sh_rc judge_point(const struct reader *r, struct sh_machine_point *p)
     }
     p->what = *p->beside ? SH_POINT_BESIDE : p->n_dims ? SH_POINT_OP : SH_POINT_COLL;
     if (!*p->kind || (p->what != SH_POINT_BESIDE && p->seconds <= 0) ||
-        (p->what == SH_POINT_COLL && (p->ranks < 1 || p->nodes < 1 || p->bytes < 1)))
+        (p->what == SH_POINT_COLL &&
+         (p->ranks < 2 || p->ranks > MOST_RANKS || p->nodes < 1 || p->nodes > p->ranks || p->bytes < 1)))
         return sh_fail(
             SH_E_USAGE,
-            "%s: points: one of kind %s lacks what it needs: dims and seconds of an operation; ranks, nodes, bytes and "
-            "seconds of a collective",
+            "%s: points: one of kind %s lacks what it needs: dims and seconds of an operation; 2 ranks or more, nodes of "
+            "them, bytes and seconds of a collective",
             r->name, *p->kind ? p->kind : "(none)");
     return SH_OK;
 }

@@ -106,6 +106,7 @@ struct work {
     enum sh_dtype act;
     int n;
     double dims[SH_POINT_DIMS], flops, bytes;
+    double seen; /* of attention: the share of pairs of a query and a key before it that a window leaves */
 };
 
 static bool is_head(enum sh_op_kind kind)
@@ -119,10 +120,26 @@ static void add_logits(struct work *w)
         w->bytes += logit_bytes * w->dims[0] * w->dims[2];
 }
 
+static double seen(const struct sh_op_call *call, double flops)
+{
+    struct sh_op_attr attr = *call->attr;
+    struct sh_op_call all = *call;
+
+    if (sh_cost_class_of(call->kind) != SH_COST_ATTENTION || !attr.attn.window)
+        return 1;
+    attr.attn.window = 0;
+    all.attr = &attr;
+    return flops / sh_op_cost(&all).flops;
+}
+
 static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
 {
     struct sh_op_cost cost = sh_op_cost(call);
-    struct work w = {.kind = call->kind, .act = act, .flops = fmax(0, cost.flops), .bytes = cost.bytes};
+    struct work w = {.kind = call->kind,
+                     .act = act,
+                     .flops = fmax(0, cost.flops),
+                     .bytes = cost.bytes,
+                     .seen = seen(call, cost.flops)};
 
     w.n = sh_price_dims(call, w.dims);
     add_logits(&w);
@@ -132,7 +149,7 @@ static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
 /* A point has dimensions only; counts are those of sh_op_cost() but for biases and residual inputs. */
 static struct work work_of_point(enum sh_op_kind kind, enum sh_dtype act, const double *dims, int n)
 {
-    struct work w = {.kind = kind, .act = act, .n = n};
+    struct work w = {.kind = kind, .act = act, .n = n, .seen = 1};
     double size = sh_dtype_bytes(act), *d = w.dims;
 
     memcpy(d, dims, (size_t)n * sizeof *dims);
@@ -160,10 +177,10 @@ static double least(const double *dims, int n)
     return d;
 }
 
-/* Causal: half of 4 N T H D forward; 2.5 times that backward. */
+/* Causal: half of 4 N T H D forward, or what a window leaves of that; 2.5 times that backward. */
 static double attention_flops(const struct work *w)
 {
-    double forward = 2 * w->dims[0] * w->dims[1] * w->dims[1] * w->dims[2] * w->dims[4];
+    double forward = w->seen * 2 * w->dims[0] * w->dims[1] * w->dims[1] * w->dims[2] * w->dims[4];
 
     return w->kind == SH_OP_ATTENTION ? forward : 2.5 * forward;
 }

@@ -31,14 +31,15 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 }
 
 /* All that a price depends on: kind, shapes, which outputs are added to, the group. Attributes that count are in shapes,
- * but for heads and rows of a chunk. */
+ * but for heads, windows and rows of a chunk. */
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
     uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), info->async ? op->attr.group : 0);
 
     if (sh_cost_class_of(op->kind) == SH_COST_ATTENTION)
-        h = mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads);
+        h = mix(mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads),
+                (uint64_t)op->attr.attn.window);
     else if (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD)
         h = mix(h, (uint64_t)op->attr.head.chunk_rows);
     for (int i = 0; i < info->n_in; i++)

@@ -8,6 +8,7 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/cost/step.h"
+#include "src/optim/optim.h"
 #include "src/plan/request.h"
 
 #include <math.h>
@@ -15,9 +16,6 @@
 #include <string.h>
 
 enum { FINE = 6, MOST_BATCH = 64 };
-
-/* Masters, two states and a gradient in float32: what a rank keeps of each parameter that it owns, at least. */
-static const double least_bytes_a_parameter = 12;
 
 static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
                                  SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
@@ -27,8 +25,8 @@ struct state {
     const struct sh_search *s;
     struct sh_search_found *found;
     int *n;
-    double parameters;
-    int64_t sequences; /* of a step */
+    double least_bytes; /* that all ranks keep of the model together, at least */
+    int64_t sequences;  /* of a step */
     int planned;
 };
 
@@ -132,11 +130,19 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
     return rc;
 }
 
+/* Masters and the optimizer's states in float32, of what is trained. */
+static double least_bytes(const struct sh_config *cfg)
+{
+    const struct sh_adapters adapters = sh_request_adapters(cfg);
+
+    return 4.0 * (1 + sh_optim_of(cfg->optimizer.name)->n_states) * (double)sh_model_trained(&cfg->model, &adapters);
+}
+
 static bool could_fit(const struct state *st, const struct sh_search_found *f)
 {
     int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
 
-    return st->parameters * least_bytes_a_parameter / owners <= (double)st->s->limit_bytes;
+    return st->least_bytes / owners <= (double)st->s->limit_bytes;
 }
 
 /* Micro-batches of 1, 2, 4, ... that divide what a rank has of a step. */
@@ -271,7 +277,7 @@ static void mark(struct sh_search_found *found, int n)
 
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
 {
-    struct state st = {.s = s, .found = found, .n = n, .parameters = (double)sh_model_params(&s->cfg->model)};
+    struct state st = {.s = s, .found = found, .n = n, .least_bytes = least_bytes(s->cfg)};
     sh_rc last = SH_OK;
 
     *n = 0;

@@ -1,4 +1,5 @@
 /* The sections around the micro-steps: init, sums over the ranks, update. */
+#include "src/base/nf4.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
@@ -183,9 +184,10 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
 {
     for (int i = 0; i < p->n_units; i++) {
         const struct sh_unit *u = &p->units[i];
+        int64_t begin = u->chunk * sh_shard_index(opt, u);
 
         if (p->tensors[u->compute].base != SH_NONE)
-            p->tensors[u->compute].base_elems = u->chunk * sh_shard_index(opt, u);
+            p->tensors[u->compute].base_elems = u->packed ? sh_nf4_bytes(begin) : begin;
     }
 }
 

@@ -293,7 +293,7 @@ static sh_rc not_covered(const struct check *c, int unit, int64_t from, int64_t 
                    from < to ? "no rank" : "two ranks", rank);
 }
 
-/* Without gap or overlap from the first to the last element of each unit. */
+/* Without gap or overlap from the first to the last element of each unit that is trained; nothing of others. */
 static sh_rc check_covered(const struct check *c, struct parts *l, const char *what)
 {
     int k = 0;
@@ -301,7 +301,7 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
     if (l->n)
         qsort(l->of, (size_t)l->n, sizeof *l->of, by_place);
     for (int i = 0; i < c->n_units; i++) {
-        int64_t at = 0;
+        int64_t at = 0, end = c->units[i].trainable ? c->units[i].elems : 0;
         int rank = 0;
 
         for (; k < l->n && l->of[k].unit == i; k++) {
@@ -310,8 +310,8 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
                 return not_covered(c, i, at, l->of[k].range.begin, rank, what);
             at = l->of[k].range.end;
         }
-        if (at != c->units[i].elems)
-            return not_covered(c, i, at, c->units[i].elems, rank, what);
+        if (at != end)
+            return not_covered(c, i, at, end, rank, what);
     }
     return SH_OK;
 }
@@ -381,7 +381,7 @@ static void note_state(struct check *c)
         struct sh_range r =
             sh_layout_owned(u->elems, sh_group_size(c->mesh, u->shard), sh_group_index(c->mesh, u->shard));
 
-        owned += r.end - r.begin;
+        owned += u->trainable ? r.end - r.begin : 0;
     }
     if (c->rank == 0 || owned < c->out->state_least)
         c->out->state_least = owned;

@@ -22,12 +22,12 @@ struct sh_ranks_found {
     int collectives;                /* of a step */
     int64_t most_bytes, node_bytes; /* of the largest rank, of the fullest node */
     int largest_rank, fullest_node;
-    int64_t state_least, state_most; /* elements of parameters that a rank owns, and so has of a checkpoint */
+    int64_t state_least, state_most; /* trained elements that a rank owns, and so has of a checkpoint */
 };
 
 /* Compares with rank 0: meshes and groups; collectives in their order, with sizes and types on both sides; units and
- * chunks. Then all together: every element has one owner, who updates it and squares it; every sequence of a step has one
- * rank; memory.
+ * chunks. Then all together: every element that is trained has one owner, who updates it and squares it, and no other is
+ * updated; every sequence of a step has one rank; memory.
  * Errors: SH_E_BUG with the rank, and the operation or unit; SH_E_MEMORY; those of get().
  * Cost: some 0.1 ms a rank for 12,000 operations. */
 sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out);

@@ -44,6 +44,9 @@ struct sh_generate {
     enum sh_parallel parallel;
 };
 
+/* Equal where the tokens are. Local. */
+uint64_t sh_prompts_hash(const struct sh_prompts *of);
+
 /* What the run must have room for: no more positions than the longest text takes. The same on any number of ranks, as the
  * bits of a text depend on these numbers. Local. */
 struct sh_request_cache sh_generate_cache(const struct sh_generate *g, const struct sh_prompts *prompts,

@@ -1,6 +1,7 @@
 #include "src/run/generate.h"
 
 #include "src/base/file.h"
+#include "src/base/hash.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -107,4 +108,13 @@ sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
     }
     sh_encoder_destroy(e);
     return rc;
+}
+
+uint64_t sh_prompts_hash(const struct sh_prompts *of)
+{
+    uint64_t h = 0;
+
+    for (int i = 0; i < of->n; i++)
+        h = sh_mix64(h ^ sh_hash64(of->p[i].ids.id, of->p[i].ids.n * sizeof *of->p[i].ids.id));
+    return h;
 }

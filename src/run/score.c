@@ -1,5 +1,6 @@
 #include "src/run/score.h"
 
+#include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
 #include "src/run/run.h"
@@ -25,6 +26,15 @@ static bool shares_rows(const struct sh_config *cfg)
 static int64_t inputs_of(const struct sh_score *text)
 {
     return (int64_t)text->n - 1;
+}
+
+uint64_t sh_score_hash(const struct sh_score *texts, int n)
+{
+    uint64_t h = 0;
+
+    for (int i = 0; i < n; i++)
+        h = sh_mix64(sh_mix64(h ^ sh_hash64(texts[i].ids, texts[i].n * sizeof *texts[i].ids)) ^ texts[i].first);
+    return h;
 }
 
 struct sh_request_score sh_score_request(const struct sh_score *texts, int n, int rows, const struct sh_config *cfg)

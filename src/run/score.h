@@ -20,6 +20,9 @@ struct sh_score {
     bool greedy;     /* out: each is the likeliest one */
 };
 
+/* Equal where the texts are, and what of them is asked for. Local. */
+uint64_t sh_score_hash(const struct sh_score *texts, int n);
+
 /* What sh_run_open_scoring() is to be asked for: `rows` of such texts at a time on a rank, or of several short ones. Local. */
 struct sh_request_score sh_score_request(const struct sh_score *texts, int n, int rows, const struct sh_config *cfg);
 

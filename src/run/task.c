@@ -1,8 +1,9 @@
 #include "src/run/task.h"
 
+#include "io/token/ranges.h"
 #include "src/base/mem.h"
+#include "src/base/utf8.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,28 @@ static sh_rc find_prefix(const struct sh_tokenizer *tok, struct encoder *e)
 /* Spaces at the end of a context belong to what follows: tokens have them in front. */
 static size_t without_spaces(const char *text, size_t bytes)
 {
-    while (bytes && isspace((unsigned char)text[bytes - 1]))
-        bytes--;
+    const unsigned char *t = (const unsigned char *)text;
+    size_t last, n;
+
+    for (; bytes; bytes -= last) {
+        last = sh_utf8_last(t, bytes);
+        if (!sh_char_is_stripped(sh_utf8_get(t + bytes - last, &n)))
+            break;
+    }
     return bytes;
 }
 
-/* ids of context and text together, and how many are the context's. */
+/* What stands in front of a text whose context has no token. */
+static sh_rc put_prefix(const struct encoder *e, struct sh_ids *ids)
+{
+    if (e->prefix < 0)
+        return sh_fail(SH_E_DATA, "there is no context, and the tokenizer has no token that begins or ends texts");
+    sh_ids_put(ids, (uint32_t)e->prefix);
+    return SH_OK;
+}
+
+/* ids of context and text together, and how many are the context's. A context of spaces, or of characters that no word
+ * has, may have none. */
 static sh_rc encode_both(const struct encoder *e, const struct sh_task_choice *c, struct sh_ids *ids, size_t *context)
 {
     size_t kept = without_spaces(c->context, c->context_bytes), n = c->context_bytes + c->text_bytes;
@@ -42,22 +59,22 @@ static sh_rc encode_both(const struct encoder *e, const struct sh_task_choice *c
 
     memcpy(both, c->context, c->context_bytes);
     memcpy(both + c->context_bytes, c->text, c->text_bytes);
-    SH_TRY_OUT(sh_encode(e->e, both, n, SH_ENCODE_BEGIN, ids));
     SH_TRY_OUT(sh_encode(e->e, both, kept, SH_ENCODE_BEGIN, &front));
-    *context = front.n;
+    if (!front.n)
+        SH_TRY_OUT(put_prefix(e, ids));
+    *context = front.n ? front.n : 1;
+    SH_TRY_OUT(sh_encode(e->e, both, n, SH_ENCODE_BEGIN, ids));
 out:
     free(front.id);
     free(both);
     return rc;
 }
 
-static sh_rc encode_alone(const struct encoder *e, const char *text, size_t bytes, struct sh_ids *ids, size_t *context)
+static sh_rc encode_alone(const struct encoder *e, const struct sh_task_choice *c, struct sh_ids *ids, size_t *context)
 {
-    if (e->prefix < 0)
-        return sh_fail(SH_E_DATA, "there is no context, and the tokenizer has no token that begins or ends texts");
-    sh_ids_put(ids, (uint32_t)e->prefix);
+    SH_TRY(put_prefix(e, ids));
     *context = 1;
-    return sh_encode(e->e, text, bytes, 0, ids);
+    return sh_encode(e->e, c->text, c->text_bytes, 0, ids);
 }
 
 /* The model reads all tokens but the last. */
@@ -80,10 +97,7 @@ static sh_rc encode_choice(const struct encoder *e, int choice, struct sh_task *
     size_t context = 0;
     sh_rc rc;
 
-    if (without_spaces(c->context, c->context_bytes))
-        SH_TRY_OUT(encode_both(e, c, &ids, &context));
-    else
-        SH_TRY_OUT(encode_alone(e, c->text, c->text_bytes, &ids, &context));
+    SH_TRY_OUT((c->context_bytes ? encode_both : encode_alone)(e, c, &ids, &context));
     c->score = t->n_scores;
     SH_TRY_OUT(add_score(e, &ids, context, t));
 out:
@@ -268,8 +282,19 @@ static void print_text(const struct sh_task *t)
            exp(-sum / (double)tokens), -sum / log(2.0) / (double)t->text_bytes, tokens, (long long)t->text_bytes);
 }
 
+/* JSON has no word for others, and no answer is the likeliest among them. */
+static sh_rc check_finite(const struct sh_task *t)
+{
+    for (int i = 0; i < t->n_scores; i++)
+        if (!isfinite(t->score[i].logprob))
+            return sh_fail(SH_E_NUMERIC, "the log-probability of text %d is %g: the model's numbers are not finite",
+                           i + 1, t->score[i].logprob);
+    return SH_OK;
+}
+
 sh_rc sh_task_print(const struct sh_task *t, FILE *lines)
 {
+    SH_TRY(check_finite(t));
     for (int i = 0; i < t->n_docs && lines && t->kind != SH_TASK_TEXT; i++)
         SH_TRY(t->kind == SH_TASK_REQUESTS ? write_request(t, &t->doc[i], lines) : write_sample(t, i, lines));
     if (t->kind == SH_TASK_CHOICES)

@@ -56,7 +56,8 @@ void sh_task_free(struct sh_task *t);
 sh_rc sh_task_encode(const struct sh_tokenizer *tok, int positions, int words, struct sh_task *t);
 
 /* Answers on standard output, and where `lines` is not NULL a line for each document: REQUESTS with "logprob", "is_greedy",
- * "tokens", "bytes"; CHOICES as lm_eval's samples. Local. Errors: SH_E_DATA: the file cannot be written. */
+ * "tokens", "bytes"; CHOICES as lm_eval's samples. Local. Errors: SH_E_DATA: the file cannot be written; SH_E_NUMERIC: a log-probability is not
+ * finite. */
 sh_rc sh_task_print(const struct sh_task *t, FILE *lines);
 
 /* task_bin.c: the evaluation files of llm.c: tokens of one tokenizer. */

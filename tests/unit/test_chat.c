@@ -244,8 +244,8 @@ static void refused(void **state)
         {SH_FORMAT_MESSAGES, NULL, MESSAGES(TURNS),
          "messages need a chat template; --chat-template takes chatml, llama3"},
         {SH_FORMAT_MESSAGES, "zephyr", MESSAGES(TURNS), "no chat template is called zephyr"},
-        {SH_FORMAT_SEGMENTS, "chatml", "{}", "leave --chat-template out"},
-        {SH_FORMAT_JSONL, "chatml", "{}", "chat templates are for --format messages"},
+        {SH_FORMAT_SEGMENTS, "chatml", "{}", "--chat-template is for --format messages and prompt-completion"},
+        {SH_FORMAT_JSONL, "chatml", "{}", "--chat-template is for --format messages"},
         {SH_FORMAT_MESSAGES, "chatml", "[1]", "line 1: it is a list, not an object"},
         {SH_FORMAT_MESSAGES, "chatml", "{\"messages\":3}", "\"messages\" is "},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(""), "the last message is not an assistant's"},
@@ -290,6 +290,57 @@ static void refused(void **state)
     }
     assert_int_equal(run(SH_FORMAT_SEGMENTS, NULL, "{}", (struct sh_token_options){.no_end = true, .end = NULL}),
                      SH_E_USAGE);
+}
+
+/* Options that would be taken and change nothing. */
+static void unused(void **state)
+{
+    static const struct {
+        enum sh_token_format format;
+        const char *template;
+        struct sh_token_options more;
+        const char *says;
+    } rows[] = {
+        {SH_FORMAT_SEGMENTS, NULL, {.field = "x"}, "--field is for lines of jsonl"},
+        {SH_FORMAT_COMPLETION, NULL, {.field = "x"}, "--field is for lines of jsonl"},
+        {SH_FORMAT_TEXT, NULL, {.field = "x"}, "--field is for lines of jsonl"},
+        {SH_FORMAT_TEXT, "chatml", {0}, "--chat-template is for"},
+        {SH_FORMAT_TEXT, NULL, {.special_in_text = true}, "--special-in-text is for"},
+        {SH_FORMAT_SEGMENTS, NULL, {.special_in_text = true}, "--special-in-text is for"},
+        {SH_FORMAT_JSONL, NULL, {.separator = "--"}, "--separator is for files of text"},
+        {SH_FORMAT_MESSAGES, "chatml", {.separator = "--"}, "--separator is for files of text"},
+        {SH_FORMAT_MESSAGES, "chatml", {.end = "</s>"}, "--eos is for text without a chat template"},
+        {SH_FORMAT_MESSAGES, "chatml", {.no_begin = true}, "--no-bos is for text"},
+        {SH_FORMAT_SEGMENTS, NULL, {.no_begin = true}, "--no-bos is for text"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        sh_rc rc = run(rows[i].format, rows[i].template, "{}", rows[i].more);
+        if (rc != SH_E_USAGE || !strstr(sh_error_text(), rows[i].says))
+            fail_msg("row %zu: rc %d: %s", i, (int)rc, rc ? sh_error_text() : "taken");
+    }
+}
+
+/* A part without a document would be found when it is trained on. */
+static void empty_parts(void **state)
+{
+    static const char line[] = MESSAGES(TURNS);
+    char text[sizeof line + 2000];
+    char *val = sh_path_join(folder, "val.bin");
+
+    (void)state;
+    for (int last = 0; last < 2; last++) {
+        struct sh_token_options more = {.val_output = val, .val_fraction = 0.5};
+
+        memset(text, '\n', sizeof text);
+        memcpy(last ? text + sizeof text - sizeof line : text, line, sizeof line - 1);
+        text[sizeof text - 1] = '\0';
+        assert_int_equal(run(SH_FORMAT_MESSAGES, "chatml", text, more), SH_E_DATA);
+        assert_non_null(strstr(sh_error_text(), last ? "out.bin; choose another" : "val.bin; choose another"));
+        assert_int_not_equal(access(val, F_OK), 0);
+    }
+    free(val);
 }
 
 /* What a template writes must be tokens of the model. */
@@ -337,8 +388,9 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates), cmocka_unit_test(other_forms),   cmocka_unit_test(prepended_spaces),
-        cmocka_unit_test(refused),   cmocka_unit_test(another_model),
+        cmocka_unit_test(templates),     cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(refused),       cmocka_unit_test(unused),      cmocka_unit_test(empty_parts),
+        cmocka_unit_test(another_model),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -282,10 +282,10 @@ static void test_idle_argument(void **state)
     assert_int_equal(sh_config_load(NULL, 3, used, &cfg), SH_OK);
 }
 
-static void test_idle_optimizer_keys(void **state)
+static void test_idle_beside_words(void **state)
 {
     static const struct {
-        const char *optimizer, *key, *wrong;
+        const char *beside, *key, *wrong;
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
          "--optimizer.beta2: has no effect without optimizer.name=adamw or lion"},
@@ -293,10 +293,13 @@ static void test_idle_optimizer_keys(void **state)
         {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},
         {"optimizer.name=AdamW", "optimizer.eps=1e-6", NULL},
+        {"data.packing=concat", "data.excess_length_strategy=drop",
+         "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
+        {"data.packing=none", "data.excess_length_strategy=drop", NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const char *const given[] = {"model.name=debug", rows[i].optimizer, rows[i].key};
+        const char *const given[] = {"model.name=debug", rows[i].beside, rows[i].key};
         struct sh_config cfg;
         assert_int_equal(sh_config_load(NULL, 3, given, &cfg), rows[i].wrong ? SH_E_USAGE : SH_OK);
         if (rows[i].wrong)
@@ -449,7 +452,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_idle_optimizer_keys),
+        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_idle_beside_words),
         cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
         cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
         cmocka_unit_test(test_all_at_once),    cmocka_unit_test(test_all_of_a_kind),

@@ -72,6 +72,12 @@ static void wrong_files_are_refused(void **state)
         {"device: {kind: cpu}\nnode: {devices: 2}\nnode: {devices: 2}\n", "m.yaml:3: node.devices: given twice"},
         {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 0], seconds: 1}\n", "m.yaml:3: points[0].dims[1]"},
         {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 2, 3]}\n", "lacks what it needs"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 1, nodes: 1, bytes: 8, seconds: 1}\n",
+         "2 ranks or more"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 2, nodes: 3, bytes: 8, seconds: 1}\n",
+         "nodes of them"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 1e20, nodes: 1, bytes: 8, seconds: 1}\n",
+         "2 ranks or more"},
         {"device: {kind: cpu}\npoints:\n  - {figure: nothing, value: 1}\n", "figure nothing: no such key"},
         {"device: {kind: cpu}\npoints:\n  - {figure: peak.bfloat16, value: 0}\n", "is not in"},
         {"device: {kind: cpu}\npoints:\n  - {knd: linear}\n", "m.yaml:3: points[0].knd: no such field"},
@@ -134,6 +140,25 @@ static void points_correct_the_formula(void **state)
         assert_true(ns >= before);
         before = ns;
     }
+    sh_machine_close(&m);
+}
+
+/* The formula has no seconds there that a point could correct. */
+static void points_between_nodes_want_a_network(void **state)
+{
+    struct sh_coll_place at = {.ranks = 2, .nodes = 1, .rings = 1};
+    struct sh_machine m, plain;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpu", &plain), SH_OK);
+    assert_true(plain.network.bytes_per_second == 0);
+    assert_int_equal(parse("device: {kind: cpu}\npoints:\n"
+                           "  - {kind: all_gather, ranks: 4, nodes: 2, bytes: 1048576, seconds: 1}\n",
+                           &m),
+                     SH_OK);
+    assert_true(sh_price_coll(&plain, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1 << 20).seconds > 0);
+    assert_true(sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1 << 20).seconds ==
+                sh_price_coll(&plain, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1 << 20).seconds);
     sh_machine_close(&m);
 }
 
@@ -205,9 +230,13 @@ static void lists_in_the_middle_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_make_nodes),        cmocka_unit_test(files_go_over_presets),
-        cmocka_unit_test(wrong_files_are_refused), cmocka_unit_test(points_correct_the_formula),
-        cmocka_unit_test(points_are_written),      cmocka_unit_test(lists_in_the_middle_are_refused),
+        cmocka_unit_test(names_make_nodes),
+        cmocka_unit_test(files_go_over_presets),
+        cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(points_correct_the_formula),
+        cmocka_unit_test(points_between_nodes_want_a_network),
+        cmocka_unit_test(points_are_written),
+        cmocka_unit_test(lists_in_the_middle_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -304,6 +304,36 @@ static void faster_parts_make_faster_steps(void **state)
     sh_program_destroy(p);
 }
 
+static double attention_seconds(int window, int interval)
+{
+    struct sh_build b = large_build();
+    struct sh_machine m;
+    struct sh_cost_request r = request_of(NULL, &b.options.mesh, &m);
+    struct sh_program *p;
+    double seconds;
+
+    b.model.n_layers = 2;
+    b.model.attention_window = window;
+    b.model.full_attention_interval = interval;
+    b.options.mesh = tiny_mesh(8, 1, 1, 0);
+    assert_int_equal(sh_machine_preset("h100-80x8", &m), SH_OK);
+    r.p = p = tiny_program(&b, b.options.mesh);
+    seconds = step_of(r).row[SH_COST_ATTENTION].alone;
+    sh_program_destroy(p);
+    return seconds;
+}
+
+/* A window of a sixteenth of the sequence leaves 12 % of the pairs; of two blocks each has its own price. */
+static void windows_cost_what_they_see(void **state)
+{
+    double all = attention_seconds(0, 0), some = attention_seconds(256, 0), mixed = attention_seconds(256, 2);
+
+    (void)state;
+    assert_true(some > 0.12 * all && some < 0.14 * all);
+    assert_true(fabs(mixed - (all + some) / 2) < 1e-9 * all);
+    assert_true(attention_seconds(4096, 0) == all);
+}
+
 static double cpu_seconds(void)
 {
     struct timespec t;
@@ -361,6 +391,7 @@ int main(void)
         cmocka_unit_test(goodput_as_simulated),
         cmocka_unit_test(slowest_of_many),
         cmocka_unit_test(faster_parts_make_faster_steps),
+        cmocka_unit_test(windows_cost_what_they_see),
         cmocka_unit_test(predictions_are_quick),
         cmocka_unit_test(machines_without_a_network_are_refused),
     };

@@ -58,6 +58,17 @@ static struct sh_build job(void)
     return b;
 }
 
+/* Trained as a whole; by adapters; by adapters upon packed weights. */
+enum { WAYS = 3 };
+static void train_by(int way, struct sh_build *b)
+{
+    if (way)
+        b->batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
+    b->packed = way == 2;
+    if (b->packed) /* matrices of whole blocks */
+        b->model.dim = b->model.ffn_dim = 64;
+}
+
 static sh_rc check(struct faulty *f, struct sh_ranks *r, struct sh_ranks_found *found)
 {
     r->world = sh_mesh_ranks(&f->b.options.mesh);
@@ -316,16 +327,17 @@ static void right_programs_agree(void **state)
 
     (void)state;
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
-        for (int s = 0; s < TINY_STRATEGIES; s++) {
+        for (int s = 0; s < WAYS * TINY_STRATEGIES; s++) {
             struct faulty f = {.b = job()};
             struct sh_ranks r = {0};
             struct sh_ranks_found found;
 
             f.b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
-            f.b.options.strategy.params_resident = tiny_strategies[s].params_resident;
-            f.b.options.strategy.keep_after_forward = tiny_strategies[s].keep_after_forward;
+            train_by(s / TINY_STRATEGIES, &f.b);
+            f.b.options.strategy.params_resident = tiny_strategies[s % TINY_STRATEGIES].params_resident;
+            f.b.options.strategy.keep_after_forward = tiny_strategies[s % TINY_STRATEGIES].keep_after_forward;
             if (check(&f, &r, &found) != SH_OK)
-                fail_msg("%d x %d: %s", meshes[m][1], meshes[m][0], sh_error_text());
+                fail_msg("%d x %d, way %d: %s", meshes[m][1], meshes[m][0], s / TINY_STRATEGIES, sh_error_text());
             assert_true(found.most_bytes > 0 && found.node_bytes >= found.most_bytes &&
                         found.state_most >= found.state_least);
             sh_program_destroy(f.p);
@@ -378,13 +390,14 @@ static void moved_programs_are_those_that_are_built(void **state)
 
     (void)state;
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
-        for (int s = 0; s < TINY_STRATEGIES; s++) {
+        for (int s = 0; s < WAYS * TINY_STRATEGIES; s++) {
             struct sh_build b = job();
             struct sh_ranks_built *built;
             const struct sh_program *moved;
             const struct sh_mesh_shape *mesh;
 
-            b.options.strategy.params_resident = tiny_strategies[s].params_resident;
+            train_by(s / TINY_STRATEGIES, &b);
+            b.options.strategy.params_resident = tiny_strategies[s % TINY_STRATEGIES].params_resident;
             b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
             assert_int_equal(sh_ranks_build(&b, &built), SH_OK);
             for (int k = 0; k < 2 * sh_mesh_ranks(&b.options.mesh); k++) {
