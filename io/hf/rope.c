@@ -50,12 +50,18 @@ static const struct number {
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 #define LENGTH "original_max_position_embeddings"
 #define PARTIAL "partial_rotary_factor"
+#define LOCAL_THETA "rope_local_base_freq"
+/* Kinds of blocks in rope_parameters. */
+#define FULL "full_attention"
+#define LOCAL "sliding_attention"
 
 /* ---- reading ---- */
 
 struct rope {
-    const char *where; /* rope_parameters or rope_scaling */
+    const char *where; /* rope_parameters, an object in it, or rope_scaling */
     json_t *object;
+    json_t *newer, *older; /* both spellings, where they are there */
+    json_t *local;         /* of blocks with a window, in the newer one */
     const struct type *type;
 };
 
@@ -99,6 +105,8 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
     double head = (double)sh_hf_whole(r, SH_HF_HEAD_DIM), part = said ? json_number_value(said) : r->f->part;
     char text[64];
 
+    if (said && !r->f->partial && !(json_is_number(said) && part == 1))
+        return sh_fail(SH_E_USAGE, "%s: " PARTIAL " is not computed here for %s", r->place, r->f->type);
     if ((said && !json_is_number(said)) || part < 0 || part > 1)
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " must be a number from 0 to 1", r->place);
     if (part == 0) /* no key, and a class without a default */
@@ -208,9 +216,9 @@ static bool says(const json_t *object, json_t *other)
 }
 
 /* Some versions of transformers take the older spelling where both are there, some the newer one. */
-static sh_rc check_both(const struct sh_hf_reader *r)
+static sh_rc check_both(const struct sh_hf_reader *r, const struct rope *rope)
 {
-    json_t *newer = sh_hf_find(r->root, "rope_parameters"), *older = sh_hf_find(r->root, "rope_scaling");
+    json_t *newer = rope->newer, *older = rope->older;
     const char *a = type_name(newer), *b = type_name(older);
 
     if (!json_is_object(newer) || !json_is_object(older) || json_object_size(older) == 0)
@@ -223,17 +231,78 @@ static sh_rc check_both(const struct sh_hf_reader *r)
                    r->place);
 }
 
+static sh_rc check_object(const struct sh_hf_reader *r, const char *where, const json_t *value)
+{
+    if (!value || json_is_object(value))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, where, sh_json_is(value));
+}
+
+/* An object for each kind of block, in classes whose blocks with a window have frequencies of their own. */
+static sh_rc split_newer(const struct sh_hf_reader *r, struct rope *rope)
+{
+    char shown[SH_CONFIG_SHOWN];
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(rope->newer, key, value)
+    {
+        if (strcmp(key, FULL) != 0 && strcmp(key, LOCAL) != 0)
+            return sh_fail(SH_E_USAGE, "%s: rope_parameters.%s: for %s there are " FULL " and " LOCAL " in it",
+                           r->place, sh_config_text_shown(key, shown), r->f->type);
+    }
+    rope->local = sh_hf_find(rope->newer, LOCAL);
+    rope->newer = sh_hf_find(rope->newer, FULL);
+    SH_TRY(check_object(r, "rope_parameters." LOCAL, rope->local));
+    return check_object(r, "rope_parameters." FULL, rope->newer);
+}
+
+/* Which object counts for the blocks that see all. */
+static sh_rc find_object(const struct sh_hf_reader *r, struct rope *rope)
+{
+    rope->newer = sh_hf_find(r->root, "rope_parameters");
+    rope->older = sh_hf_find(r->root, "rope_scaling");
+    SH_TRY(check_object(r, "rope_parameters", rope->newer));
+    if (r->f->local_theta)
+        SH_TRY(split_newer(r, rope));
+    if (!rope->newer)
+        SH_TRY(check_object(r, "rope_scaling", rope->older));
+    rope->object = rope->newer ? rope->newer : rope->older;
+    rope->where = !rope->newer ? "rope_scaling" : r->f->local_theta ? "rope_parameters." FULL : "rope_parameters";
+    return check_both(r, rope);
+}
+
+/* The base of blocks with a window; that is all that they have of their own. */
+static sh_rc read_local(struct sh_hf_reader *r, const struct rope *rope)
+{
+    struct rope local = {.where = "rope_parameters." LOCAL, .object = rope->local, .type = &types[0]};
+    json_t *theta = sh_hf_find(rope->local, "rope_theta");
+    const char *type = type_name(rope->local);
+
+    r->local_theta[0] = '\0';
+    if (!r->f->local_theta)
+        return SH_OK;
+    if (!type || strcmp(type, "default") != 0)
+        return sh_fail(SH_E_USAGE,
+                       "%s: %s.rope_type must be default: frequencies of blocks with a window are not scaled here",
+                       r->place, local.where);
+    SH_TRY(check_keys(r, &local));
+    theta = theta ? theta : sh_hf_find(r->root, LOCAL_THETA);
+    if (theta)
+        return sh_hf_text_of(r, LOCAL_THETA, theta, r->local_theta);
+    snprintf(r->local_theta, sizeof r->local_theta, "%s", r->f->local_theta);
+    return SH_OK;
+}
+
 sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
 {
-    struct rope rope = {.where = sh_hf_find(r->root, "rope_parameters") ? "rope_parameters" : "rope_scaling"};
+    struct rope rope = {0};
     json_t *theta;
 
     if (!r->f->absent[SH_HF_THETA])
         return SH_OK;
-    rope.object = sh_hf_find(r->root, rope.where);
-    if (rope.object && !json_is_object(rope.object))
-        return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, rope.where, sh_json_is(rope.object));
-    SH_TRY(check_both(r));
+    SH_TRY(find_object(r, &rope));
+    SH_TRY(read_local(r, &rope));
     /* The theta among the rotary parameters is newer than the one at the top level, and wins. */
     if ((theta = sh_hf_find(rope.object, "rope_theta")))
         SH_TRY(sh_hf_text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
@@ -246,7 +315,8 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
 
 bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key)
 {
-    const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH, f->partial ? f->partial : LENGTH};
+    const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH, f->partial ? f->partial : LENGTH,
+                                f->local_theta ? LOCAL_THETA : LENGTH};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0)
@@ -276,7 +346,7 @@ static char *print_dynamic(const json_t *source)
     json_t *rope = sh_hf_find(source, "rope_parameters");
     const char *type;
 
-    rope = rope ? rope : sh_hf_find(source, "rope_scaling");
+    rope = sh_hf_find(rope, FULL) ? sh_hf_find(rope, FULL) : rope ? rope : sh_hf_find(source, "rope_scaling");
     type = type_name(rope);
     if (!type || strcmp(type, "dynamic") != 0 || !json_is_number(sh_hf_find(rope, "factor")))
         return NULL;

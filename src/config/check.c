@@ -71,6 +71,14 @@ static sh_rc check_window(struct sh_config_state *state)
         return sh_config_refuse(state,
                                 m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
                                 "needs model.attention_window");
+    if (m->rope_local_base_freq != 0 && m->attention_window == 0)
+        return sh_config_refuse(state, "model.rope_local_base_freq", "needs model.attention_window");
+    if (m->rope_local_base_freq != 0 && sh_family_of(m->family)->learned_positions)
+        return sh_config_refuse(state, "model.rope_local_base_freq", "%s has no rotary positions; leave it out",
+                                sh_family_of(m->family)->name);
+    if (m->rope_local_base_freq > 0 && m->rope_local_base_freq < 1)
+        return sh_config_refuse(state, "model.rope_local_base_freq", "%g is below 1; give 0 or at least 1",
+                                m->rope_local_base_freq);
     return SH_OK;
 }
 

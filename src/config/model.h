@@ -17,12 +17,14 @@ struct sh_model {  /* the preset sets all of these; keys given by the user win *
     double rope_low_freq_factor, rope_high_freq_factor;           /* llama3 */
     double rope_beta_fast, rope_beta_slow, rope_attention_factor; /* yarn; attention_factor 0: by rope_factor */
     bool rope_truncate;                                           /* yarn */
+    double rope_local_base_freq; /* theta of blocks with a window, which nothing scales; 0: as the others */
     bool tie_word_embeddings;
     bool attention_bias, mlp_bias; /* biases of products where the family leaves the choice */
     int no_rope_layer_interval;    /* each block of that number has no rotary positions; 0: all have */
     int attention_window;          /* keys that a query sees, its own included; 0: all */
     int window_first_layer;        /* blocks before it see all */
     int full_attention_interval;   /* each block of that number sees all; 0: none does */
+    int query_pre_attn_scalar;     /* scores are divided by its root; 0: head_dim */
     double init_std;
 };
 

@@ -60,3 +60,8 @@ struct sh_emit_rope sh_model_rope(const struct sh_model *m)
     }
     return r;
 }
+
+struct sh_emit_rope sh_model_rope_local(const struct sh_model *m)
+{
+    return (struct sh_emit_rope){.theta = m->rope_local_base_freq};
+}

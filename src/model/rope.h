@@ -9,5 +9,7 @@
 int sh_model_rotary_dim(const struct sh_model *m);
 
 struct sh_emit_rope sh_model_rope(const struct sh_model *m);
+struct sh_emit_rope
+sh_model_rope_local(const struct sh_model *m); /* of blocks with a window, where they have their own */
 
 #endif

@@ -54,6 +54,8 @@ MODELS = {
     'qwen3': (transformers.Qwen3Config, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
     'olmo2': (transformers.Olmo2Config, dict(SIZES, num_key_value_heads=2, **IDS), ALL),
     'gemma': (transformers.GemmaConfig, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
+    'gemma3_text': (transformers.Gemma3TextConfig, dict(SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9,
+                                                        query_pre_attn_scalar=20, **IDS), ALL),
     'gpt_neox': (transformers.GPTNeoXConfig, dict(SIZES, **IDS), ALL),
     'gpt2': (transformers.GPT2Config, dict(GPT2), dict(ALL, fan_in_fan_out=True)),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),

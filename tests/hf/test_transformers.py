@@ -92,6 +92,14 @@ MODELS = {
     'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
     'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
                                                      attention_bias=True)),
+    'gemma3_text, window seen': (transformers.Gemma3TextConfig, dict(
+        GROUPED, num_hidden_layers=4, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
+        layer_types=['sliding_attention', 'sliding_attention', 'full_attention', 'sliding_attention'])),
+    'gemma3_text, untied, linear rope': (transformers.Gemma3TextConfig, dict(
+        GROUPED, num_hidden_layers=7, head_dim=16, sliding_window=12, query_pre_attn_scalar=16, tie_word_embeddings=False,
+        attention_bias=True, rope_parameters={
+            'full_attention': {'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 8.0},
+            'sliding_attention': {'rope_type': 'default', 'rope_theta': 100.0}})),
     'gpt_neox': (transformers.GPTNeoXConfig, dict(NEOX)),
     'gpt_neox, tied, all of each head turned': (transformers.GPTNeoXConfig, dict(NEOX, tie_word_embeddings=True, rope_parameters={
         'rope_type': 'default', 'rope_theta': 500.0, 'partial_rotary_factor': 1.0})),
@@ -248,8 +256,12 @@ def meaning(config):
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type != 'gpt_neox'
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
+    values['model.query_pre_attn_scalar'] = getattr(config, 'query_pre_attn_scalar', 0)
     if not gpt2:
         rope = config.rope_parameters
+        if 'full_attention' in rope:
+            values['model.rope_local_base_freq'] = rope['sliding_attention']['rope_theta'] if any(windows(config)) else 0
+            rope = rope['full_attention']
         scaled = rope['rope_type'] not in ('default', 'dynamic')
         values['model.rope_theta'] = rope['rope_theta']
         values['model.rope_factor'] = rope['factor'] if scaled else 0
@@ -300,6 +312,9 @@ def older(config):
     """As transformers 4 wrote it."""
     config = dict(config)
     rope = config.pop('rope_parameters', None)
+    if rope and 'full_attention' in rope:
+        config['rope_local_base_freq'] = rope['sliding_attention']['rope_theta']
+        rope = rope['full_attention']
     if rope:
         neox = config['model_type'] == 'gpt_neox'
         config['rotary_emb_base' if neox else 'rope_theta'] = rope['rope_theta']

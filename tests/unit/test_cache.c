@@ -191,6 +191,10 @@ static const struct tiny_model families[] = {
     {"starcoder2", {GROUPED, .family = SH_FAMILY_STARCODER2}, false},
     {"qwen3", {GROUPED, .family = SH_FAMILY_QWEN3, .attention_window = 2, .full_attention_interval = 2}, false},
     {"olmo2", {GROUPED, .family = SH_FAMILY_OLMO2}, false},
+    {"gemma3_text",
+     {GROUPED, .family = SH_FAMILY_GEMMA3, .attention_window = 3, .full_attention_interval = 2,
+      .rope_local_base_freq = 10, .query_pre_attn_scalar = 7},
+     false},
     {"gemma", {GROUPED, .family = SH_FAMILY_GEMMA}, false},
     {"gpt_neox", {SIZES, .family = SH_FAMILY_GPT_NEOX, .n_kv_heads = 3, .rotary_dim = 2}, false},
 };

@@ -79,6 +79,13 @@ static const struct row {
              W("mlp.dense_h_to_4h", 20, 12) V("mlp.dense_h_to_4h.bias", 20) W("mlp.dense_4h_to_h", 12, 20)
                  V("mlp.dense_4h_to_h.bias", 12),
      2},
+    {{"gemma3_text",
+      {NOT_STEEP, .family = SH_FAMILY_GEMMA3, .attention_window = 3, .full_attention_interval = 2,
+       .rope_local_base_freq = 10, .query_pre_attn_scalar = 7}, false},
+     "Gemma3ForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2
+         V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12),
+     2},
     {{"gemma", {COMMON, .family = SH_FAMILY_GEMMA, .tie_word_embeddings = true}, false}, "GemmaForCausalLM",
      NORM1 QKV O NORM2 MLP DOWN, 2},
 };

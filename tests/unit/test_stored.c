@@ -122,6 +122,8 @@ static const struct row state[] = {
     {"model.attention_window", "8", NULL},
     {"model.window_first_layer", "1", "model.attention_window=8"},
     {"model.full_attention_interval", "2", "model.attention_window=8"},
+    {"model.rope_local_base_freq", "100", "model.attention_window=8"},
+    {"model.query_pre_attn_scalar", "20", NULL},
     {"model.init_std", "0.1", NULL},
     {"model.tokenizer", "byte", NULL},
     {"training.dataset_path", "a.bin", NULL},

@@ -82,6 +82,8 @@ ROWS = {
     'model.attention_window': Row(5, 'plan'),
     'model.window_first_layer': Row(1, 'plan', needs=WINDOW),
     'model.full_attention_interval': Row(2, 'plan', needs=WINDOW),
+    'model.rope_local_base_freq': Row(100, 'plan', needs=WINDOW),
+    'model.query_pre_attn_scalar': Row(20, 'steps'),
     'model.tie_word_embeddings': Row('true', 'plan'),
     'model.init_std': Row(0.1, 'steps'),
     'lora.rank': Row(2, 'plan'),
