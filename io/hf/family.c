@@ -76,7 +76,7 @@ static const struct sh_hf_family rows[] = {
                 [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "8192", [SH_HF_VOCAB] = "32064", [SH_HF_POSITIONS] = "4096",
                 [SH_HF_EPS] = "1e-5", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000"},
      .window = "",
-     .one_rope_type = true,
+     .length = "4096",
      .must = {SILU},
      .dropout = {"attention_dropout", "embd_pdrop", "resid_pdrop"}},
     {.type = "smollm3",

@@ -36,7 +36,9 @@ struct sh_hf_family {
                                 have the same frequencies */
     const char *partial;     /* key for the part of a head that turns, beside rope_parameters; NULL: none */
     double part;             /* where no key says it; 0: all */
-    bool one_rope_type;      /* "default" is the only type of rotary positions that the class computes as others do */
+    /* original_max_position_embeddings where no key says it, of the class whose rotary positions are default or longrope;
+     * NULL: max_position_embeddings. */
+    const char *length;
     struct sh_hf_must must[6];
     const char *dropout[4]; /* of the class; 0 is written for them where there is no source */
     const char *plain[8];   /* names that say nothing about the mathematics, beside those of all classes */

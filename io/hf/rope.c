@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LLAMA3 = 1 << SH_ROPE_LLAMA3, LINEAR = 1 << SH_ROPE_LINEAR, YARN = 1 << SH_ROPE_YARN };
+enum { LLAMA3 = 1 << SH_ROPE_LLAMA3, LINEAR = 1 << SH_ROPE_LINEAR, YARN = 1 << SH_ROPE_YARN, LONG = 1 << SH_ROPE_LONG };
 
 /* Types of transformers. One without a bit leaves frequencies as they are: `dynamic` changes what lies beyond
  * max_position_embeddings, and no training sequence is longer. */
@@ -25,8 +25,7 @@ static const struct type {
     {"llama3", LLAMA3, NULL},
     {"linear", LINEAR, NULL},
     {"yarn", YARN, NULL},
-    {"longrope", 0, "its frequencies change with the length of the text"},
-    {"su", 0, "its frequencies change with the length of the text"},
+    {"longrope", LONG, NULL},
     {"proportional", 0, "it turns a part of the head by the frequencies of the whole"},
 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -38,16 +37,22 @@ static const struct number {
     unsigned types;
     bool real;
 } numbers[] = {
-    {"factor", "model.rope_factor", "0", NULL, LLAMA3 | LINEAR | YARN, true},
+    {"factor", "model.rope_factor", "0", NULL, LLAMA3 | LINEAR | YARN | LONG, true},
     {"low_freq_factor", "model.rope_low_freq_factor", "1", NULL, LLAMA3, true},
     {"high_freq_factor", "model.rope_high_freq_factor", "4", NULL, LLAMA3, true},
-    {"original_max_position_embeddings", "model.rope_original_max_len", "0", "", LLAMA3 | YARN, false},
+    {"original_max_position_embeddings", "model.rope_original_max_len", "0", "", LLAMA3 | YARN | LONG, false},
     {"beta_fast", "model.rope_beta_fast", "32", "32", YARN, true},
     {"beta_slow", "model.rope_beta_slow", "1", "1", YARN, true},
-    {"attention_factor", "model.rope_attention_factor", "0", "0", YARN, true},
+    {"attention_factor", "model.rope_attention_factor", "0", "0", YARN | LONG, true},
     {"truncate", "model.rope_truncate", "true", "true", YARN, false},
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+/* The lists of longrope. */
+static const struct list {
+    const char *key, *ours;
+} lists[] = {{"short_factor", "model.rope_short_factor"}, {"long_factor", "model.rope_long_factor"}};
+enum { LISTS = sizeof lists / sizeof *lists };
 #define LENGTH "original_max_position_embeddings"
 #define PARTIAL "partial_rotary_factor"
 #define LOCAL_THETA "rope_local_base_freq"
@@ -73,6 +78,12 @@ static const char *type_name(const json_t *object)
     return said ? json_string_value(said) : "default";
 }
 
+/* What phi3 said before transformers had the type. */
+static bool is_alias(const char *name)
+{
+    return strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0;
+}
+
 static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
 {
     const char *name = type_name(rope->object);
@@ -81,18 +92,21 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
     if (!name)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type is no string", r->place, rope->where);
     for (int i = 0; i < TYPES; i++)
-        if (strcmp(types[i].name, name) == 0)
+        if (strcmp(types[i].name, r->f->length && is_alias(name) ? "longrope" : name) == 0)
             rope->type = &types[i];
     if (!rope->type)
         return sh_fail(SH_E_USAGE,
-                       "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3 and yarn are", r->place,
-                       rope->where, sh_config_text_shown(name, shown));
+                       "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3, yarn and longrope are",
+                       r->place, rope->where, sh_config_text_shown(name, shown));
     if (rope->type->refused)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: %s", r->place, rope->where, name,
                        rope->type->refused);
-    if (r->f->one_rope_type && rope->type != &types[0])
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: for %s it means other frequencies",
-                       r->place, rope->where, name, r->f->type);
+    if (r->f->length && rope->type->bit != LONG && rope->type != &types[0])
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s: for %s there are default and longrope", r->place, rope->where,
+                       name, r->f->type);
+    if (r->f->local_theta && rope->type->bit == LONG)
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here for %s", r->place, rope->where, name,
+                       r->f->type);
     return SH_OK;
 }
 
@@ -124,6 +138,9 @@ static bool is_number_of(const struct type *type, const char *key)
     for (int i = 0; i < NUMBERS; i++)
         if (strcmp(numbers[i].key, key) == 0)
             return (numbers[i].types & bits) != 0;
+    for (int i = 0; i < LISTS; i++)
+        if (strcmp(lists[i].key, key) == 0)
+            return bits == LONG;
     return (bits & YARN) && (strcmp(key, "mscale") == 0 || strcmp(key, "mscale_all_dim") == 0);
 }
 
@@ -164,6 +181,25 @@ static json_t *find_number(const struct sh_hf_reader *r, const struct rope *rope
     return front ? front : sh_hf_find(rope->object, n->key);
 }
 
+/* In the file, or what its absence means. */
+static double original_length(const struct sh_hf_reader *r, const struct rope *rope)
+{
+    json_t *front = sh_hf_find(r->root, LENGTH), *inside = sh_hf_find(rope->object, LENGTH);
+
+    if (front || (inside && !r->f->length))
+        return json_number_value(front ? front : inside);
+    return r->f->length ? strtod(r->f->length, NULL) : (double)sh_hf_whole(r, SH_HF_POSITIONS);
+}
+
+/* Without a factor: the positions that the model has by those it was first trained with, but none that shortens. */
+static sh_rc longer_by(const struct sh_hf_reader *r, const struct rope *rope, char out[64])
+{
+    double first = original_length(r, rope), factor = first > 0 ? (double)sh_hf_whole(r, SH_HF_POSITIONS) / first : 1;
+
+    snprintf(out, 64, "%.17g", factor < 1 ? 1 : factor);
+    return SH_OK;
+}
+
 static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n, char out[64])
 {
     json_t *value = find_number(r, rope, n);
@@ -173,14 +209,49 @@ static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, 
         value = NULL;
     else if (zero) /* which would say none here */
         return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, rope->where, n->key);
+    if (strcmp(n->key, LENGTH) == 0 && r->f->length && !sh_hf_find(r->root, LENGTH)) {
+        snprintf(out, 64, "%s", r->f->length);
+        return SH_OK;
+    }
     if (value)
         return sh_hf_text_of(r, n->key, value, out);
+    if (rope->type->bit == LONG && strcmp(n->key, "factor") == 0)
+        return longer_by(r, rope, out);
     if (!n->absent)
         return sh_fail(SH_E_USAGE, "%s: %s has no %s", r->place, rope->where, n->key);
     snprintf(out, 64, "%s", n->absent[0] ? n->absent : r->value[SH_HF_POSITIONS]);
     if (strcmp(n->key, "attention_factor") == 0)
         read_scale(rope, out);
     return SH_OK;
+}
+
+/* What is no number is one that the list's check refuses. */
+static void print_number(FILE *out, const char *comma, const json_t *value)
+{
+    if (json_is_number(value))
+        fprintf(out, "%s%.17g", comma, json_number_value(value));
+    else
+        fprintf(out, "%s?", comma);
+}
+
+/* As text with commas. What they may be is asked where all keys are: config/check.c. */
+static sh_rc give_list(struct sh_hf_reader *r, const struct rope *rope, const struct list *list)
+{
+    json_t *values = sh_hf_find(rope->object, list->key), *value;
+    bool wanted = rope->type->bit == LONG;
+    char *text = NULL;
+    size_t bytes, i;
+    sh_rc rc;
+
+    if (wanted && !json_is_array(values))
+        return sh_fail(SH_E_USAGE, "%s: %s.%s: longrope wants a list of numbers", r->place, rope->where, list->key);
+    FILE *out = sh_memstream(&text, &bytes);
+    if (wanted)
+        json_array_foreach(values, i, value) print_number(out, i ? "," : "", value);
+    fclose(out);
+    rc = r->give(r->to, list->ours, text);
+    free(text);
+    return rc;
 }
 
 static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
@@ -193,6 +264,8 @@ static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
             SH_TRY(read_number(r, rope, &numbers[i], text));
         SH_TRY(r->give(r->to, numbers[i].ours, text));
     }
+    for (int i = 0; i < LISTS; i++)
+        SH_TRY(give_list(r, rope, &lists[i]));
     return r->give(r->to, "model.rope_type", rope->type->bit ? rope->type->name : "llama3");
 }
 
@@ -363,6 +436,22 @@ double sh_hf_rope_part(const struct sh_config *cfg)
     return (int)(part * head) < cfg->model.rotary_dim ? nextafter(part, 2) : part;
 }
 
+static void print_lists(const struct sh_model *m, FILE *out)
+{
+    enum { MOST = sizeof m->rope_short_factor / 2 };
+    const char *const text[LISTS] = {m->rope_short_factor, m->rope_long_factor};
+    double *value = sh_calloc(MOST, sizeof *value);
+
+    for (int i = 0; i < LISTS; i++) {
+        int n = sh_str_numbers(text[i], value, MOST);
+        fprintf(out, "\"%s\": [", lists[i].key);
+        for (int k = 0; k < n; k++)
+            fprintf(out, "%s%.17g", k ? ", " : "", value[k]);
+        fputs("], ", out);
+    }
+    free(value);
+}
+
 char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
 {
     const struct sh_model *m = &cfg->model;
@@ -380,6 +469,8 @@ char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
             fprintf(f, "\"%s\": %s, ", numbers[i].key, value);
         free(value);
     }
+    if (m->rope_type == SH_ROPE_LONG)
+        print_lists(m, f);
     if (sh_config_get(cfg, "model.rope_type", &type) == SH_OK) {
         fprintf(f, "\"rope_type\": \"%s\"", type);
         free(type);

@@ -5,6 +5,7 @@
 #include "io/hf/rope.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/config/words.h"
 #include "src/model/model.h"
 
 #include <stdlib.h>
@@ -212,6 +213,9 @@ static void put_rope(struct writer *w)
         begin(w, w->f->partial);
         fprintf(w->out, "%.17g", sh_hf_rope_part(w->cfg));
     }
+    /* Where the class has a default for it, that counts more than the one in the object. */
+    if (w->f->length && w->cfg->model.rope_factor != 0 && w->cfg->model.rope_type == SH_ROPE_LONG)
+        put_key(w, "original_max_position_embeddings", "model.rope_original_max_len", false);
     free(theta);
     free(rope);
 }

@@ -61,7 +61,11 @@ static words family_words = {
 #include "src/config/family.inc"
 #undef FAMILY
     {NULL, 0}};
-static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
+static words rope_words = {{"llama3", SH_ROPE_LLAMA3},
+                           {"linear", SH_ROPE_LINEAR},
+                           {"yarn", SH_ROPE_YARN},
+                           {"longrope", SH_ROPE_LONG},
+                           {NULL, 0}};
 static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {{"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
@@ -190,7 +194,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(model, rope_type), WORDS(rope_words), .def = "llama3",
      .help = "Which frequencies rope_factor divides. llama3: the low ones, by how often they turn over "
              "rope_original_max_len, as in Llama 3.1; linear: all; yarn: the low ones, by a ramp over their number, "
-             "with cos and sin multiplied by rope_attention_factor."},
+             "with cos and sin multiplied by rope_attention_factor; longrope: each by a number of its own, of "
+             "rope_short_factor where a sequence has at most rope_original_max_len tokens, else of rope_long_factor, with "
+             "the same multiplication."},
     {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
      .help = "Frequencies that complete fewer turns than this over rope_original_max_len are divided by "
              "rope_factor."},
@@ -204,7 +210,12 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For yarn: frequencies that turn fewer times than this are divided by rope_factor; those between are "
              "blended."},
     {KEY(model, rope_attention_factor), .min = 0, .max = 1e6, .def = "0",
-     .help = "For yarn: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1."},
+     .help = "For yarn and longrope: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1 for yarn, "
+             "sqrt(1 + ln(rope_factor) / ln(rope_original_max_len)) for longrope."},
+    {KEY(model, rope_short_factor), .def = "",
+     .help = "For longrope: what the rotary frequencies are divided by, a number for each pair of elements that turns, with commas "
+             "between, the fastest first."},
+    {KEY(model, rope_long_factor), .def = "", .help = "For longrope: the same for longer sequences."},
     {KEY(model, rope_truncate), BOOL, .def = "true",
      .help = "For yarn: round the ends of the ramp to whole numbers of frequencies."},
     {KEY(model, rope_local_base_freq), .min = 0, .max = 1e12, .def = "0",

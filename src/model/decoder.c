@@ -300,7 +300,8 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
 /* One table for all blocks, or one more for those with a window: cos and sin [T,R]. */
 static void emit_rope_tables(struct decoder *d)
 {
-    struct sh_emit_rope rope = sh_model_rope(d->m), local = sh_model_rope_local(d->m);
+    int length = d->e.cache ? d->e.cache : d->e.seq;
+    struct sh_emit_rope rope = sh_model_rope(d->m, length), local = sh_model_rope_local(d->m);
 
     if (d->f->learned_positions)
         return;

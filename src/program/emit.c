@@ -305,6 +305,10 @@ int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim, cons
     op.attr.rope.ramp_first = rope->ramp_first;
     op.attr.rope.ramp_last = rope->ramp_last;
     op.attr.rope.scale = rope->scale;
+    op.attr.rope.divisors = rope->divisors;
+    op.attr.rope.first_divisor = e->p->n_divisors;
+    for (int i = 0; i < rope->divisors; i++)
+        sh_program_add_divisor(e->p, rope->divisor[i]);
     op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, rotary_dim), name);
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);

@@ -56,6 +56,8 @@ struct sh_emit_heads {
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
     double ramp_first, ramp_last, scale;                     /* as struct sh_op_attr has them */
+    int divisors;                                            /* half of rotary_dim, or 0: none */
+    double divisor[SH_ROPE_DIVISORS];
 };
 int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim,
                        const struct sh_emit_rope *rope);                                /* -> [T,R] f32, once */

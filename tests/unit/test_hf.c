@@ -33,6 +33,7 @@
 #define STARCODER2 "{\"model_type\":\"starcoder2\"," SIZES
 #define GPT2 "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_head\":2,\"n_layer\":1,\"n_positions\":16,\"vocab_size\":9"
 #define YARN "\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":16"
+#define LONGROPE "\"rope_type\":\"longrope\",\"short_factor\":[1,1.5],\"long_factor\":[2,3]"
 #define FULL "\"layer_types\":[\"full_attention\",\"full_attention\"]"
 #define SLIDING "\"layer_types\":[\"full_attention\",\"sliding_attention\"]"
 #define WINDOW ",\"sliding_window\":8,\"use_sliding_window\":true"
@@ -105,7 +106,25 @@ static const struct {
     {LLAMA ",\"rope_scaling\":{" YARN ",\"truncate\":false}}", NULL, "model.rope_truncate", "false"},
     {LLAMA ",\"rope_scaling\":{" YARN ",\"mscale\":1.0,\"mscale_all_dim\":1.0}}", NULL, "model.rope_attention_factor", "1"},
     {LLAMA ",\"rope_scaling\":{" YARN ",\"mscale\":0.707}}", NULL, "model.rope_attention_factor", "0"},
-    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":8}}", NULL, NULL, "longrope is not computed here: its freq"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":8}}", NULL, NULL, "short_factor: longrope wants a list"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_type", "longrope"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_short_factor", "1,1.5"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_long_factor", "2,3"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_original_max_len", "64"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_factor", "1"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"factor\":8}}", NULL, "model.rope_factor", "8"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"original_max_position_embeddings\":16}}", NULL, "model.rope_factor", "4"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"attention_factor\":2}}", NULL, "model.rope_attention_factor", "2"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"beta_fast\":9}}", NULL, NULL, "rope_scaling.beta_fast is not computed here"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"short_factor\":[2]}}", NULL, NULL, "short_factor is not computed here"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1,2]}}", NULL, NULL,
+     "model.rope_short_factor: has 1 numbers, and 2 pairs of elements turn"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,0]}}", NULL, NULL,
+     "model.rope_long_factor: must be numbers above 0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,\"2\"]}}", NULL, NULL,
+     "model.rope_long_factor: must be numbers above 0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":{}}}", NULL, NULL,
+     "long_factor: longrope wants a list"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", NULL, NULL, "proportional is not computed here: it turns"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"x\"}}", NULL, NULL, "rope_type x is not known here"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":3}}", NULL, NULL, "rope_type is no string"},
@@ -179,7 +198,14 @@ static const struct {
     {MISTRAL ",\"num_key_value_heads\":2," FULL "}", NULL, NULL, "mathematics: layer_types;"},
     {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
     {PHI3 ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
-    {PHI3 ",\"rope_scaling\":{" YARN "}}", NULL, NULL, "for phi3 it means other frequencies"},
+    {PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, NULL, "linear: for phi3 there are default and longrope"},
+    {PHI3 ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[3,4]}}", NULL, "model.rope_type", "longrope"},
+    {PHI3 ",\"rope_scaling\":{\"type\":\"yarn\",\"short_factor\":[1,2],\"long_factor\":[3,4]}}", NULL, "model.rope_type", "longrope"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[3,4]}}", NULL, NULL, "rope_type su is not known here"},
+    {PHI3 ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_original_max_len", "4096"},
+    {PHI3 ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_factor", "1"},
+    {PHI3 ",\"original_max_position_embeddings\":16,\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_factor", "4"},
+    {GEMMA3 ",\"rope_scaling\":{" LONGROPE "}}", NULL, NULL, "longrope is not computed here for gemma3_text"},
     {PHI3 ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", NULL, "model.rotary_dim", "2"},
     {PHI3 ",\"partial_rotary_factor\":0.5}", NULL, "model.rotary_dim", "2"},
     {PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.99}", NULL, NULL, "model.rotary_dim: 5 is odd"},
