@@ -34,7 +34,7 @@ static const struct sh_attr_field cache_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
-                                                   FIELD(rope, ramp_last), FIELD(rope, scale), {0}};
+                                                   FIELD(rope, ramp_last), FIELD(rope, scale), FIELD(rope, divisors), {0}};
 static const struct sh_attr_field qk_attrs[] = {
     LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), LETTER(qk, q_width, 'I'),
     LETTER(qk, k_width, 'J'), LETTER(qk, groups, 'G'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};

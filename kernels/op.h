@@ -92,7 +92,7 @@ enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
 #define SH_OP_SKIP(KIND, name)
 
 enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
-enum { SH_LORA_PARTS = 3 };
+enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128 };
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* that an optimizer keeps of a parameter, beside its two halves */
 
 /* A run of elements of a flat shard with one rule of weight decay. */
@@ -131,6 +131,8 @@ struct sh_op_attr {
             double factor, low_freq, high_freq, original_len;
             double ramp_first, ramp_last;          /* or as YaRN where ramp_last > 0: between these elements of a half */
             double scale;                          /* of cos and sin; 0: 1 */
+            int divisors, first_divisor;           /* or as LongRoPE where there are R/2: frequency i divided by row i, counted
+                                                      from the first, of the program's table of divisors */
         } rope;                                    /* ROPE_TABLE */
         struct {
             int heads, kv_heads, head_dim;
@@ -193,6 +195,7 @@ struct sh_op_call {
     const struct sh_op_attr *attr;
     const struct sh_op_scalars *scalars;
     const struct sh_decay_run *runs; /* ADAMW: attr->runs.count rows */
+    const double *divisors;          /* ROPE_TABLE: attr->rope.divisors rows; NULL: none */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work; /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;

@@ -8,7 +8,7 @@
 #include "io/data/pack.h"
 
 /* Check a header against the length of its file, and fill what `f` has of it.
- *   vocab_size  of the model; tokenizer: of its folder, 0: not known
+ *   vocab_size  of the model; tokenizer: hash of its tokenizer.json, 0: not known
  * Errors: SH_E_DATA: a field that cannot be, sections that overlap or leave the file, words or a tokenizer that are not
  * the model's. */
 sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct sh_document_header *h, int64_t bytes,

@@ -8,6 +8,7 @@
 
 #define NO_ROPE "no_rope_layers"
 #define TYPES "layer_types"
+#define PATTERN "sliding_window_pattern"
 
 /* ---- rotary positions ---- */
 
@@ -86,6 +87,21 @@ static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
     return SH_OK;
 }
 
+/* Each block of this number has no window, in classes that say it so. */
+static long long pattern_of(const struct sh_hf_reader *r)
+{
+    json_t *said = sh_hf_find(r->root, PATTERN);
+
+    return said ? json_integer_value(said) : strtoll(r->f->pattern, NULL, 10);
+}
+
+static sh_rc check_pattern(const struct sh_hf_reader *r)
+{
+    if (!r->f->pattern || pattern_of(r) >= 1)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: " PATTERN " must be a whole number from 1 on", r->place);
+}
+
 /* Whether block i has the window: as the list says; without one the blocks from max_window_layers on have it, or in a
  * class that has no such key those without positions. */
 static bool slides(const struct sh_hf_reader *r, long long i)
@@ -93,10 +109,12 @@ static bool slides(const struct sh_hf_reader *r, long long i)
     json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
     long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
 
-    if (!r->f->layer_types)
+    if (!r->f->layer_types && !r->f->pattern)
         return true;
     if (list)
         return is_word(json_array_get(list, (size_t)i), "sliding_attention");
+    if (r->f->pattern)
+        return (i + 1) % pattern_of(r) != 0;
     if (r->f->window[0])
         return i >= (first ? json_integer_value(first) : 28);
     return interval > 0 && (i + 1) % interval == 0;
@@ -148,7 +166,8 @@ static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
     json_t *list = sh_hf_find(r->root, TYPES);
     bool on = json_is_true(sh_hf_find(r->root, "use_sliding_window")) || !r->f->layer_types;
 
-    if (r->f->layer_types && list)
+    SH_TRY(check_pattern(r));
+    if ((r->f->layer_types || r->f->pattern) && list)
         SH_TRY(check_types(r, list));
     *used = (on || list) && next_of(r, 0, true) < blocks_of(r);
     if (*used && !on)
@@ -198,17 +217,33 @@ static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
                    r->place, window, window);
 }
 
+/* Where these blocks differ in more than the window, it cannot be left out. */
+static sh_rc check_local(const struct sh_hf_reader *r)
+{
+    bool used = false;
+
+    if (r->local_theta[0])
+        SH_TRY(is_used(r, &used));
+    if (!used)
+        return r->give(r->to, "model.rope_local_base_freq", "0");
+    return sh_fail(SH_E_USAGE,
+                   "%s: sliding_window is null or left out, and " TYPES " has blocks with one, whose rotary positions "
+                   "differ; that is not computed here",
+                   r->place);
+}
+
 sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)
 {
     long long window, first, interval;
 
     SH_TRY(window_of(r, json_object_get(r->root, "sliding_window"), &window));
     if (window == 0)
-        return SH_OK;
+        return check_local(r);
     first = next_of(r, 0, true);
     interval = full_interval(r, first);
     if (interval < 0)
-        return check_seen(r, window);
+        return r->local_theta[0] ? check_local(r) : check_seen(r, window);
+    SH_TRY(r->give(r->to, "model.rope_local_base_freq", r->local_theta[0] ? r->local_theta : "0"));
     SH_TRY(give_number(r, "model.attention_window", window));
     SH_TRY(give_number(r, "model.window_first_layer", first));
     return give_number(r, "model.full_attention_interval", interval);
@@ -227,6 +262,8 @@ const char *sh_hf_blocks_window_key(int i)
 
 bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key)
 {
+    if (f->pattern && (strcmp(key, TYPES) == 0 || strcmp(key, PATTERN) == 0))
+        return true;
     for (int i = 0; f->window && i < (f->layer_types ? WINDOW_KEYS : 1); i++)
         if (strcmp(window_keys[i], key) == 0)
             return true;

@@ -20,8 +20,11 @@
 /* ---- values ---- */
 
 /* What a class without such a key computes. */
-static const char *const off[SH_HF_VALUES] = {
-    [SH_HF_TIED] = "false", [SH_HF_ATTENTION_BIAS] = "false", [SH_HF_MLP_BIAS] = "false", [SH_HF_NO_ROPE] = "0"};
+static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",
+                                              [SH_HF_ATTENTION_BIAS] = "false",
+                                              [SH_HF_MLP_BIAS] = "false",
+                                              [SH_HF_NO_ROPE] = "0",
+                                              [SH_HF_SCALAR] = "0"};
 
 /* Some families have two spellings of a value; the first one wins. Absent values have the default of the family's
  * class, as transformers would take. */
@@ -60,6 +63,8 @@ static sh_rc give_values(struct sh_hf_reader *r)
     for (int v = 0; v < SH_HF_VALUES; v++)
         SH_TRY(read_value(r, v));
     SH_TRY(derive(r));
+    if (r->f->key[SH_HF_SCALAR][0] && sh_hf_whole(r, SH_HF_SCALAR) < 1)
+        return sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 1 on", r->place, r->f->key[SH_HF_SCALAR][0]);
     SH_TRY(sh_hf_blocks_positions(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)

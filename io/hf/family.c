@@ -76,7 +76,7 @@ static const struct sh_hf_family rows[] = {
                 [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "8192", [SH_HF_VOCAB] = "32064", [SH_HF_POSITIONS] = "4096",
                 [SH_HF_EPS] = "1e-5", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000"},
      .window = "",
-     .one_rope_type = true,
+     .length = "4096",
      .must = {SILU},
      .dropout = {"attention_dropout", "embd_pdrop", "resid_pdrop"}},
     {.type = "smollm3",
@@ -143,6 +143,21 @@ static const struct sh_hf_family rows[] = {
               {"hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}, "the gate's activation is GELU by tanh here"},
               {"use_bidirectional_attention", {"false"}, "a token sees those before it"}},
      .dropout = {"attention_dropout"}},
+    {.type = "gemma3_text",
+     .family = "gemma3_text",
+     .prefix = "model.",
+     .key = {LLAMA_KEYS, RMS_EPS, [SH_HF_ATTENTION_BIAS] = {"attention_bias"}, [SH_HF_SCALAR] = {"query_pre_attn_scalar"}},
+     .absent = {[SH_HF_LAYERS] = "26", [SH_HF_DIM] = "2304", [SH_HF_HEADS] = "8", [SH_HF_KV_HEADS] = "4",
+                [SH_HF_HEAD_DIM] = "256", [SH_HF_FFN] = "9216", [SH_HF_VOCAB] = "262208", [SH_HF_POSITIONS] = "131072",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "true", [SH_HF_SCALAR] = "256",
+                [SH_HF_THETA] = "1000000"},
+     .window = "4096",
+     .pattern = "6",
+     .local_theta = "10000",
+     .must = {{"hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}, "the gate's activation is GELU by tanh here"},
+              {"use_bidirectional_attention", {"false"}, "a token sees those before it"}},
+     .dropout = {"attention_dropout"},
+     .plain = {"_sliding_window_pattern"}}, /* which its class writes beside layer_types, and does not read */
 
     {.type = "gpt_neox",
      .family = "gpt_neox",
@@ -163,7 +178,6 @@ static const struct sh_hf_family rows[] = {
               {"attention_bias", {"true"}, "all products have biases here"}},
      .dropout = {"attention_dropout", "hidden_dropout"},
      .plain = {"partial_rotary_factor"}}, /* in front: older files have it beside rotary_pct, and its class does not read it */
-    {.type = "gemma3_text", NOT_YET("its sliding window")},
     {.type = "gemma2", NOT_YET("its soft cap on scores and logits")},
     {.type = "gemma3", .refused = "it reads images too; a folder of gemma3_text has the language model alone"},
     {.type = "qwen2_vl", .refused = "it reads images too"},
@@ -206,6 +220,7 @@ const char *sh_hf_family_key(int value)
         [SH_HF_ATTENTION_BIAS] = "model.attention_bias",
         [SH_HF_MLP_BIAS] = "model.mlp_bias",
         [SH_HF_NO_ROPE] = "model.no_rope_layer_interval",
+        [SH_HF_SCALAR] = "model.query_pre_attn_scalar",
         [SH_HF_THETA] = "model.rope_theta",
     };
     return keys[value];

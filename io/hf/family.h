@@ -11,7 +11,7 @@
 /* clang-format off */
 enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
-    SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_THETA, SH_HF_VALUES
+    SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_SCALAR, SH_HF_THETA, SH_HF_VALUES
 };
 /* clang-format on */
 
@@ -30,9 +30,15 @@ struct sh_hf_family {
     const char *absent[SH_HF_VALUES]; /* the class's default. "=": as SH_HF_DIM and SH_HF_HEADS say it; NULL: off */
     const char *window;  /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */
     bool layer_types;    /* a window only with use_sliding_window, and in the blocks that layer_types names */
-    const char *partial; /* key for the part of a head that turns, beside rope_parameters; NULL: none */
-    double part;         /* where no key says it; 0: all */
-    bool one_rope_type;  /* "default" is the only type of rotary positions that the class computes as others do */
+    const char *pattern; /* sliding_window_pattern when that key is absent, which says the blocks without a window where
+                                layer_types does not; NULL: the class has no such key */
+    const char *local_theta; /* rope_local_base_freq when that key is absent, for blocks with a window; NULL: all blocks
+                                have the same frequencies */
+    const char *partial;     /* key for the part of a head that turns, beside rope_parameters; NULL: none */
+    double part;             /* where no key says it; 0: all */
+    /* original_max_position_embeddings where no key says it, of the class whose rotary positions are default or longrope;
+     * NULL: max_position_embeddings. */
+    const char *length;
     struct sh_hf_must must[6];
     const char *dropout[4]; /* of the class; 0 is written for them where there is no source */
     const char *plain[8];   /* names that say nothing about the mathematics, beside those of all classes */

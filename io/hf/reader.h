@@ -15,6 +15,7 @@ struct sh_hf_reader {
     json_t *root;
     const struct sh_hf_family *f;
     char value[SH_HF_VALUES][64]; /* as text */
+    char local_theta[64];         /* rotary base of blocks with a window; "": all blocks have the same */
 };
 
 /* The value of a key; NULL: absent, or null, which is the same. */

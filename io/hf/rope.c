@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LLAMA3 = 1 << SH_ROPE_LLAMA3, LINEAR = 1 << SH_ROPE_LINEAR, YARN = 1 << SH_ROPE_YARN };
+enum { LLAMA3 = 1 << SH_ROPE_LLAMA3, LINEAR = 1 << SH_ROPE_LINEAR, YARN = 1 << SH_ROPE_YARN, LONG = 1 << SH_ROPE_LONG };
 
 /* Types of transformers. One without a bit leaves frequencies as they are: `dynamic` changes what lies beyond
  * max_position_embeddings, and no training sequence is longer. */
@@ -25,8 +25,7 @@ static const struct type {
     {"llama3", LLAMA3, NULL},
     {"linear", LINEAR, NULL},
     {"yarn", YARN, NULL},
-    {"longrope", 0, "its frequencies change with the length of the text"},
-    {"su", 0, "its frequencies change with the length of the text"},
+    {"longrope", LONG, NULL},
     {"proportional", 0, "it turns a part of the head by the frequencies of the whole"},
 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -38,24 +37,36 @@ static const struct number {
     unsigned types;
     bool real;
 } numbers[] = {
-    {"factor", "model.rope_factor", "0", NULL, LLAMA3 | LINEAR | YARN, true},
+    {"factor", "model.rope_factor", "0", NULL, LLAMA3 | LINEAR | YARN | LONG, true},
     {"low_freq_factor", "model.rope_low_freq_factor", "1", NULL, LLAMA3, true},
     {"high_freq_factor", "model.rope_high_freq_factor", "4", NULL, LLAMA3, true},
-    {"original_max_position_embeddings", "model.rope_original_max_len", "0", "", LLAMA3 | YARN, false},
+    {"original_max_position_embeddings", "model.rope_original_max_len", "0", "", LLAMA3 | YARN | LONG, false},
     {"beta_fast", "model.rope_beta_fast", "32", "32", YARN, true},
     {"beta_slow", "model.rope_beta_slow", "1", "1", YARN, true},
-    {"attention_factor", "model.rope_attention_factor", "0", "0", YARN, true},
+    {"attention_factor", "model.rope_attention_factor", "0", "0", YARN | LONG, true},
     {"truncate", "model.rope_truncate", "true", "true", YARN, false},
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+/* The lists of longrope. */
+static const struct list {
+    const char *key, *ours;
+} lists[] = {{"short_factor", "model.rope_short_factor"}, {"long_factor", "model.rope_long_factor"}};
+enum { LISTS = sizeof lists / sizeof *lists };
 #define LENGTH "original_max_position_embeddings"
 #define PARTIAL "partial_rotary_factor"
+#define LOCAL_THETA "rope_local_base_freq"
+/* Kinds of blocks in rope_parameters. */
+#define FULL "full_attention"
+#define LOCAL "sliding_attention"
 
 /* ---- reading ---- */
 
 struct rope {
-    const char *where; /* rope_parameters or rope_scaling */
+    const char *where; /* rope_parameters, an object in it, or rope_scaling */
     json_t *object;
+    json_t *newer, *older; /* both spellings, where they are there */
+    json_t *local;         /* of blocks with a window, in the newer one */
     const struct type *type;
 };
 
@@ -67,6 +78,12 @@ static const char *type_name(const json_t *object)
     return said ? json_string_value(said) : "default";
 }
 
+/* What phi3 said before transformers had the type. */
+static bool is_alias(const char *name)
+{
+    return strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0;
+}
+
 static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
 {
     const char *name = type_name(rope->object);
@@ -75,18 +92,21 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
     if (!name)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type is no string", r->place, rope->where);
     for (int i = 0; i < TYPES; i++)
-        if (strcmp(types[i].name, name) == 0)
+        if (strcmp(types[i].name, r->f->length && is_alias(name) ? "longrope" : name) == 0)
             rope->type = &types[i];
     if (!rope->type)
         return sh_fail(SH_E_USAGE,
-                       "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3 and yarn are", r->place,
-                       rope->where, sh_config_text_shown(name, shown));
+                       "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3, yarn and longrope are",
+                       r->place, rope->where, sh_config_text_shown(name, shown));
     if (rope->type->refused)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: %s", r->place, rope->where, name,
                        rope->type->refused);
-    if (r->f->one_rope_type && rope->type != &types[0])
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: for %s it means other frequencies",
-                       r->place, rope->where, name, r->f->type);
+    if (r->f->length && rope->type->bit != LONG && rope->type != &types[0])
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s: for %s there are default and longrope", r->place, rope->where,
+                       name, r->f->type);
+    if (r->f->local_theta && rope->type->bit == LONG)
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here for %s", r->place, rope->where, name,
+                       r->f->type);
     return SH_OK;
 }
 
@@ -99,6 +119,8 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
     double head = (double)sh_hf_whole(r, SH_HF_HEAD_DIM), part = said ? json_number_value(said) : r->f->part;
     char text[64];
 
+    if (said && !r->f->partial && !(json_is_number(said) && part == 1))
+        return sh_fail(SH_E_USAGE, "%s: " PARTIAL " is not computed here for %s", r->place, r->f->type);
     if ((said && !json_is_number(said)) || part < 0 || part > 1)
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " must be a number from 0 to 1", r->place);
     if (part == 0) /* no key, and a class without a default */
@@ -116,6 +138,9 @@ static bool is_number_of(const struct type *type, const char *key)
     for (int i = 0; i < NUMBERS; i++)
         if (strcmp(numbers[i].key, key) == 0)
             return (numbers[i].types & bits) != 0;
+    for (int i = 0; i < LISTS; i++)
+        if (strcmp(lists[i].key, key) == 0)
+            return bits == LONG;
     return (bits & YARN) && (strcmp(key, "mscale") == 0 || strcmp(key, "mscale_all_dim") == 0);
 }
 
@@ -156,6 +181,25 @@ static json_t *find_number(const struct sh_hf_reader *r, const struct rope *rope
     return front ? front : sh_hf_find(rope->object, n->key);
 }
 
+/* In the file, or what its absence means. */
+static double original_length(const struct sh_hf_reader *r, const struct rope *rope)
+{
+    json_t *front = sh_hf_find(r->root, LENGTH), *inside = sh_hf_find(rope->object, LENGTH);
+
+    if (front || (inside && !r->f->length))
+        return json_number_value(front ? front : inside);
+    return r->f->length ? strtod(r->f->length, NULL) : (double)sh_hf_whole(r, SH_HF_POSITIONS);
+}
+
+/* Without a factor: the positions that the model has by those it was first trained with, but none that shortens. */
+static sh_rc longer_by(const struct sh_hf_reader *r, const struct rope *rope, char out[64])
+{
+    double first = original_length(r, rope), factor = first > 0 ? (double)sh_hf_whole(r, SH_HF_POSITIONS) / first : 1;
+
+    snprintf(out, 64, "%.17g", factor < 1 ? 1 : factor);
+    return SH_OK;
+}
+
 static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n, char out[64])
 {
     json_t *value = find_number(r, rope, n);
@@ -165,14 +209,49 @@ static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, 
         value = NULL;
     else if (zero) /* which would say none here */
         return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, rope->where, n->key);
+    if (strcmp(n->key, LENGTH) == 0 && r->f->length && !sh_hf_find(r->root, LENGTH)) {
+        snprintf(out, 64, "%s", r->f->length);
+        return SH_OK;
+    }
     if (value)
         return sh_hf_text_of(r, n->key, value, out);
+    if (rope->type->bit == LONG && strcmp(n->key, "factor") == 0)
+        return longer_by(r, rope, out);
     if (!n->absent)
         return sh_fail(SH_E_USAGE, "%s: %s has no %s", r->place, rope->where, n->key);
     snprintf(out, 64, "%s", n->absent[0] ? n->absent : r->value[SH_HF_POSITIONS]);
     if (strcmp(n->key, "attention_factor") == 0)
         read_scale(rope, out);
     return SH_OK;
+}
+
+/* What is no number is one that the list's check refuses. */
+static void print_number(FILE *out, const char *comma, const json_t *value)
+{
+    if (json_is_number(value))
+        fprintf(out, "%s%.17g", comma, json_number_value(value));
+    else
+        fprintf(out, "%s?", comma);
+}
+
+/* As text with commas. What they may be is asked where all keys are: config/check.c. */
+static sh_rc give_list(struct sh_hf_reader *r, const struct rope *rope, const struct list *list)
+{
+    json_t *values = sh_hf_find(rope->object, list->key), *value;
+    bool wanted = rope->type->bit == LONG;
+    char *text = NULL;
+    size_t bytes, i;
+    sh_rc rc;
+
+    if (wanted && !json_is_array(values))
+        return sh_fail(SH_E_USAGE, "%s: %s.%s: longrope wants a list of numbers", r->place, rope->where, list->key);
+    FILE *out = sh_memstream(&text, &bytes);
+    if (wanted)
+        json_array_foreach(values, i, value) print_number(out, i ? "," : "", value);
+    fclose(out);
+    rc = r->give(r->to, list->ours, text);
+    free(text);
+    return rc;
 }
 
 static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
@@ -185,6 +264,8 @@ static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
             SH_TRY(read_number(r, rope, &numbers[i], text));
         SH_TRY(r->give(r->to, numbers[i].ours, text));
     }
+    for (int i = 0; i < LISTS; i++)
+        SH_TRY(give_list(r, rope, &lists[i]));
     return r->give(r->to, "model.rope_type", rope->type->bit ? rope->type->name : "llama3");
 }
 
@@ -208,9 +289,9 @@ static bool says(const json_t *object, json_t *other)
 }
 
 /* Some versions of transformers take the older spelling where both are there, some the newer one. */
-static sh_rc check_both(const struct sh_hf_reader *r)
+static sh_rc check_both(const struct sh_hf_reader *r, const struct rope *rope)
 {
-    json_t *newer = sh_hf_find(r->root, "rope_parameters"), *older = sh_hf_find(r->root, "rope_scaling");
+    json_t *newer = rope->newer, *older = rope->older;
     const char *a = type_name(newer), *b = type_name(older);
 
     if (!json_is_object(newer) || !json_is_object(older) || json_object_size(older) == 0)
@@ -223,17 +304,78 @@ static sh_rc check_both(const struct sh_hf_reader *r)
                    r->place);
 }
 
+static sh_rc check_object(const struct sh_hf_reader *r, const char *where, const json_t *value)
+{
+    if (!value || json_is_object(value))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, where, sh_json_is(value));
+}
+
+/* An object for each kind of block, in classes whose blocks with a window have frequencies of their own. */
+static sh_rc split_newer(const struct sh_hf_reader *r, struct rope *rope)
+{
+    char shown[SH_CONFIG_SHOWN];
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(rope->newer, key, value)
+    {
+        if (strcmp(key, FULL) != 0 && strcmp(key, LOCAL) != 0)
+            return sh_fail(SH_E_USAGE, "%s: rope_parameters.%s: for %s there are " FULL " and " LOCAL " in it",
+                           r->place, sh_config_text_shown(key, shown), r->f->type);
+    }
+    rope->local = sh_hf_find(rope->newer, LOCAL);
+    rope->newer = sh_hf_find(rope->newer, FULL);
+    SH_TRY(check_object(r, "rope_parameters." LOCAL, rope->local));
+    return check_object(r, "rope_parameters." FULL, rope->newer);
+}
+
+/* Which object counts for the blocks that see all. */
+static sh_rc find_object(const struct sh_hf_reader *r, struct rope *rope)
+{
+    rope->newer = sh_hf_find(r->root, "rope_parameters");
+    rope->older = sh_hf_find(r->root, "rope_scaling");
+    SH_TRY(check_object(r, "rope_parameters", rope->newer));
+    if (r->f->local_theta)
+        SH_TRY(split_newer(r, rope));
+    if (!rope->newer)
+        SH_TRY(check_object(r, "rope_scaling", rope->older));
+    rope->object = rope->newer ? rope->newer : rope->older;
+    rope->where = !rope->newer ? "rope_scaling" : r->f->local_theta ? "rope_parameters." FULL : "rope_parameters";
+    return check_both(r, rope);
+}
+
+/* The base of blocks with a window; that is all that they have of their own. */
+static sh_rc read_local(struct sh_hf_reader *r, const struct rope *rope)
+{
+    struct rope local = {.where = "rope_parameters." LOCAL, .object = rope->local, .type = &types[0]};
+    json_t *theta = sh_hf_find(rope->local, "rope_theta");
+    const char *type = type_name(rope->local);
+
+    r->local_theta[0] = '\0';
+    if (!r->f->local_theta)
+        return SH_OK;
+    if (!type || strcmp(type, "default") != 0)
+        return sh_fail(SH_E_USAGE,
+                       "%s: %s.rope_type must be default: frequencies of blocks with a window are not scaled here",
+                       r->place, local.where);
+    SH_TRY(check_keys(r, &local));
+    theta = theta ? theta : sh_hf_find(r->root, LOCAL_THETA);
+    if (theta)
+        return sh_hf_text_of(r, LOCAL_THETA, theta, r->local_theta);
+    snprintf(r->local_theta, sizeof r->local_theta, "%s", r->f->local_theta);
+    return SH_OK;
+}
+
 sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
 {
-    struct rope rope = {.where = sh_hf_find(r->root, "rope_parameters") ? "rope_parameters" : "rope_scaling"};
+    struct rope rope = {0};
     json_t *theta;
 
     if (!r->f->absent[SH_HF_THETA])
         return SH_OK;
-    rope.object = sh_hf_find(r->root, rope.where);
-    if (rope.object && !json_is_object(rope.object))
-        return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, rope.where, sh_json_is(rope.object));
-    SH_TRY(check_both(r));
+    SH_TRY(find_object(r, &rope));
+    SH_TRY(read_local(r, &rope));
     /* The theta among the rotary parameters is newer than the one at the top level, and wins. */
     if ((theta = sh_hf_find(rope.object, "rope_theta")))
         SH_TRY(sh_hf_text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
@@ -246,7 +388,8 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
 
 bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key)
 {
-    const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH, f->partial ? f->partial : LENGTH};
+    const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH, f->partial ? f->partial : LENGTH,
+                                f->local_theta ? LOCAL_THETA : LENGTH};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0)
@@ -276,7 +419,7 @@ static char *print_dynamic(const json_t *source)
     json_t *rope = sh_hf_find(source, "rope_parameters");
     const char *type;
 
-    rope = rope ? rope : sh_hf_find(source, "rope_scaling");
+    rope = sh_hf_find(rope, FULL) ? sh_hf_find(rope, FULL) : rope ? rope : sh_hf_find(source, "rope_scaling");
     type = type_name(rope);
     if (!type || strcmp(type, "dynamic") != 0 || !json_is_number(sh_hf_find(rope, "factor")))
         return NULL;
@@ -291,6 +434,22 @@ double sh_hf_rope_part(const struct sh_config *cfg)
     if (cfg->model.rotary_dim == 0)
         return 1;
     return (int)(part * head) < cfg->model.rotary_dim ? nextafter(part, 2) : part;
+}
+
+static void print_lists(const struct sh_model *m, FILE *out)
+{
+    enum { MOST = sizeof m->rope_short_factor / 2 };
+    const char *const text[LISTS] = {m->rope_short_factor, m->rope_long_factor};
+    double *value = sh_calloc(MOST, sizeof *value);
+
+    for (int i = 0; i < LISTS; i++) {
+        int n = sh_str_numbers(text[i], value, MOST);
+        fprintf(out, "\"%s\": [", lists[i].key);
+        for (int k = 0; k < n; k++)
+            fprintf(out, "%s%.17g", k ? ", " : "", value[k]);
+        fputs("], ", out);
+    }
+    free(value);
 }
 
 char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
@@ -310,6 +469,8 @@ char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
             fprintf(f, "\"%s\": %s, ", numbers[i].key, value);
         free(value);
     }
+    if (m->rope_type == SH_ROPE_LONG)
+        print_lists(m, f);
     if (sh_config_get(cfg, "model.rope_type", &type) == SH_OK) {
         fprintf(f, "\"rope_type\": \"%s\"", type);
         free(type);

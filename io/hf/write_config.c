@@ -5,6 +5,7 @@
 #include "io/hf/rope.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/config/words.h"
 #include "src/model/model.h"
 
 #include <stdlib.h>
@@ -51,8 +52,18 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
 static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
-        if (w->f->key[v][0] && v != SH_HF_NO_ROPE)
+        if (w->f->key[v][0] && v != SH_HF_NO_ROPE && v != SH_HF_SCALAR)
             put_key(w, w->f->key[v][0], sh_hf_family_key(v), v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
+}
+
+/* Said by model.head_dim where no key does. */
+static void put_scalar(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    if (!w->f->key[SH_HF_SCALAR][0])
+        return;
+    begin(w, w->f->key[SH_HF_SCALAR][0]);
+    fprintf(w->out, "%d", m->query_pre_attn_scalar ? m->query_pre_attn_scalar : m->head_dim);
 }
 
 /* Each block's own switch, too: an interval of 0, which says that all have positions, is none for transformers. */
@@ -83,8 +94,9 @@ static int count_windows(const struct sh_model *m)
 static void put_window_blocks(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
-    put_raw(w, "use_sliding_window", "true");
-    if (w->f->window[0])
+    if (w->f->layer_types)
+        put_raw(w, "use_sliding_window", "true");
+    if (w->f->layer_types && w->f->window[0])
         put_key(w, "max_window_layers", "model.window_first_layer", false);
     begin(w, "layer_types");
     for (int i = 0; i < m->n_layers; i++)
@@ -115,10 +127,30 @@ static void put_source_window(struct writer *w)
     }
 }
 
+/* The list, and the pattern for who reads none: a number beyond the last block says that all have a window. */
+static void put_pattern(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    int n = count_windows(m), interval = m->full_attention_interval;
+    if (n)
+        put_key(w, "sliding_window", "model.attention_window", false);
+    else
+        put_raw(w, "sliding_window", "null");
+    put_window_blocks(w);
+    if (m->window_first_layer && n)
+        return;
+    begin(w, "sliding_window_pattern");
+    fprintf(w->out, "%d", n == 0 ? 1 : interval ? interval : m->n_layers + 1);
+}
+
 static void put_window(struct writer *w)
 {
     if (!w->f->window)
         return;
+    if (w->f->pattern) {
+        put_pattern(w);
+        return;
+    }
     if (count_windows(&w->cfg->model) == 0) {
         put_source_window(w);
         return;
@@ -140,6 +172,28 @@ static void put_must(struct writer *w)
     }
 }
 
+/* An object for each kind of block, and the base of those with a window in front for older readers. */
+static void put_two_ropes(struct writer *w, const char *rope, const char *theta)
+{
+    char *own = sh_hf_number(w->cfg, "model.rope_local_base_freq", true);
+    const char *local = w->cfg->model.rope_local_base_freq != 0 ? own : theta;
+    begin(w, "rope_parameters");
+    fprintf(w->out, "{\"full_attention\": {%s, \"rope_theta\": %s}, ", rope ? rope : "\"rope_type\": \"default\"",
+            theta);
+    fprintf(w->out, "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %s}}", local);
+    put_raw(w, "rope_local_base_freq", local);
+    free(own);
+}
+
+static void put_one_rope(struct writer *w, const char *rope, const char *theta, bool part)
+{
+    begin(w, "rope_parameters");
+    fprintf(w->out, "{%s, \"rope_theta\": %s", rope ? rope : "\"rope_type\": \"default\"", theta);
+    if (part)
+        fprintf(w->out, ", \"partial_rotary_factor\": %.17g", sh_hf_rope_part(w->cfg));
+    fputc('}', w->out);
+}
+
 /* rope_parameters is read by transformers 5, rope_theta (among the values) and rope_scaling by those before. */
 static void put_rope(struct writer *w)
 {
@@ -148,18 +202,20 @@ static void put_rope(struct writer *w)
         return;
     char *theta = sh_hf_number(w->cfg, sh_hf_family_key(SH_HF_THETA), true);
     char *rope = sh_hf_rope_print(w->cfg, w->source);
-    double part = sh_hf_rope_part(w->cfg);
-    begin(w, "rope_parameters");
-    fprintf(w->out, "{%s, \"rope_theta\": %s", rope ? rope : "\"rope_type\": \"default\"", theta);
-    if (part != 1 || w->f->part != 0)
-        fprintf(w->out, ", \"partial_rotary_factor\": %.17g", part);
-    fputc('}', w->out);
+    bool part = sh_hf_rope_part(w->cfg) != 1 || w->f->part != 0;
+    if (w->f->local_theta)
+        put_two_ropes(w, rope, theta);
+    else
+        put_one_rope(w, rope, theta, part);
     begin(w, "rope_scaling");
     fprintf(w->out, rope ? "{%s}" : "null", rope);
-    if (part != 1 || w->f->part != 0) {
+    if (part) {
         begin(w, w->f->partial);
-        fprintf(w->out, "%.17g", part);
+        fprintf(w->out, "%.17g", sh_hf_rope_part(w->cfg));
     }
+    /* Where the class has a default for it, that counts more than the one in the object. */
+    if (w->f->length && w->cfg->model.rope_factor != 0 && w->cfg->model.rope_type == SH_ROPE_LONG)
+        put_key(w, "original_max_position_embeddings", "model.rope_original_max_len", false);
     free(theta);
     free(rope);
 }
@@ -198,6 +254,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_word(w, "dtype", dtype);
     put_word(w, "torch_dtype", dtype);
     put_values(w);
+    put_scalar(w);
     put_positions(w);
     put_window(w);
     put_must(w);
@@ -205,6 +262,35 @@ static void put_all(struct writer *w, const char *dtype)
     put_dropouts(w);
     put_kept(w);
     fputs("\n}\n", w->out);
+}
+
+/* What only one class has keys for. */
+static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_family *f, const char *name)
+{
+    bool scalar = m->query_pre_attn_scalar && m->query_pre_attn_scalar != m->head_dim;
+    bool windows = count_windows(m) != 0;
+    if (scalar && !f->key[SH_HF_SCALAR][0])
+        return sh_fail(
+            SH_E_USAGE,
+            "model.query_pre_attn_scalar: transformers' %s divides scores by the root of head_dim, so the model is "
+            "not exported",
+            name);
+    if (windows && m->rope_local_base_freq != 0 && !f->local_theta)
+        return sh_fail(
+            SH_E_USAGE,
+            "model.rope_local_base_freq: transformers' %s has the same frequencies in all blocks, so the model is "
+            "not exported",
+            name);
+    if (windows && m->rope_local_base_freq == 0 && m->rope_factor != 0 && f->local_theta)
+        return sh_fail(
+            SH_E_USAGE,
+            "model.rope_factor: transformers' %s scales no frequencies of blocks with a window, so the model is not "
+            "exported without model.rope_local_base_freq",
+            name);
+    if (m->rotary_dim && !f->partial && f->key[SH_HF_THETA][0])
+        return sh_fail(SH_E_USAGE, "model.rotary_dim: transformers' %s turns whole heads, so the model is not exported",
+                       name);
+    return SH_OK;
 }
 
 sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
@@ -216,12 +302,12 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
     if (n && !f->window)
         return sh_fail(SH_E_USAGE,
                        "model.attention_window: transformers' %s has no window, so the model is not exported", name);
-    if (n && n < cfg->model.n_layers && !f->layer_types)
+    if (n && n < cfg->model.n_layers && !f->layer_types && !f->pattern)
         return sh_fail(SH_E_USAGE,
                        "model.%s: transformers' %s has its window in all blocks, so the model is not "
                        "exported",
                        cfg->model.window_first_layer ? "window_first_layer" : "full_attention_interval", name);
-    return SH_OK;
+    return can_write_numbers(&cfg->model, f, name);
 }
 
 static sh_rc write_text(struct writer *w, const char *dtype, char **text)

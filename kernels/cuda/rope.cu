@@ -53,6 +53,8 @@ struct rope_table {
     float *cs;
     int64_t R;
     double theta, factor, low_freq, high_freq, original_len, ramp_first, ramp_last, scale;
+    int divisors;
+    double divisor[SH_ROPE_DIVISORS];
 
     __device__ double frequency(int64_t i) const
     {
@@ -60,6 +62,8 @@ struct rope_table {
         double freq = pow(theta, -2.0 * (double)i / (double)R);
         double turns = original_len * freq / (2 * pi);
 
+        if (divisors)
+            return freq / divisor[i];
         if (factor != 0 && ramp_last > 0) {
             double ramp = ((double)i - ramp_first) / (ramp_last - ramp_first);
             ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
@@ -128,8 +132,14 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
                     attr->rope.original_len,
                     attr->rope.ramp_first,
                     attr->rope.ramp_last,
-                    attr->rope.scale == 0 ? 1 : attr->rope.scale};
+                    attr->rope.scale == 0 ? 1 : attr->rope.scale,
+                    attr->rope.divisors,
+                    {}};
     /* clang-format on */
+
+    SH_REQUIRE(attr->rope.divisors <= SH_ROPE_DIVISORS);
+    for (int i = 0; i < attr->rope.divisors; i++)
+        f.divisor[i] = call->divisors[i];
 
     return sh_map<1>("rope_table", f, T * (R / 2), false, call->queue);
 }

@@ -1,7 +1,7 @@
 /* Rotary position embedding (Su et al., arXiv:2104.09864) in Hugging Face's form: element i of the first half of a head
  * turns with element i + R/2, by an angle that is the position times freq_i = theta^(-2i/R). R is the width of the table:
  * that of a head, or less, and then the head's other elements stay as they are (GPT-NeoX).
- * Llama 3 and YaRN stretch the slow frequencies so that a model can read further than it was first trained. */
+ * Llama 3, YaRN and LongRoPE stretch the slow frequencies so that a model can read further than it was first trained. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -31,9 +31,14 @@ static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, doubl
     return (1 - smooth) * freq + smooth * freq / attr->rope.factor;
 }
 
-/* factor 0: no stretching. ramp_last > 0 only with YaRN. */
-static double stretch(const struct sh_op_attr *attr, int64_t i, double freq)
+/* factor 0: no stretching. ramp_last > 0 only with YaRN. LongRoPE (Ding et al., arXiv:2402.13753) has searched a number
+ * for each element. */
+static double stretch(const struct sh_op_call *call, int64_t i, double freq)
 {
+    const struct sh_op_attr *attr = call->attr;
+
+    if (attr->rope.divisors)
+        return freq / call->divisors[i];
     if (attr->rope.factor == 0)
         return freq;
     return attr->rope.ramp_last > 0 ? stretch_by_element(attr, i, freq) : stretch_by_length(attr, freq);
@@ -48,7 +53,7 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
     double scale = call->attr->rope.scale == 0 ? 1 : call->attr->rope.scale;
 
     for (int64_t i = 0; i < R / 2; i++) {
-        double freq = stretch(call->attr, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)R));
+        double freq = stretch(call, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)R));
         for (int64_t t = 0; t < T; t++) {
             sh_ref_set(cs, t * R + i, scale * cos((double)t * freq));
             sh_ref_set(cs, t * R + R / 2 + i, scale * sin((double)t * freq));

@@ -2,8 +2,10 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A row of the table lies on the stack. */
@@ -131,4 +133,26 @@ void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
         text += strspn(text, " ");
     }
     fputc('\n', out);
+}
+
+int sh_str_numbers(const char *text, double *out, int most)
+{
+    int n = 0;
+
+    for (const char *at = text + strspn(text, " "); n || *at; at++) {
+        char *end;
+        double value = strtod(at, &end);
+
+        if (end == at || !isfinite(value) || value <= 0)
+            return -1;
+        if (n < most)
+            out[n] = value;
+        n++;
+        at = end + strspn(end, " ");
+        if (!*at)
+            break;
+        if (*at != ',')
+            return -1;
+    }
+    return n;
 }

@@ -34,4 +34,8 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT]);
  *   indent  of all lines */
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text);
 
+/* Numbers above 0 with commas between, and blanks around them: how many, -1 where it is no such list.
+ *   out  the first `most` of them; NULL with 0 */
+int sh_str_numbers(const char *text, double *out, int most);
+
 #endif

@@ -3,6 +3,7 @@
  * later, when those are known. */
 #include "src/config/check.h"
 
+#include "src/base/str.h"
 #include "src/config/family.h"
 #include "src/config/place.h"
 #include "src/config/problems.h"
@@ -71,6 +72,40 @@ static sh_rc check_window(struct sh_config_state *state)
         return sh_config_refuse(state,
                                 m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
                                 "needs model.attention_window");
+    if (m->rope_local_base_freq != 0 && m->attention_window == 0)
+        return sh_config_refuse(state, "model.rope_local_base_freq", "needs model.attention_window");
+    if (m->rope_local_base_freq != 0 && sh_family_of(m->family)->learned_positions)
+        return sh_config_refuse(state, "model.rope_local_base_freq", "%s has no rotary positions; leave it out",
+                                sh_family_of(m->family)->name);
+    if (m->rope_local_base_freq > 0 && m->rope_local_base_freq < 1)
+        return sh_config_refuse(state, "model.rope_local_base_freq", "%g is below 1; give 0 or at least 1",
+                                m->rope_local_base_freq);
+    return SH_OK;
+}
+
+/* A list of longrope: a positive number for each pair of elements that turns. */
+static sh_rc check_list(struct sh_config_state *state, const char *key, const char *text)
+{
+    const struct sh_model *m = &state->cfg.model;
+    int wanted = (m->rotary_dim ? m->rotary_dim : m->head_dim) / 2, n = sh_str_numbers(text, NULL, 0);
+    if (n < 0)
+        return sh_config_refuse(state, key, "must be numbers above 0 with commas between");
+    if (n != wanted)
+        return sh_config_refuse(state, key, "has %d numbers, and %d pairs of elements turn", n, wanted);
+    return SH_OK;
+}
+
+static sh_rc check_longrope(struct sh_config_state *state)
+{
+    enum { MOST = 128 }; /* SH_ROPE_DIVISORS of kernels/op.h */
+    const struct sh_model *m = &state->cfg.model;
+    SH_TRY(check_list(state, "model.rope_short_factor", m->rope_short_factor));
+    SH_TRY(check_list(state, "model.rope_long_factor", m->rope_long_factor));
+    if ((m->rotary_dim ? m->rotary_dim : m->head_dim) / 2 > MOST)
+        return sh_config_refuse(state, "model.rope_type", "longrope turns at most %d pairs of elements", MOST);
+    if (m->rope_original_max_len < 2)
+        return sh_config_refuse(state, "model.rope_original_max_len", "%d: longrope wants at least 2",
+                                m->rope_original_max_len);
     return SH_OK;
 }
 
@@ -95,7 +130,7 @@ static sh_rc check_rope(struct sh_config_state *state)
     if (c->model.rope_type == SH_ROPE_YARN && c->model.rope_theta <= 1)
         return sh_config_refuse(state, "model.rope_theta", "%g: all frequencies are one, which yarn cannot tell apart",
                                 c->model.rope_theta);
-    return SH_OK;
+    return c->model.rope_type == SH_ROPE_LONG ? check_longrope(state) : SH_OK;
 }
 
 /* The division by the number of ranks is not checked here: ranks are not known yet. */
@@ -235,10 +270,14 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"model.rope_type", "model.rope_factor", c->model.rope_factor != 0},
         {"model.rope_low_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
         {"model.rope_high_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
-        {"model.rope_original_max_len", "model.rope_type=llama3 or yarn", c->model.rope_type != SH_ROPE_LINEAR},
+        {"model.rope_original_max_len", "model.rope_type=llama3, yarn or longrope",
+         c->model.rope_type != SH_ROPE_LINEAR},
+        {"model.rope_short_factor", "model.rope_type=longrope", c->model.rope_type == SH_ROPE_LONG},
+        {"model.rope_long_factor", "model.rope_type=longrope", c->model.rope_type == SH_ROPE_LONG},
         {"model.rope_beta_fast", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
         {"model.rope_beta_slow", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
-        {"model.rope_attention_factor", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
+        {"model.rope_attention_factor", "model.rope_type=yarn or longrope",
+         c->model.rope_type == SH_ROPE_YARN || c->model.rope_type == SH_ROPE_LONG},
         {"model.rope_truncate", "model.rope_type=yarn", c->model.rope_type == SH_ROPE_YARN},
         {"activation_checkpoint.every_k", "activation_checkpoint.mode=every_k",
          c->activation_checkpoint.mode == SH_RECOMPUTE_EVERY_K},

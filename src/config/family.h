@@ -35,6 +35,7 @@ struct sh_family {
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
     const char *q_norm, *k_norm; /* NULL: none */
+    const char *after1, *after2; /* norms of the branches before their sums, beside norm1 and norm2; NULL: none */
 };
 
 /* The linear products of a block. Where q has k and v too, or up the gate, only that is one. */

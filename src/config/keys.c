@@ -61,7 +61,11 @@ static words family_words = {
 #include "src/config/family.inc"
 #undef FAMILY
     {NULL, 0}};
-static words rope_words = {{"llama3", SH_ROPE_LLAMA3}, {"linear", SH_ROPE_LINEAR}, {"yarn", SH_ROPE_YARN}, {NULL, 0}};
+static words rope_words = {{"llama3", SH_ROPE_LLAMA3},
+                           {"linear", SH_ROPE_LINEAR},
+                           {"yarn", SH_ROPE_YARN},
+                           {"longrope", SH_ROPE_LONG},
+                           {NULL, 0}};
 static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words device_words = {{"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
@@ -162,7 +166,8 @@ const struct sh_config_key sh_config_keys[] = {
          "biases of queries, keys and values; phi3: with stacked matrices; smollm3: without positions in each fourth block; "
          "gpt2: LayerNorm, learned positions, GELU, biases; starcoder2: the same with rotary positions; qwen3: with norms of "
          "each head's queries and keys; olmo2: with norms of all queries and all keys, and behind the branches; gemma: "
-         "norms times (1 + weight), a scaled embedding, GELU for the gate; gpt_neox: as starcoder2, with both branches of a block "
+         "norms times (1 + weight), a scaled embedding, GELU for the gate; gemma3_text: the same with qwen3's norms and others behind "
+         "the branches; gpt_neox: as starcoder2, with both branches of a block "
          "at once and GELU by erf. A window of attention "
          "is model.attention_window, of any family."},
     {KEY(model, n_layers), .min = 1, .max = 10000, .unit = "blocks", .derived = FROM_PRESET,
@@ -189,7 +194,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(model, rope_type), WORDS(rope_words), .def = "llama3",
      .help = "Which frequencies rope_factor divides. llama3: the low ones, by how often they turn over "
              "rope_original_max_len, as in Llama 3.1; linear: all; yarn: the low ones, by a ramp over their number, "
-             "with cos and sin multiplied by rope_attention_factor."},
+             "with cos and sin multiplied by rope_attention_factor; longrope: each by a number of its own, of "
+             "rope_short_factor where a sequence has at most rope_original_max_len tokens, else of rope_long_factor, with "
+             "the same multiplication."},
     {KEY(model, rope_low_freq_factor), .min = 1e-6, .max = 1e6, .def = "1",
      .help = "Frequencies that complete fewer turns than this over rope_original_max_len are divided by "
              "rope_factor."},
@@ -203,15 +210,23 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For yarn: frequencies that turn fewer times than this are divided by rope_factor; those between are "
              "blended."},
     {KEY(model, rope_attention_factor), .min = 0, .max = 1e6, .def = "0",
-     .help = "For yarn: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1."},
+     .help = "For yarn and longrope: factor of cos and sin. 0: 0.1 ln(rope_factor) + 1 for yarn, "
+             "sqrt(1 + ln(rope_factor) / ln(rope_original_max_len)) for longrope."},
+    {KEY(model, rope_short_factor), .def = "",
+     .help = "For longrope: what the rotary frequencies are divided by, a number for each pair of elements that turns, with commas "
+             "between, the fastest first."},
+    {KEY(model, rope_long_factor), .def = "", .help = "For longrope: the same for longer sequences."},
     {KEY(model, rope_truncate), BOOL, .def = "true",
      .help = "For yarn: round the ends of the ramp to whole numbers of frequencies."},
+    {KEY(model, rope_local_base_freq), .min = 0, .max = 1e12, .def = "0",
+     .help = "Base of the rotary frequencies of blocks that have model.attention_window; rope_factor leaves them alone (10000 "
+             "for Gemma 3). 0: those of the other blocks."},
     {KEY(model, rotary_dim), .min = 0, .max = 65536, .def = "0",
      .help = "Elements at the start of each head that rotary positions turn; an even number. 0: all."},
     {KEY(model, tie_word_embeddings), BOOL, .def = "false",
      .help = "Use the embedding as the output projection as well."},
     {KEY(model, attention_bias), BOOL, .def = "false",
-     .help = "For llama, smollm3, qwen3, olmo2 and gemma: the four products of attention have biases."},
+     .help = "For llama, smollm3, qwen3, olmo2, gemma and gemma3_text: the four products of attention have biases."},
     {KEY(model, mlp_bias), BOOL, .def = "false",
      .help = "For llama and smollm3: the three products of the feed-forward layers have biases."},
     {KEY(model, no_rope_layer_interval), .min = 0, .max = 10000, .unit = "blocks",
@@ -219,12 +234,14 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "For smollm3: each block of this number, counted from 1, has no rotary positions. 0: all blocks have them."},
     {KEY(model, attention_window), .min = 0, .max = MANY_ELEMS, .unit = "tokens", .def = "0",
      .help = "Attention sees a token itself and so many less one before it (sliding window). 0: all before it. "
-             "config.json says it for mistral, qwen2, qwen3, phi3, starcoder2 and smollm3, which alone are exported "
-             "with it."},
+             "config.json says it for mistral, qwen2, qwen3, phi3, starcoder2, smollm3 and gemma3_text, which alone are "
+             "exported with it."},
     {KEY(model, window_first_layer), .min = 0, .max = 10000, .def = "0",
      .help = "Blocks before this one, counted from 0, have no window (max_window_layers of Qwen2)."},
     {KEY(model, full_attention_interval), .min = 0, .max = 10000, .unit = "blocks", .def = "0",
      .help = "Each block of this number, counted from 1, has no window (6 for Gemma 3). 0: all have it."},
+    {KEY(model, query_pre_attn_scalar), .min = 0, .max = 65536, .def = "0",
+     .help = "Scores of attention are divided by the root of this number. 0: of model.head_dim."},
     {KEY(model, init_std), .min = 0, .max = 10, .def = "0.02",
      .help = "Standard deviation of the initial weights; projections back into the residual stream use this "
              "divided by sqrt(2 n_layers). Each value is a sum of eight uniform numbers: nearly normal, with an "

@@ -18,7 +18,7 @@ struct decoder {
     const struct sh_family *f;
     const struct sh_adapters *adapters;
     struct sh_emit_heads heads;
-    int wte, wpe, final_norm_w, final_norm_b, head, rope;
+    int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
 };
 
 struct weights {
@@ -27,7 +27,7 @@ struct weights {
 };
 
 struct block {
-    struct weights norm1, qkv, proj, norm2, up, down;
+    struct weights norm1, qkv, proj, after1, norm2, up, down, after2;
     int q_norm, k_norm;
 };
 
@@ -55,6 +55,12 @@ static struct weights declare_norm(struct decoder *d, const char *name)
     if (d->f->layer_norm)
         n.b = declare(d, name, "bias", 1, &dim, SH_INIT_ZERO, 0);
     return n;
+}
+
+/* One that a family may have beside the norm of its input. */
+static struct weights declare_after(struct decoder *d, const char *name)
+{
+    return name ? declare_norm(d, name) : (struct weights){.w = SH_NONE, .b = SH_NONE};
 }
 
 /* w [O,I], or [I,O] as GPT-2 stores it; b [O] or SH_NONE. */
@@ -144,9 +150,11 @@ static struct block declare_block(struct decoder *d)
     declare_qk_norm(d, &b);
     b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim, d->f->o_bias || m->attention_bias,
                             residual_std);
+    b.after1 = declare_after(d, d->f->after1);
     b.norm2 = declare_norm(d, d->f->norm2);
     b.up = declare_up(d);
     b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias || m->mlp_bias, residual_std);
+    b.after2 = declare_after(d, d->f->after2);
     return b;
 }
 
@@ -228,15 +236,17 @@ static int norm(struct decoder *d, int x, struct weights n)
     return sh_emit_norm(&d->e, x, n.w, n.b, norm_kind(d));
 }
 
-/* A block has a norm before each branch, or after it. */
+/* A block has a norm before each branch, or after it, or one of each. */
 static int norm_before(struct decoder *d, int x, struct weights n)
 {
     return d->f->norm_after ? x : norm(d, x, n);
 }
 
-static int norm_after(struct decoder *d, int x, struct weights n)
+static int norm_after(struct decoder *d, int x, struct weights before, struct weights after)
 {
-    return d->f->norm_after ? norm(d, x, n) : x;
+    if (after.w != SH_NONE)
+        return norm(d, x, after);
+    return d->f->norm_after ? norm(d, x, before) : x;
 }
 
 static int linear(struct decoder *d, int x, struct weights l)
@@ -269,11 +279,11 @@ static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -
         qkv = sh_emit_regroup(&d->e, qkv, &d->heads);
     if (d->f->q_norm)
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
-    if (has_rope(d))
-        qkv = sh_emit_rope(&d->e, qkv, d->rope, &d->heads);
     heads.window = sh_model_window(d->m, d->e.block);
+    if (has_rope(d))
+        qkv = sh_emit_rope(&d->e, qkv, heads.window ? d->rope_local : d->rope, &d->heads);
     qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
-    return norm_after(d, linear(d, qkv, b->proj), b->norm1);
+    return norm_after(d, linear(d, qkv, b->proj), b->norm1, b->after1);
 }
 
 static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
@@ -284,16 +294,20 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
                                           : SH_OP_SWIGLU;
     int up = linear(d, norm_before(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
 
-    return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2);
+    return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2, b->after2);
 }
 
-/* One table for all blocks: cos and sin [T,R]. */
-static void emit_rope_table(struct decoder *d)
+/* One table for all blocks, or one more for those with a window: cos and sin [T,R]. */
+static void emit_rope_tables(struct decoder *d)
 {
-    struct sh_emit_rope rope = sh_model_rope(d->m);
+    int length = d->e.cache ? d->e.cache : d->e.seq;
+    struct sh_emit_rope rope = sh_model_rope(d->m, length), local = sh_model_rope_local(d->m);
 
-    if (!d->f->learned_positions)
-        d->rope = sh_emit_rope_table(&d->e, sh_model_rotary_dim(d->m), &rope);
+    if (d->f->learned_positions)
+        return;
+    d->rope_local = d->rope = sh_emit_rope_table(&d->e, "rope", sh_model_rotary_dim(d->m), &rope);
+    if (d->m->rope_local_base_freq != 0)
+        d->rope_local = sh_emit_rope_table(&d->e, "rope_local", sh_model_rotary_dim(d->m), &local);
 }
 
 /* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of
@@ -320,13 +334,17 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
         .m = m,
         .f = sh_family_of(m->family),
         .adapters = &b->adapters,
-        .heads = {.heads = m->n_heads, .kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .any_order = b->any_order}};
+        .heads = {.heads = m->n_heads,
+                  .kv_heads = m->n_kv_heads,
+                  .head_dim = m->head_dim,
+                  .any_order = b->any_order,
+                  .scalar = m->query_pre_attn_scalar}};
     int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 
     sh_emit_inputs(&d.e, b->out != SH_MODEL_LOGITS, b->docs);
     declare_embed(&d);
-    emit_rope_table(&d);
+    emit_rope_tables(&d);
     x = sh_emit_embed(&d.e, d.wte, d.wpe);
     if (d.f->scaled_embedding)
         x = sh_emit_scale(&d.e, x, sqrtf((float)m->dim));

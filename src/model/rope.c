@@ -2,6 +2,7 @@
  * as the attributes of one operation. Source of the rules: modeling_rope_utils.py of Hugging Face's transformers. */
 #include "src/model/rope.h"
 
+#include "src/base/str.h"
 #include "src/config/words.h"
 
 #include <math.h>
@@ -39,8 +40,25 @@ static double yarn_scale(const struct sh_model *m)
     return m->rope_attention_factor > 0 ? m->rope_attention_factor : 0.1 * log(m->rope_factor) + 1;
 }
 
+/* The lists have single precision in transformers. */
+static void take_list(const struct sh_model *m, int length, struct sh_emit_rope *r)
+{
+    const char *list = length > m->rope_original_max_len ? m->rope_long_factor : m->rope_short_factor;
+
+    r->divisors = sh_str_numbers(list, r->divisor, SH_ROPE_DIVISORS);
+    for (int i = 0; i < r->divisors; i++)
+        r->divisor[i] = (double)(float)r->divisor[i];
+}
+
+/* The same for both lists. */
+static double long_scale(const struct sh_model *m)
+{
+    return m->rope_attention_factor > 0 ? m->rope_attention_factor
+                                        : sqrt(1 + log(m->rope_factor) / log(m->rope_original_max_len));
+}
+
 /* factor 0 means that nothing is stretched. */
-struct sh_emit_rope sh_model_rope(const struct sh_model *m)
+struct sh_emit_rope sh_model_rope(const struct sh_model *m, int length)
 {
     struct sh_emit_rope r = {.theta = m->rope_theta, .factor = m->rope_factor};
 
@@ -57,6 +75,15 @@ struct sh_emit_rope sh_model_rope(const struct sh_model *m)
         ramp_of(m, &r);
         r.scale = yarn_scale(m);
         break;
+    case SH_ROPE_LONG:
+        take_list(m, length, &r);
+        r.scale = long_scale(m);
+        break;
     }
     return r;
+}
+
+struct sh_emit_rope sh_model_rope_local(const struct sh_model *m)
+{
+    return (struct sh_emit_rope){.theta = m->rope_local_base_freq};
 }

@@ -8,6 +8,9 @@
 /* Elements of a head that turn. */
 int sh_model_rotary_dim(const struct sh_model *m);
 
-struct sh_emit_rope sh_model_rope(const struct sh_model *m);
+/*   length  of sequences, or of the cache, which says which list of longrope it is */
+struct sh_emit_rope sh_model_rope(const struct sh_model *m, int length);
+struct sh_emit_rope
+sh_model_rope_local(const struct sh_model *m); /* of blocks with a window, where they have their own */
 
 #endif

@@ -3,6 +3,7 @@
  * from 2^63 bytes. */
 #include "src/base/err.h"
 #include "src/base/size.h"
+#include "src/config/words.h"
 #include "src/model/model.h"
 
 #include <limits.h>
@@ -78,11 +79,31 @@ static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch 
         b->batch, m->n_heads, b->seq, MOST_SCORES);
 }
 
+/* transformers takes the list of the long sequences for a whole batch once one text in it is long, and computes a text that
+ * grows past the limit anew. With several texts in a row, or keys that were turned before, that cannot be the same here. */
+static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_batch *b)
+{
+    int length = b->cache ? b->cache : b->seq;
+    bool docs = b->docs && b->out == SH_MODEL_LOSS;
+
+    if (m->rope_factor == 0 || m->rope_type != SH_ROPE_LONG || length <= m->rope_original_max_len)
+        return SH_OK;
+    if (b->out == SH_MODEL_LOSS && !b->cache && !docs)
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "model.rope_type=longrope: %s of up to %d tokens would each have the frequencies of their own length, below "
+        "and above model.rope_original_max_len; give %s of at most %d",
+        docs ? "documents in a row" : "texts", length, docs ? "training.seq_len" : "--context",
+        m->rope_original_max_len);
+}
+
 /* Local, and in the order from what depends on the model only to what depends on the batch. */
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
 {
     SH_TRY(check_heads(m));
     SH_TRY(check_params(m));
     SH_TRY(check_activations(m, b));
+    SH_TRY(check_long_texts(m, b));
     return check_scores(m, b);
 }

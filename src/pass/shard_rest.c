@@ -40,6 +40,15 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
         sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE, phase);
 }
 
+static void copy_divisors(const struct sh_program *micro, struct sh_program *p, struct sh_op *op)
+{
+    int from = op->attr.rope.first_divisor;
+
+    op->attr.rope.first_divisor = p->n_divisors;
+    for (int i = 0; i < op->attr.rope.divisors; i++)
+        sh_program_add_divisor(p, micro->divisors[from + i]);
+}
+
 /* Tables that depend on nothing, such as those of rotary positions, are computed once. */
 static void copy_constants(const struct sh_program *micro, struct sh_program *p)
 {
@@ -49,6 +58,8 @@ static void copy_constants(const struct sh_program *micro, struct sh_program *p)
         if (op.phase != SH_PHASE_INIT)
             continue;
         op.out[0] = sh_program_add_tensor(p, &micro->tensors[op.out[0]]);
+        if (op.kind == SH_OP_ROPE_TABLE)
+            copy_divisors(micro, p, &op);
         sh_shard_op(p, op);
     }
 }

@@ -357,5 +357,6 @@ sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *b
     build->batch.batch = score->rows;
     build->batch.seq = score->seq;
     build->batch.docs = score->docs;
+    build->batch.out = SH_MODEL_SCORE;
     return sh_model_check(&build->model, &build->batch);
 }

@@ -281,18 +281,18 @@ int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_
     return op.out[0];
 }
 
-/* The scale of scores is 1/sqrt(head_dim), the same for all families here. */
+/* The scale of scores is 1/sqrt(head_dim), but where a model says another number. */
 static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
 {
     op->attr.attn.heads = h->heads;
     op->attr.attn.kv_heads = h->kv_heads;
     op->attr.attn.head_dim = h->head_dim;
-    op->attr.attn.scale = 1.0f / sqrtf((float)h->head_dim);
+    op->attr.attn.scale = 1.0f / sqrtf((float)(h->scalar ? h->scalar : h->head_dim));
 }
 
 /* Cosines and sines for each position, [T,rotary_dim] f32, with a cache for all that it holds. Computed once in the init phase and kept, since they depend on
  * nothing that training changes. */
-int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope)
+int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim, const struct sh_emit_rope *rope)
 {
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
 
@@ -305,7 +305,11 @@ int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_r
     op.attr.rope.ramp_first = rope->ramp_first;
     op.attr.rope.ramp_last = rope->ramp_last;
     op.attr.rope.scale = rope->scale;
-    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, rotary_dim), "rope");
+    op.attr.rope.divisors = rope->divisors;
+    op.attr.rope.first_divisor = e->p->n_divisors;
+    for (int i = 0; i < rope->divisors; i++)
+        sh_program_add_divisor(e->p, rope->divisor[i]);
+    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, rotary_dim), name);
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
     return op.out[0];

@@ -51,13 +51,17 @@ struct sh_emit_heads {
     int heads, kv_heads, head_dim;
     bool any_order; /* see struct sh_op_attr */
     int window;     /* the same */
+    int scalar;     /* scores are divided by its root; 0: head_dim */
 };
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
     double ramp_first, ramp_last, scale;                     /* as struct sh_op_attr has them */
+    int divisors;                                            /* half of rotary_dim, or 0: none */
+    double divisor[SH_ROPE_DIVISORS];
 };
-int sh_emit_rope_table(struct sh_emit *e, int rotary_dim, const struct sh_emit_rope *rope); /* -> [T,R] f32, once */
-int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h);     /* [N,(H+2K)D] -> same */
+int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim,
+                       const struct sh_emit_rope *rope);                                /* -> [T,R] f32, once */
+int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h); /* [N,(H+2K)D] -> same */
 /* A product whose rows are by head (its q, its k, its v) as the other operations have it: all q, all k, all v. */
 int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
 

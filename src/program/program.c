@@ -49,6 +49,7 @@ void sh_program_destroy(struct sh_program *p)
     free(p->units);
     free(p->sections);
     free(p->runs);
+    free(p->divisors);
     free(p->groups);
     free(p);
 }
@@ -75,6 +76,11 @@ int sh_program_add_param(struct sh_program *p, const struct sh_param *param)
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
 {
     return APPEND(p->runs, p->n_runs, p->cap_runs, run);
+}
+
+int sh_program_add_divisor(struct sh_program *p, double divisor)
+{
+    return APPEND(p->divisors, p->n_divisors, p->cap_divisors, divisor);
 }
 
 /* Takes the parameters that are appended next, until another unit begins. Tensors that only some strategies have
@@ -261,6 +267,8 @@ void sh_program_call(const struct sh_program *p, const struct sh_op *op, const s
     *call = (struct sh_op_call){.kind = op->kind, .attr = &op->attr};
     if (sh_op_info(op->kind)->runs)
         call->runs = p->runs + op->attr.runs.first;
+    if (op->kind == SH_OP_ROPE_TABLE && op->attr.rope.divisors)
+        call->divisors = p->divisors + op->attr.rope.first_divisor;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         operand(p, op->in[i], b, &call->in[i]);
     for (int i = 0; i < SH_OP_MAX_OUT; i++)

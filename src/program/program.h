@@ -186,6 +186,7 @@ struct sh_program {
     struct sh_unit *units; int n_units, cap_units;
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
+    double *divisors; int n_divisors, cap_divisors; /* of rotary frequencies */
     struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
     struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none where nothing is trained */
     enum sh_dtype act;     /* compute type */
@@ -237,6 +238,7 @@ int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
+int sh_program_add_divisor(struct sh_program *p, double divisor);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
 
 /* From now on a unit and its parameters are not trained. */

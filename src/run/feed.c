@@ -1,4 +1,5 @@
 #include "io/data/mix.h"
+#include "io/token/token.h"
 #include "src/base/file.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
@@ -9,21 +10,41 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_TOKENIZER = 256 << 20 };
 
-/* Of the model's folder; 0: it has none. Document files say which tokenizer made them. */
-static sh_rc hash_tokenizer(const char *folder, uint64_t *hash)
+/* Path of the tokenizer.json whose ids the model knows, NULL where it has none; freed with free(). What model.tokenizer
+ * names goes before the folder that the model is from, whose tokenizer may not be read here. */
+static char *tokenizer_file(const struct sh_config *cfg)
 {
-    char *path = sh_path_join(folder, "tokenizer.json"), *text;
+    const char *name = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
+    struct stat st;
+    char *path;
+
+    if (!name[0] || strcmp(name, sh_token_byte.name) == 0 || stat(name, &st) != 0)
+        return NULL;
+    path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
+    if (access(path, F_OK) == 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
+/* 0: it has no file. Document files say which tokenizer made them. */
+static sh_rc hash_tokenizer(const struct sh_config *cfg, uint64_t *hash)
+{
+    char *path = tokenizer_file(cfg), *text;
     size_t bytes;
-    sh_rc rc = SH_OK;
+    sh_rc rc;
 
     *hash = 0;
-    if (access(path, F_OK) == 0)
-        rc = sh_read_file(path, MOST_TOKENIZER, &text, &bytes);
-    if (access(path, F_OK) == 0 && rc == SH_OK) {
+    if (!path)
+        return SH_OK;
+    rc = sh_read_file(path, MOST_TOKENIZER, &text, &bytes);
+    if (rc == SH_OK) {
         *hash = sh_hash64(text, bytes);
         free(text);
     }
@@ -46,9 +67,9 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
                                     .excess = cfg->data.excess_length_strategy,
                                     .mix = path[0] ? NULL : cfg->data.mix};
     /* Token files do not say it, so that the file is not read for them. */
-    if (!cfg->hf.assets_path[0] || (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT))
+    if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
         return SH_OK;
-    return hash_tokenizer(cfg->hf.assets_path, &opt->tokenizer);
+    return hash_tokenizer(cfg, &opt->tokenizer);
 }
 
 /* By the first set of a mix, which all others must be like. */

@@ -66,6 +66,9 @@ MODELS = {
     'olmo2': {**LLAMA, 'model.family': 'olmo2'},
     'gpt_neox': {**LLAMA, 'model.family': 'gpt_neox', 'model.n_kv_heads': 4, 'model.rotary_dim': 8},
     'gemma': {**LLAMA, 'model.family': 'gemma', 'model.head_dim': 24, 'model.tie_word_embeddings': True},
+    'gemma3_text': {**LLAMA, 'model.family': 'gemma3_text', 'model.head_dim': 24, 'model.tie_word_embeddings': True,
+                    'model.attention_window': 9, 'model.full_attention_interval': 2, 'model.rope_local_base_freq': 100.0,
+                    'model.query_pre_attn_scalar': 20},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.tie_word_embeddings': True},
     'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},
 }
@@ -124,7 +127,7 @@ class Model:
         seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
         self.format_errors = checkpoint.verify(seed)
         self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()},
-                                    0 if self.c['model.family'] == 'gemma' else 1)
+                                    0 if self.c['model.family'].startswith('gemma') else 1)
         checkpoint.replace(seed, self.weights)
 
     @functools.cached_property
@@ -203,7 +206,7 @@ def case_bf16(name):
 # What they share with Llama and GPT-2 is tried with those: meshes, precision, the format.
 OPTIMIZERS = ('llama, SGD', 'llama, Lion')
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
-            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2')
+            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text')
 OF_FAMILIES = (case_gradients, case_one_rank)
 CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients, '20 steps on one rank': case_one_rank,
          '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}

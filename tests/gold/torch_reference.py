@@ -3,6 +3,7 @@
 Everything is float64: what is compared with it is float32, so a difference is that program's own error and nothing of
 the reference's. Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
 """
+import functools
 import math
 
 import torch
@@ -20,6 +21,15 @@ def rms_norm(w, name, x, c):
 
 def rms_norm_plus_one(w, name, x, c):
     return x / torch.sqrt(x.square().mean(-1, keepdim=True) + c['model.norm_eps']) * (1 + w[f'{name}.weight'])
+
+
+def windowed(c, block):
+    """The configuration of a block that has the window, and perhaps frequencies of its own; None: it has none."""
+    interval = c.get('model.full_attention_interval', 0)
+    if not c.get('model.attention_window') or interval and (block + 1) % interval == 0:
+        return None
+    local = c.get('model.rope_local_base_freq')
+    return {**c, 'model.rope_theta': local, 'model.rope_factor': 0} if local else c
 
 
 def rope_frequencies(c):
@@ -65,10 +75,10 @@ def visible(tokens, separator):
     return (past & (document[:, :, None] == document[:, None, :]))[:, None]
 
 
-def attend(q, k, v, mask):
-    """[B,H,T,D] each, K and V with fewer heads perhaps; returns [B,T,H*D]."""
+def attend(q, k, v, mask, scalar=0):
+    """[B,H,T,D] each, K and V with fewer heads perhaps; returns [B,T,H*D]. scalar: in place of D under the root."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    score = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    score = q @ k.transpose(2, 3) / math.sqrt(scalar or q.shape[3])
     score = score.masked_fill(~mask, -math.inf)
     return (score.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
@@ -98,8 +108,11 @@ FAMILIES = {
     'phi3': {'stacked': True},
     'smollm3': {},
     'qwen3': {'qk_norm': True},
-    'olmo2': {'qk_norm': True, 'norms': ('post_attention_layernorm', 'post_feedforward_layernorm'), 'after': True},
+    'olmo2': {'qk_norm': True, 'norms': (), 'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
     'gemma': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True},
+    'gemma3_text': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True, 'qk_norm': True,
+                    'norms': ('input_layernorm', 'pre_feedforward_layernorm'),
+                    'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
     'starcoder2': {'norm': layer_norm, 'gelu': True, 'biases': QKV + OUT + ('mlp.c_fc', 'mlp.c_proj')},
 }
 
@@ -122,9 +135,11 @@ def llama_block(w, name, x, mask, c, turned):
         y = x @ w[f'{name}.{part}.weight'].T
         return y + w[f'{name}.{part}.bias'] if part in biased else y
 
-    names = [f'{name}.{part}' for part in family.get('norms', ('input_layernorm', 'post_attention_layernorm'))]
-    before = (lambda i, x: x) if family.get('after') else (lambda i, x: norm(w, names[i], x, c))
-    after = (lambda i, x: norm(w, names[i], x, c)) if family.get('after') else (lambda i, x: x)
+    def normed(names, i, x):
+        return norm(w, f'{name}.{names[i]}', x, c) if names else x
+
+    before = functools.partial(normed, family.get('norms', ('input_layernorm', 'post_attention_layernorm')))
+    after = functools.partial(normed, family.get('after', ()))
 
     def qk_norm(part, x):
         """A weight as wide as a head, or as all of them."""
@@ -139,7 +154,7 @@ def llama_block(w, name, x, mask, c, turned):
     q, k, v = (heads(part, dim) for part in (q, k, v))
     if turned:
         q, k = rotate(q, c), rotate(k, c)
-    x = x + after(0, linear('self_attn.o_proj', attend(q, k, v, mask)))
+    x = x + after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'))))
     y = before(1, x)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
@@ -179,7 +194,9 @@ def llama(w, tokens, mask, c):
     if FAMILIES[c['model.family']].get('scaled'):
         x = x * math.sqrt(c['model.dim'])
     for i in range(c['model.n_layers']):
-        x = llama_block(w, f'model.layers.{i}', x, mask, c, not interval or (i + 1) % interval != 0)
+        short = windowed(c, i)
+        seen = mask.triu(1 - c['model.attention_window']) if short else mask
+        x = llama_block(w, f'model.layers.{i}', x, seen, short or c, not interval or (i + 1) % interval != 0)
     return FAMILIES[c['model.family']].get('norm', rms_norm)(w, 'model.norm', x, c)
 
 

@@ -75,6 +75,11 @@ def gemma():
     return like_llama(transformers.GemmaConfig(**SIZES, head_dim=6))
 
 
+def gemma3_text():
+    return like_llama(transformers.Gemma3TextConfig(**SIZES, head_dim=6, sliding_window=5, query_pre_attn_scalar=9,
+                                                    layer_types=['sliding_attention', 'full_attention']))
+
+
 def gpt_neox():
     return like_llama(transformers.GPTNeoXConfig(
         vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
@@ -133,7 +138,8 @@ LONGER = {'mistral': 48}  # tokens of sequences that see the window
 
 # Options of save_pretrained().
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},
-            starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}, gpt_neox: {}}
+            starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}, gpt_neox: {},
+            gemma3_text: {}}
 for family, options in FAMILIES.items():
     if family.__name__ in sys.argv[1:] or not sys.argv[1:]:
         make(family.__name__, family, **options)

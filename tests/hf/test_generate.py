@@ -28,6 +28,7 @@ import transformers
 NEW, CLOSE = 128, 2e-5  # tokens; logits that may change places
 TOKENIZER = job.TOP / 'tests/golden/tokenizer/qwen.json'
 SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=512)
+IDS = dict(pad_token_id=None)  # else one beyond so small a vocabulary
 GPT2 = dict(n_embd=64, n_layer=3, n_head=4, n_positions=512)
 MODELS = {
     'llama': (transformers.LlamaConfig, SIZES),
@@ -37,6 +38,18 @@ MODELS = {
     'qwen2, a short window': (transformers.Qwen2Config, dict(SIZES, num_key_value_heads=2, use_sliding_window=True,
                                                              sliding_window=24, max_window_layers=1)),
     'gpt2': (transformers.GPT2Config, GPT2),
+    'qwen3': (transformers.Qwen3Config, dict(SIZES, num_key_value_heads=2, head_dim=24)),
+    'gemma': (transformers.GemmaConfig, dict(SIZES, num_key_value_heads=1, head_dim=24, **IDS)),
+    'gemma3_text': (transformers.Gemma3TextConfig, dict(
+        SIZES, num_key_value_heads=2, head_dim=24, sliding_window=24, query_pre_attn_scalar=20,
+        layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS)),
+    'gpt_neox': (transformers.GPTNeoXConfig, SIZES),
+    'olmo2': (transformers.Olmo2Config, dict(SIZES, num_key_value_heads=2, **IDS)),
+    'phi3, half of each head turned': (transformers.Phi3Config, dict(
+        SIZES, num_key_value_heads=2, **IDS,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.5})),
+    'starcoder2': (transformers.Starcoder2Config, dict(SIZES, num_key_value_heads=2)),
+    'smollm3': (transformers.SmolLM3Config, dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, **IDS)),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',
            'a much longer prompt that goes on and on, ' * 9]

@@ -18,7 +18,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 HERE = pathlib.Path(__file__).resolve().parent
-FAMILIES = 'gpt2', 'llama', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'qwen3', 'olmo2', 'gemma', 'gpt_neox'
+FAMILIES = 'gpt2', 'llama', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'qwen3', 'olmo2', 'gemma', 'gpt_neox', \
+    'gemma3_text'
 LOSS_BOUND = 2e-6  # relative, of float32 against float64; seen: 2e-7
 RUN = {
     'training.seq_len': 15, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.steps': 4,

@@ -45,6 +45,8 @@ LLAMA3 = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_f
           'original_max_position_embeddings': 256}
 # Of the eight frequencies two lie before the ramp and one behind.
 YARN = {'rope_type': 'yarn', 'rope_theta': 100.0, 'factor': 4.0, 'original_max_position_embeddings': 32, 'beta_fast': 4.0}
+LONGROPE = {'rope_type': 'longrope', 'rope_theta': 100.0, 'short_factor': [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+            'long_factor': [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0]}
 GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 NEOX = dict(SIZES, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
@@ -78,6 +80,12 @@ MODELS = {
     'phi3': (transformers.Phi3Config, dict(GROUPED)),
     'phi3, a part of each head turned': (transformers.Phi3Config, dict(GROUPED, rope_parameters={
         'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.75})),
+    'phi3, longrope, short': (transformers.Phi3Config, dict(GROUPED, rope_parameters=LONGROPE, original_max_position_embeddings=33)),
+    'phi3, longrope, long, a part of each head turned': (transformers.Phi3Config, dict(
+        GROUPED, original_max_position_embeddings=20, rope_parameters=dict(
+            LONGROPE, partial_rotary_factor=0.5, short_factor=[1.0, 1.25, 1.5, 2.0], long_factor=[1.0, 2.0, 5.5, 9.0]))),
+    'llama, longrope, long': (transformers.LlamaConfig, dict(
+        SIZES, rope_parameters=dict(LONGROPE, original_max_position_embeddings=32, factor=4.0, attention_factor=1.25))),
     'phi3, tied': (transformers.Phi3Config, dict(GROUPED, tie_word_embeddings=True)),
     'smollm3': (transformers.SmolLM3Config, dict(GROUPED, num_hidden_layers=4)),
     'smollm3, untied, other blocks': (transformers.SmolLM3Config, dict(GROUPED, tie_word_embeddings=False,
@@ -92,6 +100,14 @@ MODELS = {
     'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
     'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
                                                      attention_bias=True)),
+    'gemma3_text, window seen': (transformers.Gemma3TextConfig, dict(
+        GROUPED, num_hidden_layers=4, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
+        layer_types=['sliding_attention', 'sliding_attention', 'full_attention', 'sliding_attention'])),
+    'gemma3_text, untied, linear rope': (transformers.Gemma3TextConfig, dict(
+        GROUPED, num_hidden_layers=7, head_dim=16, sliding_window=12, query_pre_attn_scalar=16, tie_word_embeddings=False,
+        attention_bias=True, rope_parameters={
+            'full_attention': {'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 8.0},
+            'sliding_attention': {'rope_type': 'default', 'rope_theta': 100.0}})),
     'gpt_neox': (transformers.GPTNeoXConfig, dict(NEOX)),
     'gpt_neox, tied, all of each head turned': (transformers.GPTNeoXConfig, dict(NEOX, tie_word_embeddings=True, rope_parameters={
         'rope_type': 'default', 'rope_theta': 500.0, 'partial_rotary_factor': 1.0})),
@@ -248,15 +264,22 @@ def meaning(config):
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type != 'gpt_neox'
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
+    values['model.query_pre_attn_scalar'] = getattr(config, 'query_pre_attn_scalar', 0)
     if not gpt2:
         rope = config.rope_parameters
+        if 'full_attention' in rope:
+            values['model.rope_local_base_freq'] = rope['sliding_attention']['rope_theta'] if any(windows(config)) else 0
+            rope = rope['full_attention']
         scaled = rope['rope_type'] not in ('default', 'dynamic')
         values['model.rope_theta'] = rope['rope_theta']
-        values['model.rope_factor'] = rope['factor'] if scaled else 0
+        longer = config.max_position_embeddings / rope.get('original_max_position_embeddings', 1)
+        values['model.rope_factor'] = (rope.get('factor') or max(longer, 1)) if scaled else 0
         values['model.rope_original_max_len'] = rope.get('original_max_position_embeddings', 0) if scaled else 0
         part = int(values['model.head_dim'] * rope.get('partial_rotary_factor', 1))
         values['model.rotary_dim'] = 0 if part == values['model.head_dim'] else part
         values['model.rope_beta_fast'] = rope.get('beta_fast', 32)
+        for length in 'short', 'long':
+            values[f'model.rope_{length}_factor'] = rope.get(f'{length}_factor', [])
     return values
 
 
@@ -291,6 +314,8 @@ def resolved(folder):
 
 
 def same(ours, theirs):
+    if isinstance(theirs, list):
+        return json.loads(f"[{ours.strip(chr(34))}]") == theirs
     if isinstance(theirs, bool):
         return ours == str(theirs).lower()
     return float(ours) == float(theirs)
@@ -300,6 +325,9 @@ def older(config):
     """As transformers 4 wrote it."""
     config = dict(config)
     rope = config.pop('rope_parameters', None)
+    if rope and 'full_attention' in rope:
+        config['rope_local_base_freq'] = rope['sliding_attention']['rope_theta']
+        rope = rope['full_attention']
     if rope:
         neox = config['model_type'] == 'gpt_neox'
         config['rotary_emb_base' if neox else 'rope_theta'] = rope['rope_theta']

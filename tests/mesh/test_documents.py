@@ -125,12 +125,38 @@ def case_other_tokenizer():
     if not re.search(r'\n90 documents in \d+ sequences, \d+\.\d % full, \d+ longer than a sequence, \d+ of them left out\n',
                      done.stderr):
         return [done.stderr]
+    return refused(folder, words, 'other.bin', 7)[1] + named_tokenizer(folder, words)
+
+
+def refused(folder, words, name, made_with):
+    """(hash of the model's tokenizer as the line has it, what is wrong)"""
     try:
-        job.sherd(*words, '--training.dataset_path=other.bin', '--job.dump_folder=new', folder=folder)
+        job.sherd(*words, f'--training.dataset_path={name}', '--job.dump_folder=new', folder=folder)
     except job.Failed as failed:
-        said = 'training.dataset_path: other.bin was made with another tokenizer.json (hash 0000000000000007)'
-        return [] if said in str(failed) and ': exit 3\n' in str(failed) else [str(failed)]
-    return ['it was taken']
+        said = re.search(rf'training.dataset_path: {name} was made with another tokenizer.json \(hash {made_with:016x}\) than '
+                         r"the model's \(([0-9a-f]{16})\)", str(failed))
+        return int(said[1], 16) if said else 0, [] if said and ': exit 3\n' in str(failed) else [str(failed)]
+    return 0, [f'{words} {name}: it was taken']
+
+
+def named_tokenizer(folder, words):
+    """model.tokenizer, a folder or its file, goes before that of the model's folder, and needs none."""
+    (folder / 'words').mkdir()
+    (folder / 'words/tokenizer.json').write_text('{"model": {"type": "BPE", "vocab": {"b": 0}, "merges": []}}')
+    hashes, wrong = [], []
+    for tokenizer in [], ['--model.tokenizer=words'], ['--model.tokenizer=words/tokenizer.json']:
+        found, bad = refused(folder, [*words, *tokenizer], 'other.bin', 7)
+        hashes.append(found)
+        wrong += bad
+    if wrong or hashes[0] == hashes[1] or hashes[1] != hashes[2]:
+        return [*wrong, f'hashes {hashes}']
+    write_documents('model/named.bin', 1, 90, False, tokenizer=hashes[1], words=32)
+    job.sherd(*words, '--model.tokenizer=words', '--training.dataset_path=named.bin', '--job.dump_folder=named', folder=folder)
+    wrong = refused(folder, words, 'named.bin', hashes[1])[1]
+    (folder / 'alone.yaml').write_text('model: {name: custom, family: gpt2, n_layers: 1, dim: 8, n_heads: 1, vocab_size: 32, '
+                                       'max_seq_len: 12}\n')
+    no_folder = ['alone.yaml' if word.startswith('--model.hf') else word for word in words] + ['--model.tokenizer=words']
+    return wrong + refused(folder, no_folder, 'other.bin', 7)[1]
 
 
 if __name__ == '__main__':

@@ -305,11 +305,16 @@ void elem_rope_table(void **state)
         {.rope.theta = 10000},
         {.rope.theta = 500000, .rope.factor = 8, .rope.low_freq = 1, .rope.high_freq = 4, .rope.original_len = 256},
         {.rope.theta = 10000, .rope.factor = 4, .rope.ramp_first = 20, .rope.ramp_last = 46, .rope.scale = 1.25},
+        {.rope.theta = 10000, .rope.scale = 1.25, .rope.divisors = 64},
     };
-    for (int i = 0; i < 3; i++) {
+    double divisor[64];
+    for (int i = 0; i < 64; i++)
+        divisor[i] = 1 + 0.25 * i;
+    for (int i = 0; i < 4; i++) {
         struct optest t;
         optest_begin(&t, SH_OP_ROPE_TABLE);
         t.attr = attrs[i];
+        t.call.divisors = attrs[i].rope.divisors ? divisor : NULL;
         optest_out(&t, 0, SH_F32, DIMS(1 + 300 * i, 128));
         elem_check(&t, TERMS(1));
     }

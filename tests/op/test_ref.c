@@ -436,6 +436,26 @@ static void rope_table_with_a_ramp(void **state)
     optest_end(&t);
 }
 
+/* The same frequencies, each by a number of its own. */
+static void rope_table_with_divisors(void **state)
+{
+    const double divisor[] = {1, 3, 0.5, 8}, freq[] = {1, 0.5 / 3, 0.25 / 0.5, 0.125 / 8};
+    struct optest t;
+
+    (void)state;
+    optest_begin(&t, SH_OP_ROPE_TABLE);
+    t.attr = (struct sh_op_attr){.rope.theta = 16, .rope.divisors = 4, .rope.scale = 1.5};
+    t.call.divisors = divisor;
+    optest_out(&t, 0, SH_F32, DIMS(5, 8));
+    optest_run(&t, &sh_kernels_ref, 1);
+    for (int p = 0; p < 5; p++)
+        for (int i = 0; i < 4; i++) {
+            assert_true(fabs(optest_get(&t.call.out[0], p * 8 + i) - 1.5 * cos(p * freq[i])) < 2e-7);
+            assert_true(fabs(optest_get(&t.call.out[0], p * 8 + 4 + i) - 1.5 * sin(p * freq[i])) < 2e-7);
+        }
+    optest_end(&t);
+}
+
 static void check_attention(bool docs, int heads, int kv_heads, int window)
 {
     enum { B = 2, T = 5, D = 4 };
@@ -592,6 +612,7 @@ int main(void)
         cmocka_unit_test(rope),
         cmocka_unit_test(rope_table),
         cmocka_unit_test(rope_table_with_a_ramp),
+        cmocka_unit_test(rope_table_with_divisors),
         cmocka_unit_test(attention),
         cmocka_unit_test(grouped_queries),
         cmocka_unit_test(head),

@@ -1,6 +1,7 @@
 /* Sequences that go on from a cache of keys and values: the logits after each token are those of a forward over the whole
  * text, whatever pieces the text comes in, for any strategy on any mesh. */
 #include "src/base/rng.h"
+#include "src/config/words.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -175,6 +176,48 @@ static void on_the_cpu(void **state)
     }
 }
 
+#define SIZES                                                                                                         \
+    .n_layers = 3, .dim = 12, .n_heads = 3, .head_dim = 4, .ffn_dim = 20, .vocab_size = TINY_VOCAB, .norm_eps = 1e-5, \
+    .rope_theta = 100, .init_std = 0.3
+#define GROUPED SIZES, .n_kv_heads = 1
+
+/* Families by what a position of the cache could get wrong in them: windows, blocks without positions, norms of keys, keys
+ * by head, a part of a head that turns. */
+static const struct tiny_model families[] = {
+    {"mistral", {GROUPED, .family = SH_FAMILY_MISTRAL, .attention_window = 3}, false},
+    {"qwen2", {GROUPED, .family = SH_FAMILY_QWEN2, .attention_window = 3, .window_first_layer = 1}, false},
+    {"phi3", {GROUPED, .family = SH_FAMILY_PHI3, .rotary_dim = 2}, false},
+    {"longrope",
+     {GROUPED, .family = SH_FAMILY_PHI3, .rope_type = SH_ROPE_LONG, .rope_factor = 2, .rope_original_max_len = CACHE,
+      .rope_short_factor = "1.5,3", .rope_long_factor = "1,1"},
+     false},
+    {"smollm3", {GROUPED, .family = SH_FAMILY_SMOLLM3, .no_rope_layer_interval = 2}, false},
+    {"starcoder2", {GROUPED, .family = SH_FAMILY_STARCODER2}, false},
+    {"qwen3", {GROUPED, .family = SH_FAMILY_QWEN3, .attention_window = 2, .full_attention_interval = 2}, false},
+    {"olmo2", {GROUPED, .family = SH_FAMILY_OLMO2}, false},
+    {"gemma3_text",
+     {GROUPED, .family = SH_FAMILY_GEMMA3, .attention_window = 3, .full_attention_interval = 2,
+      .rope_local_base_freq = 10, .query_pre_attn_scalar = 7},
+     false},
+    {"gemma", {GROUPED, .family = SH_FAMILY_GEMMA}, false},
+    {"gpt_neox", {SIZES, .family = SH_FAMILY_GPT_NEOX, .n_kv_heads = 3, .rotary_dim = 2}, false},
+};
+
+static void each_family(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < sizeof families / sizeof *families; m++) {
+        struct sh_build b = build_of(&families[m], SH_F32);
+
+        run_whole(b);
+        run_cached(b, 1, 1, 1e-5);
+        run_cached(b, 3, 1, 1e-5);
+        b.kernels = &sh_kernels_cpu;
+        b.threads = 2;
+        run_cached(b, 2, 1, 1e-5);
+    }
+}
+
 /* Two bytes or four for each key and value of each position, block and sequence: the row of the plan. */
 static void memory_is_planned(void **state)
 {
@@ -199,10 +242,8 @@ static void memory_is_planned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cached_is_uncached),
-        cmocka_unit_test(in_bfloat16),
-        cmocka_unit_test(on_the_cpu),
-        cmocka_unit_test(memory_is_planned),
+        cmocka_unit_test(cached_is_uncached), cmocka_unit_test(in_bfloat16),       cmocka_unit_test(on_the_cpu),
+        cmocka_unit_test(each_family),        cmocka_unit_test(memory_is_planned),
     };
     return cmocka_run_group_tests_name("cache", tests, make_text, NULL);
 }

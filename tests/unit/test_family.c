@@ -53,6 +53,10 @@ static const struct row {
     {{"qwen2", {COMMON, .family = SH_FAMILY_QWEN2}, false}, "Qwen2ForCausalLM", NORM1 QKV QKV_BIAS O NORM2 MLP DOWN, 2},
     {{"phi3", {COMMON, .family = SH_FAMILY_PHI3}, false}, "Phi3ForCausalLM",
      NORM1 W("self_attn.qkv_proj", 20, 12) O NORM2 W("mlp.gate_up_proj", 40, 12) DOWN, 2},
+    {{"phi3, longrope",
+      {COMMON, .family = SH_FAMILY_PHI3, .rope_type = SH_ROPE_LONG, .rope_factor = 2, .rope_original_max_len = 2,
+       .rope_short_factor = "1,1", .rope_long_factor = "1.5,3"}, false},
+     "Phi3ForCausalLM", NORM1 W("self_attn.qkv_proj", 20, 12) O NORM2 W("mlp.gate_up_proj", 40, 12) DOWN, 2},
     {{"smollm3", {COMMON, .family = SH_FAMILY_SMOLLM3, .tie_word_embeddings = true, .no_rope_layer_interval = 2}, false},
      "SmolLM3ForCausalLM", NORM1 QKV O NORM2 MLP DOWN, 1},
     {{"starcoder2", {COMMON, .family = SH_FAMILY_STARCODER2, .tie_word_embeddings = true}, false},
@@ -78,6 +82,13 @@ static const struct row {
          W("attention.dense", 12, 12) V("attention.dense.bias", 12) NORM2 V("post_attention_layernorm.bias", 12)
              W("mlp.dense_h_to_4h", 20, 12) V("mlp.dense_h_to_4h.bias", 20) W("mlp.dense_4h_to_h", 12, 20)
                  V("mlp.dense_4h_to_h.bias", 12),
+     2},
+    {{"gemma3_text",
+      {NOT_STEEP, .family = SH_FAMILY_GEMMA3, .attention_window = 3, .full_attention_interval = 2,
+       .rope_local_base_freq = 10, .query_pre_attn_scalar = 7}, false},
+     "Gemma3ForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2
+         V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12),
      2},
     {{"gemma", {COMMON, .family = SH_FAMILY_GEMMA, .tie_word_embeddings = true}, false}, "GemmaForCausalLM",
      NORM1 QKV O NORM2 MLP DOWN, 2},
@@ -130,19 +141,66 @@ static void yarn_is_a_ramp(void **state)
     (void)state;
     m.rope_theta = 1e6;
     m.head_dim = 128;
-    r = sh_model_rope(&m);
+    r = sh_model_rope(&m, 1);
     assert_true(r.ramp_first == 23 && r.ramp_last == 40);
     assert_true(fabs(r.scale - 1.1386294) < 1e-7);
     m.rope_attention_factor = 2;
     m.rope_truncate = false;
-    r = sh_model_rope(&m);
+    r = sh_model_rope(&m, 1);
     assert_true(fabs(r.ramp_first - 23.59595) < 1e-4 && fabs(r.ramp_last - 39.65088) < 1e-4 && r.scale == 2);
     m.rope_original_max_len = 1; /* all waves are longer */
-    r = sh_model_rope(&m);
+    r = sh_model_rope(&m, 1);
     assert_true(r.ramp_first == 0 && r.ramp_last == 0.001);
     m.rope_factor = 0;
-    r = sh_model_rope(&m);
+    r = sh_model_rope(&m, 1);
     assert_true(r.factor == 0 && r.ramp_last == 0 && r.scale == 0);
+}
+
+/* Which list, by the length; and the square root that stands for a temperature, worked out by hand for a factor of 32 over
+ * 4096 tokens: sqrt(1 + 5/12). */
+static void longrope_has_two_lists(void **state)
+{
+    struct sh_model m = {SIZES,
+                         .rope_factor = 32,
+                         .rope_type = SH_ROPE_LONG,
+                         .rope_original_max_len = 4096,
+                         .rope_short_factor = "1, 1.5",
+                         .rope_long_factor = "2,8"};
+    struct sh_emit_rope r = sh_model_rope(&m, 4096);
+
+    (void)state;
+    assert_true(r.divisors == 2 && r.divisor[0] == 1 && r.divisor[1] == 1.5);
+    assert_true(fabs(r.scale - 1.1902381) < 1e-7);
+    r = sh_model_rope(&m, 4097);
+    assert_true(r.divisors == 2 && r.divisor[0] == 2 && r.divisor[1] == 8);
+    m.rope_attention_factor = 1.5;
+    assert_true(sh_model_rope(&m, 1).scale == 1.5);
+}
+
+/* Where the choice would be another one for each text, there is none. */
+static void longrope_of_many_texts_is_refused(void **state)
+{
+    static const struct {
+        struct sh_model_batch b;
+        const char *says;
+    } cases[] = {
+        {{.batch = 1, .seq = 9}, NULL},
+        {{.batch = 1, .seq = 8, .docs = true}, NULL},
+        {{.batch = 1, .seq = 3, .cache = 8}, NULL},
+        {{.batch = 1, .seq = 8, .out = SH_MODEL_SCORE}, NULL},
+        {{.batch = 1, .seq = 9, .docs = true}, "documents in a row of up to 9 tokens"},
+        {{.batch = 1, .seq = 3, .cache = 9}, "give --context of at most 8"},
+        {{.batch = 1, .seq = 9, .out = SH_MODEL_SCORE}, "texts of up to 9 tokens"},
+    };
+    struct sh_model m = {COMMON, .rope_factor = 2, .rope_type = SH_ROPE_LONG, .rope_original_max_len = 8};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sh_rc rc = sh_model_check(&m, &cases[i].b);
+
+        if (cases[i].says ? rc != SH_E_USAGE || !strstr(sh_error_text(), cases[i].says) : rc != SH_OK)
+            fail_msg("case %zu: %d, %s", i, (int)rc, sh_error_text());
+    }
 }
 
 static void feed(const struct sim *s, int batch)
@@ -278,7 +336,7 @@ static void a_mesh_trains_as_one_rank(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[3 * ROWS + 1] = {0};
+    struct CMUnitTest tests[3 * ROWS + 3] = {0};
     CMUnitTestFunction functions[] = {names_are_hugging_faces, gradients_are_slopes, a_mesh_trains_as_one_rank};
     const char *what[] = {"names", "slopes", "mesh"};
     static char name[3 * ROWS][64];
@@ -289,5 +347,7 @@ int main(void)
             .name = name[i], .test_func = functions[i % 3], .initial_state = (void *)(uintptr_t)&rows[i / 3]};
     }
     tests[3 * ROWS] = (struct CMUnitTest)cmocka_unit_test(yarn_is_a_ramp);
+    tests[3 * ROWS + 1] = (struct CMUnitTest)cmocka_unit_test(longrope_has_two_lists);
+    tests[3 * ROWS + 2] = (struct CMUnitTest)cmocka_unit_test(longrope_of_many_texts_is_refused);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,11 +27,13 @@
 #define OLMO2 "{\"model_type\":\"olmo2\"," SIZES
 #define NEOX "{\"model_type\":\"gpt_neox\"," SIZES
 #define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
+#define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define SMOLLM3 "{\"model_type\":\"smollm3\"," SIZES
 #define STARCODER2 "{\"model_type\":\"starcoder2\"," SIZES
 #define GPT2 "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_head\":2,\"n_layer\":1,\"n_positions\":16,\"vocab_size\":9"
 #define YARN "\"type\":\"yarn\",\"factor\":2,\"original_max_position_embeddings\":16"
+#define LONGROPE "\"rope_type\":\"longrope\",\"short_factor\":[1,1.5],\"long_factor\":[2,3]"
 #define FULL "\"layer_types\":[\"full_attention\",\"full_attention\"]"
 #define SLIDING "\"layer_types\":[\"full_attention\",\"sliding_attention\"]"
 #define WINDOW ",\"sliding_window\":8,\"use_sliding_window\":true"
@@ -104,7 +106,25 @@ static const struct {
     {LLAMA ",\"rope_scaling\":{" YARN ",\"truncate\":false}}", NULL, "model.rope_truncate", "false"},
     {LLAMA ",\"rope_scaling\":{" YARN ",\"mscale\":1.0,\"mscale_all_dim\":1.0}}", NULL, "model.rope_attention_factor", "1"},
     {LLAMA ",\"rope_scaling\":{" YARN ",\"mscale\":0.707}}", NULL, "model.rope_attention_factor", "0"},
-    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":8}}", NULL, NULL, "longrope is not computed here: its freq"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":8}}", NULL, NULL, "short_factor: longrope wants a list"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_type", "longrope"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_short_factor", "1,1.5"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_long_factor", "2,3"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_original_max_len", "64"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_factor", "1"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"factor\":8}}", NULL, "model.rope_factor", "8"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"original_max_position_embeddings\":16}}", NULL, "model.rope_factor", "4"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"attention_factor\":2}}", NULL, "model.rope_attention_factor", "2"},
+    {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"beta_fast\":9}}", NULL, NULL, "rope_scaling.beta_fast is not computed here"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"short_factor\":[2]}}", NULL, NULL, "short_factor is not computed here"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1,2]}}", NULL, NULL,
+     "model.rope_short_factor: has 1 numbers, and 2 pairs of elements turn"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,0]}}", NULL, NULL,
+     "model.rope_long_factor: must be numbers above 0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,\"2\"]}}", NULL, NULL,
+     "model.rope_long_factor: must be numbers above 0"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":{}}}", NULL, NULL,
+     "long_factor: longrope wants a list"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", NULL, NULL, "proportional is not computed here: it turns"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"x\"}}", NULL, NULL, "rope_type x is not known here"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":3}}", NULL, NULL, "rope_type is no string"},
@@ -178,7 +198,14 @@ static const struct {
     {MISTRAL ",\"num_key_value_heads\":2," FULL "}", NULL, NULL, "mathematics: layer_types;"},
     {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
     {PHI3 ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
-    {PHI3 ",\"rope_scaling\":{" YARN "}}", NULL, NULL, "for phi3 it means other frequencies"},
+    {PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, NULL, "linear: for phi3 there are default and longrope"},
+    {PHI3 ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[3,4]}}", NULL, "model.rope_type", "longrope"},
+    {PHI3 ",\"rope_scaling\":{\"type\":\"yarn\",\"short_factor\":[1,2],\"long_factor\":[3,4]}}", NULL, "model.rope_type", "longrope"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[3,4]}}", NULL, NULL, "rope_type su is not known here"},
+    {PHI3 ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_original_max_len", "4096"},
+    {PHI3 ",\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_factor", "1"},
+    {PHI3 ",\"original_max_position_embeddings\":16,\"rope_scaling\":{" LONGROPE "}}", NULL, "model.rope_factor", "4"},
+    {GEMMA3 ",\"rope_scaling\":{" LONGROPE "}}", NULL, NULL, "longrope is not computed here for gemma3_text"},
     {PHI3 ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", NULL, "model.rotary_dim", "2"},
     {PHI3 ",\"partial_rotary_factor\":0.5}", NULL, "model.rotary_dim", "2"},
     {PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.99}", NULL, NULL, "model.rotary_dim: 5 is odd"},
@@ -206,6 +233,47 @@ static const struct {
     {GEMMA ",\"hidden_act\":\"gelu\",\"hidden_activation\":null}", NULL, "model.family", "gemma"},
     {GEMMA ",\"hidden_act\":\"silu\"}", NULL, NULL, "hidden_act must be gelu_pytorch_tanh"},
     {GEMMA ",\"use_bidirectional_attention\":true}", NULL, NULL, "use_bidirectional_attention must be false"},
+    /* two kinds of blocks in one model */
+    {"{\"model_type\":\"gemma3_text\"}", NULL, "model.full_attention_interval", "6"},
+    {"{\"model_type\":\"gemma3_text\"}", NULL, "model.attention_window", "4096"},
+    {"{\"model_type\":\"gemma3_text\"}", NULL, "model.rope_local_base_freq", "10000"},
+    {"{\"model_type\":\"gemma3_text\"}", NULL, "model.rope_theta", "1000000"},
+    {"{\"model_type\":\"gemma3_text\"}", NULL, "model.query_pre_attn_scalar", "256"},
+    {"{\"model_type\":\"gemma3_text\",\"sliding_window_pattern\":4}", NULL, "model.full_attention_interval", "4"},
+    {"{\"model_type\":\"gemma3_text\",\"_sliding_window_pattern\":4}", NULL, "model.full_attention_interval", "6"},
+    {GEMMA3 ",\"sliding_window_pattern\":0}", NULL, NULL, "sliding_window_pattern must be a whole number from 1 on"},
+    {GEMMA3 ",\"sliding_window_pattern\":\"6\"}", NULL, NULL, "sliding_window_pattern must be a whole number"},
+    {GEMMA3 ",\"sliding_window_pattern\":1}", NULL, "model.attention_window", "0"},
+    {GEMMA3 ",\"sliding_window_pattern\":1}", NULL, "model.rope_local_base_freq", "0"},
+    {GEMMA3 "," FULL "}", NULL, "model.rope_local_base_freq", "0"},
+    {GEMMA3 "," SLIDING "}", NULL, "model.window_first_layer", "1"},
+    {GEMMA3 ",\"rope_local_base_freq\":7,\"rope_theta\":8}", NULL, "model.rope_local_base_freq", "7"},
+    {GEMMA3 ",\"rope_local_base_freq\":7,\"rope_theta\":8}", NULL, "model.rope_theta", "8"},
+    {GEMMA3 ",\"rope_local_base_freq\":7,\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":9}}}", NULL,
+     "model.rope_local_base_freq", "9"},
+    {GEMMA3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,\"rope_theta\":9}}}", NULL,
+     "model.rope_factor", "8"},
+    {GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":9}},\"rope_scaling\":{\"type\":\"linear\","
+            "\"factor\":8}}", NULL, "model.rope_factor", "8"},
+    {GEMMA3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8}},\"rope_scaling\":{\"type\":"
+            "\"linear\",\"factor\":4}}", NULL, NULL, "rope_parameters and rope_scaling differ"},
+    {GEMMA3 ",\"rope_parameters\":{\"rope_theta\":9}}", NULL, NULL, "there are full_attention and sliding_attention in it"},
+    {GEMMA3 ",\"rope_parameters\":{\"full_attention\":[]}}", NULL, NULL, "rope_parameters.full_attention is"},
+    {GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}}", NULL, NULL,
+     "sliding_attention.rope_type must be default"},
+    {GEMMA3 ",\"rope_parameters\":{\"full_attention\":{\"partial_rotary_factor\":0.5}}}", NULL, NULL,
+     "partial_rotary_factor is not computed here for gemma3_text"},
+    {GEMMA3 ",\"query_pre_attn_scalar\":0}", NULL, NULL, "query_pre_attn_scalar must be a whole number from 1 on"},
+    {GEMMA3 ",\"attn_logit_softcapping\":50.0}", NULL, NULL, "mathematics: attn_logit_softcapping;"},
+    {GEMMA3 ",\"vision_config\":{\"hidden_size\":8}}", NULL, NULL, "mathematics: vision_config;"},
+    {GEMMA3 ",\"use_bidirectional_attention\":true}", NULL, NULL, "use_bidirectional_attention must be false"},
+    {GEMMA3 ",\"hidden_activation\":\"silu\"}", NULL, NULL, "hidden_activation must be gelu_pytorch_tanh"},
+    {GEMMA3 ",\"sliding_window\":null}", NULL, NULL, "layer_types has blocks with one, whose rotary positions differ"},
+    {GEMMA3 "}", "model.hf_ignore=sliding_window", NULL, "whose rotary positions differ"},
+    {GEMMA3 "," FULL ",\"sliding_window\":null}", NULL, "model.attention_window", "0"},
+    {"{\"model_type\":\"gemma3\"}", NULL, NULL, "a folder of gemma3_text has the language model alone"},
+    {LLAMA ",\"rope_local_base_freq\":7}", NULL, NULL, "mathematics: rope_local_base_freq;"},
+    {LLAMA ",\"query_pre_attn_scalar\":7}", NULL, NULL, "mathematics: query_pre_attn_scalar;"},
     /* biases, and blocks without positions */
     {LLAMA ",\"attention_bias\":true}", NULL, "model.attention_bias", "true"},
     {LLAMA ",\"mlp_bias\":true}", NULL, "model.mlp_bias", "true"},
@@ -454,7 +522,7 @@ static void a_window_is_written(void **state)
     free(text);
 }
 
-static void a_window_that_a_class_lacks_is_not_written(void **state)
+static void what_a_class_lacks_is_not_written(void **state)
 {
     static const struct {
         const char *text, *argument, *says;
@@ -464,6 +532,13 @@ static void a_window_that_a_class_lacks_is_not_written(void **state)
          "model.window_first_layer: transformers' starcoder2"},
         {PHI3 ",\"sliding_window\":8}", "model.full_attention_interval=2",
          "model.full_attention_interval: transformers' phi3"},
+        {STARCODER2 ",\"sliding_window\":8}", "model.rope_local_base_freq=100",
+         "model.rope_local_base_freq: transformers' starcoder2 has the same frequencies in all blocks"},
+        {LLAMA "}", "model.query_pre_attn_scalar=5",
+         "model.query_pre_attn_scalar: transformers' llama divides scores by the root of head_dim"},
+        {GEMMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}", "model.rope_local_base_freq=0",
+         "model.rope_factor: transformers' gemma3_text scales no frequencies"},
+        {GEMMA3 "}", "model.rotary_dim=2", "model.rotary_dim: transformers' gemma3_text turns whole heads"},
     };
     struct sh_config cfg;
     char *text;
@@ -591,7 +666,7 @@ int main(void)
         cmocka_unit_test(ids_are_taken_over),
         cmocka_unit_test(what_was_not_seen_is_taken_over),
         cmocka_unit_test(a_window_is_written),
-        cmocka_unit_test(a_window_that_a_class_lacks_is_not_written),
+        cmocka_unit_test(what_a_class_lacks_is_not_written),
         cmocka_unit_test(each_name_is_found_or_told),
         cmocka_unit_test(each_row_has_a_family_or_a_reason),
     };

@@ -16,6 +16,9 @@
 
 enum { WORLD = 2 };
 
+#define LONGROPE                                                                                                \
+    "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=longrope model.rope_short_factor=1,1 " \
+    "model.rope_long_factor=1,1"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
 /* A value other than that of the base below, and what else it needs, with blanks between: given on both sides. */
@@ -114,6 +117,8 @@ static const struct row state[] = {
     {"model.rope_beta_slow", "2", YARN},
     {"model.rope_attention_factor", "2", YARN},
     {"model.rope_truncate", "false", YARN},
+    {"model.rope_short_factor", "1,2", LONGROPE},
+    {"model.rope_long_factor", "1,2", LONGROPE},
     {"model.rotary_dim", "2", NULL},
     {"model.tie_word_embeddings", "true", NULL},
     {"model.attention_bias", "true", NULL},
@@ -122,6 +127,8 @@ static const struct row state[] = {
     {"model.attention_window", "8", NULL},
     {"model.window_first_layer", "1", "model.attention_window=8"},
     {"model.full_attention_interval", "2", "model.attention_window=8"},
+    {"model.rope_local_base_freq", "100", "model.attention_window=8"},
+    {"model.query_pre_attn_scalar", "20", NULL},
     {"model.init_std", "0.1", NULL},
     {"model.tokenizer", "byte", NULL},
     {"training.dataset_path", "a.bin", NULL},
@@ -293,6 +300,7 @@ static const char *need_of(const char *change)
                 {"model.rope_type=llama3", "model.rope_factor=8 model.rope_original_max_len=256"},
                 {"model.rope_type=linear", "model.rope_factor=8"},
                 {"model.rope_type=yarn", "model.rope_factor=8 model.rope_original_max_len=256"},
+                {"model.rope_type=longrope", LONGROPE},
                 {"model.rope_truncate=false", YARN},
                 {"model.rope_truncate=true", YARN},
                 {"data.document_mask=true", "data.document_separator=0"},

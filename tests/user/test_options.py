@@ -32,6 +32,7 @@ BASE = {**tiny.MODELS['llama'], 'training.steps': 4, 'lr_scheduler.total_steps':
         'training.device': 'cpu'}
 ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
 YARN = {**ROPE, 'model.rope_type': 'yarn', 'model.rope_theta': 4}  # so that a head of 4 elements has a ramp
+LONGROPE = {**ROPE, 'model.rope_type': 'longrope', 'model.rope_short_factor': '1,2', 'model.rope_long_factor': '2,4'}
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
@@ -74,6 +75,8 @@ ROWS = {
     'model.rope_beta_fast': Row(1.01, 'steps', needs=YARN),
     'model.rope_beta_slow': Row(0.01, 'steps', needs=YARN),
     'model.rope_attention_factor': Row(2, 'steps', needs=YARN),
+    'model.rope_short_factor': Row('1,3', 'steps', needs=LONGROPE),
+    'model.rope_long_factor': Row('1,3', 'steps', needs={**LONGROPE, 'model.rope_original_max_len': 4}),
     'model.rope_truncate': Row('false', 'steps', needs=YARN),
     'model.rotary_dim': Row('2', 'steps'),
     'model.attention_bias': Row('true', 'plan'),
@@ -82,6 +85,8 @@ ROWS = {
     'model.attention_window': Row(5, 'plan'),
     'model.window_first_layer': Row(1, 'plan', needs=WINDOW),
     'model.full_attention_interval': Row(2, 'plan', needs=WINDOW),
+    'model.rope_local_base_freq': Row(100, 'plan', needs=WINDOW),
+    'model.query_pre_attn_scalar': Row(20, 'steps'),
     'model.tie_word_embeddings': Row('true', 'plan'),
     'model.init_std': Row(0.1, 'steps'),
     'lora.rank': Row(2, 'plan'),
