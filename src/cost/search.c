@@ -18,6 +18,8 @@ enum { FINE = 6, MOST_BATCH = 64 };
 
 /* Masters, two states and a gradient in float32: what a rank keeps of each parameter that it owns, at least. */
 static const double least_bytes_a_parameter = 12;
+/* In the compute type, where each rank has them all. */
+static const double least_bytes_resident = 2;
 
 static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
                                  SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
@@ -32,9 +34,10 @@ struct state {
     int planned;
 };
 
-static bool is_hybrid(int strategy)
+/* Takes groups of ranks that are replicas of each other. */
+static bool takes_replicas(int strategy)
 {
-    return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2;
+    return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2 || strategy == SH_SHARD_OPTIM;
 }
 
 void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f, struct sh_config *out)
@@ -135,8 +138,11 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
 static bool could_fit(const struct state *st, const struct sh_search_found *f)
 {
     int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
+    double bytes = least_bytes_a_parameter / owners;
 
-    return st->parameters * least_bytes_a_parameter / owners <= (double)st->s->limit_bytes;
+    if (f->strategy == SH_SHARD_OPTIM)
+        bytes += least_bytes_resident * (1 - 1.0 / owners);
+    return st->parameters * bytes <= (double)st->s->limit_bytes;
 }
 
 /* Micro-batches of 1, 2, 4, ... that divide what a rank has of a step. */
@@ -170,10 +176,10 @@ static bool is_shard(const struct sh_search *s, int strategy, int shard)
         return false;
     if (strategy == SH_NO_SHARD)
         return shard == 1;
-    if (!is_hybrid(strategy))
+    if (!takes_replicas(strategy))
         return shard == s->ranks;
     if (shard == s->ranks || shard == 1)
-        return false;
+        return strategy == SH_SHARD_OPTIM && shard > 1;
     if (s->quick)
         return shard >= node && shard % node == 0;
     return shard < node ? node % shard == 0 : shard % node == 0;
@@ -249,7 +255,7 @@ static sh_rc fine(struct state *st)
 /* What a user has to understand: one axis before two, no budget, no resharding, the usual prefetch. */
 static int complexity(const struct sh_search_found *f)
 {
-    return 4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * is_hybrid(f->strategy) + 2 * (f->inner > 1) +
+    return 4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
 }
 
