@@ -353,9 +353,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(parallelism, sharding_strategy), WORDS(strategy_words), .def = "full_shard",
      .help = "What is sharded. no_shard: nothing (DDP); shard_optim: optimizer state (ZeRO-1); shard_grad_op: also "
              "gradients (ZeRO-2); full_shard: also parameters (ZeRO-3, FSDP). hybrid_shard and hybrid_shard_zero2 "
-             "shard within groups of ranks that are replicas of each other (HSDP). With comm.shared_memory=auto "
-             "the ranks of a node hold one copy of what no_shard keeps, unless mesh.shard or mesh.replicate is "
-             "given."},
+             "shard within groups of ranks that are replicas of each other (HSDP), and so does shard_optim where "
+             "mesh.shard or mesh.replicate is given. With comm.shared_memory=auto the ranks of a node "
+             "hold one copy of what no_shard keeps, unless mesh.shard or mesh.replicate is given."},
     {KEY(parallelism, reshard_after_forward), .min = 1, .max = MANY_RANKS, .unit = "ranks", .def = "1",
      .help = "1: as the strategy says. N: after the forward, parameters stay sharded over only N neighbouring "
              "ranks (full_shard, hybrid_shard)."},

@@ -25,14 +25,16 @@ struct state {
     const struct sh_search *s;
     struct sh_search_found *found;
     int *n;
-    double least_bytes; /* that all ranks keep of the model together, at least */
-    int64_t sequences;  /* of a step */
+    double least_bytes;    /* that all ranks keep of the model together, at least */
+    double least_resident; /* of what is trained in the compute type, where each rank has it all, at least */
+    int64_t sequences;     /* of a step */
     int planned;
 };
 
-static bool is_hybrid(int strategy)
+/* Takes groups of ranks that are replicas of each other. */
+static bool takes_replicas(int strategy)
 {
-    return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2;
+    return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2 || strategy == SH_SHARD_OPTIM;
 }
 
 void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f, struct sh_config *out)
@@ -130,19 +132,25 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
     return rc;
 }
 
-/* Masters and the optimizer's states in float32, of what is trained. */
-static double least_bytes(const struct sh_config *cfg)
+/* Masters and the optimizer's states in float32, and two bytes in the compute type, of what is trained. */
+static void find_least(struct state *st)
 {
+    const struct sh_config *cfg = st->s->cfg;
     const struct sh_adapters adapters = sh_request_adapters(cfg);
+    const double trained = (double)sh_model_trained(&cfg->model, &adapters);
 
-    return 4.0 * (1 + sh_optim_of(cfg->optimizer.name)->n_states) * (double)sh_model_trained(&cfg->model, &adapters);
+    st->least_bytes = 4.0 * (1 + sh_optim_of(cfg->optimizer.name)->n_states) * trained;
+    st->least_resident = 2 * trained;
 }
 
 static bool could_fit(const struct state *st, const struct sh_search_found *f)
 {
     int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
+    double bytes = st->least_bytes / owners;
 
-    return st->least_bytes / owners <= (double)st->s->limit_bytes;
+    if (f->strategy == SH_SHARD_OPTIM)
+        bytes += st->least_resident * (1 - 1.0 / owners);
+    return bytes <= (double)st->s->limit_bytes;
 }
 
 /* Micro-batches of 1, 2, 4, ... that divide what a rank has of a step. */
@@ -176,10 +184,10 @@ static bool is_shard(const struct sh_search *s, int strategy, int shard)
         return false;
     if (strategy == SH_NO_SHARD)
         return shard == 1;
-    if (!is_hybrid(strategy))
+    if (!takes_replicas(strategy))
         return shard == s->ranks;
     if (shard == s->ranks || shard == 1)
-        return false;
+        return strategy == SH_SHARD_OPTIM && shard > 1;
     if (s->quick)
         return shard >= node && shard % node == 0;
     return shard < node ? node % shard == 0 : shard % node == 0;
@@ -255,7 +263,7 @@ static sh_rc fine(struct state *st)
 /* What a user has to understand: one axis before two, no budget, no resharding, the usual prefetch. */
 static int complexity(const struct sh_search_found *f)
 {
-    return 4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * is_hybrid(f->strategy) + 2 * (f->inner > 1) +
+    return 4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
 }
 
@@ -277,10 +285,11 @@ static void mark(struct sh_search_found *found, int n)
 
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
 {
-    struct state st = {.s = s, .found = found, .n = n, .least_bytes = least_bytes(s->cfg)};
+    struct state st = {.s = s, .found = found, .n = n};
     sh_rc last = SH_OK;
 
     *n = 0;
+    find_least(&st);
     st.sequences = sh_request_global_batch(s->cfg, s->ranks);
     if (st.sequences % s->ranks)
         return sh_fail(SH_E_USAGE, "training.global_batch_size %lld does not divide by %d ranks",

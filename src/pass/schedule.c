@@ -1,16 +1,19 @@
 /* Overlap, by moving operations within a section. Nothing is added or dropped, so the numbers of a run do not change.
  *
  * Gathers move up: the gather of an interval starts when the unit `prefetch` intervals before it is complete, as far as
- * the limit of gathered units alive allows. Waits for reductions move down: that of one unit stands before the start of
- * the next one's, so that a reduction runs beside one unit's backward and two unreduced gradients are alive at most.
- * What follows a wait (casts, adding to the shard, the sum over replicas) goes with it; the wait for that sum, and those
- * of the update's gathers, go to the end of the section.
+ * the limit of gathered units alive allows. A unit that stays from the forward to the backward counts as gathered ahead
+ * until the unit of the loss goes.
+ *
+ * Waits for reductions move down: that of one unit stands before the start of the next one's, so that a reduction runs
+ * beside one unit's backward and two unreduced gradients are alive at most. What follows a wait (casts, adding to the shard,
+ * the sum over replicas) goes with it; the wait for that sum, and those of the update's gathers, go to the end of the
+ * section.
  *
  * Three units, forward_prefetch 1, backward the other way round. G gather, w wait, F forward, B backward, R reduction,
- * r wait for it, x release; time from left to right:
+ * r wait for it, x release; time from left to right. Unit 3 is that of the loss, and unit 2 stays through it:
  *
- *   before   G1 w F1 x  G2 w F2 x  G3 w F3        B3 R3 r x  G2 w B2 R2 r x  G1 w B1 R1 r x
- *   after    G1 w G2 F1 x w G3 F2 x w F3     G2   B3 R3 x w G1 B2 r3 R2 x w  B1 r2 R1 x r1
+ *   before   G1 w F1 x  G2 w F2    G3 w F3   B3 R3 r x     B2 R2 r x  G1 w B1 R1 r x
+ *   after    G1 w G2 F1 x w G3 F2     w F3   B3 R3 x    G1 B2 r3 R2 x    w B1 r2 R1 x r1
  *
  * So G2 runs beside F1, and R3 beside B2: r3 stands before R2, which needs the room of R3's unreduced gradient. */
 #include "src/base/mem.h"
@@ -147,6 +150,7 @@ struct prefetch {
     int *copy;           /* [tensors] the first operation that copies into it, SH_NONE */
     int started, waited; /* gathers so far */
     int alive;
+    int held; /* gathered in the forward and read again behind the loss; 0 once the unit of the loss is released */
 };
 
 static void put(struct prefetch *f, int op)
@@ -160,7 +164,7 @@ static int distance(const struct prefetch *f, int gather)
 {
     const struct sh_pass_options *opt = f->s->opt;
 
-    return f->s->old[gather].phase == SH_PHASE_FORWARD ? opt->forward_prefetch : opt->backward_prefetch;
+    return f->s->old[gather].phase == SH_PHASE_FORWARD ? opt->forward_prefetch : opt->backward_prefetch - f->held;
 }
 
 /* Gathers are started in their order only, so that all ranks start the same ones. */
@@ -191,6 +195,24 @@ static int *copies_of(const struct schedule *s)
     return copy;
 }
 
+/* Units that the forward gathers and the backward releases, but for that of the loss. */
+static int held_units(const struct schedule *s)
+{
+    bool *gathered = sh_calloc((size_t)s->n_tensors + 1, sizeof *gathered);
+    int n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        bool forward = s->old[i].phase == SH_PHASE_FORWARD;
+
+        if (s->old[i].kind == SH_OP_ALL_GATHER)
+            gathered[s->old[i].out[0]] = forward;
+        if (s->old[i].kind == SH_OP_RELEASE)
+            n += gathered[s->old[i].in[0]] && !forward;
+    }
+    free(gathered);
+    return n ? n - 1 : 0;
+}
+
 /* keep_after_forward releases nothing before the backward, so a limit of live units would end all prefetch. */
 static bool may_start(const struct prefetch *f, int gather)
 {
@@ -217,6 +239,8 @@ static void take_over(struct prefetch *f, int i)
     put(f, i);
     f->waited += waited_kind(f->s, i) == SH_OP_ALL_GATHER;
     f->alive -= f->s->old[i].kind == SH_OP_RELEASE;
+    if (f->s->old[i].kind == SH_OP_RELEASE && f->s->old[i].phase != SH_PHASE_FORWARD)
+        f->held = 0;
     if (f->s->old[i].kind == SH_OP_RELEASE || f->s->old[i].kind == SH_OP_WAIT)
         start_ahead(f);
 }
@@ -227,6 +251,7 @@ static void advance_gathers(const struct schedule *s, const struct list *in, str
     struct prefetch f = {.s = s,
                          .out = out,
                          .gathers = list_for(s->n),
+                         .held = held_units(s),
                          .done = sh_calloc((size_t)s->n + 1, sizeof(bool)),
                          .copy = copies_of(s)};
 

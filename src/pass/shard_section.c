@@ -8,7 +8,9 @@
  *
  * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
  * in between but one that lies beside it, or all uses of the micro-step when the strategy keeps what it gathered for the
- * backward. */
+ * backward. Two units stay although others are used in between, since what they take is taken at the loss in any case
+ * (doc/decisions/0043-kept-through-the-loss.md): the last block from the forward to the backward, and tied embeddings from
+ * the first operation to the loss. */
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
@@ -18,6 +20,7 @@
 
 struct interval {
     int unit, first, last; /* operations of the micro-step, inclusive */
+    int run;               /* of its last use */
     bool again;            /* the unit was gathered before in this micro-step */
     bool more;             /* and will be once more */
     sh_group group;        /* gathered over: shard, or inner from what the forward left behind */
@@ -28,9 +31,11 @@ struct shard {
     const struct sh_pass_options *opt;
     struct sh_program *out;
     int micro_step;             /* of the training step, where its place in a tree matters; else 0 */
+    bool trains;                /* has a backward */
     bool first, last;           /* of the training step; `first` also where nothing is added to earlier micro-steps */
     struct interval *intervals; /* by their first operation */
     int n_intervals, cap_intervals;
+    int place, run; /* of the newest use, and how many runs there were */
     int *newest;    /* [units] the unit's newest interval, SH_NONE */
     int *map;       /* [micro tensors] to tensors of the section, SH_NONE */
     int *full;      /* [units] gathered now, SH_NONE */
@@ -81,14 +86,41 @@ static int place_of(const struct shard *s, int unit)
     return beside == SH_NONE ? unit : beside;
 }
 
-/* Whether since the unit's newest interval began only units beside it were used. */
-static bool is_newest(const struct shard *s, int unit)
+static bool is_forward(const struct shard *s, int op)
 {
-    int v = s->n_intervals - 1;
+    return s->micro->ops[op].phase == SH_PHASE_FORWARD;
+}
 
-    while (v > s->newest[unit] && place_of(s, s->intervals[v].unit) == place_of(s, unit))
-        v--;
-    return v == s->newest[unit];
+/* Whether units stay through the loss. A gather ahead of the backward would bring the last block back right there; without
+ * one, or with room for one unit only, it would be there in addition. */
+static bool keeps_last(const struct shard *s)
+{
+    return s->trains && s->opt->backward_prefetch > 0 && s->opt->gathers_alive != 1;
+}
+
+/* Not where a base is frozen: the loss then has no gradient of it, and the units beside it are gathered ahead one by one. */
+static bool may_stay(const struct shard *s, int unit)
+{
+    return s->out->units[unit].trainable && s->out->units[unit].beside == SH_NONE;
+}
+
+/* Whether the unit stays from its newest interval to `op` although others are used in between: the last block, with the
+ * unit of the loss between forward and backward; and the unit of the loss from the first operation on, for only tied
+ * embeddings are used twice in a forward. While the blocks run that is a unit more, but no more than the loss takes, where
+ * it is gathered all the same, beside its gradient and the activations of all blocks. */
+static bool stays(const struct shard *s, const struct interval *open, int op)
+{
+    if (!keeps_last(s) || !may_stay(s, open->unit) || !is_forward(s, open->last))
+        return false;
+    return is_forward(s, op) ? !s->opt->gathers_alive : open->run == s->run - 2;
+}
+
+/* Uses of units at one place, one after the other, are a run. */
+static void count_run(struct shard *s, int unit)
+{
+    if (place_of(s, unit) != s->place)
+        s->run++;
+    s->place = place_of(s, unit);
 }
 
 /* Extend the unit's newest interval, or begin another one. It is extended while no other unit was used since, or for
@@ -96,10 +128,11 @@ static bool is_newest(const struct shard *s, int unit)
 static void use(struct shard *s, int unit, int op)
 {
     struct interval *open = s->newest[unit] == SH_NONE ? NULL : &s->intervals[s->newest[unit]];
-    bool neighbour = open && is_newest(s, unit);
 
-    if (open && (neighbour || s->opt->strategy.keep_after_forward)) {
+    count_run(s, unit);
+    if (open && (open->run == s->run || s->opt->strategy.keep_after_forward || stays(s, open, op))) {
         open->last = op;
+        open->run = s->run;
         return;
     }
     if (open)
@@ -109,6 +142,7 @@ static void use(struct shard *s, int unit, int op)
         .unit = unit,
         .first = op,
         .last = op,
+        .run = s->run,
         .again = s->newest[unit] != SH_NONE,
         /* The first gather of a micro-step is over the shard axis. Later ones go over the inner axis, if there is one:
          * its ranks hold what the forward left. */
@@ -540,6 +574,11 @@ static void bind(struct shard *s, enum sh_section_kind kind)
                 s->map[t] = o;
 }
 
+static bool is_micro_step(enum sh_section_kind kind)
+{
+    return kind == SH_SECTION_ONLY || kind == SH_SECTION_FIRST || kind == SH_SECTION_MIDDLE || kind == SH_SECTION_LAST;
+}
+
 void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                       int micro_step, int repeat, struct sh_program *out)
 {
@@ -549,6 +588,8 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
                       .micro_step = opt->reproducible ? micro_step : 0,
                       .first = opt->reproducible || (kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST),
                       .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
+                      .trains = is_micro_step(kind),
+                      .place = SH_NONE,
                       .map = filled(micro->n_tensors),
                       .full = filled(micro->n_units),
                       .secondary = filled(micro->n_units),

@@ -5,17 +5,20 @@
 #include <math.h>
 #include <stdio.h>
 
-/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes. `whole`: all of it everywhere, on each rank
- * or once for the ranks that share memory. Else the shard axis is all ranks. */
+/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes, a node's ranks as the shard axis. `whole`:
+ * all of it everywhere, on each rank or once for the ranks that share memory. Else the shard axis is all ranks;
+ * `replicas`: but for those that mesh.shard or mesh.replicate ask for. */
 struct strategy {
     const char *name;
-    bool hybrid, whole;
+    bool hybrid, whole, replicas;
     struct sh_strategy keeps;
 };
 
 static const struct strategy strategies[] = {
     [SH_NO_SHARD] = {.name = "no_shard", .whole = true, .keeps = {.params_resident = true, .sync_last_only = true}},
-    [SH_SHARD_OPTIM] = {.name = "shard_optim", .keeps = {.params_resident = true, .sync_last_only = true}},
+    [SH_SHARD_OPTIM] = {.name = "shard_optim",
+                        .replicas = true,
+                        .keeps = {.params_resident = true, .sync_last_only = true}},
     [SH_SHARD_GRAD_OP] = {.name = "shard_grad_op", .keeps = {.keep_after_forward = true}},
     [SH_FULL_SHARD] = {.name = "full_shard"},
     [SH_HYBRID_SHARD] = {.name = "hybrid_shard", .hybrid = true},
@@ -73,10 +76,10 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at,
                        "parallelism.sharding_strategy=%s takes no mesh.shard but 1, and it is %d; leave mesh.shard "
                        "unset or choose a strategy that shards",
                        s->name, shard);
-    if (!s->hybrid && !s->whole && replicas != 1)
+    if (!s->hybrid && !s->whole && !s->replicas && replicas != 1)
         return sh_fail(SH_E_USAGE,
                        "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
-                       "choose hybrid_shard or hybrid_shard_zero2 for replicas",
+                       "choose hybrid_shard, hybrid_shard_zero2 or shard_optim for replicas",
                        s->name, at->world, replicas);
     return SH_OK;
 }

@@ -176,6 +176,7 @@ def strategies():
              for name in ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')]
     found += [(name, ranks, {'mesh.shard': shard, 'mesh.replicate': replicate})
               for ranks, axes in groups.items() for shard, replicate in axes for name in ('hybrid_shard', 'hybrid_shard_zero2')]
+    found.append(('shard_optim', 4, {'mesh.shard': 2, 'mesh.replicate': 2}))
     found += [('full_shard', ranks, {'parallelism.reshard_after_forward': inner}) for ranks, inner in ((4, 2), (6, 3))]
     return found if LONG else [found[i] for i in (1, 2, 4, 10, 11, 13, 14, -1)]
 
@@ -221,7 +222,7 @@ def main():
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),
         ('a gather that waits for nothing is found', forgotten, 8, 'nccl', "'ncclAllGather' writes memory"),
         ('a reduction that waits for nothing is found', forgotten, 11, 'nccl', "'ncclReduceScatter' reads memory"),
-        ('a copy to the host that waits for nothing is found', forgotten, 7, 'mpi', "'copy' reads memory"),
+        ('a copy to the host that waits for nothing is found', forgotten, 8, 'mpi', "'copy' reads memory"),
         ('sums in a tree are not for NCCL', tree_by_nccl),
         ('memory as planned, on one GPU', planned, '1x1'),
         ('memory as planned, with checkpoints in the background', functools.partial(

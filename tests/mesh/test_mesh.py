@@ -56,15 +56,16 @@ def inner(strategy, n, replicate, shard):
 INNER = [inner('full_shard', 2, 1, 4), inner('full_shard', 4, 1, 4), inner('full_shard', 2, 1, 6),
          inner('full_shard', 3, 1, 6), inner('hybrid_shard', 2, 2, 4)]
 EVERY_MESH = ([flat(*pair) for pair in itertools.product(FLAT, RANKS)]
-              + [grid(strategy, *sizes) for strategy in HYBRID for sizes in GRIDS] + INNER)
+              + [grid(strategy, *sizes) for strategy in (*HYBRID, 'shard_optim') for sizes in GRIDS] + INNER)
 # Each strategy, each number of ranks and each kind of grid at least once.
 SAMPLE = [flat('full_shard', 1), replicas(2), flat('no_shard', 4, **{'mesh.ranks_per_node': 2}),
           flat('shard_optim', 3), flat('shard_grad_op', 4),
           flat('full_shard', 6), grid('hybrid_shard', 2, 2), grid('hybrid_shard', 4, 2),
-          grid('hybrid_shard_zero2', 2, 3), grid('hybrid_shard_zero2', 3, 1), INNER[0]]
+          grid('hybrid_shard_zero2', 2, 3), grid('hybrid_shard_zero2', 3, 1), grid('shard_optim', 2, 2), INNER[0]]
 # Where bits are compared: all collectives and both axes.
 BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_grad_op', 2)] + (
-    [replicas(3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), INNER[0]] if LONG else [])
+    [replicas(3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), grid('shard_optim', 2, 2), INNER[0]]
+    if LONG else [])
 # What no_shard holds once a node: ranks, ranks of a node, what else is asked for.
 ONCE = [(2, 2, {}), (3, 3, {}), (4, 4, {'training.mixed_precision_param': 'bfloat16'}), (4, 2, {}), (3, 3, ROUNDED)]
 
@@ -178,7 +179,7 @@ def tied_cases():
     """Tied weights are used by the first and the last operation of a micro-step, and reduced once. The
     norm's squares are summed in blocks of 64 elements, which a row may cut; each step is clipped."""
     wide = {'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.max_norm': 0.1}
-    meshes = [(flat('full_shard', 3), False), (flat('shard_optim', 2), True), (grid('hybrid_shard', 2, 2), False),
+    meshes = [(flat('full_shard', 3), False), (flat('shard_optim', 2), True), (grid('shard_optim', 2, 2), True), (grid('hybrid_shard', 2, 2), False),
               (flat('full_shard', 2, **wide), False), (flat('full_shard', 3, **wide), False)]
     return [(f'gpt2, {label(ranks, changes)}: tied', case_same_bits, 'gpt2', ranks,
              with_local(changes, ranks, accumulate), [APART, {'training.threads': 2}])
@@ -195,7 +196,7 @@ def sync_cases():
 
 def rounded_cases():
     meshes = [flat('full_shard', 3), replicas(2), grid('hybrid_shard', 2, 2)] + (
-        [flat('shard_optim', 4), grid('hybrid_shard_zero2', 3, 2), INNER[0]] if LONG else [])
+        [flat('shard_optim', 4), grid('shard_optim', 2, 2), grid('hybrid_shard_zero2', 3, 2), INNER[0]] if LONG else [])
     return [(f'{family}, {label(ranks, changes)}, bf16 sent', case_rounded, family, ranks,
              with_local(changes, ranks, family == 'llama'))
             for family, (ranks, changes) in zip(itertools.cycle(tiny.MODELS), meshes)]

@@ -48,6 +48,8 @@ SAMPLE = {
     'no_shard over 4, once a node of 2': flat('no_shard', 4, **{'mesh.ranks_per_node': 2}),
     'no_shard over 2, once': flat('no_shard', 2),
     'shard_optim over 2': flat('shard_optim', 2),
+    'shard_optim 2 x 2': grid('shard_optim', 2, 2),
+    'shard_optim 2 x 2, nothing shared': grid('shard_optim', 2, 2, **{'comm.shared_memory': 'off'}),
     'shard_grad_op over 4': flat('shard_grad_op', 4),
     '1 rank, full recompute': flat('full_shard', 1, **{'activation_checkpoint.mode': 'full'}),
 }
@@ -56,7 +58,7 @@ if LONG:
     MESHES['1 rank, 2 threads'] = flat('full_shard', 1, **{'training.threads': 2})
     MESHES |= {f'{strategy}, {ranks} ranks': flat(strategy, ranks) for ranks in (1, 2, 4, 8)
                for strategy in ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')}
-    MESHES |= {f'{strategy} {r} x {s}': grid(strategy, r, s) for strategy in ('hybrid_shard', 'hybrid_shard_zero2')
+    MESHES |= {f'{strategy} {r} x {s}': grid(strategy, r, s) for strategy in ('hybrid_shard', 'hybrid_shard_zero2', 'shard_optim')
                for r, s in itertools.product((1, 2, 4, 8), repeat=2) if r * s <= 8}
 folders = itertools.count()
 

@@ -35,6 +35,7 @@ if LONG:
         'no_shard, 2 replicas': (2, {'parallelism.sharding_strategy': 'no_shard', 'mesh.replicate': 2}),
         'no_shard over 3, once': (3, {'parallelism.sharding_strategy': 'no_shard'}),
         'shard_optim over 4': (4, {'parallelism.sharding_strategy': 'shard_optim'}),
+        'shard_optim 2 x 2': (4, {'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}),
         'hybrid_shard_zero2 2 x 3': (6, {'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 3}),
     }
 BF16 = {'training.mixed_precision_param': 'bfloat16'}

@@ -132,10 +132,11 @@ static void collectives_of_a_step(void **state)
         {"no_shard", {true, false, true}, 1, 4, 1, 0, 0, 5},
         {"shard_optim", {true, false, true}, 4, 1, 1, 0, 5, 0},
         {"shard_grad_op", {false, true, false}, 4, 1, 1, 5, 5, 0},
-        /* the last unit of the forward is the first of the backward; the embedding is not read in the backward */
-        {"full_shard", {0}, 4, 1, 1, 8, 5, 0},
-        {"full_shard over 2", {0}, 4, 1, 2, 8, 5, 0},
-        {"hybrid_shard", {0}, 2, 2, 1, 8, 5, 5},
+        /* the last unit of the forward is the first of the backward, the last block stays until then; the embedding is
+         * not read in the backward */
+        {"full_shard", {0}, 4, 1, 1, 7, 5, 0},
+        {"full_shard over 2", {0}, 4, 1, 2, 7, 5, 0},
+        {"hybrid_shard", {0}, 2, 2, 1, 7, 5, 5},
         {"hybrid_shard_zero2", {false, true, false}, 2, 2, 1, 5, 5, 5},
     };
 
@@ -151,6 +152,56 @@ static void collectives_of_a_step(void **state)
         assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_ALL_REDUCE), table[i].sums);
         sh_program_destroy(p);
     }
+}
+
+/* Gathers of a micro-step with full_shard: the last block and tied embeddings stay through the loss where a gather ahead
+ * would bring them back, and a limit has room for them. Of an evaluation they do not. */
+static void units_stay_through_the_loss(void **state)
+{
+    enum { LLAMA_3 = 1, LLAMA_2_TIED = 2, GPT2_1_TIED = 3 };
+    static const struct {
+        int model, ahead, limit, gathers, evaluation;
+    } table[] = {
+        {LLAMA_3, 1, 0, 7, 5},      {LLAMA_3, 0, 0, 8, 5},      {LLAMA_3, 1, 1, 8, 5},      {LLAMA_3, 3, 2, 7, 5},
+        {LLAMA_2_TIED, 1, 0, 4, 4}, {LLAMA_2_TIED, 0, 0, 6, 4}, {LLAMA_2_TIED, 2, 1, 6, 4}, {LLAMA_2_TIED, 1, 2, 5, 4},
+        {GPT2_1_TIED, 1, 0, 2, 3},  {GPT2_1_TIED, 0, 0, 4, 3},  {GPT2_1_TIED, 1, 2, 3, 3},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        for (int inner = 1; inner <= 2; inner++) {
+            struct sh_build b = tiny_build(&tiny_models[table[i].model], 1);
+            struct sh_program *p;
+
+            b.evaluate = true;
+            b.options.backward_prefetch = table[i].ahead;
+            b.options.gathers_alive = table[i].limit;
+            p = tiny_program(&b, tiny_mesh(4, 1, inner, 0));
+            if (count(p, SH_SECTION_ONLY, SH_OP_ALL_GATHER) != table[i].gathers ||
+                count(p, SH_SECTION_EVAL, SH_OP_ALL_GATHER) != table[i].evaluation)
+                fail_msg("row %d, inner %d: %d gathers, %d in an evaluation", (int)i, inner,
+                         count(p, SH_SECTION_ONLY, SH_OP_ALL_GATHER), count(p, SH_SECTION_EVAL, SH_OP_ALL_GATHER));
+            sh_program_destroy(p);
+        }
+}
+
+/* A frozen block is gathered in two units, which a gather ahead does not bring back both. */
+static void frozen_units_do_not_stay(void **state)
+{
+    int gathers[2];
+
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        struct sh_build b = tiny_build(&tiny_models[2], 1);
+        struct sh_program *p;
+
+        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
+        b.options.backward_prefetch = ahead;
+        p = tiny_program(&b, tiny_mesh(4, 1, 1, 0));
+        gathers[ahead] = count(p, SH_SECTION_ONLY, SH_OP_ALL_GATHER);
+        sh_program_destroy(p);
+    }
+    assert_int_equal(gathers[0], gathers[1]);
 }
 
 /* Each element of the gradient is squared once in the job, whoever has it. */
@@ -584,6 +635,8 @@ int main(void)
         cmocka_unit_test(all_options_on_one_mesh),
         cmocka_unit_test(without_training),
         cmocka_unit_test(collectives_of_a_step),
+        cmocka_unit_test(units_stay_through_the_loss),
+        cmocka_unit_test(frozen_units_do_not_stay),
         cmocka_unit_test(cures_are_those_that_help),
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(groups_are_those_in_use),

@@ -125,6 +125,26 @@ static void gathered_units(void **state)
     }
 }
 
+/* Tied embeddings stay from the first operation to the loss, but not under a limit of three units, which cuts off nothing
+ * else. The loss takes them with their gradient, so nothing grows; how the tensors fit together moves it a little. */
+static void what_stays_takes_no_memory(void **state)
+{
+    (void)state;
+    for (int recompute = 0; recompute < TINY_RECOMPUTES; recompute++)
+        for (int shard = 2; shard <= 5; shard++) {
+            struct sh_build b = build();
+            int64_t stays;
+
+            b.model.tie_word_embeddings = true;
+            b.recompute = tiny_recomputes[recompute];
+            stays = plan(&b, full_shard, shard).arena;
+            b.options.gathers_alive = 3;
+            if (stays > 1.005 * (double)plan(&b, full_shard, shard).arena)
+                fail_msg("recomputation %d over %d: %lld, more than %lld", recompute, shard, (long long)stays,
+                         (long long)plan(&b, full_shard, shard).arena);
+        }
+}
+
 /* Reduced each time, they cost a shard, and the part of one unit that is about to be added to it. */
 static void gradients_kept_back_are_whole(void **state)
 {
@@ -277,6 +297,7 @@ int main(void)
         cmocka_unit_test(a_shared_copy_is_shared_out),
         cmocka_unit_test(bf16_keeps_halves),
         cmocka_unit_test(gathered_units),
+        cmocka_unit_test(what_stays_takes_no_memory),
         cmocka_unit_test(gradients_kept_back_are_whole),
         cmocka_unit_test(recomputation_shrinks_activations),
         cmocka_unit_test(a_block_recomputed_costs_its_border),

@@ -43,17 +43,27 @@ static const struct {
     {NODES(4, 2), "mesh.replicate=4", 4, 1, 0, "no_shard"},
     /* the other strategies have the mesh that they had */
     {NODES(4, 2), "parallelism.sharding_strategy=shard_optim", 1, 4, 0, "shard_optim"},
+    /* replicas of shard_optim where they are asked for */
+    {NODES(4, 2), "parallelism.sharding_strategy=shard_optim mesh.shard=2", 2, 2, 2, "shard_optim"},
+    {NODES(8, 4), "parallelism.sharding_strategy=shard_optim mesh.shard=node", 2, 4, 4, "shard_optim"},
+    {NODES(8, 4), "parallelism.sharding_strategy=shard_optim mesh.replicate=4", 4, 2, 4, "shard_optim"},
+    {NODES(4, 2), "parallelism.sharding_strategy=shard_optim mesh.replicate=4", 4, 1, 0, "shard_optim"},
     {NODES(4, 2), "parallelism.sharding_strategy=hybrid_shard", 2, 2, 2, "hybrid_shard"},
 };
 
-/* no_shard, unless `set` says otherwise. */
+/* no_shard, unless `set` says otherwise: a setting, or two with a space between them. */
 static void load(const char *set, struct sh_config *cfg)
 {
-    const char *const words[] = {"model.name=debug", set, "parallelism.sharding_strategy=no_shard"};
-    const char *const alone[] = {words[0], words[2]};
-    bool other = set && strstr(set, "sharding_strategy");
+    const char *words[4] = {"model.name=debug"};
+    char text[128];
+    int n = 1;
 
-    assert_int_equal(sh_config_load(NULL, set && !other ? 3 : 2, set ? words : alone, cfg), SH_OK);
+    snprintf(text, sizeof text, "%s", set ? set : "");
+    if (!strstr(text, "sharding_strategy"))
+        words[n++] = "parallelism.sharding_strategy=no_shard";
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        words[n++] = word;
+    assert_int_equal(sh_config_load(NULL, n, words, cfg), SH_OK);
 }
 
 static void meshes(void **state)
@@ -106,6 +116,9 @@ static void refused(void **state)
         {"mesh.shard=4", "takes no mesh.shard but 1, and it is 4"},
         {"mesh.shard=node", "takes no mesh.shard but 1, and it is 4"},
         {"mesh.replicate=2", "replicate 2 x shard 1 = 2 ranks, but the job has 4"},
+        {"parallelism.sharding_strategy=full_shard mesh.replicate=2",
+         "shards over all 4 ranks, but the mesh has 2 replicas"},
+        {"parallelism.sharding_strategy=shard_grad_op mesh.shard=2", "hybrid_shard_zero2 or shard_optim for replicas"},
     };
 
     (void)state;
@@ -135,18 +148,23 @@ static int count(const struct sh_program *p, enum sh_op_kind kind)
     return n;
 }
 
-static struct sh_program *plan_of(const char *set)
+/* `mesh`: another setting, or NULL. */
+static struct sh_program *plan_of(const char *set, const char *mesh_set)
 {
     static const struct sh_topology at = NODES(4, 2);
     struct sh_config cfg;
     struct sh_mesh_shape mesh;
     struct sh_build build;
     struct sh_program *p;
-    const char *const words[] = {
-        "model.name=debug",       "training.seq_len=8",           "training.local_batch_size=1",
-        "comm.shared_memory=off", "training.global_batch_size=8", set};
+    const char *const words[] = {"model.name=debug",
+                                 "training.seq_len=8",
+                                 "training.local_batch_size=1",
+                                 "comm.shared_memory=off",
+                                 "training.global_batch_size=8",
+                                 set,
+                                 mesh_set};
 
-    assert_int_equal(sh_config_load(NULL, sizeof words / sizeof *words, words, &cfg), SH_OK);
+    assert_int_equal(sh_config_load(NULL, mesh_set ? 7 : 6, words, &cfg), SH_OK);
     assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
     assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
     if (sh_pass_build(&build, &p) != SH_OK)
@@ -155,21 +173,22 @@ static struct sh_program *plan_of(const char *set)
 }
 
 /* What each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes,
- * 2 micro-steps, 6 units with 853,120 parameters. The backward gathers 4 of the units again: the last one is still
+ * 2 micro-steps, 6 units with 853,120 parameters. The backward gathers 3 of the units again: the last two are still
  * there, and it does not read the first. Bytes of one parameter: 2, remainder 2, gradient 4, optimizer state 8. */
 static void strategies_are_what_they_are_called(void **state)
 {
     static const struct {
-        const char *name;
+        const char *name, *mesh;
         int gathers, scatters, sums;
         int64_t param, remainder, grad, optim;
     } rows[] = {
-        {"no_shard", 0, 0, 6, 1706240, 1706240, 3412480, 6824960},
-        {"shard_optim", 6, 6, 0, 1706496, 427264, 4266240, 1706496},
-        {"shard_grad_op", 12, 12, 0, 427264, 427264, 1050112, 1706496},
-        {"full_shard", 20, 12, 0, 427264, 427264, 1050112, 1706496},
-        {"hybrid_shard", 20, 12, 6, 853248, 853248, 2099968, 3412480},
-        {"hybrid_shard_zero2", 12, 12, 6, 853248, 853248, 2099968, 3412480},
+        {"no_shard", NULL, 0, 0, 6, 1706240, 1706240, 3412480, 6824960},
+        {"shard_optim", NULL, 6, 6, 0, 1706496, 427264, 4266240, 1706496},
+        {"shard_optim", "mesh.shard=2", 6, 6, 6, 1706240, 853248, 5118720, 3412480},
+        {"shard_grad_op", NULL, 12, 12, 0, 427264, 427264, 1050112, 1706496},
+        {"full_shard", NULL, 18, 12, 0, 427264, 427264, 1050112, 1706496},
+        {"hybrid_shard", NULL, 18, 12, 6, 853248, 853248, 2099968, 3412480},
+        {"hybrid_shard_zero2", NULL, 12, 12, 6, 853248, 853248, 2099968, 3412480},
     };
 
     (void)state;
@@ -179,7 +198,7 @@ static void strategies_are_what_they_are_called(void **state)
         int64_t bytes[SH_MEM_KINDS];
 
         snprintf(set, sizeof set, "parallelism.sharding_strategy=%s", rows[i].name);
-        p = plan_of(set);
+        p = plan_of(set, rows[i].mesh);
         sh_pass_memory(p, bytes);
         if (count(p, SH_OP_ALL_GATHER) != rows[i].gathers || count(p, SH_OP_REDUCE_SCATTER) != rows[i].scatters ||
             count(p, SH_OP_ALL_REDUCE) != rows[i].sums || bytes[SH_MEM_PARAM] != rows[i].param ||
