@@ -53,7 +53,10 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
     const json_t *t = json_object_get(line, "seconds");
     struct sh_report_step s = {.step = whole(line, "step"),
                                .loss = number(line, "loss"),
+                               .grad_norm = number(line, "grad_norm"),
+                               .lr = number(line, "lr"),
                                .first = *started,
+                               .skipped = json_object_get(line, "skipped"),
                                .tokens_per_second = number(line, "tokens_per_second")};
     double *spent = s.seconds;
 
@@ -65,6 +68,8 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
     give_up_from(run, s.step);
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
     run->steps[run->n_steps++] = s;
+    run->tokens = whole(line, "tokens_seen");
+    run->wall += or_zero(number(t, "step"));
     run->arena_bytes = whole(line, "arena_bytes");
     run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
@@ -80,6 +85,7 @@ static void take_validation(struct sh_report_run *run, const json_t *line)
     run->validations = sh_grow(run->validations, run->n_validations, &run->cap_validations, sizeof *run->validations);
     p = &run->validations[run->n_validations++];
     *p = (struct sh_report_point){.step = whole(line, "step"), .loss = number(line, "validation_loss")};
+    run->wall += or_zero(number(line, "seconds"));
 }
 
 /* Training stands still after the step that is saved. A save in the background is told later, so the step is looked
@@ -90,10 +96,32 @@ static void take_checkpoint(struct sh_report_run *run, const json_t *line)
     int i = run->n_steps - 1;
 
     /* From the end: it is most often one of the last steps. */
+    run->wall += or_zero(number(line, "stall_seconds"));
     while (i >= 0 && run->steps[i].step > step)
         i--;
     if (i >= 0 && run->steps[i].step == step)
         run->steps[i].seconds[SH_SPENT_CHECKPOINT] += or_zero(number(line, "stall_seconds"));
+}
+
+/* "2030-01-31T12:00:00Z" as people write it; NULL where the line has something else. */
+static char *moment(const json_t *line)
+{
+    const char *text = json_string_value(json_object_get(line, "time"));
+
+    if (!text || strlen(text) != strlen("2030-01-31T12:00:00Z") || text[10] != 'T' || text[19] != 'Z')
+        return NULL;
+    return sh_strfmt("%.10s %.5s UTC", text, text + 11);
+}
+
+/* What is not there, as in files of older versions, leaves *text as it is. */
+static void copy_text(char **text, const json_t *line, const char *key)
+{
+    const char *found = json_string_value(json_object_get(line, key));
+
+    if (!found)
+        return;
+    free(*text);
+    *text = sh_strdup(found);
 }
 
 /* A run may go on with other ranks: speed and memory are those of the newest. */
@@ -108,6 +136,12 @@ static void take_start(struct sh_report_run *run, const json_t *line, bool *star
         run->peak_rss_bytes = 0;
     }
     run->ranks = ranks;
+    if (!run->began)
+        run->began = moment(line);
+    copy_text(&run->device, line, "device");
+    copy_text(&run->version, line, "version");
+    if (whole(line, "parameters") > 0)
+        run->parameters = whole(line, "parameters");
     run->peak_tflops = or_zero(number(line, "peak_tflops"));
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");

@@ -86,10 +86,11 @@ static void write_page(FILE *out, const struct sh_report *r)
     fprintf(out, "<p class=\"soft\">%d run%s in ", r->n_runs, r->n_runs == 1 ? "" : "s");
     sh_html_text(out, r->folder);
     fputs("</p>\n", out);
+    sh_report_identities(out, r);
     sh_report_notes(out, r);
     sh_report_results(out, r);
     sh_report_scaling(out, r);
-    sh_report_losses(out, r);
+    sh_report_curves(out, r);
     sh_report_time(out, r);
     sh_report_memory(out, r);
     sh_report_configs(out, r);

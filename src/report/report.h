@@ -16,9 +16,10 @@ enum sh_spent { SH_SPENT_COMPUTE, SH_SPENT_COMM, SH_SPENT_DATA, SH_SPENT_CHECKPO
 
 struct sh_report_step {
     int64_t step;
-    double loss, tokens_per_second; /* NAN: not finite in the run */
+    double loss, grad_norm, lr, tokens_per_second; /* NAN: not finite in the run */
     double seconds[SH_SPENT_N];
-    bool first; /* of a start: it also warms up, and is not measured */
+    bool first;   /* of a start: it also warms up, and is not measured */
+    bool skipped; /* its update was left out */
 };
 
 struct sh_report_point {
@@ -39,6 +40,11 @@ struct sh_report_run {
     struct sh_report_key *keys;
     int n_keys;                      /* the same keys in the same order in all runs */
     int64_t global_batch;            /* sequences of a training step */
+    int64_t wanted;                  /* training.steps */
+    char *began;                     /* "2030-01-31 12:00 UTC", its first start; NULL: not known */
+    char *device, *version;          /* of the newest start; NULL: not known */
+    int64_t parameters, tokens;      /* of the model; trained on so far; 0: not known */
+    double wall;                     /* seconds of all steps, saves and validations, those given up included */
     int ranks, replicate, shard;     /* 0: not known */
     struct sh_report_step *steps;
     int n_steps, cap_steps, from;    /* from: the first with this number of ranks */
@@ -46,6 +52,7 @@ struct sh_report_run {
     int n_validations, cap_validations;
     int64_t arena_bytes, peak_rss_bytes;
     char *ended;                     /* why, of a run that has done no step; NULL: it has, or nothing says so */
+    char *stopped;                   /* why, of a run that has done some of its steps; NULL: it goes on, or was killed */
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
     double tokens_per_second;        /* median; 0: no step was measured */
     double flops, peak_tflops;       /* per token, and of a rank; 0: not known */

@@ -79,7 +79,7 @@ static void draw_series(const struct sh_chart *c, const struct sh_report *r, int
         x[i] = run_of(r, s, i)->ranks;
         y[i] = of(s, run_of(r, s, i));
     }
-    sh_chart_line(c, look, s->n, x, y);
+    sh_chart_line(c, look, 0, s->n, x, y);
     for (int i = 0; i < s->n; i++) {
         snprintf(note, sizeof note, "%.0f ranks: %s tokens/s, efficiency %.1f %%", x[i],
                  sh_html_number(run_of(r, s, i)->tokens_per_second, number),
@@ -148,12 +148,10 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
             c.y.max = fmax(c.y.max, r->series[k].base * run_of(r, &r->series[k], r->series[k].n - 1)->ranks);
     c.y.min = snap(c.y.min / 1.1, false);
     c.y.max = snap(c.y.max * 1.1, true);
-    fputs("<figure>\n", out);
     sh_chart_begin(&c, "Tokens a second against ranks",
                    "Higher is better; on the dotted line each rank is as fast as on the fewest.");
     draw_ideal(&c, r, kind);
     draw_all(&c, r, kind, speed);
-    fputs("</figure>\n", out);
 }
 
 /* From 0 on, so that small differences do not look large. */
@@ -165,12 +163,10 @@ static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scali
 
     find_range(r, kind, sh_report_efficiency, &c.y.min, &c.y.max);
     c.y.max = fmax(c.y.max * 1.02, 1.1);
-    fputs("<figure>\n", out);
     sh_chart_begin(&c, "Efficiency against ranks",
                    "Higher is better; 100 %: each rank is as fast as on the fewest ranks.");
     sh_chart_guide(&c, c.x.min, 1, c.x.max, 1);
     draw_all(&c, r, kind, sh_report_efficiency);
-    fputs("</figure>\n", out);
 }
 
 /* A run of a series; efficiency is against the fewest ranks of that series. */

@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 SEQ_LEN = 100
+STEPS = 10
 ARENA, RSS = 3 << 20, 5 << 20
 # Of the seconds of a step; what is left is other.
 SHARES = {'compute': 0.5, 'exposed_comm': 0.25, 'data': 0.125}
@@ -25,7 +26,8 @@ STUDY = job.TOP / 'jobscripts/scaling-study'
 
 def config(micro_batch, batch, ranks, **more):
     return {'model.name': 'debug', 'training.dataset_path': 'none.bin', 'training.seq_len': SEQ_LEN,
-            'training.local_batch_size': micro_batch, 'training.global_batch_size': batch, 'mesh.ranks': ranks, **more}
+            'training.local_batch_size': micro_batch, 'training.global_batch_size': batch, 'training.steps': STEPS,
+            'mesh.ranks': ranks, **more}
 
 
 def step(number, speed, tokens=1000, loss=2.0):
@@ -93,10 +95,10 @@ def case_efficiency():
     found = [row[1:] for row in rows(tree, 'efficiency')[1:]]
     wrong = expect('weak', found, [['1', '2', '1,000', '1,000', '100.0 %'], ['2', '4', '1,800', '900', '90.0 %'],
                                    ['10', '20', '7,500', '750', '75.0 %']])
-    second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Loss')] + '</x>')
+    second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Course')] + '</x>')
     found = [row[1:] for row in rows(second, 'efficiency')[1:]]
     wrong += expect('strong', found, [['2', '60', '2,000', '1,000', '100.0 %'], ['4', '60', '2,500', '625', '62.5 %']])
-    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Loss', 'Where the time goes',
+    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Course', 'Where the time goes',
                                            'Memory of a rank', 'Configurations'])
     return wrong + expect('order of the runs', [row[0] for row in rows(tree, 'strategy')[1:]],
                           ['alone', 'strong-n2', 'strong-n4', 'weak-n1', 'weak-n2', 'weak-n10'])
@@ -141,12 +143,133 @@ def case_history():
     write_run('back', config(1, 4, 4), [step(1, 100), step(2, 100), {'step': 1, 'rollback_from': 2}, step(2, 100, loss=None)])
     text, tree = page()
     found = {row[0]: row[2:] for row in rows(tree, 'strategy')[1:]}
-    wrong = expect('resumed', found['resumed'], ['4', '2 × 2', '1', '4', '7', '406', '3.0000', '2.5000'])
-    wrong += expect('torn', found['torn'], ['4', '?', '1', '4', '3', '100', '2.0000', '–'])
-    wrong += expect('back', found['back'], ['4', '?', '1', '4', '2', '100', '–', '–'])
+    wrong = expect('resumed', found['resumed'], ['4', '2 × 2', '1', '4', '7 of 10', '1 m 18 s', '406', '3.0000', '2.5000', '12.2',
+                                                   '2.5000 (step 7)'])
+    wrong += expect('torn', found['torn'], ['4', '?', '1', '4', '3 of 10', '20 s', '100', '2.0000', '–', '–', '–'])
+    wrong += expect('back', found['back'], ['4', '?', '1', '4', '2 of 10', '30 s', '100', '–', '–', '–', '–'])
     notes = [words(note) for note in tree.find('.//div[@class="notes"]').iter('li')]
     wrong += expect('notes', [note.split()[0] for note in notes if 'cut off' in note], ['resumed', 'torn'])
     return wrong + expect('numbers in the drawings', re.findall(r'="[^"]*\b(?:nan|inf)\b[^"]*"', text), [])
+
+
+def sentences(tree, name):
+    return [words(item) for item in tree.find(f'.//ul[@class="{name}"]').iter('li')]
+
+
+def case_identity():
+    """One line for each run on top: what was trained, on what, how far it came, and when."""
+    empty()
+    begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567}
+    done = [{**step(i, 500), 'tokens_seen': 1000 * i} for i in range(1, 11)]
+    saved = {'step': 10, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 4}
+    write_run('whole', config(1, 2, 2), [begin, *done, saved, {**start(10, 2), 'time': '2031-01-01T00:00:00Z'}])
+    write_run('half', config(1, 2, 2), [begin, *done[:6]])
+    (work / 'half/progress.json').write_text(json.dumps({'exit_status': 75, 'reason': 'received <SIGTERM>'}))
+    write_run('other', config(1, 4, 4), [])
+    (work / 'other/progress.json').write_text(json.dumps({'exit_status': 3, 'reason': 'gone'}))
+    _, tree = page()
+    return expect('lines', sentences(tree, 'runs'), [
+        'half: debug (1.23 M parameters), 6.00 K tokens in 12 s; at step 6 of 10, stopped with exit status 75: received <SIGTERM>; '
+        'started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.',
+        'other: debug; failed before its first step.',
+        'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.'])
+
+
+def case_best():
+    """The best validation and its step, which need not be the last; perplexity is that of the last."""
+    empty()
+    losses = {3: 2.0, 6: 1.0, 8: 1.0, 9: None, 10: 1.5}
+    write_run('a', config(1, 4, 4), [*ten_steps(1000), *({'step': at, 'validation_loss': loss, 'tokens': 1, 'seconds': 2}
+                                                         for at, loss in losses.items())])
+    _, tree = page()
+    return expect('row', rows(tree, 'strategy')[1][6:], ['10', '1 m 11 s', '1,000', '2.0000', '1.5000', '4.48', '1.0000 (step 6)'])
+
+
+def curve(tree, title):
+    """The drawing with this title, and the widths, dashes and marks in it."""
+    for figure in tree.iter('figure'):
+        if words(figure.find('figcaption')).startswith(title):
+            return figure.find('svg')
+    return None
+
+
+def lines_of(drawing):
+    return [path for path in drawing.iter('path') if path.get('class').split()[0] == 'l']
+
+
+def marks_of(drawing):
+    return [words(path) for path in drawing.iter('path') if path.get('class').split()[0] == 'm']
+
+
+def case_curves():
+    """Losses, gradient norms, speeds and learning rates against steps; what is special of a step is marked there."""
+    empty()
+    lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i} for i in range(1, 11)]
+    lines[4]['skipped'] = 'loss is not finite'
+    stalls = [{'step': 6, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 7.5},
+              {'step': 7, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 0.5}]
+    write_run('a', config(1, 4, 4), [*lines, *stalls, {'step': 10, 'validation_loss': 2.0, 'tokens': 1, 'seconds': 1}])
+    _, tree = page()
+    found = {title: curve(tree, title) for title in ('Loss', 'Gradient norm', 'Speed', 'Learning rate')}
+    if None in found.values():
+        return [f'missing: {found}']
+    wrong = expect('marks', [marks_of(drawing) for drawing in found.values()],
+                   [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], []])
+    heights = {title: [float(y) for y in re.findall(r'[ML][\d.]+ ([\d.]+)', lines_of(drawing)[0].get('d'))]
+               for title, drawing in found.items()}
+    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10])
+    wrong += [f'{title} does not rise: {points}' for title, points in heights.items()
+              if title != 'Loss' and points != sorted(points, reverse=True)]
+    shutil.rmtree(work / 'a')
+    write_run('old', config(1, 4, 4), ten_steps(100))
+    _, tree = page()
+    return wrong + expect('of an older version', [curve(tree, title) is not None for title in found], [True, False, True, False])
+
+
+def case_same_curves():
+    """Curves that lie on each other are said, with how far they differ, and the one below is wider."""
+    empty()
+    loss = {i: 4.0 - 0.1 * i for i in range(1, 11)}
+    for name, more in ('r1', {}), ('r2', {}), ('r3', {7: 1e-4, 8: 2e-5}), ('r4', {2: 0.5}), ('r5', {3: 1e-5}):
+        write_run(name, config(1, 4, 4), [step(i, 100, loss=round(loss[i] + more.get(i, 0), 6)) for i in loss])
+    _, tree = page()
+    wrong = expect('said', sentences(tree, 'said'), ['r2 has the losses of r1 at every step.',
+                                                     'r3, r5 lie on r1; largest difference: 0.0001 at step 7 of r3.'])
+    found = [path.get('class').split()[1] for path in lines_of(curve(tree, 'Loss'))]
+    wrong += expect('widths', found, ['w2', 'w2', 'w1', 'k3', 'k4'])
+    dashes = [path.get('stroke-dasharray') for path in lines_of(curve(tree, 'Loss'))]
+    return wrong + ([] if dashes[0] is None and len(set(dashes)) == 5 else [f'dashes: {dashes}'])
+
+
+def case_narrow():
+    """On a narrow screen numbers of a bar stand below it with their names, and texts of drawings are larger."""
+    empty()
+    write_run('a', config(1, 4, 4), ten_steps(1000))
+    text, tree = page()
+    found = [[cell.get('data-of') for cell in table.findall('.//td')][2:] for table in tree.iter('table')
+             if table.get('class') == 'full']
+    wrong = expect('names', found, [['compute', 'communication', 'data', 'checkpoint', 'other', 'a step'], ['planned', 'used']])
+    sizes = {where: re.search(r'svg text\{font-size:(\d+)px', text[text.index(where):]).group(1)
+             for where in ('<style>', '(max-width:600px)')}
+    return wrong + expect('sizes', sizes, {'<style>': '12', '(max-width:600px)': '19'})
+
+
+def case_many():
+    """2,048 runs: a page of some MB, with long legends folded."""
+    empty()
+    write_run('r0', config(1, -1, 1), ten_steps(1000))
+    text = (work / 'r0/metrics.jsonl').read_text()
+    settings = (work / 'r0/config.yaml').read_text()
+    for ranks in range(2, 2049):
+        folder = work / f'r{ranks}'
+        folder.mkdir()
+        (folder / 'config.yaml').write_text(settings.replace('ranks: 1\n', f'ranks: {ranks}\n'))
+        (folder / 'metrics.jsonl').write_text(text)
+    text, tree = page()
+    wrong = expect('runs', len(rows(tree, 'strategy')), 2049)
+    folded = [words(item) for item in tree.iter('summary')]
+    wrong += expect('folded', folded, ['What they are', 'Which line is which run', 'What all runs have in common'])
+    return wrong + ([] if len(text) < 8 << 20 else [f'{len(text)} bytes'])
 
 
 def case_text():
@@ -207,7 +330,7 @@ def case_short():
     _, tree = page()
     notes = words(tree.find('.//div[@class="notes"]'))
     wrong = [f'notes: {notes}'] if 'begun has done no step yet' not in notes or 'one is too short' not in notes else []
-    return wrong + expect('speeds', [row[7] for row in rows(tree, 'strategy')[1:]], ['–', '–'])
+    return wrong + expect('speeds', [row[8] for row in rows(tree, 'strategy')[1:]], ['–', '–'])
 
 
 def case_failed():
@@ -232,7 +355,7 @@ def case_failed():
         'by-script': ['failed: a file cannot be used (exit status 3)'],
         'by-both': ['failed: a file cannot be used (exit status 3): no file'],
         'by-slurm': ['failed: Node failure on n2'],
-        'waits': ['–', '–', '–'], 'ran': ['100', '2.0000', '–']})
+        'waits': ['–'] * 6, 'ran': ['20 s', '100', '2.0000', '–', '–', '–']})
 
 
 def study(*arguments, dry='--dry-run', path=''):
@@ -281,6 +404,12 @@ CASES = [
     ('efficiency, weak and strong', case_efficiency),
     ('model FLOPs utilization', case_mfu),
     ('where time and memory go', case_time),
+    ('a line for each run', case_identity),
+    ('the best validation', case_best),
+    ('curves', case_curves),
+    ('curves that lie on each other', case_same_curves),
+    ('a narrow screen', case_narrow),
+    ('2,048 runs', case_many),
     ('starts, going back, and lines that were cut off', case_history),
     ('names are text, and nothing is fetched', case_text),
     ('refusals', case_refusals),
