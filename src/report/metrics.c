@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What is not there, was not finite and is null, or is a size that no run has and no axis could show, is NAN. */
@@ -32,6 +33,13 @@ static int64_t whole(const json_t *object, const char *key)
 static double or_zero(double v)
 {
     return isfinite(v) && v > 0 ? v : 0;
+}
+
+/* Time in which the run went on. */
+static void pass(struct sh_report_run *run, double seconds)
+{
+    run->wall += or_zero(seconds);
+    run->clock += or_zero(seconds);
 }
 
 /* After going back, to a checkpoint or by a start from one, steps are done again: those from `step` on are of a past
@@ -67,9 +75,10 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
         or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] - spent[SH_SPENT_DATA]);
     give_up_from(run, s.step);
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
+    pass(run, number(t, "step"));
+    s.at = run->clock;
     run->steps[run->n_steps++] = s;
     run->tokens = whole(line, "tokens_seen");
-    run->wall += or_zero(number(t, "step"));
     run->arena_bytes = whole(line, "arena_bytes");
     run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
@@ -81,11 +90,13 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
 static void take_validation(struct sh_report_run *run, const json_t *line)
 {
     struct sh_report_point *p;
+    double seconds = or_zero(number(line, "seconds"));
 
+    pass(run, seconds);
     run->validations = sh_grow(run->validations, run->n_validations, &run->cap_validations, sizeof *run->validations);
     p = &run->validations[run->n_validations++];
-    *p = (struct sh_report_point){.step = whole(line, "step"), .loss = number(line, "validation_loss")};
-    run->wall += or_zero(number(line, "seconds"));
+    *p = (struct sh_report_point){
+        .step = whole(line, "step"), .loss = number(line, "validation_loss"), .at = run->clock, .seconds = seconds};
 }
 
 /* Training stands still after the step that is saved. A save in the background is told later, so the step is looked
@@ -96,7 +107,7 @@ static void take_checkpoint(struct sh_report_run *run, const json_t *line)
     int i = run->n_steps - 1;
 
     /* From the end: it is most often one of the last steps. */
-    run->wall += or_zero(number(line, "stall_seconds"));
+    pass(run, number(line, "stall_seconds"));
     while (i >= 0 && run->steps[i].step > step)
         i--;
     if (i >= 0 && run->steps[i].step == step)
@@ -111,6 +122,16 @@ static char *moment(const json_t *line)
     if (!text || strlen(text) != strlen("2030-01-31T12:00:00Z") || text[10] != 'T' || text[19] != 'Z')
         return NULL;
     return sh_strfmt("%.10s %.5s UTC", text, text + 11);
+}
+
+/* The same in seconds since 1970, 0 where the line has something else. */
+static double seconds_of(const json_t *line)
+{
+    const char *text = json_string_value(json_object_get(line, "time"));
+    struct tm utc = {.tm_year = 0};
+    const char *end = text ? strptime(text, "%Y-%m-%dT%H:%M:%SZ", &utc) : NULL;
+
+    return end && !*end ? (double)timegm(&utc) : 0;
 }
 
 /* What is not there, as in files of older versions, leaves *text as it is. */
@@ -138,6 +159,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, bool *star
     run->ranks = ranks;
     if (!run->began)
         run->began = moment(line);
+    run->clock = seconds_of(line);
     copy_text(&run->device, line, "device");
     copy_text(&run->version, line, "version");
     if (whole(line, "parameters") > 0)

@@ -74,11 +74,14 @@ void sh_report_notes(FILE *out, const struct sh_report *r)
 }
 
 /* Results first, details later. Errors of writing show when the stream is closed. */
-static void write_page(FILE *out, const struct sh_report *r)
+static void write_page(FILE *out, const struct sh_report *r, int reload)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Sherd: ",
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n",
           out);
+    if (reload > 0)
+        fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\"/>\n", reload);
+    fputs("<title>Sherd: ", out);
     sh_html_text(out, r->folder);
     fputs("</title>\n", out);
     sh_html_style(out);
@@ -97,8 +100,19 @@ static void write_page(FILE *out, const struct sh_report *r)
     fputs("</body>\n</html>\n", out);
 }
 
+bool sh_report_finished(const struct sh_report *r)
+{
+    for (int i = 0; i < r->n_runs; i++) {
+        const struct sh_report_run *run = &r->runs[i];
+
+        if (!run->n_steps || run->steps[run->n_steps - 1].step < run->wanted)
+            return false;
+    }
+    return true;
+}
+
 /* Into memory and then into the file in one step: a reader never sees half a page. */
-sh_rc sh_report_write(const struct sh_report *r, const char *path)
+sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -108,7 +122,7 @@ sh_rc sh_report_write(const struct sh_report *r, const char *path)
 
     if (!out)
         return sh_fail(SH_E_MEMORY, "report: %s", strerror(errno));
-    write_page(out, r);
+    write_page(out, r, reload);
     failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed)
         rc = sh_fail(SH_E_MEMORY, "out of memory: no room for the page");

@@ -18,13 +18,14 @@ struct sh_report_step {
     int64_t step;
     double loss, grad_norm, lr, tokens_per_second; /* NAN: not finite in the run */
     double seconds[SH_SPENT_N];
+    double at; /* when it ended, in seconds since 1970: the time of the start and what passed since; small: not known */
     bool first;   /* of a start: it also warms up, and is not measured */
     bool skipped; /* its update was left out */
 };
 
 struct sh_report_point {
     int64_t step;
-    double loss;
+    double loss, at, seconds; /* at: when it ended, as of a step */
 };
 
 /* A line of a resolved configuration. */
@@ -44,6 +45,7 @@ struct sh_report_run {
     char *began;                     /* "2030-01-31 12:00 UTC", its first start; NULL: not known */
     char *device, *version;          /* of the newest start; NULL: not known */
     int64_t parameters, tokens;      /* of the model; trained on so far; 0: not known */
+    double clock;                    /* while it is read: since 1970, of what was read last */
     double wall;                     /* seconds of all steps, saves and validations, those given up included */
     int ranks, replicate, shard;     /* 0: not known */
     struct sh_report_step *steps;
@@ -90,8 +92,16 @@ struct sh_report {
  * Cost: the files are read once; some 80 bytes a step are held. */
 sh_rc sh_report_open(const char *folder, struct sh_report **out);
 
-/* Replaces `path` in one step. Errors: SH_E_DATA. */
-sh_rc sh_report_write(const struct sh_report *r, const char *path);
+/* Replaces `path` in one step. `reload`: after so many seconds a browser reads the page again; 0: never. Errors:
+ * SH_E_DATA. */
+sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
+
+/* Whether every run has done all of its steps. */
+bool sh_report_finished(const struct sh_report *r);
+
+/* The only run as lines of MLPerf's logging format. Replaces `path` in one step. Errors: SH_E_USAGE: there are several;
+ * SH_E_DATA. */
+sh_rc sh_report_mllog(const struct sh_report *r, const char *path);
 
 void sh_report_close(struct sh_report *r);
 

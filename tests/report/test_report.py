@@ -8,8 +8,10 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
@@ -358,6 +360,73 @@ def case_failed():
         'waits': ['–'] * 6, 'ran': ['20 s', '100', '2.0000', '–', '–', '–']})
 
 
+def case_mllog():
+    """A run in MLPerf's lines: times are those of the start and what passed since, values those of the run."""
+    empty()
+    lines = [start(0, 2), *(step(i, 500, loss=5.0 - i) for i in range(1, 4)), {'step': 3, 'validation_loss': 2.5, 'tokens': 1,
+                                                                              'seconds': 1.5}]
+    write_run('a', config(1, 8, 2, **{'training.steps': 4}), lines)
+    job.sherd('report', '--mllog', work / 'a')
+    text = (work / 'a/mllog.txt').read_text()
+    golden = pathlib.Path(__file__).resolve().parent / 'mllog.txt'
+    if os.environ.get('SHERD_RENEW'):
+        golden.write_text(text)
+    wrong = [] if text == golden.read_text() else ['not as in mllog.txt:', *text.splitlines()]
+    wrong += [f'no line: {line}' for line in text.splitlines() if not line.startswith(':::MLLOG {')]
+    found = [json.loads(line.removeprefix(':::MLLOG ')) for line in text.splitlines()]
+    zero = 1896091200000  # 2030-01-31T12:00:00Z
+    times = {(line['key'], line['metadata'].get('step')): line['time_ms'] - zero for line in found}
+    wrong += expect('times', [times[key] for key in (('run_start', None), ('train_loss', 1), ('train_loss', 3), ('eval_start', 3),
+                                                     ('eval_accuracy', 3), ('run_stop', None))], [0, 2000, 6000, 6000, 7500, 7500])
+    wrong += expect('ascending', [line['time_ms'] for line in found], sorted(line['time_ms'] for line in found))
+    wrong += expect('end', found[-1]['metadata'], {'status': 'aborted'})
+    write_run('b', config(1, 8, 2), ten_steps(100))
+    job.sherd('report', '--mllog', '-o', work / 'b.txt', work / 'b')
+    wrong += expect('end', '"status": "success"' in (work / 'b.txt').read_text().splitlines()[-1], True)
+    wrong += [] if not (work / 'b/mllog.txt').exists() and not (work / 'a/report.html').exists() else ['written elsewhere']
+    for words in (['--mllog', work], ['--mllog', '--follow', work / 'a']):
+        done = subprocess.run([os.environ['SHERD'], 'report', *words], capture_output=True, text=True)
+        wrong += expect(words[1], (done.returncode, done.stderr.count('\n')), (2, 1))
+    return wrong
+
+
+REFRESH = '<meta http-equiv="refresh" content="10"/>'
+
+
+def wait_for(what, done):
+    end = time.monotonic() + job.SECONDS
+    while not done():
+        if time.monotonic() > end:
+            raise job.Failed(f'waited in vain for {what}')
+        time.sleep(0.1)
+
+
+def case_follow():
+    """The page is written again while runs go on, and reloads itself until they are finished or nobody wants it."""
+    empty()
+    write_run('a', config(1, 4, 4), ten_steps(1000)[:3])
+    path = work / 'report.html'
+    follow = [os.environ['SHERD'], 'report', '--follow', str(work)]
+    running = subprocess.Popen(follow, stderr=subprocess.PIPE, text=True)
+    wait_for('the first page', path.exists)
+    wrong = [] if REFRESH in path.read_text() and '3 of 10' in path.read_text() else ['the first page does not reload itself']
+    with open(work / 'a/metrics.jsonl', 'a') as more:
+        more.write(''.join(json.dumps(line) + '\n' for line in ten_steps(1000)[3:]))
+    _, said = running.communicate(timeout=job.SECONDS)
+    wrong += expect('exit status', running.returncode, 0) + expect('lines', said.count('\n'), 1)
+    wrong += [] if REFRESH not in path.read_text() and '3 of 10' not in path.read_text() else ['the last page is not the last']
+    write_run('b', config(1, 4, 4), ten_steps(1000)[:3])
+    path.unlink()
+    running = subprocess.Popen(follow, stderr=subprocess.PIPE, text=True)
+    wait_for('a page', path.exists)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=job.SECONDS)
+    wrong += expect('exit status after Ctrl-C', running.returncode, 0)
+    job.sherd('report', '-o', work / 'once.html', work)
+    return wrong + expect('pages that reload', [REFRESH in (work / name).read_text() for name in ('report.html', 'once.html')],
+                          [False, False])
+
+
 def study(*arguments, dry='--dry-run', path=''):
     settings = config(1, -1, 0, **{'lr_scheduler.warmup_steps': 1})
     for key in ('mesh.ranks', 'training.global_batch_size'):
@@ -416,6 +485,8 @@ CASES = [
     ('numbers that no run has', case_absurd),
     ('runs that have just begun', case_short),
     ('runs that have failed before their first step', case_failed),
+    ('lines of MLPerf', case_mllog),
+    ('a page that follows its runs', case_follow),
     ('scaling-study --dry-run', case_study),
     ('scaling-study: each point has a row', case_announced),
 ]
