@@ -207,6 +207,20 @@ void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, d
             sh_chart_x(c, x1), sh_chart_y(c, y1));
 }
 
+void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, double y1)
+{
+    fprintf(c->out, "<path class=\"guess\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
+            sh_chart_x(c, x1), sh_chart_y(c, y1));
+}
+
+void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most)
+{
+    double at = sh_chart_x(c, x);
+
+    fprintf(c->out, "<path class=\"l spread k%d\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\"/>\n", look % COLOURS,
+            at, sh_chart_y(c, least), sh_chart_y(c, most), at - 4, sh_chart_y(c, least), at - 4, sh_chart_y(c, most));
+}
+
 /* Eight shapes of about the same area, so that a chart reads without colours. The note becomes a tooltip. */
 static void shape(FILE *out, int look, double x, double y, const char *note)
 {

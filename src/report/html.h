@@ -50,6 +50,10 @@ double sh_chart_y(const struct sh_chart *c, double v);
 void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const double *x, const double *y);
 /* A thin line between two points, for what is ideal. */
 void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, double y1);
+/* The same for what was predicted. */
+void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, double y1);
+/* A bar from the least to the most of a value that was measured several times. */
+void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most);
 /* A shape with a text that shows when the pointer rests on it. */
 void sh_chart_mark(const struct sh_chart *c, int look, double x, double y, const char *note);
 

@@ -18,7 +18,7 @@ struct note {
 /* And has not failed: it may still be starting. */
 static bool has_no_steps(const struct sh_report_run *run)
 {
-    return !run->n_steps && !run->ended;
+    return !run->n_steps && !run->ended && !run->predicted.tokens_per_second;
 }
 
 /* `ended` is set for runs without a step only. */
@@ -73,6 +73,22 @@ void sh_report_notes(FILE *out, const struct sh_report *r)
     fputs(open ? "</ul></div>\n" : "", out);
 }
 
+/* Of a study: its name, its machine, and when it was submitted. */
+static void write_study(FILE *out, const struct sh_report_study *s)
+{
+    if (!s->name)
+        return;
+    fputs("<p>Study ", out);
+    sh_html_text(out, s->name);
+    fputs(s->machine ? " on " : "", out);
+    sh_html_text(out, s->machine ? s->machine : "");
+    if (s->submitted) {
+        fputs(s->paper ? ", predicted " : ", submitted ", out);
+        sh_html_text(out, s->submitted);
+    }
+    fputs(s->paper ? "; nothing was run.</p>\n" : ".</p>\n", out);
+}
+
 /* Results first, details later. Errors of writing show when the stream is closed. */
 static void write_page(FILE *out, const struct sh_report *r, int reload)
 {
@@ -89,10 +105,13 @@ static void write_page(FILE *out, const struct sh_report *r, int reload)
     fprintf(out, "<p class=\"soft\">%d run%s in ", r->n_runs, r->n_runs == 1 ? "" : "s");
     sh_html_text(out, r->folder);
     fputs("</p>\n", out);
+    write_study(out, &r->study);
     sh_report_identities(out, r);
     sh_report_notes(out, r);
     sh_report_results(out, r);
+    sh_report_flags(out, r);
     sh_report_scaling(out, r);
+    sh_report_predictions(out, r);
     sh_report_curves(out, r);
     sh_report_time(out, r);
     sh_report_memory(out, r);

@@ -60,7 +60,8 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     sh_rc rc;
 
     SH_TRY_OUT(read_config(config, &run));
-    SH_TRY_OUT(sh_report_read_metrics(metrics, &run));
+    SH_TRY_OUT(sh_report_read_metrics(metrics, r->study.warm_up, &run));
+    SH_TRY_OUT(sh_report_read_prediction(folder, &run.predicted));
     settle(&run);
     /* Only asked for when there is nothing to show. */
     run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
@@ -88,6 +89,8 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->validations);
     free(run->ended);
     free(run->stopped);
+    free(run->slow_node);
+    sh_report_free_prediction(&run->predicted);
     free(run->began);
     free(run->device);
     free(run->version);

@@ -257,18 +257,19 @@ def case_narrow():
 
 
 def case_many():
-    """2,048 runs: a page of some MB, with long legends folded."""
+    """Hundreds of runs (2,048 in the long tests): a page of some MB, with long legends folded."""
+    most = 2048 if os.environ.get('SHERD_LONG') else 256
     empty()
     write_run('r0', config(1, -1, 1), ten_steps(1000))
     text = (work / 'r0/metrics.jsonl').read_text()
     settings = (work / 'r0/config.yaml').read_text()
-    for ranks in range(2, 2049):
+    for ranks in range(2, most + 1):
         folder = work / f'r{ranks}'
         folder.mkdir()
         (folder / 'config.yaml').write_text(settings.replace('ranks: 1\n', f'ranks: {ranks}\n'))
         (folder / 'metrics.jsonl').write_text(text)
     text, tree = page()
-    wrong = expect('runs', len(rows(tree, 'strategy')), 2049)
+    wrong = expect('runs', len(rows(tree, 'strategy')), most + 1)
     folded = [words(item) for item in tree.iter('summary')]
     wrong += expect('folded', folded, ['What they are', 'Which line is which run', 'What all runs have in common'])
     return wrong + ([] if len(text) < 8 << 20 else [f'{len(text)} bytes'])
@@ -358,6 +359,127 @@ def case_failed():
         'by-both': ['failed: a file cannot be used (exit status 3): no file'],
         'by-slurm': ['failed: Node failure on n2'],
         'waits': ['–'] * 6, 'ran': ['20 s', '100', '2.0000', '–', '–', '–']})
+
+
+def prediction(ranks, speed, **more):
+    """As `sherd plan --json` writes it: 0.6 s of products, and 0.1 s of each of the rest."""
+    def part(alone, slowed=0.0, exposed=0.0):
+        return {'alone': alone, 'slowed': slowed, 'exposed': exposed}
+
+    return {'model': 'debug', 'ranks': ranks, 'tokens_per_second': speed, 'mfu_causal': 0.5, 'fits': True,
+            'step': {'seconds': 1.0, 'spread': 0.03, 'host': 0.02,
+                     'split': {'products': part(0.6, 0.05), 'attention': part(0.1, 0.02), 'other': part(0.1, 0.03),
+                               'all_gather': part(0.2, 0, 0.04), 'reduce_scatter': part(0.1, 0, 0.01), 'all_reduce': part(0)}},
+            'failures': {'seconds_between_failures': 0, 'goodput': 1.0}, 'limits': [],
+            'machine': {'name': 'm', 'figures': {'node.price_per_device_hour': {'value': 0.0, 'from': 'preset'}}}, **more}
+
+
+def write_point(name, ranks, speed, guess, lines=None, **more):
+    """A run that was predicted; speed None: nothing was measured yet."""
+    write_run(name, config(2, -1, ranks), lines or (ten_steps(speed) if speed else []))
+    (work / name / 'predicted.json').write_text(json.dumps(prediction(ranks, guess, **more)))
+
+
+def case_predicted():
+    """Predicted beside measured: speeds, efficiencies, the parts of a step, what limits it, cost and goodput."""
+    empty()
+    limits = [{'part': 'latency', 'gain': 0.5, 'remedy': 'x'}, {'part': 'network', 'gain': 0.25, 'remedy': 'y'}]
+    price = {'name': 'm', 'figures': {'node.price_per_device_hour': {'value': 3.6, 'from': 'file'}}}
+    write_point('n1', 1, 1000, 1250)
+    write_point('n2', 2, 1800, 2000, limits=limits, machine=price, failures={'seconds_between_failures': 9, 'goodput': 0.5})
+    write_point('n4', 4, None, 4000, fits=False)
+    _, tree = page()
+    found = [row[1:] for row in rows(tree, 'predicted tokens/s')[1:]]
+    wrong = expect('scaling', found, [['1', '2', '1,000', '1,000', '100.0 %', '1,250', '100.0 %', '80.0 %'],
+                                      ['2', '4', '1,800', '900', '90.0 %', '2,000', '80.0 %', '90.0 %'],
+                                      ['4', '8', '–', '–', '–', '4,000', '80.0 %', '–']])
+    found = rows(tree, 'parts of a step')
+    # 2 ranks x 3.6 / 3600 s x 10^9 / 2,000 tokens/s, half of which goes forward.
+    wrong += expect('parts', [[row[0], *row[2:]] for row in found[1:]], [
+        ['n1', '1 s', '1.22 s', '80.0 %', '50.0 %', '–', '–', '–', '–', '–'],
+        ['n2', '1 s', '0.679 s', '90.0 %', '50.0 %', 'latency (50 %)', 'network (25 %)', '50.0 %', '2000', '2222'],
+        ["n4 (does not fit the machine's memory)", '1 s', '–', '–', '50.0 %', '–', '–', '–', '–', '–']])
+    bars = [svg for svg in tree.iter('svg') if svg.get('aria-label') == 'seconds of a step']
+    found = [words(rect) for rect in bars[2].iter('rect')]
+    wrong += expect('predicted parts', found, ['products 0.6 s', 'attention 0.1 s', 'other operations 0.1 s', 'slowed 0.1 s',
+                                               'exposed 0.05 s', 'host and spread 0.05 s'])
+    wrong += expect('measured parts', [words(rect).split()[0] for rect in bars[0].iter('rect')][6:],
+                    ['compute', 'exposed', 'data', 'checkpoint', 'rest'])
+    guesses = [path for path in curve(tree, 'Tokens per second against').iter('path') if path.get('class') == 'guess']
+    wrong += expect('predicted lines', len(guesses), 2)
+    (work / 'n1/predicted.json').write_text('{"ranks": 1}')
+    (work / 'report.html').unlink()
+    return wrong + refused(3, f'{work}/n1/predicted.json: not a prediction')
+
+
+def flags(*words):
+    job.sherd('report', work, *words)
+    tree = ElementTree.fromstring((work / 'report.html').read_text().replace('<!DOCTYPE html>', ''))
+    return sentences(tree, 'flags') if tree.find('.//ul[@class="flags"]') is not None else []
+
+
+def paced(speed, rank):
+    """Steps whose pace was gathered, with the slowest rank of each."""
+    return [{**step(i, speed), 'rank_seconds': {'min': 1, 'median': 1.0, 'max': 1.3, 'slowest_rank': rank(i),
+                                                'slowest_node': f'node{rank(i)}'}} for i in range(1, 11)]
+
+
+def case_flags():
+    """Each flag is a sentence, and is there only when it should be."""
+    empty()
+    write_point('n1', 1, 1000, 1000)
+    write_point('n2', 2, 1960, 2000)
+    write_point('n4', 4, None, 4000, lines=paced(3400, lambda i: 3))
+    series = 'full_shard; 2 sequences a step and rank'
+    wrong = expect('behind', flags(), [
+        f'{series} on 4 ranks is 15 % slower than predicted, the other points are within 5 %; the slowest is rank 3 on node3.',
+        'n4: rank 3 on node3 is always the last, by more than a tenth.'])
+    write_point('n8', 8, 4000, 8000)
+    wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always the last, by more than a tenth.'])
+    empty()
+    for name, speed in ('r1', 1000), ('r2', 1040), ('r3', 1060):
+        write_run(f'n1-{name}', config(2, -1, 1), ten_steps(speed))
+    write_run('n2', config(2, -1, 2), paced(1800, lambda i: i % 2))
+    wrong += expect('repeats', flags(), [f'{series} on 1 ranks varies by 6 % over 3 repeats.'])
+    _, tree = page()
+    wrong += expect('row', rows(tree, 'least to most (repeats)')[1][1:], ['1', '2', '1,040', '1,040', '100.0 %', '1,000 to 1,060 (3)'])
+    spreads = [path for path in curve(tree, 'Tokens per second against').iter('path') if 'spread' in path.get('class')]
+    return wrong + expect('bars of repeats', len(spreads), 1)
+
+
+def case_against():
+    """Slower than an older study, beyond the spread of both; equal work is told by the configuration and not by names."""
+    global work
+    new, old = work, work.parent / 'older'
+    work = old
+    empty()
+    for name, ranks, speed in ('a', 1, 1000), ('b', 1, 1020), ('c', 2, 2000), ('d', 4, 4000):
+        write_run(name, config(2, -1, ranks), ten_steps(speed))
+    work = new
+    empty()
+    for name, ranks, speed in ('a', 1, 1000), ('b', 1, 1010), ('n2', 2, 1800), ('n4', 4, 3990):
+        write_run(name, config(2, -1, ranks), ten_steps(speed))
+    found = flags('--against', str(old))
+    wrong = expect('against', found, ['full_shard; 2 sequences a step and rank on 2 ranks is 10 % slower than in '
+                                      f'{old}, beyond the spread of both.'])
+    wrong += expect('without', flags(), [])
+    (work / 'report.html').unlink()
+    done = subprocess.run([os.environ['SHERD'], 'report', '--against', '/nowhere', str(work)], capture_output=True, text=True)
+    return wrong + expect('no older one', (done.returncode, '/nowhere' in done.stderr), (3, True))
+
+
+def case_warm_up():
+    """study.yaml: so many steps of each start are not measured, and what the study is stands on top."""
+    empty()
+    write_run('n1', config(1, 4, 4), [step(i, 100 if i <= 3 else 1000) for i in range(1, 6)])
+    _, tree = page()
+    wrong = expect('without', rows(tree, 'strategy')[1][8], '550')
+    (work / 'study.yaml').write_text('study:\n  name: "a <study>"\n  machine: m\n  warm_up: 3\n  submitted: 2030-01-31\npoints:\n'
+                                     '  - {name: "x", warm_up: 1}\n')
+    _, tree = page()
+    wrong += expect('with', rows(tree, 'strategy')[1][8], '1,000')
+    paragraphs = [words(p) for p in tree.iter('p')]
+    return wrong + ([] if 'Study a <study> on m, submitted 2030-01-31.' in paragraphs else [f'{paragraphs[:4]}'])
 
 
 def case_mllog():
@@ -478,13 +600,17 @@ CASES = [
     ('curves', case_curves),
     ('curves that lie on each other', case_same_curves),
     ('a narrow screen', case_narrow),
-    ('2,048 runs', case_many),
+    ('hundreds of runs', case_many),
     ('starts, going back, and lines that were cut off', case_history),
     ('names are text, and nothing is fetched', case_text),
     ('refusals', case_refusals),
     ('numbers that no run has', case_absurd),
     ('runs that have just begun', case_short),
     ('runs that have failed before their first step', case_failed),
+    ('predicted beside measured', case_predicted),
+    ('what stands out', case_flags),
+    ('against an older study', case_against),
+    ('a study', case_warm_up),
     ('lines of MLPerf', case_mllog),
     ('a page that follows its runs', case_follow),
     ('scaling-study --dry-run', case_study),
