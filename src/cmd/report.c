@@ -20,7 +20,7 @@ static bool is_stopped(void)
 struct request {
     const char *folder, *against; /* against: NULL, or an older one */
     char *path;                   /* to write */
-    bool mllog;
+    bool mllog, markdown;         /* instead of the page */
 };
 
 /* Runs that still write are read as they are. */
@@ -35,7 +35,12 @@ static sh_rc write_once(const struct request *q, int reload, bool *finished)
         SH_TRY_OUT(sh_report_open(q->against, &old));
     r->against = old;
     *finished = sh_report_finished(r);
-    rc = q->mllog ? sh_report_mllog(r, q->path) : sh_report_write(r, *finished ? 0 : reload, q->path);
+    if (q->mllog)
+        rc = sh_report_mllog(r, q->path);
+    else if (q->markdown)
+        rc = sh_report_markdown(r, q->path);
+    else
+        rc = sh_report_write(r, *finished ? 0 : reload, q->path);
     if (rc == SH_OK && reload == 0)
         sh_log_info("%s: %s", sh_str_plural(r->n_runs, "run", runs), q->path);
 out:
@@ -71,15 +76,20 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     bool follows = sh_cmd_option(cmd, args, "--follow"), finished;
     struct request q = {.folder = args->positional[0],
                         .against = sh_cmd_option(cmd, args, "--against"),
-                        .mllog = sh_cmd_option(cmd, args, "--mllog")};
+                        .mllog = sh_cmd_option(cmd, args, "--mllog"),
+                        .markdown = sh_cmd_option(cmd, args, "--markdown")};
+    const char *usual = q.mllog ? "mllog.txt" : q.markdown ? "report.md" : "report.html";
     sh_rc rc;
 
     if (args->n_positional != 1)
         return sh_fail(SH_E_USAGE, "sherd report: give one folder, that of a run or one above several");
-    if (q.mllog && (follows || q.against))
-        return sh_fail(SH_E_USAGE, "--mllog writes no page: leave out %s", follows ? "--follow" : "--against");
+    if (q.mllog && q.markdown)
+        return sh_fail(SH_E_USAGE, "--mllog and --markdown are two files: give one of them at a time");
+    if ((q.mllog || q.markdown) && (follows || q.against))
+        return sh_fail(SH_E_USAGE, "%s writes no page: leave out %s", q.mllog ? "--mllog" : "--markdown",
+                       follows ? "--follow" : "--against");
     /* A file that is named is relative to the current folder, the default to the reported one. */
-    q.path = sh_path_join(file ? "" : q.folder, file ? file : q.mllog ? "mllog.txt" : "report.html");
+    q.path = sh_path_join(file ? "" : q.folder, file ? file : usual);
     rc = follows ? follow(&q) : write_once(&q, 0, &finished);
     free(q.path);
     return rc;

@@ -149,6 +149,9 @@ sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
 /* Whether every run has done all of its steps. */
 bool sh_report_finished(const struct sh_report *r);
 
+/* The tables of scaling as Markdown. Replaces `path` in one step. Errors: SH_E_DATA. */
+sh_rc sh_report_markdown(const struct sh_report *r, const char *path);
+
 /* The only run as lines of MLPerf's logging format. Replaces `path` in one step. Errors: SH_E_USAGE: there are several;
  * SH_E_DATA. */
 sh_rc sh_report_mllog(const struct sh_report *r, const char *path);

@@ -564,17 +564,24 @@ def case_study():
     empty()
     done = study('--nodes=1,2', '--ranks-per-node=4', '--strategies=full_shard,no_shard', '--micro-batches=1,2', '--steps=9')
     lines = done.stdout.splitlines()
-    batches = [re.search(r'global_batch_size=(\d+)', line).group(1) for line in lines[:-1]]
+    points = [line.split()[1].rstrip(':') for line in lines if line.startswith('# ')]
+    batches = [re.search(r'global_batch_size=(\d+)', line).group(1) for line in lines if line.startswith('# ')]
     wrong = expect('batches', batches, ['4', '8', '8', '16'] * 2) + expect('exit status', done.returncode, 0)
-    wrong += [] if len(lines) == 9 and ' SHERD_STUDY=scaling sbatch ' in lines[8] and 'afterany' in lines[8] else [done.stdout]
-    wrong += expect('points', [re.search(r'job-name=(\S+)', line).group(1) for line in lines[:2]],
-                    ['weak-full_shard-b1-n1', 'weak-full_shard-b1-n2'])
-    done = study('--nodes=1,3', '--scaling=strong', '--batch=4')
-    wrong += expect('strong points', done.stdout.count('strong-full_shard-b1-n'), 3)  # two words of one line, and its log
+    wrong += expect('points', points[:2], ['weak-full_shard-b1-n1', 'weak-full_shard-b1-n2'])
+    wrong += [] if ' SHERD_STUDY=scaling sbatch ' in lines[-1] and 'afterany' in lines[-1] else [done.stdout]
+    arrays = [' '.join(re.findall(r'--(?:array|nodes|ntasks-per-node)=\S+', line)) for line in lines[8:-1]]
+    wrong += expect('arrays', sorted(arrays), [f'--array=1-4 --nodes={n} --ntasks-per-node=4' for n in (1, 2)])
+    done = study('--nodes=1,3', '--scaling=strong', '--batch=4', '--repeats=2')
+    wrong += expect('strong points', re.findall(r'# (\S+):', done.stdout), ['strong-full_shard-b1-n1-r1', 'strong-full_shard-b1-n1-r2'])
     wrong += [] if 'strong-full_shard-b1-n3 is left out: training.global_batch_size' in done.stderr else [done.stderr]
-    for option in '--nodes=0', '--batch=1,2', '--scaling=both', '--frob', '--training.steps=3':
+    done = study('--nodes=4', '--strategies=hybrid_shard:2')
+    wrong += expect('shards', re.findall(r'# (\S+):|--mesh.shard=(\d+)', done.stdout), [('weak-hybrid_shard2-b1-n4', ''), ('', '2')])
+    for option in ('--nodes=0', '--batch=1,2', '--scaling=both', '--frob', '--training.steps=3', '--paper', '--repeats=0',
+                   '--warm-up=50', '--machine='):
         done = study(option)
         wrong += expect(option, (done.returncode, done.stdout, done.stderr.count('\n')), (2, '', 1))
+    done = study('--nodes=1', '--machine=h100-0')
+    wrong += expect('no such machine', (done.returncode, 'weak-full_shard-b1-n1 is left out: h100-0' in done.stderr), (2, True))
     return wrong + (['something was written'] if (work / 'scaling').exists() else [])
 
 
@@ -589,6 +596,47 @@ def case_announced():
     found = [row[:7] for row in rows(tree, 'strategy')[1:]]
     right = [[f'scaling/weak-full_shard-b1-n{n}', 'full_shard', str(2 * n), '?', '1', str(2 * n), '?'] for n in (1, 2)]
     return expect('rows', found, right) + expect('exit status', done.returncode, 0)
+
+
+def case_repeats():
+    """study.yaml has every point with its job, arguments and prediction; arrays are in another order each time."""
+    orders, wrong = set(), []
+    for _ in range(3):
+        empty()
+        (work / 'bin').mkdir()
+        (work / 'bin/sbatch').write_text('#!/bin/sh\necho 7\n')
+        (work / 'bin/sbatch').chmod(0o755)
+        done = study('--nodes=1,2', '--micro-batches=1,2', '--repeats=3', '--warm-up=4', '--machine=h100-80x1-ndr400', dry='', path=work / 'bin')
+        orders.add((work / 'scaling/points-n1').read_text())
+        if len(orders) > 1:
+            break
+    wrong = expect('exit status', done.returncode, 0) + ([done.stderr] if done.returncode else [])
+    wrong += expect('orders differ', len(orders), 2)
+    text = (work / 'scaling/study.yaml').read_text()
+    for line in 'machine: "h100-80x1-ndr400"', 'warm_up: 4', 'repeats: 3', 'steps: 50', 'scaling: weak':
+        wrong += [] if f'  {line}\n' in text else [f'no {line}: {text}']
+    names = (work / 'scaling/points-n1').read_text().split()
+    listed = dict(re.findall(r'- {name: (\S+), nodes: 1, .*job: "7_(\d+)"', text))
+    wrong += expect('jobs', listed, {name: str(task) for task, name in enumerate(names, 1)})
+    wrong += expect('names', sorted(names), [f'weak-full_shard-b{b}-n1-r{r}' for b in (1, 2) for r in (1, 2, 3)])
+    folder = work / 'scaling/weak-full_shard-b2-n1-r3'
+    told = json.loads((folder / 'predicted.json').read_text())['tokens_per_second']
+    found = re.search(r'name: weak-full_shard-b2-n1-r3, .*repeat: 3, .*predicted_tokens_per_second: ([\d.e+]+), arguments: (\[.*\])}', text)
+    wrong += [] if abs(float(found[1]) - told) < 1e-6 * told else [f'predicted {found[1]}, {told}']
+    return wrong + expect('arguments', json.loads(found[2]), (folder / 'arguments').read_text().splitlines())
+
+
+def case_paper():
+    """A study that runs nothing: predictions, and the page."""
+    empty()
+    done = study('--nodes=1,2', '--paper', '--machine=h100-80x8-ndr400', '--ranks-per-node=8', dry='')
+    tree = ElementTree.parse(work / 'scaling/report.html') if done.returncode == 0 else None
+    if tree is None:
+        return [done.stderr]
+    paragraphs = [words(p) for p in tree.iter('p')]
+    wrong = [] if any(re.fullmatch('Study scaling on h100-80x8-ndr400, predicted .*; nothing was run.', p) for p in paragraphs) else paragraphs
+    wrong += expect('rows', [row[1] for row in rows(tree, 'predicted tokens/s')[1:]], ['8', '16'])
+    return wrong + expect('notes', tree.find('.//div[@class="notes"]'), None)
 
 
 CASES = [
@@ -615,7 +663,9 @@ CASES = [
     ('a page that follows its runs', case_follow),
     ('scaling-study --dry-run', case_study),
     ('scaling-study: each point has a row', case_announced),
+    ('scaling-study: repeats, jobs and predictions', case_repeats),
+    ('scaling-study --paper', case_paper),
 ]
 
 if __name__ == '__main__':
-    sys.exit(job.run_cases(CASES))
+    sys.exit(job.run_cases([case for case in CASES if not sys.argv[1:] or sys.argv[1] in case[0]]))
