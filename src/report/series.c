@@ -76,7 +76,8 @@ static char *make_label(const struct sh_report *r, const struct sh_report_run *r
         const struct sh_report_key *key = &run->keys[i];
         char *longer;
 
-        if (is_free(key->name) || !strcmp(key->name, "parallelism.sharding_strategy") || !sh_report_differs(r, i))
+        if (is_free(key->name) || !strcmp(key->name, "parallelism.sharding_strategy") || !sh_report_differs(r, i) ||
+            !strcmp(key->value, "auto"))
             continue;
         longer = sh_strfmt("%s, %s %s", label, strchr(key->name, '.') + 1, key->value);
         free(label);
@@ -89,12 +90,14 @@ static char *make_label(const struct sh_report *r, const struct sh_report_run *r
 static void name_series(const struct sh_report *r, struct sh_report_series *s)
 {
     const struct sh_report_run *first = &r->runs[s->runs[0]];
+    double each = (double)first->global_batch / first->ranks;
     char *plain = make_label(r, first);
 
     if (s->kind == SH_SCALING_STRONG)
         s->label = sh_strfmt("%s; %lld sequences a step", plain, (long long)first->global_batch);
     else
-        s->label = sh_strfmt("%s; %.4g sequences a step and rank", plain, (double)first->global_batch / first->ranks);
+        s->label =
+            sh_strfmt("%s; %.4g sequence%s a step and rank", plain, each, each > 0.99995 && each < 1.00005 ? "" : "s");
     free(plain);
 }
 

@@ -412,6 +412,29 @@ def case_predicted():
     return wrong + refused(3, f'{work}/n1/predicted.json: not a prediction')
 
 
+def case_markdown():
+    """The same figures as Markdown, whose cells hold any text."""
+    empty()
+    limits = [{'part': 'a|b', 'gain': 0.5, 'remedy': 'x'}]
+    write_point('n1', 1, 1000, 1250)
+    write_point('n2', 2, None, 2000, limits=limits)
+    job.sherd('report', '--markdown', work)
+    wrong = expect('text', (work / 'report.md').read_text(), """\
+Weak scaling, full_shard; 2 sequences a step and rank:
+
+| ranks | tokens/s | efficiency | measured / predicted | predicted tokens/s | per rank | efficiency | MFU | exposed | limited by | then by |
+|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|
+| 1 | 1,000 | 100.0 % | 80.0 % | 1,250 | 1,250 | 100.0 % | 50.0 % | 5.0 % | – | – |
+| 2 | – | – | – | 2,000 | 1,000 | 80.0 % | 50.0 % | 5.0 % | a\\|b (50 %) | – |
+
+""")
+    wrong += ['a page was written'] if (work / 'report.html').exists() else []
+    for words in ['--markdown', '--mllog'], ['--markdown', '--follow'], ['--markdown', '--against', '.']:
+        done = subprocess.run([os.environ['SHERD'], 'report', *words, str(work)], capture_output=True, text=True)
+        wrong += expect(words, (done.returncode, done.stderr.count('\n')), (2, 1))
+    return wrong
+
+
 def flags(*words):
     job.sherd('report', work, *words)
     tree = ElementTree.fromstring((work / 'report.html').read_text().replace('<!DOCTYPE html>', ''))
@@ -656,6 +679,7 @@ CASES = [
     ('runs that have just begun', case_short),
     ('runs that have failed before their first step', case_failed),
     ('predicted beside measured', case_predicted),
+    ('tables as Markdown', case_markdown),
     ('what stands out', case_flags),
     ('against an older study', case_against),
     ('a study', case_warm_up),
