@@ -111,8 +111,10 @@ static void write_page(FILE *out, const struct sh_report *r, int reload)
     sh_report_results(out, r);
     sh_report_flags(out, r);
     sh_report_scaling(out, r);
+    sh_report_equals(out, r);
     sh_report_predictions(out, r);
     sh_report_curves(out, r);
+    sh_report_reach(out, r);
     sh_report_time(out, r);
     sh_report_memory(out, r);
     sh_report_configs(out, r);

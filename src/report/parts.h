@@ -33,6 +33,9 @@ void sh_report_find_series(struct sh_report *r);
 /* Whether two runs, of one report or of two, do the same work on equal ranks. */
 bool sh_report_same_point(const struct sh_report_run *a, const struct sh_report_run *b);
 
+/* Whether two runs differ in how they are sharded, and in nothing else that changes the work of a step. */
+bool sh_report_same_but_sharding(const struct sh_report_run *a, const struct sh_report_run *b);
+
 /* The median of n values, which are sorted; 0 of none. */
 double sh_report_median(int n, double *values);
 
@@ -42,7 +45,9 @@ void sh_report_notes(FILE *out, const struct sh_report *r);
 void sh_report_curves(FILE *out, const struct sh_report *r);
 void sh_report_scaling(FILE *out, const struct sh_report *r);
 void sh_report_flags(FILE *out, const struct sh_report *r);
+void sh_report_equals(FILE *out, const struct sh_report *r);
 void sh_report_predictions(FILE *out, const struct sh_report *r);
+void sh_report_reach(FILE *out, const struct sh_report *r);
 void sh_report_time(FILE *out, const struct sh_report *r);
 void sh_report_memory(FILE *out, const struct sh_report *r);
 void sh_report_results(FILE *out, const struct sh_report *r);

@@ -52,6 +52,19 @@ bool sh_report_same_point(const struct sh_report_run *a, const struct sh_report_
     return a->ranks == b->ranks && a->n_keys == b->n_keys && same_work(a, b, SH_SCALING_STRONG);
 }
 
+bool sh_report_same_but_sharding(const struct sh_report_run *a, const struct sh_report_run *b)
+{
+    for (int i = 0; i < a->n_keys; i++) {
+        const char *name = a->keys[i].name;
+        bool sharding = !strncmp(name, "parallelism.", strlen("parallelism.")) ||
+                        !strncmp(name, "mesh.", strlen("mesh."));
+
+        if (!sharding && !is_free(name) && strcmp(a->keys[i].value, b->keys[i].value) != 0)
+            return false;
+    }
+    return true;
+}
+
 /* Only runs that have something to compare. */
 static bool has_speed(const struct sh_report_run *run)
 {

@@ -100,7 +100,7 @@ def case_efficiency():
     second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Course')] + '</x>')
     found = [row[1:] for row in rows(second, 'efficiency')[1:]]
     wrong += expect('strong', found, [['2', '60', '2,000', '1,000', '100.0 %'], ['4', '60', '2,500', '625', '62.5 %']])
-    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Course', 'Where the time goes',
+    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Course', 'Time to a loss', 'Where the time goes',
                                            'Memory of a rank', 'Configurations'])
     return wrong + expect('order of the runs', [row[0] for row in rows(tree, 'strategy')[1:]],
                           ['alone', 'strong-n2', 'strong-n4', 'weak-n1', 'weak-n2', 'weak-n10'])
@@ -435,6 +435,44 @@ Weak scaling, full_shard; 2 sequences a step and rank:
     return wrong
 
 
+def case_equal():
+    """Strategies at equal ranks and batch; other runs are not compared."""
+    empty()
+    for strategy, factor in ('full_shard', 1.0), ('hybrid_shard', 1.1), ('no_shard', 0.5):
+        for ranks in (1, 2) if strategy != 'no_shard' else (2, 4):
+            write_run(f'{strategy}-{ranks}', config(2, -1, ranks, **{'parallelism.sharding_strategy': strategy}),
+                      ten_steps(1000 * ranks * factor))
+    for ranks in 1, 2:
+        write_run(f'longer-{ranks}', config(2, -1, ranks, **{'training.seq_len': 50}), ten_steps(1000 * ranks))
+    _, tree = page()
+    found = [(row[0], row[1], row[2].split(',')[0].split(';')[0], *row[3:]) for row in rows(tree, 'difference')[1:]]
+    return expect('rows', found, [('1', '2', 'full_shard', '1,000', '+0.0 %'), ('1', '2', 'hybrid_shard', '1,100', '+10.0 %'),
+                                  ('2', '4', 'full_shard', '2,000', '+0.0 %'), ('2', '4', 'hybrid_shard', '2,200', '+10.0 %'),
+                                  ('2', '4', 'no_shard', '1,000', '-50.0 %')])
+
+
+def case_reach():
+    """The time to the lowest loss that all have reached; of validations, where all have some."""
+    empty()
+    for name, ranks, speed, last in ('fast', 4, 1000, 1.0), ('slow', 1, 250, 2.0):
+        write_run(name, config(1, 4, ranks), [step(i, speed, loss=last + 10 - i) for i in range(1, 11)])
+    _, tree = page()
+    found = rows(tree, 'rank-hours')
+    wrong = expect('training', found, [['run', 'ranks', 'time to loss 2.0000', 'rank-hours'], ['fast', '4', '9 s', '0.01'],
+                                       ['slow', '1', '40 s', '0.0111']])
+    for name, losses in ('fast', (5, 3, 4)), ('slow', (6, 4, 2)):
+        with open(work / name / 'metrics.jsonl', 'a') as more:
+            more.write(''.join(json.dumps({'step': at, 'validation_loss': loss, 'tokens': 1, 'seconds': 0.5}) + '\n'
+                               for at, loss in zip((2, 4, 10), losses)))
+    _, tree = page()
+    found = rows(tree, 'rank-hours')
+    wrong += expect('validation', [row[2] for row in found], ['time to loss 3.0000', '5 s', '42 s'])
+    drawn = lines_of(curve(tree, 'Loss against time'))
+    shutil.rmtree(work / 'slow')
+    _, tree = page()
+    return wrong + expect('curves', len(drawn), 2) + expect('one run', rows(tree, 'rank-hours'), [])
+
+
 def flags(*words):
     job.sherd('report', work, *words)
     tree = ElementTree.fromstring((work / 'report.html').read_text().replace('<!DOCTYPE html>', ''))
@@ -680,6 +718,8 @@ CASES = [
     ('runs that have failed before their first step', case_failed),
     ('predicted beside measured', case_predicted),
     ('tables as Markdown', case_markdown),
+    ('strategies at equal batch', case_equal),
+    ('time to a loss', case_reach),
     ('what stands out', case_flags),
     ('against an older study', case_against),
     ('a study', case_warm_up),
