@@ -302,6 +302,14 @@ static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling ki
     fputs("</tbody></table></div>\n", out);
 }
 
+/* What the marks of the charts mean beside the legend. */
+static void explain(FILE *out, struct columns with)
+{
+    if (with.predicted || with.repeats)
+        fprintf(out, "<p class=\"soft\">%s%s</p>\n", with.predicted ? "Thin grey line: predicted. " : "",
+                with.repeats ? "Mark: median of repeats; bar: from the least to the most." : "");
+}
+
 /* Nothing at all when no series is of this kind. */
 static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
@@ -321,6 +329,7 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
             if (r->series[k].kind == kind)
                 sh_legend_entry(out, k, true, true, r->series[k].label);
         sh_legend_end(out);
+        explain(out, find_columns(r));
         write_table(out, r, kind);
     }
     free(ranks);

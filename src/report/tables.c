@@ -151,10 +151,15 @@ void sh_report_results(FILE *out, const struct sh_report *r)
     /* A column of dashes would be noise. */
     bool mfu = has_mfu(r);
 
-    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first after each "
-          "(re)start. Time: steps, saves and validations, without starts. Perplexity: of the last validation.</p>\n"
-          "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
-          out);
+    fprintf(
+        out,
+        "<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first%s after each "
+        "(re)start. Time: steps, saves and validations, without starts. Perplexity: of the last validation.%s</p>\n"
+        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
+        r->study.warm_up > 1 ? " ones" : "",
+        mfu ? " MFU: tokens per second times 6 operations per weight in products and 6 L H D T of causal attention, over "
+              "the peak of all ranks."
+            : "");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (mfu || strcmp(heads[i], "MFU") != 0)
             fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
